@@ -18,7 +18,7 @@ import safetensors.numpy
 from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, Graph, open_bundle
 from rfa.export.loading import model_of
 from rfa.export.writing import write_bundle
-from rfa.model.decoder import decoder_constants
+from rfa.model.decoder_constants import decoder_constants
 from rfa.model.language import LanguageModel
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")

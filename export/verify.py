@@ -298,7 +298,7 @@ def _language_attention(bundle: Bundle, model: Any, tokens: np.ndarray) -> Itera
 
 def _language_constants(bundle: Bundle, model: Any) -> Iterator[Comparison]:
     """What the compiled decoder takes for the constrained parameters."""
-    from rfa.model.decoder import decoder_constants
+    from rfa.model.decoder_constants import decoder_constants
 
     found = bundle.constants()
     if found is None:

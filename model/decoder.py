@@ -10,6 +10,7 @@ No gradients: the caller holds `torch.no_grad`.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
@@ -19,13 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rfa.model.attention.reference import attend
-from rfa.model.config import Innovation, LanguageModelConfig, Mode
+from rfa.model.config import LanguageModelConfig, Mode
 from rfa.model.dynamics import Dynamics, wrapped_phase
 from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.layers import GATE_RANGE, PROCESS_GATE_SCALE, Block, RobustMixer
 from rfa.model.mixing import ModeNorm
-from rfa.model.recurrence.slots import is_on_gpu, say_eager, slot_scan, triton_refusal
-from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout, slot_step
+from rfa.model.recurrence.slots import is_on_gpu, say_eager, slot_scan
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, slot_step
 
 NORM_EPS = 1e-6
 
@@ -62,7 +63,7 @@ class Turn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Readout:
+class Readout:
     """What of a block each mode may have for itself: matrices `[out, in]` in the decoder's dtype, all else float32."""
 
     mixer_norm: Tensor
@@ -71,7 +72,7 @@ class _Readout:
     feed_forward_norm: Tensor
 
     @classmethod
-    def of(cls, block: Block, mode: Mode, dtype: torch.dtype) -> _Readout:
+    def of(cls, block: Block, mode: Mode, dtype: torch.dtype) -> Readout:
         mixer = cast(RobustMixer, block.mixer)
         inward = [mixer.query.of(mode), mixer.key.weight, mixer.value.weight]
         if mixer.config.n_slots:
@@ -87,7 +88,7 @@ class _Readout:
 
 
 @dataclass(frozen=True)
-class _LayerSlots:
+class LayerSlots:
     """What the slots of a block do with a token."""
 
     gate_bias: Tensor  # [2 · H · S]
@@ -96,24 +97,35 @@ class _LayerSlots:
 
 
 @dataclass(frozen=True)
-class _Layer:
-    """One block, dtypes as in `_Readout`."""
+class Layer:
+    """One block, dtypes as in `Readout`."""
 
-    readout: _Readout
+    readout: Readout
     output_gate_bias: Tensor | None  # [H]
     up: Tensor
     down: Tensor
     dynamics: Dynamics
-    slots: _LayerSlots | None
+    slots: LayerSlots | None
+
+    @property
+    def held(self) -> LayerSlots:
+        """Its slots.
+
+        Raises:
+            ValueError: it has none.
+        """
+        if self.slots is None:
+            raise ValueError("the model has no slots: it runs in attention mode alone")
+        return self.slots
 
     @classmethod
-    def of(cls, block: Block, mode: Mode, dtype: torch.dtype) -> _Layer:
+    def of(cls, block: Block, mode: Mode, dtype: torch.dtype) -> Layer:
         mixer, feed_forward = cast(RobustMixer, block.mixer), block.feed_forward
         dynamics, slots = mixer.dynamics(), None
         if mixer.config.n_slots:
-            slots = _LayerSlots(mixer.gates.bias, mixer.slot_parameters(dynamics), mixer.own_process(1))
+            slots = LayerSlots(mixer.gates.bias, mixer.slot_parameters(dynamics), mixer.own_process(1))
         return cls(
-            readout=_Readout.of(block, mode, dtype),
+            readout=Readout.of(block, mode, dtype),
             output_gate_bias=mixer.output_gate.bias if mixer.config.output_gate else None,
             up=feed_forward.up.weight.to(dtype),
             down=feed_forward.down.weight.to(dtype),
@@ -123,59 +135,34 @@ class _Layer:
 
 
 @dataclass(frozen=True)
-class _Stack:
+class Stack:
     """What a mode runs: its blocks and its last norm."""
 
-    layers: list[_Layer]
+    layers: list[Layer]
     norm: Tensor
 
     @classmethod
-    def of(cls, model: LanguageModel, mode: Mode, dtype: torch.dtype) -> _Stack:
-        layers = [_Layer.of(cast(Block, block), mode, dtype) for block in model.blocks]
+    def of(cls, model: LanguageModel, mode: Mode, dtype: torch.dtype) -> Stack:
+        layers = [Layer.of(cast(Block, block), mode, dtype) for block in model.blocks]
         return cls(layers, model.norm.of(mode).detach())
 
-    def read_by(self, model: LanguageModel, mode: Mode, dtype: torch.dtype) -> _Stack:
+    def read_by(self, model: LanguageModel, mode: Mode, dtype: torch.dtype) -> Stack:
         """The same blocks with what another mode has for itself; they share all else."""
         pairs = zip(self.layers, model.blocks, strict=True)
-        layers = [replace(layer, readout=_Readout.of(cast(Block, block), mode, dtype)) for layer, block in pairs]
-        return _Stack(layers, model.norm.of(mode).detach())
+        layers = [replace(layer, readout=Readout.of(cast(Block, block), mode, dtype)) for layer, block in pairs]
+        return Stack(layers, model.norm.of(mode).detach())
 
 
-def _check(config: LanguageModelConfig) -> None:
+def check_decodable(config: LanguageModelConfig) -> None:
+    """That a decoder runs models of this configuration.
+
+    Raises:
+        ValueError: it has another mixer, or a window.
+    """
     if config.mixer != "rfa":
         raise ValueError(f"a decoder runs RFA, got mixer {config.mixer!r}")
     if config.window:
         raise ValueError(f"a decoder keeps no ring of exact tokens, got window {config.window}")
-
-
-def decoder_constants(model: LanguageModel) -> dict[str, Tensor]:
-    """What a decoder forms once from raw parameters, for the one that knows no torch (`decoder_numba`).
-
-    nu, kappa, weight_exponent, residual_noise, gamma2, tau, delta, eta2 `[L, H]`; decay, own_process `[L, H, S]`; omega
-    `[H, D]` float64; and the numbers that the architecture fixes: the range of the gates, the scale of one, and the
-    floor of the norms.
-
-    Raises:
-        ValueError: it has no slots that this one runs.
-    """
-    _check(model.config)
-    if model.config.innovation != "key":
-        raise ValueError(f"the compiled decoder knows the innovation of the key, got {model.config.innovation!r}")
-    with torch.no_grad():
-        layers = _Stack.of(model, "recurrent", torch.float32).layers
-        held = [layer.slots for layer in layers if layer.slots is not None]
-    if not held:
-        raise ValueError("the model has no slots, whose constants these are")
-    slots = {name: torch.stack([getattr(part.parameters, name) for part in held]) for name in SlotParameters._fields}
-    fixed = {"gate_lowest": GATE_RANGE[0], "gate_highest": GATE_RANGE[1]}
-    fixed |= {"process_gate_scale": PROCESS_GATE_SCALE, "norm_eps": NORM_EPS}
-    return {
-        **slots,
-        "eta2": torch.stack([layer.dynamics.eta2 for layer in layers]),
-        "own_process": torch.stack([part.own_process for part in held]),
-        "omega": layers[0].dynamics.omega,
-        **{name: torch.tensor(value, dtype=torch.float32) for name, value in fixed.items()},
-    }
 
 
 class Decoder:
@@ -185,53 +172,123 @@ class Decoder:
         model: of the mixer "rfa", float32, on the device to decode on.
         dtype: of the matrices, float32 or bfloat16.
 
+    Attributes:
+        embedding: `[V, d]`; what it gives is `scale` times as large.
+        omega: `[H, D]`, the frequencies of all layers.
+
     Raises:
         ValueError: the model has what no decoder runs: another mixer, or a window.
     """
 
     def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
-        _check(model.config)
+        check_decodable(model.config)
         self.config = model.config
-        self._scale = math.sqrt(model.config.d_model)
+        self.scale = math.sqrt(model.config.d_model)
         with torch.no_grad():
-            self._recurrent = self._attention = _Stack.of(model, "recurrent", dtype)
+            self._recurrent = self._attention = Stack.of(model, "recurrent", dtype)
             if model.config.own_readout:
                 self._attention = self._recurrent.read_by(model, "attention", dtype)
-            self._embedding = model.embedding.weight.detach().to(dtype)
+            self.embedding = model.embedding.weight.detach().to(dtype)
         # One bank of frequencies serves all layers: it follows from the configuration.
-        self._omega = self._recurrent.layers[0].dynamics.omega
+        self.omega = self._recurrent.layers[0].dynamics.omega
 
     @property
     def device(self) -> torch.device:
         """Where it decodes."""
-        return self._embedding.device
+        return self.embedding.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the matrices."""
+        return self.embedding.dtype
+
+    def stack(self, mode: Mode) -> Stack:
+        """What a mode runs."""
+        return self._attention if mode == "attention" else self._recurrent
 
     def step(self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, rows: Tensor) -> StepOutput:
-        """One token of B streams, whose slots are rewritten in place.
+        """One token of B streams, whose slots are rewritten in place: `step_between` from `rows` to `rows`."""
+        return self.step_between(tokens, positions, noise, pool, rows, rows)[0]
+
+    def step_between(
+        self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, sources: Tensor, targets: Tensor
+    ) -> tuple[StepOutput, Tensor]:
+        """One token of B streams, from some rows of the pool to others; on a GPU in few launches (`decoder_triton`).
 
         Args:
-            tokens, positions, rows: `[B]` int64; no row of the pool occurs twice.
+            tokens, positions: `[B]` int64.
             noise: `[B, H, 2D]` scaled standard normal for the latent sample, zeros for the mean.
+            sources, targets: `[B]` int64, rows of the pool that are read and written. No row is written twice, or
+                written for one stream and read for another.
+
+        Returns:
+            output, and for each stream 1 if all numbers of its new slots are finite, else 0, `[B]` float32: it leaves
+            the device in one copy with the rest.
         """
+        if is_on_gpu(pool.means):
+            reason = _kernels_refusal(self.config)
+            if reason is None:
+                return self._step_by_kernels(tokens, positions, noise, pool, sources, targets)
+            say_eager(reason)
+        output = self._step_eagerly(tokens, positions, noise, pool, sources, targets)
+        finite = [part.index_select(1, targets).isfinite().transpose(0, 1).flatten(1).all(1) for part in pool]
+        return output, torch.stack(finite).all(0).float()
+
+    def _step_eagerly(
+        self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, sources: Tensor, targets: Tensor
+    ) -> StepOutput:
         x, turn = self._embed(tokens), self._turn(positions)
         into_frame = turn.into_frame
         for i, layer in enumerate(self._recurrent.layers):
-            token, slots, opened = self._slot_inputs(layer, x, into_frame)
-            readout = step_pooled(
+            token, parameters, opened = self._slot_inputs(layer, x, into_frame)
+            means, precisions = pool.means[i], pool.precisions[i]
+            readout, new_means, new_precisions = slot_step(
                 token,
-                pool.means[i],
-                pool.precisions[i],
-                rows,
-                slots,
-                self.config.inner,
-                self.config.innovation,
+                means[sources],
+                precisions[sources],
+                parameters,
+                inner=self.config.inner,
+                innovation=self.config.innovation,
             )
+            means.index_copy_(0, targets, new_means)
+            precisions.index_copy_(0, targets, new_precisions)
             latent = turn(readout.out)
             if layer is self._recurrent.layers[-1]:
                 spread = torch.sqrt((1 / readout.precision + layer.dynamics.gamma2) / 2)
                 latent = latent + noise * spread[..., None]
             x = self._finish(layer, x, latent, opened)
         return self._output(self._recurrent, x, readout.precision, latent)
+
+    def _step_by_kernels(
+        self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, sources: Tensor, targets: Tensor
+    ) -> tuple[StepOutput, Tensor]:
+        """Eight launches a layer: its four products, and what is between them."""
+        from rfa.model import decoder_triton as kernels
+
+        config, layers, dtype = self.config, self._recurrent.layers, self.embedding.dtype
+        tokens, positions, noise, sources, targets = (
+            given.contiguous() for given in (tokens, positions, noise, sources, targets)
+        )
+        norms = [*(layer.readout.mixer_norm for layer in layers), self._recurrent.norm]
+        x, normed, turn = kernels.begin(
+            tokens, positions, self.embedding, self.scale, norms[0], self.omega.double(), NORM_EPS
+        )
+        outcome = kernels.Outcome.empty(len(tokens), len(layers), config.n_heads, 2 * config.head_dim, self.device)
+        for i, layer in enumerate(layers):
+            joint = product(normed, layer.readout.mix_in)
+            slots = layer.held
+            gates = kernels.Gates(slots.gate_bias, layer.dynamics.eta2, slots.own_process, layer.output_gate_bias)
+            mixed = kernels.step_slots(
+                joint, turn, pool.means[i], pool.precisions[i], sources, targets, gates, slots.parameters, noise,
+                outcome, i, config.inner, config.innovation, dtype,
+            )  # fmt: skip
+            mixed = product(mixed, layer.readout.mix_out)
+            normed = kernels.add_norm(x, mixed, layer.readout.feed_forward_norm, dtype, NORM_EPS)
+            inner = kernels.gelu(product(normed, layer.up), dtype)
+            normed = kernels.add_norm(x, product(inner, layer.down), norms[i + 1], dtype, NORM_EPS)
+        logits = product(normed, self.embedding)
+        log_precision, is_finite = kernels.concluded(outcome)
+        return StepOutput(logits, log_precision, outcome.latent), is_finite
 
     def prefill(
         self, tokens: Tensor, position: int, means: Tensor, precisions: Tensor
@@ -304,12 +361,12 @@ class Decoder:
 
     def _turn(self, positions: Tensor) -> Turn:
         """From the rotating frame at `positions` `[...]`."""
-        return Turn.by(wrapped_phase(self._omega, positions, torch.float32))
+        return Turn.by(wrapped_phase(self.omega, positions, torch.float32))
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        return F.embedding(tokens, self._embedding).float() * self._scale
+        return F.embedding(tokens, self.embedding).float() * self.scale
 
-    def _projected(self, layer: _Layer, x: Tensor, into_frame: Turn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _projected(self, layer: Layer, x: Tensor, into_frame: Turn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Query, key and value of tokens `[..., H, 2D]` from the residual stream `[..., d]`, and behind them what the
         gates of the slots and of the outputs get, `[..., 2 · H · S (+ H)]`."""
         heads, width = self.config.n_heads, 2 * self.config.head_dim
@@ -328,25 +385,24 @@ class Decoder:
         return q, k, v, gates
 
     def _slot_inputs(
-        self, layer: _Layer, x: Tensor, into_frame: Turn
+        self, layer: Layer, x: Tensor, into_frame: Turn
     ) -> tuple[SlotInputs, SlotParameters, Tensor | None]:
         """What tokens bring to the slots of a layer, what those do with it, and how far the output gates are open."""
-        if layer.slots is None:
-            raise ValueError("the model has no slots: it runs in attention mode alone")
+        held = layer.held
         heads, slots = self.config.n_heads, self.config.n_slots
         q, k, v, gates = self._projected(layer, x, into_frame)
-        factors = torch.exp((gates[..., : 2 * heads * slots] + layer.slots.gate_bias).clamp(*GATE_RANGE))
+        factors = torch.exp((gates[..., : 2 * heads * slots] + held.gate_bias).clamp(*GATE_RANGE))
         write, forget = factors.reshape(*x.shape[:-1], 2, heads, slots).unbind(-3)
-        process = torch.add(layer.slots.own_process, forget, alpha=PROCESS_GATE_SCALE)
+        process = torch.add(held.own_process, forget, alpha=PROCESS_GATE_SCALE)
         inputs = SlotInputs(q, k, v, write / layer.dynamics.eta2[:, None], process)
-        return inputs, layer.slots.parameters, self._opened(layer, gates)
+        return inputs, held.parameters, self._opened(layer, gates)
 
-    def _opened(self, layer: _Layer, gates: Tensor) -> Tensor | None:
+    def _opened(self, layer: Layer, gates: Tensor) -> Tensor | None:
         """How far the output gates of the heads are open, `[..., H]`, if there are any; gates as of `_projected`."""
         bias = layer.output_gate_bias
         return None if bias is None else torch.sigmoid(gates[..., -len(bias) :] + bias)
 
-    def _finish(self, layer: _Layer, x: Tensor, latent: Tensor, opened: Tensor | None) -> Tensor:
+    def _finish(self, layer: Layer, x: Tensor, latent: Tensor, opened: Tensor | None) -> Tensor:
         """The residual stream after the block, from the latent `[..., H, 2D]` of its mixer and its output gates."""
         if opened is not None:
             latent = latent * opened[..., None]
@@ -354,34 +410,18 @@ class Decoder:
         inner = F.gelu(product(_normed(x, layer.readout.feed_forward_norm), layer.up))
         return x + product(inner, layer.down)
 
-    def _output(self, stack: _Stack, x: Tensor, precision: Tensor, latent: Tensor) -> StepOutput:
-        logits = product(_normed(x, stack.norm), self._embedding)
+    def _output(self, stack: Stack, x: Tensor, precision: Tensor, latent: Tensor) -> StepOutput:
+        logits = product(_normed(x, stack.norm), self.embedding)
         return StepOutput(logits, torch.log(precision).mean(-1), latent)
 
 
-def step_pooled(
-    token: SlotInputs,
-    means: Tensor,
-    precisions: Tensor,
-    rows: Tensor,
-    parameters: SlotParameters,
-    inner: int,
-    innovation: Innovation,
-) -> SlotReadout:
-    """`slot_step` on `rows` `[B]` of the slots of one layer, `[R, H, S, 4D]` and `[R, H, S]`, in place."""
-    if is_on_gpu(means):
-        reason = triton_refusal(token, means, precisions, inner, innovation)
-        if reason is None:
-            from rfa.model.recurrence.triton import slot_step_pooled
+def _kernels_refusal(config: LanguageModelConfig) -> str | None:
+    """Why a GPU's kernels do not run the step of a model, or None."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    from rfa.model.decoder_triton import refusal
 
-            return slot_step_pooled(token, means, precisions, rows, parameters)
-        say_eager(reason)
-    readout, new_means, new_precisions = slot_step(
-        token, means[rows], precisions[rows], parameters, inner=inner, innovation=innovation
-    )
-    means.index_copy_(0, rows, new_means)
-    precisions.index_copy_(0, rows, new_precisions)
-    return readout
+    return refusal(config.n_slots, 2 * config.head_dim, config.inner)
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:

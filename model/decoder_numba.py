@@ -425,7 +425,7 @@ class CompiledDecoder:
 
     Args:
         weights: of the model, by the names of its modules.
-        constants: what `decoder.decoder_constants` gives. The loops take sizes from the one and addresses from the
+        constants: what `decoder_constants` gives. The loops take sizes from the one and addresses from the
             other, and look at no bounds: opening a bundle holds both to its configuration.
     """
 

@@ -67,6 +67,8 @@ LONGEST = (
     "tests/service/test_supervisor.py",
     "tests/soak/faults/test_sigterm.py",
     "tests/ptx/test_ptx_kernels.py",
+    "tests/ptx/test_ptx_ragged.py",
+    "tests/model/test_ragged.py",
     "tests/model/test_triton_backward.py",
     "tests/service/test_vetting.py",
     "tests/export/test_language_export.py",

@@ -163,7 +163,7 @@ class LanguageConfig(FamilyConfig):
         return bool(self.n_slots) and self.innovation == "key" and not self.window
 
     def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:
-        """What `rfa.model.decoder.decoder_constants` forms from the weights, formed anew."""
+        """What `rfa.model.decoder_constants` forms from the weights, formed anew."""
         if not self.has_constants:
             return None
         raw = {name: self._stacked(weights, f"dynamics.{name}_raw") for name in ("nu", "tau", "eta2", "gamma2")}

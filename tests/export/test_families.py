@@ -17,7 +17,7 @@ from rfa.export.filter_export import bundle_weights as filter_weights
 from rfa.export.language_export import bundle_weights as language_weights
 from rfa.model.checkpoint import FAMILIES as MODELS
 from rfa.model.config import StrictConfig
-from rfa.model.decoder import decoder_constants
+from rfa.model.decoder_constants import decoder_constants
 
 LANGUAGE: dict[str, Any] = {
     "vocab_size": 11, "d_model": 12, "n_layers": 2, "n_heads": 2, "head_dim": 4, "n_slots": 3, "mlp_ratio": 2,

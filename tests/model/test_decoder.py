@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from rfa.model import decoder as decoding
 from rfa.model.config import LanguageModelConfig
 from rfa.model.decoder import Decoder, SlotPool, Turn, product
+from rfa.model.decoder_constants import decoder_constants
 from rfa.model.dynamics import rotate
 from rfa.model.language import LanguageModel
 
@@ -73,19 +75,65 @@ def test_steps_are_those_of_the_model(given: dict[str, Any]) -> None:
     assert all(torch.equal(part[:, [1, 2, 3, 5]], before) for part, before in zip(pool, untouched, strict=True))
 
 
+interpreted = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") != "1", reason="the kernels are defined for the GPU that is here"
+)
+OTHERS = torch.tensor([1, 3, 2])
+
+
+@interpreted
 @torch.no_grad()
-def test_one_kernel_may_take_the_slots_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("given", VARIANTS)
+def test_kernels_may_take_a_step(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> None:
+    """From row to row and back, as a text does."""
     pytest.importorskip("triton")
-    model, tokens = model_of(), tokens_of(6)
+    model, tokens = model_of(**given), tokens_of(4)
     pools = pool_of(model), pool_of(model)
     decoder, noise = Decoder(model, torch.float32), torch.randn(STREAMS, 2, 12)
     for i in range(tokens.shape[1]):
-        expected = decoder.step(tokens[:, i], FAR + i, noise, pools[0], ROWS)
+        rows = (ROWS, OTHERS) if i % 2 == 0 else (OTHERS, ROWS)
+        expected, _ = decoder.step_between(tokens[:, i], FAR + i, noise, pools[0], *rows)
         with monkeypatch.context() as patch:
             patch.setattr(decoding, "is_on_gpu", lambda _: True)
-            found = decoder.step(tokens[:, i], FAR + i, noise, pools[1], ROWS)
+            found, is_finite = decoder.step_between(tokens[:, i], FAR + i, noise, pools[1], *rows)
         for part, wanted in zip((*found, *pools[1]), (*expected, *pools[0]), strict=True):
             assert_close(part, wanted, i + 1)
+        assert is_finite.tolist() == [1.0] * STREAMS
+
+
+@interpreted
+@torch.no_grad()
+@pytest.mark.parametrize("given", [{}, {"n_layers": 2, "output_gate": True, "inner": 3, "own_readout": True}])
+def test_a_step_by_kernels_is_eight_launches_a_layer(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> None:
+    """Four products and what is between them; and before and behind the layers the embedding, the logits and what is
+    told of a row."""
+    pytest.importorskip("triton")
+    from tests.nodes import Nodes
+
+    monkeypatch.undo()  # what fills unwritten memory is no launch of the step
+    model = model_of(**given)
+    decoder, pool = Decoder(model, torch.float32), pool_of(model)
+    numbers = tokens_of(1)[:, 0], FAR, torch.zeros(STREAMS, 2, 12)
+    monkeypatch.setattr(decoding, "is_on_gpu", lambda _: True)
+    with Nodes() as nodes:
+        decoder.step_between(*numbers, pool, ROWS, OTHERS)
+    layers = model.config.n_layers
+    assert nodes.operators == ["aten.mm.default"] * (4 * layers + 1)
+    assert len(nodes) == 8 * layers + 3
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter's NumPy, about NaN
+@pytest.mark.parametrize("part", ["means", "precisions"])
+@pytest.mark.parametrize("by_kernels", [False, pytest.param(True, marks=interpreted)])
+def test_a_stream_is_told_that_it_is_broken(monkeypatch: pytest.MonkeyPatch, part: str, by_kernels: bool) -> None:
+    model = model_of(n_layers=2)
+    decoder, pool = Decoder(model, torch.float32), pool_of(model)
+    getattr(pool, part)[1, ROWS[2]] = torch.nan
+    monkeypatch.setattr(decoding, "is_on_gpu", lambda _: by_kernels)
+    noise = torch.zeros(STREAMS, 2, 12)
+    _, is_finite = decoder.step_between(tokens_of(1)[:, 0], FAR, noise, pool, ROWS, OTHERS)
+    assert is_finite.tolist() == [1.0, 1.0, 0.0]
 
 
 @torch.no_grad()
@@ -167,7 +215,7 @@ def test_what_no_decoder_runs_is_refused(given: dict[str, Any], reason: str) -> 
     with pytest.raises(ValueError, match=reason):
         Decoder(model, torch.float32)
     with pytest.raises(ValueError, match=reason):
-        decoding.decoder_constants(model)
+        decoder_constants(model)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +224,7 @@ def test_what_no_decoder_runs_is_refused(given: dict[str, Any], reason: str) -> 
 )
 def test_there_are_no_constants_of_slots_that_are_not_compiled(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        decoding.decoder_constants(model_of(**given))
+        decoder_constants(model_of(**given))
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rfa.model.config import LanguageModelConfig
-from rfa.model.decoder import decoder_constants
+from rfa.model.decoder_constants import decoder_constants
 from rfa.model.dynamics import wrapped_phase
 from rfa.model.language import LanguageModel, SlotState
 from rfa.model.layers import RobustMixer

@@ -24,6 +24,7 @@ from triton.compiler import make_backend
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
+from rfa.model import decoder_triton, ragged_triton
 from rfa.model.attention import triton_backward, triton_forward, triton_rotation
 from rfa.model.attention.launch import Launch, PassName, launch
 from tests.ptx import machine
@@ -84,6 +85,20 @@ class Compiler:
             self._process.communicate()
 
 
+def requested(kernel: Any, architecture: int, *args: Any, **kwargs: Any) -> tuple[Request, dict[str, Any]]:
+    """The variant of a kernel that Triton would compile for a launch, and the launch's arguments by name."""
+    function = JITFunction(kernel.fn, **kernel.kwargs)
+    backend = make_backend(GPUTarget("cuda", architecture, 32))
+    bind = create_function_from_signature(function.signature, function.params, backend)
+    bound, specialization, options = bind(*args, **kwargs)
+    _, signature, constexprs, attributes = function._pack_args(backend, kwargs, bound, specialization, options)
+    given = {name: value for name, value in kwargs.items() if name in ("num_warps", "num_stages")}
+    request = Request(
+        kernel.fn.__module__, kernel.fn.__name__, architecture, signature, constexprs, attributes, given
+    )  # fmt: skip
+    return request, bound
+
+
 @dataclass
 class Emulator:
     """Launches as they come: what they compiled to, and how they are played.
@@ -98,16 +113,9 @@ class Emulator:
 
     def launch(self, kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         """In place of `InterpretedFunction.run`."""
-        function = JITFunction(kernel.fn)
-        backend = make_backend(GPUTarget("cuda", self.architecture, 32))
-        bind = create_function_from_signature(function.signature, function.params, backend)
-        bound, specialization, options = bind(*args, **kwargs)
-        _, signature, constexprs, attributes = function._pack_args(backend, kwargs, bound, specialization, options)
-        given = {name: value for name, value in kwargs.items() if name in ("num_warps", "num_stages")}
-        reply = self.compiler(Request(
-            kernel.fn.__module__, kernel.fn.__name__, self.architecture, signature, constexprs, attributes, given
-        ))  # fmt: skip
-        arguments = [bound[name] for name, kind in signature.items() if kind != "constexpr"]
+        request, bound = requested(kernel, self.architecture, *args, **kwargs)
+        reply = self.compiler(request)
+        arguments = [bound[name] for name, kind in request.signature.items() if kind != "constexpr"]
         sizes = grid(bound) if callable(grid) else grid
         machine.run(machine.load(reply.ptx), sizes, arguments, shared_bytes=reply.shared_bytes, play=self.play)
         self.played[kernel.fn.__name__] += 1
@@ -126,7 +134,7 @@ def emulated(emulator: Emulator) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(InterpretedFunction, "run", run))
-        for module in (triton_backward, triton_forward, triton_rotation):
+        for module in (triton_backward, triton_forward, triton_rotation, decoder_triton, ragged_triton):
             stack.enter_context(mock.patch.object(module, "is_interpreted", return_value=False))
         for module in (triton_backward, triton_forward):
             stack.enter_context(mock.patch.object(module, "launch", entry))

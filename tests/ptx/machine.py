@@ -6,6 +6,7 @@ It needs a C++ compiler, `c++`, that knows C++20.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import hashlib
 import platform
@@ -93,12 +94,14 @@ def _library() -> ctypes.CDLL:
     processor = subprocess.run([COMPILER, "-march=native", "-Q", "--help=target"], capture_output=True).stdout
     made_of = [version, processor, *map(str.encode, FLAGS), *((folder / name).read_bytes() for name in SOURCES)]
     kept = ROOT / "build" / "ptx" / f"{hashlib.sha256(b'|'.join(made_of)).hexdigest()[:16]}.so"
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as place:
-            out = Path(place) / kept.name
-            subprocess.run([COMPILER, *FLAGS, str(folder / SOURCES[-1]), "-o", str(out)], check=True)
-            out.replace(kept)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with (kept.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one process compiles; given back with the file, also by one that dies
+        if not kept.exists():
+            with tempfile.TemporaryDirectory(dir=kept.parent) as place:
+                out = Path(place) / kept.name
+                subprocess.run([COMPILER, *FLAGS, str(folder / SOURCES[-1]), "-o", str(out)], check=True)
+                out.replace(kept)
     library = ctypes.CDLL(str(kept))
     library.ptx_name.restype = ctypes.c_char_p
     library.ptx_run.restype = ctypes.c_long

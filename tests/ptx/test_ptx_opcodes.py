@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(machine.missing() is not None, reason=str(machin
 KINDS = {
     "b16": np.uint16, "u32": np.uint32, "b32": np.uint32, "s32": np.int32, "u64": np.uint64, "b64": np.uint64,
     "s64": np.int64, "f16": np.float16, "f32": np.float32, "f64": np.float64, "u16": np.uint16,
+    "s16": np.int16,
 }  # fmt: skip
 SMALLEST = np.finfo(np.float32).tiny
 
@@ -112,6 +113,7 @@ def by_sign(pick: Callable[..., Any], *, is_largest: bool) -> Callable[..., Any]
 EACH: dict[str, tuple[str, Callable[..., Any]]] = {
     "abs.f32": ("f32 f32", np.abs),
     "abs.ftz.f32": ("f32 f32", lambda a: np.abs(flush(a))),
+    "add.f64": ("f64 f64 f64", np.add),
     "add.f32": ("f32 f32 f32", np.add),
     "add.rn.f32": ("f32 f32 f32", np.add),
     "add.s32": ("u32 u32 u32", np.add),
@@ -140,6 +142,7 @@ EACH: dict[str, tuple[str, Callable[..., Any]]] = {
     "cvt.rni.ftz.s32.f32": ("s32 f32", lambda a: to_integer(np.rint(flush(a)))),
     "cvt.rzi.s32.f32": ("s32 f32", lambda a: to_integer(np.trunc(a))),
     "cvt.s64.s32": ("s64 s32", lambda a: a.astype(np.int64)),
+    "cvt.u16.u32": ("u16 u32", lambda a: a.astype(np.uint16)),
     "cvt.u32.u16": ("u32 u16", lambda a: a.astype(np.uint32)),
     "cvt.u32.u64": ("u32 u64", lambda a: a.astype(np.uint32)),
     "cvt.u64.u32": ("u64 u32", lambda a: a.astype(np.uint64)),
@@ -162,6 +165,7 @@ EACH: dict[str, tuple[str, Callable[..., Any]]] = {
     "max.NaN.f32": ("f32 f32 f32", by_sign(np.maximum, is_largest=True)),
     "max.f32": ("f32 f32 f32", by_sign(np.fmax, is_largest=True)),
     "max.s32": ("s32 s32 s32", np.maximum),
+    "max.u32": ("u32 u32 u32", np.maximum),
     "max.s64": ("s64 s64 s64", np.maximum),
     "min.NaN.f32": ("f32 f32 f32", by_sign(np.minimum, is_largest=False)),
     "min.f32": ("f32 f32 f32", by_sign(np.fmin, is_largest=False)),
@@ -173,9 +177,11 @@ EACH: dict[str, tuple[str, Callable[..., Any]]] = {
     "mul.lo.s32": ("u32 u32 u32", np.multiply),
     "mul.lo.s64": ("u64 u64 u64", np.multiply),
     "mul.rn.ftz.f32": ("f32 f32 f32", lambda a, b: flush(flush(a) * flush(b))),
+    "mul.wide.s16": ("s32 s16 s16", lambda a, b: a.astype(np.int32) * b),
     "mul.wide.s32": ("s64 s32 s32", lambda a, b: a.astype(np.int64) * b),
     "mul.wide.u32": ("u64 u32 u32", lambda a, b: a.astype(np.uint64) * b),
     "neg.f32": ("f32 f32", np.negative),
+    "neg.s16": ("s16 s16", np.negative),
     "neg.s32": ("s32 s32", np.negative),
     "neg.s64": ("s64 s64", np.negative),
     "not.b32": ("b32 b32", np.invert),
@@ -195,8 +201,10 @@ EACH: dict[str, tuple[str, Callable[..., Any]]] = {
     "shl.b64": ("b64 b64 u32", lambda a, n: shift(a, n, 1)),
     "shr.s32": ("s32 s32 u32", lambda a, n: shift(a, n, -1)),
     "shr.s64": ("s64 s64 u32", lambda a, n: shift(a, n, -1)),
+    "shr.u16": ("u16 u16 u32", lambda a, n: shift(a, n, -1)),
     "shr.u32": ("u32 u32 u32", lambda a, n: shift(a, n, -1)),
     "shr.u64": ("u64 u64 u32", lambda a, n: shift(a, n, -1)),
+    "sqrt.rn.f32": ("f32 f32", np.sqrt),
     "sub.f16": ("f16 f16 f16", np.subtract),
     "sub.f32": ("f32 f32 f32", np.subtract),
     "sub.rn.f32": ("f32 f32 f32", np.subtract),
@@ -220,6 +228,7 @@ COMPARISONS: dict[str, Callable[..., Any]] = {
 COMPARED = [
     *(f"setp.{name}.f32" for name in COMPARISONS if name != "ne"),
     *(f"setp.{name}.b{bits}" for name in ("eq", "ne") for bits in (32, 64)),
+    "setp.ne.b16",
     *(f"setp.{name}.s32" for name in ("lt", "le", "gt", "ge")),
     *("setp.lt.u32", "setp.gt.u32", "setp.lt.s64", "setp.gt.s64", "setp.lt.u64"),
 ]
@@ -352,7 +361,14 @@ def test_choices(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("mov.b16", "b16"), ("mov.b32", "u32"), ("mov.u32", "u32"), ("mov.b64", "u64"), ("mov.u64", "u64")],
+    [
+        ("mov.b16", "b16"),
+        ("mov.u16", "b16"),
+        ("mov.b32", "u32"),
+        ("mov.u32", "u32"),
+        ("mov.b64", "u64"),
+        ("mov.u64", "u64"),
+    ],
 )
 def test_moves(name: str, kind: str) -> None:
     a = values(kind, COUNT, 1)

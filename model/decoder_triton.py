@@ -1,0 +1,409 @@
+"""A decode step on a GPU: what is between its products of matrices, one kernel each, float32 within.
+
+Between two products of `Decoder.step` eager code runs a dozen kernels, each of which takes longer to launch than to
+run. Here it runs one: the embedding with the table of rotations and the first norm; all that the slots of a layer do
+with the joint product; the residual sum with the norm after it; GELU; and what is told of a row over layers and heads.
+A row is computed by programs of its own in an order of its own: its company changes no bit of it.
+
+Equations: `decoder.py`; the slots' are those of `recurrence.triton_token`, whose functions the scan calls as well.
+"""
+
+# Kernels are typed by their compiler.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rfa.model.attention.triton_blocks import is_interpreted
+from rfa.model.config import GATE_RANGE, PROCESS_GATE_SCALE, Innovation
+from rfa.model.recurrence.slots_reference import SlotParameters
+from rfa.model.recurrence.triton import MAX_INNER, MAX_SLOTS, MAX_WIDTH
+from rfa.model.recurrence.triton_forward import blocks, warps
+from rfa.model.recurrence.triton_token import (
+    advance,
+    load_head,
+    load_state,
+    load_vector,
+    read,
+    store_state,
+    store_vector,
+)
+
+# Numbers of a program of the kernels that go over rows or elements, and how many of them a warp has.
+BLOCK = 1024
+OF_A_WARP = 256
+# Added to a float64 of at most 2^51, it leaves the nearest whole number in the last bits.
+ROUNDS = tl.constexpr(6755399441055744.0)  # 1.5 · 2^52
+QUARTERS = tl.constexpr(0.6366197723675814)  # 2 / pi
+QUARTER = tl.constexpr(1.5707963267948966)  # pi / 2
+LOG2E = tl.constexpr(1.4426950408889634)
+# ln 2 in two parts, of which the first has so few bits that a small whole number times it is exact.
+LN2_FIRST = tl.constexpr(0.693359375)
+LN2_REST = tl.constexpr(-2.1219444005469057e-4)
+SQRT_HALF = tl.constexpr(0.7071067811865476)
+
+
+@triton.jit
+def cosine_and_sine(b_phase):
+    """Of phases in float64, to float32: quarter turns are taken off in float64, and a polynomial does the rest.
+
+    A GPU's own cosine is off by 5e-7. The polynomials are those of Cephes (cosf, sinf), for at most pi / 4.
+    """
+    b_shifted = b_phase * QUARTERS + ROUNDS
+    b_quarter = b_shifted.to(tl.int64, bitcast=True)
+    b_r = (b_phase - (b_shifted - ROUNDS) * QUARTER).to(tl.float32)
+    b_r2 = b_r * b_r
+    b_sin = ((-1.9515295891e-4 * b_r2 + 8.3321608736e-3) * b_r2 - 1.6666654611e-1) * b_r2 * b_r + b_r
+    b_cos = (2.443315711809948e-5 * b_r2 - 1.388731625493765e-3) * b_r2 + 4.166664568298827e-2
+    b_cos = b_cos * b_r2 * b_r2 - 0.5 * b_r2 + 1.0
+    is_odd = (b_quarter & 1) != 0
+    b_real, b_imaginary = tl.where(is_odd, b_sin, b_cos), tl.where(is_odd, b_cos, b_sin)
+    is_left, is_below = ((b_quarter + 1) & 2) != 0, (b_quarter & 2) != 0
+    return tl.where(is_left, -b_real, b_real), tl.where(is_below, -b_imaginary, b_imaginary)
+
+
+@triton.jit
+def exponential(b_x):
+    """e^x for |x| of some dozens: the rounding of x log2 e would be several times that of the result."""
+    b_whole = tl.floor(b_x * LOG2E)
+    b_rest = (b_x - b_whole * LN2_FIRST) - b_whole * LN2_REST
+    return tl.exp2(b_whole) * tl.exp2(b_rest * LOG2E)
+
+
+@triton.jit
+def normed(b_x, p_norm, o_w, m_w, EPS: tl.constexpr, WIDTH: tl.constexpr):
+    """x / sqrt(mean x² + eps) times the weight, of a row [W]."""
+    mean = tl.sum(b_x * b_x, axis=0) / WIDTH
+    b_norm = tl.load(p_norm + o_w, mask=m_w, other=0.0)  # [W]
+    return b_x * (1.0 / tl.sqrt_rn(mean + EPS)) * b_norm
+
+
+@triton.jit
+def begin_kernel(
+    p_tokens, p_positions, p_embedding, p_norm, p_omega, p_x, p_normed, p_cos, p_sin, scale, n_tokens,
+    WIDTH: tl.constexpr, PHASES: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_P: tl.constexpr, EPS: tl.constexpr,
+):  # fmt: skip
+    """Program b: the row of token b in the embedding, its norm, and cosine and sine of H · D phases at its position.
+
+    A token that there is not is NaN.
+    """
+    i_b = tl.program_id(0).to(tl.int64)
+    o_w, o_p = tl.arange(0, BLOCK_W), tl.arange(0, BLOCK_P)
+    m_w, m_p = o_w < WIDTH, o_p < PHASES
+    i_token = tl.load(p_tokens + i_b).to(tl.int64)
+    is_known = (i_token >= 0) & (i_token < n_tokens)
+    b_x = tl.load(p_embedding + i_token * WIDTH + o_w, mask=m_w & is_known, other=0.0).to(tl.float32) * scale
+    b_x = tl.where(is_known, b_x, float("nan"))
+    tl.store(p_x + i_b * WIDTH + o_w, b_x, mask=m_w)
+    b_normed = normed(tl.where(m_w, b_x, 0.0), p_norm, o_w, m_w, EPS, WIDTH)
+    tl.store(p_normed + i_b * WIDTH + o_w, b_normed.to(p_normed.dtype.element_ty), mask=m_w)
+
+    position = tl.load(p_positions + i_b).to(tl.float64)
+    b_cos, b_sin = cosine_and_sine(tl.load(p_omega + o_p, mask=m_p, other=0.0) * position)
+    tl.store(p_cos + i_b * PHASES + o_p, b_cos, mask=m_p)
+    tl.store(p_sin + i_b * PHASES + o_p, b_sin, mask=m_p)
+
+
+@triton.jit
+def add_norm_kernel(
+    p_x, p_change, p_norm, p_normed, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, EPS: tl.constexpr
+):  # fmt: skip
+    """Program b: row b of x gets its change; its norm goes out."""
+    i_row = tl.program_id(0).to(tl.int64) * WIDTH
+    o_w = tl.arange(0, BLOCK_W)
+    m_w = o_w < WIDTH
+    b_x = tl.load(p_x + i_row + o_w, mask=m_w, other=0.0) + tl.load(p_change + i_row + o_w, mask=m_w, other=0.0)
+    tl.store(p_x + i_row + o_w, b_x, mask=m_w)
+    tl.store(p_normed + i_row + o_w, normed(b_x, p_norm, o_w, m_w, EPS, WIDTH).to(p_normed.dtype.element_ty), mask=m_w)
+
+
+@triton.jit(do_not_specialize=["n_numbers"])
+def gelu_kernel(p_x, p_out, n_numbers, BLOCK: tl.constexpr):
+    """x Phi(x), number by number."""
+    o_x = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    m_x = o_x < n_numbers
+    b_x = tl.load(p_x + o_x, mask=m_x, other=0.0)
+    b_out = 0.5 * b_x * (1.0 + tl.erf(b_x * SQRT_HALF))
+    tl.store(p_out + o_x, b_out.to(p_out.dtype.element_ty), mask=m_x)
+
+
+@triton.jit
+def turned_vector(p_vector, b_cos, b_sin, o_d, m_d, D: tl.constexpr):
+    """Query, key or value of one head in the rotating frame, [2, D]: x e^{-i phase}."""
+    b_x = load_vector(p_vector, o_d, m_d, D)  # [2, D]
+    o_swapped = tl.arange(0, 2)[:, None] * (-D) + D + o_d[None, :]  # [2, D]
+    b_swapped = tl.load(p_vector + o_swapped, mask=m_d[None, :], other=0.0).to(tl.float32)  # [2, D]
+    sign = tl.where(tl.arange(0, 2)[:, None] == 0, 1.0, -1.0)  # [2, 1]
+    return b_x * b_cos[None, :] + b_swapped * (sign * b_sin[None, :])
+
+
+@triton.jit
+def turned_back(b_x, b_cos, b_sin):
+    """x e^{i phase}, [2, D]."""
+    is_real = tl.arange(0, 2)[:, None] == 0  # [2, 1]
+    b_real = tl.sum(tl.where(is_real, b_x, 0.0), axis=0)  # [D]
+    b_imaginary = tl.sum(tl.where(is_real, 0.0, b_x), axis=0)  # [D]
+    return tl.where(
+        is_real,
+        (b_real * b_cos - b_imaginary * b_sin)[None, :],
+        (b_real * b_sin + b_imaginary * b_cos)[None, :],
+    )
+
+
+@triton.jit
+def clamped(b_x, LOWEST: tl.constexpr, HIGHEST: tl.constexpr):
+    """Within a range; NaN stays."""
+    b_x = tl.maximum(b_x, LOWEST, propagate_nan=tl.PropagateNan.ALL)
+    return tl.minimum(b_x, HIGHEST, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def gates_of(
+    p_gates, p_bias, p_eta2, p_own_process, i_h, n_heads, o_s, m_s,
+    S: tl.constexpr, LOWEST: tl.constexpr, HIGHEST: tl.constexpr, PROCESS_SCALE: tl.constexpr,
+):  # fmt: skip
+    """Measurement precision and process variance of the slots of a head, [S] each, from the product [2, H, S]."""
+    o_write, o_forget = i_h * S + o_s, (n_heads + i_h) * S + o_s
+    b_write = tl.load(p_gates + o_write, mask=m_s, other=0.0) + tl.load(p_bias + o_write, mask=m_s, other=0.0)
+    b_forget = tl.load(p_gates + o_forget, mask=m_s, other=0.0) + tl.load(p_bias + o_forget, mask=m_s, other=0.0)
+    b_pi = exponential(clamped(b_write, LOWEST, HIGHEST)) / tl.load(p_eta2 + i_h)
+    b_own = tl.load(p_own_process + i_h * S + o_s, mask=m_s, other=1.0)
+    b_process = b_own + PROCESS_SCALE * exponential(clamped(b_forget, LOWEST, HIGHEST))
+    return tl.where(m_s, b_pi, 0.0), tl.where(m_s, b_process, 1.0)
+
+
+@triton.jit
+def is_broken(b_mk, b_mv, b_p):
+    """1 if a number of a state is not finite, else 0."""
+    is_finite = (tl.abs(b_mk) < float("inf")) & (tl.abs(b_mv) < float("inf"))  # [2, S, D]
+    b_broken = tl.max(tl.max(tl.where(is_finite, 0, 1), axis=0), axis=1)  # [S]
+    return tl.max(tl.maximum(b_broken, tl.where(tl.abs(b_p) < float("inf"), 0, 1)), axis=0)
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_heads", "joint_b"])
+def slots_kernel(
+    p_joint, p_cos, p_sin, p_pool_means, p_pool_precisions, p_sources, p_targets,
+    p_gate_bias, p_eta2, p_own_process, p_output_gate_bias, p_noise,
+    p_decay, p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_delta,
+    p_mixed, p_latent, p_evidence, p_broken,
+    joint_b, means_p, means_h, precisions_p, precisions_h, n_rows, n_heads,
+    S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr,
+    LOWEST: tl.constexpr, HIGHEST: tl.constexpr, PROCESS_SCALE: tl.constexpr,
+    INNER: tl.constexpr, BY_VALUE: tl.constexpr, IS_GATED: tl.constexpr, IS_LAST: tl.constexpr,
+):  # fmt: skip
+    """Program i runs head i mod H of stream i div H, from its part of the joint product to its part of the latent.
+
+    INNER: passes K; BY_VALUE: the innovation of the value drives the weight; IS_GATED: there are output gates; IS_LAST:
+    the layer whose latent is sampled and told. x_p, x_h: strides of x over rows of the pool and heads. Rows that the
+    pool does not have are a mistake of the caller: nothing is read or written, and NaN goes out.
+    """
+    i_bh = tl.program_id(0).to(tl.int64)
+    i_b = i_bh // n_heads
+    i_h = i_bh % n_heads
+    i_source, i_target = tl.load(p_sources + i_b).to(tl.int64), tl.load(p_targets + i_b).to(tl.int64)
+    is_held = (i_source >= 0) & (i_source < n_rows) & (i_target >= 0) & (i_target < n_rows)
+    o_s = tl.arange(0, BS)  # [S]
+    o_d = tl.arange(0, BD)  # [D]
+    m_s = o_s < S  # [S]
+    m_d = o_d < D  # [D]
+    nu, kappa, exponent, residual_noise, gamma2, tau, delta = load_head(
+        p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_delta, i_h
+    )
+    b_decay = tl.load(p_decay + i_h * S + o_s, mask=m_s, other=1.0)  # [S]
+    b_mk, b_mv, b_p = load_state(
+        p_pool_means + i_source * means_p + i_h * means_h,
+        p_pool_precisions + i_source * precisions_p + i_h * precisions_h,
+        o_s, o_d, m_s & is_held, m_d, D,
+    )  # fmt: skip
+    b_cos = tl.load(p_cos + i_bh * D + o_d, mask=m_d, other=0.0)  # [D]
+    b_sin = tl.load(p_sin + i_bh * D + o_d, mask=m_d, other=0.0)  # [D]
+    p_joint += i_b * joint_b
+    b_q = turned_vector(p_joint + i_h * 2 * D, b_cos, b_sin, o_d, m_d, D)  # [2, D]
+    b_k = turned_vector(p_joint + (n_heads + i_h) * 2 * D, b_cos, b_sin, o_d, m_d, D)  # [2, D]
+    b_v = turned_vector(p_joint + (2 * n_heads + i_h) * 2 * D, b_cos, b_sin, o_d, m_d, D)  # [2, D]
+    p_joint += n_heads * 6 * D
+    b_pi, b_process = gates_of(
+        p_joint, p_gate_bias, p_eta2, p_own_process, i_h, n_heads, o_s, m_s, S, LOWEST, HIGHEST, PROCESS_SCALE
+    )  # [S]
+
+    b_mk, b_mv, b_p = advance(
+        b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER, BY_VALUE
+    )
+    store_state(
+        p_pool_means + i_target * means_p + i_h * means_h,
+        p_pool_precisions + i_target * precisions_p + i_h * precisions_h,
+        b_mk, b_mv, b_p, o_s, o_d, m_s & is_held, m_d, D,
+    )  # fmt: skip
+    tl.store(p_broken + i_bh, tl.where(is_held, is_broken(b_mk, b_mv, b_p), 1))
+    b_out, _, evidence = read(b_q, b_mk, b_mv, b_p, m_s, nu, kappa, gamma2, tau)
+    b_latent = tl.where(is_held, turned_back(b_out, b_cos, b_sin), float("nan"))  # [2, D]
+    if IS_LAST:
+        spread = tl.sqrt_rn((1.0 / evidence + gamma2) / 2.0)
+        b_latent += load_vector(p_noise + i_bh * 2 * D, o_d, m_d, D) * spread
+        store_vector(p_latent + i_bh * 2 * D, b_latent, o_d, m_d, D)
+        tl.store(p_evidence + i_bh, tl.where(is_held, evidence, float("nan")))
+    if IS_GATED:
+        gate = tl.load(p_joint + 2 * n_heads * S + i_h) + tl.load(p_output_gate_bias + i_h)
+        b_latent *= 1.0 / (1.0 + exponential(-gate))
+    store_vector(p_mixed + i_bh * 2 * D, b_latent.to(p_mixed.dtype.element_ty), o_d, m_d, D)
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def outcome_kernel(
+    p_evidence, p_broken, p_log_precision, p_is_finite, n_rows,
+    HEADS: tl.constexpr, LAYERS: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_L: tl.constexpr,
+):  # fmt: skip
+    """Program b: the mean over the heads of the logarithm of the evidence, and whether no layer has broken slots."""
+    i_b = tl.program_id(0).to(tl.int64)
+    o_h, o_l = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_L)
+    m_h = o_h < HEADS
+    b_log = tl.log(tl.load(p_evidence + i_b * HEADS + o_h, mask=m_h, other=1.0))
+    tl.store(p_log_precision + i_b, tl.sum(b_log, axis=0) / HEADS)
+    o_flag = o_l[:, None] * (n_rows * HEADS) + i_b * HEADS + o_h[None, :]  # [L, H]
+    b_broken = tl.load(p_broken + o_flag, mask=(o_l[:, None] < LAYERS) & m_h[None, :], other=0)
+    worst = tl.max(tl.max(b_broken, axis=0), axis=0)
+    tl.store(p_is_finite + i_b, tl.where(worst == 0, 1.0, 0.0))
+
+
+class Turned(NamedTuple):
+    """Cosine and sine of the phases of B tokens, `[B, H, D]`."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+class Gates(NamedTuple):
+    """What turns the joint product of a layer into gates: bias `[2 · H · S]`, eta2 `[H]`, own process `[H, S]`, and the
+    output gates' bias `[H]` where there are any."""
+
+    bias: Tensor
+    eta2: Tensor
+    own_process: Tensor
+    output_bias: Tensor | None
+
+
+class Outcome(NamedTuple):
+    """What is kept of a step until its end: latent `[B, H, 2D]` and evidence `[B, H]` of the last layer, and of every
+    layer whether slots are broken, `[L, B, H]`, 0 or 1."""
+
+    latent: Tensor
+    evidence: Tensor
+    broken: Tensor
+
+    @classmethod
+    def empty(cls, rows: int, layers: int, heads: int, width: int, device: torch.device) -> Outcome:
+        """Unwritten."""
+        shape = (rows, heads)
+        latent, evidence = torch.empty((*shape, width), device=device), torch.empty(shape, device=device)
+        return cls(latent, evidence, torch.empty((layers, *shape), dtype=torch.int32, device=device))
+
+
+def refusal(slots: int, width: int, inner: int) -> str | None:
+    """Why the kernels cannot run heads of some slots, keys of `width` reals and K = inner, or None."""
+    if slots > MAX_SLOTS:
+        return f"it holds up to {MAX_SLOTS} slots, got {slots}"
+    if width > MAX_WIDTH:
+        return f"it holds keys of up to {MAX_WIDTH} reals, got {width}"
+    if inner > MAX_INNER:
+        return f"it runs inner=1 to {MAX_INNER}, got inner={inner}"
+    return None
+
+
+def _room(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Unwritten memory for factors in `dtype`. Triton's interpreter cuts bfloat16 off where the hardware rounds: there
+    it is float32, which the product rounds."""
+    return like.new_empty(shape, dtype=torch.float32 if is_interpreted() else dtype)
+
+
+def _warps_of(numbers: int) -> int:
+    return max(1, min(8, numbers // OF_A_WARP))
+
+
+def begin(
+    tokens: Tensor, positions: Tensor, embedding: Tensor, scale: float, norm: Tensor, omega: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Turned]:
+    """The residual stream `[B, d]` of tokens `[B]`, its norm in the dtype of the embedding, and the turn at `positions`
+    `[B]`, of omega `[H, D]` in float64."""
+    rows, width = len(tokens), embedding.shape[1]
+    x = embedding.new_empty((rows, width), dtype=torch.float32)
+    norms = _room(x, (rows, width), embedding.dtype)
+    turn = Turned(*(x.new_empty((rows, *omega.shape)) for _ in Turned._fields))
+    block_w, block_p = triton.next_power_of_2(width), triton.next_power_of_2(omega.numel())
+    with torch.cuda.device_of(x):
+        begin_kernel[(rows,)](
+            tokens, positions, embedding, norm, omega, x, norms, *turn, scale, embedding.shape[0],
+            WIDTH=width, PHASES=omega.numel(), BLOCK_W=block_w, BLOCK_P=block_p, EPS=eps,
+            num_warps=_warps_of(max(block_w, block_p)),
+        )  # fmt: skip
+    return x, norms, turn
+
+
+def add_norm(x: Tensor, change: Tensor, norm: Tensor, dtype: torch.dtype, eps: float) -> Tensor:
+    """`x += change`, `[B, d]`; returns its norm in `dtype`."""
+    rows, width = x.shape
+    norms = _room(x, (rows, width), dtype)
+    block_w = triton.next_power_of_2(width)
+    with torch.cuda.device_of(x):
+        add_norm_kernel[(rows,)](
+            x, change, norm, norms, WIDTH=width, BLOCK_W=block_w, EPS=eps, num_warps=_warps_of(block_w)
+        )
+    return norms
+
+
+def gelu(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """GELU of x, in `dtype`."""
+    out = _room(x, tuple(x.shape), dtype)
+    with torch.cuda.device_of(x):
+        gelu_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, out, x.numel(), BLOCK=BLOCK, num_warps=_warps_of(BLOCK))
+    return out
+
+
+def step_slots(
+    joint: Tensor, turn: Turned, means: Tensor, precisions: Tensor, sources: Tensor, targets: Tensor,
+    gates: Gates, parameters: SlotParameters, noise: Tensor, outcome: Outcome, layer: int, inner: int,
+    innovation: Innovation, dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """A token in the slots of one layer: `[B, H · 2D]` in `dtype`, what the output projection takes.
+
+    Args:
+        joint: `[B, 3 · H · 2D + 2 · H · S (+ H)]`, product of the layer's input with `mix_in`.
+        means, precisions: of the layer, `[R, H, S, 4D]` and `[R, H, S]`: rows `sources` `[B]` are read, rows `targets`
+            are written, none of which another stream reads.
+        noise: `[B, H, 2D]`, taken by the last layer.
+        outcome: gets what is told of this layer.
+    """
+    rows, heads, width = outcome.latent.shape
+    slots = precisions.shape[2]
+    mixed = _room(joint, (rows, heads * width), dtype)
+    block_s, block_d = blocks(slots, width)
+    with torch.cuda.device_of(means):
+        slots_kernel[(rows * heads,)](
+            joint, *turn, means, precisions, sources, targets,
+            *gates[:3], gates.bias if gates.output_bias is None else gates.output_bias, noise, *parameters,
+            mixed, outcome.latent, outcome.evidence, outcome.broken[layer],
+            joint.stride(0), *means.stride()[:2], *precisions.stride()[:2], means.shape[0], heads,
+            S=slots, D=width // 2, BS=block_s, BD=block_d,
+            LOWEST=GATE_RANGE[0], HIGHEST=GATE_RANGE[1], PROCESS_SCALE=PROCESS_GATE_SCALE,
+            INNER=inner, BY_VALUE=innovation == "value", IS_GATED=gates.output_bias is not None,
+            IS_LAST=layer == len(outcome.broken) - 1, num_warps=warps(slots, width),
+        )  # fmt: skip
+    return mixed
+
+
+def concluded(outcome: Outcome) -> tuple[Tensor, Tensor]:
+    """log_precision `[B]`, and 1 where all new slots are finite, else 0, `[B]`."""
+    layers, rows, heads = outcome.broken.shape
+    log_precision, is_finite = outcome.evidence.new_empty(rows), outcome.evidence.new_empty(rows)
+    with torch.cuda.device_of(log_precision):
+        outcome_kernel[(rows,)](
+            outcome.evidence, outcome.broken, log_precision, is_finite, rows,
+            HEADS=heads, LAYERS=layers,
+            BLOCK_H=triton.next_power_of_2(heads), BLOCK_L=triton.next_power_of_2(layers), num_warps=1,
+        )  # fmt: skip
+    return log_precision, is_finite

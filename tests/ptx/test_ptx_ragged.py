@@ -1,0 +1,81 @@
+"""Many streams at once by the kernels that Triton compiles for a GPU, executed: both modes, ragged, in bfloat16."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from tests.ptx import machine
+
+if machine.missing() is not None:
+    pytest.skip(str(machine.missing()), allow_module_level=True)
+pytest.importorskip("triton")
+
+from rfa.model import ragged as ragged_module
+from rfa.model.decoder import Decoder
+from rfa.model.ragged import RaggedDecoder
+from rfa.model.recurrence import slots
+from tests.model import test_paged_attention as paged
+from tests.model import test_ragged as streams
+from tests.ptx.launches import OLDEST, Compiler, Emulator, emulated
+
+if torch.cuda.is_available():
+    pytest.skip("the kernels are defined for the GPU that is here", allow_module_level=True)
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
+ATTENTION = {"_columns_kernel", "table_kernel", "_forward_kernel"}
+AROUND = {"begin_kernel", "add_norm_kernel", "product_kernel", "arrange_kernel", "settle_kernel"}
+
+
+@pytest.fixture(scope="module", params=["installed", slow("oldest")])
+def compiler(request: pytest.FixtureRequest) -> Iterator[Compiler]:
+    """Triton as it is installed, and the oldest that pyproject.toml allows."""
+    if request.param == "oldest" and not OLDEST.exists():
+        pytest.skip(f"{OLDEST.name} is not installed in the environment: `make test-all` puts it there")
+    compiler = Compiler(OLDEST if request.param == "oldest" else None)
+    yield compiler
+    compiler.close()
+
+
+@pytest.fixture(params=[slow(80), 90], ids="sm_{}".format)
+def emulator(compiler: Compiler, request: pytest.FixtureRequest) -> Emulator:
+    return Emulator(compiler, request.param)
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (ragged_module, slots):
+        monkeypatch.setattr(module, "is_on_gpu", lambda _: True)
+
+
+@pytest.mark.slow
+def test_pages(emulator: Emulator) -> None:
+    """Bit for bit what each sequence is in one piece."""
+    with emulated(emulator):
+        paged.assert_pages_are_read_where_they_lie(torch.bfloat16, "student_t", with_precision=True)
+    assert set(emulator.played) == ATTENTION
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+@pytest.mark.parametrize("mode", ["attention", "recurrent"])
+def test_streams_together_and_alone(emulator: Emulator, mode: str) -> None:
+    """Each has its bits in any company; and against the eager code one by one, what rounding to 16 bits explains."""
+    decoder = Decoder(streams.small_model(**streams.SIZE, own_readout=True, output_gate=True), torch.bfloat16)
+    run: Any = streams.read if mode == "recurrent" else extended
+    with emulated(emulator):
+        fused = RaggedDecoder(decoder)
+        outputs, state = run(fused)
+        alone, _ = run(fused, [1])
+    for ours, theirs in zip(alone, outputs, strict=True):
+        assert all(torch.equal(part[0], wanted[1]) for part, wanted in zip(ours, theirs, strict=True))
+    assert set(emulator.played) == AROUND | (ATTENTION if mode == "attention" else {"scan_kernel"})
+    assert all(bool(part.isfinite().all()) for part in state)
+
+
+def extended(fused: RaggedDecoder, chosen: Any = (0, 1, 2)) -> Any:
+    pools = streams.Pools.of(fused)
+    return streams.extended(fused, pools, chosen), ()

@@ -1,0 +1,106 @@
+"""The kernels of a decode step as Triton compiles them for a GPU, executed: each alone, and all of them as one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from tests.ptx import machine
+
+if machine.missing() is not None:
+    pytest.skip(str(machine.missing()), allow_module_level=True)
+pytest.importorskip("triton")
+
+from rfa.model import decoder as decoding
+from rfa.model.config import Innovation
+from rfa.model.decoder import Decoder
+from tests.model import test_decoder as steps
+from tests.model import test_decoder_triton as parts
+from tests.ptx.launches import OLDEST, Compiler, Emulator, emulated
+
+if torch.cuda.is_available():
+    pytest.skip("the kernels are defined for the GPU that is here", allow_module_level=True)
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
+TARGETS = torch.tensor([1, 2, 3])
+
+
+@pytest.fixture(scope="module", params=["installed", slow("oldest")])
+def compiler(request: pytest.FixtureRequest) -> Iterator[Compiler]:
+    """Triton as it is installed, and the oldest that pyproject.toml allows."""
+    if request.param == "oldest" and not OLDEST.exists():
+        pytest.skip(f"{OLDEST.name} is not installed in the environment: `make test-all` puts it there")
+    compiler = Compiler(OLDEST if request.param == "oldest" else None)
+    yield compiler
+    compiler.close()
+
+
+@pytest.fixture(params=[80, slow(90)], ids="sm_{}".format)
+def emulator(compiler: Compiler, request: pytest.FixtureRequest) -> Emulator:
+    return Emulator(compiler, request.param)
+
+
+def test_each_kernel(emulator: Emulator) -> None:
+    with emulated(emulator):
+        parts.assert_slots_match((2, 5, 6), 2, "value", True)
+        parts.assert_rows_match(96)
+        parts.assert_turns_match()
+    played = {"begin_kernel", "slots_kernel", "add_norm_kernel", "gelu_kernel", "outcome_kernel"}
+    assert set(emulator.played) == played
+
+
+@pytest.mark.parametrize(("inner", "innovation"), [(1, "key"), slow(3, "value")])
+def test_slots_are_the_scan_of_prompts(emulator: Emulator, inner: int, innovation: Innovation) -> None:
+    """Bit for bit."""
+    with emulated(emulator):
+        parts.assert_slots_are_the_scan(inner, innovation)
+    assert set(emulator.played) == {"scan_kernel", "slots_kernel"}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, slow(torch.float32)], ids=str)
+def test_a_step(emulator: Emulator, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    """All kernels of one step one after the other: the numbers of the eager step."""
+    model = steps.model_of(n_layers=2, output_gate=True)
+    decoder, noise = Decoder(model, dtype), torch.randn(steps.STREAMS, 2, 12)
+    tokens, pools = steps.tokens_of(1)[:, 0], (steps.pool_of(model), steps.pool_of(model))
+    given = tokens, steps.FAR, noise
+    expected, _ = decoder.step_between(*given, pools[0], steps.ROWS, TARGETS)
+    monkeypatch.setattr(decoding, "is_on_gpu", lambda _: True)
+    with emulated(emulator):
+        found, is_finite = decoder.step_between(*given, pools[1], steps.ROWS, TARGETS)
+    # A number between two of bfloat16 may be rounded to the other one: half a unit of a factor, in a few of them.
+    limit = 64 * steps.EPS if dtype == torch.float32 else torch.finfo(dtype).eps
+    for part, wanted in zip((*found, *pools[1]), (*expected, *pools[0]), strict=True):
+        assert float((part - wanted).abs().max()) <= limit * max(1.0, float(wanted.abs().max()))
+    assert is_finite.tolist() == [1.0] * steps.STREAMS
+    assert emulator.played == {
+        "begin_kernel": 1, "slots_kernel": 2, "gelu_kernel": 2, "add_norm_kernel": 4, "outcome_kernel": 1
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("functions", ["up", "down", "either"])
+def test_functions_of_a_step_may_be_an_ulp_off(emulator: Emulator, functions: machine.Functions) -> None:
+    with emulated(replace(emulator, play=machine.Play(functions=functions))):
+        for shape in parts.SHAPES:
+            parts.assert_slots_match(shape, 3, "key", True)
+        parts.assert_rows_match(96)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_order_of_warps_and_ctas_changes_a_bit_of_a_step(emulator: Emulator, seed: int) -> None:
+    layer, x = parts.layer_of(2, 16, 32), torch.randn(3, 300)
+
+    def played(play: machine.Play) -> list[torch.Tensor]:
+        with emulated(replace(emulator, play=play)):
+            found, after, _ = parts.fused(layer, 1, "key", True)
+            return [*found.values(), after.means, *parts.rows_by_kernels(x)]
+
+    for given, other in zip(played(machine.Play()), played(machine.Play(seed=seed)), strict=True):
+        assert torch.equal(given, other)
