@@ -3,6 +3,9 @@
 A replayed graph launches all kernels of all layers at once and allocates nothing; launched one by one from Python they
 would take longer than they run. A graph reads and writes the same addresses every time, hence the fixed places, and
 hence one step at a time: the caller holds a lock.
+
+The next tokens are chosen in the graph. There are two: one for batches that need the order of all tokens, to draw from
+it or to tell the best, and one for those that do not.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rfa.model.decoder import Decoder
+from rfa.model.language import StepOutput
+from rfa.service.engine.text.sampling import Choice, DrawnToken, Draws
+from rfa.service.runtime.torch_draw import Fields, Packed, Ranked, TokenDraw
 from rfa.service.runtime.torch_pool import DevicePool, Rows
 
 Array = NDArray[np.float32]
@@ -28,6 +33,13 @@ class StepResult(NamedTuple):
     log_precision: Array
     latent: Array
     is_finite: NDArray[np.bool_]
+
+
+class Computed(NamedTuple):
+    """What a step leaves on the device beside the tokens: its output, and the order of the logits where it has one."""
+
+    output: StepOutput
+    order: Ranked | None
 
 
 class StepRunner:
@@ -45,70 +57,79 @@ class StepRunner:
         self._decoder, self._pool = decoder, pool
         self._latent_shape = (config.n_heads, 2 * config.head_dim)
         self._padding = _padding(pool, size)
-        self._numbers = torch.tensor(self._padding, device=device)  # tokens, positions, rows to read, rows to write
-        self._noise = torch.zeros((size, *self._latent_shape), device=device)
-        # What is copied to and from a GPU goes through pinned memory, which it reads by itself.
-        self._host_numbers = _host(self._numbers)
-        self._host_noise = _host(self._noise)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._output = self._compute()
-        self._host_output = _host(self._output)
+        fields: Fields = {
+            "numbers": (torch.int64, (4, size)),  # tokens, positions, rows to read, rows to write
+            "noise": (torch.float32, (size, *self._latent_shape)),
+        }
+        self._given = Packed({**fields, **TokenDraw.given_fields(size)}, device)
+        self._draw = TokenDraw(size, config.vocab_size, self._given, device)
+        # By whether they rank the tokens.
+        self._graphs: dict[bool, tuple[torch.cuda.CUDAGraph, Computed]] = {}
+        self._lay(self._padding[:, :0], np.empty((0, *self._latent_shape), dtype=np.float32), Draws([], np.float32(1)))
         if with_graph:
             self._capture()
 
     def run(self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array) -> StepResult:
         """One token of n <= size streams: slots are read from rows `sources` of the pool and written to `targets`."""
-        count = len(tokens)
-        numbers, padded_noise = self._host_numbers.numpy(), self._host_noise.numpy()
-        numbers[:, :count] = tokens, positions, sources, targets
-        numbers[:, count:] = self._padding[:, count:]
-        padded_noise[:count], padded_noise[count:] = noise, 0
-        self._numbers.copy_(self._host_numbers, non_blocking=True)
-        self._noise.copy_(self._host_noise, non_blocking=True)
-        if self._graph is None:
-            self._output = self._compute()
-        else:
-            self._graph.replay()
-        self._host_output.copy_(self._output)  # waits for the device
-        return self._split(self._host_output.numpy()[:count].copy())
+        draws = Draws([Choice()] * len(tokens), np.float32(1))
+        stepped = self._advance(tokens, positions, sources, targets, noise, draws)
+        _, is_finite = self._draw.read(draws, stepped.output.latent, None)
+        logits, log_precision, latent = (part[: len(tokens)].cpu().numpy() for part in stepped.output)
+        return StepResult(logits, log_precision, latent, is_finite)
+
+    def draw(
+        self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array, draws: Draws
+    ) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
+        """`run`, of which what is drawn comes to the host, and not the logits; and of every row whether its new slots
+        are finite."""
+        stepped = self._advance(tokens, positions, sources, targets, noise, draws)
+        return self._draw.read(draws, stepped.output.latent, stepped.order)
+
+    def _advance(
+        self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array, draws: Draws
+    ) -> Computed:
+        self._lay(np.stack([tokens, positions, sources, targets]), noise, draws)
+        if not self._graphs:
+            return self._compute(is_ranked=draws.are_ranked)
+        graph, stepped = self._graphs[draws.are_ranked]
+        graph.replay()
+        return stepped
+
+    def _lay(self, numbers: Rows, noise: Array, draws: Draws) -> None:
+        """Give the device the inputs of n <= size rows, and padding for the others."""
+        count, given = numbers.shape[1], self._given.arrays
+        given["numbers"][:, :count], given["numbers"][:, count:] = numbers, self._padding[:, count:]
+        given["noise"][:count], given["noise"][count:] = noise, 0
+        self._draw.lay(draws)
+        self._given.send()
 
     @torch.no_grad()
-    def _compute(self) -> Tensor:
-        """`[size, V + 1 + H · 2D + 1]`: the outputs of each row side by side, for one copy to the host."""
-        tokens, positions, sources, targets = self._numbers.unbind()
-        slots = self._pool.slots
-        for part in slots:
-            part.index_copy_(1, targets, part.index_select(1, sources))
-        output = self._decoder.step(tokens, positions, self._noise, slots, targets)
-        finite = [part.index_select(1, targets).isfinite().transpose(0, 1).flatten(1).all(1) for part in slots]
-        is_finite = torch.stack(finite).all(0)[:, None]
-        parts = (output.logits, output.log_precision[:, None], output.latent.flatten(1), is_finite.float())
-        return torch.cat(parts, dim=1)
+    def _compute(self, *, is_ranked: bool) -> Computed:
+        """The step, and the choice of the next tokens."""
+        tokens, positions, sources, targets = self._given.tensors["numbers"].unbind()
+        output, is_finite = self._decoder.step_between(
+            tokens, positions, self._given.tensors["noise"], self._pool.slots, sources, targets
+        )
+        return Computed(output, self._draw.compute(output, is_finite, is_ranked=is_ranked))
 
     def _capture(self) -> None:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                self._compute()
-        torch.cuda.current_stream().wait_stream(side)
-        self._graph = torch.cuda.CUDAGraph()
-        # Other threads may go on using the GPU: bundles are loaded anew while the old ones serve.
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-            self._output = self._compute()
-
-    def _split(self, output: Array) -> StepResult:
-        vocabulary = self._decoder.config.vocab_size
-        latent = output[:, vocabulary + 1 : -1].reshape(len(output), *self._latent_shape)
-        return StepResult(output[:, :vocabulary], output[:, vocabulary], latent, output[:, -1] == 1)
+        # One graph runs at a time, and what it leaves is read before another does: they share what they work in.
+        memory = torch.cuda.graph_pool_handle()
+        for is_ranked in (False, True):
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UP):
+                    self._compute(is_ranked=is_ranked)
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            # Other threads may go on using the GPU: bundles are loaded anew while the old ones serve.
+            with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
+                stepped = self._compute(is_ranked=is_ranked)
+            self._graphs[is_ranked] = graph, stepped
 
 
 def _padding(pool: DevicePool, size: int) -> Rows:
     """Tokens, positions, rows to read and rows to write `[4, size]` of a batch of nothing but padding."""
     nothing = np.zeros(size, dtype=np.int64)
     return np.stack([nothing, nothing, nothing + pool.initial_row, pool.padding_rows[:size]])
-
-
-def _host(like: Tensor) -> Tensor:
-    """Memory of the host for a copy of a tensor."""
-    return torch.zeros(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)

@@ -7,15 +7,14 @@ import pytest
 import torch
 
 from rfa.export.token_confidence import TokenConfidence
-from rfa.service.engine.text.decode import _Step
-from rfa.service.engine.text.sampling import log_normaliser
+from rfa.service.engine.text.sampling import Choice, Draws, drawn_tokens
 
 
-def served(logits: np.ndarray, token: int, confidence: TokenConfidence) -> float:
-    """As a step of the service gives it."""
-    calibrated = float(log_normaliser((logits / confidence.temperature).astype(np.float32)))
-    advance, latent = None, np.zeros((1, 2), np.float32)
-    return _Step(advance, latent, logits, 0.0, confidence, calibrated, True).confidence(token)  # type: ignore[arg-type]
+def served(logits: np.ndarray, uniform: float, confidence: TokenConfidence) -> tuple[int, float]:
+    """A token that a step of the service draws, and its confidence."""
+    draws = Draws([Choice(temperature=9.0, uniform=uniform)], confidence.temperature)
+    (drawn,) = drawn_tokens(logits[None], np.zeros(1, np.float32), np.zeros((1, 1, 2), np.float32), draws)
+    return drawn.token, float(confidence(drawn.calibrated))
 
 
 @pytest.mark.parametrize(("mode", "temperature"), [("attention", 1.7), ("recurrent", 0.9)])
@@ -24,12 +23,17 @@ def test_the_service_gives_the_softmax_at_the_temperature(mode: str, temperature
     logits = 3 * np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)
     expected = torch.softmax(torch.from_numpy(logits).double() / temperature, -1).numpy()
     # Logits of up to 10 are rounded to 5e-7, their exponentials to as much of themselves.
-    found = [[served(row, token, confidence) for token in range(30)] for row in logits]
-    np.testing.assert_allclose(found, expected, rtol=5e-6)
+    tokens = set()
+    for row, wanted in zip(logits, expected, strict=True):
+        for uniform in np.arange(0, 1, 0.05):
+            token, found = served(row, uniform, confidence)
+            assert found == pytest.approx(wanted[token], rel=5e-6)
+            tokens.add(token)
+    assert len(tokens) == 30
 
 
 def test_a_certain_token_is_not_more_than_certain() -> None:
     logits = np.array([80.0, 0.0, -3.0], np.float32)
     confidence = TokenConfidence(0.7)
-    assert served(logits, 0, confidence) == 1.0
+    assert served(logits, 0.0, confidence) == (0, 1.0)
     assert confidence(1e-7) == 1.0

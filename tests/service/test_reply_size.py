@@ -116,7 +116,7 @@ def test_tokens_take_no_more_than_their_estimate(top: int, latent: int) -> None:
         return [
             TokenEvent(
                 1_000 + i, 300 + i % 3, Token(1_000 + i, f"{i:04} wörd", -0.1 * i, False, 1 / (i + 1)),
-                TopTokens(range(top), [-0.1] * top, vocabulary) if top else None,
+                TopTokens(np.arange(top), np.full(top, -0.1), vocabulary) if top else None,
                 np.zeros((4, latent // 4), np.float32) if latent else None,
             )
             for i in range(count)

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rfa.export.token_confidence import TokenConfidence
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.generated import TokenEvent, TopTokens
 from rfa.service.engine.text.job import GenerateJob, GrowingText
 from rfa.service.engine.text.options import GenerateOptions
-from rfa.service.engine.text.sampling import (
-    draw_index,
-    filtered_probabilities,
-    generator,
-    log_normaliser,
-    most_probable,
-)
+from rfa.service.engine.text.sampling import Choice, DrawnToken, Draws, generator
 from rfa.service.errors import EngineFailure
 from rfa.service.metrics import Metrics
 from rfa.service.runtime.language import Advance, Language
@@ -78,31 +71,18 @@ class DecodeStage:
             if scale > 0:
                 draw = generator(job.options.seed, stream.sample, stream.draws, "latent")
                 noise[row] = scale * draw.standard_normal(self._model.latent_shape)
-        output, advances = self._model.step(
-            [stream.context for _, stream in rows], [stream.pending for _, stream in rows], noise
+        choices = [_choice(job.options, stream) for job, stream in rows]
+        drawn, advances = self._model.draw(
+            [stream.context for _, stream in rows],
+            [stream.pending for _, stream in rows],
+            noise,
+            Draws(choices, self._model.confidence(self._mode).temperature),
         )
         self._metrics.iteration_rows.labels(self._model.name).observe(len(rows))
-        with np.errstate(all="ignore"):  # a broken row is found, by itself, when it is accepted
-            confidence = self._model.confidence(self._mode)
-            normaliser = log_normaliser(output.logits)
-            calibrated = log_normaliser(output.logits / confidence.temperature)
-            finite = np.isfinite(output.logits).all(-1) & np.isfinite(normaliser + calibrated + output.log_precision)
-            finite &= np.isfinite(output.latent).all((1, 2))
-        return [
-            _Step(
-                advances[row],
-                output.latent[row],
-                output.logits[row],
-                float(normaliser[row]),
-                confidence,
-                float(calibrated[row]),
-                bool(finite[row]),
-            )
-            for row in range(len(rows))
-        ]
+        return [_Step(*row) for row in zip(advances, drawn, strict=True)]
 
     def _accept(self, job: GenerateJob, steps: Sequence[_Step]) -> None:
-        """Choose a token for every live stream of a request, and commit its context."""
+        """Take the token of every live stream of a request, and commit its context."""
         if not all(step.is_finite() for step in steps):
             raise self.broken()
         early: FinishReason | None = None
@@ -110,10 +90,7 @@ class DecodeStage:
             early = "cancelled"
         elif job.is_overdue:
             early = "deadline"
-        events = []
-        for stream, step in zip(job.live, steps, strict=True):
-            token = _choose(job.options, stream, step.logits)
-            events.append(self._append(job.options, stream, step, token, early))
+        events = [self._append(job.options, stream, step, early) for stream, step in zip(job.live, steps, strict=True)]
         self._observe_latency(job, len(events))
         last = None if job.live else events.pop()
         if job.options.is_streamed:
@@ -123,9 +100,10 @@ class DecodeStage:
             self.conclude(job, last)
 
     def _append(
-        self, options: GenerateOptions, stream: GrowingText, step: _Step, token: int, early: FinishReason | None
+        self, options: GenerateOptions, stream: GrowingText, step: _Step, early: FinishReason | None
     ) -> TokenEvent:
-        vocabulary = self._model.vocabulary
+        vocabulary, drawn = self._model.vocabulary, step.drawn
+        token, top = drawn.token, drawn.top
         text = stream.text.push(token)
         reason = early
         if stream.text.stopped:
@@ -142,25 +120,19 @@ class DecodeStage:
             token=Token(
                 id=token,
                 text=text,
-                logprob=step.log_probability(token),
+                logprob=drawn.log_probability,
                 special=vocabulary.is_special(token),
-                confidence=step.confidence(token),
+                confidence=float(self._model.confidence(self._mode)(drawn.calibrated)),
             ),
-            top_tokens=self._top_tokens(step, options.top_n_tokens),
+            top_tokens=None if top is None else TopTokens(top.tokens, top.log_probabilities, vocabulary),
             # A copy: the step's is a part of the whole batch's.
-            latent=step.latent.copy() if options.return_latents else None,
+            latent=None if drawn.latent is None else drawn.latent.copy(),
         )
         # What a stream has told already is not told again at its end.
         stream.events.append(replace(event, top_tokens=None, latent=None) if options.is_streamed else event)
         stream.pending = token
         step.advance.commit()
         return event
-
-    def _top_tokens(self, step: _Step, count: int) -> TopTokens | None:
-        if count == 0:
-            return None
-        tokens = most_probable(step.logits, count)
-        return TopTokens(tokens, [step.log_probability(token) for token in tokens], self._model.vocabulary)
 
     def _observe_latency(self, job: GenerateJob, tokens: int) -> None:
         now, name = time.monotonic(), self._model.name
@@ -172,34 +144,23 @@ class DecodeStage:
         job.last_token_at = now
 
 
-@dataclass(frozen=True)
-class _Step:
-    """One row of a step's output, and what follows from its logits."""
+class _Step(NamedTuple):
+    """One row of a step: where it leads, and the token that it gave."""
 
     advance: Advance
-    latent: NDArray[np.float32]
-    logits: NDArray[np.float32]
-    normaliser: float  # of the logits
-    calibration: TokenConfidence
-    calibrated: float  # normaliser at its temperature
-    has_numbers: bool  # whether all of the above are
+    drawn: DrawnToken
 
     def is_finite(self) -> bool:
         """Whether everything that would be sent or kept is a number."""
-        return self.has_numbers and self.advance.is_finite()
-
-    def log_probability(self, token: int) -> float:
-        """Of a token, under the model as it is."""
-        return float(self.logits[token]) - self.normaliser
-
-    def confidence(self, token: int) -> float:
-        """The calibrated probability that a token is the right next one."""
-        return float(self.calibration(float(self.logits[token] / self.calibration.temperature) - self.calibrated))
+        return self.drawn.is_finite and self.advance.is_finite()
 
 
-def _choose(options: GenerateOptions, stream: GrowingText, logits: NDArray[np.float32]) -> int:
-    if not options.is_sampled:
-        return int(np.argmax(logits))
-    weights = filtered_probabilities(logits, options.temperature, options.top_k, options.top_p)
-    draw = generator(options.seed, stream.sample, stream.draws, "token")
-    return draw_index(weights, draw.random())
+def _choice(options: GenerateOptions, stream: GrowingText) -> Choice:
+    """What is wanted of a stream's next logits, with the random number that takes the token."""
+    temperature, uniform = None, 0.0
+    if options.is_sampled:
+        temperature = options.temperature
+        uniform = generator(options.seed, stream.sample, stream.draws, "token").random()
+    return Choice(
+        temperature, options.top_k, options.top_p, uniform, options.top_n_tokens, with_latent=options.return_latents
+    )

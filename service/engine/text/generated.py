@@ -21,7 +21,7 @@ class TopTokens(Blocks):
 
     __slots__ = ("_ids", "_logprobs", "_vocabulary")
 
-    def __init__(self, ids: Sequence[int], logprobs: Sequence[float], vocabulary: Vocabulary) -> None:
+    def __init__(self, ids: NDArray[np.int64], logprobs: NDArray[np.float64], vocabulary: Vocabulary) -> None:
         self._ids = np.array(ids, np.int32)
         self._logprobs = np.array(logprobs, np.float64)
         self._vocabulary = vocabulary
