@@ -320,7 +320,7 @@ def test_compiled_texts_need_numba_and_nothing_else_that_training_needs() -> Non
         "language = models.languages['books']\n"
         "assert language.runtime == 'compiled', language.runtime\n"
         "context = language.start('recurrent')\n"
-        "assert language.prefill(context, [1, 2, 3]).is_finite()\n"
+        "assert language.prefill([context], [[1, 2, 3]])[0].is_finite()\n"
     )
     result = run_without(NOT_INSTALLED_FOR_SERVING - {"numba"} | {"matplotlib"}, statement)
     assert result.returncode == 0, result.stderr

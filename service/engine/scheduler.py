@@ -301,7 +301,9 @@ class Scheduler:
             self._live_busy -= sum(job.is_stream for job in jobs)
             # Before a job is queued: another worker that took it up would add to the same outbox, or deliver first.
             own = self._deliver(jobs, loop)
-            for job in jobs:
+            # Those that keep their place go to the head of the line one by one: the last of them first.
+            kept = [job for job in reversed(jobs) if job.keeps_place]
+            for job in [*(job for job in jobs if not job.keeps_place), *kept]:
                 if job.done or job.cancelled:
                     self._depart(job)
                 elif job._lag >= self.stream_buffer and not job.interrupted:

@@ -87,7 +87,7 @@ class Served:
         for name, model in models.languages.items():
             for mode in model.modes:
                 decode = DecodeStage(model, mode, settings.max_batch_rows, metrics, drift)
-                prefill[name, mode] = PrefillStage(limits, decode), PrefillStage(limits, decode)
+                prefill[name, mode] = PrefillStage(model, limits, decode), PrefillStage(model, limits, decode)
         served = cls(
             models,
             {facts.name: facts.digest for facts in models.facts},

@@ -74,14 +74,18 @@ class CompiledLanguageRuntime(CpuLanguage):
         self._pool = HostPool(self.initial["means"].shape, self.initial["precisions"].shape, streams)
         self.pool = self._pool
 
-    def read_prompt(self, context: SlotContext, tokens: Sequence[int]) -> tuple[StepOutput, TurnAdvance]:
-        """A piece of a prompt in a recurrent stream, and the output of its last token, which `prefill` leaves out."""
-        output, advance = self._read(context, tokens, with_output=True)
-        assert output is not None
-        return output, advance
+    def read_prompts(
+        self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
+    ) -> tuple[StepOutput, list[TurnAdvance]]:
+        """A piece of a prompt in each of B recurrent streams, and the outputs of their last tokens, which `prefill`
+        leaves out."""
+        found = [self._read(*one, with_output=True) for one in zip(contexts, pieces, strict=True)]
+        outputs = [output for output, _ in found if output is not None]
+        joined = StepOutput(*(np.concatenate(parts) for parts in zip(*outputs, strict=True)))
+        return joined, [advance for _, advance in found]
 
-    def _prefill_slots(self, context: SlotContext, tokens: Sequence[int]) -> TurnAdvance:
-        return self._read(context, tokens, with_output=False)[1]
+    def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> list[TurnAdvance]:
+        return [self._read(*one, with_output=False)[1] for one in zip(contexts, pieces, strict=True)]
 
     def _read(
         self, context: SlotContext, tokens: Sequence[int], *, with_output: bool

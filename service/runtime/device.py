@@ -38,7 +38,10 @@ def language_loader(settings: Settings) -> LoadLanguage:
     from rfa.service.runtime.torch_language import TorchLanguageRuntime
 
     def load(bundle: Bundle) -> Language:
-        runtime = TorchLanguageRuntime(bundle, device="cuda", streams=streams, max_rows=settings.max_batch_rows)
+        runtime = TorchLanguageRuntime(
+            bundle, device="cuda", streams=streams, max_rows=settings.max_batch_rows,
+            attention_tokens=settings.max_running * settings.max_attention_tokens,
+        )  # fmt: skip
         check_golden_on(runtime, bundle)
         return runtime
 

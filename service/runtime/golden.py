@@ -23,8 +23,10 @@ class Recurrent(Protocol):
     def step(self, contexts: Any, tokens: Sequence[int], noise: Any) -> tuple[StepOutput, Sequence[Advance]]:
         """One token in each of B streams."""
 
-    def read_prompt(self, context: SlotContext, tokens: Sequence[int]) -> tuple[StepOutput, Advance]:
-        """A piece of a prompt, and the output of its last token."""
+    def read_prompts(
+        self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
+    ) -> tuple[StepOutput, Sequence[Advance]]:
+        """A piece of a prompt of each of B streams, and the outputs of their last tokens."""
 
 
 def reproduce(
@@ -70,7 +72,7 @@ class RecurrentSession:
             if self.graph == "step":
                 output, (advance,) = self.runtime.step([context], inputs["token"].tolist(), inputs["noise"])
             else:
-                output, advance = self.runtime.read_prompt(context, inputs["tokens"][0].tolist())
+                output, (advance,) = self.runtime.read_prompts([context], [inputs["tokens"][0].tolist()])
             advance.commit()
             state = context.read()
         finally:

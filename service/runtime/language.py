@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rfa.export.bundle import Bundle
 from rfa.export.token_confidence import TokenConfidence
 from rfa.service.engine.text.incremental import Vocabulary
+from rfa.service.engine.text.sampling import DrawnToken, Draws, drawn_tokens
 from rfa.service.engine.text.state import ContextFormat
 from rfa.service.runtime.batching import Run, agreeing_sizes
 from rfa.service.runtime.pool import StateField, StatePool, TurningPool
@@ -48,9 +49,7 @@ class ExampleRows(NamedTuple):
 class Context(Protocol):
     """What a stream remembers of its tokens. Its owner releases it, once."""
 
-    @property
-    def position(self) -> int:
-        """Tokens that it has seen."""
+    position: int  # tokens that it has seen
 
     def fork(self) -> Context:
         """An independent continuation from here."""
@@ -135,14 +134,14 @@ class TurnAdvance:
 
 @dataclass
 class CacheContext:
-    """Attention context of one stream; rows beyond `position` are free. `grown` says what arrays it is made of."""
+    """Attention context of one stream; rows beyond `position` are free."""
 
-    keys: Any  # [L, H, C, 2D]
-    values: Any  # [L, H, C, 2D]
+    keys: Array  # [L, H, C, 2D]
+    values: Array  # [L, H, C, 2D]
     position: int = 0
 
     @staticmethod
-    def grown(rows: Any, capacity: int) -> Any:
+    def grown(rows: Array, capacity: int) -> Array:
         """A copy with room for `capacity` rows; free rows are zero, which is finite and never read."""
         larger = np.zeros((*rows.shape[:2], capacity, rows.shape[3]), dtype=rows.dtype)
         larger[:, :, : rows.shape[2]] = rows
@@ -151,13 +150,13 @@ class CacheContext:
     def fork(self) -> CacheContext:
         """An independent continuation from here."""
         capacity = self.keys.shape[2]
-        return type(self)(self.grown(self.keys, capacity), self.grown(self.values, capacity), self.position)
+        return CacheContext(self.grown(self.keys, capacity), self.grown(self.values, capacity), self.position)
 
     def release(self) -> None:
         """Let go of the cache."""
-        self.keys = self.values = None
+        del self.keys, self.values
 
-    def extend(self, new_keys: Any, new_values: Any) -> None:
+    def extend(self, new_keys: Array, new_values: Array) -> None:
         """Write rows `[L, H, n, 2D]` behind the valid part, in a larger array if need be."""
         end = self.position + new_keys.shape[2]
         if end > self.keys.shape[2]:
@@ -173,8 +172,8 @@ class CacheAdvance:
     """The rows that a cache gets; `finite` tells whether later tokens can read them."""
 
     context: CacheContext
-    keys: Any  # [L, H, n, 2D]
-    values: Any  # [L, H, n, 2D]
+    keys: Array  # [L, H, n, 2D]
+    values: Array  # [L, H, n, 2D]
     finite: bool
 
     def is_finite(self) -> bool:
@@ -199,10 +198,15 @@ class Language(ABC):
         initial: the state of a recurrent context before its first token, by name.
         context_bytes: at most, of a packed context.
         cache_bytes: of main memory for a token of an attention context.
+        prefill_tokens: of a prompt that are read at once, and of all prompts of a quantum: long enough to be efficient,
+            short enough not to stall running streams.
+        prefill_rows: prompts that are read at once.
     """
 
     runtime: str
     pool: StatePool
+    prefill_tokens = 64
+    prefill_rows = 1
 
     def __init__(self, bundle: Bundle) -> None:
         self.name = bundle.name
@@ -225,54 +229,62 @@ class Language(ABC):
         """Of requests that name none: the recurrent one where there is one."""
         return self.modes[-1]
 
-    def start(self, mode: Mode) -> SlotContext | CacheContext:
+    def start(self, mode: Mode, *, room: int = 1, forks: int = 0) -> Context:
         """Context of a stream that has seen nothing.
+
+        Args:
+            room: tokens that an attention stream is to hold; it grows when it has more.
+            forks: continuations that it will be asked for.
 
         Raises:
             ValueError: the bundle has no such mode.
+            Overloaded: memory that is reserved beforehand is taken by others.
         """
         if mode not in self.modes:
             raise ValueError(f"bundle {self.name!r} decodes in {self.modes}, not in {mode!r}")
         if mode == "attention":
-            heads, width = self.latent_shape
-            return self._empty_cache((self._layers, heads, SMALLEST_CACHE, width))
+            return self._start_attention(room, forks)
         context = SlotContext(self.pool)
         context.write(self.initial)
         return context
 
-    def prefill(self, context: SlotContext | CacheContext, tokens: Sequence[int]) -> Advance:
-        """The context after `tokens`."""
-        if isinstance(context, SlotContext):
-            return self._prefill_slots(context, tokens)
-        return self.extend(context, tokens, np.zeros((1, *self.latent_shape), dtype=np.float32))[1]
+    def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
+        """B streams of one decoding mode, each after some tokens more."""
+        slots = [context for context in contexts if isinstance(context, SlotContext)]
+        if len(slots) == len(contexts):
+            return self._prefill_slots(slots, pieces)
+        noise = np.zeros((len(contexts), *self.latent_shape), dtype=np.float32)
+        return self.extend(contexts, pieces, noise)[1]
 
     def step(
-        self, contexts: Sequence[SlotContext | CacheContext], tokens: Sequence[int], noise: Array
+        self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """One token in each of B streams of one decoding mode; attention streams, whose caches differ in size, go one
-        by one. noise: `[B, H, 2D]`, zeros for the mean."""
+        """One token in each of B streams of one decoding mode. noise: `[B, H, 2D]`, zeros for the mean."""
         slots = [context for context in contexts if isinstance(context, SlotContext)]
         if len(slots) == len(contexts):
             return self._step_slots(slots, tokens, noise)
-        results = [
-            self.extend(context, [token], noise[row : row + 1])
-            for row, (context, token) in enumerate(zip(contexts, tokens, strict=True))
-            if isinstance(context, CacheContext)
-        ]
-        outputs = [np.concatenate(parts) for parts in zip(*(output for output, _ in results), strict=True)]
-        return StepOutput(*outputs), [advance for _, advance in results]
+        return self.extend(contexts, [[token] for token in tokens], noise)
+
+    def draw(
+        self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
+    ) -> tuple[list[DrawnToken], Sequence[Advance]]:
+        """`step`, and the choice of the next tokens from its logits: what of them is wanted, and not the logits."""
+        output, advances = self.step(contexts, tokens, noise)
+        return drawn_tokens(*output, draws), advances
 
     @abstractmethod
-    def extend(self, context: CacheContext, tokens: Sequence[int], noise: Array) -> tuple[StepOutput, CacheAdvance]:
-        """Tokens in an attention stream; `noise` `[1, H, 2D]`. The output is that of the last token."""
+    def extend(
+        self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
+    ) -> tuple[StepOutput, Sequence[Advance]]:
+        """Tokens in each of B attention streams; `noise` `[B, H, 2D]`. The outputs are those of the last tokens."""
 
     @abstractmethod
-    def _empty_cache(self, shape: tuple[int, ...]) -> CacheContext:
-        """An attention context with room for rows of this shape."""
+    def _start_attention(self, room: int, forks: int) -> Context:
+        """An empty attention context."""
 
     @abstractmethod
-    def _prefill_slots(self, context: SlotContext, tokens: Sequence[int]) -> Advance:
-        """`prefill` of a recurrent stream."""
+    def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
+        """`prefill` of recurrent streams."""
 
     @abstractmethod
     def _step_slots(
@@ -320,11 +332,26 @@ class CpuLanguage(Language):
         self.cache_bytes = 2 * self._layers * math.prod(self.latent_shape) * np.dtype(np.float32).itemsize
         self.attention = bundle.session("attention")
 
-    def _empty_cache(self, shape: tuple[int, ...]) -> CacheContext:
+    def _start_attention(self, room: int, forks: int) -> CacheContext:
+        heads, width = self.latent_shape
+        shape = self._layers, heads, SMALLEST_CACHE, width
         return CacheContext(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
 
-    def extend(self, context: CacheContext, tokens: Sequence[int], noise: Array) -> tuple[StepOutput, CacheAdvance]:
-        """See `Language`."""
+    def extend(
+        self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
+    ) -> tuple[StepOutput, list[CacheAdvance]]:
+        """See `Language`; caches differ in size, so streams go one by one."""
+        results = [
+            self._extend_cache(context, piece, noise[row : row + 1])
+            for row, (context, piece) in enumerate(zip(contexts, pieces, strict=True))
+            if isinstance(context, CacheContext)
+        ]
+        outputs = [np.concatenate(parts) for parts in zip(*(output for output, _ in results), strict=True)]
+        return StepOutput(*outputs), [advance for _, advance in results]
+
+    def _extend_cache(
+        self, context: CacheContext, tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, CacheAdvance]:
         logits, log_precision, latent, keys, values = self.attention.run(
             ["logits", "log_precision", "latent", "new_keys", "new_values"],
             {
@@ -362,7 +389,10 @@ class LanguageRuntime(CpuLanguage):
             self._prefill = bundle.session("prefill")
             self.batch_sizes = agreeing_sizes(self._probe(max_rows), range(1, max_rows + 1))
 
-    def _prefill_slots(self, context: SlotContext, tokens: Sequence[int]) -> SlotAdvance:
+    def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> list[SlotAdvance]:
+        return [self._read_piece(context, piece) for context, piece in zip(contexts, pieces, strict=True)]
+
+    def _read_piece(self, context: SlotContext, tokens: Sequence[int]) -> SlotAdvance:
         after = self._prefill.run(
             [f"next_{name}" for name in self.initial],
             {

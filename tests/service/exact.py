@@ -34,10 +34,16 @@ def begun(runtime: Any, tokens: Sequence[int], mode: Any = "recurrent", position
     context = runtime.start(mode)
     context.position = position
     if tokens:
-        advance = runtime.prefill(context, tokens)
+        advance = read_on(runtime, context, tokens)
         assert advance.is_finite()
         advance.commit()
     return context
+
+
+def read_on(runtime: Any, context: Any, tokens: Sequence[int]) -> Any:
+    """A stream after some tokens more."""
+    (advance,) = runtime.prefill([context], [tokens])
+    return advance
 
 
 def stepped(runtime: Any, context: Any, tokens: Sequence[int], noise: np.ndarray | None = None) -> list[StepOutput]:

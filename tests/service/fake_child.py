@@ -35,10 +35,10 @@ PID = os.getpid()
 
 
 class Moody(FakeLanguage):
-    def prefill(self, context: Seen, tokens: Sequence[int]) -> SeenMore:
-        if "hang" in self._text(tokens):
+    def prefill(self, contexts: Sequence[Seen], pieces: Sequence[Sequence[int]]) -> list[SeenMore]:
+        if any("hang" in self._text(piece) for piece in pieces):
             time.sleep(3600)
-        return super().prefill(context, tokens)
+        return super().prefill(contexts, pieces)
 
     def step(self, contexts: Sequence[Seen], tokens: Sequence[int], noise: Any) -> Any:
         if any("slow" in self._text(context.tokens) for context in contexts):

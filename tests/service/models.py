@@ -30,7 +30,7 @@ from rfa.service.engine.filter.model import FilterOptions, Row, Stepped
 from rfa.service.engine.models import Models
 from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.errors import InvalidRequest, invalid_state
-from rfa.service.runtime.language import StepOutput
+from rfa.service.runtime.language import Language, StepOutput
 from rfa.service.runtime.passes import PassesRange
 from rfa.service.runtime.pool import Seat, StateField, StatePool
 from rfa.service.schemas.base import Mode
@@ -107,18 +107,25 @@ class FakeLanguage:
     context_bytes: int = 100_000
     cache_bytes: int = 0
     pool: StatePool = field(default_factory=lambda: StatePool({"seen": StateField((), np.float64)}, 1))
+    prefill_tokens: int = 64
+    prefill_rows: int = 1
     batches: list[int] = field(default_factory=list)
+    read: list[list[int]] = field(default_factory=list)  # tokens of each prompt, of every call
 
     @property
     def default_mode(self) -> Mode:
         return self.modes[-1]
 
-    def start(self, mode: str) -> Seen:
+    def start(self, mode: str, *, room: int = 1, forks: int = 0) -> Seen:
         assert mode in self.modes
         return Seen()
 
-    def prefill(self, context: Seen, tokens: Sequence[int]) -> SeenMore:
-        return SeenMore(context, (*context.tokens, *tokens), context.noise)
+    def prefill(self, contexts: Sequence[Seen], pieces: Sequence[Sequence[int]]) -> list[SeenMore]:
+        self.read.append([len(piece) for piece in pieces])
+        return [
+            SeenMore(context, (*context.tokens, *piece), context.noise)
+            for context, piece in zip(contexts, pieces, strict=True)
+        ]
 
     def step(
         self, contexts: Sequence[Seen], tokens: Sequence[int], noise: np.ndarray
@@ -142,6 +149,8 @@ class FakeLanguage:
             advanced.append(seen)
         latent = np.arange(8, dtype=np.float32).reshape(self.latent_shape) + noise  # of a row, whatever the batch is
         return StepOutput(logits, np.zeros(len(contexts), dtype=np.float32), latent), advanced
+
+    draw = Language.draw
 
     def pack(self, context: Seen) -> bytes:
         return np.float64(context.noise).tobytes() + np.asarray(context.tokens, dtype="<u4").tobytes()

@@ -23,7 +23,7 @@ from rfa.service.runtime.torch_golden import check_golden_on
 from rfa.service.runtime.torch_language import TorchLanguageRuntime
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.conftest import Connect
-from tests.service.exact import EPS, ExactModel, begun, largest_errors, prompt_of, silence, stepped
+from tests.service.exact import EPS, ExactModel, begun, largest_errors, prompt_of, read_on, silence, stepped
 
 STREAMS = 5
 
@@ -74,7 +74,7 @@ def test_a_prompt_in_pieces_is_a_prompt_at_once(
     at_once = begun(runtime, tokens[:-1], "attention")
     pieces = begun(runtime, tokens[:1], "attention")
     for start, stop in ((1, 4), (4, 5), (5, len(tokens) - 1)):
-        runtime.prefill(pieces, tokens[start:stop]).commit()
+        read_on(runtime, pieces, tokens[start:stop]).commit()
     one, other = (largest_errors(stepped(runtime, way, tokens[-1:]), expected) for way in (at_once, pieces))
     # Both round sums of the same terms, in another order.
     assert all(other[name] <= 2 * one[name] + 64 * EPS for name in one), (one, other)

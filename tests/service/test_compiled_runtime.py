@@ -59,7 +59,7 @@ def test_a_prompt_at_once_is_as_good_as_its_tokens_one_by_one(
     one_by_one = begun(runtime, [])
     allowed = largest_errors(stepped(runtime, one_by_one, tokens)[-1:], expected)
     at_once = begun(runtime, [])
-    output, advance = runtime.read_prompt(at_once, tokens)
+    output, (advance,) = runtime.read_prompts([at_once], [tokens])
     found = largest_errors([output], expected)
     assert all(found[name] <= 2 * allowed[name] + EPS for name in found), (found, allowed)
     advance.commit()
@@ -73,7 +73,7 @@ def test_a_prompt_at_once_is_as_good_as_its_tokens_one_by_one(
 def test_a_prompt_leaves_the_same_state_whether_its_output_is_wanted_or_not(runtime: CompiledLanguageRuntime) -> None:
     tokens = prompt_of(runtime)
     first, second = begun(runtime, tokens), begun(runtime, [])
-    runtime.read_prompt(second, tokens)[1].commit()
+    runtime.read_prompts([second], [tokens])[1][0].commit()
     assert runtime.pack(first) == runtime.pack(second)
     first.release()
     second.release()

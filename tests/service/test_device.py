@@ -22,6 +22,7 @@ from rfa.service.process.snapshot import Snapshot
 from rfa.service.process.supervisor import Supervisor
 from rfa.service.runtime import device
 from rfa.service.runtime.language import CpuLanguage
+from rfa.service.runtime.torch_draw import BYTES_PER_LOGIT
 from rfa.service.runtime.torch_language import WORKSPACE_BYTES, TorchLanguageRuntime
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.conftest import Connect
@@ -63,7 +64,10 @@ def test_a_gpu_whose_memory_is_too_small_is_refused(books_bundle: Path, monkeypa
     bundle, free = open_bundle(books_bundle), 2 << 30
     runtime = TorchLanguageRuntime(bundle, device="cpu", streams=1, max_rows=1)
     weights = sum(array.nbytes for array in bundle.weights().values())
-    fitting = (free - WORKSPACE_BYTES - weights) // runtime.context_bytes
+    heads, width = runtime.latent_shape
+    prompts = 4 * 8 * runtime.prefill_tokens * heads * (4 * width + 2 * bundle.language.n_slots)
+    draws = 2 * 8 * len(runtime.vocabulary) * BYTES_PER_LOGIT
+    fitting = (free - WORKSPACE_BYTES - weights - prompts - draws) // runtime.context_bytes
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 80 << 30))
     runtime._check_memory(bundle, streams=(fitting - 9) // 2, max_rows=8)
     with pytest.raises(ConfigurationError) as error:

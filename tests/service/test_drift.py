@@ -29,6 +29,7 @@ from rfa.service.runtime.device import language_loader, load_on_cpu
 from rfa.service.runtime.language import StepOutput
 from rfa.service.schemas.requests import MAX_SAMPLES
 from rfa.service.settings import Settings
+from tests.service.exact import read_on
 from tests.service.models import FakeLanguage, Seen, SeenMore, fake_models
 from tests.waiting import until
 
@@ -62,7 +63,7 @@ class Modal(FakeLanguage):
         self.by_mode = {mode: FakeLanguage(sureness=sure, **fields) for mode, sure in SURE.items()}
         self.by_mode["attention"].gate = held
 
-    def start(self, mode: str) -> ModalSeen:
+    def start(self, mode: str, *, room: int = 1, forks: int = 0) -> ModalSeen:
         self.open.append(1)
         return ModalSeen(mode=mode, open=self.open)
 
@@ -207,7 +208,7 @@ def test_the_divergence_of_a_bundle_is_that_of_its_prefixes(runtime: Any) -> Non
         found = []
         for mode in ("recurrent", "attention"):
             context = model.start(mode)  # type: ignore[arg-type]
-            model.prefill(context, ids[: end - 1]).commit()
+            read_on(model, context, ids[: end - 1]).commit()
             output, _ = model.step([context], [ids[end - 1]], np.zeros((1, *model.latent_shape), np.float32))
             context.release()
             logits = output.logits[0].astype(np.float64)

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from rfa.export.bundle import Bundle, open_bundle
+from rfa.service.engine.text.sampling import Choice, DrawnToken, Draws, drawn_tokens
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime.language import Language, LanguageRuntime
 from rfa.service.runtime.pool import StaleSeat
 from rfa.service.runtime.torch_language import TorchLanguageRuntime
+from rfa.service.runtime.torch_pages import PagedContext
 from rfa.service.runtime.torch_pool import DevicePool
-from tests.service.exact import EPS, ExactModel, begun, crowd, largest_errors, prompt_of, silence, stepped
+from tests.service.exact import EPS, ExactModel, begun, crowd, largest_errors, prompt_of, read_on, silence, stepped
 
 RUNTIMES = ("onnx", "compiled", "torch")
 STREAMS, MAX_ROWS = 40, 8
@@ -86,11 +88,59 @@ def test_a_stream_has_the_same_bits_alone_and_among_others(runtime: Any, count: 
         context.release()
 
 
+def told(drawn: DrawnToken) -> Any:
+    """All that is told of a row, comparable digit for digit."""
+    top = drawn.top and (drawn.top.tokens.tolist(), drawn.top.log_probabilities.tolist())
+    latent = None if drawn.latent is None else drawn.latent.tobytes()
+    return drawn.token, drawn.log_probability, drawn.calibrated, drawn.is_finite, top, latent
+
+
+@pytest.mark.parametrize("mode", ["recurrent", "attention"])
+def test_a_row_is_drawn_alone_and_among_others_as_from_its_logits(runtime: Any, mode: Any) -> None:
+    """Greedy, sampled, with and without alternatives and latents, all in one batch."""
+    choices = [
+        *(Choice(), Choice(0.8, uniform=0.3, top=2), Choice(top=3), Choice(with_latent=True)),
+        *(
+            Choice(1.3, 40, 0.9, 0.95),
+            Choice(100.0, uniform=0.5),
+            Choice(1.0, top_p=0.3, uniform=0.7, with_latent=True),
+        ),
+    ]
+    count = len(choices)
+    calibration, draw, text = runtime.confidence(mode).temperature, np.random.default_rng(2), prompt_of(runtime)
+    contexts = [begun(runtime, text[row : row + 3 + row], mode) for row in range(count)]
+    for step in range(4):
+        tokens = draw.integers(0, len(runtime.vocabulary), count).tolist()
+        noise = draw.standard_normal((count, *runtime.latent_shape), dtype=np.float32)
+        logits, log_precision, latent = runtime.step(contexts, tokens, noise)[0]
+        wanted = drawn_tokens(logits, log_precision, latent, Draws(choices, calibration))
+        together, advances = runtime.draw(contexts, tokens, noise, Draws(choices, calibration))
+        for row, choice in enumerate(choices):
+            (single,), _ = runtime.draw(
+                contexts[row : row + 1], [tokens[row]], noise[row : row + 1], Draws([choice], calibration)
+            )
+            found, expected = told(single), told(wanted[row])
+            assert found == told(together[row])
+            assert found[0] == expected[0] and found[3:4] == expected[3:4] and found[5] == expected[5]
+            # The exponentials of either are two and a half units of the last place from the truth, at most.
+            np.testing.assert_allclose(found[1:3], expected[1:3], rtol=0, atol=5 * EPS)
+            assert (found[4] is None) == (expected[4] is None) == (choice.top == 0)
+            if found[4] is not None:
+                assert found[4][0] == expected[4][0] and len(found[4][0]) == choice.top
+                np.testing.assert_allclose(found[4][1], expected[4][1], rtol=0, atol=5 * EPS)
+        for advance in advances:
+            assert advance.is_finite()
+            advance.commit()
+        assert step or len({row.token for row in together}) > 1
+    for context in contexts:
+        context.release()
+
+
 def test_a_step_that_is_not_committed_did_not_happen(runtime: Any) -> None:
     context = begun(runtime, [1, 2, 3])
     packed = runtime.pack(context)
     first, _ = runtime.step([context], [4], silence(runtime))
-    runtime.prefill(context, [9, 9])
+    read_on(runtime, context, [9, 9])
     assert runtime.pack(context) == packed
     again, (advance,) = runtime.step([context], [4], silence(runtime))
     assert all(a.tobytes() == b.tobytes() for a, b in zip(first, again, strict=True))
@@ -139,11 +189,14 @@ def test_a_poisoned_prompt_is_reported(runtime: Any) -> None:
     state = context.read()
     state["means"][0, 0, 0, 0] = np.nan
     context.write(state)
-    assert not runtime.prefill(context, [2, 3]).is_finite()
+    assert not read_on(runtime, context, [2, 3]).is_finite()
     context.release()
     cache = begun(runtime, [1, 2], "attention")
-    cache.keys[0, 0, 0, 0] = np.nan
-    assert not runtime.prefill(cache, [2, 3]).is_finite()
+    if isinstance(cache, PagedContext):
+        cache.pool.keys[0, cache.rows(0, 1)] = np.nan
+    else:
+        cache.keys[0, 0, 0, 0] = np.nan
+    assert not read_on(runtime, cache, [2, 3]).is_finite()
 
 
 def test_a_seat_is_empty_between_its_owners(runtime: Any) -> None:
@@ -194,7 +247,7 @@ def test_a_state_goes_on_bit_for_bit_between_tokens_and_between_pieces_of_a_prom
         if piece:
             parts = moved(runtime, parts)
             for context in (whole, parts):
-                runtime.prefill(context, tokens[end - piece : end]).commit()
+                read_on(runtime, context, tokens[end - piece : end]).commit()
         parts = moved(runtime, parts)
         (expected,), (found,) = (stepped(runtime, context, [tokens[end]]) for context in (whole, parts))
         assert all(a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True))

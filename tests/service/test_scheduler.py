@@ -135,6 +135,21 @@ async def test_a_job_that_keeps_its_place_ends_before_the_next_begins(make: Any)
     assert second.batches == [["x"], ["y"], ["x"], ["y"]]
 
 
+async def test_jobs_that_keep_their_places_together_stay_in_order(make: Any) -> None:
+    class Kept(Count):
+        keeps_place = True
+
+    gate = threading.Semaphore(0)
+    stage, blocking = Counting(max_rows=2, gate=gate), Counting(gate=gate)
+    scheduler = make()
+    blocker = submitted(scheduler, Count(blocking, 1, "blocker"))
+    await until(lambda: blocker.started is not None)
+    jobs = [submitted(scheduler, Kept(stage, count, name)) for name, count in (("a", 3), ("b", 2), ("c", 1))]
+    gate.release(100)
+    await asyncio.gather(*(job.result() for job in [blocker, *jobs]))
+    assert stage.batches == [["a", "b"], ["a", "b"], ["a", "c"]]
+
+
 async def test_events_can_be_handed_over_before_the_quantum_ends(make: Any) -> None:
     """Once each and in order; what the reader has not taken counts as its lag."""
 

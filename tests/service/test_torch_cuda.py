@@ -47,7 +47,7 @@ def silence(runtime: Any, rows: int = 1) -> np.ndarray:
 def begun(runtime: Any, tokens: list[int], position: int = 0) -> Any:
     context = runtime.start("recurrent")
     context.position = position
-    advance = runtime.prefill(context, tokens)
+    (advance,) = runtime.prefill([context], [tokens])
     assert advance.is_finite()
     advance.commit()
     return context

@@ -12,7 +12,7 @@ from rfa.service.errors import InvalidRequest
 from rfa.service.runtime.device import load_on_cpu
 from rfa.service.runtime.language import LanguageRuntime
 from rfa.service.vetting.wide_trial import try_wide
-from tests.service.exact import EPS, begun, crowd, prompt_of, silence, stepped
+from tests.service.exact import EPS, begun, crowd, prompt_of, read_on, silence, stepped
 
 pytestmark = pytest.mark.slow  # the bundle takes a minute to export
 STREAMS = 6
@@ -65,7 +65,7 @@ def test_a_prompt_in_pieces_is_one_token_after_the_other(runtime: LanguageRuntim
     tokens = prompt_of(runtime)[:24]
     pieces, singly = begun(runtime, tokens[:3]), begun(runtime, [])
     for start, stop in ((3, 4), (4, 15), (15, 17)):
-        runtime.prefill(pieces, tokens[start:stop]).commit()
+        read_on(runtime, pieces, tokens[start:stop]).commit()
     stepped(runtime, singly, tokens[:17])
     for found, wanted in zip(stepped(runtime, pieces, tokens[17:]), stepped(runtime, singly, tokens[17:]), strict=True):
         for a, b in zip(found, wanted, strict=True):

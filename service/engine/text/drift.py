@@ -147,7 +147,8 @@ def drift_steps(sample: DriftSample, tally: DriftTally) -> Generator[bool]:
             contexts.append(model.start(mode))  # noqa: PERF401 - each is given back, also where the next cannot be had
         for first in range(0, len(sample.prompt), PIECE):
             for context in contexts:
-                model.prefill(context, sample.prompt[first : first + PIECE]).commit()  # type: ignore[arg-type]
+                (advance,) = model.prefill([context], [sample.prompt[first : first + PIECE]])
+                advance.commit()
                 yield True
         for token in sample.tokens:
             mine, other = (_log_probabilities(model, context, token) for context in contexts)
@@ -166,6 +167,6 @@ def drift_steps(sample: DriftSample, tally: DriftTally) -> Generator[bool]:
 def _log_probabilities(model: Language, context: Context, token: int) -> NDArray[np.float64]:
     """Of the next token, without noise; the context moves on."""
     noise = np.zeros((1, *model.latent_shape), np.float32)
-    output, (advance,) = model.step([context], [token], noise)  # type: ignore[list-item]
+    output, (advance,) = model.step([context], [token], noise)
     advance.commit()
     return output.logits[0].astype(np.float64) - float(log_normaliser(output.logits)[0])

@@ -6,49 +6,61 @@ sampled from comes from the same graph, with its latent noise, and a stream is a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from rfa.service.engine.text.decode import DecodeStage
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import PromptLimits
 from rfa.service.engine.text.prompt import PromptReader
 from rfa.service.errors import InvalidRequest, NotReady
-
-PREFILL_TOKENS = 64  # per quantum: long enough to be efficient, short enough not to stall running streams
+from rfa.service.runtime.language import Context, Language
 
 
 class PrefillStage:
-    """Tokenises the prompt and reads it, a piece per quantum, one request at a time."""
+    """Tokenises prompts and reads them, a piece of each per quantum, as many together as their model takes."""
 
-    max_rows = 1
-
-    def __init__(self, limits: PromptLimits, decode: DecodeStage) -> None:
+    def __init__(self, model: Language, limits: PromptLimits, decode: DecodeStage) -> None:
+        self.max_rows = model.prefill_rows
+        self._model = model
         self._limits = limits
         self._decode = decode
 
     def run(self, jobs: Sequence[GenerateJob]) -> None:
-        for job in jobs:
-            self._read_piece(job)
+        pieces: dict[GenerateJob, Sequence[int]] = {}
+        # Where a batch failed, its jobs come again, one by one: those that have gone on stay where they are.
+        for job in (job for job in jobs if not job.done and not job.streams):
+            with _own_failure(job):
+                piece = self._next_piece(job)
+                if piece is not None and sum(map(len, pieces.values())) + len(piece) <= self._model.prefill_tokens:
+                    pieces[job] = piece
+        read = {job: piece for job, piece in pieces.items() if piece}
+        if read:
+            self._read(list(read), list(read.values()))
+        for job in pieces:
+            if not job.done and job.prefilled == len(job.prompt) - 1:
+                with _own_failure(job):
+                    job.begin_decoding(self._decode)
 
-    def _read_piece(self, job: GenerateJob) -> None:
+    def _next_piece(self, job: GenerateJob) -> Sequence[int] | None:
+        """What of the prompt comes next, empty where nothing is left to read; None where it is not known yet."""
         if not job.prompt:
             self._tokenize_piece(job)
         if job.interrupted:
             raise NotReady("The server is shutting down.")
         if job.is_overdue:
             self._decode.conclude(job, None)
-            return
-        if not job.prompt:
-            return
-        piece = job.prompt[job.prefilled : -1][:PREFILL_TOKENS]
-        if piece:
-            advance = job.model.prefill(job.context, piece)
-            if not advance.is_finite():
-                raise self._decode.broken()
-            advance.commit()
-            job.prefilled += len(piece)
-        if job.prefilled == len(job.prompt) - 1:
-            job.begin_decoding(self._decode)
+            return None
+        return job.prompt[job.prefilled : -1][: self._model.prefill_tokens] if job.prompt else None
+
+    def _read(self, jobs: Sequence[GenerateJob], pieces: Sequence[Sequence[int]]) -> None:
+        advances = self._model.prefill([job.context for job in jobs], pieces)
+        for job, piece, advance in zip(jobs, pieces, advances, strict=True):
+            with _own_failure(job):
+                if not advance.is_finite():
+                    raise self._decode.broken()
+                advance.commit()
+                job.prefilled += len(piece)
 
     def _tokenize_piece(self, job: GenerateJob) -> None:
         """Tokenise a piece of the prompt; with the last one comes the context that is to take it."""
@@ -62,7 +74,11 @@ class PrefillStage:
             if not reader.is_done:
                 return
         job.prompt = self._complete(job, reader.tokens if isinstance(prompt, str) else prompt)
-        job.context = job.model.unpack(resumed.context) if resumed else job.model.start(job.mode)
+        job.context = job.model.unpack(resumed.context) if resumed else self._start(job)
+
+    def _start(self, job: GenerateJob) -> Context:
+        room = len(job.prompt) + job.options.max_new_tokens
+        return job.model.start(job.mode, room=room, forks=job.options.samples - 1)
 
     def _complete(self, job: GenerateJob, read: Sequence[int]) -> list[int]:
         """The prompt with what goes before it, within its limits."""
@@ -86,3 +102,12 @@ class PrefillStage:
                 code="context_too_long",
             )
         return tokens
+
+
+@contextmanager
+def _own_failure(job: GenerateJob) -> Iterator[None]:
+    """What goes wrong with a job ends that one alone."""
+    try:
+        yield
+    except Exception as error:
+        job.fail(error)
