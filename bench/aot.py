@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 Row = dict[str, Any]
 
 # What may not grow. One compiler gives the same figures every time.
-MEASURED = ("registers", "stack_bytes", "spills", "shared_bytes", "instructions_per_score", "mufu_per_score")
+MEASURED = ("registers", "stack_bytes", "spills", "loop_spills", "shared_bytes", "instructions_per_score", "mufu_per_score")
 # Bars of the forward pass at 64 reals without the precision output.
 BAR_KERNEL = "forward 64 bf16"
 BARS = {"instructions_per_score": 12.0, "mufu_per_score": 2.5}
@@ -120,9 +120,9 @@ def bars(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """What the kernels must keep to on every architecture, whatever the committed table says."""
     verdicts = [
         {
-            "name": "spills at the shipped shapes",
+            "name": "spills in the main loops at the shipped shapes",
             "bar": 0,
-            "actual": sum(row["spills"] + row["stack_bytes"] for row in rows),
+            "actual": sum(row["loop_spills"] for row in rows),
         }
     ]
     for row in rows:
@@ -150,11 +150,11 @@ def grown(rows: Sequence[Row], committed: Mapping[str, Any], triton: Path | None
 
 
 def spilling(rows: Sequence[Row]) -> list[str]:
-    """The kernels that spill, a line each."""
+    """The kernels that spill in their main loop, a line each. Before and behind it a spill costs a few clocks, once."""
     return [
-        f"{row['kernel']}, sm_{row['architecture']}: {row['spills']} spills, {row['stack_bytes']} bytes of stack"
+        f"{row['kernel']}, sm_{row['architecture']}: {row['loop_spills']} spills in the main loop"
         for row in rows
-        if row["spills"] or row["stack_bytes"]
+        if row["loop_spills"]
     ]
 
 
@@ -162,10 +162,10 @@ def table(rows: Sequence[Row]) -> list[str]:
     """The lines that a person reads."""
     columns = {
         "kernel": 42, "architecture": 5, "block": 10, "warps": 6, "stages": 7, "registers": 10, "stack_bytes": 6,
-        "spills": 7, "shared_bytes": 8, "instructions_per_score": 12, "mufu_per_score": 11,
+        "spills": 7, "loop_spills": 8, "shared_bytes": 8, "instructions_per_score": 12, "mufu_per_score": 11,
     }  # fmt: skip
     titles = {
-        "architecture": "sm", "stack_bytes": "stack", "shared_bytes": "shared", "instructions_per_score": "instr/score",
+        "architecture": "sm", "stack_bytes": "stack", "loop_spills": "in loop", "shared_bytes": "shared", "instructions_per_score": "instr/score",
         "mufu_per_score": "MUFU/score",
     }  # fmt: skip
     lines = ["".join(_cell(titles.get(name, name), width, name) for name, width in columns.items())]

@@ -113,6 +113,7 @@ def compile_case(case: KernelCase, architecture: int) -> dict[str, Any]:
         "registers": registers,
         "stack_bytes": stack,
         "spills": sum(instruction.opcode.split(".")[0] in SPILLS for instruction in instructions),
+        "loop_spills": found.loop.count(*SPILLS),
         "shared_bytes": int(compiled.metadata.shared),
         "instructions_per_score": round(per_score * found.loop.issued, 2),
         "mufu_per_score": round(per_score * found.loop.count("MUFU"), 2),

@@ -37,7 +37,7 @@ KERNELS: dict[Pass, tuple[str, int]] = {
     "backward columns": ("_columns_kernel", 4),
     "slot scan": ("scan_kernel", 0),
     "slot scan gradient": ("scan_gradient_kernel", 0),
-    "slot step": ("step_kernel", 0),
+    "slot step": ("slots_kernel", 0),
 }
 
 
@@ -162,6 +162,21 @@ def _backward(shape: Shape, architecture: int) -> KernelCase:
     return _attention_case(launches, shape)
 
 
+def _step(shape: Shape, means: torch.Tensor, precisions: torch.Tensor, parameters: SlotParameters) -> None:
+    """A token of a decoder's layer, the last one, with gates of its outputs: all that the kernel does."""
+    from rfa.model.decoder_triton import Gates, Outcome, Turned, step_slots
+
+    slots, width, rows = shape.slots, shape.width, torch.arange(BATCH)
+    turn = Turned(*(torch.ones(BATCH, HEADS, width // 2) for _ in range(2)))
+    gates = Gates(torch.ones(2 * HEADS * slots), torch.ones(HEADS), torch.ones(HEADS, slots), torch.ones(HEADS))
+    outcome = Outcome.empty(BATCH, 1, HEADS, width, rows.device)
+    joint = torch.ones(BATCH, HEADS * (3 * width + 2 * slots + 1))
+    step_slots(
+        joint, turn, means, precisions, rows, rows, gates, parameters, outcome.latent, outcome, 0, 1, "key",
+        torch.bfloat16,
+    )  # fmt: skip
+
+
 def _slots(shape: Shape, architecture: int) -> KernelCase:
     """A score is one number of the state of a head at one token: of the S means of 4D reals."""
     from rfa.model.recurrence.triton import slot_scan_triton  # registers the operators
@@ -169,12 +184,11 @@ def _slots(shape: Shape, architecture: int) -> KernelCase:
     slots, width = shape.slots, shape.width
     means, precisions = torch.zeros(BATCH, HEADS, slots, 2 * width), torch.ones(BATCH, HEADS, slots)
     parameters = SlotParameters(torch.ones(HEADS, slots), *(torch.ones(HEADS) for _ in range(7)))
-    leading = (BATCH,) if shape.pass_name == "slot step" else (BATCH, LENGTH)
-    rows = [torch.zeros(*leading, HEADS, width) for _ in range(3)]
-    tokens = SlotInputs(*rows, *(torch.ones(*leading, HEADS, slots) for _ in range(2)))
+    rows = [torch.zeros(BATCH, LENGTH, HEADS, width) for _ in range(3)]
+    tokens = SlotInputs(*rows, *(torch.ones(BATCH, LENGTH, HEADS, slots) for _ in range(2)))
     with recorded_launches(architecture) as launches:
         if shape.pass_name == "slot step":
-            torch.ops.rfa.slot_step_pooled(*tokens, means, precisions, torch.arange(BATCH), *parameters)
+            _step(shape, means, precisions, parameters)
         else:
             means.requires_grad_(shape.pass_name == "slot scan gradient")
             readout, *_ = slot_scan_triton(tokens, means, precisions, parameters)

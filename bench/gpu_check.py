@@ -27,6 +27,7 @@ from rfa.bench.kernel_slots import measure_slots
 from rfa.bench.kernel_training import measure_training
 from rfa.bench.kernel_truth import WrongResultError
 from rfa.bench.paired import EventTimer
+from rfa.bench.prompts_gpu import run_prompts_gpu
 from rfa.measured import origin, write_result
 
 # Seconds of all parts together.
@@ -77,6 +78,7 @@ PARTS: Final[Sequence[Part]] = (
     Part("attention is right", 240, lambda: checked(measure_attention(untimed, lengths=(SHORT,)))),
     Part("slots are right", 60, lambda: checked([measure_slots(untimed)])),
     Part("decoding", 150, run_decode_gpu),
+    Part("prompts", 90, run_prompts_gpu),
     Part(f"attention, {SHORT:,} tokens", 240, lambda: together(measure_attention(EventTimer(), lengths=(SHORT,)))),
     Part(f"attention, {LONG:,} tokens", 240, lambda: together(measure_attention(EventTimer(), lengths=(LONG,)))),
     Part("slots", 90, lambda: together([measure_slots(EventTimer())])),

@@ -29,9 +29,8 @@ from rfa.bench.load.truth import text_engine, write_cases
 from rfa.export.bundle import open_bundle
 from rfa.measured import origin, write_result
 from rfa.service.engine.models import Models
-from rfa.service.engine.text.prefill import PREFILL_TOKENS
 from rfa.service.runtime.device import load_on_cpu
-from rfa.service.runtime.language import CpuLanguage
+from rfa.service.runtime.language import CpuLanguage, Language
 from rfa.service.settings import BUNDLE_ROOT, TextRuntime
 
 RUNTIMES = ("onnx", "compiled")
@@ -63,11 +62,11 @@ def _step_of(runtime: CpuLanguage, rows: int) -> Callable[[], None]:
 
 
 def _piece_of(runtime: CpuLanguage) -> Callable[[], None]:
-    tokens = np.random.default_rng(0).integers(0, len(runtime.vocabulary), PREFILL_TOKENS).tolist()
+    tokens = np.random.default_rng(0).integers(0, len(runtime.vocabulary), runtime.prefill_tokens).tolist()
     context = runtime.start("recurrent")
 
     def piece() -> None:
-        advance = runtime.prefill(context, tokens)
+        (advance,) = runtime.prefill([context], [tokens])
         assert advance.is_finite()
         advance.commit()
 
@@ -140,7 +139,7 @@ def run(bundle_path: Path, rounds: int = ROUNDS, engine_rounds: int = ENGINE_ROU
         "bundle": bundle.name,
         "digest": bundle.digest,
         **origin("python -m rfa.bench.text_runtimes"),
-        f"prompt, pieces of {PREFILL_TOKENS}": summary(PREFILL_TOKENS, piece),
+        f"prompt, pieces of {Language.prefill_tokens}": summary(Language.prefill_tokens, piece),
         **{f"step of {rows}": summary(rows, samples) for rows, samples in steps.items()},
         f"engine, {STREAMS} streams of {LOAD.prompt_tokens} + {LOAD.new_tokens}": summary(1, engine),
     }

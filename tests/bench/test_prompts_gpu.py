@@ -1,0 +1,56 @@
+"""The benchmark of prompts on a GPU as far as it goes without one: what it reads is the model's, and it can fail."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rfa.bench import prompts_gpu
+from rfa.bench.gpu_check import PARTS, untimed
+from rfa.bench.kernel_truth import WrongResultError
+from rfa.bench.prompts_gpu import check_prompts, measure_prompts, run_prompts_gpu
+from rfa.model import ragged
+from rfa.model.config import LanguageModelConfig
+from rfa.model.language import LanguageModel
+
+CONFIG = LanguageModelConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=2, head_dim=8, n_slots=4)
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
+    monkeypatch.setattr(prompts_gpu, "CHECKED", (1, 5, 30))
+    monkeypatch.setattr(prompts_gpu, "QUANTA", {"one": ([8], 0), "three": ([2, 3, 4], 0), "behind": ([4], 70)})
+    return LanguageModel(CONFIG)
+
+
+def test_the_check_passes_and_catches_a_wrong_model(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = check_prompts(model, torch.float32)
+    assert set(errors) == {"attention", "recurrent"} and 0 < max(errors.values()) < 1e-5
+    check_prompts(model, torch.bfloat16)
+    honest = ragged.RaggedDecoder.prefill
+
+    def off(*given: object) -> object:
+        output, *slots = honest(*given)  # type: ignore[arg-type]
+        return output._replace(logits=output.logits * 1.1), *slots
+
+    monkeypatch.setattr(ragged.RaggedDecoder, "prefill", off)
+    with pytest.raises(WrongResultError, match="prompts: recurrent has relative error"):
+        check_prompts(model, torch.bfloat16)
+
+
+def test_every_quantum_is_timed_in_both_modes(model: LanguageModel) -> None:
+    def timed(call: object) -> float:
+        call()  # type: ignore[operator]
+        return 2.0
+
+    rows, (bar,) = measure_prompts(model, timed)
+    assert [(row["quantum"], row["mode"]) for row in rows] == [
+        (name, mode) for name in ("one", "three", "behind") for mode in ("attention", "recurrent")
+    ]
+    assert [row["tokens_per_second"] for row in rows] == [4000] * 2 + [4500] * 2 + [2000] * 2
+    assert bar.actual == 2.0 and bar.to_dict()["met"]
+
+
+def test_it_is_a_part_of_the_first_minutes() -> None:
+    assert run_prompts_gpu in [part.run for part in PARTS]
+    assert untimed(lambda: None) == 1.0
