@@ -29,7 +29,15 @@ ROOT = Path(__file__).resolve().parent.parent
 Row = dict[str, Any]
 
 # What may not grow. One compiler gives the same figures every time.
-MEASURED = ("registers", "stack_bytes", "spills", "loop_spills", "shared_bytes", "instructions_per_score", "mufu_per_score")
+MEASURED = (
+    "registers",
+    "stack_bytes",
+    "spills",
+    "loop_spills",
+    "shared_bytes",
+    "instructions_per_score",
+    "mufu_per_score",
+)
 # Bars of the forward pass at 64 reals without the precision output.
 BAR_KERNEL = "forward 64 bf16"
 BARS = {"instructions_per_score": 12.0, "mufu_per_score": 2.5}
@@ -165,8 +173,8 @@ def table(rows: Sequence[Row]) -> list[str]:
         "spills": 7, "loop_spills": 8, "shared_bytes": 8, "instructions_per_score": 12, "mufu_per_score": 11,
     }  # fmt: skip
     titles = {
-        "architecture": "sm", "stack_bytes": "stack", "loop_spills": "in loop", "shared_bytes": "shared", "instructions_per_score": "instr/score",
-        "mufu_per_score": "MUFU/score",
+        "architecture": "sm", "stack_bytes": "stack", "loop_spills": "in loop", "shared_bytes": "shared",
+        "instructions_per_score": "instr/score", "mufu_per_score": "MUFU/score",
     }  # fmt: skip
     lines = ["".join(_cell(titles.get(name, name), width, name) for name, width in columns.items())]
     for row in rows:

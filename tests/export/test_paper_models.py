@@ -95,8 +95,6 @@ def row(name: str) -> tuple[str, str, str]:
         reasons.append(f"compiled code: {compiled}")
     if family.window:
         reasons.append("the GPU: refused, for the same reason")
-    if family.inner != 1 or family.innovation != "key":
-        reasons.append("the GPU: eagerly, with a warning")
     if VARIANTS[name].get("training", {}).get("modes") == ["recurrent"]:
         reasons.append("attention computes, and was not trained")
     return "`recurrent`, `attention`", ", ".join(runtimes), "; ".join(reasons)
