@@ -41,8 +41,8 @@ Array = NDArray[np.float32]
 WORKSPACE_BYTES = 512 << 20
 # Of what is free beside all that, attention may have this part at most: more models may come, or the same anew.
 ATTENTION_SHARE = 4
-# Kernels are compiled anew for a prompt of one token, of a multiple of 16 and of any other length.
-WARM_LENGTHS = (1, 3, 64)
+# Of a prompt by which kernels are compiled; no length makes another variant of one.
+WARM_LENGTH = 3
 
 
 class TorchLanguageRuntime(Language):
@@ -239,8 +239,7 @@ class TorchLanguageRuntime(Language):
         """Compile now what the first prompts would wait for."""
         for mode in self.modes:
             context = self.start(mode)
-            for length in WARM_LENGTHS:
-                self.prefill([context], [[0] * length])
+            self.prefill([context], [[0] * WARM_LENGTH])
             context.release()
 
     def _probe(self, rows: int) -> Run:
