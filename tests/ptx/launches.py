@@ -19,15 +19,14 @@ from typing import Any
 from unittest import mock
 
 import torch
-from triton.backends.compiler import GPUTarget
-from triton.compiler import make_backend
 from triton.runtime.interpreter import InterpretedFunction
-from triton.runtime.jit import JITFunction, create_function_from_signature
+from triton.runtime.jit import JITFunction
 
+from rfa.export.ptx import machine
 from rfa.model import decoder_triton, ragged_triton
 from rfa.model.attention import triton_backward, triton_forward, triton_rotation
 from rfa.model.attention.launch import Launch, PassName, launch
-from tests.ptx import machine
+from rfa.model.kernel_launches import KernelCall, call_of, described
 from tests.ptx.compiler import Reply, Request
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,18 +84,14 @@ class Compiler:
             self._process.communicate()
 
 
-def requested(kernel: Any, architecture: int, *args: Any, **kwargs: Any) -> tuple[Request, dict[str, Any]]:
-    """The variant of a kernel that Triton would compile for a launch, and the launch's arguments by name."""
-    function = JITFunction(kernel.fn, **kernel.kwargs)
-    backend = make_backend(GPUTarget("cuda", architecture, 32))
-    bind = create_function_from_signature(function.signature, function.params, backend)
-    bound, specialization, options = bind(*args, **kwargs)
-    _, signature, constexprs, attributes = function._pack_args(backend, kwargs, bound, specialization, options)
-    given = {name: value for name, value in kwargs.items() if name in ("num_warps", "num_stages")}
-    request = Request(
-        kernel.fn.__module__, kernel.fn.__name__, architecture, signature, constexprs, attributes, given
-    )  # fmt: skip
-    return request, bound
+def requested(kernel: Any, architecture: int, grid: Any, *args: Any, **kwargs: Any) -> tuple[Request, KernelCall]:
+    """The variant of a kernel that Triton would compile for a launch, and the launch."""
+    call = call_of(JITFunction(kernel.fn, **kernel.kwargs), grid, args, kwargs)
+    seen = described(call, architecture)
+    return Request(
+        kernel.fn.__module__, call.name, architecture, dict(seen.signature), dict(seen.constexprs),
+        dict(seen.attributes), dict(call.options),
+    ), call  # fmt: skip
 
 
 @dataclass
@@ -113,11 +108,10 @@ class Emulator:
 
     def launch(self, kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         """In place of `InterpretedFunction.run`."""
-        request, bound = requested(kernel, self.architecture, *args, **kwargs)
+        request, call = requested(kernel, self.architecture, grid, *args, **kwargs)
         reply = self.compiler(request)
-        arguments = [bound[name] for name, kind in request.signature.items() if kind != "constexpr"]
-        sizes = grid(bound) if callable(grid) else grid
-        machine.run(machine.load(reply.ptx), sizes, arguments, shared_bytes=reply.shared_bytes, play=self.play)
+        arguments = [call.values[name] for name, kind in request.signature.items() if kind != "constexpr"]
+        machine.run(machine.load(reply.ptx), call.grid, arguments, shared_bytes=reply.shared_bytes, play=self.play)
         self.played[kernel.fn.__name__] += 1
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from tests.ptx import machine
+from rfa.export.ptx import machine
 from tests.ptx.test_ptx_opcodes import group_kernel, swizzled, tile_pair
 from tests.ptx.written import kernel, run, words
 

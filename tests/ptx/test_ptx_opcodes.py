@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ptx import machine
-from tests.ptx.program import UnknownPtxError
+from rfa.export.ptx import machine
+from rfa.export.ptx.program import UnknownPtxError
 from tests.ptx.written import kernel, run, words
 
 pytestmark = pytest.mark.skipif(machine.missing() is not None, reason=str(machine.missing()))

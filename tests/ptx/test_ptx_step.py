@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from tests.ptx import machine
+from rfa.export.ptx import machine
 
 if machine.missing() is not None:
     pytest.skip(str(machine.missing()), allow_module_level=True)

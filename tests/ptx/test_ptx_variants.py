@@ -36,7 +36,7 @@ class Variants(Emulator):
     found: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def launch(self, kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        request, _ = requested(kernel, self.architecture, *args, **kwargs)
+        request, _ = requested(kernel, self.architecture, grid, *args, **kwargs)
         self.found[f"{request.module.rpartition('.')[2]}.{request.name}"].add(repr(request))
 
 

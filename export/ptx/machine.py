@@ -9,6 +9,7 @@ import ctypes
 import fcntl
 import functools
 import hashlib
+import os
 import platform
 import shutil
 import struct
@@ -21,9 +22,8 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from tests.ptx.program import Instruction, Operand, Program, parse
+from rfa.export.ptx.program import Instruction, Operand, Program, parse
 
-ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("machine.h", "arithmetic.h", "lanes.h", "matrix.h", "opcodes.cpp")
 COMPILER = "c++"
 # Numbers must come out as IEEE 754 has them: nothing is contracted.
@@ -59,7 +59,7 @@ class _Launch(ctypes.Structure):
     )  # fmt: skip
 
 
-class FaultsError(AssertionError):
+class FaultsError(RuntimeError):
     """A kernel did what it may not: the faults of its first CTA that has any, by instruction, and their number."""
 
 
@@ -91,11 +91,14 @@ def _library() -> ctypes.CDLL:
     """The emulator; compiled code is kept by all that it is made of, the processor included."""
     folder = Path(__file__).resolve().parent
     version = subprocess.run([COMPILER, "--version"], capture_output=True, check=True).stdout
-    processor = subprocess.run([COMPILER, "-march=native", "-Q", "--help=target"], capture_output=True).stdout
+    processor = subprocess.run(
+        [COMPILER, "-march=native", "-Q", "--help=target"], capture_output=True, check=False
+    ).stdout
     made_of = [version, processor, *map(str.encode, FLAGS), *((folder / name).read_bytes() for name in SOURCES)]
-    kept = ROOT / "build" / "ptx" / f"{hashlib.sha256(b'|'.join(made_of)).hexdigest()[:16]}.so"
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    kept = caches / "rfa-server" / f"ptx-{hashlib.sha256(b'|'.join(made_of)).hexdigest()[:16]}.so"
     kept.parent.mkdir(parents=True, exist_ok=True)
-    with (kept.parent / "lock").open("w") as lock:
+    with (kept.parent / "ptx.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one process compiles; given back with the file, also by one that dies
         if not kept.exists():
             with tempfile.TemporaryDirectory(dir=kept.parent) as place:
