@@ -21,7 +21,8 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from rfa.bench.aot_compile import KernelCase, KernelLaunch, recorded_launches
+from rfa.bench.aot_compile import KernelCase
+from rfa.model.kernel_launches import KernelLaunch, recorded_launches
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters
 from rfa.training.language import CONFIGS
 

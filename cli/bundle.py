@@ -25,6 +25,13 @@ def export(
         Path, typer.Option("--out", help="Bundle folder to write; replaced if it is a bundle.", metavar="BUNDLE")
     ],
     name: Annotated[str | None, typer.Option(help="Name that requests use; default the folder's name.")] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            help="With the kernels of a language model compiled for these NVIDIA GPUs, such as sm_80,sm_90.",
+            metavar="ARCHITECTURES",
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Turn a trained run into a bundle: graphs, calibration, golden outputs, hashes."""
@@ -33,10 +40,12 @@ def export(
     family = read_config(run)[0]
     if not (run / RECORD_FILE).is_file():
         raise ValueError(f"{run} is not finished: the `rfa train` command that began it goes on from where it stopped")
+    if gpu is not None and family != "language":
+        raise ValueError(f"--gpu: kernels are those of language models, and {run} is a run of family {family!r}")
     if family == "language":
         from rfa.export.language_export import export_language
 
-        bundle: Bundle = export_language(run, out, name=name)
+        bundle: Bundle = export_language(run, out, name=name, architectures=_architectures(gpu))
     elif family == "series":
         from rfa.export.series_export import export_series
 
@@ -53,6 +62,14 @@ def export(
     print_result(document, as_json)
 
 
+def _architectures(gpu: str | None) -> tuple[int, ...]:
+    if gpu is None:
+        return ()
+    from rfa.export.kernel_compile import parse_architectures
+
+    return parse_architectures(gpu)
+
+
 def verify(
     bundle: BundleName,
     trusted_key: Annotated[
@@ -65,7 +82,7 @@ def verify(
     as_json: JsonFlag = False,
 ) -> None:
     """Check a bundle: its signature, hashes, shapes and golden outputs, in a process with limits first, and, with torch
-    installed, its graphs against the model."""
+    installed, its graphs against the model, and the kernels that it has for GPUs, executed without one."""
     import asyncio
 
     from rfa.export.signing import parse_public_keys
@@ -85,7 +102,7 @@ def verify(
     print_result(document, as_json)
     if not report.passed:
         far = [comparison.what for comparison in report.comparisons if not comparison.passed]
-        raise ValueError(f"{report.name}: the graphs differ from the model: {', '.join(far)}")
+        raise ValueError(f"{report.name}: it computes something else than its model: {', '.join(far)}")
 
 
 def keygen(

@@ -46,6 +46,7 @@ from rfa.export.manifest import (
     decode_manifest,
 )
 from rfa.export.onnx_runtime import ort
+from rfa.export.stored_kernels import StoredKernel, is_kernel_file, largest_kernel_file, read_kernels
 
 if TYPE_CHECKING:
     from rfa.export.signing import PublicKey
@@ -57,6 +58,7 @@ __all__ = [
     "Graph",
     "Initializer",
     "LanguageConfig",
+    "StoredKernel",
     "TensorSpec",
     "check_golden",
     "open_bundle",
@@ -116,6 +118,7 @@ class Bundle:
         self._graphs = {
             name: check_graph(contents[spec.file], spec, tensors).model for name, spec in manifest.graphs.items()
         }
+        self._kernels = read_kernels({name: contents[name] for name in filter(is_kernel_file, contents)})
         self._sessions: WeakValueDictionary[tuple[str, int], ort.InferenceSession] = WeakValueDictionary()
 
     @property
@@ -176,6 +179,11 @@ class Bundle:
     def constants(self) -> dict[str, np.ndarray] | None:
         """The arrays of decoder.safetensors, read-only; None if the bundle has none."""
         return None if self._constants is None else dict(self._constants)
+
+    @property
+    def kernels(self) -> tuple[StoredKernel, ...]:
+        """Those of a GPU that it has, compiled; none of most bundles."""
+        return self._kernels
 
     def read(self, name: str) -> bytes:
         """The verified bytes of a file other than model.safetensors, for example tokenizer.json.
@@ -364,9 +372,10 @@ def _check_required(manifest: Manifest) -> None:
             raise BundleError(f"{MANIFEST_FILE}: graph {name!r} must be in the listed file {name}.onnx")
     graphs = {graph.file for graph in manifest.graphs.values()}
     for name, spec in manifest.files.items():
-        if name not in {*REQUIRED_FILES[manifest.kind], CONSTANTS_FILE, *graphs}:
+        is_kernel = manifest.kind == "lm" and is_kernel_file(name)
+        if name not in {*REQUIRED_FILES[manifest.kind], CONSTANTS_FILE, *graphs} and not is_kernel:
             raise BundleError(f"{name}: a bundle of kind {manifest.kind!r} has no use for it")
-        limit = MAX_GRAPH_BYTES if name in graphs else MAX_BYTES[name]
+        limit = MAX_GRAPH_BYTES if name in graphs else largest_kernel_file(name) if is_kernel else MAX_BYTES[name]
         if spec.size > limit:
             raise BundleError(f"{name}: {spec.size} bytes, at most {limit} expected")
 

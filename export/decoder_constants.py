@@ -17,6 +17,7 @@ import safetensors.numpy
 
 from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, Graph, open_bundle
 from rfa.export.loading import model_of
+from rfa.export.stored_kernels import is_kernel_file
 from rfa.export.writing import write_bundle
 from rfa.model.decoder_constants import decoder_constants
 from rfa.model.language import LanguageModel
@@ -43,11 +44,22 @@ def add_constants(path: Path) -> Bundle:
 
 
 def write_again(
-    bundle: Bundle, target: Path, constants: bytes | None, calibration: Mapping[str, Any] | None = None
+    bundle: Bundle,
+    target: Path,
+    constants: bytes | None,
+    calibration: Mapping[str, Any] | None = None,
+    kernels: Mapping[str, bytes] | None = None,
 ) -> Bundle:
-    """A bundle, written to `target` with these constants, or with none; calibration: its own, or another."""
+    """A bundle, written to `target` with these constants, or with none.
+
+    Args:
+        calibration: its own, or another.
+        kernels: files of compiled kernels; by default its own.
+    """
     manifest = bundle.manifest
     extra_files = {name: bundle.read(name) for name in TOKENIZER_FILES if bundle.kind == "lm"}
+    own = {name: bundle.read(name) for name in manifest.files if is_kernel_file(name)}
+    extra_files.update(own if kernels is None else kernels)
     if constants is not None:
         extra_files[CONSTANTS_FILE] = constants
     return write_bundle(

@@ -10,7 +10,7 @@ Interfaces: README.md beside this file. Phases are formed in float64 inside the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -273,7 +273,14 @@ def language_graphs(model: LanguageModel) -> dict[str, Graph]:
     return graphs
 
 
-def export_language(run: str | Path, out: str | Path, *, name: str | None = None, window: int = WINDOW) -> Bundle:
+def export_language(
+    run: str | Path,
+    out: str | Path,
+    *,
+    name: str | None = None,
+    window: int = WINDOW,
+    architectures: Sequence[int] = (),
+) -> Bundle:
     """Export the run directory of a language model (`rfa train lm`) as a bundle.
 
     Calibration uses the run's own validation tokens (`corpus/valid.npy`).
@@ -281,15 +288,22 @@ def export_language(run: str | Path, out: str | Path, *, name: str | None = None
     Args:
         name: of the bundle; default the folder's name.
         window: context length of the calibration.
+        architectures: of GPUs that kernels are compiled for: 80, 90.
 
     Raises:
         FileNotFoundError: the run lacks a file that training writes.
         ValueError: the run is no language model, or one that a bundle cannot hold.
+        KernelCompilationError: kernels were asked for, and there are none.
     """
     source, target = Path(run), Path(out)
     model = load_run(source)
     if not isinstance(model, LanguageModel):
         raise ValueError(f"{source} is not the run of a language model")
+    kernels = {}
+    if architectures:
+        from rfa.export.kernel_compile import kernel_files
+
+        kernels = kernel_files(model.config, architectures)
     record = json.loads((source / RECORD_FILE).read_text())
     tokenizer_bytes = (source / TOKENIZER_FILE).read_bytes()
     tokenizer = Tokenizer.from_str(tokenizer_bytes.decode())
@@ -319,6 +333,7 @@ def export_language(run: str | Path, out: str | Path, *, name: str | None = None
             TOKENIZER_FILE: tokenizer_bytes,
             "tokenizer_config.json": tokenizer_config(tokenizer),
             **constants,
+            **kernels,
         },
     )
 

@@ -4,12 +4,15 @@ whole       `open_bundle`: every byte, every shape
 as made     golden outputs, on this machine's runtime
 the model   where torch is installed: the graphs against the torch model rebuilt from config and weights, in a fresh
             process, over 1,000 recurrent steps, and across the ways of computing the same thing
+its kernels where it has any, and torch, Triton and a C++ compiler are installed: executed in that process, without a
+            GPU, on the golden inputs
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import rfa
-from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
+from rfa.export.bundle import Bundle, BundleError, StoredKernel, check_golden, open_bundle
 
 if TYPE_CHECKING:
     from rfa.export.signing import PublicKey
@@ -50,7 +53,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What was checked; `comparisons` is empty where torch is not installed."""
+    """What was checked; `comparisons` is empty where torch is not installed.
+
+    kernels: what became of compiled kernels, where the bundle has any: "executed", or why they were not.
+    """
 
     name: str
     kind: str
@@ -58,6 +64,7 @@ class VerifyReport:
     files: int
     golden_values: int
     comparisons: tuple[Comparison, ...]
+    kernels: str | None = None
 
     @property
     def passed(self) -> bool:
@@ -75,10 +82,11 @@ def verify_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> V
         trusted_keys: as of `open_bundle`.
 
     Returns:
-        the report; `passed` is False if a graph differs from the torch model by more than the limit.
+        the report; `passed` is False if a graph or a kernel differs from the torch model by more than the limit.
 
     Raises:
-        BundleError: the bundle is damaged, its golden outputs are not reproduced, or its model cannot be rebuilt.
+        BundleError: the bundle is damaged, its golden outputs are not reproduced, its model cannot be rebuilt, or a
+            kernel does what none may.
     """
     bundle = open_bundle(path, trusted_keys)
     golden_values = check_golden(bundle, _compiled_sessions(bundle))
@@ -86,7 +94,19 @@ def verify_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> V
     if importlib.util.find_spec("torch") is not None:
         comparisons = _in_fresh_process(bundle)
     files = len(bundle.manifest.files) + 1
-    return VerifyReport(bundle.name, bundle.kind, bundle.digest, files, golden_values, comparisons)
+    kernels = (kernels_left_out() or "executed") if bundle.kernels else None
+    return VerifyReport(bundle.name, bundle.kind, bundle.digest, files, golden_values, comparisons, kernels)
+
+
+def kernels_left_out() -> str | None:
+    """Why kernels cannot be executed here, or None."""
+    for name in ("torch", "triton"):
+        if importlib.util.find_spec(name) is None:
+            return f"not executed: {name} is not installed"
+    from rfa.export.ptx.machine import missing
+
+    reason = missing()
+    return None if reason is None else f"not executed: {reason}"
 
 
 def _compiled_sessions(bundle: Bundle) -> dict[str, Any]:
@@ -116,14 +136,22 @@ def bundle_info(path: str | Path) -> dict[str, Any]:
         **({"modes": list(bundle.language.modes)} if bundle.kind == "lm" else {}),
         "state": [asdict(spec) for spec in manifest.state],
         "graphs": {name: asdict(graph) for name, graph in manifest.graphs.items()},
+        **({"kernels": [_kernel_info(kernel) for kernel in bundle.kernels]} if bundle.kernels else {}),
         "calibration": manifest.calibration,
         "metrics": manifest.metrics,
         "provenance": manifest.provenance,
     }
 
 
+def _kernel_info(kernel: StoredKernel) -> dict[str, Any]:
+    """What it is and takes; all else is for whoever launches it."""
+    told = {"name", "file", "architecture", "warps", "registers", "stack_bytes", "shared_bytes", "triton", "cuda"}
+    return kernel.entry.model_dump(include=told)
+
+
 def compare_with_torch(bundle: Bundle) -> list[Comparison]:
-    """The bundle's graphs against the torch model rebuilt from it, in this process."""
+    """The bundle's graphs, and its kernels where they can be executed, against the torch model rebuilt from it, in this
+    process."""
     import torch
 
     from rfa.export.loading import model_of
@@ -132,7 +160,12 @@ def compare_with_torch(bundle: Bundle) -> list[Comparison]:
     model = model_of(bundle)
     compare = {"lm": _compare_language, "filter": _compare_filter, "series": _compare_series}[bundle.kind]
     with torch.no_grad():
-        return list(compare(bundle, model))
+        found = list(compare(bundle, model))
+    if bundle.kernels and kernels_left_out() is None:
+        from rfa.export.kernel_check import kernel_errors
+
+        found += [Comparison(*entry) for entry in kernel_errors(bundle, model)]
+    return found
 
 
 def difference(actual: np.ndarray, expected: np.ndarray) -> float:
@@ -146,7 +179,11 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> float:
 def _in_fresh_process(bundle: Bundle) -> tuple[Comparison, ...]:
     command = [sys.executable, "-m", "rfa.export.verify", str(bundle.path.resolve())]
     home = Path(str(rfa.__file__)).parent.parent
-    done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    # Kernels are launched as they are for a GPU, not as Triton's interpreter takes them.
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        command, cwd=home, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise BundleError(f"{bundle.name}: comparing with torch failed: {reason}")

@@ -479,6 +479,7 @@ READ_OF_EACH = {"router"}
 # Modules that are started by their names.
 STARTED = {
     "rfa.service.deploy_ray",  # `serve run rfa.service.deploy_ray:application`
+    "rfa.export.gpu_kernels",  # `python -m rfa.export.gpu_kernels BUNDLE --gpu ARCHITECTURES`
     "rfa.export.recalibrate",  # `python -m rfa.export.recalibrate BUNDLE TOKENS`
 }
 # module, or module:name → since when it waits for a caller, and which. Each goes when its caller comes.

@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from rfa.bench.aot_compile import KernelCase, recorded_launches
+from rfa.bench.aot_compile import KernelCase
+from rfa.model.kernel_launches import recorded_launches
 
 NAMES = ("toy", "toy spilling")
 

@@ -144,3 +144,18 @@ def test_without_torch(text: Path, command: tuple[str, ...]) -> None:
     assert done.stderr == (
         "rfa: this command needs torch: pip install 'rfa-server[train]'; `make test` sets up everything\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("family", "gpu", "told"),
+    [
+        ("language", "sm_9a", "--gpu takes architectures, each once, such as sm_80,sm_90"),
+        ("linear", "sm_80", "--gpu: kernels are those of language models"),
+    ],
+)
+def test_kernels_that_nobody_can_compile(tmp_path: Path, family: str, gpu: str, told: str) -> None:
+    pytest.importorskip("triton")
+    (tmp_path / "config.json").write_text(json.dumps({"family": family, "config": {}}))
+    (tmp_path / "train.json").write_text("{}")
+    code, line = failure("export", tmp_path, "--out", tmp_path / "bundle", "--gpu", gpu)
+    assert code == 1 and told in line and not (tmp_path / "bundle").exists()

@@ -1,0 +1,351 @@
+"""Compiled kernels in a bundle: what is read, what fits a launch, and what they compute, executed without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+pytest.importorskip("triton")
+
+from rfa.cli.main import app
+from rfa.export import verify
+from rfa.export.bundle import Bundle, BundleError, StoredKernel, open_bundle
+from rfa.export.documents import canonical_json
+from rfa.export.gpu_kernels import add_kernels
+from rfa.export.kernel_check import kernel_errors
+from rfa.export.kernel_compile import KernelCompilationError, kernel_files, parse_architectures
+from rfa.export.loading import model_of
+from rfa.export.manifest import MANIFEST_FILE, FileSpec, encode_manifest, sha256
+from rfa.export.ptx import machine
+from rfa.export.stored_kernels import KERNELS_FILE, Parameter
+from rfa.model.config import LanguageModelConfig
+from tests.small_kernels import with_kernels
+
+emulated = pytest.mark.skipif(machine.missing() is not None, reason=str(machine.missing()))
+
+
+@pytest.fixture(scope="module")
+def bundle(of_all_workers: Path) -> Bundle:
+    return with_kernels(of_all_workers)
+
+
+def kernel(bundle: Bundle, name: str) -> StoredKernel:
+    (found,) = (kernel for kernel in bundle.kernels if kernel.entry.name == name)
+    return found
+
+
+def rewritten(bundle: Bundle, out: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
+    """The bundle with other bytes, every hash right."""
+    shutil.copytree(bundle.path, out)
+    contents = {name: (out / name).read_bytes() for name in bundle.manifest.files}
+    change(contents)
+    for path in out.iterdir():
+        path.unlink()
+    files = {name: FileSpec(len(data), sha256(data)) for name, data in sorted(contents.items())}
+    contents[MANIFEST_FILE] = encode_manifest(replace(bundle.manifest, files=files))
+    for name, data in contents.items():
+        (out / name).write_bytes(data)
+    return out
+
+
+# What is read.
+
+
+def test_a_kernel_says_all_that_a_launch_of_it_needs(bundle: Bundle) -> None:
+    entry = kernel(bundle, "step_kernel").entry
+    assert entry.architecture == entry.target == "sm_80"
+    assert entry.options == {"num_warps": entry.warps}
+    constants = {parameter.name: parameter.value for parameter in entry.parameters if parameter.type == "constexpr"}
+    assert (constants["S"], constants["D"]) == (3, 6)
+    assert 0 < entry.registers <= 255 and entry.stack_bytes == 0
+    (told,) = (told for told in verify.bundle_info(bundle.path)["kernels"] if told["name"] == "step_kernel")
+    assert (told["architecture"], told["registers"]) == ("sm_80", entry.registers)
+    assert {file.name for file in bundle.path.iterdir()} == {MANIFEST_FILE, *bundle.manifest.files}
+    assert f"{entry.file}.cubin" in bundle.manifest.files
+
+
+def test_no_path_of_the_machine_that_compiled_is_in_them(bundle: Bundle) -> None:
+    here = str(Path(__file__).resolve().parent.parent.parent).encode()
+    for name in bundle.manifest.files:
+        assert here not in (bundle.path / name).read_bytes(), name
+
+
+def set_entry(contents: dict[str, bytes], **values: Any) -> None:
+    document = json.loads(contents[KERNELS_FILE])
+    document["kernels"][0].update(values)
+    contents[KERNELS_FILE] = canonical_json(document)
+
+
+def first(contents: dict[str, bytes], ending: str) -> str:
+    return str(json.loads(contents[KERNELS_FILE])["kernels"][0]["file"]) + ending
+
+
+CHANGES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
+    "no list": (lambda c: c.pop(KERNELS_FILE), "a bundle with kernels has kernels.json"),
+    "a file less": (lambda c: c.pop(first(c, ".ptx")), "lists a file that is missing"),
+    "a file more": (lambda c: c.update({"scan_kernel-9.sm_80.cubin": b""}), "not listed in kernels.json"),
+    "a library": (lambda c: c.update({"launch-1.sm_80.so": b"\x7fELF"}), "has no use for it"),
+    "code of this machine": (
+        lambda c: c.update({first(c, ".cubin"): Path("/proc/self/exe").read_bytes()[:4096]}),
+        "not machine code of an NVIDIA GPU",
+    ),
+    "an empty cubin": (lambda c: c.update({first(c, ".cubin"): b""}), "too short for machine code"),
+    "PTX for another GPU": (
+        lambda c: c.update({first(c, ".ptx"): c[first(c, ".ptx")].replace(b".target sm_80", b".target sm_90")}),
+        "not PTX for sm_80",
+    ),
+    "PTX with another parameter": (
+        lambda c: c.update({first(c, ".ptx"): c[first(c, ".ptx")].replace(b"\t.param .u64", b"", 1)}),
+        "other parameters than kernels.json says",
+    ),
+    "other warps": (lambda c: set_entry(c, warps=32), "with 32 warps"),
+    "another name": (lambda c: set_entry(c, name="other_kernel"), "not PTX of the kernel 'other_kernel'"),
+    "a path": (lambda c: set_entry(c, file="../scan_kernel-1.sm_80"), "lists a file that is missing"),
+    "another architecture": (lambda c: set_entry(c, architecture="sm_90"), "must have a file named for sm_90"),
+    "much shared memory": (lambda c: set_entry(c, shared_bytes=1 << 19), "shared_bytes"),
+    "a field more": (lambda c: set_entry(c, host="x"), "Extra inputs are not permitted"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_other_files_are_refused(bundle: Bundle, what: str, tmp_path: Path) -> None:
+    change, reason = CHANGES[what]
+    with pytest.raises(BundleError, match=reason):
+        open_bundle(rewritten(bundle, tmp_path / "changed", change))
+
+
+def test_a_flipped_bit_of_machine_code_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    shutil.copytree(bundle.path, tmp_path / "flipped")
+    path = tmp_path / "flipped" / f"{bundle.kernels[0].entry.file}.cubin"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(BundleError, match="sha256 does not match"):
+        open_bundle(path.parent)
+
+
+# What fits a launch.
+
+
+def test_what_a_parameter_takes() -> None:
+    floats = torch.zeros(33)
+    aligned, any_number = (Parameter(name="x", type="i32", is_aligned=flag) for flag in (True, False))
+    assert aligned.takes(32) and not aligned.takes(33) and any_number.takes(33)
+    assert not any_number.takes(2**31) and any_number.takes(-(2**31)) and not any_number.takes(True)
+    pointer = Parameter(name="x", type="*fp32", is_aligned=True)
+    assert pointer.takes(floats) and not pointer.takes(floats[1:]) and not pointer.takes(floats.half())
+    assert Parameter(name="x", type="*fp32").takes(floats[1:])
+    assert not pointer.takes(None) and Parameter(name="x", type="constexpr").takes(None)
+    one = Parameter(name="x", type="constexpr", value=1)
+    assert one.takes(1) and not one.takes(True) and not one.takes(1.0)
+
+
+def launch_of(entry: Any) -> dict[str, Any]:
+    """Values that a kernel takes, all different."""
+    values: dict[str, Any] = {}
+    for i, parameter in enumerate(entry.parameters):
+        kind = parameter.type
+        names = {"*fp32": torch.float32, "*i64": torch.int64, "*i32": torch.int32}
+        if kind == "constexpr":
+            values[parameter.name] = parameter.value
+        else:
+            values[parameter.name] = torch.zeros(4, dtype=names[kind]) if kind in names else 16 * (i + 1)
+    return values
+
+
+def test_a_kernel_fits_launches_of_its_signature_alone(bundle: Bundle) -> None:
+    stored = kernel(bundle, "step_kernel")
+    entry, values = stored.entry, launch_of(stored.entry)
+    options = dict(entry.options)
+    assert stored.fits("step_kernel", values, options)
+    assert not stored.fits("scan_kernel", values, options)
+    assert not stored.fits("step_kernel", values, {**options, "num_warps": 2 * entry.warps})
+    assert not stored.fits("step_kernel", values, {**options, "num_stages": 2})
+    assert not stored.fits("step_kernel", {**values, "S": 4}, options)
+    assert not stored.fits("step_kernel", {**values, "p_q": values["p_q"].double()}, options)
+    assert not stored.fits("step_kernel", dict(list(values.items())[:-1]), options)
+    assert not stored.fits("step_kernel", {**values, "new": 1}, options)
+
+
+def test_arguments_are_packed_as_c_has_them(bundle: Bundle) -> None:
+    stored = kernel(bundle, "step_kernel")
+    values = launch_of(stored.entry)
+    packed = stored.arguments(values)
+    given = [part for part in stored.entry.parameters if part.type != "constexpr"]
+    assert len(packed) == len(given) + stored.entry.scratch
+    for part, argument in zip(given, packed, strict=False):
+        value = values[part.name]
+        wanted, size = (value.data_ptr(), 8) if part.type.startswith("*") else (value, 4)
+        assert (argument.value, ctypes.sizeof(argument)) == (wanted, size)
+    assert [argument.value for argument in packed[len(given) :]] == [0] * stored.entry.scratch
+
+
+@pytest.mark.parametrize(
+    ("capability", "driver", "reason"),
+    [
+        ((8, 0), (12, 0), None),
+        ((8, 9), (13, 0), None),
+        ((9, 0), (13, 0), "it is for sm_80, the GPU is sm_90"),
+        ((7, 5), (13, 0), "it is for sm_80, the GPU is sm_75"),
+        ((8, 0), (11, 8), r"assembled by CUDA 12\.\d+, the driver is of CUDA 11\.8"),
+    ],
+)
+def test_a_gpu_and_its_driver_must_fit(
+    bundle: Bundle, capability: tuple[int, int], driver: tuple[int, int], reason: str | None
+) -> None:
+    found = bundle.kernels[0].refusal(capability, driver)
+    if reason is None:
+        assert found is None
+    else:
+        assert found is not None
+        with pytest.raises(ValueError, match=reason):
+            raise ValueError(found)
+
+
+def test_machine_code_for_one_very_gpu_runs_on_no_later_one(bundle: Bundle) -> None:
+    stored = bundle.kernels[0]
+    narrow = replace(stored, entry=stored.entry.model_copy(update={"architecture": "sm_90", "target": "sm_90a"}))
+    assert narrow.refusal((9, 0), (12, 8)) is None
+    assert narrow.refusal((9, 1), (12, 8)) is not None
+
+
+@pytest.mark.parametrize("text", ["", "sm_8", "sm_80,sm_80", "80", "sm_80;sm_90", "sm_90a"])
+def test_what_is_no_list_of_architectures_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="--gpu takes architectures"):
+        parse_architectures(text)
+
+
+def test_a_list_of_architectures() -> None:
+    assert parse_architectures("sm_90, sm_80") == (80, 90)
+
+
+def test_a_model_that_no_kernel_runs_gets_none() -> None:
+    with pytest.raises(KernelCompilationError, match="no kernel of a GPU runs this model"):
+        kernel_files(LanguageModelConfig(vocab_size=16, n_slots=0, prior="additive"), (80,))
+
+
+@pytest.mark.slow
+def test_a_compiler_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KernelCompilationError, match="compiling kernels for sm_20 failed"):
+        kernel_files(LanguageModelConfig(vocab_size=16), (20,))
+
+
+# What they compute.
+
+
+def largest_excess(bundle: Bundle) -> float:
+    """The largest error in units of what is allowed."""
+    return max(error / limit for _, error, limit in kernel_errors(bundle, model_of(bundle)))
+
+
+@emulated
+def test_executed_they_give_the_golden_outputs(bundle: Bundle) -> None:
+    found = list(kernel_errors(bundle, model_of(bundle)))
+    assert len(found) == 5 and all("sm_80, golden calls" in what for what, _, _ in found)
+    assert all(error <= limit for _, error, limit in found)
+    assert max(error for _, error, _ in found) > 0, "what ran is what it is compared with"
+
+
+WRONG = {
+    # exp2 and log2 of the weights of slots and tokens.
+    "a function": ("ex2.approx.ftz.f32", "lg2.approx.ftz.f32"),
+    "a sign": ("add.f32", "sub.f32"),
+}
+
+
+@emulated
+@pytest.mark.parametrize("what", WRONG)
+def test_a_kernel_that_computes_something_else_is_found(
+    bundle: Bundle, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, wrong = WRONG[what]
+    stored = kernel(bundle, "scan_kernel")
+    assert right in stored.ptx
+    changed = replace(stored, ptx=stored.ptx.replace(right, wrong, 1))
+    others = [other for other in bundle.kernels if other is not stored]
+    monkeypatch.setattr(bundle, "_kernels", (changed, *others))
+    try:
+        assert not largest_excess(bundle) <= 1
+    except BundleError as error:
+        assert "golden.json by the kernels for sm_80: case 0, prefill" in str(error)
+
+
+@emulated
+def test_a_kernel_that_writes_elsewhere_is_found(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = kernel(bundle, "step_kernel")
+    ptx, count = re.subn(r"(st\.global\.b32 \[ %rd\d+ \+ )0 ", r"\g<1>1073741824 ", stored.ptx, count=1)
+    assert count == 1
+    changed = replace(stored, ptx=ptx)
+    monkeypatch.setattr(bundle, "_kernels", (kernel(bundle, "scan_kernel"), changed))
+    with pytest.raises(BundleError, match=r"(?s)step_kernel-1\.sm_80\.ptx: .*outside of the arguments"):
+        largest_excess(bundle)
+
+
+@emulated
+def test_kernels_of_another_source_are_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = bundle.kernels[0]
+    other = replace(stored, entry=stored.entry.model_copy(update={"source": "0" * 64}))
+    monkeypatch.setattr(bundle, "_kernels", (other, *bundle.kernels[1:]))
+    with pytest.raises(BundleError, match="of another version of rfa-server"):
+        largest_excess(bundle)
+
+
+@emulated
+def test_a_kernel_too_few_is_found_and_one_too_many(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    scan, step = (kernel(bundle, name) for name in ("scan_kernel", "step_kernel"))
+    monkeypatch.setattr(bundle, "_kernels", (scan,))
+    with pytest.raises(BundleError, match="no kernel of the bundle fits the launch of 'step_kernel'"):
+        largest_excess(bundle)
+    again = replace(step, entry=step.entry.model_copy(update={"file": "step_kernel-2.sm_80"}))
+    monkeypatch.setattr(bundle, "_kernels", (scan, step, again))
+    found = {what: error / limit if limit else error for what, error, limit in kernel_errors(bundle, model_of(bundle))}
+    assert found["step_kernel-2.sm_80: launched by nothing"] == float("inf")
+
+
+def test_verify_says_when_it_cannot_execute_them(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "_in_fresh_process", lambda bundle: ())
+    monkeypatch.setattr(machine, "missing", lambda: "the emulator needs a C++ compiler, c++")
+    report = verify.verify_bundle(bundle.path)
+    assert report.kernels == "not executed: the emulator needs a C++ compiler, c++"
+
+
+@pytest.mark.slow
+def test_the_command_puts_them_there(bundle: Bundle, of_all_workers: Path, tmp_path: Path) -> None:
+    """The same bytes as those that were put into a bundle that was there."""
+    options = ["export", of_all_workers / "runs" / "small", "--out", tmp_path / "out", "--gpu", "sm_80"]
+    result = CliRunner().invoke(app, [*map(str, options)])
+    assert result.exit_code == 0, result.output
+    made = open_bundle(tmp_path / "out")
+    assert made.kernels == bundle.kernels
+
+
+@emulated
+@pytest.mark.slow
+def test_verify_executes_them(bundle: Bundle) -> None:
+    report = verify.verify_bundle(bundle.path)
+    assert report.passed and report.kernels == "executed"
+    assert [entry.what for entry in report.comparisons if "sm_80" in entry.what]
+
+
+@emulated
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+def test_all_kernels_of_the_shipped_bundle(books_bundle: Path, tmp_path: Path) -> None:
+    """Attention too, for both architectures, by `rfa verify`: it runs where kernels are compiled, not interpreted."""
+    made = add_kernels(books_bundle, (80, 90), tmp_path / "books")
+    names = {kernel.entry.name for kernel in made.kernels}
+    assert names == {"scan_kernel", "step_kernel", "_columns_kernel", "table_kernel", "_forward_kernel"}
+    report = verify.verify_bundle(made.path)
+    assert report.passed and report.kernels == "executed"
+    for architecture in ("sm_80", "sm_90"):
+        assert len([entry for entry in report.comparisons if architecture in entry.what]) == 8
