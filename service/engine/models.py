@@ -16,7 +16,7 @@ from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_golden import filter_tasks, open_filter
 from rfa.service.runtime.language import Language
 from rfa.service.schemas.base import Mode
-from rfa.service.schemas.replies import ModelInfo
+from rfa.service.schemas.replies import GpuKernels, ModelInfo
 from rfa.service.settings import Settings
 from rfa.service.vetting.trust import trusted_keys
 
@@ -97,7 +97,7 @@ def load_models(settings: Settings) -> Models:
         *(
             _facts(bundle, values, filters[name].runtime, filters[name].modes)
             if name in filters
-            else _facts(bundle, values, languages[name].runtime, languages[name].modes)
+            else _facts(bundle, values, languages[name].runtime, languages[name].modes, languages[name].kernels)
             for name, (bundle, values) in opened.items()
             if name in filters or name in languages
         ),
@@ -129,7 +129,9 @@ def _load_into(languages: dict[str, Language], bundle: Bundle, load: Callable[[B
     languages[bundle.name] = load(bundle)
 
 
-def _facts(bundle: Bundle, golden_values: int, runtime: str, modes: tuple[Mode, ...]) -> ModelInfo:
+def _facts(
+    bundle: Bundle, golden_values: int, runtime: str, modes: tuple[Mode, ...], kernels: GpuKernels | None = None
+) -> ModelInfo:
     manifest = bundle.manifest
     return ModelInfo(
         bundle.name,
@@ -142,4 +144,5 @@ def _facts(bundle: Bundle, golden_values: int, runtime: str, modes: tuple[Mode, 
         manifest.metrics,
         manifest.calibration,
         bundle.ece_rows,
+        kernels,
     )

@@ -12,6 +12,7 @@ from rfa.export.bundle import Bundle
 from rfa.service.runtime.language import Language, LanguageRuntime
 from rfa.service.schemas.requests import MAX_SAMPLES
 from rfa.service.settings import ConfigurationError, Settings, TextRuntime
+from rfa.service.vetting.trust import trusted_keys
 
 logger = logging.getLogger("rfa.engine")
 LoadLanguage = Callable[[Bundle], Language]
@@ -35,14 +36,19 @@ def language_loader(settings: Settings) -> LoadLanguage:
         )
     check_gpu()
     from rfa.service.runtime.torch_golden import check_golden_on
+    from rfa.service.runtime.torch_kernels import kernels_of
     from rfa.service.runtime.torch_language import TorchLanguageRuntime
 
+    is_trusted = bool(trusted_keys(settings))  # then every bundle that was opened is signed
+
     def load(bundle: Bundle) -> Language:
-        runtime = TorchLanguageRuntime(
-            bundle, device="cuda", streams=streams, max_rows=settings.max_batch_rows,
-            attention_tokens=settings.max_running * settings.max_attention_tokens,
-        )  # fmt: skip
-        check_golden_on(runtime, bundle)
+        with kernels_of(bundle, is_trusted=is_trusted) as use:
+            runtime = TorchLanguageRuntime(
+                bundle, device="cuda", streams=streams, max_rows=settings.max_batch_rows,
+                attention_tokens=settings.max_running * settings.max_attention_tokens,
+            )  # fmt: skip
+            check_golden_on(runtime, bundle)
+        runtime.kernels = use.told()
         return runtime
 
     return load

@@ -24,6 +24,7 @@ from rfa.service.engine.text.state import ContextFormat
 from rfa.service.runtime.batching import Run, agreeing_sizes
 from rfa.service.runtime.pool import StateField, StatePool, TurningPool
 from rfa.service.schemas.base import Mode
+from rfa.service.schemas.replies import GpuKernels
 
 Array = NDArray[np.float32]
 SMALLEST_CACHE = 64
@@ -201,12 +202,14 @@ class Language(ABC):
         prefill_tokens: of a prompt that are read at once, and of all prompts of a quantum: long enough to be efficient,
             short enough not to stall running streams.
         prefill_rows: prompts that are read at once.
+        kernels: where those came from that it launches, on a GPU.
     """
 
     runtime: str
     pool: StatePool
     prefill_tokens = 64
     prefill_rows = 1
+    kernels: GpuKernels | None = None
 
     def __init__(self, bundle: Bundle) -> None:
         self.name = bundle.name

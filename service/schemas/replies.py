@@ -506,6 +506,17 @@ class Ready(Reply):
 
 
 @dataclass(frozen=True)
+class GpuKernels(Reply):
+    """Where the kernels came from that a language model launched on a GPU while it was loaded."""
+
+    stored: Annotated[tuple[str, ...], says("compiled at export, taken from bundles; no compiler was called for them")]
+    compiled: Annotated[tuple[str, ...], says("compiled here, by Triton")]
+    reason: Annotated[
+        str | None, says("why those of the bundle were not taken, or not all: none there, another GPU, driver, version")
+    ]
+
+
+@dataclass(frozen=True)
 class ModelInfo(Reply):
     """One served bundle."""
 
@@ -525,6 +536,7 @@ class ModelInfo(Reply):
             "has none, as bundles of earlier versions and filters, and what it states was not checked"
         ),
     ] = 0
+    kernels: Annotated[GpuKernels | None, says("that it launches on a GPU; null on a CPU")] = None
 
 
 @dataclass

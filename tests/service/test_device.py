@@ -23,7 +23,9 @@ from rfa.service.process.supervisor import Supervisor
 from rfa.service.runtime import device
 from rfa.service.runtime.language import CpuLanguage
 from rfa.service.runtime.torch_draw import BYTES_PER_LOGIT
+from rfa.service.runtime.torch_kernels import StoredLaunches
 from rfa.service.runtime.torch_language import WORKSPACE_BYTES, TorchLanguageRuntime
+from rfa.service.schemas.replies import GpuKernels
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.conftest import Connect
 
@@ -158,6 +160,8 @@ def test_the_runtime_for_a_gpu_gets_the_limits_and_must_reproduce_the_golden_out
     monkeypatch.setattr(device, "check_gpu", lambda: None)
     monkeypatch.setattr("rfa.service.runtime.torch_language.TorchLanguageRuntime", on_cpu)
     monkeypatch.setattr("rfa.service.runtime.torch_golden.check_golden_on", lambda runtime, _: checked.append(runtime))
+    nothing = StoredLaunches(driver=pytest.fail, capability=pytest.fail, stream=pytest.fail)  # nobody has kernels
+    monkeypatch.setattr("rfa.service.runtime.torch_kernels._launches", lambda: nothing)
     settings = Settings(bundles=(books_bundle, linear_bundle), device="cuda", **given)
     models = load_models(settings)
     assert list(models.languages.values()) == made == checked
@@ -165,6 +169,8 @@ def test_the_runtime_for_a_gpu_gets_the_limits_and_must_reproduce_the_golden_out
     assert made[0].pool.capacity == 16 * settings.max_running
     assert made[0].batch_sizes.sizes[-1] == settings.max_batch_rows
     create_app(settings, load=lambda _: models)
+    told = {facts.name: facts.kernels for facts in models.facts}
+    assert told["books"] == GpuKernels((), (), "the bundle has none") and told["linear"] is None
 
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
