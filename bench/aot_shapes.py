@@ -9,14 +9,9 @@ compiled kernel, beyond being divisible by 16 here, as they are in training.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
-from types import ModuleType
 from typing import Literal
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -126,25 +121,11 @@ def _attention_case(launches: list[KernelLaunch], shape: Shape) -> KernelCase:
     return KernelCase(found, (block_m, block_n), block_m * block_n, products * shape.width)
 
 
-@contextmanager
-def _recorded(module: ModuleType, architecture: int) -> Iterator[list[KernelLaunch]]:
-    """Launches of a module that takes its blocks from the launch table: the entries of this architecture."""
-    entry = partial(_entry, module.launch, divmod(architecture, 10))
-    with mock.patch.object(module, "launch", entry), recorded_launches(architecture) as launches:
-        yield launches
-
-
-def _entry(
-    launch: Callable[..., object], capability: tuple[int, int], pass_name: str, _: object, *options: object
-) -> object:
-    return launch(pass_name, capability, *options)
-
-
 def _forward(shape: Shape, architecture: int) -> KernelCase:
     from rfa.model.attention import triton_forward
 
     (q, k, v), heads, horizons = _inputs(shape)
-    with _recorded(triton_forward, architecture) as launches:
+    with recorded_launches(architecture) as launches:
         triton_forward.forward(q, k, v, heads, None, None, None, None, LENGTH, False, shape.with_precision, horizons)
     return _attention_case(launches, shape)
 
@@ -155,7 +136,7 @@ def _backward(shape: Shape, architecture: int) -> KernelCase:
     (q, k, v), heads, horizons = _inputs(shape)
     statistic = torch.zeros(BATCH, LENGTH, HEADS)
     grad_precision = statistic if shape.with_precision else None
-    with _recorded(triton_backward, architecture) as launches:
+    with recorded_launches(architecture) as launches:
         triton_backward.backward(
             q, statistic, grad_precision, q, k, v, heads, q, statistic,
             None, None, None, None, LENGTH, LENGTH, False, horizons,
@@ -185,12 +166,12 @@ def _slots(shape: Shape, architecture: int) -> KernelCase:
     slots, width = shape.slots, shape.width
     means, precisions = torch.zeros(BATCH, HEADS, slots, 2 * width), torch.ones(BATCH, HEADS, slots)
     parameters = SlotParameters(torch.ones(HEADS, slots), *(torch.ones(HEADS) for _ in range(7)))
-    rows = [torch.zeros(BATCH, LENGTH, HEADS, width) for _ in range(3)]
-    tokens = SlotInputs(*rows, *(torch.ones(BATCH, LENGTH, HEADS, slots) for _ in range(2)))
     with recorded_launches(architecture) as launches:
         if shape.pass_name == "slot step":
             _step(shape, means, precisions, parameters)
         else:
+            rows = [torch.zeros(BATCH, LENGTH, HEADS, width) for _ in range(3)]
+            tokens = SlotInputs(*rows, *(torch.ones(BATCH, LENGTH, HEADS, slots) for _ in range(2)))
             means.requires_grad_(shape.pass_name == "slot scan gradient")
             readout, *_ = slot_scan_triton(tokens, means, precisions, parameters)
             if means.requires_grad:

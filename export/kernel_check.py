@@ -1,38 +1,39 @@
-"""The kernels of a bundle, executed on its golden inputs without a GPU: their PTX, by the emulator (`rfa.export.ptx`).
+"""The kernels of a bundle, executed without a GPU by the passes that serve it there: their PTX, by the emulator
+(`rfa.export.ptx`).
 
-Slots    the golden calls of prefill and step, with the slots of every layer by the kernels, against the same calls of
-         the bundle's graphs
-attention    the golden prompt and what follows it, again and again until blocks are far apart, as the last layer gets
-             it: whole, behind a prefix and packed, against the reference in float64 on the same rounded numbers
+Golden calls    of prefill, step and attention with float32 matrices, against the same calls of the bundle's graphs
+text    in each dtype: the golden text, again and again until blocks are far apart, and beside it a stream of one token,
+        read by slots with a step after it, and by attention in two pieces; against the same passes in eager code
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rfa.export.bundle import Bundle
 from rfa.export.documents import BundleError
 from rfa.export.golden import GoldenMismatch, run_golden
-from rfa.export.kernel_model import KernelModel, Projected, has_attention_kernels, has_slot_kernels
-from rfa.export.kernel_recording import behind_prefix, packed_pair
 from rfa.export.ptx import machine
 from rfa.export.ptx.program import UnknownPtxError
+from rfa.export.served_passes import DTYPES, Cache, ServedPasses, initial_slots
 from rfa.export.stored_kernels import StoredKernel
-from rfa.model.attention.reference import AttentionResult, attend
+from rfa.model.decoder import SlotPool
 from rfa.model.kernel_launches import KernelCall, launches_taken, source_hash
+from rfa.model.placement import as_on_gpu
 
 # What golden outputs allow another processor.
-SLOT_LIMIT = 1e-4
-# bfloat16 rounds weights, values of a product and the result, by 2^-9 each; with what the table of distant blocks is
-# off by, below four of them. What is not rounded to it is off by that alone, 1.7e-4 of a weight, and float32.
-ATTENTION_LIMITS = {"out": 2.0**-7, "log_norm": 2.0**-12, "precision": 2.0**-12}
+FLOAT32_LIMIT = 1e-4
+# Of a layer in bfloat16: attention rounds queries, keys, values and weights, by 2^-9 each, and eager code does not.
+BFLOAT16_LAYER_LIMIT = 4 * 2.0**-9
 # More than two blocks of queries and their keys.
-ATTENTION_TOKENS = 300
+TEXT_TOKENS = 300
 
 
 @dataclass
@@ -76,15 +77,46 @@ def kernel_errors(bundle: Bundle, model: Any) -> Iterator[tuple[str, float, floa
     """
     for architecture in sorted({kernel.entry.architecture for kernel in bundle.kernels}):
         emulated = Emulated([kernel for kernel in bundle.kernels if kernel.entry.architecture == architecture])
-        launched = KernelModel(model, int(architecture.removeprefix("sm_")))
-        with launches_taken(emulated.take), torch.no_grad():
-            if has_slot_kernels(model.config):
-                yield from _slot_errors(bundle, launched, architecture)
-            if has_attention_kernels(model.config):
-                yield from _attention_errors(bundle, launched, architecture)
+        for dtype in DTYPES:
+            runs = Runs.of(model, dtype, emulated, int(architecture.removeprefix("sm_")))
+            errors = _text_errors(bundle, runs)
+            if dtype == torch.float32:
+                errors |= _golden_errors(bundle, runs, architecture)
+            limit = FLOAT32_LIMIT if dtype == torch.float32 else model.config.n_layers * BFLOAT16_LAYER_LIMIT
+            for what, error in errors.items():
+                yield f"kernels for {architecture}, {what} in {str(dtype).removeprefix('torch.')}", error, limit
         for kernel in emulated.kernels:
             if kernel.entry.file not in emulated.played:
                 yield f"{kernel.entry.file}: launched by nothing", float("inf"), 0.0
+
+
+class Runs(NamedTuple):
+    """The passes of a model in one dtype: those that launch kernels, which are emulated, and the eager ones."""
+
+    launched: ServedPasses
+    eager: ServedPasses
+    emulated: Emulated
+    architecture: int
+
+    @classmethod
+    def of(cls, model: Any, dtype: torch.dtype, emulated: Emulated, architecture: int) -> Runs:
+        """For a GPU of this architecture."""
+        with as_on_gpu(divmod(architecture, 10)):
+            launched = ServedPasses(model, dtype)
+        return cls(launched, ServedPasses(model, dtype), emulated, architecture)
+
+    @torch.no_grad()
+    def by_kernels(self, name: str, *arguments: Any) -> Any:
+        """A pass as on the GPU."""
+        with ExitStack() as stack:
+            stack.enter_context(as_on_gpu(divmod(self.architecture, 10)))
+            stack.enter_context(launches_taken(self.emulated.take))
+            return getattr(self.launched, name)(*arguments)
+
+    @torch.no_grad()
+    def eagerly(self, name: str, *arguments: Any) -> Any:
+        """The same."""
+        return getattr(self.eager, name)(*arguments)
 
 
 def _error(actual: Any, expected: Any) -> float:
@@ -92,12 +124,21 @@ def _error(actual: Any, expected: Any) -> float:
     return float(np.abs(found - wanted).max(initial=0)) / max(1.0, float(np.abs(wanted).max(initial=0)))
 
 
+def _note(errors: dict[str, float], name: str, error: float) -> None:
+    # Not max(): it would drop a NaN.
+    if not error <= errors.setdefault(name, 0.0):
+        errors[name] = error
+
+
+# The golden calls.
+
+
 @dataclass
 class _Session:
     """A graph of the bundle, run by the kernels and, to see how far they are apart, as it is; the kernels' outputs go
     on."""
 
-    launched: KernelModel
+    runs: Runs
     session: Any
     graph: str
     errors: dict[str, float]
@@ -109,54 +150,85 @@ class _Session:
         names = output_names or [node.name for node in self.session.get_outputs()]
         expected = self.session.run(names, dict(inputs))
         given = {name: torch.tensor(array) for name, array in inputs.items()}
-        slots = given["means"], given["precisions"]
-        if self.graph == "step":
-            output, *after = self.launched.step(given["token"], given["position"], given["noise"], *slots)
-        else:
-            output, *after = self.launched.prefill(given["tokens"], given["position"], *slots)
-        found = {**output._asdict(), "next_means": after[0], "next_precisions": after[1]}
+        found = _attention(self.runs, given) if self.graph == "attention" else _slots(self.runs, self.graph, given)
         for name, wanted in zip(names, expected, strict=True):
-            error = _error(found[name], wanted)
-            # Not max(): it would drop a NaN.
-            if not error <= self.errors.get(name, 0.0):
-                self.errors[name] = error
-            self.errors.setdefault(name, 0.0)
+            _note(self.errors, f"golden calls: {name}", _error(found[name], wanted))
         return [found[name].numpy() for name in names]
 
 
-def _slot_errors(bundle: Bundle, launched: KernelModel, architecture: str) -> Iterator[tuple[str, float, float]]:
+def _slots(runs: Runs, graph: str, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Outputs of the graphs "prefill" and "step"; batches first in slots `[B, L, …]`."""
+    slots = SlotPool(*(given[name].transpose(0, 1).contiguous() for name in ("means", "precisions")))
+    positions = given["position"].tolist()
+    if graph == "step":
+        output, after = runs.by_kernels("step", given["token"].tolist(), positions, given["noise"], slots)
+    else:
+        output, after = runs.by_kernels("prefill", given["tokens"].tolist(), positions, slots)
+    means, precisions = (part.transpose(0, 1) for part in after)
+    return {**output._asdict(), "next_means": means, "next_precisions": precisions}
+
+
+def _attention(runs: Runs, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Outputs of the graph "attention", whose caches are `[B, L, H, P, 2D]`."""
+    held = [
+        Cache(*(given[name][row, :, :, :valid].transpose(1, 2) for name in ("keys", "values")))
+        for row, valid in enumerate(given["position"].tolist())
+    ]
+    output, new = runs.by_kernels("extend", given["tokens"].tolist(), held, given["noise"])
+    keys, values = (torch.stack(part).transpose(2, 3) for part in zip(*new, strict=True))
+    return {**output._asdict(), "new_keys": keys, "new_values": values}
+
+
+def _golden_errors(bundle: Bundle, runs: Runs, architecture: str) -> dict[str, float]:
     errors: dict[str, float] = {}
-    sessions = {name: _Session(launched, bundle.session(name), name, errors) for name in ("prefill", "step")}
+    sessions: dict[str, Any] = {name: bundle.session(name) for name in bundle.manifest.graphs}
+    graphs = [*(["prefill", "step"] if runs.launched.has_slots else []), *["attention"] * runs.launched.has_attention]
+    launched = {name: _Session(runs, sessions[name], name, errors) for name in graphs}
     try:
-        run_golden(bundle.golden, {**sessions, "attention": bundle.session("attention")}, bundle.weights())
+        run_golden(bundle.golden, {**sessions, **launched}, bundle.weights())
     except GoldenMismatch as error:
         raise BundleError(f"golden.json by the kernels for {architecture}: {error}") from None
-    for name, largest in sorted(errors.items()):
-        yield f"kernels for {architecture}, golden calls: {name}", largest, SLOT_LIMIT
+    return errors
 
 
-def _attention_errors(bundle: Bundle, launched: KernelModel, architecture: str) -> Iterator[tuple[str, float, float]]:
-    text = [*bundle.golden["prompt"], *bundle.golden["continuation"]["attention"]]
-    tokens = (text * (ATTENTION_TOKENS // len(text) + 1))[:ATTENTION_TOKENS]
-    layer = launched.projected(torch.tensor([tokens]))[-1]
-    whole = _reference(layer, launched)
-    compared = [
-        (launched.attend(*part), AttentionResult(*(x[:, -part.q.shape[1] :] for x in whole)))
-        for part in behind_prefix(layer)
-    ]
-    packed, starts = packed_pair(layer)
-    alone = _reference(layer._replace(q=layer.q[:, :1], k=layer.k[:, :1], v=layer.v[:, :1]), launched)
-    both = AttentionResult(*(torch.cat(pair, dim=1) for pair in zip(whole, alone, strict=True)))
-    compared.append((launched.attend(*packed, query_starts=starts, key_starts=starts), both))
-    for name, limit in ATTENTION_LIMITS.items():
-        errors = [_error(getattr(found, name).double(), getattr(wanted, name)) for found, wanted in compared]
-        # numpy's, for Python's would drop a NaN.
-        yield f"kernels for {architecture}, attention of the golden text: {name}", float(np.max(errors)), limit
+# The text.
 
 
-def _reference(layer: Projected, launched: KernelModel) -> AttentionResult:
-    """Of queries and keys from the same first token on, in float64."""
-    times = torch.arange(layer.q.shape[1], dtype=torch.float64)[None]
-    q, k, v = (part.double() for part in layer[:3])
-    kernel = launched.model.config.kernel
-    return attend(q, k, v, layer.dynamics.to(torch.float64), query_times=times, key_times=times, kernel=kernel)
+def _text_errors(bundle: Bundle, runs: Runs) -> dict[str, float]:
+    followed = bundle.golden["continuation"]
+    text = [*bundle.golden["prompt"], *followed.get("attention", followed.get("recurrent", []))]
+    tokens = (text * (TEXT_TOKENS // len(text) + 1))[: TEXT_TOKENS + 1]
+    errors: dict[str, float] = {}
+    if runs.launched.has_slots:
+        _compare_slots(runs, tokens, errors)
+    if runs.launched.has_attention:
+        _compare_attention(runs, tokens, errors)
+    return errors
+
+
+def _compare_slots(runs: Runs, tokens: Sequence[int], errors: dict[str, float]) -> None:
+    pieces, slots = [tokens[:-1], tokens[:1]], initial_slots(runs.eager.model, 2)
+    arguments: tuple[Any, ...] = (pieces, [0, 0], slots)
+    for name in ("prefill", "step"):
+        (output, after), (wanted, expected) = runs.by_kernels(name, *arguments), runs.eagerly(name, *arguments)
+        for part in wanted._fields:
+            _note(errors, f"{name} of the golden text: {part}", _error(getattr(output, part), getattr(wanted, part)))
+        for part in expected._fields:
+            _note(errors, f"{name} of the golden text: {part}", _error(getattr(after, part), getattr(expected, part)))
+        noise = torch.from_numpy(np.random.default_rng(0).standard_normal(runs.eager.silence(2).shape)).float()
+        arguments = ([tokens[-1]] * 2, [len(piece) for piece in pieces], noise, expected)
+
+
+def _compare_attention(runs: Runs, tokens: Sequence[int], errors: dict[str, float]) -> None:
+    held = [runs.eager.empty_cache()] * 2
+    for pieces in ([tokens[:-1], tokens[:1]], [tokens[-1:]] * 2):
+        arguments = pieces, held, runs.eager.silence(2)
+        (output, found), (wanted, expected) = runs.by_kernels("extend", *arguments), runs.eagerly("extend", *arguments)
+        for part in wanted._fields:
+            _note(errors, f"attention of the golden text: {part}", _error(getattr(output, part), getattr(wanted, part)))
+        for ours, theirs in zip(found, expected, strict=True):
+            for part in theirs._fields:
+                _note(
+                    errors, f"attention of the golden text: {part}", _error(getattr(ours, part), getattr(theirs, part))
+                )
+        held = expected

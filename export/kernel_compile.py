@@ -22,8 +22,7 @@ from typing import Any
 
 import rfa
 from rfa.export.documents import canonical_json
-from rfa.export.kernel_model import has_attention_kernels, has_slot_kernels
-from rfa.export.kernel_recording import common, serving_launches
+from rfa.export.kernel_recording import are_launched, common, serving_launches
 from rfa.export.stored_kernels import ENTRY, KERNELS_FILE, MAX_KERNELS, TARGET
 from rfa.model.config import LanguageModelConfig
 from rfa.model.kernel_launches import THREADS_OF_A_WARP, KernelLaunch, source_hash
@@ -58,7 +57,7 @@ def kernel_files(config: LanguageModelConfig, architectures: Sequence[int]) -> d
     Raises:
         KernelCompilationError: no kernel runs the model, or the compiler refuses one; its last lines say why.
     """
-    if not has_slot_kernels(config) and not has_attention_kernels(config):
+    if not are_launched(config, min(architectures)):
         raise KernelCompilationError("no kernel of a GPU runs this model")
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         parts = list(pool.map(lambda architecture: _compile_apart(config, architecture), architectures))
@@ -148,19 +147,16 @@ def stored(launch: KernelLaunch, architecture: int, file: str) -> tuple[dict[str
         raise KernelCompilationError(f"{name} for sm_{architecture} needs {what}, which stored kernels go without")
     target, entry = TARGET.search(ptx), ENTRY.search(ptx)
     assert target is not None and entry is not None
-    parameters = [_parameter(launch, index, key) for index, key in enumerate(launch.signature)]
-    given = sum(parameter["type"] != "constexpr" for parameter in parameters)
+    given = sum(kind != "constexpr" for kind in launch.signature.values())
     registers, stack_bytes = resources(cubin, name)
     assembler = CUDA.search(tool("ptxas", "--version"))
     assert assembler is not None
     document = {
-        "name": name,
+        **asked_for(launch),
         "file": file,
         "architecture": f"sm_{architecture}",
         "target": target[1],
         "source": source_hash(launch.function),
-        "parameters": parameters,
-        "options": dict(launch.call.options),
         "scratch": entry[2].count(".param") - given,
         "warps": int(metadata.num_warps),
         "registers": registers,
@@ -170,6 +166,12 @@ def stored(launch: KernelLaunch, architecture: int, file: str) -> tuple[dict[str
         "cuda": assembler[1],
     }
     return document, {f"{file}.cubin": cubin, f"{file}.ptx": ptx.encode("ascii")}
+
+
+def asked_for(launch: KernelLaunch) -> dict[str, Any]:
+    """That part of the entry by which `rfa.export.stored_kernels.StoredKernel.fits` knows launches."""
+    parameters = [_parameter(launch, index, key) for index, key in enumerate(launch.signature)]
+    return {"name": launch.call.name, "parameters": parameters, "options": dict(launch.call.options)}
 
 
 def _parameter(launch: KernelLaunch, index: int, name: str) -> dict[str, Any]:

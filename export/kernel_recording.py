@@ -6,62 +6,56 @@ A kernel is compiled for what all its launches have in common, so that one serve
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
-from rfa.export.kernel_model import KernelModel, Projected, has_attention_kernels, has_slot_kernels
+from rfa.export.served_passes import DTYPES, ServedPasses, initial_slots
 from rfa.model.config import LanguageModelConfig
 from rfa.model.kernel_launches import KernelLaunch, recorded_launches
 from rfa.model.language import LanguageModel
+from rfa.model.placement import as_on_gpu
 
 # Streams and tokens at which launches are recorded: one and many, of sizes that nothing divides and that 16 does.
 SIZES = ((1, 1), (3, 5), (16, 32), (5, 300))
 
 
+def are_launched(config: LanguageModelConfig, architecture: int) -> bool:
+    """Whether serving a model on a GPU launches kernels of ours."""
+    try:
+        with as_on_gpu(divmod(architecture, 10)):
+            found = ServedPasses(LanguageModel(config), DTYPES[0])
+    except ValueError:  # no decoder runs it
+        return False
+    return found.has_slots or found.has_attention
+
+
 def serving_launches(config: LanguageModelConfig, architecture: int) -> list[KernelLaunch]:
-    """The launches of a model's layer: a piece of a prompt and a step by slots, and attention, of one sequence behind a
-    prefix and of several packed ones."""
-    # The second layer's part of a state may lie where nothing is divisible.
-    model = KernelModel(LanguageModel(replace(config, n_layers=2, vocab_size=16)), architecture)
+    """The launches of a model's passes, in each dtype: pieces of prompts and steps by slots, and by attention, where
+    a piece of one token is a step."""
+    model = LanguageModel(config)
     with recorded_launches(architecture) as found, torch.no_grad():
-        for streams, length in SIZES:
-            tokens = torch.zeros(streams, length, dtype=torch.int64)
-            if has_slot_kernels(config):
-                _run_slots(model, tokens)
-            if has_attention_kernels(config):
-                _run_attention(model, tokens)
+        for dtype in DTYPES:
+            passes = ServedPasses(model, dtype)
+            for streams, length in SIZES:
+                if passes.has_slots:
+                    _run_slots(passes, model, streams, length)
+                if passes.has_attention:
+                    _run_attention(passes, streams, length)
     return found
 
 
-def _run_slots(model: KernelModel, tokens: torch.Tensor) -> None:
-    start = model.model.init_state(len(tokens))
-    slots = start.means.contiguous(), start.precisions.contiguous()
-    noise = torch.zeros(len(tokens), model.model.config.n_heads, 2 * model.model.config.head_dim)
-    model.prefill(tokens, start.position, *slots)
-    model.step(tokens[:, 0], start.position, noise, *slots)
+def _run_slots(passes: ServedPasses, model: LanguageModel, streams: int, length: int) -> None:
+    slots = initial_slots(model, streams)
+    passes.prefill([[0] * length] * streams, [0] * streams, slots)
+    passes.step([0] * streams, [length] * streams, passes.silence(streams), slots)
 
 
-def _run_attention(model: KernelModel, tokens: torch.Tensor) -> None:
-    for layer in model.projected(tokens[:1]):
-        for part in behind_prefix(layer):
-            model.attend(*part)
-        packed, starts = packed_pair(layer)
-        model.attend(*packed, query_starts=starts, key_starts=starts)
-
-
-def behind_prefix(layer: Projected) -> Iterator[Projected]:
-    """All queries of a sequence; then its last one, behind the others."""
-    yield layer
-    yield layer._replace(q=layer.q[:, -1:])
-
-
-def packed_pair(layer: Projected) -> tuple[Projected, torch.Tensor]:
-    """A sequence and its first token by itself, one behind the other, and where they start."""
-    q, k, v = (torch.cat([part, part[:, :1]], dim=1) for part in layer[:3])
-    length = layer.q.shape[1]
-    return Projected(q, k, v, layer.dynamics), torch.tensor([0, length, length + 1], dtype=torch.int32)
+def _run_attention(passes: ServedPasses, streams: int, length: int) -> None:
+    empty = [passes.empty_cache()] * streams
+    _, held = passes.extend([[0] * length] * streams, empty, passes.silence(streams))
+    passes.extend([[0]] * streams, held, passes.silence(streams))
 
 
 def common(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:

@@ -24,7 +24,7 @@ Kind = Literal["lm", "filter", "series"]
 Dtype = Literal["float64", "float32", "int64", "int32", "bool"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
 MAX_MANIFEST_BYTES = 4 << 20
-MAX_FILES = 64
+MAX_FILES = 256
 
 
 class _Named:

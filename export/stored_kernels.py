@@ -23,7 +23,7 @@ KERNEL_FILE: Final = re.compile(r"[a-z][a-z0-9_]{0,39}-[0-9]{1,2}\.sm_[0-9]{2,3}
 MAX_KERNELS_BYTES: Final = 1 << 20
 # Of machine code, and of the text of a kernel.
 MAX_CODE_BYTES: Final = 4 << 20
-MAX_KERNELS: Final = 26
+MAX_KERNELS: Final = 120
 # Threads count on it that the numbers and addresses that are said to be divisible are so by this.
 DIVISOR: Final = 16
 # Of a CTA, on the GPUs that have most.
@@ -36,11 +36,11 @@ ENTRY: Final = re.compile(r"^\.visible \.entry (\w+)\(([^)]*)\)\s*\.reqntid (\d+
 
 # A dtype of torch by the name that it has in a kernel's signature.
 NAMES: Final = {
-    "torch.float32": "fp32", "torch.float16": "fp16", "torch.bfloat16": "bf16", "torch.int32": "i32",
-    "torch.int64": "i64",
+    "torch.float64": "fp64", "torch.float32": "fp32", "torch.float16": "fp16", "torch.bfloat16": "bf16",
+    "torch.int32": "i32", "torch.int64": "i64",
 }  # fmt: skip
 NUMBERS: Final = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "fp32": ctypes.c_float}
-TYPE: Final = r"^(?:constexpr|i32|i64|fp32|\*(?:fp32|fp16|bf16|i32|i64))$"
+TYPE: Final = r"^(?:constexpr|i32|i64|fp32|\*(?:fp64|fp32|fp16|bf16|i32|i64))$"
 
 Architecture = Annotated[str, Field(pattern=r"^sm_[0-9]{2,3}$")]
 Version = Annotated[str, Field(pattern=r"^[0-9]+(?:\.[0-9]+)+$")]

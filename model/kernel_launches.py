@@ -22,6 +22,8 @@ from triton.compiler import make_backend
 from triton.language import constexpr
 from triton.runtime.jit import KernelInterface, create_function_from_signature
 
+from rfa.model.placement import as_on_gpu
+
 THREADS_OF_A_WARP = 32
 
 
@@ -136,8 +138,8 @@ def _backend(architecture: int) -> Any:
 
 @contextmanager
 def recorded_launches(architecture: int) -> Iterator[list[KernelLaunch]]:
-    """Within it, kernels are not run: what they would be compiled from for an architecture goes into the list. Nothing
-    of this works under TRITON_INTERPRET, where kernels are never compiled.
+    """Within it, tensors count as those of a GPU of an architecture, and kernels are not run: what they would be
+    compiled from goes into the list. Nothing of this works under TRITON_INTERPRET, where kernels are never compiled.
     """
     launches: list[KernelLaunch] = []
 
@@ -145,7 +147,7 @@ def recorded_launches(architecture: int) -> Iterator[list[KernelLaunch]]:
         launches.append(described(call, architecture))
         return True
 
-    with launches_taken(take):
+    with as_on_gpu(divmod(architecture, 10)), launches_taken(take):
         yield launches
 
 

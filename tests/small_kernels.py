@@ -13,8 +13,8 @@ ARCHITECTURE = 80
 
 
 def with_kernels(home: Path) -> Bundle:
-    """The small model of both modes, with the kernels of its slots for sm_80; its heads are too narrow for those of
-    attention.
+    """The small model of both modes, with the kernels of its recurrent one for sm_80; its heads are too narrow for
+    those of attention.
 
     Args:
         home: a folder that all processes of a run of the tests share.

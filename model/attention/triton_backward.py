@@ -49,6 +49,7 @@ from rfa.model.attention.triton_blocks import (
 )
 from rfa.model.attention.triton_far import n_far_blocks
 from rfa.model.attention.triton_score import LN2, LOG2E, log2, log2_of_one_plus, reciprocal, transport
+from rfa.model.placement import capability_of
 
 # A row that is not there: its weights vanish, and finite numbers stay finite.
 NOTHING = tl.constexpr(1e30)
@@ -795,7 +796,7 @@ def backward(
     n_keys = k.shape[1]
     q, k, v = (last_contiguous(x) for x in (q, k, v))
     grad_out, grad_log_norm, out, log_norm = (x.contiguous() for x in (grad_out, grad_log_norm, out, log_norm))
-    capability = torch.cuda.get_device_capability(q.device) if q.is_cuda else (0, 0)
+    capability = capability_of(q.device)
     has_precision = grad_precision is not None
     pass_name: PassName = "backward_rows_precision" if has_precision else "backward_rows"
     rows = row_blocks or launch(pass_name, capability, width, q.dtype)

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rfa.model.placement import is_stood_in_for
+
 # Those numbers of the kernels that follow from the lengths of a batch. Of others Triton makes a variant each where they
 # are 1, divisible by 16 or neither: seconds of compiling for which the first prompt of such a length would wait.
 LENGTHS = [
@@ -61,7 +63,7 @@ def elapsed(hi, lo, earlier_hi, earlier_lo):
 
 def is_interpreted() -> bool:
     """Whether the kernels run in Triton's interpreter, which knows neither inline PTX nor products of bfloat16."""
-    return not isinstance(sequence, triton.JITFunction)
+    return not isinstance(sequence, triton.JITFunction) and not is_stood_in_for()
 
 
 def all_blocks(n_tokens: int, sequences: int, block: int, is_packed: bool) -> int:

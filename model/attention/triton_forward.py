@@ -67,6 +67,7 @@ from rfa.model.attention.triton_score import (
     reciprocal,
     spread,
 )
+from rfa.model.placement import capability_of
 
 # Shift of a row that has seen no key: below every logit, and finite, so that differences are.
 NOTHING = tl.constexpr(-1.0e30)
@@ -596,11 +597,10 @@ def _forward_kernel(
 
 def _launch(q: Tensor, with_precision: bool, has_far_field: bool) -> Launch:
     """The table's entry; without a GPU, that of the oldest one."""
-    capability = torch.cuda.get_device_capability(q.device) if q.is_cuda else (0, 0)
     names: tuple[PassName, PassName] = ("forward", "forward_precision")
     if has_far_field:
         names = ("forward_far", "forward_precision_far")
-    return launch(names[with_precision], capability, q.shape[-1], q.dtype)
+    return launch(names[with_precision], capability_of(q.device), q.shape[-1], q.dtype)
 
 
 def forward(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rfa.model.dynamics import Dynamics
+from rfa.model.placement import capability_of, is_stood_in_for
 
 IMPLEMENTATIONS = ("auto", "reference", "triton")
 FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -140,8 +141,8 @@ def fused_refusal(
 
 
 def _device_refusal(device: torch.device) -> str | None:
-    if device.type == "cuda" and torch.version.cuda is not None:
-        capability = torch.cuda.get_device_capability(device)
+    if is_stood_in_for() or (device.type == "cuda" and torch.version.cuda is not None):
+        capability = capability_of(device)
         if capability >= FUSED_CAPABILITY:
             return None
         return f"it needs compute capability {FUSED_CAPABILITY}, {device} has {capability}"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rfa.model.config import INNOVATIONS, Innovation
+from rfa.model.placement import is_gpu
 from rfa.model.recurrence.slots_reference import (
     SlotInputs,
     SlotLag,
@@ -37,7 +38,7 @@ def _numba_refusal(tokens: SlotInputs) -> str | None:
 
 def is_on_gpu(tensor: Tensor) -> bool:
     """Whether "auto" looks for a kernel first."""
-    return tensor.device.type == "cuda"
+    return is_gpu(tensor.device)
 
 
 def say_eager(reason: str) -> None:

@@ -14,6 +14,7 @@ import triton
 from torch import Tensor
 
 from rfa.model.config import Innovation
+from rfa.model.placement import is_gpu
 from rfa.model.recurrence import triton_backward as backward
 from rfa.model.recurrence import triton_forward as forward
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout, wants_gradients
@@ -37,7 +38,7 @@ def refusal(
 ) -> str | None:
     """Why the kernels cannot run these inputs, or None. with_gradients: somebody will ask for them."""
     slots, width = precisions.shape[-1], tokens.k.shape[-1]
-    if tokens.k.device.type != "cuda" and not IS_INTERPRETED:
+    if not is_gpu(tokens.k.device) and not IS_INTERPRETED:
         return f"it runs on cuda, got {tokens.k.device.type}"
     if any(tensor.dtype not in TOKEN_DTYPES for tensor in tokens):
         return f"it takes float32, bfloat16 and float16, got {sorted({str(tensor.dtype) for tensor in tokens})}"

@@ -21,7 +21,7 @@ from rfa.export.manifest import MANIFEST_FILE
 from rfa.service.bundle_version import bundle_version
 
 # As many as a bundle may have; more are not even looked at.
-MAX_FILES = 64
+MAX_FILES = 256
 PIECE_BYTES = 1 << 20
 
 

@@ -133,7 +133,7 @@ class StoredLaunches:
     ) -> None:
         self._open_driver, self._capability, self._stream = driver, capability, stream
         self._lock = threading.Lock()
-        self._loaded: dict[bytes, tuple[StoredKernel, ctypes.c_void_p]] = {}
+        self._loaded: dict[tuple[bytes, str], tuple[StoredKernel, ctypes.c_void_p]] = {}
 
     @functools.cached_property
     def _driver(self) -> CudaDriver:
@@ -160,9 +160,11 @@ class StoredLaunches:
         return None
 
     def _load(self, kernel: StoredKernel) -> None:
+        # Two signatures may have come to the same code.
+        key = kernel.cubin, kernel.entry.model_dump_json()
         with self._lock:
-            if kernel.cubin not in self._loaded:
-                self._loaded = {**self._loaded, kernel.cubin: (kernel, self._driver.load(kernel))}
+            if key not in self._loaded:
+                self._loaded = {**self._loaded, key: (kernel, self._driver.load(kernel))}
 
     def take(self, call: KernelCall) -> bool:
         """Launch what fits; see `rfa.model.kernel_launches`."""

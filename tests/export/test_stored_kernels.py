@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 pytest.importorskip("triton")
 
 from rfa.cli.main import app
-from rfa.export import verify
+from rfa.export import kernel_check, verify
 from rfa.export.bundle import Bundle, BundleError, StoredKernel, open_bundle
 from rfa.export.documents import canonical_json
 from rfa.export.gpu_kernels import add_kernels
@@ -31,6 +31,9 @@ from rfa.export.stored_kernels import KERNELS_FILE, Parameter
 from rfa.model.config import LanguageModelConfig
 from tests.small_kernels import with_kernels
 
+ATTENTION = {"_columns_kernel", "table_kernel", "_forward_kernel"}
+SLOTS = {"scan_kernel", "slots_kernel", "gelu_kernel", "outcome_kernel"}
+AROUND = {"begin_kernel", "add_norm_kernel", "product_kernel", "arrange_kernel", "settle_kernel"}
 emulated = pytest.mark.skipif(machine.missing() is not None, reason=str(machine.missing()))
 
 
@@ -39,9 +42,15 @@ def bundle(of_all_workers: Path) -> Bundle:
     return with_kernels(of_all_workers)
 
 
+@pytest.fixture(autouse=True)
+def the_text_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulator takes seconds for a long one."""
+    monkeypatch.setattr(kernel_check, "TEXT_TOKENS", 12)
+
+
 def kernel(bundle: Bundle, name: str) -> StoredKernel:
-    (found,) = (kernel for kernel in bundle.kernels if kernel.entry.name == name)
-    return found
+    """One of this name."""
+    return next(kernel for kernel in bundle.kernels if kernel.entry.name == name)
 
 
 def rewritten(bundle: Bundle, out: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
@@ -58,17 +67,21 @@ def rewritten(bundle: Bundle, out: Path, change: Callable[[dict[str, bytes]], No
     return out
 
 
+def others(bundle: Bundle, *without: StoredKernel) -> tuple[StoredKernel, ...]:
+    return tuple(kernel for kernel in bundle.kernels if all(kernel is not left_out for left_out in without))
+
+
 # What is read.
 
 
 def test_a_kernel_says_all_that_a_launch_of_it_needs(bundle: Bundle) -> None:
-    entry = kernel(bundle, "step_kernel").entry
+    entry = kernel(bundle, "slots_kernel").entry
     assert entry.architecture == entry.target == "sm_80"
     assert entry.options == {"num_warps": entry.warps}
     constants = {parameter.name: parameter.value for parameter in entry.parameters if parameter.type == "constexpr"}
     assert (constants["S"], constants["D"]) == (3, 6)
     assert 0 < entry.registers <= 255 and entry.stack_bytes == 0
-    (told,) = (told for told in verify.bundle_info(bundle.path)["kernels"] if told["name"] == "step_kernel")
+    told = next(told for told in verify.bundle_info(bundle.path)["kernels"] if told["file"] == entry.file)
     assert (told["architecture"], told["registers"]) == ("sm_80", entry.registers)
     assert {file.name for file in bundle.path.iterdir()} == {MANIFEST_FILE, *bundle.manifest.files}
     assert f"{entry.file}.cubin" in bundle.manifest.files
@@ -155,7 +168,7 @@ def launch_of(entry: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for i, parameter in enumerate(entry.parameters):
         kind = parameter.type
-        names = {"*fp32": torch.float32, "*i64": torch.int64, "*i32": torch.int32}
+        names = {"*fp32": torch.float32, "*bf16": torch.bfloat16, "*i64": torch.int64, "*i32": torch.int32}
         if kind == "constexpr":
             values[parameter.name] = parameter.value
         else:
@@ -164,21 +177,21 @@ def launch_of(entry: Any) -> dict[str, Any]:
 
 
 def test_a_kernel_fits_launches_of_its_signature_alone(bundle: Bundle) -> None:
-    stored = kernel(bundle, "step_kernel")
+    stored = kernel(bundle, "slots_kernel")
     entry, values = stored.entry, launch_of(stored.entry)
     options = dict(entry.options)
-    assert stored.fits("step_kernel", values, options)
+    assert stored.fits("slots_kernel", values, options)
     assert not stored.fits("scan_kernel", values, options)
-    assert not stored.fits("step_kernel", values, {**options, "num_warps": 2 * entry.warps})
-    assert not stored.fits("step_kernel", values, {**options, "num_stages": 2})
-    assert not stored.fits("step_kernel", {**values, "S": 4}, options)
-    assert not stored.fits("step_kernel", {**values, "p_q": values["p_q"].double()}, options)
-    assert not stored.fits("step_kernel", dict(list(values.items())[:-1]), options)
-    assert not stored.fits("step_kernel", {**values, "new": 1}, options)
+    assert not stored.fits("slots_kernel", values, {**options, "num_warps": 2 * entry.warps})
+    assert not stored.fits("slots_kernel", values, {**options, "num_stages": 2})
+    assert not stored.fits("slots_kernel", {**values, "S": 4}, options)
+    assert not stored.fits("slots_kernel", {**values, "p_joint": values["p_joint"].double()}, options)
+    assert not stored.fits("slots_kernel", dict(list(values.items())[:-1]), options)
+    assert not stored.fits("slots_kernel", {**values, "new": 1}, options)
 
 
 def test_arguments_are_packed_as_c_has_them(bundle: Bundle) -> None:
-    stored = kernel(bundle, "step_kernel")
+    stored = kernel(bundle, "slots_kernel")
     values = launch_of(stored.entry)
     packed = stored.arguments(values)
     given = [part for part in stored.entry.parameters if part.type != "constexpr"]
@@ -251,7 +264,9 @@ def largest_excess(bundle: Bundle) -> float:
 @emulated
 def test_executed_they_give_the_golden_outputs(bundle: Bundle) -> None:
     found = list(kernel_errors(bundle, model_of(bundle)))
-    assert len(found) == 5 and all("sm_80, golden calls" in what for what, _, _ in found)
+    # Five numbers each of the golden calls, and in either dtype of a prompt and of a step.
+    assert len(found) == 5 + 2 * 2 * 5 and all("kernels for sm_80, " in what for what, _, _ in found)
+    assert len([what for what, _, _ in found if "golden calls" in what]) == 5
     assert all(error <= limit for _, error, limit in found)
     assert max(error for _, error, _ in found) > 0, "what ran is what it is compared with"
 
@@ -272,8 +287,7 @@ def test_a_kernel_that_computes_something_else_is_found(
     stored = kernel(bundle, "scan_kernel")
     assert right in stored.ptx
     changed = replace(stored, ptx=stored.ptx.replace(right, wrong, 1))
-    others = [other for other in bundle.kernels if other is not stored]
-    monkeypatch.setattr(bundle, "_kernels", (changed, *others))
+    monkeypatch.setattr(bundle, "_kernels", (changed, *others(bundle, stored)))
     try:
         assert not largest_excess(bundle) <= 1
     except BundleError as error:
@@ -282,12 +296,12 @@ def test_a_kernel_that_computes_something_else_is_found(
 
 @emulated
 def test_a_kernel_that_writes_elsewhere_is_found(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = kernel(bundle, "step_kernel")
+    stored = kernel(bundle, "slots_kernel")
     ptx, count = re.subn(r"(st\.global\.b32 \[ %rd\d+ \+ )0 ", r"\g<1>1073741824 ", stored.ptx, count=1)
     assert count == 1
     changed = replace(stored, ptx=ptx)
-    monkeypatch.setattr(bundle, "_kernels", (kernel(bundle, "scan_kernel"), changed))
-    with pytest.raises(BundleError, match=r"(?s)step_kernel-1\.sm_80\.ptx: .*outside of the arguments"):
+    monkeypatch.setattr(bundle, "_kernels", (changed, *others(bundle, stored)))
+    with pytest.raises(BundleError, match=r"(?s)slots_kernel-1\.sm_80\.ptx: .*outside of the arguments"):
         largest_excess(bundle)
 
 
@@ -302,14 +316,14 @@ def test_kernels_of_another_source_are_refused(bundle: Bundle, monkeypatch: pyte
 
 @emulated
 def test_a_kernel_too_few_is_found_and_one_too_many(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    scan, step = (kernel(bundle, name) for name in ("scan_kernel", "step_kernel"))
-    monkeypatch.setattr(bundle, "_kernels", (scan,))
-    with pytest.raises(BundleError, match="no kernel of the bundle fits the launch of 'step_kernel'"):
+    conclusion, complete = kernel(bundle, "outcome_kernel"), bundle.kernels
+    monkeypatch.setattr(bundle, "_kernels", others(bundle, conclusion))
+    with pytest.raises(BundleError, match="no kernel of the bundle fits the launch of 'outcome_kernel'"):
         largest_excess(bundle)
-    again = replace(step, entry=step.entry.model_copy(update={"file": "step_kernel-2.sm_80"}))
-    monkeypatch.setattr(bundle, "_kernels", (scan, step, again))
+    again = replace(conclusion, entry=conclusion.entry.model_copy(update={"file": "outcome_kernel-2.sm_80"}))
+    monkeypatch.setattr(bundle, "_kernels", (*complete, again))
     found = {what: error / limit if limit else error for what, error, limit in kernel_errors(bundle, model_of(bundle))}
-    assert found["step_kernel-2.sm_80: launched by nothing"] == float("inf")
+    assert found["outcome_kernel-2.sm_80: launched by nothing"] == float("inf")
 
 
 def test_verify_says_when_it_cannot_execute_them(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,8 +358,9 @@ def test_all_kernels_of_the_shipped_bundle(books_bundle: Path, tmp_path: Path) -
     """Attention too, for both architectures, by `rfa verify`: it runs where kernels are compiled, not interpreted."""
     made = add_kernels(books_bundle, (80, 90), tmp_path / "books")
     names = {kernel.entry.name for kernel in made.kernels}
-    assert names == {"scan_kernel", "step_kernel", "_columns_kernel", "table_kernel", "_forward_kernel"}
+    assert names == ATTENTION | SLOTS | AROUND
     report = verify.verify_bundle(made.path)
     assert report.passed and report.kernels == "executed"
     for architecture in ("sm_80", "sm_90"):
-        assert len([entry for entry in report.comparisons if architecture in entry.what]) == 8
+        # Golden calls; in either dtype a prompt and a step by slots, and attention with the rows of its cache.
+        assert len([entry for entry in report.comparisons if architecture in entry.what]) == 7 + 2 * (2 * 5 + 5)

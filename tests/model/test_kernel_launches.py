@@ -8,8 +8,9 @@ import torch
 pytest.importorskip("triton")
 
 from rfa.model.attention.triton_rotation import _rotation_kernel
+from rfa.model.decoder_triton import slots_kernel
 from rfa.model.kernel_launches import KernelCall, launches_taken, source_hash, take_launches
-from rfa.model.recurrence.triton_forward import scan_kernel, step_kernel
+from rfa.model.recurrence.triton_forward import scan_kernel
 
 if torch.cuda.is_available():
     pytest.skip("the kernels are defined for the GPU that is here", allow_module_level=True)
@@ -72,13 +73,13 @@ def test_a_source_is_all_that_a_kernel_is_made_of(monkeypatch: pytest.MonkeyPatc
     from rfa.model import kernel_launches
 
     fresh, real = source_hash.__wrapped__, kernel_launches.inspect.getsource
-    before = fresh(step_kernel), fresh(scan_kernel), fresh(_rotation_kernel)
+    before = fresh(slots_kernel), fresh(scan_kernel), fresh(_rotation_kernel)
     assert len({*before}) == 3
 
     def changed(function: object) -> str:
         # Step and scan call it by others, the rotation does not.
-        return real(function) + "\n# changed" * (getattr(function, "__name__", "") == "load_gates")  # type: ignore[arg-type]
+        return real(function) + "\n# changed" * (getattr(function, "__name__", "") == "load_state")  # type: ignore[arg-type]
 
     monkeypatch.setattr(kernel_launches.inspect, "getsource", changed)
-    after = fresh(step_kernel), fresh(scan_kernel), fresh(_rotation_kernel)
+    after = fresh(slots_kernel), fresh(scan_kernel), fresh(_rotation_kernel)
     assert [one == other for one, other in zip(before, after, strict=True)] == [False, False, True]

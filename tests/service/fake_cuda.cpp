@@ -10,13 +10,14 @@ constexpr int MAX_DYNAMIC_SHARED = 8, OPT_IN = 232448, UNASKED = 49152;
 
 struct Function {
     std::string name;
+    const std::string* image = nullptr;
     int shared = UNASKED;
 };
 struct Module {
     std::string image;
     std::map<std::string, Function> functions;
 };
-using Played = int (*)(const char* name, const unsigned* sizes, unsigned shared, void* stream, void** parameters);
+using Played = int (*)(const char* image, size_t bytes, const char* name, const unsigned* sizes, unsigned shared, void* stream, void** parameters);
 
 Played played = nullptr;
 int version = 12080;
@@ -54,7 +55,7 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
     std::string section = std::string(".text.") + name;
     if (of->image.find(section.c_str(), 0, section.size() + 1) == std::string::npos) return NOT_FOUND;
     auto& found = of->functions[name];
-    found.name = name;
+    found.name = name, found.image = &of->image;
     return *function = &found, SUCCESS;
 }
 
@@ -70,7 +71,7 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
     bool is_block = bx && bx <= 1024 && by == 1 && bz == 1;
     if (!is_grid || !is_block || int(shared) > of->shared || !parameters || extra) return INVALID_VALUE;
     const unsigned sizes[] = {gx, gy, gz, bx, by, bz};
-    return played(of->name.c_str(), sizes, shared, stream, parameters);
+    return played(of->image->data(), of->image->size(), of->name.c_str(), sizes, shared, stream, parameters);
 }
 
 int cuGetErrorString(int code, const char** text) {

@@ -20,8 +20,8 @@ from rfa.service.runtime.torch_kernels import CudaDriver, StoredLaunches
 SOURCE = Path(__file__).with_suffix(".cpp")
 STREAM = 0x5EED
 _PLAYED = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint), ctypes.c_uint, ctypes.c_void_p,
-    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint), ctypes.c_uint,
+    ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p),
 )  # fmt: skip
 # Of a parameter, by what PTX calls it.
 SIZES: dict[str, Any] = {"u64": ctypes.c_uint64, "u32": ctypes.c_int32, "f32": ctypes.c_float}
@@ -60,16 +60,19 @@ class FakeGpu:
         assert not self.failures, self.failures
         return is_taken
 
-    def _play(self, name: bytes, sizes: Any, shared: int, stream: int, parameters: Any) -> int:
+    def _play(self, image: int, size: int, name: bytes, sizes: Any, shared: int, stream: int, parameters: Any) -> int:
         try:
-            self._played(name.decode(), sizes[:6], shared, stream, parameters)
+            code = ctypes.string_at(image, size)
+            # Of those of one code, any: they differ in what they are launched for.
+            kernel = next(kernel for kernel in self.kernels if kernel.cubin[:size] == code)
+            assert kernel.entry.name == name.decode()
+            self._played(kernel, sizes[:6], shared, stream, parameters)
         except BaseException as error:
             self.failures.append(error)
             return 1
         return 0
 
-    def _played(self, name: str, sizes: list[int], shared: int, stream: int, parameters: Any) -> None:
-        (kernel,) = (kernel for kernel in self.kernels if kernel.entry.name == name)
+    def _played(self, kernel: StoredKernel, sizes: list[int], shared: int, stream: int, parameters: Any) -> None:
         assert stream == STREAM
         assert shared == kernel.entry.shared_bytes
         assert sizes[3:] == [32 * kernel.entry.warps, 1, 1]
@@ -81,4 +84,4 @@ class FakeGpu:
             for kind, value in zip(kinds, values, strict=True)
         ]
         machine.run(machine.load(kernel.ptx), sizes[:3], arguments, shared_bytes=shared)
-        self.launched.append((name, tuple(sizes[:4])))
+        self.launched.append((kernel.entry.name, tuple(sizes[:4])))

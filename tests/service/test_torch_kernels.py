@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import ctypes
 import json
-from dataclasses import replace
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,18 +20,20 @@ import torch
 
 pytest.importorskip("triton")
 
-from rfa.export.bundle import Bundle
+from rfa.export.bundle import Bundle, StoredKernel, open_bundle
 from rfa.export.ptx import machine
 
 if machine.missing() is not None:
     pytest.skip(str(machine.missing()), allow_module_level=True)
 
-from rfa.export.kernel_model import KernelModel
 from rfa.export.loading import model_of
+from rfa.export.served_passes import DTYPES, ServedPasses, initial_slots
 from rfa.export.signing import write_keys
-from rfa.model import decoder
-from rfa.model.kernel_launches import launches_taken
-from rfa.model.recurrence import slots
+from rfa.export.stored_kernels import KernelEntry, Parameter
+from rfa.model.config import LanguageModelConfig
+from rfa.model.kernel_launches import KernelCall, launches_taken
+from rfa.model.language import LanguageModel
+from rfa.model.placement import as_on_gpu
 from rfa.service.encoding import dumps
 from rfa.service.engine.models import _facts
 from rfa.service.runtime import device, torch_golden, torch_kernels, torch_language
@@ -39,7 +45,11 @@ from tests.ptx.launches import Compiler, Emulator, emulated
 from tests.service.fake_cuda import STREAM, FakeGpu, compiled
 from tests.small_kernels import ARCHITECTURE, with_kernels
 
-BOTH = ("scan_kernel", "step_kernel")
+# What prompts and steps of the small model launch.
+ALL = (
+    "add_norm_kernel", "arrange_kernel", "begin_kernel", "gelu_kernel", "outcome_kernel", "product_kernel",
+    "scan_kernel", "settle_kernel", "slots_kernel",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +68,14 @@ def gpu(library: ctypes.CDLL, bundle: Bundle) -> FakeGpu:
 
 
 @pytest.fixture(autouse=True)
-def slots_are_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_a_gpu() -> Iterator[None]:
     """Tensors of the CPU take the way of those of a GPU."""
-    for module in (decoder, slots):
-        monkeypatch.setattr(module, "is_on_gpu", lambda _: True)
+    with as_on_gpu(divmod(ARCHITECTURE, 10)):
+        yield
 
 
-def runtime_of(bundle: Bundle) -> TorchLanguageRuntime:
-    return TorchLanguageRuntime(bundle, device="cpu", streams=4, max_rows=3)
+def runtime_of(bundle: Bundle, dtype: torch.dtype = torch.float32) -> TorchLanguageRuntime:
+    return TorchLanguageRuntime(bundle, device="cpu", streams=4, max_rows=3, dtype=dtype)
 
 
 def answers(runtime: TorchLanguageRuntime) -> list[np.ndarray]:
@@ -73,7 +83,7 @@ def answers(runtime: TorchLanguageRuntime) -> list[np.ndarray]:
     contexts: list[Any] = [runtime.start("recurrent") for _ in range(2)]
     found: list[np.ndarray] = []
     for i, context in enumerate(contexts):
-        output, advance = runtime.read_prompt(context, list(range(5 + i)))
+        output, (advance,) = runtime.read_prompts([context], [list(range(5 + i))])
         advance.commit()
         found += output
     for token in (7, 8):
@@ -88,9 +98,9 @@ def answers(runtime: TorchLanguageRuntime) -> list[np.ndarray]:
 
 def test_all_that_serving_launches_is_taken_and_gives_the_golden_outputs(bundle: Bundle, gpu: FakeGpu) -> None:
     with launches_taken(gpu.take), kernels_of(bundle, is_trusted=True, launches=gpu.launches) as use:
-        runtime = runtime_of(bundle)
+        runtime = runtime_of(bundle, torch.bfloat16)
         assert check_golden_on(runtime, bundle) > 0
-    assert use.told() == torch_kernels.GpuKernels(BOTH, (), None)
+    assert use.told() == torch_kernels.GpuKernels(ALL, (), None)
     heads, layers = runtime.latent_shape[0], len(runtime.initial["means"])
     # One program a head of a stream.
     assert {grid for name, grid in gpu.launched if name == "scan_kernel"} == {(heads, 1, 1, 32)}
@@ -101,12 +111,12 @@ def test_numbers_are_those_of_what_triton_compiles_for_each_launch(bundle: Bundl
     compiler = Compiler()
     try:
         with emulated(Emulator(compiler, ARCHITECTURE)):
-            wanted = answers(runtime_of(bundle))
+            wanted = answers(runtime_of(bundle, torch.bfloat16))
     finally:
         compiler.close()
     with launches_taken(gpu.take), kernels_of(bundle, is_trusted=True, launches=gpu.launches) as use:
-        found = answers(runtime_of(bundle))
-    assert use.stored == set(BOTH) and not use.compiled
+        found = answers(runtime_of(bundle, torch.bfloat16))
+    assert use.stored == set(ALL) and not use.compiled
     for one, other in zip(found, wanted, strict=True):
         assert np.array_equal(one, other)
 
@@ -120,25 +130,21 @@ def test_a_kernel_is_loaded_once(bundle: Bundle, gpu: FakeGpu, library: ctypes.C
 
 def told(bundle: Bundle, gpu: FakeGpu, *, is_trusted: bool = True) -> torch_kernels.GpuKernels:
     """What a prompt and a step come to; what goes to Triton is played by its interpreter."""
-    model = KernelModel(model_of(bundle), ARCHITECTURE)
-    state = model.model.init_state(1)
+    model = model_of(bundle)
+    passes = ServedPasses(model, torch.float32)
     with (
         torch.no_grad(),
         launches_taken(gpu.take),
         kernels_of(bundle, is_trusted=is_trusted, launches=gpu.launches) as use,
     ):
-        _, *after = model.prefill(torch.tensor([[1, 2]]), state.position, state.means, state.precisions)
-        model.step(torch.tensor([3]), state.position, torch.zeros(1, *bundle_latent(bundle)), *after)
+        _, slots = passes.prefill([[1, 2]], [0], initial_slots(model, 1))
+        passes.step([3], [2], passes.silence(1), slots)
     assert {name for name, _ in gpu.launched} == use.stored
     return use.told()
 
 
-def bundle_latent(bundle: Bundle) -> tuple[int, int]:
-    return bundle.language.n_heads, 2 * bundle.language.head_dim
-
-
 def test_only_signed_code_runs(bundle: Bundle, gpu: FakeGpu) -> None:
-    assert told(bundle, gpu, is_trusted=False) == torch_kernels.GpuKernels((), BOTH, torch_kernels.UNTRUSTED)
+    assert told(bundle, gpu, is_trusted=False) == torch_kernels.GpuKernels((), ALL, torch_kernels.UNTRUSTED)
     assert not gpu.launched
 
 
@@ -153,7 +159,7 @@ def test_what_does_not_fit_the_gpu_is_compiled(
     bundle: Bundle, library: ctypes.CDLL, given: dict[str, Any], reason: str
 ) -> None:
     found = told(bundle, FakeGpu(library, bundle.kernels, **given))
-    assert (found.stored, found.compiled) == ((), BOTH)
+    assert (found.stored, found.compiled) == ((), ALL)
     assert found.reason is not None and reason in found.reason
 
 
@@ -161,16 +167,20 @@ def test_what_the_driver_refuses_is_compiled(bundle: Bundle, gpu: FakeGpu, monke
     broken = [replace(kernel, cubin=kernel.cubin.replace(b".text.", b".tixt.")) for kernel in bundle.kernels]
     monkeypatch.setattr(bundle, "_kernels", tuple(broken))
     found = told(bundle, gpu)
-    assert found.compiled == BOTH and found.reason == "cuModuleGetFunction: named symbol not found"
+    assert found.compiled == ALL and found.reason == "cuModuleGetFunction: named symbol not found"
 
 
 def test_kernels_of_another_source_are_not_taken(bundle: Bundle, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    scan, step = sorted(bundle.kernels, key=lambda kernel: kernel.entry.name)
-    other = replace(step, entry=step.entry.model_copy(update={"source": "0" * 64}))
-    monkeypatch.setattr(bundle, "_kernels", (scan, other))
+    changed = [
+        replace(kernel, entry=kernel.entry.model_copy(update={"source": "0" * 64}))
+        if kernel.entry.name == "slots_kernel"
+        else kernel
+        for kernel in bundle.kernels
+    ]
+    monkeypatch.setattr(bundle, "_kernels", tuple(changed))
     found = told(bundle, gpu)
-    assert (found.stored, found.compiled) == (("scan_kernel",), ("step_kernel",))
-    assert found.reason == "step_kernel of the bundle is of another version of rfa-server"
+    assert found.stored == tuple(name for name in ALL if name != "slots_kernel") and found.compiled == ("slots_kernel",)
+    assert found.reason == "slots_kernel of the bundle is of another version of rfa-server"
 
 
 def test_much_shared_memory_is_asked_for(bundle: Bundle, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +189,7 @@ def test_much_shared_memory_is_asked_for(bundle: Bundle, gpu: FakeGpu, monkeypat
     large = replace(kernel, entry=kernel.entry.model_copy(update={"shared_bytes": 72704}))
     driver = CudaDriver(gpu.library)
     noted: list[int] = []
-    monkeypatch.setattr(gpu, "_played", lambda name, sizes, shared, *_: noted.append(shared))
+    monkeypatch.setattr(gpu, "_played", lambda kernel, sizes, shared, *_: noted.append(shared))
     packed = [ctypes.c_uint64(0)]
     driver.launch(driver.load(large), large, (1, 1, 1), STREAM, packed)
     assert noted == [72704]
@@ -205,9 +215,116 @@ def test_info_says_which_kernels_run(
     keys = write_keys(tmp_path / "author").pub
     with launches_taken(gpu.take):
         signed = device.language_loader(Settings(bundles=(), device="cuda", trusted_keys_file=keys))(bundle).kernels
-    assert signed == torch_kernels.GpuKernels(BOTH, (), None)
+    assert signed == torch_kernels.GpuKernels(ALL, (), None)
     info = json.loads(dumps(_facts(bundle, 0, "torch", ("recurrent",), signed)))
-    assert info["kernels"] == {"stored": list(BOTH), "compiled": [], "reason": None}
+    assert info["kernels"] == {"stored": list(ALL), "compiled": [], "reason": None}
     monkeypatch.setattr(torch_language, "TorchLanguageRuntime", lambda bundle, **_: SimpleNamespace(kernels=None))
     found = device.language_loader(Settings(bundles=(), device="cuda"))(bundle).kernels
     assert found == torch_kernels.GpuKernels((), (), torch_kernels.UNTRUSTED)
+
+
+# Every launch of serving is one that a stored kernel fits: nothing is compiled here, and nothing run.
+
+RECORD = """
+import json, sys
+from rfa.export.kernel_compile import asked_for
+from rfa.export.kernel_recording import common, serving_launches
+from rfa.model.config import LanguageModelConfig
+config = LanguageModelConfig.from_dict(json.loads(sys.argv[1]))
+json.dump([asked_for(launch) for launch in common(serving_launches(config, int(sys.argv[2])))], sys.stdout)
+"""
+HOME = Path(__file__).resolve().parents[2]
+# Streams and tokens that are not recorded.
+PIECES = ([5], [1, 1], [16, 1, 2], [64, 7, 130])
+OTHERS: dict[str, dict[str, Any]] = {
+    "all modes": {
+        "d_model": 40, "n_layers": 3, "n_heads": 3, "head_dim": 10, "n_slots": 5, "mlp_ratio": 2, "own_readout": True,
+        "output_gate": True, "inner": 3, "innovation": "value", "kernel": "gaussian",
+    },
+    "attention": {
+        "d_model": 32, "n_layers": 1, "n_heads": 2, "head_dim": 8, "n_slots": 0, "mlp_ratio": 2, "unit_norm": True,
+        "rotate_values": False,
+    },
+}  # fmt: skip
+
+
+@dataclass
+class Ledger:
+    """Takes every launch and runs none: which kernel it fits, or its name."""
+
+    kernels: list[StoredKernel]
+    taken: set[int] = field(default_factory=set)
+    missed: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], architecture: int) -> Ledger:
+        """What export would compile for an architecture, by a process without Triton's interpreter."""
+        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+        command = [sys.executable, "-c", RECORD, json.dumps(dict(config)), str(architecture)]
+        done = subprocess.run(command, cwd=HOME, env=environment, capture_output=True, text=True, check=True)
+        entries = [KernelEntry.model_construct(**entry) for entry in read_entries(done.stdout)]
+        return cls([StoredKernel(entry, b"", "") for entry in entries])
+
+    def take(self, call: KernelCall) -> bool:
+        fitting = [i for i, kernel in enumerate(self.kernels) if kernel.fits(call.name, call.values, call.options)]
+        self.taken.update(fitting)
+        if not fitting:
+            self.missed.append(call.name)
+        return True
+
+
+def read_entries(text: str) -> list[dict[str, Any]]:
+    return [
+        {**entry, "parameters": [Parameter(**part) for part in entry["parameters"]]}
+        for entry in json.loads(text.splitlines()[-1])
+    ]
+
+
+def assert_all_are_taken(ledger: Ledger) -> None:
+    assert not ledger.missed, sorted(set(ledger.missed))
+    unused = [kernel.entry.name for i, kernel in enumerate(ledger.kernels) if i not in ledger.taken]
+    assert not unused, unused
+
+
+def serve(runtime: TorchLanguageRuntime, pieces: Sequence[int]) -> None:
+    """Prompts of so many tokens, each in two pieces where it has two tokens, then two steps of all, in both modes."""
+    for mode in runtime.modes:
+        contexts: list[Any] = [runtime.start(mode) for _ in pieces]
+        for counts in ([-(-count // 2) for count in pieces], [max(1, count // 2) for count in pieces]):
+            for advance in runtime.prefill(contexts, [[1] * count for count in counts]):
+                advance.commit()
+        for _ in range(2):
+            noise = np.zeros((len(pieces), *runtime.latent_shape), np.float32)
+            for advance in runtime.step(contexts, [2] * len(pieces), noise)[1]:
+                advance.commit()
+        for context in contexts:
+            context.release()
+
+
+@pytest.mark.parametrize("architecture", [80, pytest.param(90, marks=pytest.mark.slow)])
+def test_serving_the_shipped_bundle_launches_what_is_stored_alone(books_bundle: Path, architecture: int) -> None:
+    bundle = open_bundle(books_bundle)
+    ledger = Ledger.of(bundle.config, architecture)
+    with as_on_gpu(divmod(architecture, 10)), launches_taken(ledger.take):
+        for dtype in DTYPES:
+            runtime = runtime_of(bundle, dtype)
+            for pieces in PIECES:
+                serve(runtime, pieces)
+    assert_all_are_taken(ledger)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("what", ["all modes", pytest.param("attention", marks=pytest.mark.slow)])
+def test_serving_other_models_launches_what_is_stored_alone(what: str) -> None:
+    config = LanguageModelConfig(vocab_size=61, **OTHERS[what])
+    ledger, model = Ledger.of(config.to_dict(), ARCHITECTURE), LanguageModel(config)
+    with launches_taken(ledger.take):
+        for passes in (ServedPasses(model, dtype) for dtype in DTYPES):
+            for counts in PIECES:
+                pieces, begins, silence = [[1] * n for n in counts], [3] * len(counts), passes.silence(len(counts))
+                if passes.has_slots:
+                    _, slots = passes.prefill(pieces, begins, initial_slots(model, len(counts)))
+                    passes.step([1] * len(counts), begins, silence, slots)
+                _, held = passes.extend(pieces, [passes.empty_cache()] * len(counts), silence)
+                passes.extend(pieces, held, silence)
+    assert_all_are_taken(ledger)

@@ -1,0 +1,104 @@
+"""What serving on a GPU runs of a language model, on tensors of a CPU: its decoder's own passes.
+
+Made and called as if on a GPU (`rfa.model.placement`), they launch what serving launches, for others to take; elsewhere
+they are the eager code that those kernels are held to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rfa.model.attention.pages import PAGE_KEYS, places_of
+from rfa.model.decoder import Decoder, SlotPool
+from rfa.model.language import LanguageModel, StepOutput
+from rfa.model.ragged import Ragged, RaggedDecoder
+
+# Of the matrices: what serves on a GPU, and what is held to the golden outputs when a bundle is loaded there.
+DTYPES = (torch.bfloat16, torch.float32)
+
+
+class Cache(NamedTuple):
+    """Keys and values of one stream, `[L, n, H, 2D]` each."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class ServedPasses:
+    """The passes of a model in one dtype.
+
+    Args:
+        model: float32, on the CPU.
+        dtype: of the matrices.
+
+    Attributes:
+        has_slots, has_attention: whether kernels run this mode of it.
+
+    Raises:
+        ValueError: no decoder runs the model.
+    """
+
+    def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
+        self.model, self.decoder = model, Decoder(model, dtype)
+        self._ragged = RaggedDecoder(self.decoder)
+        self.has_slots = self._ragged.scan_refusal is None
+        self.has_attention = self._ragged.attention_refusal is None
+
+    def prefill(
+        self, pieces: Sequence[Sequence[int]], begins: Sequence[int], slots: SlotPool
+    ) -> tuple[StepOutput, SlotPool]:
+        """The next tokens of B streams, from slots `[L, B, …]` to slots."""
+        output, means, precisions = self._ragged.prefill(Ragged.of(pieces, begins, torch.device("cpu")), *slots)
+        return output, SlotPool(means, precisions)
+
+    def step(
+        self, tokens: Sequence[int], positions: Sequence[int], noise: Tensor, slots: SlotPool
+    ) -> tuple[StepOutput, SlotPool]:
+        """One token of B streams; noise `[B, H, 2D]`, slots `[L, B, …]`."""
+        pool = SlotPool(*(part.clone() for part in slots))
+        # As serving lays them: side by side, the noise wherever it comes to lie.
+        rows = list(range(len(tokens)))
+        token, position, source, target = torch.tensor([list(tokens), list(positions), rows, rows]).unbind()
+        laid = noise.new_empty(1 + noise.numel())[1:].reshape(noise.shape).copy_(noise)
+        output, _ = self.decoder.step_between(token, position, laid, pool, source, target)
+        return output, pool
+
+    def extend(
+        self, pieces: Sequence[Sequence[int]], held: Sequence[Cache], noise: Tensor
+    ) -> tuple[StepOutput, list[Cache]]:
+        """The next tokens of B streams in attention mode; noise `[B, H, 2D]`. Returns the rows of those tokens."""
+        begins = [cache.keys.shape[1] for cache in held]
+        totals = [begin + len(piece) for begin, piece in zip(begins, pieces, strict=True)]
+        counts = [-(-total // PAGE_KEYS) for total in totals]
+        # From the last page of the pool to the first: none lies behind the one before it.
+        free = iter(reversed(range(sum(counts))))
+        pages = [[next(free) for _ in range(count)] for count in counts]
+        layers, _, heads, width = held[0].keys.shape
+        keys, values = (
+            torch.zeros(layers, sum(counts) * PAGE_KEYS, heads, width, dtype=self._ragged.cache_dtype) for _ in range(2)
+        )
+        places = [places_of(torch.tensor(own), torch.arange(total)) for own, total in zip(pages, totals, strict=True)]
+        for cache, own, begin in zip(held, places, begins, strict=True):
+            keys[:, own[:begin]], values[:, own[:begin]] = (part.to(keys.dtype) for part in cache)
+        output = self._ragged.extend(Ragged.of(pieces, begins, torch.device("cpu")), pages, keys, values, noise)
+        new = [own[begin:] for own, begin in zip(places, begins, strict=True)]
+        return output, [Cache(keys[:, own].float(), values[:, own].float()) for own in new]
+
+    def empty_cache(self) -> Cache:
+        """Of a stream without tokens."""
+        config = self.decoder.config
+        return Cache(*(torch.zeros(config.n_layers, 0, config.n_heads, 2 * config.head_dim) for _ in range(2)))
+
+    def silence(self, streams: int) -> Tensor:
+        """The noise of none, `[B, H, 2D]`."""
+        return torch.zeros(streams, self.decoder.config.n_heads, 2 * self.decoder.config.head_dim)
+
+
+def initial_slots(model: LanguageModel, streams: int) -> SlotPool:
+    """Those of B streams before their first token."""
+    state = model.init_state(streams)
+    return SlotPool(*(part.transpose(0, 1).contiguous() for part in (state.means, state.precisions)))
