@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,7 @@ def test_what_cannot_be_written_is_found_before_the_work(rows: pd.DataFrame, tmp
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_a_stopped_fit_goes_on(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_stopped_fit_goes_on(tmp_path: Path, number: signal.Signals, request: pytest.FixtureRequest) -> None:
     """Sent once a first series is kept; what was finished is not done again."""
     frame(40, tuple("abcdefgh")).to_csv(tmp_path / "rows.csv", index=False)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
@@ -182,6 +183,8 @@ def test_a_stopped_fit_goes_on(tmp_path: Path, number: signal.Signals) -> None:
         "--config", "config.json",
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(Path(rfa.__file__).parent.parent)}
+    # A run in the background of a script is born deaf to SIGINT, and its processes with it.
+    request.addfinalizer(partial(signal.signal, number, signal.signal(number, signal.SIG_DFL)))
     with subprocess.Popen(
         words, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as running:

@@ -301,7 +301,8 @@ def serve(runtime: TorchLanguageRuntime, pieces: Sequence[int]) -> None:
             context.release()
 
 
-@pytest.mark.parametrize("architecture", [80, pytest.param(90, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [80, 90])
 def test_serving_the_shipped_bundle_launches_what_is_stored_alone(books_bundle: Path, architecture: int) -> None:
     bundle = open_bundle(books_bundle)
     ledger = Ledger.of(bundle.config, architecture)
