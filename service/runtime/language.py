@@ -251,6 +251,10 @@ class Language(ABC):
         context.write(self.initial)
         return context
 
+    def has_room(self, room: int, streams: int) -> bool:
+        """Whether attention streams of this room could ever be held, if there were no others."""
+        return True
+
     def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
         """B streams of one decoding mode, each after some tokens more."""
         slots = [context for context in contexts if isinstance(context, SlotContext)]

@@ -114,8 +114,17 @@ class TorchLanguageRuntime(Language):
         if device.type == "cuda":
             free = torch.cuda.mem_get_info(device)[0] // ATTENTION_SHARE
             count = min(count, free // PagePool.bytes_of_page(shape, dtype))
+        if "attention" in self.modes and count < 1:
+            raise ConfigurationError(
+                f"RFA_DEVICE=cuda: no GPU memory is left for attention with bundle {self.name!r}: lower "
+                "RFA_MAX_RUNNING or RFA_PROCESSES, end what else uses the GPU, or serve with RFA_DEVICE=cpu"
+            )
         self.pages = PagePool(shape, count, device, dtype)
         self._draws: dict[int, tuple[Packed, TokenDraw]] = {}  # by the number of streams
+
+    def has_room(self, room: int, streams: int) -> bool:
+        """See `Language`."""
+        return pages_of(room) * streams <= self.pages.capacity
 
     def _say_what_is_eager(self) -> None:
         """Nobody waits for a GPU that is driven from Python without having been told why."""

@@ -69,7 +69,9 @@ class PagePool:
 
     def copy(self, sources: list[int], targets: list[int]) -> None:
         """Make pages the same as others."""
-        source, target = (torch.tensor(pages, device=self.keys.device) for pages in (sources, targets))
+        source, target = (
+            torch.tensor(pages, dtype=torch.int64, device=self.keys.device) for pages in (sources, targets)
+        )
         for rows in (self.keys, self.values):
             pages = rows.unflatten(1, (self.capacity, PAGE_KEYS))
             pages[:, target] = pages[:, source]

@@ -120,6 +120,9 @@ class FakeLanguage:
         assert mode in self.modes
         return Seen()
 
+    def has_room(self, room: int, streams: int) -> bool:
+        return True
+
     def prefill(self, contexts: Sequence[Seen], pieces: Sequence[Sequence[int]]) -> list[SeenMore]:
         self.read.append([len(piece) for piece in pieces])
         return [

@@ -111,3 +111,20 @@ async def test_a_context_is_asked_for_room_for_its_text_and_for_its_forks() -> N
     stage = stage_of(model)
     stage.run([job_of(stage, model, 12, samples=3)])
     assert asked == [(15, 2)]
+
+
+async def test_what_never_fits_is_refused_and_not_asked_to_come_again() -> None:
+
+    class Small(FakeLanguage):
+        def has_room(self, room: int, streams: int) -> bool:
+            return room * streams <= 60
+
+    model = Small()
+    stage = stage_of(model)
+    fits, too_much = (job_of(stage, model, 12, samples=samples) for samples in (4, 5))
+    stage.run([fits])
+    stage.run([too_much])
+    assert fits.streams and not too_much.streams
+    refusal = too_much.outcome()[1]
+    assert isinstance(refusal, InvalidRequest) and refusal.code == "context_too_long"
+    assert "75 tokens" in str(refusal)

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rfa.export.bundle import Bundle, BundleError, open_bundle
 from rfa.export.golden import loosened
 from rfa.model import decoder
+from rfa.model.attention.pages import PAGE_KEYS
 from rfa.service.encoding import dumps
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models
@@ -362,3 +363,18 @@ def test_a_window_is_refused_by_name(books_bundle: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(bundle, "_family", bundle.language.model_copy(update={"window": 4}))
     with pytest.raises(ConfigurationError, match=r"bundle 'books' has a window of 4 exact tokens.*RFA_DEVICE=cpu"):
         TorchLanguageRuntime(bundle, device="cpu", streams=1)
+
+
+def test_attention_has_room_by_whole_pages(bundle: Bundle) -> None:
+    runtime = TorchLanguageRuntime(bundle, device="cpu", streams=1, max_rows=1, attention_tokens=4 * PAGE_KEYS)
+    assert runtime.has_room(2 * PAGE_KEYS, 2) and runtime.has_room(1, 4)
+    assert not runtime.has_room(2 * PAGE_KEYS + 1, 2) and not runtime.has_room(1, 5)
+    first = runtime.start("attention", room=PAGE_KEYS + 1, forks=1)
+    with pytest.raises(Overloaded, match="at this moment"):
+        runtime.start("attention")
+    twin = first.fork()
+    for context in (first, twin):
+        context.release()
+    assert runtime.pages.in_use == 0
+    with pytest.raises(ConfigurationError, match="no GPU memory is left for attention"):
+        TorchLanguageRuntime(bundle, device="cpu", streams=1, max_rows=1, attention_tokens=0)

@@ -77,8 +77,15 @@ class PrefillStage:
         job.context = job.model.unpack(resumed.context) if resumed else self._start(job)
 
     def _start(self, job: GenerateJob) -> Context:
-        room = len(job.prompt) + job.options.max_new_tokens
-        return job.model.start(job.mode, room=room, forks=job.options.samples - 1)
+        room, samples, names = len(job.prompt) + job.options.max_new_tokens, job.options.samples, job.options.names
+        if job.mode == "attention" and not job.model.has_room(room, samples):
+            raise InvalidRequest(
+                f"{names.prompt} and {names.max_new_tokens} of all continuations together, {room * samples} tokens, "
+                'ask for more than all the memory that this server has for decode "attention".',
+                param=names.max_new_tokens,
+                code="context_too_long",
+            )
+        return job.model.start(job.mode, room=room, forks=samples - 1)
 
     def _complete(self, job: GenerateJob, read: Sequence[int]) -> list[int]:
         """The prompt with what goes before it, within its limits."""
