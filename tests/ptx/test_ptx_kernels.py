@@ -7,7 +7,6 @@ is run at one small shape, for sm_90 (slots: sm_80), from the Triton that is ins
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -27,7 +26,7 @@ from rfa.model.dynamics import rotate
 from tests.model import test_slots_triton as slots
 from tests.model import test_triton_backward as backward
 from tests.model import test_triton_forward as forward
-from tests.ptx.launches import OLDEST, Compiler, Emulator, emulated
+from tests.ptx.launches import Compiler, Emulator, emulated
 
 if torch.cuda.is_available():
     pytest.skip("the kernels are defined for the GPU that is here", allow_module_level=True)
@@ -35,16 +34,6 @@ if torch.cuda.is_available():
 slow = partial(pytest.param, marks=pytest.mark.slow)
 ATTENTION = ("_columns_kernel", "_forward_kernel")
 GRADIENT = ("_describe_keys", "_describe_queries", "_rows_kernel", "_columns_kernel")
-
-
-@pytest.fixture(scope="module", params=["installed", slow("oldest")])
-def compiler(request: pytest.FixtureRequest) -> Iterator[Compiler]:
-    """Triton as it is installed, and the oldest that pyproject.toml allows."""
-    if request.param == "oldest" and not OLDEST.exists():
-        pytest.skip(f"{OLDEST.name} is not installed in the environment: `make test-all` puts it there")
-    compiler = Compiler(OLDEST if request.param == "oldest" else None)
-    yield compiler
-    compiler.close()
 
 
 @pytest.fixture

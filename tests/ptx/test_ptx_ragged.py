@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from rfa.model.ragged import RaggedDecoder
 from rfa.model.recurrence import slots
 from tests.model import test_paged_attention as paged
 from tests.model import test_ragged as streams
-from tests.ptx.launches import OLDEST, Compiler, Emulator, emulated
+from tests.ptx.launches import Compiler, Emulator, emulated
 
 if torch.cuda.is_available():
     pytest.skip("the kernels are defined for the GPU that is here", allow_module_level=True)
@@ -29,16 +28,6 @@ if torch.cuda.is_available():
 slow = partial(pytest.param, marks=pytest.mark.slow)
 ATTENTION = {"_columns_kernel", "table_kernel", "_forward_kernel"}
 AROUND = {"begin_kernel", "add_norm_kernel", "product_kernel", "arrange_kernel", "settle_kernel"}
-
-
-@pytest.fixture(scope="module", params=["installed", slow("oldest")])
-def compiler(request: pytest.FixtureRequest) -> Iterator[Compiler]:
-    """Triton as it is installed, and the oldest that pyproject.toml allows."""
-    if request.param == "oldest" and not OLDEST.exists():
-        pytest.skip(f"{OLDEST.name} is not installed in the environment: `make test-all` puts it there")
-    compiler = Compiler(OLDEST if request.param == "oldest" else None)
-    yield compiler
-    compiler.close()
 
 
 @pytest.fixture(params=[slow(80), 90], ids="sm_{}".format)

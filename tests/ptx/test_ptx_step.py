@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -20,23 +19,13 @@ from rfa.model.config import Innovation
 from rfa.model.decoder import Decoder
 from tests.model import test_decoder as steps
 from tests.model import test_decoder_triton as parts
-from tests.ptx.launches import OLDEST, Compiler, Emulator, emulated
+from tests.ptx.launches import Compiler, Emulator, emulated
 
 if torch.cuda.is_available():
     pytest.skip("the kernels are defined for the GPU that is here", allow_module_level=True)
 
 slow = partial(pytest.param, marks=pytest.mark.slow)
 TARGETS = torch.tensor([1, 2, 3])
-
-
-@pytest.fixture(scope="module", params=["installed", slow("oldest")])
-def compiler(request: pytest.FixtureRequest) -> Iterator[Compiler]:
-    """Triton as it is installed, and the oldest that pyproject.toml allows."""
-    if request.param == "oldest" and not OLDEST.exists():
-        pytest.skip(f"{OLDEST.name} is not installed in the environment: `make test-all` puts it there")
-    compiler = Compiler(OLDEST if request.param == "oldest" else None)
-    yield compiler
-    compiler.close()
 
 
 @pytest.fixture(params=[80, slow(90)], ids="sm_{}".format)
