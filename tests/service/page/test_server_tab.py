@@ -17,6 +17,7 @@ def test_it_tells_the_models_and_how_the_server_does(browser: Any, server: Live)
     info = httpx.get(f"{server.url}/info", timeout=PATIENCE).json()
     with visit(browser, server.url, "#server", size="phone", scheme="dark") as page:
         page.locator("#server-now .figure", has_text="ready").wait_for()
+        page.locator("#server-models h3", has_text="This server").wait_for()
         names = page.locator("#server-models h3").all_text_contents()
         digests = page.locator("#server-models p.code").all_text_contents()
         observed = page.locator("#server-alarms tr", has=page.get_by_role("cell", name="auto", exact=True))
