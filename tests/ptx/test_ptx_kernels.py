@@ -177,7 +177,8 @@ def test_rows_that_need_the_running_maximum(emulator: Emulator) -> None:
 
 
 @both
-@pytest.mark.parametrize("seed", [1, slow(2), slow(3)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_order_of_warps_and_ctas_changes_a_bit(emulator: Emulator, seed: int) -> None:
     inputs = forward.inputs_of(1, 300, 2, 32, torch.bfloat16)
     weights = backward.random_weights(inputs, 300, True)

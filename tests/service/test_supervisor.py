@@ -43,6 +43,7 @@ def test_what_is_compiled_is_said_once_before_the_server_is_there(tmp_path: Path
         assert server.end() == 0
 
 
+@pytest.mark.slow
 def test_the_document_of_the_interface_is_made_before_anybody_asks(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         made = sorted(tmp_path.glob("document-*"))
@@ -67,6 +68,7 @@ def test_a_killed_process_is_replaced_while_the_others_serve(tmp_path: Path) -> 
         assert server.end() == 0
 
 
+@pytest.mark.slow
 def test_a_process_whose_event_loop_hangs_is_replaced(tmp_path: Path) -> None:
     with serving(tmp_path, stall_seconds=1) as server:
         stopped = server.children()[0]
@@ -226,6 +228,7 @@ def test_a_process_that_is_stopped_stops_a_reload_and_comes_back_with_what_is_se
         assert server.end() == 0
 
 
+@pytest.mark.slow
 def test_a_signal_in_the_middle_of_a_reload_is_another_reload_after_it(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         server.put("b")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.service.live import Live
-from tests.service.page.visits import SCHEMES, answer, copied, fits, printed, visit
+from tests.service.page.visits import LANGUAGES, SCHEMES, answer, copied, fits, printed, visit
 
 
 def written(page: Any) -> list[str]:
@@ -157,22 +157,25 @@ def test_other_latents_write_other_texts(browser: Any, server: Live) -> None:
     assert texts == [one["generated_text"] for one in expected[1:]]
 
 
-@pytest.mark.parametrize("language", ["curl", "Python", "JavaScript"])
-def test_what_it_copies_runs_and_writes_the_same(browser: Any, server: Live, language: str) -> None:
+def test_what_it_copies_runs_and_writes_the_same(browser: Any, server: Live) -> None:
     with visit(browser, server.url, "#text?tokens=4") as page:
         ready(page)
         tokens = written(page)
-        code = copied(page, "text", language)
-    events = [json.loads(line.removeprefix("data: ")) for line in printed(language, code).splitlines() if line]
-    assert [event["token"]["text"] for event in events] == tokens
+        codes = {language: copied(page, "text", language) for language in LANGUAGES}
+    for language, code in codes.items():
+        assert tokens_of(printed(language, code)) == tokens, language
 
 
-@pytest.mark.parametrize("language", ["curl", "Python", "JavaScript"])
-def test_what_it_copies_of_two_decoders_is_one_program(browser: Any, server: Live, language: str) -> None:
+def tokens_of(events: str) -> list[str]:
+    """Of a stream of events, as a program wrote it."""
+    return [json.loads(line.removeprefix("data: "))["token"]["text"] for line in events.splitlines() if line]
+
+
+def test_what_it_copies_of_two_decoders_is_one_program(browser: Any, server: Live) -> None:
     with visit(browser, server.url, "#text?tokens=3&decode=both") as page:
         ready(page)
         written(page)
         texts = [page.locator(".text").nth(k).locator(".token").all_text_contents() for k in range(2)]
-        code = copied(page, "text", language)
-    events = [json.loads(line.removeprefix("data: ")) for line in printed(language, code).splitlines() if line]
-    assert [event["token"]["text"] for event in events] == [token for text in texts for token in text]
+        codes = {language: copied(page, "text", language) for language in LANGUAGES}
+    for language, code in codes.items():
+        assert tokens_of(printed(language, code)) == [token for text in texts for token in text], language

@@ -114,6 +114,10 @@ def copied(page: Any, tab: str, language: str) -> str:
     return code
 
 
+# What the page copies, in the order in which a test goes through them.
+LANGUAGES = ("curl", "Python", "JavaScript")
+
+
 def printed(language: str, code: str) -> str:
     """What such code prints, run as its reader would run it."""
     command = {
