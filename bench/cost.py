@@ -24,7 +24,7 @@ from rfa.bench import cost_check
 from rfa.bench.cost_calls import HIDDEN, LENGTHS, PASSES, TOKENS, WIDTHS, Shape, kernel_of
 from rfa.bench.cost_estimate import estimate
 from rfa.bench.cost_machine import Machine, compile_calls
-from rfa.bench.cost_model import Estimate, Turn, of_turn
+from rfa.bench.cost_model import KINDS, Estimate, Turn
 from rfa.bench.cost_step import BAR as STEP_BAR
 from rfa.bench.cost_step import step_row
 from rfa.bench.gpus import GPUS, Gpu
@@ -43,7 +43,6 @@ FLASH: dict[tuple[str, str], dict[tuple[int, int], float]] = {
 BARS = {("forward", 64): 1.0, ("forward", 128): 0.8, ("backward", 64): 1.3, ("backward", 128): 1.3}
 BAR_GPU = "H100"
 STEP = "step"
-KINDS = ("bound", "predicted", "serial")
 
 
 def row(pass_name: str, shape: Shape, machines: Sequence[Machine], gpu: Gpu) -> Row:
@@ -56,7 +55,7 @@ def row(pass_name: str, shape: Shape, machines: Sequence[Machine], gpu: Gpu) -> 
         parts[machine.kernel.strip("_")] = round(found.predicted * 1e6, 1)
         if turns and (main is None or found.predicted > main[0]):
             counts = [sum(own[i] for own in source.turns) for i in range(len(turns))]
-            busiest = max(range(len(turns)), key=lambda i: counts[i] * of_turn(turns[i], 1, machine.warps).predicted)
+            busiest = max(range(len(turns)), key=lambda i: counts[i] * turns[i].clocks(1).predicted)
             main = (found.predicted, machine, source.loops[busiest].name, turns[busiest])
     assert main is not None
     _, machine, loop, turn = main
@@ -85,7 +84,7 @@ def _tuple(found: Estimate) -> tuple[float, float, float]:
 
 
 def _three(found: Estimate, digits: int) -> dict[str, float]:
-    return {name: round(getattr(found, name), digits) for name in ("bound", "predicted", "serial")}
+    return {name: round(getattr(found, name), digits) for name in KINDS}
 
 
 def _launch(machine: Machine) -> list[int]:
@@ -103,7 +102,7 @@ def _beside_flash(pass_name: str, shape: Shape, found: Estimate, gpu: Gpu) -> Ro
 def _bound_by(turn: Turn, resident: int) -> str:
     """The unit that is busiest, or waiting where the SM stands still for longer."""
     idle = turn.wait - (resident - 1) * turn.busy
-    return "waiting" if idle > turn.bound else turn.bound_by
+    return "waiting" if idle > turn.clocks(resident).bound else turn.bound_by
 
 
 def rows(machines: Mapping[str, Sequence[Machine]]) -> list[Row]:
@@ -158,7 +157,7 @@ def document(machines: Mapping[str, Sequence[Machine]]) -> Row:
         "rows": found,
         "both": both(found),
         "steps": steps,
-        "check": cost_check.checked(machines) if set(cost_check.entries()) <= set(machines) else [],
+        "check": cost_check.checked(machines),
         "bars": bars(found, steps),
     }
 
@@ -203,10 +202,9 @@ def table(found: Row) -> list[str]:
         for one in found["steps"]
     ]
     for one in found["check"]:
-        name = f"{GPUS[cost_check.GPU].name} softmax {one['width']} N={one['length']:,}"
-        name += " causal" if one["is_causal"] else ""
+        name = f"{one['gpu']} softmax {one['width']} N={one['length']:,}{' causal' if one['is_causal'] else ''}"
         launch = "×".join(map(str, one["launch"]))
-        cells.append((name, launch, "–", _ends(one), f"published {one['published']}", ""))
+        cells.append((name, launch, "–", _ends(one), f"published {one['tflops']:g}", ""))
     widths = [max(map(len, column)) + 2 for column in zip(*cells, strict=True)]
     return ["".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
 

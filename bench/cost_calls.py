@@ -46,13 +46,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class SourceLoop:
-    """A loop as the source has it: scores of a turn, multiply-accumulates a score, and the part of them that comes
-    before the vector instructions; copied: bytes from L2 a turn."""
+    """A loop as the source has it: scores of a turn, multiply-accumulates a score, bytes copied from L2 a turn."""
 
     name: str
     scores: int
     work: int
-    first: float
     copied: float
 
 
@@ -104,11 +102,11 @@ def _forward(c: dict[str, int], shape: Shape) -> Kernel:
     near, far = 2 * w, 2 * w + TERMS
     table = copied + TERMS * bn * 2
     loops = [
-        SourceLoop("masked", bm * bn, near, 0.5, copied),
-        SourceLoop("exact", bm * bn, near, 0.5, copied),
-        SourceLoop("light", bm * bn, far, (w + TERMS) / far, table),
-        SourceLoop("distant", bm * bn, far, (w + TERMS) / far, table),
-        SourceLoop("fallback", bm * bn, near, 0.5, copied),
+        SourceLoop("masked", bm * bn, near, copied),
+        SourceLoop("exact", bm * bn, near, copied),
+        SourceLoop("light", bm * bn, far, table),
+        SourceLoop("distant", bm * bn, far, table),
+        SourceLoop("fallback", bm * bn, near, copied),
     ]
     turns = []
     for _ in range(shape.batch):
@@ -126,8 +124,8 @@ def _forward(c: dict[str, int], shape: Shape) -> Kernel:
 def _rows(c: dict[str, int], shape: Shape) -> Kernel:
     bm, bn, bd, w = c["BM"], c["BN"], c["BD"], shape.width
     loops = [
-        SourceLoop("diagonal", bm * bd, 3 * w, 2 / 3, 4 * bd * w),
-        SourceLoop("main", bm * bn, 3 * w, 2 / 3, 4 * bn * w),
+        SourceLoop("diagonal", bm * bd, 3 * w, 4 * bd * w),
+        SourceLoop("main", bm * bn, 3 * w, 4 * bn * w),
     ]
     ctas = [
         ((block * bm + bm - earlier * bn) / bd, earlier)
@@ -139,7 +137,7 @@ def _rows(c: dict[str, int], shape: Shape) -> Kernel:
 
 def _columns(c: dict[str, int], shape: Shape) -> Kernel:
     bm, bn, w = c["BM"], c["BN"], shape.width
-    loops = [SourceLoop(name, bm * bn, 4 * w, 0.5, 4 * bm * w) for name in ("diagonal", "main")]
+    loops = [SourceLoop(name, bm * bn, 4 * w, 4 * bm * w) for name in ("diagonal", "main")]
     ctas = []
     for block in range(shape.length // bn):
         first = block * bn // bm

@@ -11,13 +11,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rfa.bench.sass import copies_ahead, loops_and_whole, matrix_loops
+from rfa.bench.sass import copies_ahead, guarded, loops_and_whole, matrix_loops
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,10 +26,12 @@ ROOT = Path(__file__).resolve().parent.parent
 @dataclass(frozen=True)
 class MachineLoop:
     """A pass through it: instructions of one warp by name, multiply-accumulates of one warp (0 where their names do not
-    tell), and how many turns before its use a copy is asked for; None: nothing is copied asynchronously.
+    tell), and how many turns before its use a copy is asked for; None: nothing is copied asynchronously. around: what
+    else runs only where it does, once.
     """
 
     opcodes: Mapping[str, int]
+    around: Mapping[str, int]
     matrix_work: float
     ahead: float | None
 
@@ -54,7 +57,15 @@ class Machine:
 
 def machine(text: str, *, kernel: str, architecture: int, **resources: Any) -> Machine:
     """From the text of `nvdisasm -c`; resources: the other fields."""
-    loops = [MachineLoop(dict(loop.opcodes), loop.matrix_work, copies_ahead(text, loop)) for loop in matrix_loops(text)]
+    loops = [
+        MachineLoop(
+            dict(loop.opcodes),
+            dict(Counter(guarded(text, loop).opcodes) - Counter(loop.opcodes)),
+            loop.matrix_work,
+            copies_ahead(text, loop),
+        )
+        for loop in matrix_loops(text)
+    ]
     found, whole = loops_and_whole(text)
     inner: dict[str, int] = {}
     if not loops:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rfa.bench.cost_machine import Machine
-from rfa.bench.cost_model import Estimate
+from rfa.bench.cost_model import KINDS, Estimate
 from rfa.bench.gpus import Gpu
 from rfa.model.config import LanguageModelConfig
 from rfa.training.language import LanguageRun, find_config
@@ -123,7 +123,7 @@ def step_row(machines: Sequence[Machine], gpu: Gpu) -> Mapping[str, Any]:
         "gpu": gpu.name,
         "architecture": gpu.architecture,
         "launches": launches,
-        "microseconds": {name: round(1e6 * getattr(total, name), 1) for name in ("bound", "predicted", "serial")},
+        "microseconds": {name: round(1e6 * getattr(total, name), 1) for name in KINDS},
         "gaps_us": round(1e6 * launches * gpu.gap, 1),
         "bytes_us": round(1e6 * sum(one.count * one.moved for one in found) / gpu.memory, 1),
         "kernels": {one.name: round(1e6 * one.seconds(gpu).predicted, 1) for one in found},

@@ -218,3 +218,20 @@ def copies_ahead(text: str, loop: Loop) -> float | None:
     waits = [found for i in within if (found := COPIES_LEFT.search(lines[i]))]
     groups = loop.count("LDGDEPBAR")
     return min(int(found[1], 16) for found in waits) / groups if waits and groups else None
+
+
+def guarded(text: str, loop: Loop) -> Loop:
+    """What runs only where a loop does, itself included: all behind the first block on the way to it that the way to
+    the kernel's end can do without. A loop that every way to the end passes is guarded by nothing.
+    """
+    instructions, labels = parse(text)
+    blocks, successors = _blocks(instructions, labels)
+    dominators = _dominators(successors)
+    # An early return is an end as well, but few blocks lie before it.
+    to_end = max((dominators[block] for block in dominators if not successors[block]), key=len)
+    to_loop = set.intersection(*(dominators[block] for block in loop.blocks))
+    if to_loop <= to_end:
+        return loop
+    entry = min(to_loop - to_end, key=lambda block: len(dominators[block]))
+    body = [block for block in dominators if entry in dominators[block]]
+    return Loop(frozenset(body), Counter(instructions[i].opcode for block in body for i in blocks[block]))
