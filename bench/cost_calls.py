@@ -71,23 +71,30 @@ class Kernel:
 
 
 def launches_of(call: str, architecture: int) -> list[Any]:
-    """Recorded launches of a call, "forward 64": bfloat16, no precision, gradients of the heads' scalars included."""
+    """Recorded launches of a call: bfloat16, no precision, gradients of the heads' scalars included.
+
+    Args:
+        call: "forward 64" as shipped; "forward 64 128-64-8-3" with other blocks, warps and stages, of the backward pass
+            first those of the rows, then those of the columns: to rank launches by `cost.row`.
+    """
     import torch
 
     from rfa.model.attention import triton_backward, triton_forward
+    from rfa.model.attention.launch import Launch
     from rfa.model.kernel_launches import recorded_launches
 
-    pass_name, _, width = call.partition(" ")
-    rows = [torch.zeros(1, 1024, 2, int(width), dtype=torch.bfloat16) for _ in range(3)]
+    pass_name, width, *others = call.split()
+    first, second, *_ = [*(Launch(*map(int, one.split("-"))) for one in others), None, None]
+    q, k, v = (torch.zeros(1, 1024, 2, int(width), dtype=torch.bfloat16) for _ in range(3))
     heads, statistic = torch.ones(2, 6), torch.zeros(1, 1024, 2)
     with recorded_launches(architecture) as launches:
         if pass_name == "forward":
-            triton_forward.forward(*rows, heads, None, None, None, None, 1024, False, False)
+            triton_forward.forward(q, k, v, heads, None, None, None, None, 1024, False, False, blocks=first)
         else:
-            q, k, v = rows
             triton_backward.backward(
-                q, statistic, None, q, k, v, heads, q, statistic, None, None, None, None, 1024, 1024, False
-            )
+                q, statistic, None, q, k, v, heads, q, statistic, None, None, None, None, 1024, 1024, False,
+                row_blocks=first, column_blocks=second,
+            )  # fmt: skip
     return launches
 
 

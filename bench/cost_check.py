@@ -24,7 +24,7 @@ import triton.language as tl
 
 from rfa.bench.cost_calls import Kernel, Shape, SourceLoop
 from rfa.bench.cost_estimate import estimate
-from rfa.bench.cost_machine import Machine
+from rfa.bench.cost_machine import Call
 from rfa.bench.cost_model import KINDS
 from rfa.bench.gpus import GPUS
 
@@ -141,17 +141,17 @@ def source_of(constants: Mapping[str, int], shape: Shape, is_causal: bool) -> Ke
     return Kernel(loops, turns * (shape.heads * shape.batch), 1)
 
 
-def checked(machines: Mapping[str, Sequence[Machine]]) -> list[dict[str, Any]]:
+def checked(calls: Mapping[str, Call]) -> list[dict[str, Any]]:
     """Every published figure of which all blocks were compiled: the best of them by the prediction, in TFLOP/s."""
     rows = []
     for known in PUBLISHED:
-        every = {blocks: machines.get(entry_of(known, blocks)) for blocks in blocks_of(known.is_causal)}
+        every = {blocks: calls.get(entry_of(known, blocks)) for blocks in blocks_of(known.is_causal)}
         if all(every.values()):
             shape = Shape(known.width, known.length)
             flop = shape.flop("forward") * (1 if known.is_causal else 2)
             speeds = {}
-            for blocks, kernels in every.items():
-                (machine,) = kernels or ()
+            for blocks, call in every.items():
+                (machine,) = call.kernels if call else ()
                 source = source_of(machine.constants, shape, known.is_causal)
                 seconds, _ = estimate(machine, source, GPUS[known.gpu])
                 speeds[blocks] = {kind: round(flop / getattr(seconds, kind) / 1e12) for kind in KINDS}

@@ -14,7 +14,7 @@ takes to sum K numbers by warps, 32 a product of 16 numbers, and one more trip f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,7 +112,7 @@ def step(machines: Sequence[Machine]) -> list[Launches]:
     return [*own, *library, Launches("draw", DRAWING, 2 * 4 * model.vocab_size, DRAW_TRIPS, DRAW_INSTRUCTIONS)]
 
 
-def step_row(machines: Sequence[Machine], gpu: Gpu) -> Mapping[str, Any]:
+def step_row(machines: Sequence[Machine], gpu: Gpu) -> dict[str, Any]:
     """A step on a part."""
     found = step(machines)
     total = Estimate(0, 0, 0)

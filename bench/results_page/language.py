@@ -249,7 +249,7 @@ def cost_tables(document: Document) -> list[Table]:
         (
             f"{row['gpu']}, {row['pass']}, {row['width']} reals, {row['length']:,} tokens",
             *(ends(row[name]) for name in ("microseconds", "tflops", "over_flash")),
-            row["bound_by"],
+            row["bound_by"] + "".join(f"; {name} does not compile" for name in row["refused"]),
         )
         for row in document["rows"]
     ]

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from rfa.bench import cost, cost_calls, cost_check, cost_step
 from rfa.bench.cost_calls import Kernel, Shape, SourceLoop, kernel_of
 from rfa.bench.cost_estimate import estimate, turn_of
-from rfa.bench.cost_machine import machine
+from rfa.bench.cost_machine import Call, compile_calls, machine
 from rfa.bench.cost_model import KINDS, Estimate, Turn, handed_out, of_kernel, pipes
 from rfa.bench.gpus import GPUS, Gpu
 from rfa.bench.sass import copies_ahead, guarded, matrix_loops
@@ -205,6 +205,34 @@ def test_the_plain_kernels_turns_cover_every_pair_once():
         kernel = cost_check.source_of(constants, shape, is_causal)
         scores = sum(n * loop.scores for own in kernel.turns for n, loop in zip(own, kernel.loops, strict=True))
         assert scores == shape.batch * shape.heads * pairs
+
+
+def test_a_kernel_compiled_here_has_the_loops_of_its_source():
+    (known,) = (one for one in cost_check.PUBLISHED if (one.gpu, one.width) == ("A100", 64))
+    blocks = (64, 32, 4, 3)
+    entry = cost_check.entry_of(known, blocks)
+    (plain,) = compile_calls([entry])[entry].kernels
+    assert (plain.warps, plain.stages, plain.constants["BM"], plain.constants["BN"]) == (4, 3, *blocks[:2])
+    # Two products a score, a copy asked for a turn before: the main loop and that of the diagonal.
+    assert [(loop.matrix_work * 4, loop.ahead) for loop in plain.loops] == [(2 * 64 * 64 * 32, 1.0)] * 2
+    main, diagonal = (sum(loop.opcodes.values()) for loop in plain.loops)
+    assert main < diagonal, "the mask"
+    source = cost_check.source_of(plain.constants, Shape(64, 512), True)
+    found, _ = estimate(plain, source, GPUS["A100"])
+    assert 0 < found.bound < found.predicted < found.serial
+    assert cost_check.checked({entry: Call([plain])}) == [], "not all of its blocks are here"
+
+
+@pytest.mark.slow
+def test_other_launches_can_be_ranked():
+    """A third stage asks for the keys a turn before: nothing waits for them."""
+    entries = ["forward 64@90", "forward 64 128-64-8-3@90"]
+    calls = compile_calls(entries)
+    shipped, deeper = (cost.row("forward", Shape(64, 16_384), calls[entry], GPUS["H100"]) for entry in entries)
+    assert (shipped["launch"], deeper["launch"]) == ([[128, 64, 8, 2]], [[128, 64, 8, 3]])
+    assert (shipped["turn"]["ahead"], deeper["turn"]["ahead"]) == (0, 1)
+    assert deeper["microseconds"]["predicted"] < shipped["microseconds"]["predicted"]
+    assert deeper["refused"] == []
 
 
 def test_a_step_by_hand():
