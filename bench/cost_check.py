@@ -54,7 +54,7 @@ PUBLISHED = (
     Published("A100", 2024, 64, 16_384, True, 187),
     Published("A100", 2024, 128, 16_384, True, 188),
 )
-BLOCKS = ((64, 32, 4, 3), (64, 64, 4, 3), (128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 3))
+BLOCKS = ((64, 64, 4, 3), (128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 3))
 
 
 def blocks_of(is_causal: bool) -> list[tuple[int, int, int, int]]:

@@ -209,12 +209,12 @@ def test_the_plain_kernels_turns_cover_every_pair_once():
 
 def test_a_kernel_compiled_here_has_the_loops_of_its_source():
     (known,) = (one for one in cost_check.PUBLISHED if (one.gpu, one.width) == ("A100", 64))
-    blocks = (64, 32, 4, 3)
+    blocks = (128, 64, 4, 3)
     entry = cost_check.entry_of(known, blocks)
     (plain,) = compile_calls([entry])[entry].kernels
     assert (plain.warps, plain.stages, plain.constants["BM"], plain.constants["BN"]) == (4, 3, *blocks[:2])
     # Two products a score, a copy asked for a turn before: the main loop and that of the diagonal.
-    assert [(loop.matrix_work * 4, loop.ahead) for loop in plain.loops] == [(2 * 64 * 64 * 32, 1.0)] * 2
+    assert [(loop.matrix_work * 4, loop.ahead) for loop in plain.loops] == [(2 * 64 * 128 * 64, 1.0)] * 2
     main, diagonal = (sum(loop.opcodes.values()) for loop in plain.loops)
     assert main < diagonal, "the mask"
     source = cost_check.source_of(plain.constants, Shape(64, 512), True)
