@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 LABEL = re.compile(r"^([.$\w]+):")
 INSTRUCTION = re.compile(
@@ -27,6 +28,9 @@ TARGET = re.compile(r"(?P<condition>.*?)`\((?P<label>[.$\w]+)\)")
 WARP_TILES = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "1684": 16 * 8 * 4}
 GROUP_TILE = re.compile(r"^HGMMA\.(\d+)x(\d+)x(\d+)")
 WARPS_OF_A_GROUP = 4
+# Products of warps, of warp groups, and of one thread for a CTA.
+MATRIX = ("HMMA", "HGMMA", "UTCHMMA")
+COPIES_LEFT = re.compile(r"\bDEPBAR\.LE SB0, (0x[0-9a-f]+)")
 # A loop that does less than this part of a turn's matrix work is not the main one.
 FULL_TURN = 0.9
 
@@ -193,3 +197,47 @@ def main_loop(text: str, work_per_turn: float) -> MainLoop:
         raise ValueError(f"no loop does the {work_per_turn:g} multiply-accumulates of a turn; those found do {done}")
     candidates = [MainLoop(loop, max(1.0, round(loop.matrix_work / work_per_turn))) for loop in working]
     return min(candidates, key=lambda candidate: candidate.loop.issued / candidate.turns)
+
+
+def matrix_loops(text: str) -> list[Loop]:
+    """The loops with matrix instructions, but for those around another such, in the order of their addresses.
+
+    That is the order of the source: a compiler may unroll a loop, but it has no reason to swap two.
+    """
+    found = [loop for loop in loops_and_whole(text)[0] if loop.count(*MATRIX)]
+    return sorted(_innermost(found), key=lambda loop: min(loop.blocks))
+
+
+@cache
+def _graph(text: str) -> tuple[list[Instruction], dict[int, range], dict[int, tuple[int, ...]], dict[int, set[int]]]:
+    """Instructions, blocks, successors and dominators of a kernel that is asked of for each of its loops."""
+    instructions, labels = parse(text)
+    blocks, successors = _blocks(instructions, labels)
+    return instructions, blocks, successors, _dominators(successors)
+
+
+def copies_ahead(text: str, loop: Loop) -> float | None:
+    """How many turns before its use a block of a loop is asked for: groups of copies that may still be under way when a
+    turn has waited, over those that a turn starts. None where nothing is copied asynchronously.
+    """
+    _, blocks, _, _ = _graph(text)
+    within = {i for block in loop.blocks for i in blocks[block]}
+    lines = [line for line in text.splitlines() if INSTRUCTION.match(line) and not LABEL.match(line)]
+    waits = [found for i in within if (found := COPIES_LEFT.search(lines[i]))]
+    groups = loop.count("LDGDEPBAR")
+    return min(int(found[1], 16) for found in waits) / groups if waits and groups else None
+
+
+def guarded(text: str, loop: Loop) -> Loop:
+    """What runs only where a loop does, itself included: all behind the first block on the way to it that the way to
+    the kernel's end can do without. A loop that every way to the end passes is guarded by nothing.
+    """
+    instructions, blocks, successors, dominators = _graph(text)
+    # An early return is an end as well, but few blocks lie before it.
+    to_end = max((dominators[block] for block in dominators if not successors[block]), key=len)
+    to_loop = set.intersection(*(dominators[block] for block in loop.blocks))
+    if to_loop <= to_end:
+        return loop
+    entry = min(to_loop - to_end, key=lambda block: len(dominators[block]))
+    body = [block for block in dominators if entry in dominators[block]]
+    return Loop(frozenset(body), Counter(instructions[i].opcode for block in body for i in blocks[block]))
