@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.service.live import Live
 from tests.service.page.visits import LANGUAGES, answer, copied, fits, printed, visit
