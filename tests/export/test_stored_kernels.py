@@ -33,7 +33,7 @@ from tests.small_kernels import with_kernels
 
 ATTENTION = {"_columns_kernel", "table_kernel", "_forward_kernel"}
 SLOTS = {"scan_kernel", "slots_kernel", "gelu_kernel", "outcome_kernel"}
-AROUND = {"begin_kernel", "add_norm_kernel", "product_kernel", "arrange_kernel", "settle_kernel"}
+AROUND = {"draw_kernel", "begin_kernel", "add_norm_kernel", "product_kernel", "arrange_kernel", "settle_kernel"}
 emulated = pytest.mark.skipif(machine.missing() is not None, reason=str(machine.missing()))
 
 
