@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import math
 from typing import NamedTuple
 
 import torch
@@ -23,6 +22,8 @@ from torch import Tensor
 from rfa.model.language import StepOutput
 from rfa.model.recurrence.slots import is_on_gpu
 
+# Of the sum of all weights of a row.
+SUM_BITS = 62
 # What is told of each row beside its token and its sums, in float32; of the flags 1 is yes.
 NUMBERS = ("top", "chosen", "is_finite", "slots_finite")
 
@@ -79,10 +80,15 @@ def ranked(logits: Tensor) -> Ranked:
     return Ranked(*logits.sort(dim=-1, descending=True, stable=True))
 
 
+def token_bits(vocabulary: int) -> int:
+    """Of the number of a token."""
+    return (vocabulary - 1).bit_length()
+
+
 def fixed_point(vocabulary: int) -> float:
     """The power of two by which weights of at most 1 are multiplied before they are cut to integers, so that the sum of
     all of a row stays below 2^62."""
-    return 2.0 ** (62 - math.ceil(math.log2(vocabulary)))
+    return 2.0 ** (SUM_BITS - token_bits(vocabulary))
 
 
 def integer_weights(exponents: Tensor) -> Tensor:
@@ -102,7 +108,7 @@ def draw(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Dra
     if is_on_gpu(output.logits) and _has_triton():
         from rfa.model.draw_triton import draw_by_kernel
 
-        draw_by_kernel(output, slots_finite, given, out, fixed_point(output.logits.shape[1]))
+        draw_by_kernel(output, slots_finite, given, out)
     else:
         draw_by_torch(output, slots_finite, given, out)
 

@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 
 from rfa.model.decoder_triton import exponential
-from rfa.model.draw import Distribution, Drawn
+from rfa.model.draw import SUM_BITS, Distribution, Drawn, token_bits
 from rfa.model.language import StepOutput
 
 # Logits of a block, and how many of them a warp has.
@@ -59,9 +59,9 @@ def ranks(b_x, o_token, TOKEN_BITS: tl.constexpr):
 
 
 @triton.jit
-def integer_weights(b_exponent, UNITS: tl.constexpr):
-    """exp of exponents of at most 0 as int64, in units of 1 / UNITS."""
-    return (exponential(tl.maximum(b_exponent, NO_WEIGHT)) * UNITS).to(tl.int64)
+def integer_weights(b_exponent, UNIT_BITS: tl.constexpr):
+    """exp of exponents of at most 0 as int64, in units of 2^-UNIT_BITS."""
+    return (exponential(tl.maximum(b_exponent, NO_WEIGHT)) * (1 << UNIT_BITS)).to(tl.int64)
 
 
 @triton.jit
@@ -122,7 +122,7 @@ def extent(p_logits, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def weigh(
     p_logits, p_weights, top, least, temperature, calibration,
-    VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, UNITS: tl.constexpr,
+    VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, UNIT_BITS: tl.constexpr,
 ):  # fmt: skip
     """Write the weights of a row at its temperature, of exponents of at least `least` alone; their sum, and those of
     all weights as they are and at the calibration's temperature."""
@@ -133,12 +133,12 @@ def weigh(
         m_v = o_v < VOCABULARY  # [V]
         b_x = tl.load(p_logits + o_v, mask=m_v, other=0.0)  # [V]
         b_exponent = tl.div_rn(b_x - top, temperature)  # [V]
-        b_weight = tl.where(m_v & (b_exponent >= least), integer_weights(b_exponent, UNITS), 0)  # [V]
+        b_weight = tl.where(m_v & (b_exponent >= least), integer_weights(b_exponent, UNIT_BITS), 0)  # [V]
         tl.store(p_weights + o_v, b_weight, mask=m_v)
         b_total += b_weight
-        b_plain += tl.where(m_v, integer_weights(b_x - top, UNITS), 0)
+        b_plain += tl.where(m_v, integer_weights(b_x - top, UNIT_BITS), 0)
         b_exponent = tl.div_rn(b_x, calibration) - tl.div_rn(top, calibration)  # [V]
-        b_calibrated += tl.where(m_v, integer_weights(b_exponent, UNITS), 0)
+        b_calibrated += tl.where(m_v, integer_weights(b_exponent, UNIT_BITS), 0)
     return tl.sum(b_total, axis=0), tl.sum(b_plain, axis=0), tl.sum(b_calibrated, axis=0)
 
 
@@ -171,7 +171,7 @@ def draw_kernel(
     p_logits, p_log_precision, p_latent, p_slots_finite, p_top_p, p_uniform, p_last_place, p_temperature, p_calibration,
     p_tokens, p_sums, p_numbers, p_weights, n_rows,
     VOCABULARY: tl.constexpr, LATENT: tl.constexpr, BLOCK: tl.constexpr, BLOCK_L: tl.constexpr,
-    TOKEN_BITS: tl.constexpr, WAY_BITS: tl.constexpr, UNITS: tl.constexpr,
+    TOKEN_BITS: tl.constexpr, WAY_BITS: tl.constexpr, UNIT_BITS: tl.constexpr,
 ):  # fmt: skip
     """Program b: the token of row b, and what is told of it. p_weights: `[B, V]`, worked in."""
     i_b = tl.program_id(0).to(tl.int64)
@@ -190,7 +190,7 @@ def draw_kernel(
     # As exponents, of which several logits may have one.
     least = tl.div_rn(number_of(kth.to(tl.int32)) - top, temperature)
     weight, plain, calibrated = weigh(
-        p_logits, p_weights, top, least, temperature, tl.load(p_calibration), VOCABULARY, BLOCK, UNITS
+        p_logits, p_weights, top, least, temperature, tl.load(p_calibration), VOCABULARY, BLOCK, UNIT_BITS
     )
     tl.debug_barrier()  # weights are read by other threads than have written them
 
@@ -214,19 +214,17 @@ def draw_kernel(
     tl.store(p_numbers + 3 * n_rows + i_b, tl.load(p_slots_finite + i_b))
 
 
-def draw_by_kernel(
-    output: StepOutput, slots_finite: torch.Tensor, given: Distribution, out: Drawn, units: float
-) -> None:
-    """See `draw.draw`; units: `draw.fixed_point`."""
+def draw_by_kernel(output: StepOutput, slots_finite: torch.Tensor, given: Distribution, out: Drawn) -> None:
+    """See `draw.draw`."""
     logits, log_precision, latents = (part.contiguous() for part in output)
     rows, vocabulary = logits.shape
-    latent = latents[0].numel()
+    latent, bits = latents[0].numel(), token_bits(vocabulary)
     block = min(LARGEST_BLOCK, triton.next_power_of_2(vocabulary))
     weights = logits.new_empty((rows, vocabulary), dtype=torch.int64)
     with torch.cuda.device_of(logits):
         draw_kernel[(rows,)](
             logits, log_precision, latents, slots_finite, *given, *out, weights, rows,
             VOCABULARY=vocabulary, LATENT=latent, BLOCK=block, BLOCK_L=triton.next_power_of_2(latent),
-            TOKEN_BITS=(vocabulary - 1).bit_length(), WAY_BITS=WAY_BITS, UNITS=units,
+            TOKEN_BITS=bits, WAY_BITS=WAY_BITS, UNIT_BITS=SUM_BITS - bits,
             num_warps=max(1, block // OF_A_WARP),
         )  # fmt: skip

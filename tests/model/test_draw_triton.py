@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rfa.model import draw as drawing
-from rfa.model.draw import NUMBERS, Distribution, Drawn, draw_by_torch, fixed_point
+from rfa.model.draw import NUMBERS, Distribution, Drawn, draw_by_torch
 from rfa.model.language import StepOutput
 
 pytest.importorskip("triton")
@@ -88,7 +88,7 @@ def laid(rows: list[Row]) -> tuple[StepOutput, torch.Tensor, Distribution]:
 def by_kernel(rows: list[Row]) -> Drawn:
     output, slots_finite, given = laid(rows)
     drawn = Drawn.empty(len(rows), DEVICE)
-    draw_by_kernel(output, slots_finite, given, drawn, fixed_point(output.logits.shape[1]))
+    draw_by_kernel(output, slots_finite, given, drawn)
     return drawn
 
 
