@@ -374,8 +374,11 @@ def test_a_window_is_refused_by_name(books_bundle: Path, monkeypatch: pytest.Mon
 
 def test_attention_has_room_by_whole_pages(bundle: Bundle) -> None:
     runtime = TorchLanguageRuntime(bundle, device="cpu", streams=1, max_rows=1, attention_tokens=4 * PAGE_KEYS)
-    assert runtime.has_room(2 * PAGE_KEYS, 2) and runtime.has_room(1, 4)
-    assert not runtime.has_room(2 * PAGE_KEYS + 1, 2) and not runtime.has_room(1, 5)
+    assert runtime.has_room(2 * PAGE_KEYS, 2, 0) and runtime.has_room(1, 4, 0)
+    assert not runtime.has_room(2 * PAGE_KEYS + 1, 2, 0) and not runtime.has_room(1, 5, 0)
+    # Three full pages are there once.
+    assert runtime.has_room(3 * PAGE_KEYS + 1, 1, 0) and not runtime.has_room(3 * PAGE_KEYS + 1, 2, 3 * PAGE_KEYS)
+    assert runtime.has_room(3 * PAGE_KEYS, 2, 2 * PAGE_KEYS) and not runtime.has_room(3 * PAGE_KEYS, 2, PAGE_KEYS)
     first = runtime.start("attention", room=PAGE_KEYS + 1, forks=1)
     with pytest.raises(Overloaded, match="at this moment"):
         runtime.start("attention")
