@@ -90,7 +90,7 @@ def bound(
         i_way = tl.maximum(tl.sum((b_sums.to(need.dtype) >= need).to(tl.int32), axis=0) - 1, 0)
         weight = tl.sum(tl.where(o_way == i_way, b_sums, 0), axis=0)
         least += i_way * step
-        beyond = tl.minimum(beyond, least + step)
+        beyond = least + step
     return least, weight
 
 

@@ -200,6 +200,7 @@ const std::vector<Opcode>& table() {
         {"fma.rn.f64", each<[](double a, double b, double c) -> double { return std::fma(a, b, c); }>},
         // Conversions.
         {"cvt.u16.u32", each<[](U32 a) -> U16 { return a; }>},
+        {"cvt.u16.u64", each<[](U64 a) -> U16 { return a; }>},
         {"cvt.u32.u16", each<[](U16 a) -> U32 { return a; }>},
         {"cvt.u32.u64", each<[](U64 a) -> U32 { return a; }>},
         {"cvt.u64.u16", each<[](U16 a) -> U64 { return a; }>},
@@ -261,6 +262,7 @@ const std::vector<Opcode>& table() {
         {"setp.nan.f32", compare<[](float a, float b) { return std::isnan(a) || std::isnan(b); }>},
         {"setp.num.f32", compare<[](float a, float b) { return !(std::isnan(a) || std::isnan(b)); }>},
         {"setp.le.f64", compare<[](double a, double b) { return a <= b; }>},
+        {"setp.ne.f64", compare<[](double a, double b) { return a < b || b < a; }>},
         {"setp.equ.f64", compare<[](double a, double b) { return !(a < b || b < a); }>},
         // Memory.
         {"ld.param.b32", read_parameter<U32>},

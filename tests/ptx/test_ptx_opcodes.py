@@ -158,6 +158,7 @@ EACH: dict[str, tuple[str, Callable[..., Any]]] = {
     "cvt.rzi.s64.f64": ("s64 f64", to_wide),
     "cvt.s64.s32": ("s64 s32", lambda a: a.astype(np.int64)),
     "cvt.u16.u32": ("u16 u32", lambda a: a.astype(np.uint16)),
+    "cvt.u16.u64": ("u16 u64", lambda a: a.astype(np.uint16)),
     "cvt.u32.u16": ("u32 u16", lambda a: a.astype(np.uint32)),
     "cvt.u32.u64": ("u32 u64", lambda a: a.astype(np.uint32)),
     "cvt.u64.u16": ("u64 u16", lambda a: a.astype(np.uint64)),
@@ -248,7 +249,7 @@ COMPARISONS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 COMPARED = [
     *(f"setp.{name}.f32" for name in COMPARISONS if name != "equ"),
-    *("setp.le.f64", "setp.equ.f64"),
+    *("setp.le.f64", "setp.ne.f64", "setp.equ.f64"),
     *(f"setp.{name}.b{bits}" for name in ("eq", "ne") for bits in (32, 64)),
     "setp.ne.b16",
     *(f"setp.{name}.s32" for name in ("lt", "le", "gt", "ge")),
