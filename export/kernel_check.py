@@ -3,7 +3,8 @@
 
 Golden calls    of prefill, step and attention with float32 matrices, against the same calls of the bundle's graphs
 text    in each dtype: the golden text, again and again until blocks are far apart, and beside it a stream of one token,
-        read by slots with a step after it, and by attention in two pieces; against the same passes in eager code
+        read by slots with a step after it, and by attention in two pieces; against the same passes in eager code;
+        and the tokens drawn after each
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from rfa.export.served_passes import DTYPES, Cache, ServedPasses, initial_slots
 from rfa.export.stored_kernels import StoredKernel
 from rfa.model.decoder import SlotPool
 from rfa.model.kernel_launches import KernelCall, launches_taken, source_hash
+from rfa.model.language import StepOutput
 from rfa.model.placement import as_on_gpu
 
 # What golden outputs allow another processor.
@@ -215,6 +217,7 @@ def _compare_slots(runs: Runs, tokens: Sequence[int], errors: dict[str, float]) 
             _note(errors, f"{name} of the golden text: {part}", _error(getattr(output, part), getattr(wanted, part)))
         for part in expected._fields:
             _note(errors, f"{name} of the golden text: {part}", _error(getattr(after, part), getattr(expected, part)))
+        _compare_draws(runs, wanted, errors)
         noise = torch.from_numpy(np.random.default_rng(0).standard_normal(runs.eager.silence(2).shape)).float()
         arguments = ([tokens[-1]] * 2, [len(piece) for piece in pieces], noise, expected)
 
@@ -231,4 +234,13 @@ def _compare_attention(runs: Runs, tokens: Sequence[int], errors: dict[str, floa
                 _note(
                     errors, f"attention of the golden text: {part}", _error(getattr(ours, part), getattr(theirs, part))
                 )
+        _compare_draws(runs, wanted, errors)
         held = expected
+
+
+def _compare_draws(runs: Runs, output: StepOutput, errors: dict[str, float]) -> None:
+    """From the same logits."""
+    found, wanted = runs.by_kernels("draw", output), runs.eagerly("draw", output)
+    for part, change in (("tokens", torch.Tensor.double), ("numbers", torch.Tensor.double), ("sums", torch.log)):
+        ours, theirs = (change(getattr(drawn, part)) for drawn in (found, wanted))
+        _note(errors, f"draw after the golden text: {part}", _error(ours, theirs))

@@ -33,7 +33,7 @@ def are_launched(config: LanguageModelConfig, architecture: int) -> bool:
 
 def serving_launches(config: LanguageModelConfig, architecture: int) -> list[KernelLaunch]:
     """The launches of a model's passes, in each dtype: pieces of prompts and steps by slots, and by attention, where
-    a piece of one token is a step."""
+    a piece of one token is a step; and the draw behind each step."""
     model = LanguageModel(config)
     with recorded_launches(architecture) as found, torch.no_grad():
         for dtype in DTYPES:
@@ -49,13 +49,15 @@ def serving_launches(config: LanguageModelConfig, architecture: int) -> list[Ker
 def _run_slots(passes: ServedPasses, model: LanguageModel, streams: int, length: int) -> None:
     slots = initial_slots(model, streams)
     passes.prefill([[0] * length] * streams, [0] * streams, slots)
-    passes.step([0] * streams, [length] * streams, passes.silence(streams), slots)
+    output, _ = passes.step([0] * streams, [length] * streams, passes.silence(streams), slots)
+    passes.draw(output)
 
 
 def _run_attention(passes: ServedPasses, streams: int, length: int) -> None:
     empty = [passes.empty_cache()] * streams
     _, held = passes.extend([[0] * length] * streams, empty, passes.silence(streams))
-    passes.extend([[0]] * streams, held, passes.silence(streams))
+    output, _ = passes.extend([[0]] * streams, held, passes.silence(streams))
+    passes.draw(output)
 
 
 def common(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:

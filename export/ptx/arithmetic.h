@@ -60,11 +60,11 @@ inline float nan_or(float a, float b, float other) {
   return std::isnan(a) || std::isnan(b) ? std::numeric_limits<float>::quiet_NaN() : other;
 }
 
-// To an integer: NaN is 0, what is too large is the largest.
-template <class R> R saturated(float x) {
-  if (std::isnan(x)) return 0;
-  if (x >= static_cast<float>(std::numeric_limits<R>::max())) return std::numeric_limits<R>::max();
-  if (x <= static_cast<float>(std::numeric_limits<R>::min())) return std::numeric_limits<R>::min();
+// To an integer: NaN is 0, of 64 bits the smallest; what is too large is the largest.
+template <class R, class X> R saturated(X x) {
+  if (std::isnan(x)) return sizeof(R) == 8 ? std::numeric_limits<R>::min() : 0;
+  if (x >= static_cast<X>(std::numeric_limits<R>::max())) return std::numeric_limits<R>::max();
+  if (x <= static_cast<X>(std::numeric_limits<R>::min())) return std::numeric_limits<R>::min();
   return static_cast<R>(x);
 }
 

@@ -108,6 +108,7 @@ template <class T> void move(Machine& m, Warp& warp, const Instruction& x) {
   });
   uint32_t lanes = m.lanes_of(warp, x);
   of_parts(0, x.count - n_from, [&](const Operand& to, int lane, unsigned char* place, size_t size) {
+    if (to.place < 0) return;  // a part that nobody wants
     if (to.bytes != int(size)) return m.fault(warp, lane, "a register of another width", to.bytes);
     if (lanes >> lane & 1) std::memcpy(&warp.registers[to.place + lane * size], place, size);
   });
@@ -142,7 +143,17 @@ template <Space space, class T> void read(Machine& m, Warp& warp, const Instruct
                                                            : m.local(warp, lane, from.values[lane], bytes);
       for (int i = 0; i < n; i++) std::memcpy(&out[i][lane], data + i * sizeof(T), sizeof(T));
     }
-  for (int i = 0; i < n; i++) assign(m, warp, m.operand(x, i), out[i], lanes);
+  for (int i = 0; i < n; i++) {
+    const Operand& to = m.operand(x, i);
+    if (sizeof(T) == 8 || to.bytes != 8) {
+      assign(m, warp, to, out[i], lanes);
+      continue;
+    }
+    int64_t wide[LANES] = {};  // a wider register takes the number
+    for (int lane = 0; lane < LANES; lane++)
+      if (lanes >> lane & 1) wide[lane] = out[i][lane];
+    assign(m, warp, to, wide, lanes);
+  }
 }
 
 // [a] = {b0, b1, …}

@@ -1,5 +1,6 @@
 // The instructions of PTX that Triton emits for the kernels, by name; and the entry points for Python.
 
+#include <bit>
 #include <string>
 #include <unordered_map>
 
@@ -104,6 +105,9 @@ const std::vector<Opcode>& table() {
         {"prmt.b32", each<[](U32 a, U32 b, U32 c) { return permuted(a, b, c); }>},
         {"shfl.sync.bfly.b32", shuffle<[](U32 lane, U32 by) { return lane ^ by; }>},
         {"shfl.sync.idx.b32", shuffle<[](U32, U32 by) { return by; }>},
+        {"shfl.sync.up.b32", shuffle<[](U32 lane, U32 by) { return lane < by ? lane : lane - by; }>},
+        {"redux.sync.add.s32", reduce<[](U32 a, U32 b) -> U32 { return a + b; }>},
+        {"redux.sync.min.s32", reduce<[](S32 a, S32 b) -> S32 { return std::min(a, b); }>},
         {"redux.sync.max.s32", reduce<[](S32 a, S32 b) -> S32 { return std::max(a, b); }>},
         // Integers.
         {"add.s32", each<[](U32 a, U32 b) -> U32 { return a + b; }>},
@@ -158,6 +162,8 @@ const std::vector<Opcode>& table() {
         {"shr.s64", each<[](S64 a, U32 n) -> S64 { return shifted_right(a, n); }>},
         {"shf.l.wrap.b32", each<[](U32 a, U32 b, U32 n) { return funnel_left(a, b, n); }>},
         {"shf.r.wrap.b32", each<[](U32 a, U32 b, U32 n) { return funnel_right(a, b, n); }>},
+        {"popc.b32", each<[](U32 a) -> U32 { return std::popcount(a); }>},
+        {"popc.b64", each<[](U64 a) -> U32 { return std::popcount(a); }>},
         {"bfe.s32", each<[](S32 a, U32 at, U32 n) -> S32 { return field(a, at, n); }>},
         {"bfe.u32", each<[](U32 a, U32 at, U32 n) -> U32 { return field(a, at, n); }>},
         // Numbers.
@@ -176,6 +182,7 @@ const std::vector<Opcode>& table() {
            return flushed(std::fma(flushed(a), flushed(b), flushed(c)));
          }>},
         {"div.full.f32", each<[](float a, float b) -> float { return a / b; }>},
+        {"div.rn.f32", each<[](float a, float b) -> float { return a / b; }>},
         {"max.f32", each<[](float a, float b) -> float { return largest(a, b); }>},
         {"min.f32", each<[](float a, float b) -> float { return smallest(a, b); }>},
         {"max.NaN.f32", each<[](float a, float b) -> float { return nan_or(a, b, largest(a, b)); }>},
@@ -193,14 +200,18 @@ const std::vector<Opcode>& table() {
         {"fma.rn.f64", each<[](double a, double b, double c) -> double { return std::fma(a, b, c); }>},
         // Conversions.
         {"cvt.u16.u32", each<[](U32 a) -> U16 { return a; }>},
+        {"cvt.u16.u64", each<[](U64 a) -> U16 { return a; }>},
         {"cvt.u32.u16", each<[](U16 a) -> U32 { return a; }>},
         {"cvt.u32.u64", each<[](U64 a) -> U32 { return a; }>},
+        {"cvt.u64.u16", each<[](U16 a) -> U64 { return a; }>},
         {"cvt.u64.u32", each<[](U32 a) -> U64 { return a; }>},
         {"cvt.s64.s32", each<[](S32 a) -> S64 { return a; }>},
         {"cvt.rn.f32.s32", each<[](S32 a) -> float { return a; }>},
         {"cvt.rn.f32.u32", each<[](U32 a) -> float { return a; }>},
         {"cvt.rn.f64.s64", each<[](S64 a) -> double { return a; }>},
         {"cvt.rzi.s32.f32", each<[](float a) -> S32 { return saturated<S32>(std::trunc(a)); }>},
+        {"cvt.rzi.s64.f32", each<[](float a) -> S64 { return saturated<S64>(std::trunc(a)); }>},
+        {"cvt.rzi.s64.f64", each<[](double a) -> S64 { return saturated<S64>(std::trunc(a)); }>},
         {"cvt.rni.ftz.s32.f32", each<[](float a) -> S32 { return saturated<S32>(std::nearbyint(flushed(a))); }>},
         {"cvt.rmi.ftz.f32.f32", each<[](float a) -> float { return std::floor(flushed(a)); }>},
         {"cvt.f64.f32", each<[](float a) -> double { return a; }>},
@@ -232,9 +243,13 @@ const std::vector<Opcode>& table() {
         {"setp.lt.u32", compare<[](U32 a, U32 b) { return a < b; }>},
         {"setp.gt.u32", compare<[](U32 a, U32 b) { return b < a; }>},
         {"setp.lt.s64", compare<[](S64 a, S64 b) { return a < b; }>},
+        {"setp.le.s64", compare<[](S64 a, S64 b) { return a <= b; }>},
         {"setp.gt.s64", compare<[](S64 a, S64 b) { return b < a; }>},
+        {"setp.ge.s64", compare<[](S64 a, S64 b) { return a >= b; }>},
+        {"setp.gt.u64", compare<[](U64 a, U64 b) { return b < a; }>},
         {"setp.lt.u64", compare<[](U64 a, U64 b) { return a < b; }>},
         {"setp.eq.f32", compare<[](float a, float b) { return a == b; }>},
+        {"setp.ne.f32", compare<[](float a, float b) { return a < b || b < a; }>},
         {"setp.neu.f32", compare<[](float a, float b) { return !(a == b); }>},
         {"setp.lt.f32", compare<[](float a, float b) { return a < b; }>},
         {"setp.le.f32", compare<[](float a, float b) { return a <= b; }>},
@@ -246,6 +261,9 @@ const std::vector<Opcode>& table() {
         {"setp.geu.f32", compare<[](float a, float b) { return !(a < b); }>},
         {"setp.nan.f32", compare<[](float a, float b) { return std::isnan(a) || std::isnan(b); }>},
         {"setp.num.f32", compare<[](float a, float b) { return !(std::isnan(a) || std::isnan(b)); }>},
+        {"setp.le.f64", compare<[](double a, double b) { return a <= b; }>},
+        {"setp.ne.f64", compare<[](double a, double b) { return a < b || b < a; }>},
+        {"setp.equ.f64", compare<[](double a, double b) { return !(a < b || b < a); }>},
         // Memory.
         {"ld.param.b32", read_parameter<U32>},
         {"ld.param.s32", read_parameter<S32>},
@@ -255,10 +273,14 @@ const std::vector<Opcode>& table() {
         {"ld.global.b64", read<Space::GLOBAL, U64>},
         {"st.global.b16", write<Space::GLOBAL, U16>},
         {"st.global.b32", write<Space::GLOBAL, U32>},
+        {"st.global.b64", write<Space::GLOBAL, U64>},
         {"ld.shared.b16", read<Space::SHARED, U16>},
         {"ld.shared.b32", read<Space::SHARED, U32>},
+        {"ld.shared.s32", read<Space::SHARED, S32>},
+        {"ld.shared.b64", read<Space::SHARED, U64>},
         {"st.shared.b16", write<Space::SHARED, U16>},
         {"st.shared.b32", write<Space::SHARED, U32>},
+        {"st.shared.b64", write<Space::SHARED, U64>},
         {"ld.local.b32", read<Space::LOCAL, U32>},
         {"st.local.b32", write<Space::LOCAL, U32>},
         {"cp.async.ca.shared.global", copy},

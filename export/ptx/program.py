@@ -69,6 +69,10 @@ class Program:
     constants: list[ctypes.Array[ctypes.c_char]]
 
 
+# Where a move puts a part that nobody wants.
+NOWHERE = Operand(0, -1, 0, 0)
+
+
 @dataclass
 class _Scope:
     """What the names of a kernel stand for. places: of the first register of a class."""
@@ -199,7 +203,11 @@ def _assemble(
         try:
             for group, text in enumerate(texts):
                 parts = [part.strip() for part in text[1:-1].split(",")] if text.startswith("{") else [text.strip()]
-                operands += [scope.operand("0" if part in POINTERS else part, group) for part in parts]
+                is_move = opcode.startswith("mov.")
+                operands += [
+                    NOWHERE if is_move and part == "_" else scope.operand("0" if part in POINTERS else part, group)
+                    for part in parts
+                ]
         except UnknownPtxError as error:
             unknown[str(error)] = statement
             continue

@@ -232,12 +232,13 @@ class Language(ABC):
         """Of requests that name none: the recurrent one where there is one."""
         return self.modes[-1]
 
-    def start(self, mode: Mode, *, room: int = 1, forks: int = 0) -> Context:
+    def start(self, mode: Mode, *, room: int = 1, forks: int = 0, common: int = 0) -> Context:
         """Context of a stream that has seen nothing.
 
         Args:
             room: tokens that an attention stream is to hold; it grows when it has more.
             forks: continuations that it will be asked for.
+            common: tokens that it will have when it is asked for them.
 
         Raises:
             ValueError: the bundle has no such mode.
@@ -246,13 +247,14 @@ class Language(ABC):
         if mode not in self.modes:
             raise ValueError(f"bundle {self.name!r} decodes in {self.modes}, not in {mode!r}")
         if mode == "attention":
-            return self._start_attention(room, forks)
+            return self._start_attention(room, forks, common)
         context = SlotContext(self.pool)
         context.write(self.initial)
         return context
 
-    def has_room(self, room: int, streams: int) -> bool:
-        """Whether attention streams of this room could ever be held, if there were no others."""
+    def has_room(self, room: int, streams: int, common: int) -> bool:
+        """Whether attention streams of this room, continuations of one that has `common` tokens, could ever be held, if
+        there were no others."""
         return True
 
     def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
@@ -286,7 +288,7 @@ class Language(ABC):
         """Tokens in each of B attention streams; `noise` `[B, H, 2D]`. The outputs are those of the last tokens."""
 
     @abstractmethod
-    def _start_attention(self, room: int, forks: int) -> Context:
+    def _start_attention(self, room: int, forks: int, common: int) -> Context:
         """An empty attention context."""
 
     @abstractmethod
@@ -339,7 +341,7 @@ class CpuLanguage(Language):
         self.cache_bytes = 2 * self._layers * math.prod(self.latent_shape) * np.dtype(np.float32).itemsize
         self.attention = bundle.session("attention")
 
-    def _start_attention(self, room: int, forks: int) -> CacheContext:
+    def _start_attention(self, room: int, forks: int, common: int) -> CacheContext:
         heads, width = self.latent_shape
         shape = self._layers, heads, SMALLEST_CACHE, width
         return CacheContext(np.zeros(shape, np.float32), np.zeros(shape, np.float32))

@@ -30,7 +30,7 @@ from rfa.service.runtime.batching import Run, agreeing_sizes
 from rfa.service.runtime.language import Advance, Context, Language, SlotContext, StepOutput, TurnAdvance
 from rfa.service.runtime.pool import StatePool
 from rfa.service.runtime.torch_draw import BYTES_PER_LOGIT, Packed, TokenDraw
-from rfa.service.runtime.torch_pages import PagedAdvance, PagedContext, PagePool, pages_of
+from rfa.service.runtime.torch_pages import PagedAdvance, PagedContext, PagePool, pages_needed, pages_of
 from rfa.service.runtime.torch_pool import DevicePool, Rows
 from rfa.service.runtime.torch_step import StepRunner
 from rfa.service.settings import ConfigurationError
@@ -122,9 +122,9 @@ class TorchLanguageRuntime(Language):
         self.pages = PagePool(shape, count, device, dtype)
         self._draws: dict[int, tuple[Packed, TokenDraw]] = {}  # by the number of streams
 
-    def has_room(self, room: int, streams: int) -> bool:
+    def has_room(self, room: int, streams: int, common: int) -> bool:
         """See `Language`."""
-        return pages_of(room) * streams <= self.pages.capacity
+        return pages_needed(room, streams - 1, common) <= self.pages.capacity
 
     def _say_what_is_eager(self) -> None:
         """Nobody waits for a GPU that is driven from Python without having been told why."""
@@ -136,8 +136,8 @@ class TorchLanguageRuntime(Language):
                     self.name, mode, refusals[mode],
                 )  # fmt: skip
 
-    def _start_attention(self, room: int, forks: int) -> PagedContext:
-        return PagedContext(self.pages, room, forks)
+    def _start_attention(self, room: int, forks: int, common: int) -> PagedContext:
+        return PagedContext(self.pages, room, forks, common)
 
     def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> list[TurnAdvance]:
         return self.read_prompts(contexts, pieces)[1]

@@ -1,13 +1,15 @@
 """Keys and values of attention streams on a device, in pages of one pool.
 
 A stream takes the pages that its request may need when it begins, so that it never waits for memory with half of its
-text read; whatever a page held before lies behind the keys of its owner, where nobody looks.
+text read; whatever a page held before lies behind the keys of its owner, where nobody looks. Its continuations have the
+full pages before them in common, which nobody writes any more; of the page that is partly filled each has a copy.
 """
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -34,6 +36,7 @@ class PagePool:
         self.keys, self.values = (torch.zeros(rows, dtype=dtype, device=device) for _ in range(2))
         self.capacity = capacity
         self._free = list(reversed(range(capacity)))
+        self._owners = [0] * capacity
         self._lock = threading.Lock()
 
     @staticmethod
@@ -48,7 +51,7 @@ class PagePool:
         return self.capacity - len(self._free)
 
     def acquire(self, count: int) -> list[int]:
-        """So many pages.
+        """So many pages, of one owner each.
 
         Raises:
             Overloaded: so many are not free at this moment.
@@ -60,15 +63,27 @@ class PagePool:
                 )
             taken = self._free[len(self._free) - count :]
             del self._free[len(self._free) - count :]
+            for page in taken:
+                self._owners[page] = 1
         return taken
 
-    def release(self, pages: list[int]) -> None:
-        """Give pages back."""
+    def share(self, pages: list[int]) -> None:
+        """One owner more of each."""
         with self._lock:
-            self._free.extend(pages)
+            for page in pages:
+                self._owners[page] += 1
+
+    def release(self, pages: list[int]) -> None:
+        """One owner less of each; those that have none are free."""
+        with self._lock:
+            for page in pages:
+                self._owners[page] -= 1
+            self._free.extend(page for page in pages if self._owners[page] == 0)
 
     def copy(self, sources: list[int], targets: list[int]) -> None:
         """Make pages the same as others."""
+        if not sources:
+            return
         source, target = (
             torch.tensor(pages, dtype=torch.int64, device=self.keys.device) for pages in (sources, targets)
         )
@@ -84,29 +99,36 @@ class PagedContext:
         pool: that its pages are of.
         room: tokens that it is to hold; it takes more pages when it has more.
         forks: continuations that it will be asked for, each with as much room.
+        common: tokens that it will have when it is asked for them.
 
     Raises:
         Overloaded: the pages are not free.
     """
 
-    def __init__(self, pool: PagePool, room: int = 1, forks: int = 0) -> None:
+    def __init__(self, pool: PagePool, room: int = 1, forks: int = 0, common: int = 0) -> None:
         self.pool = pool
         self.position = 0
-        count = pages_of(room)
-        taken = pool.acquire(count * (1 + forks))
-        self.pages, *self._of_forks = (taken[count * index : count * (index + 1)] for index in range(1 + forks))
+        taken = iter(pool.acquire(pages_needed(room, forks, common)))
+        self.pages = list(islice(taken, pages_of(room)))
+        self._of_forks = [list(islice(taken, _own_pages(room, common))) for _ in range(forks)]
 
     def fork(self) -> PagedContext:
         """An independent continuation from here.
 
         Raises:
-            Overloaded: it was not announced, and the pages are not free.
+            Overloaded: it was not announced, or too early, and the pages are not free.
         """
+        full, held = self.position // PAGE_KEYS, pages_of(self.position)
+        needed = len(self.pages) - full
+        own = self._of_forks[-1] if self._of_forks else []
+        own = own + self.pool.acquire(max(0, needed - len(own)))
+        del self._of_forks[-1:]
+        self.pool.share(self.pages[:full])
+        self.pool.release(own[needed:])
         twin = PagedContext(self.pool, 0)
-        twin.pages = self._of_forks.pop() if self._of_forks else self.pool.acquire(len(self.pages))
+        twin.pages = self.pages[:full] + own[:needed]
         twin.position = self.position
-        held = pages_of(self.position)
-        self.pool.copy(self.pages[:held], twin.pages[:held])
+        self.pool.copy(self.pages[full:held], twin.pages[full:held])
         return twin
 
     def make_room(self, tokens: int) -> None:
@@ -134,6 +156,16 @@ class PagedContext:
 def pages_of(tokens: int) -> int:
     """Pages that hold so many tokens."""
     return -(-tokens // PAGE_KEYS)
+
+
+def _own_pages(room: int, common: int) -> int:
+    """Of a continuation: all but the full ones that it has in common with the stream it comes from."""
+    return pages_of(room) - common // PAGE_KEYS
+
+
+def pages_needed(room: int, forks: int, common: int) -> int:
+    """Of a stream with so much room and its continuations, as `PagedContext` takes them."""
+    return pages_of(room) + forks * _own_pages(room, common)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ A replayed graph launches all kernels of all layers at once and allocates nothin
 would take longer than they run. A graph reads and writes the same addresses every time, hence the fixed places, and
 hence one step at a time: the caller holds a lock.
 
-The next tokens are chosen in the graph. There are two: one for batches that need the order of all tokens, to draw from
-it or to tell the best, and one for those that do not.
+The next tokens are chosen in the graph. There are two: one for batches of which some row is told its best tokens, with
+a sort of all, and one for those of which none is.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from rfa.model.decoder import Decoder
+from rfa.model.draw import Ranked
 from rfa.model.language import StepOutput
 from rfa.service.engine.text.sampling import Choice, DrawnToken, Draws
-from rfa.service.runtime.torch_draw import Fields, Packed, Ranked, TokenDraw
+from rfa.service.runtime.torch_draw import Fields, Packed, TokenDraw
 from rfa.service.runtime.torch_pool import DevicePool, Rows
 
 Array = NDArray[np.float32]

@@ -33,7 +33,7 @@ from tests.small_kernels import with_kernels
 
 ATTENTION = {"_columns_kernel", "table_kernel", "_forward_kernel"}
 SLOTS = {"scan_kernel", "slots_kernel", "gelu_kernel", "outcome_kernel"}
-AROUND = {"begin_kernel", "add_norm_kernel", "product_kernel", "arrange_kernel", "settle_kernel"}
+AROUND = {"draw_kernel", "begin_kernel", "add_norm_kernel", "product_kernel", "arrange_kernel", "settle_kernel"}
 emulated = pytest.mark.skipif(machine.missing() is not None, reason=str(machine.missing()))
 
 
@@ -264,8 +264,8 @@ def largest_excess(bundle: Bundle) -> float:
 @emulated
 def test_executed_they_give_the_golden_outputs(bundle: Bundle) -> None:
     found = list(kernel_errors(bundle, model_of(bundle)))
-    # Five numbers each of the golden calls, and in either dtype of a prompt and of a step.
-    assert len(found) == 5 + 2 * 2 * 5 and all("kernels for sm_80, " in what for what, _, _ in found)
+    # Five numbers each of the golden calls, and in either dtype of a prompt and of a step; three of the draws.
+    assert len(found) == 5 + 2 * (2 * 5 + 3) and all("kernels for sm_80, " in what for what, _, _ in found)
     assert len([what for what, _, _ in found if "golden calls" in what]) == 5
     assert all(error <= limit for _, error, limit in found)
     assert max(error for _, error, _ in found) > 0, "what ran is what it is compared with"

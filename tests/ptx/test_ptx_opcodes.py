@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable
 from typing import Any, get_args
@@ -104,6 +105,18 @@ def to_integer(x: np.ndarray) -> np.ndarray:
     return np.nan_to_num(np.clip(x.astype(np.float64), -(2**31), 2**31 - 1)).astype(np.int32)
 
 
+def to_wide(x: np.ndarray) -> np.ndarray:
+    """NaN is the smallest."""
+    lowest, highest = -(2**63), 2**63 - 1
+    numbers = x.astype(np.float64).tolist()
+    found = [lowest if math.isnan(n) else int(n) if abs(n) < 2.0**63 else highest if n > 0 else lowest for n in numbers]
+    return np.array(found, dtype=np.int64)
+
+
+def set_bits(a: np.ndarray) -> np.ndarray:
+    return np.array([int(x).bit_count() for x in a])
+
+
 def by_sign(pick: Callable[..., Any], *, is_largest: bool) -> Callable[..., Any]:
     """A choice that also tells -0 from the larger 0."""
     return lambda a, b: np.where(a == b, np.where(np.signbit(a) == is_largest, b, a), pick(a, b))
@@ -141,12 +154,17 @@ EACH: dict[str, tuple[str, Callable[..., Any]]] = {
     "cvt.rn.f64.s64": ("f64 s64", lambda a: a.astype(np.float64)),
     "cvt.rni.ftz.s32.f32": ("s32 f32", lambda a: to_integer(np.rint(flush(a)))),
     "cvt.rzi.s32.f32": ("s32 f32", lambda a: to_integer(np.trunc(a))),
+    "cvt.rzi.s64.f32": ("s64 f32", to_wide),
+    "cvt.rzi.s64.f64": ("s64 f64", to_wide),
     "cvt.s64.s32": ("s64 s32", lambda a: a.astype(np.int64)),
     "cvt.u16.u32": ("u16 u32", lambda a: a.astype(np.uint16)),
+    "cvt.u16.u64": ("u16 u64", lambda a: a.astype(np.uint16)),
     "cvt.u32.u16": ("u32 u16", lambda a: a.astype(np.uint32)),
     "cvt.u32.u64": ("u32 u64", lambda a: a.astype(np.uint32)),
+    "cvt.u64.u16": ("u64 u16", lambda a: a.astype(np.uint64)),
     "cvt.u64.u32": ("u64 u32", lambda a: a.astype(np.uint64)),
     "div.full.f32": ("f32 f32 f32", np.divide),
+    "div.rn.f32": ("f32 f32 f32", np.divide),
     "div.rn.f64": ("f64 f64 f64", np.divide),
     "div.s32": ("s32 s32 s32", quotient),
     "div.s64": ("s64 s64 s64", quotient),
@@ -188,6 +206,8 @@ EACH: dict[str, tuple[str, Callable[..., Any]]] = {
     "or.b16": ("b16 b16 b16", np.bitwise_or),
     "or.b32": ("b32 b32 b32", np.bitwise_or),
     "or.b64": ("b64 b64 b64", np.bitwise_or),
+    "popc.b32": ("u32 u32", set_bits),
+    "popc.b64": ("u32 u64", set_bits),
     "prmt.b32": ("b32 b32 b32 b32", chosen_bytes),
     "rcp.approx.ftz.f32": ("f32 f32", lambda a: flush(1 / flush(a))),
     "rem.s32": ("s32 s32 s32", remainder),
@@ -220,17 +240,21 @@ ONE_ULP = ("ex2.", "lg2.")
 BY_NUMBERS = ("div.s", "div.u", "rem.")
 
 COMPARISONS: dict[str, Callable[..., Any]] = {
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "eq": np.equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "ne": lambda a, b: (a < b) | (b < a),
+    "equ": lambda a, b: ~((a < b) | (b < a)),
     "neu": lambda a, b: ~(a == b), "ltu": lambda a, b: ~(a >= b), "leu": lambda a, b: ~(a > b),
     "gtu": lambda a, b: ~(a <= b), "geu": lambda a, b: ~(a < b), "nan": lambda a, b: np.isnan(a) | np.isnan(b),
     "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
 }  # fmt: skip
 COMPARED = [
-    *(f"setp.{name}.f32" for name in COMPARISONS if name != "ne"),
+    *(f"setp.{name}.f32" for name in COMPARISONS if name != "equ"),
+    *("setp.le.f64", "setp.ne.f64", "setp.equ.f64"),
     *(f"setp.{name}.b{bits}" for name in ("eq", "ne") for bits in (32, 64)),
     "setp.ne.b16",
     *(f"setp.{name}.s32" for name in ("lt", "le", "gt", "ge")),
-    *("setp.lt.u32", "setp.gt.u32", "setp.lt.s64", "setp.gt.s64", "setp.lt.u64"),
+    *("setp.lt.u32", "setp.gt.u32", "setp.lt.u64", "setp.gt.u64"),
+    *(f"setp.{name}.s64" for name in ("lt", "le", "gt", "ge")),
 ]
 PREDICATES: dict[str, Callable[..., Any]] = {
     "and.pred": np.logical_and, "or.pred": np.logical_or, "xor.pred": np.logical_xor,
@@ -238,7 +262,7 @@ PREDICATES: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 # Those that are not a function of a lane's own numbers, each in a test below or in test_ptx_faults.py.
 OTHERS = re.compile(
-    r"bar\.(warp\.)?sync|bra(\.uni)?|ret|mov\.[bu]\d+|selp\.\w+|shfl\.sync\.\w+\.b32|redux\.sync\.max\.s32"
+    r"bar\.(warp\.)?sync|bra(\.uni)?|ret|mov\.[bu]\d+|selp\.\w+|shfl\.sync\.\w+\.b32|redux\.sync\.\w+\.s32"
     r"|mad\.lo\.cc\.u32|madc\.hi\.u32|(ld|st)\.\w+\.[bs]\d+|cp\.async\..*|(ld|st)matrix\..*|mma\..*|wgmma\..*|fence\..*"
 )
 
@@ -382,12 +406,18 @@ def test_moves(name: str, kind: str) -> None:
         run(of_elements(swapped, [kind, kind]), memory(out), memory(a), grid=COUNT // 32)
         n = 4 * a.itemsize
         np.testing.assert_array_equal(out, a << KINDS[kind](n) | a >> KINDS[kind](n))
+        upper = f"{name} {{_, {half}2}}, {register(kind, 1)};\n{name} {register(kind, 0)}, {{{half}2, {half}2}};"
+        run(of_elements(upper, [kind, kind]), memory(out), memory(a), grid=COUNT // 32)
+        np.testing.assert_array_equal(out, (a >> KINDS[kind](n)) * KINDS[kind](2**n + 1))
 
 
 @pytest.mark.parametrize(("instruction", "expected"), [
     ("shfl.sync.bfly.b32 %r20, %r21, 5, 31, -1;", lambda a: a[np.arange(32) ^ 5]),
     ("shfl.sync.idx.b32 %r20, %r21, 9, 31, -1;", lambda a: a[[9] * 32]),
+    ("shfl.sync.up.b32 %r20, %r21, 4, 0, -1;", lambda a: a[[*range(4), *range(28)]]),
     ("redux.sync.max.s32 %r20, %r21, -1;", lambda a: [a.view(np.int32).max()] * 32),
+    ("redux.sync.min.s32 %r20, %r21, -1;", lambda a: [a.view(np.int32).min()] * 32),
+    ("redux.sync.add.s32 %r20, %r21, -1;", lambda a: [a.sum(dtype=np.uint32)] * 32),
 ])  # fmt: skip
 def test_lanes_read_each_other(instruction: str, expected: Callable[..., Any]) -> None:
     a = values("u32", COUNT, 1)
@@ -451,6 +481,21 @@ def test_memory(space: str, n: int) -> None:
     out, other = words(64 * n), words(32 * n)
     run(kernel(body, parameters=2, declarations=".local .align 4 .b8 depot[16];\n"), out, other, shared_bytes=128 * n)
     np.testing.assert_array_equal(out[32 * n :], np.arange(32 * n))
+
+
+def test_words_of_64_bits_in_shared_memory() -> None:
+    """Pairs, swapped on the way; and words of 32 bits, read into wider registers with their sign and without."""
+    body = """
+    mul.lo.s32 %r1, %r0, 16;  cvt.u64.u32 %rd1, %r0;  shl.b64 %rd2, %rd1, 40;  neg.s64 %rd3, %rd2;
+    st.shared.v2.b64 [%r1], {%rd2, %rd3};  ld.shared.b64 %rd4, [%r1+8];  ld.shared.b64 %rd5, [%r1];
+    ld.shared.s32 %rd6, [%r1+12];  ld.shared.b32 %rd7, [%r1+12];
+    mad.wide.u32 %rd10, %r0, 32, %rd0;
+    st.global.b64 [%rd10], %rd4;  st.global.b64 [%rd10+8], %rd5;
+    st.global.v2.b64 [%rd10+16], {%rd6, %rd7};"""
+    out, wanted = torch.zeros(32, 4, dtype=torch.int64), torch.arange(32) << 40
+    run(kernel(body, parameters=1), out, shared_bytes=512)
+    high = -wanted >> 32
+    assert torch.equal(out, torch.stack([-wanted, wanted, high, high & 0xFFFFFFFF], 1))
 
 
 def test_words_of_16_bits_in_shared_memory() -> None:

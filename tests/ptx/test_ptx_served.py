@@ -17,7 +17,7 @@ if machine.missing() is not None:
 pytest.importorskip("triton")
 
 from rfa.export.bundle import Bundle
-from rfa.model import decoder, ragged
+from rfa.model import decoder, draw, ragged
 from rfa.model.recurrence import slots
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models
@@ -55,7 +55,7 @@ def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
 
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (decoder, ragged, slots):
+    for module in (decoder, draw, ragged, slots):
         monkeypatch.setattr(module, "is_on_gpu", lambda _: True)
 
 
@@ -95,3 +95,4 @@ async def test_texts_are_those_of_a_cpu(
             assert np.abs(event.latent - wanted.latent).max() <= 1e-4 * np.abs(wanted.latent).max()
     kernels = {"attention": "_forward_kernel", "recurrent": "scan_kernel"}
     assert emulator.played[kernels[mode]] > 0 and emulator.played["product_kernel"] > 0
+    assert emulator.played["draw_kernel"] > 0

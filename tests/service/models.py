@@ -116,11 +116,11 @@ class FakeLanguage:
     def default_mode(self) -> Mode:
         return self.modes[-1]
 
-    def start(self, mode: str, *, room: int = 1, forks: int = 0) -> Seen:
+    def start(self, mode: str, *, room: int = 1, forks: int = 0, common: int = 0) -> Seen:
         assert mode in self.modes
         return Seen()
 
-    def has_room(self, room: int, streams: int) -> bool:
+    def has_room(self, room: int, streams: int, common: int) -> bool:
         return True
 
     def prefill(self, contexts: Sequence[Seen], pieces: Sequence[Sequence[int]]) -> list[SeenMore]:

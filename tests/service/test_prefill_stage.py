@@ -52,10 +52,10 @@ async def test_whole_pieces_of_many_prompts_are_read_together() -> None:
 
 async def test_a_prompt_that_fails_ends_alone() -> None:
     class Picky(FakeLanguage):
-        def start(self, mode: str, *, room: int = 1, forks: int = 0) -> Seen:
+        def start(self, mode: str, *, room: int = 1, forks: int = 0, common: int = 0) -> Seen:
             if room > 20:
                 raise Overloaded("no room", retry_after_seconds=1)
-            return super().start(mode, room=room, forks=forks)
+            return super().start(mode, room=room, forks=forks, common=common)
 
         def prefill(self, contexts: Sequence[Seen], pieces: Sequence[Sequence[int]]) -> list[SeenMore]:
             advances = super().prefill(contexts, pieces)
@@ -103,21 +103,22 @@ async def test_a_context_is_asked_for_room_for_its_text_and_for_its_forks() -> N
     asked = []
 
     class Noting(FakeLanguage):
-        def start(self, mode: str, *, room: int = 1, forks: int = 0) -> Seen:
-            asked.append((room, forks))
-            return super().start(mode, room=room, forks=forks)
+        def start(self, mode: str, *, room: int = 1, forks: int = 0, common: int = 0) -> Seen:
+            asked.append((room, forks, common))
+            return super().start(mode, room=room, forks=forks, common=common)
 
     model = Noting()
     stage = stage_of(model)
     stage.run([job_of(stage, model, 12, samples=3)])
-    assert asked == [(15, 2)]
+    assert asked == [(15, 2, 11)]
 
 
 async def test_what_never_fits_is_refused_and_not_asked_to_come_again() -> None:
 
     class Small(FakeLanguage):
-        def has_room(self, room: int, streams: int) -> bool:
-            return room * streams <= 60
+        def has_room(self, room: int, streams: int, common: int) -> bool:
+            assert (room, common) == (15, 11)
+            return streams <= 4
 
     model = Small()
     stage = stage_of(model)
@@ -127,4 +128,4 @@ async def test_what_never_fits_is_refused_and_not_asked_to_come_again() -> None:
     assert fits.streams and not too_much.streams
     refusal = too_much.outcome()[1]
     assert isinstance(refusal, InvalidRequest) and refusal.code == "context_too_long"
-    assert "75 tokens" in str(refusal)
+    assert "27 tokens" in str(refusal)

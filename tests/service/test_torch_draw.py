@@ -1,8 +1,13 @@
-"""Tokens chosen on a device, here a CPU: those of `sampling`, both within rounding of the distribution asked for."""
+"""Tokens chosen on a device, here a CPU: those of `sampling`, both within rounding of the distribution asked for.
+
+Once by the reference in torch, once by the kernel of a GPU, in Triton's interpreter.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 
+from rfa.model import draw as drawing
 from rfa.model.language import StepOutput
 from rfa.service.engine.text.sampling import Choice, DrawnToken, Draws, drawn_tokens
-from rfa.service.runtime.torch_draw import Packed, TokenDraw, integer_weights
+from rfa.service.runtime.torch_draw import Packed, TokenDraw
 
 CALIBRATION = np.float32(1.3)
 EPS = float(np.finfo(np.float32).eps)
@@ -20,6 +26,19 @@ EPS = float(np.finfo(np.float32).eps)
 EXP_ULPS = (2.52, 2.0)
 # Weights are divided by their sum, and those of the nucleus once more.
 QUOTIENTS = 2
+INTERPRETED = importlib.util.find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") == "1"
+by_kernel = pytest.mark.skipif(not INTERPRETED, reason="no interpreter of Triton")
+SIDES = ["torch", pytest.param("kernel", marks=by_kernel)]
+
+
+@pytest.fixture
+def side(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which of the two draws."""
+    monkeypatch.setattr(drawing, "is_on_gpu", lambda _: request.param == "kernel")
+    return str(request.param)
+
+
+either_side = pytest.mark.parametrize("side", SIDES, indirect=True)
 
 
 def draw_of(size: int, vocabulary: int, draws: Draws) -> TokenDraw:
@@ -125,7 +144,19 @@ def choice_of(draw: np.random.Generator, vocabulary: int) -> Choice:
     )
 
 
-@pytest.mark.parametrize(("vocabulary", "rows"), [(4_096, 2_000), (50_257, 120), (300, 2_000), (7, 2_000)])
+@pytest.mark.parametrize(
+    ("vocabulary", "rows", "side"),
+    [
+        *((vocabulary, rows, "torch") for vocabulary, rows in ((4_096, 2_000), (50_257, 120), (300, 2_000))),
+        (7, 2_000, "torch"),
+        *(
+            pytest.param(*few, "kernel", marks=[by_kernel, pytest.mark.slow])
+            for few in ((7, 80), (300, 200), (4_096, 40))
+        ),
+    ],
+    indirect=["side"],
+)
+@pytest.mark.usefixtures("side")
 def test_tokens_are_those_of_the_cpu(vocabulary: int, rows: int) -> None:
     draw = np.random.default_rng(vocabulary)
     differing = 0
@@ -146,6 +177,9 @@ TIED = np.array([1, 3, 3, 0, 3, 3, 1, 2], np.float32)
 SPLIT = np.nextafter(np.float32(1), np.float32(0))
 
 
+@either_side
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # of the interpreter's NumPy, between ends of the range
+@pytest.mark.usefixtures("side")
 @pytest.mark.parametrize(
     ("logits", "choice", "expected"),
     [
@@ -170,6 +204,9 @@ SPLIT = np.nextafter(np.float32(1), np.float32(0))
         (TIED, Choice(0.0, uniform=0.99), 5),
         (TIED, Choice(1.0, top_k=99, top_p=1.0, uniform=0.0), 0),
         (np.array([-3e38, 3e38], np.float32), Choice(1.0, uniform=1 - 2.0**-53), 1),
+        # Both zeros are one number.
+        (np.array([-0.0, 0.0, -1], np.float32), Choice(1.0, top_p=0.3, uniform=0.5), 0),
+        (np.array([-0.0, 0.0, -1], np.float32), Choice(), 0),
     ],
 )
 def test_ties_and_ends_are_those_of_the_cpu(logits: np.ndarray, choice: Choice, expected: int) -> None:
@@ -177,6 +214,8 @@ def test_ties_and_ends_are_those_of_the_cpu(logits: np.ndarray, choice: Choice, 
     assert [side(logits[None], draws)[0].token for side in (on_device, on_host)] == [expected, expected]
 
 
+@either_side
+@pytest.mark.usefixtures("side")
 def test_the_best_tokens_are_told_in_order_with_ties_by_index() -> None:
     (found,) = on_device(TIED[None], Draws([Choice(top=6)], CALIBRATION))
     assert found.top is not None and found.top.tokens.tolist() == [1, 2, 4, 5, 7, 0]
@@ -185,7 +224,16 @@ def test_the_best_tokens_are_told_in_order_with_ties_by_index() -> None:
     np.testing.assert_allclose(np.exp(all_of_them.top.log_probabilities).sum(), 1, atol=8 * EPS)
 
 
-@pytest.mark.parametrize("vocabulary", [7, 4_096, 50_257])
+@pytest.mark.parametrize(
+    ("vocabulary", "side"),
+    [
+        *((vocabulary, "torch") for vocabulary in (7, 4_096, 50_257)),
+        pytest.param(300, "kernel", marks=by_kernel),
+        pytest.param(50_257, "kernel", marks=[by_kernel, pytest.mark.slow]),
+    ],
+    indirect=["side"],
+)
+@pytest.mark.usefixtures("side")
 def test_a_row_gets_in_company_what_it_gets_alone(vocabulary: int) -> None:
     """Greedy rows too, which alone need no order of the tokens; to the last digit."""
     draw = np.random.default_rng(3)
@@ -206,9 +254,22 @@ def told(drawn: DrawnToken) -> Any:
     return drawn.token, drawn.log_probability, drawn.calibrated, drawn.is_finite, top
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+GREEDY, SAMPLED = Choice(), Choice(0.9, top_k=3, top_p=0.9, uniform=0.999, top=2)
+VALUES = (np.nan, np.inf, -np.inf)
+
+
+@pytest.mark.usefixtures("side")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter's NumPy, about NaN
+@pytest.mark.parametrize(
+    ("value", "choice", "side"),
+    [
+        *((value, choice, "torch") for value in VALUES for choice in (GREEDY, SAMPLED)),
+        *(pytest.param(value, GREEDY, "kernel", marks=by_kernel) for value in VALUES),
+        pytest.param(np.nan, SAMPLED, "kernel", marks=by_kernel),
+    ],
+    indirect=["side"],
+)
 @pytest.mark.parametrize("broken", ["logits", "log_precision", "latent"])
-@pytest.mark.parametrize("choice", [Choice(), Choice(0.9, top_k=3, top_p=0.9, uniform=0.999, top=2)])
 def test_a_broken_row_is_told_as_one_and_touches_no_other(value: float, broken: str, choice: Choice) -> None:
     draw = np.random.default_rng(0)
     output = {
@@ -232,15 +293,11 @@ def test_a_broken_row_is_told_as_one_and_touches_no_other(value: float, broken: 
         assert [told(side[0]), told(side[2])] == [before[0], before[2]]
 
 
+@either_side
+@pytest.mark.usefixtures("side")
 def test_slots_that_are_broken_are_told_apart() -> None:
     draws = Draws([Choice()] * 3, CALIBRATION)
     made = draw_of(4, 5, draws)
     output = StepOutput(torch.zeros(4, 5), torch.zeros(4), torch.zeros(4, 2, 4))
     made.compute(output, torch.tensor([1.0, 0, 1, 1]), is_ranked=False)
     assert made.read(draws, output.latent, None)[1].tolist() == [True, False, True]
-
-
-@pytest.mark.parametrize("vocabulary", [2, 4_096, 4_097, 50_257])
-def test_sums_of_weights_have_room(vocabulary: int) -> None:
-    sums = integer_weights(torch.zeros(vocabulary)).sum()
-    assert 2**61 <= int(sums) <= 2**62

@@ -36,6 +36,7 @@ from rfa.model.language import LanguageModel
 from rfa.model.placement import as_on_gpu
 from rfa.service.encoding import dumps
 from rfa.service.engine.models import _facts
+from rfa.service.engine.text.sampling import Choice, Draws
 from rfa.service.runtime import device, torch_golden, torch_kernels, torch_language
 from rfa.service.runtime.torch_golden import check_golden_on
 from rfa.service.runtime.torch_kernels import CudaDriver, CudaError, kernels_of
@@ -47,8 +48,8 @@ from tests.small_kernels import ARCHITECTURE, with_kernels
 
 # What prompts and steps of the small model launch.
 ALL = (
-    "add_norm_kernel", "arrange_kernel", "begin_kernel", "gelu_kernel", "outcome_kernel", "product_kernel",
-    "scan_kernel", "settle_kernel", "slots_kernel",
+    "add_norm_kernel", "arrange_kernel", "begin_kernel", "draw_kernel", "gelu_kernel", "outcome_kernel",
+    "product_kernel", "scan_kernel", "settle_kernel", "slots_kernel",
 )  # fmt: skip
 
 
@@ -138,7 +139,7 @@ def told(bundle: Bundle, gpu: FakeGpu, *, is_trusted: bool = True) -> torch_kern
         kernels_of(bundle, is_trusted=is_trusted, launches=gpu.launches) as use,
     ):
         _, slots = passes.prefill([[1, 2]], [0], initial_slots(model, 1))
-        passes.step([3], [2], passes.silence(1), slots)
+        passes.draw(passes.step([3], [2], passes.silence(1), slots)[0])
     assert {name for name, _ in gpu.launched} == use.stored
     return use.told()
 
@@ -287,7 +288,8 @@ def assert_all_are_taken(ledger: Ledger) -> None:
 
 
 def serve(runtime: TorchLanguageRuntime, pieces: Sequence[int]) -> None:
-    """Prompts of so many tokens, each in two pieces where it has two tokens, then two steps of all, in both modes."""
+    """Prompts of so many tokens, each in two pieces where it has two tokens, then two draws of all, in both modes."""
+    draws = Draws([Choice(0.8, 40, 0.9, top=2)] * len(pieces), np.float32(1))
     for mode in runtime.modes:
         contexts: list[Any] = [runtime.start(mode) for _ in pieces]
         for counts in ([-(-count // 2) for count in pieces], [max(1, count // 2) for count in pieces]):
@@ -295,7 +297,7 @@ def serve(runtime: TorchLanguageRuntime, pieces: Sequence[int]) -> None:
                 advance.commit()
         for _ in range(2):
             noise = np.zeros((len(pieces), *runtime.latent_shape), np.float32)
-            for advance in runtime.step(contexts, [2] * len(pieces), noise)[1]:
+            for advance in runtime.draw(contexts, [2] * len(pieces), noise, draws)[1]:
                 advance.commit()
         for context in contexts:
             context.release()
@@ -325,7 +327,7 @@ def test_serving_other_models_launches_what_is_stored_alone(what: str) -> None:
                 pieces, begins, silence = [[1] * n for n in counts], [3] * len(counts), passes.silence(len(counts))
                 if passes.has_slots:
                     _, slots = passes.prefill(pieces, begins, initial_slots(model, len(counts)))
-                    passes.step([1] * len(counts), begins, silence, slots)
+                    passes.draw(passes.step([1] * len(counts), begins, silence, slots)[0])
                 _, held = passes.extend(pieces, [passes.empty_cache()] * len(counts), silence)
                 passes.extend(pieces, held, silence)
     assert_all_are_taken(ledger)

@@ -77,15 +77,18 @@ class PrefillStage:
         job.context = job.model.unpack(resumed.context) if resumed else self._start(job)
 
     def _start(self, job: GenerateJob) -> Context:
-        room, samples, names = len(job.prompt) + job.options.max_new_tokens, job.options.samples, job.options.names
-        if job.mode == "attention" and not job.model.has_room(room, samples):
+        new, samples, names = job.options.max_new_tokens, job.options.samples, job.options.names
+        # The last token of the prompt is the first of each continuation.
+        room, common = len(job.prompt) + new, len(job.prompt) - 1
+        all_tokens = room + (samples - 1) * new
+        if job.mode == "attention" and not job.model.has_room(room, samples, common):
             raise InvalidRequest(
-                f"{names.prompt} and {names.max_new_tokens} of all continuations together, {room * samples} tokens, "
+                f"{names.prompt} and {names.max_new_tokens} of all continuations together, {all_tokens} tokens, "
                 'ask for more than all the memory that this server has for decode "attention".',
                 param=names.max_new_tokens,
                 code="context_too_long",
             )
-        return job.model.start(job.mode, room=room, forks=samples - 1)
+        return job.model.start(job.mode, room=room, forks=samples - 1, common=common)
 
     def _complete(self, job: GenerateJob, read: Sequence[int]) -> list[int]:
         """The prompt with what goes before it, within its limits."""

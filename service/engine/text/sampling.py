@@ -51,8 +51,8 @@ class Draws:
 
     @property
     def are_ranked(self) -> bool:
-        """Whether the order of the tokens decides anything: a token is drawn, or others are told."""
-        return any(choice.temperature is not None or choice.top > 0 for choice in self.choices)
+        """Whether the most probable tokens are told of a row: all of them must be put into order."""
+        return any(choice.top > 0 for choice in self.choices)
 
 
 @dataclass(frozen=True, slots=True)

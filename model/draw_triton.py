@@ -1,0 +1,230 @@
+"""The choice of the next tokens of a batch on a GPU, one kernel: `draw.draw_by_torch`, the reference, a program a row.
+
+Nothing is sorted. A logit's bits, seen as an integer, have its order; with the token behind them there are no ties.
+Which logits are the k best, and which tokens are the nucleus, is where the number or the weight of all that are at
+least as good reaches a bound: a few turns of a search that sums the row for several candidates at once. The draw
+itself sums in the order of the vocabulary.
+
+Weights are formed once and kept in memory as integers; all that is decided after that is the sum and comparison of
+integers, so that no order of summing, and no way in which the compiler joins a product with a sum within `exponential`,
+can have two places of the kernel see two weights of one token. Quotients are rounded as IEEE asks.
+
+Rows of logits `[V]` float32 of any length, in blocks of at most `LARGEST_BLOCK`.
+"""
+
+# Kernels are typed by their compiler.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from rfa.model.decoder_triton import exponential
+from rfa.model.draw import SUM_BITS, Distribution, Drawn, token_bits
+from rfa.model.language import StepOutput
+
+# Logits of a block, and how many of them a warp has.
+LARGEST_BLOCK = 4096
+OF_A_WARP = 256
+# Candidates of a turn of the search, as a power of two.
+WAY_BITS = 2
+# e to the power of this is none of the units in which weights are integers.
+NO_WEIGHT = tl.constexpr(-64.0)
+# What of an integer below 0 turns the order of its numbers round: all bits but the sign.
+WITHOUT_SIGN = tl.constexpr(0x7FFFFFFF)
+
+
+@triton.jit
+def ordered(b_x):
+    """Floats as int32 in their order; both zeros are one."""
+    b_bits = tl.where(b_x == 0.0, 0.0, b_x).to(tl.int32, bitcast=True)
+    return tl.where(b_bits < 0, b_bits ^ WITHOUT_SIGN, b_bits)
+
+
+@triton.jit
+def number_of(key):
+    """The float that `ordered` made an int32 of."""
+    return tl.where(key < 0, key ^ WITHOUT_SIGN, key).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def ranks(b_x, o_token, TOKEN_BITS: tl.constexpr):
+    """Logits as int64 in their order and, if there are bits for it, of equal ones the first token above the others."""
+    b_rank = ordered(b_x).to(tl.int64) << TOKEN_BITS
+    if TOKEN_BITS > 0:
+        b_rank += (1 << TOKEN_BITS) - 1 - o_token
+    return b_rank
+
+
+@triton.jit
+def integer_weights(b_exponent, UNIT_BITS: tl.constexpr):
+    """exp of exponents of at most 0 as int64, in units of 2^-UNIT_BITS."""
+    return (exponential(tl.maximum(b_exponent, NO_WEIGHT)) * (1 << UNIT_BITS)).to(tl.int64)
+
+
+@triton.jit
+def bound(
+    p_logits, p_weights, least, beyond, need, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, TOKEN_BITS: tl.constexpr,
+    WAY_BITS: tl.constexpr, IS_WEIGHED: tl.constexpr,
+):  # fmt: skip
+    """The highest rank in [least, beyond) that with all above it has at least the weight `need`, which `least` has; and
+    that weight. Without IS_WEIGHED a logit weighs 1."""
+    o_way = tl.arange(0, 1 << WAY_BITS)  # [W]
+    weight = tl.cast(0, tl.int64)
+    while beyond - least > 1:
+        step = (beyond - least + (1 << WAY_BITS) - 1) >> WAY_BITS
+        b_candidate = least + o_way * step  # [W]
+        b_sum = tl.zeros([1 << WAY_BITS, BLOCK], tl.int64)  # [W, V]
+        for first in range(0, VOCABULARY, BLOCK):
+            o_v = first + tl.arange(0, BLOCK)  # [V]
+            m_v = o_v < VOCABULARY  # [V]
+            b_rank = ranks(tl.load(p_logits + o_v, mask=m_v, other=0.0), o_v, TOKEN_BITS)  # [V]
+            if IS_WEIGHED:
+                b_weight = tl.load(p_weights + o_v, mask=m_v, other=0)  # [V]
+            else:
+                b_weight = m_v.to(tl.int64)  # [V]
+            b_sum += tl.where(b_rank[None, :] >= b_candidate[:, None], b_weight[None, :], 0)
+        b_sums = tl.sum(b_sum, axis=1)  # [W]
+        i_way = tl.maximum(tl.sum((b_sums.to(need.dtype) >= need).to(tl.int32), axis=0) - 1, 0)
+        weight = tl.sum(tl.where(o_way == i_way, b_sums, 0), axis=0)
+        least += i_way * step
+        beyond = least + step
+    return least, weight
+
+
+@triton.jit
+def is_broken(p_x, N: tl.constexpr, BLOCK_N: tl.constexpr):
+    """1 if one of N numbers is not finite, else 0."""
+    o_n = tl.arange(0, BLOCK_N)
+    b_x = tl.load(p_x + o_n, mask=o_n < N, other=0.0)  # [N]
+    return tl.max(tl.where(tl.abs(b_x) < float("inf"), 0, 1), axis=0)
+
+
+@triton.jit
+def extent(p_logits, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):
+    """The lowest and the highest of a row as `ordered` has them, and 1 if one is not finite, else 0."""
+    b_low = tl.full([BLOCK], 0x7FFFFFFF, tl.int32)  # [V]
+    b_high = tl.full([BLOCK], -0x80000000, tl.int32)  # [V]
+    b_broken = tl.zeros([BLOCK], tl.int32)  # [V]
+    for first in range(0, VOCABULARY, BLOCK):
+        o_v = first + tl.arange(0, BLOCK)  # [V]
+        m_v = o_v < VOCABULARY  # [V]
+        b_x = tl.load(p_logits + o_v, mask=m_v, other=0.0)  # [V]
+        b_key = ordered(b_x)  # [V]
+        b_low = tl.where(m_v, tl.minimum(b_low, b_key), b_low)
+        b_high = tl.where(m_v, tl.maximum(b_high, b_key), b_high)
+        b_broken = tl.where(tl.abs(b_x) < float("inf"), b_broken, 1)
+    return tl.min(b_low, axis=0), tl.max(b_high, axis=0), tl.max(b_broken, axis=0)
+
+
+@triton.jit
+def weigh(
+    p_logits, p_weights, top, least, temperature, calibration,
+    VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, UNIT_BITS: tl.constexpr,
+):  # fmt: skip
+    """Write the weights of a row at its temperature, of exponents of at least `least` alone; their sum, and those of
+    all weights as they are and at the calibration's temperature."""
+    b_total = tl.zeros([BLOCK], tl.int64)  # [V]
+    b_plain, b_calibrated = b_total, b_total
+    for first in range(0, VOCABULARY, BLOCK):
+        o_v = first + tl.arange(0, BLOCK)  # [V]
+        m_v = o_v < VOCABULARY  # [V]
+        b_x = tl.load(p_logits + o_v, mask=m_v, other=0.0)  # [V]
+        b_exponent = tl.div_rn(b_x - top, temperature)  # [V]
+        b_weight = tl.where(m_v & (b_exponent >= least), integer_weights(b_exponent, UNIT_BITS), 0)  # [V]
+        tl.store(p_weights + o_v, b_weight, mask=m_v)
+        b_total += b_weight
+        b_plain += tl.where(m_v, integer_weights(b_x - top, UNIT_BITS), 0)
+        b_exponent = tl.div_rn(b_x, calibration) - tl.div_rn(top, calibration)  # [V]
+        b_calibrated += tl.where(m_v, integer_weights(b_exponent, UNIT_BITS), 0)
+    return tl.sum(b_total, axis=0), tl.sum(b_plain, axis=0), tl.sum(b_calibrated, axis=0)
+
+
+@triton.jit
+def token_at(p_logits, p_weights, mark, least, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, TOKEN_BITS: tl.constexpr):
+    """The first token with which the weights of ranks of at least `least`, summed by token, are more than the mark."""
+    token, before = tl.cast(0, tl.int32), tl.cast(0, tl.int64)
+    for first in range(0, VOCABULARY, BLOCK):
+        o_v = first + tl.arange(0, BLOCK)  # [V]
+        m_v = o_v < VOCABULARY  # [V]
+        b_rank = ranks(tl.load(p_logits + o_v, mask=m_v, other=0.0), o_v, TOKEN_BITS)  # [V]
+        b_weight = tl.load(p_weights + o_v, mask=m_v & (b_rank >= least), other=0)  # [V]
+        weight = tl.sum(b_weight, axis=0)
+        if (before <= mark) & (mark < before + weight):
+            b_is_passed = before + tl.cumsum(b_weight, axis=0) <= mark  # [V]
+            token = first + tl.sum(b_is_passed.to(tl.int32), axis=0)
+        before += weight
+    return token
+
+
+# Of rows laid side by side the addresses are divisible by whatever the number of rows is.
+@triton.jit(
+    do_not_specialize=["n_rows"],
+    do_not_specialize_on_alignment=[
+        "p_log_precision", "p_slots_finite", "p_top_p", "p_uniform", "p_last_place", "p_temperature", "p_calibration",
+        "p_tokens", "p_sums", "p_numbers",
+    ],
+)  # fmt: skip
+def draw_kernel(
+    p_logits, p_log_precision, p_latent, p_slots_finite, p_top_p, p_uniform, p_last_place, p_temperature, p_calibration,
+    p_tokens, p_sums, p_numbers, p_weights, n_rows,
+    VOCABULARY: tl.constexpr, LATENT: tl.constexpr, BLOCK: tl.constexpr, BLOCK_L: tl.constexpr,
+    TOKEN_BITS: tl.constexpr, WAY_BITS: tl.constexpr, UNIT_BITS: tl.constexpr,
+):  # fmt: skip
+    """Program b: the token of row b, and what is told of it. p_weights: `[B, V]`, worked in."""
+    i_b = tl.program_id(0).to(tl.int64)
+    p_logits += i_b * VOCABULARY
+    p_weights += i_b * VOCABULARY
+    low, high, broken = extent(p_logits, VOCABULARY, BLOCK)
+    top, temperature = number_of(high), tl.load(p_temperature + i_b)
+
+    last_place = tl.load(p_last_place + i_b)
+    kth = tl.where(last_place == 0, high, low).to(tl.int64)
+    if (last_place > 0) & (last_place < VOCABULARY - 1):
+        kth, _ = bound(
+            p_logits, p_weights, low.to(tl.int64), high.to(tl.int64) + 1, last_place + 1,
+            VOCABULARY, BLOCK, 0, WAY_BITS, False,
+        )  # fmt: skip
+    # As exponents, of which several logits may have one.
+    least = tl.div_rn(number_of(kth.to(tl.int32)) - top, temperature)
+    weight, plain, calibrated = weigh(
+        p_logits, p_weights, top, least, temperature, tl.load(p_calibration), VOCABULARY, BLOCK, UNIT_BITS
+    )
+    tl.debug_barrier()  # weights are read by other threads than have written them
+
+    top_p, rank = tl.load(p_top_p + i_b), low.to(tl.int64) << TOKEN_BITS
+    if top_p < float("inf"):
+        rank, weight = bound(
+            p_logits, p_weights, rank, (high.to(tl.int64) + 1) << TOKEN_BITS, weight.to(tl.float64) * top_p,
+            VOCABULARY, BLOCK, TOKEN_BITS, WAY_BITS, True,
+        )  # fmt: skip
+    mark = (weight.to(tl.float64) * tl.load(p_uniform + i_b)).to(tl.int64)
+    token = token_at(p_logits, p_weights, mark, rank, VOCABULARY, BLOCK, TOKEN_BITS)
+
+    broken = tl.maximum(broken, is_broken(p_latent + i_b * LATENT, LATENT, BLOCK_L))
+    broken = tl.where(tl.abs(tl.load(p_log_precision + i_b)) < float("inf"), broken, 1)
+    tl.store(p_tokens + i_b, token.to(tl.int64))
+    tl.store(p_sums + i_b, plain)
+    tl.store(p_sums + n_rows + i_b, calibrated)
+    tl.store(p_numbers + i_b, top)
+    tl.store(p_numbers + n_rows + i_b, tl.load(p_logits + token))
+    tl.store(p_numbers + 2 * n_rows + i_b, tl.where(broken == 0, 1.0, 0.0))
+    tl.store(p_numbers + 3 * n_rows + i_b, tl.load(p_slots_finite + i_b))
+
+
+def draw_by_kernel(output: StepOutput, slots_finite: torch.Tensor, given: Distribution, out: Drawn) -> None:
+    """See `draw.draw`."""
+    logits, log_precision, latents = (part.contiguous() for part in output)
+    rows, vocabulary = logits.shape
+    latent, bits = latents[0].numel(), token_bits(vocabulary)
+    block = min(LARGEST_BLOCK, triton.next_power_of_2(vocabulary))
+    weights = logits.new_empty((rows, vocabulary), dtype=torch.int64)
+    with torch.cuda.device_of(logits):
+        draw_kernel[(rows,)](
+            logits, log_precision, latents, slots_finite, *given, *out, weights, rows,
+            VOCABULARY=vocabulary, LATENT=latent, BLOCK=block, BLOCK_L=triton.next_power_of_2(latent),
+            TOKEN_BITS=bits, WAY_BITS=WAY_BITS, UNIT_BITS=SUM_BITS - bits,
+            num_warps=max(1, block // OF_A_WARP),
+        )  # fmt: skip
