@@ -185,3 +185,23 @@ def slot_scan_triton(
         *tensors, lengths, inner, innovation == "value", interval
     )
     return SlotReadout(out, log_norm, precision), means, precisions
+
+
+def slot_states_triton(
+    tokens: SlotInputs,
+    means: Tensor,
+    precisions: Tensor,
+    parameters: SlotParameters,
+    *,
+    inner: int = 1,
+    innovation: Innovation = "key",
+) -> tuple[Tensor, Tensor]:
+    """The states that a scan goes through, without gradients: before each of N >= 1 tokens and after the last,
+    `[B, N + 1, H, S, 4D]` and `[B, N + 1, H, S]`."""
+    _, _, _, last_means, last_precisions, kept_means, kept_precisions = torch.ops.rfa.slot_scan(
+        *tokens, means, precisions, *parameters, None, inner, innovation == "value", 1
+    )
+    return (
+        torch.cat([kept_means.transpose(1, 2), last_means[:, None]], 1),
+        torch.cat([kept_precisions.transpose(1, 2), last_precisions[:, None]], 1),
+    )

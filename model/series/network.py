@@ -64,13 +64,24 @@ class SeriesHead(nn.Module):
 
     def forward(self, h: Tensor, asked: Asked) -> Tensor:
         far = self.lead_table[asked.leads.clamp(1, FARTHEST)]
-        features = torch.cat([asked.paths, far, asked.calendar], -1)
-        hidden = self.inner(F.gelu(self.state(h)[..., None, :] + self.asked(features)))
-        # What the quantiles are is as fine as float32, whatever the layers before it are computed in.
+        told, followed = self.of_states(h)
+        return self.ahead(told[..., None, :], followed[..., None, :], torch.cat([asked.paths, far, asked.calendar], -1))
+
+    def of_states(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """What every lead is told of a state, and how its median follows the paths: `[..., W]`, `[..., PATHS]`."""
+        # How much is followed is as fine as float32, whatever the layers before it are computed in.
         with torch.autocast(h.device.type, enabled=False):
+            followed = self.follow(h.float())
+        return self.state(h), followed
+
+    def ahead(self, told: Tensor, followed: Tensor, features: Tensor) -> Tensor:
+        """Quantiles `[..., Q]` at leads of these features `[..., ASKED]`, of what `of_states` has of their states."""
+        hidden = self.inner(F.gelu(told + self.asked(features)))
+        # What the quantiles are is as fine as float32, too.
+        with torch.autocast(features.device.type, enabled=False):
             raw = self.out(F.gelu(hidden.float()))
-            followed = (asked.paths * self.follow(h.float())[..., None, :]).sum(-1, keepdim=True)
-            median = followed + raw[..., MEDIAN : MEDIAN + 1]
+            along = (features[..., :PATHS] * followed).sum(-1, keepdim=True)
+            median = along + raw[..., MEDIAN : MEDIAN + 1]
             below = median - F.softplus(raw[..., :MEDIAN]).flip(-1).cumsum(-1).flip(-1)
             above = median + F.softplus(raw[..., MEDIAN + 1 :]).cumsum(-1)
             return torch.cat([below, median, above], -1)

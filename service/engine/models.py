@@ -6,19 +6,23 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
 from rfa.model.compiling import HAS_COMPILER, Task, in_turn
 from rfa.service.bundle_version import bundle_version
 from rfa.service.runtime import auto
-from rfa.service.runtime.device import language_loader
+from rfa.service.runtime.device import language_loader, long_series_of
 from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.runtime.filter_golden import filter_tasks, open_filter
 from rfa.service.runtime.language import Language
 from rfa.service.schemas.base import Mode
-from rfa.service.schemas.replies import GpuKernels, ModelInfo
+from rfa.service.schemas.replies import GpuKernels, LongSeries, ModelInfo
 from rfa.service.settings import Settings
 from rfa.service.vetting.trust import trusted_keys
+
+if TYPE_CHECKING:
+    from rfa.service.runtime.compiled_series_device import SeriesDevice
 
 logger = logging.getLogger("rfa.engine")
 
@@ -57,6 +61,7 @@ def load_models(settings: Settings) -> Models:
     languages: dict[str, Language] = {}
     filters: dict[str, FilterRuntime] = {name: auto.AutoRuntime.of(1, name) for name in auto.NAMES}
     opened: dict[str, tuple[Bundle, int]] = {}
+    long_series: dict[str, LongSeries | None] = {}
     parts: list[Task] = []
     tasks: list[Task] = []
     last: list[Task] = []  # after the filters, which compile for longest
@@ -72,11 +77,13 @@ def load_models(settings: Settings) -> Models:
             last.append((None, partial(_load_into, languages, bundle, load_language)))
         elif bundle.kind == "series":
             if HAS_COMPILER:
-                tasks.append(_series_into(filters, bundle, opened))
+                device, long_series[bundle.name] = long_series_of(settings, bundle)
+                tasks.append(_series_into(filters, bundle, opened, device))
             else:
                 logger.warning("bundle %s is left out: it needs numba, pip install 'rfa-server[fast]'", bundle.name)
         else:
             filters[bundle.name] = model = open_filter(bundle, settings.filter_runtime)
+            _, long_series[bundle.name] = long_series_of(settings, bundle)
             first, then = filter_tasks(bundle, model)
             parts += first
             tasks += then
@@ -95,7 +102,7 @@ def load_models(settings: Settings) -> Models:
             for name in auto.NAMES
         ),
         *(
-            _facts(bundle, values, filters[name].runtime, filters[name].modes)
+            _facts(bundle, values, filters[name].runtime, filters[name].modes, long_series=long_series[name])
             if name in filters
             else _facts(bundle, values, languages[name].runtime, languages[name].modes, languages[name].kernels)
             for name, (bundle, values) in opened.items()
@@ -113,11 +120,14 @@ def _usual_first(
     return {name: filters[name] for name in [*networks, *filters]}
 
 
-def _series_into(filters: dict[str, FilterRuntime], bundle: Bundle, opened: dict[str, tuple[Bundle, int]]) -> Task:
+def _series_into(
+    filters: dict[str, FilterRuntime], bundle: Bundle, opened: dict[str, tuple[Bundle, int]],
+    device: SeriesDevice | None,
+) -> Task:  # fmt: skip
     """A model of any series; what compiles it counts its golden values."""
     from rfa.service.runtime.compiled_series import MADE_OF, make_ready, open_series
 
-    filters[bundle.name] = model = open_series(bundle)
+    filters[bundle.name] = model = open_series(bundle, device)
 
     def run() -> None:
         opened[bundle.name] = bundle, make_ready(bundle, model)
@@ -130,8 +140,9 @@ def _load_into(languages: dict[str, Language], bundle: Bundle, load: Callable[[B
 
 
 def _facts(
-    bundle: Bundle, golden_values: int, runtime: str, modes: tuple[Mode, ...], kernels: GpuKernels | None = None
-) -> ModelInfo:
+    bundle: Bundle, golden_values: int, runtime: str, modes: tuple[Mode, ...], kernels: GpuKernels | None = None,
+    long_series: LongSeries | None = None,
+) -> ModelInfo:  # fmt: skip
     manifest = bundle.manifest
     return ModelInfo(
         bundle.name,
@@ -145,4 +156,5 @@ def _facts(
         manifest.calibration,
         bundle.ece_rows,
         kernels,
+        long_series,
     )

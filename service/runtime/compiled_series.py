@@ -35,6 +35,9 @@ from rfa.service.engine.filter.model import Piece, reply_rows
 from rfa.service.engine.filter.steps import Readout
 from rfa.service.errors import InvalidRequest
 from rfa.service.runtime import auto
+from rfa.service.runtime.compiled_series_chunk import TOKENS, lay_out
+from rfa.service.runtime.compiled_series_chunk import conclude as conclude_chunk
+from rfa.service.runtime.compiled_series_device import SeriesDevice, follow_on
 from rfa.service.runtime.compiled_series_rows import Followed, Room, RowRoom, Streamed, Taken, Wave, take
 from rfa.service.runtime.compiled_series_work import count_cells, row_work
 from rfa.service.runtime.filter import FilterRuntime
@@ -62,6 +65,8 @@ MOST_PLACES: Final = 16
 # coverage.
 PACE: Final = 0.25
 CALIBRATED: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
+# Of a piece: compiled, they take about 20 ms; with the network on a device four times as many do.
+ROWS: Final = 256
 # Tokens of a wave, over all streams and columns.
 TOGETHER: Final = 64
 # Of up to 90 kB, for each number of columns.
@@ -85,15 +90,21 @@ def calibration() -> dict[str, Any]:
 
 
 class NetworkSteps:
-    """Steps of the network for some columns; see `FilterSteps`."""
+    """Steps of the network for some columns; see `FilterSteps`.
+
+    Args:
+        device: where long pieces of a series go; None: nowhere.
+    """
 
     runtime = "compiled"
-    rows = 256  # take about 20 ms
     magic = MAGIC
 
-    def __init__(self, decoder: SeriesDecoder, size: int, leads: Leads, rooms: Rooms) -> None:
+    def __init__(
+        self, decoder: SeriesDecoder, size: int, leads: Leads, rooms: Rooms, device: SeriesDevice | None
+    ) -> None:
         self.size, self.leads, self.decoder = size, leads, decoder
-        self._rooms = rooms
+        self.rooms, self.device = rooms, device
+        self.rows = ROWS if device is None else TOKENS
         self._weights = Handle(decoder.weights)
         # Of what others own, for as long as they do.
         self._streams: WeakKeyDictionary[StatePool, _Opened] = WeakKeyDictionary()
@@ -112,17 +123,25 @@ class NetworkSteps:
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
         """See `FilterSteps`."""
-        count, horizon, levels = len(batch.seats), len(readout.horizon), len(readout.calibration.levels)
-        told = conclude.room(count, self.size, len(readout.names), horizon, levels)
-        trace = trace_room(count if traced else 0, self.size, self.size, 0, horizon)
-        call = _Call(self, pool, batch, readout, told, trace)
+        count = len(batch.seats)
         begins = np.flatnonzero(np.diff(batch.seats, prepend=-1)) if count > 1 else np.zeros(count, np.int64)
         ends = _first_bad(batch.values, begins, np.append(begins[1:], count))
+        told, trace = self._room_for(count, readout, traced=traced)
+        if self.device is not None and len(begins) == 1 and self.size * int(ends[0]) >= self.device.least_tokens:
+            if follow_on(self.device, self, pool, batch, readout, told, trace, int(ends[0])):
+                return told, trace
+            told, trace = self._room_for(count, readout, traced=traced)
+        call = _Call(self, pool, batch, readout, told, trace)
         together = max(1, TOGETHER // self.size)
         for first in range(0, len(begins), together):
             part = slice(first, first + together)
             call.run(begins[part].copy(), ends[part].copy())
         return told, trace
+
+    def _room_for(self, count: int, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
+        horizon, levels = len(readout.horizon), len(readout.calibration.levels)
+        told = conclude.room(count, self.size, len(readout.names), horizon, levels)
+        return told, trace_room(count if traced else 0, self.size, self.size, 0, horizon)
 
     @contextmanager
     def taken(self, pool: StatePool, readout: Readout, streams: int, most: int) -> Iterator[_Taken]:
@@ -143,7 +162,7 @@ class NetworkSteps:
             )
             return room, _Gathered(self._weights, Handle(room))
 
-        with self._rooms.lent(key, make) as (room, gathered):
+        with self.rooms.lent(key, make) as (room, gathered):
             handles, handle = gathered.beside(of.handle, wanted)
             yield _Taken(handles, handle, of.content.kept, room.wave)
 
@@ -159,6 +178,9 @@ class NetworkSteps:
         """See `FilterSteps`."""
         settle(take)
         settle(count_cells)
+        if self.device is not None:
+            settle(lay_out)
+            settle(conclude_chunk)
 
 
 def _first_bad(values: Array, begins: Array, ends: Array) -> Array:
@@ -252,11 +274,13 @@ class SeriesRuntime(FilterRuntime):
         decoder: the network.
         size: columns, at most MOST_COLUMNS.
         rooms: that the network works in; None for its own.
+        device: where it computes long pieces of a series; None: where all else.
     """
 
     def __init__(
-        self, name: str, digest: str, decoder: SeriesDecoder, size: int = 1, rooms: Rooms | None = None
-    ) -> None:
+        self, name: str, digest: str, decoder: SeriesDecoder, size: int = 1, rooms: Rooms | None = None,
+        device: SeriesDevice | None = None,
+    ) -> None:  # fmt: skip
         self.name, self._family, self.digest, self.decoder = name, "series", digest, decoder
         self.readout_matrix, self.readout_offset = np.eye(size), np.zeros(size)
         self.observation_size = self.state_size = size
@@ -264,8 +288,8 @@ class SeriesRuntime(FilterRuntime):
         self.levels = self._calibration["recurrent"].levels
         leads = Leads.of(FOLLOWED, are_own=True, most_places=MOST_PLACES, pace=PACE)
         self.graphs = cast("GraphSteps", None)  # for attention mode alone, which is refused
-        self.rooms = rooms or Rooms()
-        self.steps = NetworkSteps(decoder, size, leads, self.rooms)
+        self.rooms, self.device = rooms or Rooms(), device
+        self.steps = NetworkSteps(decoder, size, leads, self.rooms, device)
         self._driven = None
         self.passes = PassesRange(1, 1)
         fields = {**leads.fields(size, len(self.levels), sides=2), **normal_fields()}
@@ -321,13 +345,15 @@ class SeriesRuntime(FilterRuntime):
             raise InvalidRequest(message, param="observations", code="too_large")
         found = self._sized.get(size)
         if found is None:
-            found = self._sized[size] = SeriesRuntime(self.name, self.digest, self.decoder, size, self.rooms)
+            found = self._sized[size] = SeriesRuntime(
+                self.name, self.digest, self.decoder, size, self.rooms, self.device
+            )
         return found
 
 
-def open_series(bundle: Bundle) -> SeriesRuntime:
+def open_series(bundle: Bundle, device: SeriesDevice | None = None) -> SeriesRuntime:
     """What a bundle of kind "series" holds, for one column; it is ready to run after `make_ready`."""
-    return SeriesRuntime(bundle.name, bundle.digest, SeriesDecoder.of(bundle.weights()))
+    return SeriesRuntime(bundle.name, bundle.digest, SeriesDecoder.of(bundle.weights()), device=device)
 
 
 def hold_to_golden(bundle: Bundle, model: SeriesRuntime) -> int:
@@ -340,12 +366,20 @@ def hold_to_golden(bundle: Bundle, model: SeriesRuntime) -> int:
 
 
 def make_ready(bundle: Bundle, model: SeriesRuntime) -> int:
-    """Compile the kernels, and hold the network to the bundle's golden outputs; how many values it gave.
+    """Compile the kernels, and hold the network to the bundle's golden outputs, on its device too; how many values it
+    gave.
 
     Raises:
         BundleError: it gave others.
     """
     count = hold_to_golden(bundle, model)
-    model.filter([0.0, 1.0], [[0.0], [1.0]], horizon=(1.0,))
+    if model.device is not None:
+        model.device.hold_to_golden()
+        _run(model, model.device.least_tokens)
+    _run(model, 2)
     model.steps.settle()
     return count
+
+
+def _run(model: SeriesRuntime, rows: int) -> None:
+    model.filter(list(map(float, range(rows))), [[float(row)] for row in range(rows)], horizon=(1.0,))

@@ -358,7 +358,7 @@ def _foretell(rows, row, quantiles, leads, unit, known, foretold, a):
 
 
 @kernel(*SOURCES)
-def _tell(out, work, rows, count, quantiles, foretold, followed, batch, told, trace, known, room):
+def tell(out, work, rows, count, quantiles, foretold, followed, batch, told, trace, known, room):
     """Tell of the rows of a wave; those of a stream after one that was not taken are not taken either."""
     streams, leads, tables, wanted = followed
     seats, times, values, noise = batch
@@ -450,7 +450,7 @@ def take(handle, batch, told, trace, seats, cursors, ends, gone, most, is_told):
                     of[k] = tokens - 1 - of[k]
             count = tokens + len(seats) * columns
             ask(room.states[:count], of, room.asks.numbers[:asked], weights.head, room.quantiles)
-            _tell(
+            tell(
                 known.out, room.work, room.rows, rows, room.quantiles, known.foretold, followed, batch, told,
                 trace, known.known, known.scratch,
             )  # fmt: skip

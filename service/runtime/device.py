@@ -1,21 +1,29 @@
-"""What computes a server's language models: compiled code or ONNX Runtime on a CPU, torch on a GPU.
+"""What computes a server's models: compiled code or ONNX Runtime on a CPU, torch on a GPU.
 
-Filters run on ONNX Runtime in either case: they are small, and their steps are spread over the processes.
+Language models go to the GPU whole, and of filters the network of a series, for long pieces of it. All other filters
+stay on the CPU: their steps are matrices of a few numbers, one after the other.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rfa.export.bundle import Bundle
 from rfa.service.runtime.language import Language, LanguageRuntime
+from rfa.service.schemas.replies import LongSeries
 from rfa.service.schemas.requests import MAX_SAMPLES
 from rfa.service.settings import ConfigurationError, Settings, TextRuntime
 from rfa.service.vetting.trust import trusted_keys
 
+if TYPE_CHECKING:
+    from rfa.service.runtime.compiled_series_device import SeriesDevice
+
 logger = logging.getLogger("rfa.engine")
 LoadLanguage = Callable[[Bundle], Language]
+# Why steps of a filter, by its family, stay on the CPU.
+FEW_NUMBERS = "a row is a few thousand operations that wait for those of the row before"
 
 
 def language_loader(settings: Settings) -> LoadLanguage:
@@ -52,6 +60,26 @@ def language_loader(settings: Settings) -> LoadLanguage:
         return runtime
 
     return load
+
+
+def long_series_of(settings: Settings, bundle: Bundle) -> tuple[SeriesDevice | None, LongSeries | None]:
+    """Where a filter computes long pieces of a series, and what is told of it: nothing on a server without a GPU.
+
+    Raises:
+        ConfigurationError: the memory of the GPU is too small.
+    """
+    if not settings.is_on_gpu:
+        return None, None
+    reason: str | None = FEW_NUMBERS
+    if bundle.kind == "series":
+        from rfa.service.runtime.torch_filter import TorchSeries, refusal
+
+        reason = refusal(bundle, "cuda")
+        if reason is None:
+            device = TorchSeries(bundle, "cuda")
+            return device, LongSeries("cuda", device.least_tokens, None)
+    logger.info("bundle %r computes on the CPU, long series too: %s", bundle.name, reason)
+    return None, LongSeries("cpu", None, reason)
 
 
 def load_on_cpu(bundle: Bundle, choice: TextRuntime, streams: int, max_rows: int) -> Language:

@@ -517,6 +517,17 @@ class GpuKernels(Reply):
 
 
 @dataclass(frozen=True)
+class LongSeries(Reply):
+    """Where a filter computes long pieces of a series, on a server with a GPU; all else it does on the CPU."""
+
+    device: Annotated[str, says("cuda or cpu")]
+    tokens: Annotated[
+        int | None, says("rows times columns of a piece, from which on it goes to the GPU; null on a CPU")
+    ]
+    reason: Annotated[str | None, says("why they stay on the CPU; null on a GPU")]
+
+
+@dataclass(frozen=True)
 class ModelInfo(Reply):
     """One served bundle."""
 
@@ -537,6 +548,9 @@ class ModelInfo(Reply):
         ),
     ] = 0
     kernels: Annotated[GpuKernels | None, says("that it launches on a GPU; null on a CPU")] = None
+    long_series: Annotated[
+        LongSeries | None, says("where a filter computes them; null on a server without a GPU, and of language models")
+    ] = None
 
 
 @dataclass

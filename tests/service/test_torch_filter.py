@@ -1,0 +1,412 @@
+"""Long pieces of a series by the runtime for a GPU, on a CPU where there is none: beside the compiled network."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from rfa.export.bundle import Bundle, BundleError, open_bundle
+from rfa.model.recurrence import slots
+from rfa.model.series.config import FEATURES, SeriesConfig
+from rfa.model.series.decoder_numba import ASKED
+from rfa.model.series.network import SeriesNetwork
+from rfa.model.series.patches import PatchNetwork, PatchTokens
+from rfa.service.app import create_app
+from rfa.service.engine.filter.model import Piece
+from rfa.service.engine.models import Models, load_models
+from rfa.service.runtime import compiled_series_chunk, device, torch_filter
+from rfa.service.runtime.compiled_series import SeriesRuntime, open_series
+from rfa.service.runtime.compiled_series_chunk import TOKENS
+from rfa.service.runtime.pool import StatePool
+from rfa.service.runtime.torch_filter import TorchSeries, device_seconds, host_seconds
+from rfa.service.schemas.replies import LongSeries
+from rfa.service.settings import ConfigurationError, Settings
+from tests.service.models import model_info
+from tests.small_series import exported
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# Two orders of the sum of a row of the longest matrix, in each of the eleven products between a token and its state.
+ROUNDING = 11 * FEATURES * 2.0**-24
+# Scores are of an innovation over a width that is itself told, a tenth of the scale at least.
+NARROWEST = 0.1
+SCORES = ("weight", "nis", "anomaly", "log_likelihood")
+VIEWS = {
+    "view", "_unsafe_view", "expand", "transpose", "unsqueeze", "select", "slice", "split", "t", "unbind", "detach",
+    "alias", "empty", "new_empty", "split_with_sizes",
+}  # fmt: skip
+# One kernel on a GPU, several operators on a CPU.
+OF_A_NORM = 6
+ROWS, LEAST = 90, 32
+HORIZON = (1.0, 2.4, 24.0)
+
+
+@pytest.fixture(scope="module")
+def bundle(of_all_workers: Path) -> Bundle:
+    return exported(of_all_workers, "small-series")
+
+
+@pytest.fixture
+def on_torch(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[SeriesRuntime]:
+    """As on a GPU, where pieces of so many tokens are worth it, and a chunk is no more than three patches."""
+    monkeypatch.setattr(torch_filter, "least_tokens", lambda _: LEAST)
+    monkeypatch.setattr(compiled_series_chunk, "TOKENS", 48)
+    runtime = open_series(bundle, Recorded(bundle))
+    yield runtime
+    assert runtime.rooms.held_bytes <= runtime.kept_bytes
+
+
+@pytest.fixture(scope="module")
+def compiled(bundle: Bundle) -> SeriesRuntime:
+    return open_series(bundle)
+
+
+class Recorded(TorchSeries):
+    """On a CPU, and how many tokens its calls had."""
+
+    def __init__(self, bundle: Bundle, name: str = DEVICE) -> None:
+        super().__init__(bundle, DEVICE)
+        self.tokens: list[int] = []
+
+    def run(self, chunk: Any, tokens: int, asks: int, begun: Any) -> bool:
+        self.tokens.append(tokens)
+        return super().run(chunk, tokens, asks, begun)
+
+
+def calls(runtime: SeriesRuntime) -> list[int]:
+    assert isinstance(runtime.device, Recorded)
+    return runtime.device.tokens
+
+
+def series(rows: int = ROWS) -> tuple[list[float], list[Any]]:
+    """Two columns on an uneven clock: a gap of some patches, cells without a value, and looks at the stream."""
+    rng = np.random.default_rng(4)
+    lags = rng.choice([0.9, 1.0, 1.1, 3.0], rows)
+    lags[rows // 2] = 70.0
+    t = np.arange(rows)
+    values = np.stack([50 + np.sin(t / 4), t / 9], 1) + 0.2 * rng.standard_normal((rows, 2))
+    values[:5, 1] = np.nan
+    values[rng.integers(5, rows, 9), 0] = np.nan
+    values[20:22] = np.nan
+    lags[21] = 0.0
+    rounded = [[None if np.isnan(x) else float(x) for x in row] for row in values]
+    return np.cumsum(lags).tolist(), [None if row == [None, None] else row for row in rounded]
+
+
+def told(runtime: SeriesRuntime, part: slice = slice(None), state: Any = None, **given: Any) -> tuple[Any, Any]:
+    times, values = series()
+    found = runtime.sized(2).filter(times[part], values[part], horizon=HORIZON, state=state, **given)
+    pieces = [piece.told for piece in found.pieces]
+    names = [name for name in pieces[0]._fields if name not in ("tally", "is_good", "position")]
+    return {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}, found.state
+
+
+def assert_equal_within_rounding(found: Any, wanted: Any, rows: slice = slice(None)) -> None:
+    for name, expected in wanted.items():
+        room = ROUNDING / NARROWEST if name in SCORES else ROUNDING
+        scale = np.nanmax(np.abs(expected), initial=1.0, where=~np.isnan(expected))
+        np.testing.assert_allclose(found[name], expected[rows], rtol=room, atol=room * scale, err_msg=name)
+
+
+def assert_states_agree(one: Any, other: Any) -> None:
+    for name, expected in {**other.tensors, **other.adaptive}.items():
+        room = ROUNDING / NARROWEST * max(1.0, float(np.abs(expected).max(initial=0)))
+        np.testing.assert_allclose({**one.tensors, **one.adaptive}[name], expected, rtol=1e-2, atol=room, err_msg=name)
+
+
+def test_the_golden_outputs_are_reproduced_and_those_of_other_weights_are_not(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = sum(len(part["values"]) for case in bundle.golden["cases"] for part in case["outputs"].values())
+    assert TorchSeries(bundle, DEVICE).hold_to_golden() == values > 0
+    weights = dict(bundle.weights())
+    name = "blocks.1.mixer.value.weight"
+    monkeypatch.setattr(bundle, "weights", lambda: {**weights, name: weights[name] * np.float32(1.01)})
+    with pytest.raises(BundleError, match=r"golden\.json"):
+        TorchSeries(bundle, DEVICE).hold_to_golden()
+
+
+def test_a_series_is_the_same_in_halves_whichever_takes_them(on_torch: SeriesRuntime, compiled: SeriesRuntime) -> None:
+    """In one piece, of several chunks; and with a state between, as bytes, from one to the other and back."""
+    whole, end = told(compiled)
+    found, state = told(on_torch)
+    assert len(calls(on_torch)) > 3 and max(calls(on_torch)) <= 48 + 2 * 17
+    assert_equal_within_rounding(found, whole)
+    assert_states_agree(state, end)
+    for first, second in ((on_torch, compiled), (compiled, on_torch), (on_torch, on_torch)):
+        before, state = told(first, slice(0, 41))
+        state = second.sized(2).unpack(first.sized(2).pack(state))
+        after, state = told(second, slice(41, None), state)
+        assert_equal_within_rounding(before, whole, slice(0, 41))
+        assert_equal_within_rounding(after, whole, slice(41, None))
+        assert_states_agree(state, end)
+
+
+def test_looking_back_takes_long_pieces_as_well(on_torch: SeriesRuntime, compiled: SeriesRuntime) -> None:
+    times, values = series()
+    parts = [model.sized(2).filter(times, values, smooth=True).smoothed for model in (on_torch, compiled)]
+    found, wanted = ([[step.mean, step.std] for step in part] for part in parts if part is not None)
+    assert calls(on_torch)
+    np.testing.assert_allclose(found, wanted, rtol=ROUNDING, atol=ROUNDING * np.abs(wanted).max())
+
+
+def test_a_short_piece_stays_on_the_cpu_bit_for_bit(on_torch: SeriesRuntime, compiled: SeriesRuntime) -> None:
+    """Tokens are rows times columns."""
+    for rows, is_there in ((LEAST // 2 - 1, False), (LEAST // 2, True)):
+        found, wanted = (told(model, slice(0, rows))[0] for model in (on_torch, compiled))
+        assert bool(calls(on_torch)) is is_there
+        equal = all(np.array_equal(found[name], wanted[name], equal_nan=True) for name in wanted)
+        assert equal is not is_there
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, runtime: SeriesRuntime, what: str) -> None:
+    """Of the second chunk a number is none: of a quantile, or of what the stream would keep."""
+    assert isinstance(runtime.device, TorchSeries)
+    network = runtime.device.network
+    real, seen = getattr(network, what), []
+
+    def spoilt(*given: Any) -> Any:
+        seen.append(real(*given))
+        if len(seen) == 2:
+            (seen[1] if what == "quantiles" else seen[1][2])[0] = torch.nan
+        return seen[-1]
+
+    monkeypatch.setattr(network, what, spoilt)
+
+
+@pytest.mark.parametrize("what", ["quantiles", "states"])
+def test_what_is_not_finite_there_reaches_no_state(
+    on_torch: SeriesRuntime, compiled: SeriesRuntime, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The whole piece is taken by the compiled code: from the state before it, bit for bit."""
+    spoil(monkeypatch, on_torch, what)
+    found, state = told(on_torch)
+    wanted, end = told(compiled)
+    assert len(calls(on_torch)) == 2
+    assert all(np.array_equal(found[name], wanted[name], equal_nan=True) for name in wanted)
+    assert on_torch.sized(2).pack(state) == compiled.sized(2).pack(end)
+
+
+def test_rows_before_one_without_room_are_taken(on_torch: SeriesRuntime, compiled: SeriesRuntime) -> None:
+    """Of a number that is larger than the network knows."""
+    rows = np.arange(60.0)
+    values = np.where(rows == 50, 1e145, np.sin(rows))[:, None]
+    found = []
+    for model in (on_torch, compiled):
+        pool = StatePool(model.state_fields, 1)
+        seat = pool.acquire()
+        model.put(pool, seat, model.start())
+        piece = Piece(seat, rows, values, np.ones(60), model.readout((0.9,), (), 0), 0)
+        found.append((model.follow(pool, piece).told.mean, model.get(pool, seat, 0)))
+    (here, state), (wanted, end) = found
+    assert calls(on_torch) and here.shape == (50, 1)
+    np.testing.assert_allclose(here, wanted, rtol=ROUNDING, atol=ROUNDING)
+    assert_states_agree(state, end)
+
+
+def test_a_device_that_fails_leaves_the_stream_as_it_was(
+    on_torch: SeriesRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = StatePool(on_torch.state_fields, 1)
+    seat = pool.acquire()
+    on_torch.put(pool, seat, on_torch.start())
+    readout = on_torch.readout((0.9,), (), 0)
+    rows = np.arange(100.0)
+    on_torch.follow(pool, Piece(seat, rows[:40], rows[:40, None], np.ones(40), readout, 0))
+    before = on_torch.pack(on_torch.get(pool, seat, 0))
+    assert isinstance(on_torch.device, TorchSeries)
+    real, seen = on_torch.device.network.quantiles, []
+
+    def fail(*given: Any) -> Any:
+        seen.append(given)
+        if len(seen) == 2:
+            raise torch.OutOfMemoryError
+        return real(*given)
+
+    monkeypatch.setattr(on_torch.device.network, "quantiles", fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        on_torch.follow(pool, Piece(seat, rows[40:], rows[40:, None], np.ones(60), readout, 0))
+    assert len(seen) == 2 and on_torch.pack(on_torch.get(pool, seat, 0)) == before
+
+
+# What is worth it, and what it needs.
+
+
+@pytest.fixture
+def default_config(bundles: Path) -> SeriesConfig:
+    return SeriesConfig.from_dict(open_bundle(bundles / "series").config)
+
+
+def test_the_least_tokens_are_the_first_whole_patches_that_pay(default_config: SeriesConfig, bundle: Bundle) -> None:
+    least = torch_filter.least_tokens(default_config)
+    assert least % 16 == 0 and 16 < least < TOKENS
+
+    def pays(tokens: int) -> bool:
+        return host_seconds(default_config, tokens) >= 2 * device_seconds(default_config, tokens)
+
+    assert pays(least) and pays(TOKENS) and not pays(least - 16)
+    assert torch_filter.least_tokens(SeriesConfig.from_dict(bundle.config)) > TOKENS
+    assert "so small" in str(torch_filter.refusal(bundle, "cpu"))
+
+
+def test_memory_is_asked_for_before_it_is_taken(bundles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = open_bundle(bundles / "series")
+    monkeypatch.setattr(torch_filter, "build_model", lambda *_: pytest.fail("it has begun"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (250 << 20, 80 << 30))
+    with pytest.raises(ConfigurationError, match=r"bundle 'series' needs \d+ MiB .* 250 MiB are free"):
+        TorchSeries(bundle, "cuda")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (300 << 20, 80 << 30))
+    torch_filter.check_memory(bundle, SeriesConfig.from_dict(bundle.config))
+
+
+class Launches(TorchDispatchMode):
+    """Counts operators but for those that only look at a tensor in another way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function._schema.name.split("::")[1]
+        if name not in VIEWS:
+            self.of[name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_launches_are_no_more_than_the_estimate_has(bundle: Bundle) -> None:
+    """By which a server decides what is worth the way to a GPU."""
+    series, lags = TorchSeries(bundle, DEVICE), np.arange(19) % 16 + 1
+    with Launches() as launches:
+        series.answers(np.zeros((19, FEATURES), np.float32), lags, np.zeros((19, 1, ASKED), np.float32))
+    layers = series.network.config.n_layers
+    norms = 2 * layers + 1
+    is_apart = launches.of["rsqrt"] == norms
+    count = launches.of.total() - (OF_A_NORM - 1) * norms * is_apart
+    assert is_apart or DEVICE == "cuda"
+    most = layers * torch_filter.LAYER_LAUNCHES + torch_filter.OTHER_LAUNCHES
+    assert 0.5 < count / most <= 1
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes that tensors made in here have at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                self._held[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self._held = {place: held for place, held in self._held.items() if not held[0].expired()}
+        self.bytes = max(self.bytes, sum(size for _, size in self._held.values()))
+        return made
+
+
+def peak_of(config: SeriesConfig, columns: int, asks: int) -> int:
+    """Of the largest chunk of so many columns, by shapes alone."""
+    network = PatchNetwork(SeriesNetwork(config).eval())
+    tokens = TOKENS + columns * 17
+    with FakeTensorMode(allow_non_fake_inputs=True), Peak() as peak:
+        places = torch.zeros(tokens, dtype=torch.int64)
+        whole = torch.zeros(columns, -(-tokens // columns // 16), dtype=torch.int64)
+        laid = PatchTokens(torch.zeros(tokens, FEATURES), places, places, places, places, whole, whole[:, 0])
+        states, *_ = network.states(laid, *[torch.zeros(columns, *part.shape[1:]) for part in network.initial])
+        told = network.quantiles(states, torch.zeros(asks, dtype=torch.int64), torch.zeros(asks, ASKED))
+    assert len(told) == asks
+    return peak.bytes
+
+
+def test_the_largest_chunk_takes_no_more_than_was_asked_for(
+    default_config: SeriesConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one column, of which every patch is kept, and of as many as a series may have, at the longest horizon."""
+    monkeypatch.setattr(slots, "is_on_gpu", lambda _: True)
+    monkeypatch.setattr(slots, "triton_refusal", lambda *_, **__: None)
+    most = torch_filter.MOST_COLUMNS, torch_filter.MOST_ASKS
+    peaks = [peak_of(default_config, *sizes) for sizes in ((1, 9 * TOKENS), most)]
+    assert 0.5 < max(peaks) / torch_filter.bytes_needed(default_config) < 1
+
+
+# Through the door.
+
+FACTS = [model_info("small-series", "series", "0" * 64, ("recurrent",))]
+
+
+async def filtered(models: Models, body: dict[str, Any]) -> Any:
+    server = create_app(Settings(bundles=(), processes=1, workers=1, series_threads=1), load=lambda _: models)
+    async with server.router.lifespan_context(server):
+        transport = httpx.ASGITransport(server, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as client:
+            reply = await client.post("/filter", json=body)
+            assert reply.status_code == 200, reply.text
+            return reply.json()
+
+
+def numbers(reply: Any) -> np.ndarray:
+    """Of the steps, by rows."""
+    parts = ("mean", "std", "interval", "forecast")
+    return np.array([list(flat([step[part] for part in parts])) for step in reply["steps"]])
+
+
+def flat(value: Any) -> Iterator[float]:
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from flat(part)
+    else:
+        yield float(value)
+
+
+@pytest.mark.anyio
+async def test_the_same_request_to_both_runtimes(on_torch: SeriesRuntime, compiled: SeriesRuntime) -> None:
+    times, values = series()
+    body = {
+        "model": "small-series", "times": times, "observations": values, "levels": [0.5, 0.9], "horizon": [1, 24],
+    }  # fmt: skip
+    replies = [await filtered(Models({}, {"small-series": model}, FACTS), body) for model in (on_torch, compiled)]
+    assert calls(on_torch)
+    found, wanted = map(numbers, replies)
+    np.testing.assert_allclose(found, wanted, rtol=ROUNDING, atol=ROUNDING * np.abs(wanted).max())
+
+
+def test_a_server_with_a_gpu_says_where_long_series_go(
+    bundle: Bundle, oscillator_bundle: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(device, "check_gpu", lambda: None)
+    settings = Settings(bundles=(bundle.path, oscillator_bundle), device="cuda")
+    with caplog.at_level(logging.INFO, "rfa.engine"):
+        models = load_models(settings)
+    told_of = {facts.name: facts.long_series for facts in models.facts}
+    assert told_of["auto"] is None
+    for name in ("small-series", "oscillator"):
+        where = told_of[name]
+        assert where is not None and (where.device, where.tokens) == ("cpu", None)
+        assert f"bundle {name!r} computes on the CPU, long series too: {where.reason}" in caplog.text
+
+    monkeypatch.setattr(torch_filter, "least_tokens", lambda _: LEAST)
+    monkeypatch.setattr(torch_filter, "TorchSeries", Recorded)
+    models = load_models(settings.model_copy(update={"bundles": (bundle.path,)}))
+    (facts,) = (facts for facts in models.facts if facts.name == "small-series")
+    assert facts.long_series == LongSeries("cuda", LEAST, None)
+    runtime = models.filters["small-series"]
+    assert isinstance(runtime, SeriesRuntime) and calls(runtime) == [LEAST]  # it was warmed
+    runtime.filter(list(range(5)), [[0.0]] * 5)
+    assert calls(runtime) == [LEAST]
+    # What was warmed compiles nothing more, whatever is asked.
+    runtime.sized(2).filter(list(range(LEAST)), [[0.0, None]] * LEAST, smooth=True, horizon=HORIZON, levels=(0.5,))
+    assert calls(runtime) == [LEAST, LEAST]
