@@ -26,14 +26,15 @@ WIDTHS = (64, 128)
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 Pass = Literal["forward", "backward rows", "backward columns", "slot scan", "slot scan gradient", "slot step"]
 SLOT_PASSES: tuple[Pass, ...] = ("slot scan", "slot scan gradient", "slot step")
-# The kernel of each pass, and the products of W multiply-accumulates that it makes per score.
-KERNELS: dict[Pass, tuple[str, int]] = {
-    "forward": ("_forward_kernel", 2),
-    "backward rows": ("_rows_kernel", 3),
-    "backward columns": ("_columns_kernel", 4),
-    "slot scan": ("scan_kernel", 0),
-    "slot scan gradient": ("scan_gradient_kernel", 0),
-    "slot step": ("slots_kernel", 0),
+# The kernel of each pass, and its products: those that sum over the W reals of a pair, and those that sum over the
+# block that a turn is about. Either makes W multiply-accumulates per score.
+KERNELS: dict[Pass, tuple[str, int, int]] = {
+    "forward": ("_forward_kernel", 1, 1),
+    "backward rows": ("_rows_kernel", 2, 1),
+    "backward columns": ("_columns_kernel", 2, 2),
+    "slot scan": ("scan_kernel", 0, 0),
+    "slot scan gradient": ("scan_gradient_kernel", 0, 0),
+    "slot step": ("slots_kernel", 0, 0),
 }
 
 
@@ -117,8 +118,10 @@ def _attention_case(launches: list[KernelLaunch], shape: Shape) -> KernelCase:
     found = _find(launches, shape)
     names = list(found.signature)
     block_m, block_n = (int(found.constexprs[(names.index(name),)]) for name in ("BM", "BN"))
-    products = KERNELS[shape.pass_name][1]
-    return KernelCase(found, (block_m, block_n), block_m * block_n, products * shape.width)
+    _, over_reals, over_block = KERNELS[shape.pass_name]
+    turned = block_m if shape.pass_name == "backward columns" else block_n
+    depth = over_reals * shape.width + over_block * turned
+    return KernelCase(found, (block_m, block_n), block_m * block_n, (over_reals + over_block) * shape.width, depth)
 
 
 def _forward(shape: Shape, architecture: int) -> KernelCase:

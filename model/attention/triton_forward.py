@@ -661,12 +661,10 @@ def _forward_kernel(
         tl.store(p_precision + row + o_own, b_evidence, mask=m_row)
 
 
-def _launch(q: Tensor, with_precision: bool, has_far_field: bool) -> Launch:
+def _launch(q: Tensor, with_precision: bool) -> Launch:
     """The table's entry; without a GPU, that of the oldest one."""
-    names: tuple[PassName, PassName] = ("forward", "forward_precision")
-    if has_far_field:
-        names = ("forward_far", "forward_precision_far")
-    return launch(names[with_precision], capability_of(q.device), q.shape[-1], q.dtype)
+    name: PassName = "forward_precision" if with_precision else "forward"
+    return launch(name, capability_of(q.device), q.shape[-1], q.dtype)
 
 
 def forward(
@@ -707,7 +705,7 @@ def forward(
     batch, n_queries, n_heads, width = q.shape
     n_keys = k.shape[1]
     q, k, v = (last_contiguous(x) for x in (q, k, v))
-    shape = blocks or _launch(q, with_precision, horizons is not None)
+    shape = blocks or _launch(q, with_precision)
     if shape.block_m % shape.block_n:
         raise ValueError(f"block_m must be a multiple of block_n, got {shape.block_m} and {shape.block_n}")
     is_packed = query_starts is not None
