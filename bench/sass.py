@@ -33,6 +33,9 @@ GROUP_TILE = re.compile(r"^HGMMA\.(\d+)x(\d+)x(\d+)")
 WARPS_OF_A_GROUP = 4
 # Of 16-bit factors, in one instruction of sm_100's tensor cores.
 TENSOR_DEPTH = 16
+# Products of warps, of warp groups, and of one thread for a CTA.
+MATRIX = ("HMMA", "HGMMA", "UTCHMMA")
+COPIES_LEFT = re.compile(r"\bDEPBAR\.LE SB0, (0x[0-9a-f]+)")
 # A loop that does less than this part of a turn's matrix work is not the main one.
 FULL_TURN = 0.9
 
@@ -211,3 +214,25 @@ def main_loop(text: str, work_per_turn: float, depth_per_turn: int = 0) -> MainL
         what = "depths" if whole.matrix_depth else "multiply-accumulates"
         raise ValueError(f"no loop does the {wanted:g} {what} of a turn; those found do {sorted(done)}")
     return min(candidates, key=lambda candidate: candidate.loop.issued / candidate.turns)
+
+
+def matrix_loops(text: str) -> list[Loop]:
+    """The loops with matrix instructions, but for those around another such, in the order of their addresses.
+
+    That is the order of the source: a compiler may unroll a loop, but it has no reason to swap two.
+    """
+    found = [loop for loop in loops_and_whole(text)[0] if loop.count(*MATRIX)]
+    return sorted(_innermost(found), key=lambda loop: min(loop.blocks))
+
+
+def copies_ahead(text: str, loop: Loop) -> float | None:
+    """How many turns before its use a block of a loop is asked for: groups of copies that may still be under way when a
+    turn has waited, over those that a turn starts. None where nothing is copied asynchronously.
+    """
+    instructions, labels = parse(text)
+    blocks, _ = _blocks(instructions, labels)
+    within = {i for block in loop.blocks for i in blocks[block]}
+    lines = [line for line in text.splitlines() if INSTRUCTION.match(line) and not LABEL.match(line)]
+    waits = [found for i in within if (found := COPIES_LEFT.search(lines[i]))]
+    groups = loop.count("LDGDEPBAR")
+    return min(int(found[1], 16) for found in waits) / groups if waits and groups else None

@@ -58,6 +58,21 @@ def bench_aot(
         raise GrownError("; ".join(problems))
 
 
+@app.command("cost")
+def bench_cost(
+    out: Annotated[Path, typer.Option("--out", help="JSON file to write.")] = RESULTS / "cost.json",
+    architecture: Annotated[
+        list[int] | None, typer.Option(help="80, 89, 90, 100 or 120; repeat for more. Default: all.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """How fast the fused kernels should be on GPUs that are not here: a model, from their machine code."""
+    from rfa.bench.cost import bar_lines, table, write_cost
+
+    document = write_cost(out, architecture)
+    print_table(document, [*table(document), "", *bar_lines(document["bars"])], as_json)
+
+
 @app.command("kernel")
 def bench_kernel(
     part: Annotated[

@@ -1,0 +1,176 @@
+"""The calls of attention whose cost is modelled: what each launches, and how often each CTA goes through each loop.
+
+Causal, token numbers as times, as many tokens and heads as `rfa bench kernel` times: 16,384 tokens, 2,048 reals, so
+the GPU is full at any length: B = 16,384 / N, H = 2,048 / W. Of the heads a quarter does not decay. No row falls back
+to the running maximum: the last loop of the forward pass does no turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TOKENS, HIDDEN = 16_384, 2048
+LENGTHS = (512, 16_384)
+WIDTHS = (64, 128)
+PASSES = ("forward", "backward")
+# Multiples of the forward pass's matrix work, as everywhere.
+WORK = {"forward": 1.0, "backward": 2.5}
+# Distances whose table the kernel refuses: 1 for 45 of 48 heads of the bench's dynamics, else 0 (Triton's interpreter).
+EXACT_DISTANCES = 1
+ZERO_DECAY = 0.25
+TERMS = 16  # of the product that gives log V
+MARKS_OF_A_TURN = 128
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One call: B sequences of N tokens, H heads of W reals."""
+
+    width: int
+    length: int
+
+    @property
+    def batch(self) -> int:
+        return TOKENS // self.length
+
+    @property
+    def heads(self) -> int:
+        return HIDDEN // self.width
+
+    def flop(self, pass_name: str) -> float:
+        """Matrix work, two products of half the pairs: 4 B H N² W / 2, times the pass's share."""
+        return WORK[pass_name] * 2 * self.batch * self.heads * self.length**2 * self.width
+
+
+@dataclass(frozen=True)
+class SourceLoop:
+    """A loop as the source has it: scores of a turn, multiply-accumulates a score, and the part of them that comes
+    before the vector instructions; copied: bytes from L2 a turn."""
+
+    name: str
+    scores: int
+    work: int
+    first: float
+    copied: float
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What the source says of a kernel beside its machine code.
+
+    loops: those with products, in the order of the source; turns: of the CTAs in the order of the launch, of each
+    loop; trips: round trips to L2 that each CTA waits for beside its loops, of which the first goes to memory;
+    repeated: turns of the loops of a kernel without products; moved: bytes to and from memory.
+    """
+
+    loops: Sequence[SourceLoop]
+    turns: Sequence[Sequence[float]]
+    trips: float
+    repeated: int = 1
+    moved: float = 0.0
+
+
+def launches_of(call: str, architecture: int) -> list[Any]:
+    """Recorded launches of a call, "forward 64": bfloat16, no precision, gradients of the heads' scalars included."""
+    import torch
+
+    from rfa.model.attention import triton_backward, triton_forward
+    from rfa.model.kernel_launches import recorded_launches
+
+    pass_name, _, width = call.partition(" ")
+    rows = [torch.zeros(1, 1024, 2, int(width), dtype=torch.bfloat16) for _ in range(3)]
+    heads, statistic = torch.ones(2, 6), torch.zeros(1, 1024, 2)
+    with recorded_launches(architecture) as launches:
+        if pass_name == "forward":
+            triton_forward.forward(*rows, heads, None, None, None, None, 1024, False, False)
+        else:
+            q, k, v = rows
+            triton_backward.backward(
+                q, statistic, None, q, k, v, heads, q, statistic, None, None, None, None, 1024, 1024, False
+            )
+    return launches
+
+
+def kernel_of(name: str, constants: dict[str, int], shape: Shape, pass_name: str) -> Kernel:
+    """The source's side of a compiled kernel."""
+    return _KERNELS[pass_name, name](constants, shape)
+
+
+def _forward(c: dict[str, int], shape: Shape) -> Kernel:
+    bm, bn, w = c["BM"], c["BN"], shape.width
+    copied = 2 * bn * w * 2 + 4 * bn * 4
+    near, far = 2 * w, 2 * w + TERMS
+    table = copied + TERMS * bn * 2
+    loops = [
+        SourceLoop("masked", bm * bn, near, 0.5, copied),
+        SourceLoop("exact", bm * bn, near, 0.5, copied),
+        SourceLoop("light", bm * bn, far, (w + TERMS) / far, table),
+        SourceLoop("distant", bm * bn, far, (w + TERMS) / far, table),
+        SourceLoop("fallback", bm * bn, near, 0.5, copied),
+    ]
+    turns = []
+    for _ in range(shape.batch):
+        for head in range(shape.heads):
+            for block in reversed(range(shape.length // bm)):
+                earlier = block * bm // bn
+                exact = min(earlier, EXACT_DISTANCES)
+                light = earlier - exact if head < ZERO_DECAY * shape.heads else 0
+                turns.append((bm // bn, exact, light, earlier - exact - light, 0))
+    # Queries and scalars, the scalars anew before three of the loops, marks.
+    marks = shape.length / bn / 2 / MARKS_OF_A_TURN
+    return Kernel(loops, turns, 4 + marks, moved=4 * 2 * TOKENS * HIDDEN)
+
+
+def _rows(c: dict[str, int], shape: Shape) -> Kernel:
+    bm, bn, bd, w = c["BM"], c["BN"], c["BD"], shape.width
+    loops = [
+        SourceLoop("diagonal", bm * bd, 3 * w, 2 / 3, 4 * bd * w),
+        SourceLoop("main", bm * bn, 3 * w, 2 / 3, 4 * bn * w),
+    ]
+    ctas = [
+        ((block * bm + bm - earlier * bn) / bd, earlier)
+        for block in reversed(range(shape.length // bm))
+        for earlier in [(block * bm + 1) // bn]
+    ]
+    return Kernel(loops, ctas * (shape.heads * shape.batch), 2, moved=5 * 2 * TOKENS * HIDDEN)
+
+
+def _columns(c: dict[str, int], shape: Shape) -> Kernel:
+    bm, bn, w = c["BM"], c["BN"], shape.width
+    loops = [SourceLoop(name, bm * bn, 4 * w, 0.5, 4 * bm * w) for name in ("diagonal", "main")]
+    ctas = []
+    for block in range(shape.length // bn):
+        first = block * bn // bm
+        near = -(-(block * bn + bn - 1) // bm)
+        ctas.append((near - first, shape.length // bm - near))
+    return Kernel(loops, ctas * (shape.heads * shape.batch), 2, moved=6 * 2 * TOKENS * HIDDEN)
+
+
+def _small(ctas: int, moved: float, repeated: int = 1) -> Kernel:
+    return Kernel((), [()] * ctas, 2, repeated, moved)
+
+
+def _describe(numbers: int, inputs: int, block: str) -> Callable[[dict[str, int], Shape], Kernel]:
+    def kernel(c: dict[str, int], shape: Shape) -> Kernel:
+        count = TOKENS * shape.heads
+        return _small(count // c[block], 2 * inputs * TOKENS * HIDDEN + 4 * numbers * count)
+
+    return kernel
+
+
+def _table(c: dict[str, int], shape: Shape) -> Kernel:
+    ctas = shape.length // c["BN"] * shape.heads
+    return _small(ctas, ctas * TERMS * c["BN"] * 2, repeated=10)
+
+
+_KERNELS: dict[tuple[str, str], Callable[[dict[str, int], Shape], Kernel]] = {
+    ("forward", "_columns_kernel"): _describe(4, 1, "BN"),
+    ("forward", "table_kernel"): _table,
+    ("forward", "_forward_kernel"): _forward,
+    ("backward", "_describe_keys"): _describe(7, 1, "BN"),
+    ("backward", "_describe_queries"): _describe(9, 3, "BM"),
+    ("backward", "_rows_kernel"): _rows,
+    ("backward", "_columns_kernel"): _columns,
+}

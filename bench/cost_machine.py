@@ -1,0 +1,130 @@
+"""Compiled kernels of one call of attention, as the model of cost takes them: each loop's instructions, and resources.
+
+A process of its own compiles, for the tests' interpreter must not be on there:
+`python -m rfa.bench.cost_machine CALL@ARCHITECTURE …`, one JSON list of kernels a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rfa.bench.sass import copies_ahead, loops_and_whole, matrix_loops
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class MachineLoop:
+    """A pass through it: instructions of one warp by name, multiply-accumulates of one warp (0 where their names do not
+    tell), and how many turns before its use a copy is asked for; None: nothing is copied asynchronously.
+    """
+
+    opcodes: Mapping[str, int]
+    matrix_work: float
+    ahead: float | None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A compiled kernel: its loops with matrix products, in the order of the source; and all of it, gone through once.
+
+    constants: the kernel's compile-time numbers; inner: instructions of all loops when there are no products.
+    """
+
+    kernel: str
+    architecture: int
+    registers: int
+    shared_bytes: int
+    warps: int
+    stages: int
+    constants: Mapping[str, int]
+    loops: Sequence[MachineLoop]
+    whole: Mapping[str, int]
+    inner: Mapping[str, int]
+
+
+def machine(text: str, *, kernel: str, architecture: int, **resources: Any) -> Machine:
+    """From the text of `nvdisasm -c`; resources: the other fields."""
+    loops = [MachineLoop(dict(loop.opcodes), loop.matrix_work, copies_ahead(text, loop)) for loop in matrix_loops(text)]
+    found, whole = loops_and_whole(text)
+    inner: dict[str, int] = {}
+    if not loops:
+        outermost = [loop for loop in found if not any(loop.blocks < other.blocks for other in found)]
+        for loop in outermost:
+            inner.update({name: inner.get(name, 0) + count for name, count in loop.opcodes.items()})
+    return Machine(
+        kernel=kernel, architecture=architecture, loops=loops, whole=dict(whole.opcodes), inner=inner, **resources
+    )
+
+
+def compiled(launch: Any, architecture: int) -> Machine:
+    """A recorded launch (`rfa.model.kernel_launches`) compiled and taken apart."""
+    from rfa.export.kernel_compile import compile_launch, resources, tool
+
+    made = compile_launch(launch, architecture)
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        cubin.write_bytes(made.asm["cubin"])
+        text = tool("nvdisasm", "-c", str(cubin))
+    names = list(launch.signature)
+    constants = {names[place[0]]: value for place, value in launch.constexprs.items() if isinstance(value, int)}
+    return machine(
+        text,
+        kernel=launch.call.name,
+        architecture=architecture,
+        registers=resources(made.asm["cubin"], made.metadata.name)[0],
+        shared_bytes=int(made.metadata.shared),
+        warps=int(launch.options["num_warps"]),
+        stages=int(launch.options["num_stages"]),
+        constants=constants,
+    )
+
+
+def compile_calls(entries: Sequence[str], jobs: int | None = None) -> dict[str, list[Machine]]:
+    """Entry, such as "forward 64@90", → the kernels that the call launches, by so many processes (default: one a core).
+
+    Raises:
+        RuntimeError: a process failed; its last lines say why.
+    """
+    count = max(1, min(jobs or len(os.sched_getaffinity(0)), len(entries)))
+    with ThreadPoolExecutor(count) as pool:
+        parts = list(pool.map(_compile_apart, [entries[i::count] for i in range(count)]))
+    return {entry: kernels for part in parts for entry, kernels in part.items()}
+
+
+def _compile_apart(entries: Sequence[str]) -> dict[str, list[Machine]]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "rfa.bench.cost_machine", *entries]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"compiling {', '.join(entries)} failed: {done.stderr.strip()[-2000:]}")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return dict(zip(entries, [[_read(kernel) for kernel in kernels] for kernels in lines], strict=True))
+
+
+def _read(document: Mapping[str, Any]) -> Machine:
+    return Machine(**{**document, "loops": [MachineLoop(**loop) for loop in document["loops"]]})
+
+
+def main(launches: Callable[[str, int], list[Any]]) -> None:
+    """Compile what the arguments name."""
+    for entry in sys.argv[1:]:
+        call, _, number = entry.rpartition("@")
+        kernels = [asdict(compiled(launch, int(number))) for launch in launches(call, int(number))]
+        print(json.dumps(kernels), flush=True)
+
+
+if __name__ == "__main__":
+    from rfa.bench import cost_calls, cost_check, cost_step
+
+    others = {"step": cost_step.launches_of, "plain": cost_check.launches_of}
+    main(lambda call, number: others.get(call.split()[0], cost_calls.launches_of)(call, number))

@@ -1,0 +1,266 @@
+"""The model of cost: clocks computed by hand on made-up machine code and a made-up part, and the laws it must obey."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from rfa.bench import cost, cost_calls, cost_check, cost_step
+from rfa.bench.cost_calls import Kernel, Shape, SourceLoop, kernel_of
+from rfa.bench.cost_estimate import estimate, turn_of
+from rfa.bench.cost_machine import machine
+from rfa.bench.cost_model import Estimate, Turn, handed_out, of_kernel, of_turn, period, pipes
+from rfa.bench.gpus import GPUS, Gpu
+from rfa.bench.sass import copies_ahead, matrix_loops
+from rfa.cli.main import app
+
+# Two loops with products, a loop around the second one, and one without products; the second waits with a copy ahead.
+# Of a warp, a turn of the first: 2 · 16 · 8 · 16 multiply-accumulates; 8 instructions, 1 of them MUFU, 2 FFMA.
+TEXT = """
+.text.toy:
+        /*0000*/                   S2R R0, SR_TID.X ;
+.L_x_0:
+        /*0010*/                   DEPBAR.LE SB0, 0x0 ;
+        /*0020*/                   HMMA.16816.F32.BF16 R28, R36, R32, RZ ;
+        /*0030*/                   HMMA.16816.F32.BF16 R28, R36, R32, RZ ;
+        /*0040*/                   MUFU.EX2 R52, R52 ;
+        /*0050*/                   FFMA R1, R1, R1, R1 ;
+        /*0060*/                   FFMA R1, R1, R1, R1 ;
+        /*0070*/                   LDGDEPBAR ;
+        /*0080*/              @!P2 BRA `(.L_x_0) ;
+.L_x_1:
+        /*0090*/                   MUFU.RCP R52, R52 ;
+.L_x_2:
+        /*00a0*/                   DEPBAR.LE SB0, 0x2 ;
+        /*00b0*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*00c0*/                   LDSM.16.M88.4 R36, [R49+UR4] ;
+        /*00d0*/                   HMMA.16816.F32.BF16 R28, R36, R32, RZ ;
+        /*00e0*/                   HMMA.16816.F32.BF16 R28, R36, R32, RZ ;
+        /*00f0*/                   LDGDEPBAR ;
+        /*0100*/                   LDGDEPBAR ;
+        /*0110*/              @!P2 BRA `(.L_x_2) ;
+        /*0120*/              @!P3 BRA `(.L_x_1) ;
+.L_x_3:
+        /*0130*/                   FADD R1, R1, R1 ;
+        /*0140*/              @!P4 BRA `(.L_x_3) ;
+        /*0150*/                   EXIT ;
+"""
+RESOURCES = {"registers": 64, "shared_bytes": 15 * 1024, "warps": 8, "stages": 2, "constants": {}}
+TOY = machine(TEXT, kernel="toy", architecture=80, **RESOURCES)
+# 8 warps do 32,768 multiply-accumulates a turn: 32 scores of 1,024 each.
+LOOPS = (SourceLoop("first", 32, 1024, 0.5, 1000.0), SourceLoop("second", 32, 1024, 0.5, 0.0))
+PART = Gpu("toy", 80, 2, 1.0, "made up", 1024.0, 64, 64, 64, 64 * 1024, 300.0, 500.0, 10.0, 1e12, gap=0.0)
+
+
+def test_loops_are_those_with_products_in_the_order_of_the_source():
+    assert [loop.issued for loop in matrix_loops(TEXT)] == [8, 8]
+    assert [loop.count("LDSM") for loop in matrix_loops(TEXT)] == [0, 1]
+
+
+def test_how_far_ahead_copies_are_is_in_the_waits():
+    assert [copies_ahead(TEXT, loop) for loop in matrix_loops(TEXT)] == [0.0, 1.0]
+    without = TEXT.replace("LDGDEPBAR", "NOP")
+    assert [copies_ahead(without, loop) for loop in matrix_loops(without)] == [None, None]
+
+
+def test_pipes_by_hand():
+    found = pipes(TOY.loops[0].opcodes, 8, PART)
+    # 256 threads: 8 instructions over 128 lanes, 2 FFMA over 64, 1 MUFU over 16.
+    assert found == {"issue": 16.0, "fma": 8.0, "alu": 0.0, "mufu": 16.0, "shared": 0.0}
+    assert pipes(TOY.loops[1].opcodes, 8, PART)["shared"] == 256 * 4 / 32, "LDSM of four matrices moves four words"
+
+
+def test_a_turn_by_hand():
+    first, second = (turn_of(TOY, *pair, PART) for pair in zip(TOY.loops, LOOPS, strict=True))
+    assert (first.tensor, first.vector, first.l2, first.latency, first.ahead) == (64.0, 16.0, 100.0, 300.0, 0.0)
+    assert first.fixed == 66.0, "two products, no barrier"
+    assert second.fixed == 96.0, "and a barrier"
+    assert (first.bound, first.bound_by, second.bound, second.bound_by) == (100.0, "l2", 64.0, "tensor")
+    # Alone: 64 + 16, then 300 + 66 of waiting; two CTAs hide 80 of it and share the rest; of the second loop a turn of
+    # 96 hides as much.
+    assert first.serial(1) == 446.0
+    assert first.serial(2) == 80 + (366 - 80) / 2
+    assert second.serial(1) == 64 + 32 + (300 - 96) + 96
+
+
+def test_the_prediction_of_a_turn_by_hand():
+    # One group: 30, 40, 30 one after the other. Two: the second's vector instructions begin when the first's are done,
+    # 15 20 / -15 20 / 15 15: products 0-15-30, vector 15-35-55, products 35-50, 55-70.
+    turn = Turn(tensor=60, vector=40)
+    assert period(turn, 1, 1) == 100
+    assert period(turn, 1, 2) == 70
+    assert period(replace(turn, fixed=5.0), 1, 2) == 75
+    # Two CTAs of one group, 30 40 30 each and 20 of waiting: the first 140-170, 170-210, 210-240, ready again at 260;
+    # the second 170-200, 210-250, 250-280; so the first goes on at 280. Two turns in 140.
+    assert period(Turn(tensor=60, vector=40, fixed=20), 2, 1) == pytest.approx(70)
+    # A latency that a turn's own 70 clocks hide but for 30.
+    assert period(Turn(tensor=60, vector=40, latency=100, ahead=1), 1, 2) == pytest.approx(100)
+
+
+def test_a_kernel_by_hand():
+    turn = turn_of(TOY, TOY.loops[0], LOOPS[0], PART)
+    source = Kernel(LOOPS, [(3, 0)] * 5, trips=1)
+    found, turns = estimate(TOY, source, PART)
+    assert turns[0] == turn
+    # 4 CTAs of 15 + 1 KB an SM. Beside the loops: 22 - 16 instructions of a warp, 2 of them MUFU-free and one MUFU.RCP.
+    assert PART.resident(64, 15 * 1024, 8) == 4
+    assert found.bound == pytest.approx(5 * (16 + 3 * 100) / 2 / 1e9)
+    # All five run at once, each for 4 shares of an SM; it waits for memory, then for the first keys.
+    alone = 4 * 16 + 500 + 300 + 4 * 3 * turn.serial(4)
+    assert found.serial == pytest.approx(alone / 1e9)
+    assert found.bound <= found.predicted <= found.serial
+
+
+def test_a_kernel_is_no_faster_than_its_memory():
+    found, _ = estimate(TOY, Kernel(LOOPS, [(1, 1)], 1, moved=1e9), PART)
+    assert found == Estimate(1e-3, 1e-3, 1e-3)
+
+
+def test_ctas_take_the_first_place_that_is_free():
+    assert handed_out([5, 1, 1, 1, 4], 2) == 7
+    assert handed_out([1, 1, 1, 4, 5], 2) == 7
+    assert handed_out([], 2) == 0
+
+
+def test_residents():
+    assert PART.resident(255, 0, 8) == 1
+    assert PART.resident(128, 0, 8) == 2
+    assert PART.resident(32, 0, 32) == 2
+    with pytest.raises(ValueError, match="holds no CTA"):
+        PART.resident(255, 100 * 1024, 8)
+
+
+def test_other_loops_than_the_source_has_are_refused():
+    with pytest.raises(ValueError, match="2 loops with products, not 1"):
+        estimate(TOY, Kernel(LOOPS[:1], [(1,)], 1), PART)
+    wrong = (LOOPS[0], SourceLoop("second", 32, 2048, 0.5, 0.0))
+    with pytest.raises(ValueError, match=r"loop second: 0\.500 times"):
+        estimate(TOY, Kernel(wrong, [(1, 1)], 1), PART)
+
+
+def test_an_unrolled_loop_counts_as_its_turns():
+    half = SourceLoop("first", 16, 1024, 0.5, 500.0)
+    whole, part = (turn_of(TOY, TOY.loops[0], loop, PART) for loop in (LOOPS[0], half))
+    assert (part.tensor, part.vector) == (whole.tensor / 2, whole.vector / 2)
+
+
+TURNS = [
+    Turn(tensor, vector, "issue", 0.0, fixed, latency, ahead)
+    for tensor, vector, fixed, latency, ahead in itertools.product(
+        (50, 200, 400), (100, 300), (0, 150), (0, 300, 2000), (0, 1)
+    )
+]
+
+
+@pytest.mark.parametrize(("resident", "warps"), [(1, 4), (1, 8), (2, 8), (3, 4)])
+def test_the_prediction_lies_between_the_ends(resident, warps):
+    for turn in TURNS:
+        found = of_turn(turn, resident, warps)
+        assert found.bound <= found.predicted <= found.serial, turn
+        # And not because it is cut off there: it never takes longer than a CTA alone, of which nothing overlaps.
+        assert period(turn, resident, warps // 4) <= turn.serial(1) + 1e-9, turn
+
+
+def test_more_stages_are_never_slower():
+    for turn in TURNS:
+        exposed = [replace(turn, ahead=ahead) for ahead in (0, 1, 2, 3)]
+        for resident, warps in ((1, 8), (2, 4)):
+            found = [of_turn(one, resident, warps) for one in exposed]
+            for kind in ("bound", "predicted", "serial"):
+                values = [getattr(one, kind) for one in found]
+                assert all(after <= before + 1e-6 for before, after in itertools.pairwise(values)), (turn, kind)
+
+
+def test_twice_the_sms_take_half_the_time_of_a_full_gpu():
+    each, once = [Estimate(10, 12, 15)], Estimate(5, 7, 7)
+    turns = [(n,) for n in range(1, 64)] * 40
+    half, whole = (of_kernel(turns, each, once, 2, sms) for sms in (8, 4))
+    assert half.bound == pytest.approx(whole.bound / 2)
+    assert half.predicted == pytest.approx(whole.predicted / 2, rel=0.01)
+    assert half.serial == pytest.approx(whole.serial / 2, rel=0.01)
+
+
+@pytest.mark.parametrize("length", cost_calls.LENGTHS)
+@pytest.mark.parametrize(
+    ("pass_name", "name", "constants"),
+    [
+        ("forward", "_forward_kernel", {"BM": 128, "BN": 64}),
+        ("backward", "_rows_kernel", {"BM": 128, "BN": 32, "BD": 16}),
+        ("backward", "_columns_kernel", {"BM": 32, "BN": 128}),
+    ],
+)
+def test_the_turns_cover_every_pair_once(pass_name, name, constants, length):
+    shape = Shape(64, length)
+    kernel = kernel_of(name, constants, shape, pass_name)
+    scores = sum(n * loop.scores for own in kernel.turns for n, loop in zip(own, kernel.loops, strict=True))
+    block = 128
+    # All pairs of whole blocks below the diagonal, and the blocks on it in full.
+    below = length * (length + block) / 2
+    assert scores == shape.batch * shape.heads * below
+    assert len(kernel.turns) == shape.batch * shape.heads * length // block
+
+
+def test_the_plain_kernels_turns_cover_every_pair_once():
+    shape, constants = Shape(64, 512), {"BM": 128, "BN": 64}
+    for is_causal, pairs in ((True, 512 * (512 + 128) / 2), (False, 512 * 512)):
+        kernel = cost_check.source_of(constants, shape, is_causal)
+        scores = sum(n * loop.scores for own in kernel.turns for n, loop in zip(own, kernel.loops, strict=True))
+        assert scores == shape.batch * shape.heads * pairs
+
+
+def test_a_step_by_hand():
+    one = cost_step.Launches("toy", 3, moved=1000.0, trips=2, instructions=100)
+    part = replace(PART, gap=1e-6)
+    # 1 ns to move 1,000 bytes; 600 clocks of waiting; 100, 200, 400 clocks of instructions.
+    found = one.seconds(part)
+    assert (found.bound, found.predicted, found.serial) == pytest.approx((3.003e-6, 5.4e-6, 6.003e-6))
+    weights = replace(one, has_weights=True).seconds(part)
+    assert weights.predicted - found.predicted == pytest.approx(3 * 200e-9)
+
+
+def test_the_step_is_that_of_the_paper():
+    own = ("begin_kernel", "slots_kernel", "add_norm_kernel", "gelu_kernel", "outcome_kernel")
+    launches = cost_step.step([replace(TOY, kernel=name) for name in own])
+    assert sum(one.count for one in launches) == 8 * 6 + 3 + cost_step.DRAWING
+    weights = sum(one.count * one.moved for one in launches if one.has_weights) / 2
+    # Without the embedding's second use: 19.4 million parameters, of which a few are no matrices.
+    assert weights == pytest.approx(19.4e6, rel=0.02)
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return json.loads(cost.RESULT.read_text())
+
+
+def test_the_committed_document_is_complete(committed):
+    rows = {(row["gpu"], row["pass"], row["width"], row["length"]) for row in committed["rows"]}
+    assert rows == set(itertools.product(GPUS, cost_calls.PASSES, cost_calls.WIDTHS, cost_calls.LENGTHS))
+    assert {row["gpu"] for row in committed["steps"]} == set(GPUS)
+    assert committed["bars"] == cost.bars(committed["rows"], committed["steps"])
+    for row in (*committed["rows"], *committed["steps"]):
+        ends = row["microseconds"]
+        assert ends["bound"] <= ends["predicted"] <= ends["serial"]
+
+
+def test_the_table_has_a_line_for_everything(committed):
+    lines = cost.table(committed)
+    assert len(lines) == 1 + sum(len(committed[part]) for part in ("rows", "steps", "check"))
+
+
+def test_the_command_compiles_what_is_asked_for(committed, tmp_path, monkeypatch):
+    asked = []
+
+    def write(path, architectures):
+        asked.append((path, architectures))
+        return committed
+
+    monkeypatch.setattr(cost, "write_cost", write)
+    out = tmp_path / "cost.json"
+    result = CliRunner().invoke(app, ["bench", "cost", "--out", str(out), "--architecture", "90"], prog_name="rfa")
+    assert result.exit_code == 0, result.output
+    assert asked == [(out, [90])]
+    assert "H100 forward 64 N=512" in result.stdout
