@@ -267,7 +267,9 @@ def test_repeats_bit_by_bit():
 def test_launch_table():
     """The nearest lower architecture, the next larger width."""
     assert launch("forward", (8, 6), 64, torch.float16) == launch("forward", (8, 0), 64, torch.bfloat16)
-    assert launch("forward", (12, 0), 64, torch.float16) == launch("forward", (9, 0), 64, torch.float16)
+    assert launch("backward_rows", (8, 9), 128, torch.float16) == launch("backward_rows", (8, 0), 128, torch.float16)
+    assert launch("backward_rows", (10, 3), 64, torch.float16) == launch("backward_rows", (10, 0), 64, torch.float16)
+    assert launch("backward_rows", (8, 9), 128, torch.float16) != launch("backward_rows", (9, 0), 128, torch.float16)
     assert launch("forward", (9, 0), 72, torch.float16) == launch("forward", (9, 0), 128, torch.float16)
     assert launch("forward", (7, 5), 16, torch.float32) == launch("forward", (8, 0), 16, torch.float32)
 
