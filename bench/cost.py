@@ -23,8 +23,8 @@ from typing import Any
 from rfa.bench import cost_check
 from rfa.bench.cost_calls import HIDDEN, LENGTHS, PASSES, TOKENS, WIDTHS, Shape, kernel_of
 from rfa.bench.cost_estimate import estimate
-from rfa.bench.cost_machine import Machine, compile_calls
-from rfa.bench.cost_model import Estimate, Turn, of_turn
+from rfa.bench.cost_machine import Call, Machine, compile_calls
+from rfa.bench.cost_model import KINDS, Estimate, Turn
 from rfa.bench.cost_step import BAR as STEP_BAR
 from rfa.bench.cost_step import step_row
 from rfa.bench.gpus import GPUS, Gpu
@@ -43,20 +43,19 @@ FLASH: dict[tuple[str, str], dict[tuple[int, int], float]] = {
 BARS = {("forward", 64): 1.0, ("forward", 128): 0.8, ("backward", 64): 1.3, ("backward", 128): 1.3}
 BAR_GPU = "H100"
 STEP = "step"
-KINDS = ("bound", "predicted", "serial")
 
 
-def row(pass_name: str, shape: Shape, machines: Sequence[Machine], gpu: Gpu) -> Row:
-    """A call's kernels one behind the other, each with the gap before it."""
+def row(pass_name: str, shape: Shape, call: Call, gpu: Gpu) -> Row:
+    """A call's kernels one behind the other, each with the gap before it; those that do not compile are left out."""
     total, parts, main = Estimate(0, 0, 0), {}, None
-    for machine in machines:
+    for machine in call.kernels:
         source = kernel_of(machine.kernel, dict(machine.constants), shape, pass_name)
         found, turns = estimate(machine, source, gpu)
         total += found + Estimate(0, gpu.gap, gpu.gap)
         parts[machine.kernel.strip("_")] = round(found.predicted * 1e6, 1)
         if turns and (main is None or found.predicted > main[0]):
             counts = [sum(own[i] for own in source.turns) for i in range(len(turns))]
-            busiest = max(range(len(turns)), key=lambda i: counts[i] * of_turn(turns[i], 1, machine.warps).predicted)
+            busiest = max(range(len(turns)), key=lambda i: counts[i] * turns[i].clocks(1).predicted)
             main = (found.predicted, machine, source.loops[busiest].name, turns[busiest])
     assert main is not None
     _, machine, loop, turn = main
@@ -66,11 +65,12 @@ def row(pass_name: str, shape: Shape, machines: Sequence[Machine], gpu: Gpu) -> 
         "length": shape.length,
         "gpu": gpu.name,
         "architecture": gpu.architecture,
-        "launch": [_launch(m) for m in machines if m.loops],
+        "launch": [_launch(m) for m in call.kernels if m.loops],
         "microseconds": _three(total.times(1e6), 1),
         "tflops": _three(Estimate(*(shape.flop(pass_name) / own / 1e12 for own in _tuple(total))), 0),
         **_beside_flash(pass_name, shape, total, gpu),
         "kernels": parts,
+        "refused": list(call.refused),
         "bound_by": _bound_by(turn, gpu.resident(machine.registers, machine.shared_bytes, machine.warps)),
         "loop": f"{machine.kernel.strip('_')}: {loop}",
         "turn": {
@@ -85,7 +85,7 @@ def _tuple(found: Estimate) -> tuple[float, float, float]:
 
 
 def _three(found: Estimate, digits: int) -> dict[str, float]:
-    return {name: round(getattr(found, name), digits) for name in ("bound", "predicted", "serial")}
+    return {name: round(getattr(found, name), digits) for name in KINDS}
 
 
 def _launch(machine: Machine) -> list[int]:
@@ -103,18 +103,18 @@ def _beside_flash(pass_name: str, shape: Shape, found: Estimate, gpu: Gpu) -> Ro
 def _bound_by(turn: Turn, resident: int) -> str:
     """The unit that is busiest, or waiting where the SM stands still for longer."""
     idle = turn.wait - (resident - 1) * turn.busy
-    return "waiting" if idle > turn.bound else turn.bound_by
+    return "waiting" if idle > turn.clocks(resident).bound else turn.bound_by
 
 
-def rows(machines: Mapping[str, Sequence[Machine]]) -> list[Row]:
+def rows(calls: Mapping[str, Call]) -> list[Row]:
     """Every pass, width and length on every part of an architecture that was compiled for."""
     found = []
     for gpu in GPUS.values():
         for pass_name in PASSES:
             for width in WIDTHS:
                 entry = f"{pass_name} {width}@{gpu.architecture}"
-                if entry in machines:
-                    found += [row(pass_name, Shape(width, length), machines[entry], gpu) for length in LENGTHS]
+                if entry in calls:
+                    found += [row(pass_name, Shape(width, length), calls[entry], gpu) for length in LENGTHS]
     return found
 
 
@@ -144,11 +144,11 @@ def both(found: Sequence[Row]) -> list[Row]:
     return together
 
 
-def document(machines: Mapping[str, Sequence[Machine]]) -> Row:
+def document(calls: Mapping[str, Call]) -> Row:
     """All of it."""
-    found = rows(machines)
+    found = rows(calls)
     steps = [
-        step_row(machines[entry], gpu) for gpu in GPUS.values() if (entry := f"{STEP}@{gpu.architecture}") in machines
+        step_row(calls[entry].kernels, gpu) for gpu in GPUS.values() if (entry := f"{STEP}@{gpu.architecture}") in calls
     ]
     return {
         "commit": git_commit(),
@@ -158,7 +158,7 @@ def document(machines: Mapping[str, Sequence[Machine]]) -> Row:
         "rows": found,
         "both": both(found),
         "steps": steps,
-        "check": cost_check.checked(machines) if set(cost_check.entries()) <= set(machines) else [],
+        "check": cost_check.checked(calls),
         "bars": bars(found, steps),
     }
 
@@ -197,18 +197,21 @@ def table(found: Row) -> list[str]:
         name = f"{one['gpu']} {one['pass']} {one['width']} N={one['length']:,}"
         over = _ends(one["over_flash"]) if one["over_flash"] else "–"
         launch = " ".join("×".join(map(str, part)) for part in one["launch"])
-        cells.append((name, launch, _ends(one["microseconds"]), _ends(one["tflops"]), over, one["bound_by"]))
+        cells.append((name, launch, _ends(one["microseconds"]), _ends(one["tflops"]), over, _remark(one)))
     cells += [
         (f"{one['gpu']} step", f"{one['launches']} launches", _ends(one["microseconds"]), "–", "–", "")
         for one in found["steps"]
     ]
     for one in found["check"]:
-        name = f"{GPUS[cost_check.GPU].name} softmax {one['width']} N={one['length']:,}"
-        name += " causal" if one["is_causal"] else ""
+        name = f"{one['gpu']} softmax {one['width']} N={one['length']:,}{' causal' if one['is_causal'] else ''}"
         launch = "×".join(map(str, one["launch"]))
-        cells.append((name, launch, "–", _ends(one), f"published {one['published']}", ""))
+        cells.append((name, launch, "–", _ends(one), f"published {one['tflops']:g}", ""))
     widths = [max(map(len, column)) + 2 for column in zip(*cells, strict=True)]
     return ["".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+
+
+def _remark(one: Row) -> str:
+    return one["bound_by"] + "".join(f"; {name} does not compile" for name in one["refused"])
 
 
 def _ends(values: Mapping[str, float]) -> str:

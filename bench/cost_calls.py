@@ -46,13 +46,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class SourceLoop:
-    """A loop as the source has it: scores of a turn, multiply-accumulates a score, and the part of them that comes
-    before the vector instructions; copied: bytes from L2 a turn."""
+    """A loop as the source has it: scores of a turn, multiply-accumulates a score, bytes copied from L2 a turn."""
 
     name: str
     scores: int
     work: int
-    first: float
     copied: float
 
 
@@ -73,23 +71,30 @@ class Kernel:
 
 
 def launches_of(call: str, architecture: int) -> list[Any]:
-    """Recorded launches of a call, "forward 64": bfloat16, no precision, gradients of the heads' scalars included."""
+    """Recorded launches of a call: bfloat16, no precision, gradients of the heads' scalars included.
+
+    Args:
+        call: "forward 64" as shipped; "forward 64 128-64-8-3" with other blocks, warps and stages, of the backward pass
+            first those of the rows, then those of the columns: to rank launches by `cost.row`.
+    """
     import torch
 
     from rfa.model.attention import triton_backward, triton_forward
+    from rfa.model.attention.launch import Launch
     from rfa.model.kernel_launches import recorded_launches
 
-    pass_name, _, width = call.partition(" ")
-    rows = [torch.zeros(1, 1024, 2, int(width), dtype=torch.bfloat16) for _ in range(3)]
+    pass_name, width, *others = call.split()
+    first, second, *_ = [*(Launch(*map(int, one.split("-"))) for one in others), None, None]
+    q, k, v = (torch.zeros(1, 1024, 2, int(width), dtype=torch.bfloat16) for _ in range(3))
     heads, statistic = torch.ones(2, 6), torch.zeros(1, 1024, 2)
     with recorded_launches(architecture) as launches:
         if pass_name == "forward":
-            triton_forward.forward(*rows, heads, None, None, None, None, 1024, False, False)
+            triton_forward.forward(q, k, v, heads, None, None, None, None, 1024, False, False, blocks=first)
         else:
-            q, k, v = rows
             triton_backward.backward(
-                q, statistic, None, q, k, v, heads, q, statistic, None, None, None, None, 1024, 1024, False
-            )
+                q, statistic, None, q, k, v, heads, q, statistic, None, None, None, None, 1024, 1024, False,
+                row_blocks=first, column_blocks=second,
+            )  # fmt: skip
     return launches
 
 
@@ -104,11 +109,11 @@ def _forward(c: dict[str, int], shape: Shape) -> Kernel:
     near, far = 2 * w, 2 * w + TERMS
     table = copied + TERMS * bn * 2
     loops = [
-        SourceLoop("masked", bm * bn, near, 0.5, copied),
-        SourceLoop("exact", bm * bn, near, 0.5, copied),
-        SourceLoop("light", bm * bn, far, (w + TERMS) / far, table),
-        SourceLoop("distant", bm * bn, far, (w + TERMS) / far, table),
-        SourceLoop("fallback", bm * bn, near, 0.5, copied),
+        SourceLoop("masked", bm * bn, near, copied),
+        SourceLoop("exact", bm * bn, near, copied),
+        SourceLoop("light", bm * bn, far, table),
+        SourceLoop("distant", bm * bn, far, table),
+        SourceLoop("fallback", bm * bn, near, copied),
     ]
     turns = []
     for _ in range(shape.batch):
@@ -126,8 +131,8 @@ def _forward(c: dict[str, int], shape: Shape) -> Kernel:
 def _rows(c: dict[str, int], shape: Shape) -> Kernel:
     bm, bn, bd, w = c["BM"], c["BN"], c["BD"], shape.width
     loops = [
-        SourceLoop("diagonal", bm * bd, 3 * w, 2 / 3, 4 * bd * w),
-        SourceLoop("main", bm * bn, 3 * w, 2 / 3, 4 * bn * w),
+        SourceLoop("diagonal", bm * bd, 3 * w, 4 * bd * w),
+        SourceLoop("main", bm * bn, 3 * w, 4 * bn * w),
     ]
     ctas = [
         ((block * bm + bm - earlier * bn) / bd, earlier)
@@ -139,7 +144,7 @@ def _rows(c: dict[str, int], shape: Shape) -> Kernel:
 
 def _columns(c: dict[str, int], shape: Shape) -> Kernel:
     bm, bn, w = c["BM"], c["BN"], shape.width
-    loops = [SourceLoop(name, bm * bn, 4 * w, 0.5, 4 * bm * w) for name in ("diagonal", "main")]
+    loops = [SourceLoop(name, bm * bn, 4 * w, 4 * bm * w) for name in ("diagonal", "main")]
     ctas = []
     for block in range(shape.length // bn):
         first = block * bn // bm

@@ -6,9 +6,11 @@ number must agree, and, where the instructions' names tell it, the matrix work o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rfa.bench.cost_calls import Kernel, SourceLoop
 from rfa.bench.cost_machine import Machine, MachineLoop
-from rfa.bench.cost_model import BARRIER_CLOCKS, PRODUCT_CLOCKS, Estimate, Turn, of_kernel, of_turn, pipes
+from rfa.bench.cost_model import BARRIER_CLOCKS, PRODUCT_CLOCKS, Estimate, Turn, of_kernel, pipes
 from rfa.bench.gpus import Gpu
 
 
@@ -27,16 +29,17 @@ def turn_of(machine: Machine, found: MachineLoop, source: SourceLoop, gpu: Gpu) 
     rate = gpu.tensor * (gpu.mma_sync if any(name.startswith("HMMA") for name in found.opcodes) else 1.0)
     clocks = {name: value / passes for name, value in pipes(found.opcodes, machine.warps, gpu).items()}
     pipe = max(clocks, key=lambda name: clocks[name])
+    others = max(value for name, value in clocks.items() if name != "mufu")
     barriers = sum(count for name, count in found.opcodes.items() if name.startswith("BAR")) / passes
     return Turn(
         tensor=2 * work / rate,
         vector=clocks[pipe],
+        in_line=clocks["mufu"] + others,
         pipe=pipe,
         l2=source.copied / gpu.l2_bytes,
         fixed=BARRIER_CLOCKS * barriers + 2 * PRODUCT_CLOCKS,
         latency=gpu.l2_clocks,
         ahead=(found.ahead or 0.0) / passes if found.ahead is not None else 0.0,
-        first=source.first,
     )
 
 
@@ -50,9 +53,10 @@ def estimate(machine: Machine, source: Kernel, gpu: Gpu) -> tuple[Estimate, list
         raise ValueError(f"{machine.kernel} has {len(machine.loops)} loops with products, not {len(source.loops)}")
     resident = gpu.resident(machine.registers, machine.shared_bytes, machine.warps)
     turns = [turn_of(machine, *pair, gpu) for pair in zip(machine.loops, source.loops, strict=True)]
-    each = [of_turn(turn, resident, machine.warps) for turn in turns]
-    once = max(pipes(_outside(machine, source.repeated), machine.warps, gpu).values())
-    trips = source.trips + sum(any(own[i] for own in source.turns) for i in range(len(turns)))
+    each = [turn.clocks(resident) for turn in turns]
+    shares = [sum(own[i] > 0 for own in source.turns) / len(source.turns) for i in range(len(turns))]
+    once = max(pipes(_outside(machine, source.repeated, shares), machine.warps, gpu).values())
+    trips = source.trips + sum(shares)
     waiting = gpu.memory_clocks + (trips - 1) * gpu.l2_clocks
     beside = Estimate(once, resident * once + waiting, resident * once + waiting)
     found = of_kernel(source.turns, each, beside, resident, gpu.sms).times(1 / gpu.hertz)
@@ -60,12 +64,16 @@ def estimate(machine: Machine, source: Kernel, gpu: Gpu) -> tuple[Estimate, list
     return Estimate(*(max(moved, own) for own in (found.bound, found.predicted, found.serial))), turns
 
 
-def _outside(machine: Machine, repeated: int) -> dict[str, int]:
-    """Instructions of a warp beside the loops with products; other loops as often as they run."""
-    left = dict(machine.whole)
-    for loop in machine.loops:
+def _outside(machine: Machine, repeated: int, shares: Sequence[float]) -> dict[str, float]:
+    """Instructions of a warp beside the loops with products; other loops as often as they run, and what is around a
+    loop as often as CTAs come there.
+    """
+    left: dict[str, float] = dict(machine.whole)
+    for loop, share in zip(machine.loops, shares, strict=True):
         for name, count in loop.opcodes.items():
             left[name] -= count
+        for name, count in loop.around.items():
+            left[name] -= (1 - share) * count
     for name, count in machine.inner.items():
         left[name] += (repeated - 1) * count
     return left

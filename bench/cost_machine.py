@@ -1,7 +1,7 @@
 """Compiled kernels of one call of attention, as the model of cost takes them: each loop's instructions, and resources.
 
 A process of its own compiles, for the tests' interpreter must not be on there:
-`python -m rfa.bench.cost_machine CALL@ARCHITECTURE …`, one JSON list of kernels a line.
+`python -m rfa.bench.cost_machine CALL@ARCHITECTURE …`, one JSON document a line.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rfa.bench.sass import copies_ahead, loops_and_whole, matrix_loops
+from rfa.bench.sass import copies_ahead, guarded, loops_and_whole, matrix_loops
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,10 +26,12 @@ ROOT = Path(__file__).resolve().parent.parent
 @dataclass(frozen=True)
 class MachineLoop:
     """A pass through it: instructions of one warp by name, multiply-accumulates of one warp (0 where their names do not
-    tell), and how many turns before its use a copy is asked for; None: nothing is copied asynchronously.
+    tell), and how many turns before its use a copy is asked for; None: nothing is copied asynchronously. around: what
+    else runs only where it does, once.
     """
 
     opcodes: Mapping[str, int]
+    around: Mapping[str, int]
     matrix_work: float
     ahead: float | None
 
@@ -52,9 +55,25 @@ class Machine:
     inner: Mapping[str, int]
 
 
+@dataclass(frozen=True)
+class Call:
+    """What a call launches: its kernels, and the names of those that the compiler refuses for this architecture."""
+
+    kernels: Sequence[Machine]
+    refused: Sequence[str] = ()
+
+
 def machine(text: str, *, kernel: str, architecture: int, **resources: Any) -> Machine:
     """From the text of `nvdisasm -c`; resources: the other fields."""
-    loops = [MachineLoop(dict(loop.opcodes), loop.matrix_work, copies_ahead(text, loop)) for loop in matrix_loops(text)]
+    loops = [
+        MachineLoop(
+            dict(loop.opcodes),
+            dict(Counter(guarded(text, loop).opcodes) - Counter(loop.opcodes)),
+            loop.matrix_work,
+            copies_ahead(text, loop),
+        )
+        for loop in matrix_loops(text)
+    ]
     found, whole = loops_and_whole(text)
     inner: dict[str, int] = {}
     if not loops:
@@ -89,8 +108,8 @@ def compiled(launch: Any, architecture: int) -> Machine:
     )
 
 
-def compile_calls(entries: Sequence[str], jobs: int | None = None) -> dict[str, list[Machine]]:
-    """Entry, such as "forward 64@90", → the kernels that the call launches, by so many processes (default: one a core).
+def compile_calls(entries: Sequence[str], jobs: int | None = None) -> dict[str, Call]:
+    """Entry, such as "forward 64@90", → what the call launches, compiled by so many processes (default: one a core).
 
     Raises:
         RuntimeError: a process failed; its last lines say why.
@@ -98,17 +117,18 @@ def compile_calls(entries: Sequence[str], jobs: int | None = None) -> dict[str, 
     count = max(1, min(jobs or len(os.sched_getaffinity(0)), len(entries)))
     with ThreadPoolExecutor(count) as pool:
         parts = list(pool.map(_compile_apart, [entries[i::count] for i in range(count)]))
-    return {entry: kernels for part in parts for entry, kernels in part.items()}
+    return {entry: call for part in parts for entry, call in part.items()}
 
 
-def _compile_apart(entries: Sequence[str]) -> dict[str, list[Machine]]:
+def _compile_apart(entries: Sequence[str]) -> dict[str, Call]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "rfa.bench.cost_machine", *entries]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"compiling {', '.join(entries)} failed: {done.stderr.strip()[-2000:]}")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    return dict(zip(entries, [[_read(kernel) for kernel in kernels] for kernels in lines], strict=True))
+    calls = [Call([_read(kernel) for kernel in line["kernels"]], line["refused"]) for line in lines]
+    return dict(zip(entries, calls, strict=True))
 
 
 def _read(document: Mapping[str, Any]) -> Machine:
@@ -118,9 +138,15 @@ def _read(document: Mapping[str, Any]) -> Machine:
 def main(launches: Callable[[str, int], list[Any]]) -> None:
     """Compile what the arguments name."""
     for entry in sys.argv[1:]:
-        call, _, number = entry.rpartition("@")
-        kernels = [asdict(compiled(launch, int(number))) for launch in launches(call, int(number))]
-        print(json.dumps(kernels), flush=True)
+        name, _, number = entry.rpartition("@")
+        kernels, refused = [], []
+        for launch in launches(name, int(number)):
+            try:
+                kernels.append(compiled(launch, int(number)))
+            except RuntimeError as error:
+                sys.stderr.write(f"{entry}, {launch.call.name}: {error}\n")
+                refused.append(launch.call.name)
+        print(json.dumps(asdict(Call(kernels, refused))), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,20 +8,20 @@ A turn asks the SM's units for so many clocks, of the whole CTA (n instructions 
 Before its first product it waits for its keys, after it for the other warps. With a copy that is asked for `ahead`
 turns before (`sass.copies_ahead`, 0 with two stages: then the latency of every turn shows) and k CTAs on the SM:
 
-    wait   = max(0, L2's latency - ahead · (tensor + vector)) + barriers + 2 · latency of a product
-    bound  = max(tensor, vector, l2)                                    everything overlaps, nothing waits
-    serial = (k (tensor + vector) + max(0, wait - (k - 1)(tensor + vector))) / k    only waiting overlaps
+    wait      = max(0, L2's latency - ahead · (tensor + vector)) + barriers + 2 · latency of a product
+    bound     = max(tensor, vector, l2)                           everything overlaps, nothing waits
+    predicted = tensor + vector + max(0, wait - (k - 1)(tensor + vector)) / k
+    serial    = the same with mufu and the busiest other pipe one after the other in place of vector
 
-The prediction lies between, by a rule without a fitted number. The warps of a scheduler are what can overlap, as many
-groups a CTA as it has warps over schedulers: each runs its first products, its vector instructions, its other products;
-the tensor cores and the rest of the SM serve one group at a time, first come first served; a CTA's groups meet at its
-barrier, CTAs do not meet. `period` plays that, a few dozen turns of it.
+So by the prediction products and vector instructions never overlap, not even those of different warps or CTAs; other
+CTAs hide waiting alone. That is pessimistic by construction, and yet what kernels of this form reach: `cost_check.py`
+holds it to softmax attention whose speed was published. A finer rule, by which the warps of a scheduler take turns at
+the tensor cores, was tried there and was 1.6 to 1.9 times too fast. No number here was fitted.
 
 A kernel is then CTAs handed out in the order of the launch to the SMs, as each becomes free.
 
 Not in it: stalls between dependent instructions of a warp, bank conflicts, misses of the instruction cache, uneven
-memory traffic. So it is too fast where a scheduler has few warps with little to do side by side; `cost_check.py` says
-by how much on a kernel whose speed is known.
+memory traffic, clocks that fall with power. Code that one warp runs alone (sm_100) counts as if all did.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from dataclasses import dataclass
 from rfa.bench.gpus import LANES_OF_ISSUE, Gpu
 
 THREADS_OF_A_WARP = 32
-SCHEDULERS = 4
 # Latencies that a turn cannot hide, in clocks; of HMMA.16816 on an A100 (arXiv 2208.11174); of a barrier, assumed.
 PRODUCT_CLOCKS, BARRIER_CLOCKS = 33.0, 30.0
-TURNS = 48
+KINDS = ("bound", "predicted", "serial")
 
 PIPES = {
     "fma": {"FFMA", "FMUL", "FADD", "FFMA2", "FMUL2", "FADD2", "IMAD", "HFMA2", "HADD2", "HMUL2"},
@@ -49,100 +48,6 @@ PIPES = {
 }  # fmt: skip
 # Words of 32 bits that a thread moves, by the end of the instruction's name.
 WORDS = {"128": 4, "64": 2, "4": 4, "2": 2}
-
-
-@dataclass(frozen=True)
-class Turn:
-    """Clocks that one turn of a CTA asks of an SM.
-
-    vector: of the busiest pipe, `pipe`; fixed: waiting that no prefetch hides; latency: of its copies; ahead: turns
-    that these are asked for before; first: the part of the products before the vector instructions.
-    """
-
-    tensor: float
-    vector: float
-    pipe: str = "issue"
-    l2: float = 0.0
-    fixed: float = 0.0
-    latency: float = 0.0
-    ahead: float = 0.0
-    first: float = 0.5
-
-    @property
-    def busy(self) -> float:
-        return self.tensor + self.vector
-
-    @property
-    def wait(self) -> float:
-        return max(0.0, self.latency - self.ahead * self.busy) + self.fixed
-
-    @property
-    def bound(self) -> float:
-        return max(self.tensor, self.vector, self.l2)
-
-    @property
-    def bound_by(self) -> str:
-        units = {"tensor": self.tensor, self.pipe: self.vector, "l2": self.l2}
-        return max(units, key=lambda name: units[name])
-
-    def serial(self, resident: int) -> float:
-        """Of a turn of one of so many CTAs, the others' being counted apart."""
-        return max(self.bound, self.busy + max(0.0, self.wait - (resident - 1) * self.busy) / resident)
-
-
-def pipes(opcodes: Mapping[str, int], warps: int, gpu: Gpu) -> dict[str, float]:
-    """Clocks of an SM for the instructions of one warp, run by all warps of a CTA: pipe → clocks."""
-    threads = warps * THREADS_OF_A_WARP
-    lanes = {"fma": gpu.fma, "alu": gpu.alu, "mufu": gpu.mufu, "shared": gpu.shared_lanes}
-    found = {"issue": threads * sum(opcodes.values()) / LANES_OF_ISSUE}
-    for pipe, families in PIPES.items():
-        work = sum(count * _words(opcode, pipe) for opcode, count in opcodes.items() if _family(opcode) in families)
-        found[pipe] = threads * work / lanes[pipe]
-    return found
-
-
-def _family(opcode: str) -> str:
-    return opcode.split(".", maxsplit=1)[0]
-
-
-def _words(opcode: str, pipe: str) -> int:
-    return WORDS.get(opcode.rpartition(".")[2], 1) if pipe == "shared" else 1
-
-
-def period(turn: Turn, resident: int, groups: int) -> float:
-    """Clocks of an SM a turn in the long run, `resident` CTAs of `groups` groups of warps sharing it."""
-    parts = (turn.tensor * turn.first / groups, turn.vector / groups, turn.tensor * (1 - turn.first) / groups)
-    free = {"tensor": 0.0, "vector": 0.0}
-    waiting = [groups] * resident
-    done = [0] * resident
-    ends: list[float] = []
-    begun = [turn.busy * cta / resident for cta in range(resident)]
-    # Ready at, in order, whose, which part.
-    queue = [(begun[cta], cta * groups + group, cta, 0) for cta in range(resident) for group in range(groups)]
-    heapq.heapify(queue)
-    number = len(queue)
-    while queue:
-        ready, _, cta, part = heapq.heappop(queue)
-        unit = "vector" if part == 1 else "tensor"
-        end = free[unit] = max(ready, free[unit]) + parts[part]
-        number += 1
-        if part < 2:
-            heapq.heappush(queue, (end, number, cta, part + 1))
-            continue
-        waiting[cta] -= 1
-        if waiting[cta] == 0:
-            waiting[cta], done[cta] = groups, done[cta] + 1
-            if cta == 0:
-                ends.append(end)
-            if done[cta] < TURNS:
-                # Copies are asked for `ahead` turns before this one's end.
-                last = end - begun[cta]
-                begun[cta] = end + max(0.0, turn.latency - turn.ahead * last) + turn.fixed
-                for _ in range(groups):
-                    number += 1
-                    heapq.heappush(queue, (begun[cta], number, cta, 0))
-    middle = TURNS // 3
-    return max(turn.bound, (ends[-1] - ends[middle]) / (TURNS - 1 - middle) / resident)
 
 
 @dataclass(frozen=True)
@@ -160,11 +65,63 @@ class Estimate:
         return Estimate(self.bound * factor, self.predicted * factor, self.serial * factor)
 
 
-def of_turn(turn: Turn, resident: int, warps: int) -> Estimate:
-    """Clocks of an SM for a turn of one CTA."""
-    groups = max(1, warps // SCHEDULERS)
-    serial = turn.serial(resident)
-    return Estimate(turn.bound, min(serial, period(turn, resident, groups)), serial)
+@dataclass(frozen=True)
+class Turn:
+    """Clocks that one turn of a CTA asks of an SM.
+
+    vector: of the busiest pipe, `pipe`; in_line: of the hardware functions and then the busiest other pipe; fixed:
+    waiting that no prefetch hides; latency: of its copies; ahead: turns that these are asked for before.
+    """
+
+    tensor: float
+    vector: float
+    in_line: float
+    pipe: str = "issue"
+    l2: float = 0.0
+    fixed: float = 0.0
+    latency: float = 0.0
+    ahead: float = 0.0
+
+    @property
+    def busy(self) -> float:
+        return self.tensor + self.vector
+
+    @property
+    def wait(self) -> float:
+        return max(0.0, self.latency - self.ahead * self.busy) + self.fixed
+
+    @property
+    def bound_by(self) -> str:
+        units = {"tensor": self.tensor, self.pipe: self.vector, "l2": self.l2}
+        return max(units, key=lambda name: units[name])
+
+    def clocks(self, resident: int) -> Estimate:
+        """Of an SM, for a turn of one of so many CTAs on it."""
+        bound = max(self.tensor, self.vector, self.l2)
+
+        def hiding(busy: float) -> float:
+            return max(bound, busy + max(0.0, self.wait - (resident - 1) * busy) / resident)
+
+        return Estimate(bound, hiding(self.busy), hiding(self.tensor + self.in_line))
+
+
+def pipes(opcodes: Mapping[str, float], warps: int, gpu: Gpu) -> dict[str, float]:
+    """Clocks of an SM for the instructions of one warp, run by all warps of a CTA: pipe → clocks."""
+    threads = warps * THREADS_OF_A_WARP
+    lanes = {"fma": gpu.fma, "alu": gpu.alu, "mufu": gpu.mufu, "shared": gpu.shared_lanes}
+    found = {"issue": threads * sum(opcodes.values()) / LANES_OF_ISSUE}
+    for pipe, families in PIPES.items():
+        work = sum(count * _words(opcode, pipe) for opcode, count in opcodes.items() if _family(opcode) in families)
+        found[pipe] = threads * work / lanes[pipe]
+    return found
+
+
+def _family(opcode: str) -> str:
+    return opcode.split(".", maxsplit=1)[0]
+
+
+def _words(opcode: str, pipe: str) -> int:
+    return WORDS.get(opcode.rpartition(".")[2], 1) if pipe == "shared" else 1
 
 
 def handed_out(clocks: Iterable[float], places: int) -> float:

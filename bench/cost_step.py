@@ -14,12 +14,12 @@ takes to sum K numbers by warps, 32 a product of 16 numbers, and one more trip f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rfa.bench.cost_machine import Machine
-from rfa.bench.cost_model import Estimate
+from rfa.bench.cost_model import KINDS, Estimate
 from rfa.bench.gpus import Gpu
 from rfa.model.config import LanguageModelConfig
 from rfa.training.language import LanguageRun, find_config
@@ -112,7 +112,7 @@ def step(machines: Sequence[Machine]) -> list[Launches]:
     return [*own, *library, Launches("draw", DRAWING, 2 * 4 * model.vocab_size, DRAW_TRIPS, DRAW_INSTRUCTIONS)]
 
 
-def step_row(machines: Sequence[Machine], gpu: Gpu) -> Mapping[str, Any]:
+def step_row(machines: Sequence[Machine], gpu: Gpu) -> dict[str, Any]:
     """A step on a part."""
     found = step(machines)
     total = Estimate(0, 0, 0)
@@ -123,7 +123,7 @@ def step_row(machines: Sequence[Machine], gpu: Gpu) -> Mapping[str, Any]:
         "gpu": gpu.name,
         "architecture": gpu.architecture,
         "launches": launches,
-        "microseconds": {name: round(1e6 * getattr(total, name), 1) for name in ("bound", "predicted", "serial")},
+        "microseconds": {name: round(1e6 * getattr(total, name), 1) for name in KINDS},
         "gaps_us": round(1e6 * launches * gpu.gap, 1),
         "bytes_us": round(1e6 * sum(one.count * one.moved for one in found) / gpu.memory, 1),
         "kernels": {one.name: round(1e6 * one.seconds(gpu).predicted, 1) for one in found},

@@ -19,6 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 LABEL = re.compile(r"^([.$\w]+):")
 INSTRUCTION = re.compile(
@@ -225,14 +226,36 @@ def matrix_loops(text: str) -> list[Loop]:
     return sorted(_innermost(found), key=lambda loop: min(loop.blocks))
 
 
+@cache
+def _graph(text: str) -> tuple[list[Instruction], dict[int, range], dict[int, tuple[int, ...]], dict[int, set[int]]]:
+    """Instructions, blocks, successors and dominators of a kernel that is asked of for each of its loops."""
+    instructions, labels = parse(text)
+    blocks, successors = _blocks(instructions, labels)
+    return instructions, blocks, successors, _dominators(successors)
+
+
 def copies_ahead(text: str, loop: Loop) -> float | None:
     """How many turns before its use a block of a loop is asked for: groups of copies that may still be under way when a
     turn has waited, over those that a turn starts. None where nothing is copied asynchronously.
     """
-    instructions, labels = parse(text)
-    blocks, _ = _blocks(instructions, labels)
+    _, blocks, _, _ = _graph(text)
     within = {i for block in loop.blocks for i in blocks[block]}
     lines = [line for line in text.splitlines() if INSTRUCTION.match(line) and not LABEL.match(line)]
     waits = [found for i in within if (found := COPIES_LEFT.search(lines[i]))]
     groups = loop.count("LDGDEPBAR")
     return min(int(found[1], 16) for found in waits) / groups if waits and groups else None
+
+
+def guarded(text: str, loop: Loop) -> Loop:
+    """What runs only where a loop does, itself included: all behind the first block on the way to it that the way to
+    the kernel's end can do without. A loop that every way to the end passes is guarded by nothing.
+    """
+    instructions, blocks, successors, dominators = _graph(text)
+    # An early return is an end as well, but few blocks lie before it.
+    to_end = max((dominators[block] for block in dominators if not successors[block]), key=len)
+    to_loop = set.intersection(*(dominators[block] for block in loop.blocks))
+    if to_loop <= to_end:
+        return loop
+    entry = min(to_loop - to_end, key=lambda block: len(dominators[block]))
+    body = [block for block in dominators if entry in dominators[block]]
+    return Loop(frozenset(body), Counter(instructions[i].opcode for block in body for i in blocks[block]))

@@ -141,8 +141,9 @@ def test_bars_are_judged_by_their_numbers() -> None:
     for bar in DOCUMENTS["quality-small"]["bars"]:
         if bar["separate"]:
             assert bar["met"] == (bar["separate"]["ratio"] <= bar["limit"]), bar["name"]
-    for bar in (*DOCUMENTS["token-calibration"]["bars"], *DOCUMENTS["aot"]["bars"]):
-        assert bar["met"] == (bar["actual"] <= bar["bar"]), bar["name"]
+    for name in ("token-calibration", "aot", "cost"):
+        for bar in DOCUMENTS[name]["bars"]:
+            assert bar["met"] == (bar["actual"] <= bar["bar"]), bar["name"]
     for bar in DOCUMENTS["recall"]["bars"]:
         assert bar["met"] == (bar["actual"] >= bar["bar"]), bar["name"]
 

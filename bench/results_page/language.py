@@ -242,6 +242,59 @@ def kernel_bars(document: Document) -> list[ShownBar]:
     return listed_bars(document["bars"])
 
 
+def cost_tables(document: Document) -> list[Table]:
+    def ends(values: Mapping[str, float] | None) -> str:
+        return "–" if values is None else f"{values['predicted']:,g} ({values['bound']:,g} to {values['serial']:,g})"
+
+    calls = [
+        (
+            f"{row['gpu']}, {row['pass']}, {row['width']} reals, {row['length']:,} tokens",
+            *(ends(row[name]) for name in ("microseconds", "tflops", "over_flash")),
+            row["bound_by"] + "".join(f"; {name} does not compile" for name in row["refused"]),
+        )
+        for row in document["rows"]
+    ]
+    steps = [
+        (row["gpu"], row["launches"], *(row[name] for name in ("gaps_us", "bytes_us")), ends(row["microseconds"]))
+        for row in document["steps"]
+    ]
+    checks = [
+        (
+            f"{row['gpu']}, {row['year']}, {row['width']} reals, {row['length']:,} tokens"
+            f"{', causal' if row['is_causal'] else ''}",
+            ends(row),
+            f"{row['tflops']:g}",
+            f"{row['predicted'] / row['tflops']:.2f}",
+        )
+        for row in document["check"]
+    ]
+    plan = document["plan"]
+    return [
+        Table(
+            ("call", "µs", "TFLOP/s", "time over FlashAttention-2's", "bound by"),
+            calls,
+            f"Predicted, in brackets if all overlaps and if nothing does; {plan['tokens']:,} tokens, {plan['hidden']:,}"
+            f" reals, {plan['dtype']}, causal, Triton {document['triton']}:",
+        ),
+        Table(
+            ("decode step of", "launches", "gaps, µs", "bytes, µs", "all, µs"), steps, "One stream, 19.4 M parameters:"
+        ),
+        Table(
+            ("softmax attention", "TFLOP/s of the model", "published", "model over published"),
+            checks,
+            "The model on a kernel whose speed is known, the best of the blocks tried:",
+        ),
+    ]
+
+
+def cost_bars(document: Document) -> list[ShownBar]:
+    return [
+        ShownBar(f"model: {bar['name']}", f"{bar['actual']:g} ({bar['least']:g} to {bar['most']:g})", f"{bar['bar']:g}",
+                 bar["met"])
+        for bar in document["bars"]
+    ]  # fmt: skip
+
+
 SHOWN = {
     "language": Shown(language_tables),
     "token-calibration": Shown(confidence_tables, confidence_bars),
@@ -250,4 +303,5 @@ SHOWN = {
     "recall": Shown(recall_tables, recall_bars, lambda document: document["rows"]),
     "decode": Shown(decode_tables),
     "aot": Shown(kernel_tables, kernel_bars),
+    "cost": Shown(cost_tables, cost_bars),
 }

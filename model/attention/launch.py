@@ -40,7 +40,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
     "forward": {
         (8, 0): {64: Launch(128, 64, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
         (10, 0): {64: Launch(128, 64, 8, 3), 128: Launch(128, 64, 8, 3), 256: Launch(64, 32, 8, 2)},
-        (12, 0): {64: Launch(128, 64, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
+        (12, 0): {64: Launch(128, 64, 8, 2), 128: Launch(128, 32, 8, 2), 256: Launch(64, 32, 8, 2)},
     },
     # A sum more per row.
     "forward_precision": {
@@ -51,7 +51,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
     "backward_rows": {
         (8, 0): {64: Launch(128, 32, 8, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
         (9, 0): {64: Launch(128, 32, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 16, 4, 1)},
-        (10, 0): {64: Launch(64, 32, 8, 3), 128: Launch(64, 32, 8, 3), 256: Launch(64, 16, 4, 1)},
+        (10, 0): {64: Launch(64, 32, 8, 3), 128: Launch(64, 32, 8, 2), 256: Launch(64, 16, 4, 1)},
         (12, 0): {64: Launch(128, 32, 8, 2), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
     },
     # With the gradient of precision: more sums.
@@ -59,7 +59,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         (8, 0): {64: Launch(128, 32, 8, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
         (9, 0): {64: Launch(64, 32, 8, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 16, 4, 1)},
         (10, 0): {64: Launch(64, 32, 8, 3), 128: Launch(64, 32, 8, 2), 256: Launch(64, 16, 4, 1)},
-        (12, 0): {64: Launch(128, 32, 8, 2), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
+        (12, 0): {64: Launch(128, 16, 8, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
     },
     "backward_columns": {
         (8, 0): {64: Launch(32, 128, 8, 3), 128: Launch(16, 128, 8, 3), 256: Launch(16, 64, 4, 1)},

@@ -163,7 +163,9 @@ def table_kernel(
     b_variance = b_row_variance[:, None] + (b_row_decay * b_row_decay)[:, None] * b_key_variance[None, :]  # [BM, BN]
     b_exact = slope * log2(b_variance, FAST) + constant  # [BM, BN]
     b_exact -= transported * (gap + o_row[:, None] + before_anchor[None, :])
-    error = tl.max(tl.max(tl.abs(tl.dot(b_rows, b_terms) - b_exact), 1), 0)
+    # Products of float16 are exact in float32; the maximum of one on sm_100's tensor cores Triton 3.7.1 cannot compile.
+    b_product = tl.dot(b_rows.to(tl.float32), b_terms.to(tl.float32), input_precision="ieee")  # [BM, BN]
+    error = tl.max(tl.max(tl.abs(b_product - b_exact), 1), 0)
 
     i_entry = i_head.to(tl.int64) * n_distances + i_distance
     o_table = o_term[:, None] * BN + tl.arange(0, BN)[None, :]  # [TERMS, BN]

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from rfa.bench import cost, cost_calls, cost_check, cost_step
 from rfa.bench.cost_calls import Kernel, Shape, SourceLoop, kernel_of
 from rfa.bench.cost_estimate import estimate, turn_of
-from rfa.bench.cost_machine import machine
-from rfa.bench.cost_model import Estimate, Turn, handed_out, of_kernel, of_turn, period, pipes
+from rfa.bench.cost_machine import Call, compile_calls, machine
+from rfa.bench.cost_model import KINDS, Estimate, Turn, handed_out, of_kernel, pipes
 from rfa.bench.gpus import GPUS, Gpu
-from rfa.bench.sass import copies_ahead, matrix_loops
+from rfa.bench.sass import copies_ahead, guarded, matrix_loops
 from rfa.cli.main import app
 
 # Two loops with products, a loop around the second one, and one without products; the second waits with a copy ahead.
@@ -52,7 +52,7 @@ TEXT = """
 RESOURCES = {"registers": 64, "shared_bytes": 15 * 1024, "warps": 8, "stages": 2, "constants": {}}
 TOY = machine(TEXT, kernel="toy", architecture=80, **RESOURCES)
 # 8 warps do 32,768 multiply-accumulates a turn: 32 scores of 1,024 each.
-LOOPS = (SourceLoop("first", 32, 1024, 0.5, 1000.0), SourceLoop("second", 32, 1024, 0.5, 0.0))
+LOOPS = (SourceLoop("first", 32, 1024, 1000.0), SourceLoop("second", 32, 1024, 0.0))
 PART = Gpu("toy", 80, 2, 1.0, "made up", 1024.0, 64, 64, 64, 64 * 1024, 300.0, 500.0, 10.0, 1e12, gap=0.0)
 
 
@@ -67,6 +67,16 @@ def test_how_far_ahead_copies_are_is_in_the_waits():
     assert [copies_ahead(without, loop) for loop in matrix_loops(without)] == [None, None]
 
 
+def test_what_is_around_a_loop_runs_only_with_it():
+    """The first branch leads to the second loop, past an instruction and the first one; both ways meet again."""
+    skipped = TEXT.replace("S2R R0, SR_TID.X", "@P0 BRA `(.L_x_1)").replace(
+        ".L_x_0:", "        /*0018*/                   FMUL R1, R1, R1 ;\n.L_x_0:", 1
+    )
+    first, second = matrix_loops(skipped)
+    assert guarded(skipped, first).opcodes == {**first.opcodes, "FMUL": 1}
+    assert guarded(skipped, second) == second, "every way to the end passes it"
+
+
 def test_pipes_by_hand():
     found = pipes(TOY.loops[0].opcodes, 8, PART)
     # 256 threads: 8 instructions over 128 lanes, 2 FFMA over 64, 1 MUFU over 16.
@@ -79,26 +89,14 @@ def test_a_turn_by_hand():
     assert (first.tensor, first.vector, first.l2, first.latency, first.ahead) == (64.0, 16.0, 100.0, 300.0, 0.0)
     assert first.fixed == 66.0, "two products, no barrier"
     assert second.fixed == 96.0, "and a barrier"
-    assert (first.bound, first.bound_by, second.bound, second.bound_by) == (100.0, "l2", 64.0, "tensor")
+    assert (first.in_line, second.in_line) == (16 + 16, 0 + 32)
+    assert (first.bound_by, second.bound_by) == ("l2", "tensor")
     # Alone: 64 + 16, then 300 + 66 of waiting; two CTAs hide 80 of it and share the rest; of the second loop a turn of
-    # 96 hides as much.
-    assert first.serial(1) == 446.0
-    assert first.serial(2) == 80 + (366 - 80) / 2
-    assert second.serial(1) == 64 + 32 + (300 - 96) + 96
-
-
-def test_the_prediction_of_a_turn_by_hand():
-    # One group: 30, 40, 30 one after the other. Two: the second's vector instructions begin when the first's are done,
-    # 15 20 / -15 20 / 15 15: products 0-15-30, vector 15-35-55, products 35-50, 55-70.
-    turn = Turn(tensor=60, vector=40)
-    assert period(turn, 1, 1) == 100
-    assert period(turn, 1, 2) == 70
-    assert period(replace(turn, fixed=5.0), 1, 2) == 75
-    # Two CTAs of one group, 30 40 30 each and 20 of waiting: the first 140-170, 170-210, 210-240, ready again at 260;
-    # the second 170-200, 210-250, 250-280; so the first goes on at 280. Two turns in 140.
-    assert period(Turn(tensor=60, vector=40, fixed=20), 2, 1) == pytest.approx(70)
-    # A latency that a turn's own 70 clocks hide but for 30.
-    assert period(Turn(tensor=60, vector=40, latency=100, ahead=1), 1, 2) == pytest.approx(100)
+    # 96 hides as much. In line, 16 more.
+    assert first.clocks(1) == Estimate(100, 446, 462)
+    assert first.clocks(2) == Estimate(100, 80 + (366 - 80) / 2, 96 + (366 - 96) / 2)
+    assert second.clocks(1) == Estimate(64, 64 + 32 + (300 - 96) + 96, 64 + 32 + (300 - 96) + 96)
+    assert second.clocks(9) == Estimate(64, 96, 96), "others hide all of it"
 
 
 def test_a_kernel_by_hand():
@@ -110,9 +108,9 @@ def test_a_kernel_by_hand():
     assert PART.resident(64, 15 * 1024, 8) == 4
     assert found.bound == pytest.approx(5 * (16 + 3 * 100) / 2 / 1e9)
     # All five run at once, each for 4 shares of an SM; it waits for memory, then for the first keys.
-    alone = 4 * 16 + 500 + 300 + 4 * 3 * turn.serial(4)
-    assert found.serial == pytest.approx(alone / 1e9)
-    assert found.bound <= found.predicted <= found.serial
+    alone = 4 * 16 + 500 + 300 + 4 * 3 * turn.clocks(4).predicted
+    assert found.predicted == pytest.approx(alone / 1e9)
+    assert found.bound < found.predicted < found.serial
 
 
 def test_a_kernel_is_no_faster_than_its_memory():
@@ -137,42 +135,39 @@ def test_residents():
 def test_other_loops_than_the_source_has_are_refused():
     with pytest.raises(ValueError, match="2 loops with products, not 1"):
         estimate(TOY, Kernel(LOOPS[:1], [(1,)], 1), PART)
-    wrong = (LOOPS[0], SourceLoop("second", 32, 2048, 0.5, 0.0))
+    wrong = (LOOPS[0], SourceLoop("second", 32, 2048, 0.0))
     with pytest.raises(ValueError, match=r"loop second: 0\.500 times"):
         estimate(TOY, Kernel(wrong, [(1, 1)], 1), PART)
 
 
 def test_an_unrolled_loop_counts_as_its_turns():
-    half = SourceLoop("first", 16, 1024, 0.5, 500.0)
+    half = SourceLoop("first", 16, 1024, 500.0)
     whole, part = (turn_of(TOY, TOY.loops[0], loop, PART) for loop in (LOOPS[0], half))
     assert (part.tensor, part.vector) == (whole.tensor / 2, whole.vector / 2)
 
 
 TURNS = [
-    Turn(tensor, vector, "issue", 0.0, fixed, latency, ahead)
-    for tensor, vector, fixed, latency, ahead in itertools.product(
-        (50, 200, 400), (100, 300), (0, 150), (0, 300, 2000), (0, 1)
+    Turn(tensor, vector, vector + more, fixed=fixed, latency=latency)
+    for tensor, vector, more, fixed, latency in itertools.product(
+        (50, 200, 400), (100, 300), (0, 200), (0, 150), (0, 300, 2000)
     )
 ]
 
 
-@pytest.mark.parametrize(("resident", "warps"), [(1, 4), (1, 8), (2, 8), (3, 4)])
-def test_the_prediction_lies_between_the_ends(resident, warps):
-    for turn in TURNS:
-        found = of_turn(turn, resident, warps)
+@pytest.mark.parametrize("resident", [1, 2, 4])
+def test_the_prediction_lies_between_the_ends(resident):
+    for turn, ahead in itertools.product(TURNS, (0, 1, 3)):
+        found = replace(turn, ahead=ahead).clocks(resident)
         assert found.bound <= found.predicted <= found.serial, turn
-        # And not because it is cut off there: it never takes longer than a CTA alone, of which nothing overlaps.
-        assert period(turn, resident, warps // 4) <= turn.serial(1) + 1e-9, turn
 
 
-def test_more_stages_are_never_slower():
+def test_more_stages_and_more_company_are_never_slower():
     for turn in TURNS:
-        exposed = [replace(turn, ahead=ahead) for ahead in (0, 1, 2, 3)]
-        for resident, warps in ((1, 8), (2, 4)):
-            found = [of_turn(one, resident, warps) for one in exposed]
-            for kind in ("bound", "predicted", "serial"):
-                values = [getattr(one, kind) for one in found]
-                assert all(after <= before + 1e-6 for before, after in itertools.pairwise(values)), (turn, kind)
+        for kind in KINDS:
+            by_ahead = [getattr(replace(turn, ahead=ahead).clocks(1), kind) for ahead in range(4)]
+            by_company = [getattr(turn.clocks(resident), kind) for resident in range(1, 5)]
+            for values in (by_ahead, by_company):
+                assert all(after <= before for before, after in itertools.pairwise(values)), (turn, kind)
 
 
 def test_twice_the_sms_take_half_the_time_of_a_full_gpu():
@@ -210,6 +205,34 @@ def test_the_plain_kernels_turns_cover_every_pair_once():
         kernel = cost_check.source_of(constants, shape, is_causal)
         scores = sum(n * loop.scores for own in kernel.turns for n, loop in zip(own, kernel.loops, strict=True))
         assert scores == shape.batch * shape.heads * pairs
+
+
+def test_a_kernel_compiled_here_has_the_loops_of_its_source():
+    (known,) = (one for one in cost_check.PUBLISHED if (one.gpu, one.width) == ("A100", 64))
+    blocks = (128, 64, 4, 3)
+    entry = cost_check.entry_of(known, blocks)
+    (plain,) = compile_calls([entry])[entry].kernels
+    assert (plain.warps, plain.stages, plain.constants["BM"], plain.constants["BN"]) == (4, 3, *blocks[:2])
+    # Two products a score, a copy asked for a turn before: the main loop and that of the diagonal.
+    assert [(loop.matrix_work * 4, loop.ahead) for loop in plain.loops] == [(2 * 64 * 128 * 64, 1.0)] * 2
+    main, diagonal = (sum(loop.opcodes.values()) for loop in plain.loops)
+    assert main < diagonal, "the mask"
+    source = cost_check.source_of(plain.constants, Shape(64, 512), True)
+    found, _ = estimate(plain, source, GPUS["A100"])
+    assert 0 < found.bound < found.predicted < found.serial
+    assert cost_check.checked({entry: Call([plain])}) == [], "not all of its blocks are here"
+
+
+@pytest.mark.slow
+def test_other_launches_can_be_ranked():
+    """A third stage asks for the keys a turn before: nothing waits for them."""
+    entries = ["forward 64@90", "forward 64 128-64-8-3@90"]
+    calls = compile_calls(entries)
+    shipped, deeper = (cost.row("forward", Shape(64, 16_384), calls[entry], GPUS["H100"]) for entry in entries)
+    assert (shipped["launch"], deeper["launch"]) == ([[128, 64, 8, 2]], [[128, 64, 8, 3]])
+    assert (shipped["turn"]["ahead"], deeper["turn"]["ahead"]) == (0, 1)
+    assert deeper["microseconds"]["predicted"] < shipped["microseconds"]["predicted"]
+    assert deeper["refused"] == []
 
 
 def test_a_step_by_hand():

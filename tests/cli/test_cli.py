@@ -43,8 +43,8 @@ def rfa_json(*arguments: object) -> dict:
     [
         "serve", "compile", "generate", "filter", "export", "verify", "info", "keygen", "sign", "train lm",
         "train filter", "eval lm", "eval filter", "eval confidence",
-        "bench afa", "bench aot", "bench decode", "bench filter", "bench filter-accuracy", "bench filter-speed",
-        "bench forecast", "bench kernel", "bench nab", "bench quality", "bench recall",
+        "bench afa", "bench aot", "bench cost", "bench decode", "bench filter", "bench filter-accuracy",
+        "bench filter-speed", "bench forecast", "bench kernel", "bench nab", "bench quality", "bench recall",
     ],
 )  # fmt: skip
 def test_every_command_explains_itself(command: str) -> None:
