@@ -24,13 +24,12 @@ from rfa.training.language import CONFIGS
 BATCH, LENGTH, HEADS = 2, 1024, 8
 WIDTHS = (64, 128)
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
-Pass = Literal["forward", "table", "backward rows", "backward columns", "slot scan", "slot scan gradient", "slot step"]
+Pass = Literal["forward", "backward rows", "backward columns", "slot scan", "slot scan gradient", "slot step"]
 SLOT_PASSES: tuple[Pass, ...] = ("slot scan", "slot scan gradient", "slot step")
 # The kernel of each pass, and its products: those that sum over the W reals of a pair, and those that sum over the
 # block that a turn is about. Either makes W multiply-accumulates per score.
 KERNELS: dict[Pass, tuple[str, int, int]] = {
     "forward": ("_forward_kernel", 1, 1),
-    "table": ("table_kernel", 0, 0),
     "backward rows": ("_rows_kernel", 2, 1),
     "backward columns": ("_columns_kernel", 2, 2),
     "slot scan": ("scan_kernel", 0, 0),
@@ -81,9 +80,7 @@ def _slot_shapes() -> dict[str, Shape]:
     return found
 
 
-# What forward launches before, for a length of its blocks.
-TABLES = {f"table {width} bf16": Shape("table", width, "bfloat16") for width in WIDTHS}
-SHAPES = _attention_shapes() | _far_field_shapes() | TABLES | _slot_shapes()
+SHAPES = _attention_shapes() | _far_field_shapes() | _slot_shapes()
 NAMES = tuple(SHAPES)
 
 

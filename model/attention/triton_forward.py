@@ -747,7 +747,7 @@ def forward(
     if has_table:
         table_kernel[(n_distances, n_heads)](
             heads, rows, table, marks, lags, horizons, n_distances,
-            WIDTH=width, BM=shape.block_m, BN=shape.block_n, HAS_FAR_FIELD=horizons is not None, FAST=fast, num_warps=4,
+            WIDTH=width, BM=shape.block_m, BN=shape.block_n, HAS_FAR_FIELD=horizons is not None, FAST=fast, num_warps=8,
         )  # fmt: skip
     _forward_kernel[(triton.cdiv(longest - 1, shape.block_m) + 1, n_heads, sequences)](
         q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts, columns,
