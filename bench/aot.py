@@ -142,8 +142,8 @@ def bars(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
     for architecture in dict.fromkeys(row["architecture"] for row in rows):
         most = max(row["shared_bytes"] for row in rows if row["architecture"] == architecture)
-        name = f"bytes of shared memory of a program, sm_{architecture}"
-        verdicts.append({"name": name, "bar": SHARED_LIMITS[architecture], "actual": most})
+        name = f"KiB of shared memory of a program, sm_{architecture}"
+        verdicts.append({"name": name, "bar": SHARED_LIMITS[architecture] / 1024, "actual": most / 1024})
     for row in rows:
         if row["kernel"] == BAR_KERNEL:
             verdicts += [
