@@ -205,9 +205,11 @@ def main_loop(text: str, work_per_turn: float, depth_per_turn: int = 0) -> MainL
         return MainLoop(max(_innermost(found), key=lambda loop: loop.issued, default=whole), 1.0)
     if whole.matrix_depth:
         # A loop over halves of the blocks has nearly the same depth, so nothing is forgiven.
-        done, wanted, least = [loop.matrix_depth for loop in found], float(depth_per_turn), float(depth_per_turn)
+        wanted = least = float(depth_per_turn)
+        done = [float(loop.matrix_depth) for loop in found]
     else:
-        done, wanted, least = [loop.matrix_work for loop in found], work_per_turn, FULL_TURN * work_per_turn
+        wanted, least = work_per_turn, FULL_TURN * work_per_turn
+        done = [loop.matrix_work for loop in found]
     candidates = [
         MainLoop(loop, max(1.0, round(work / wanted))) for loop, work in zip(found, done, strict=True) if work >= least
     ]
