@@ -25,13 +25,15 @@ class KernelCase:
     """A launch, and what one turn of its main loop stands for.
 
     scores: pairs of tokens in a block (block_m · block_n), or what the kernel is counted in instead. work_per_score:
-    multiply-accumulates by matrix instructions for each; 0 for a kernel without matrix products.
+    multiply-accumulates by matrix instructions for each; 0 for a kernel without matrix products. depth: of all its
+    products in a turn, together.
     """
 
     launch: KernelLaunch
     block: tuple[int, ...]
     scores: int
     work_per_score: float
+    depth: int = 0
 
 
 def compile_case(case: KernelCase, architecture: int) -> dict[str, Any]:
@@ -48,7 +50,7 @@ def compile_case(case: KernelCase, architecture: int) -> dict[str, Any]:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(compiled.asm["cubin"])
         text = tool("nvdisasm", "-c", str(cubin))
-    found = main_loop(text, case.work_per_score * case.scores / warps)
+    found = main_loop(text, case.work_per_score * case.scores / warps, case.depth)
     per_score = THREADS_OF_A_WARP * warps / case.scores / found.turns
     instructions, _ = parse(text)
     return {

@@ -26,19 +26,20 @@ WIDTHS = (64, 128)
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 Pass = Literal["forward", "backward rows", "backward columns", "slot scan", "slot scan gradient", "slot step"]
 SLOT_PASSES: tuple[Pass, ...] = ("slot scan", "slot scan gradient", "slot step")
-# The kernel of each pass, and the products of W multiply-accumulates that it makes per score.
-KERNELS: dict[Pass, tuple[str, int]] = {
-    "forward": ("_forward_kernel", 2),
-    "backward rows": ("_rows_kernel", 3),
-    "backward columns": ("_columns_kernel", 4),
-    "slot scan": ("scan_kernel", 0),
-    "slot scan gradient": ("scan_gradient_kernel", 0),
-    "slot step": ("slots_kernel", 0),
+# The kernel of each pass, and its products: those that sum over the W reals of a pair, and those that sum over the
+# block that a turn is about. Either makes W multiply-accumulates per score.
+KERNELS: dict[Pass, tuple[str, int, int]] = {
+    "forward": ("_forward_kernel", 1, 1),
+    "backward rows": ("_rows_kernel", 2, 1),
+    "backward columns": ("_columns_kernel", 2, 2),
+    "slot scan": ("scan_kernel", 0, 0),
+    "slot scan gradient": ("scan_gradient_kernel", 0, 0),
+    "slot step": ("slots_kernel", 0, 0),
 }
 
 
 @dataclass(frozen=True)
-class Shape:
+class KernelShape:
     """width: reals of a head; dtype: of what the kernel reads; has_far_field: taken in closed form; slots: of a head,
     for the recurrence.
     """
@@ -51,16 +52,16 @@ class Shape:
     slots: int = 0
 
 
-def _attention_shapes() -> dict[str, Shape]:
+def _attention_shapes() -> dict[str, KernelShape]:
     passes: tuple[Pass, ...] = ("forward", "backward rows", "backward columns")
     found = {}
     for pass_name, width, (short, dtype), with_precision in product(passes, WIDTHS, DTYPES.items(), (False, True)):
         name = f"{pass_name} {width} {short}" + (" precision" if with_precision else "")
-        found[name] = Shape(pass_name, width, dtype, with_precision)
+        found[name] = KernelShape(pass_name, width, dtype, with_precision)
     return found
 
 
-def _far_field_shapes() -> dict[str, Shape]:
+def _far_field_shapes() -> dict[str, KernelShape]:
     return {
         f"{name} far": replace(shape, has_far_field=True)
         for name, shape in _attention_shapes().items()
@@ -68,14 +69,14 @@ def _far_field_shapes() -> dict[str, Shape]:
     }
 
 
-def _slot_shapes() -> dict[str, Shape]:
+def _slot_shapes() -> dict[str, KernelShape]:
     found = {}
     for path in sorted(CONFIGS.glob("*.json")):
         model = json.loads(path.read_text()).get("model", {})
         if model.get("mixer") == "rfa":
             slots, width = model["n_slots"], 2 * model["head_dim"]
             for pass_name in SLOT_PASSES:
-                found[f"{pass_name} {slots}×{width}"] = Shape(pass_name, width, slots=slots)
+                found[f"{pass_name} {slots}×{width}"] = KernelShape(pass_name, width, slots=slots)
     return found
 
 
@@ -94,10 +95,10 @@ def build(name: str, architecture: int) -> KernelCase:
     shape = SHAPES[name]
     if shape.slots:
         return _slots(shape, architecture)
-    return _forward(shape, architecture) if shape.pass_name == "forward" else _backward(shape, architecture)
+    return _backward(shape, architecture) if "backward" in shape.pass_name else _forward(shape, architecture)
 
 
-def _find(launches: list[KernelLaunch], shape: Shape) -> KernelLaunch:
+def _find(launches: list[KernelLaunch], shape: KernelShape) -> KernelLaunch:
     wanted = KERNELS[shape.pass_name][0]
     found = [launch for launch in launches if launch.function.__name__ == wanted]
     if len(found) != 1:
@@ -106,22 +107,24 @@ def _find(launches: list[KernelLaunch], shape: Shape) -> KernelLaunch:
     return found[0]
 
 
-def _inputs(shape: Shape) -> tuple[list[Tensor], Tensor, Tensor | None]:
+def _inputs(shape: KernelShape) -> tuple[list[Tensor], Tensor, Tensor | None]:
     """q, k, v, heads `[H, 6]` and horizons; only their shapes, dtypes and strides matter."""
     dtype = getattr(torch, shape.dtype)
     rows = [torch.zeros(BATCH, LENGTH, HEADS, shape.width, dtype=dtype) for _ in range(3)]
     return rows, torch.ones(HEADS, 6), torch.ones(HEADS, dtype=torch.int32) if shape.has_far_field else None
 
 
-def _attention_case(launches: list[KernelLaunch], shape: Shape) -> KernelCase:
+def _attention_case(launches: list[KernelLaunch], shape: KernelShape) -> KernelCase:
     found = _find(launches, shape)
     names = list(found.signature)
     block_m, block_n = (int(found.constexprs[(names.index(name),)]) for name in ("BM", "BN"))
-    products = KERNELS[shape.pass_name][1]
-    return KernelCase(found, (block_m, block_n), block_m * block_n, products * shape.width)
+    _, over_reals, over_block = KERNELS[shape.pass_name]
+    turned = block_m if shape.pass_name == "backward columns" else block_n
+    depth = over_reals * shape.width + over_block * turned
+    return KernelCase(found, (block_m, block_n), block_m * block_n, (over_reals + over_block) * shape.width, depth)
 
 
-def _forward(shape: Shape, architecture: int) -> KernelCase:
+def _forward(shape: KernelShape, architecture: int) -> KernelCase:
     from rfa.model.attention import triton_forward
 
     (q, k, v), heads, horizons = _inputs(shape)
@@ -130,7 +133,7 @@ def _forward(shape: Shape, architecture: int) -> KernelCase:
     return _attention_case(launches, shape)
 
 
-def _backward(shape: Shape, architecture: int) -> KernelCase:
+def _backward(shape: KernelShape, architecture: int) -> KernelCase:
     from rfa.model.attention import triton_backward
 
     (q, k, v), heads, horizons = _inputs(shape)
@@ -144,7 +147,7 @@ def _backward(shape: Shape, architecture: int) -> KernelCase:
     return _attention_case(launches, shape)
 
 
-def _step(shape: Shape, means: torch.Tensor, precisions: torch.Tensor, parameters: SlotParameters) -> None:
+def _step(shape: KernelShape, means: torch.Tensor, precisions: torch.Tensor, parameters: SlotParameters) -> None:
     """A token of a decoder's layer, the last one, with gates of its outputs: all that the kernel does."""
     from rfa.model.decoder_triton import Gates, Outcome, Turned, step_slots
 
@@ -159,7 +162,7 @@ def _step(shape: Shape, means: torch.Tensor, precisions: torch.Tensor, parameter
     )  # fmt: skip
 
 
-def _slots(shape: Shape, architecture: int) -> KernelCase:
+def _slots(shape: KernelShape, architecture: int) -> KernelCase:
     """A score is one number of the state of a head at one token: of the S means of 4D reals."""
     from rfa.model.recurrence.triton import slot_scan_triton  # registers the operators
 

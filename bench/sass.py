@@ -7,6 +7,10 @@ The main loop is, of the loops that do at least the matrix work of one turn, the
 masked loop over the diagonal blocks, or a loop around the main one (more instructions), and a search for a maximum
 (fewer products) do not pass for it, and a loop that the compiler unrolled counts as its turns. Every instruction of a
 loop counts, also those behind a branch within it or of a loop that waits: the number is an upper bound.
+
+An instruction of sm_100's tensor cores (UTCHMMA, of PTX's tcgen05) is issued by one thread for the whole program, and
+the size of its tile is in a register, not in its name. Its depth is always 32 bytes, and no shipped block is larger
+than its largest tile, 128 × 256: there, loops are told apart by the depths of their products instead of by their work.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ TARGET = re.compile(r"(?P<condition>.*?)`\((?P<label>[.$\w]+)\)")
 WARP_TILES = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "1684": 16 * 8 * 4}
 GROUP_TILE = re.compile(r"^HGMMA\.(\d+)x(\d+)x(\d+)")
 WARPS_OF_A_GROUP = 4
+# Of 16-bit factors, in one instruction of sm_100's tensor cores.
+TENSOR_DEPTH = 16
 # Products of warps, of warp groups, and of one thread for a CTA.
 MATRIX = ("HMMA", "HGMMA", "UTCHMMA")
 COPIES_LEFT = re.compile(r"\bDEPBAR\.LE SB0, (0x[0-9a-f]+)")
@@ -63,6 +69,11 @@ class Loop:
     def matrix_work(self) -> float:
         """Multiply-accumulates of the matrix instructions, one warp."""
         return sum(count * matrix_work(opcode) for opcode, count in self.opcodes.items())
+
+    @property
+    def matrix_depth(self) -> int:
+        """Depths of the products on sm_100's tensor cores, one behind the other."""
+        return TENSOR_DEPTH * self.count("UTCHMMA")
 
 
 def matrix_work(opcode: str) -> float:
@@ -178,12 +189,13 @@ class MainLoop:
     turns: float
 
 
-def main_loop(text: str, work_per_turn: float) -> MainLoop:
+def main_loop(text: str, work_per_turn: float, depth_per_turn: int = 0) -> MainLoop:
     """The loop of the rule above.
 
     Args:
         work_per_turn: multiply-accumulates that one warp does by matrix instructions in a turn. 0: a kernel without
             any, whose main loop is the innermost loop that issues most; without a loop, the kernel is one turn.
+        depth_per_turn: sum of the depths of a turn's products, which counts where sm_100's tensor cores make them.
 
     Raises:
         ValueError: no loop does that much.
@@ -191,11 +203,19 @@ def main_loop(text: str, work_per_turn: float) -> MainLoop:
     found, whole = loops_and_whole(text)
     if not work_per_turn:
         return MainLoop(max(_innermost(found), key=lambda loop: loop.issued, default=whole), 1.0)
-    working = [loop for loop in found if loop.matrix_work >= FULL_TURN * work_per_turn]
-    if not working:
-        done = sorted(loop.matrix_work for loop in found)
-        raise ValueError(f"no loop does the {work_per_turn:g} multiply-accumulates of a turn; those found do {done}")
-    candidates = [MainLoop(loop, max(1.0, round(loop.matrix_work / work_per_turn))) for loop in working]
+    if whole.matrix_depth:
+        # A loop over halves of the blocks has nearly the same depth, so nothing is forgiven.
+        wanted = least = float(depth_per_turn)
+        done = [float(loop.matrix_depth) for loop in found]
+    else:
+        wanted, least = work_per_turn, FULL_TURN * work_per_turn
+        done = [loop.matrix_work for loop in found]
+    candidates = [
+        MainLoop(loop, max(1.0, round(work / wanted))) for loop, work in zip(found, done, strict=True) if work >= least
+    ]
+    if not candidates:
+        what = "depths" if whole.matrix_depth else "multiply-accumulates"
+        raise ValueError(f"no loop does the {wanted:g} {what} of a turn; those found do {sorted(done)}")
     return min(candidates, key=lambda candidate: candidate.loop.issued / candidate.turns)
 
 

@@ -44,8 +44,8 @@ def bench_aot(
     triton: Annotated[Path | None, typer.Option(help="Folder of another Triton, from `pip install --target`.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compile the fused kernels for sm_80 and sm_90, without a GPU: registers, spills, instructions per score."""
-    from rfa.bench.aot import GrownError, bar_lines, compile_rows, document, grown, shipped, spilling, table
+    """Compile the fused kernels for five architectures, without a GPU: registers, spills, instructions per score."""
+    from rfa.bench.aot import GrownError, bar_lines, compile_rows, document, grown, refused, shipped, table
 
     committed = json.loads(out.read_text()) if check else None
     result = document(compile_rows(shipped(), triton=triton), triton)
@@ -53,7 +53,7 @@ def bench_aot(
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(result, indent=2) + "\n")
     print_table(result, [*table(result["rows"]), "", *bar_lines(result["bars"])], as_json)
-    problems = grown(result["rows"], committed, triton) + spilling(result["rows"]) if committed else []
+    problems = grown(result["rows"], committed, triton) + refused(result["rows"]) if committed else []
     if problems:
         raise GrownError("; ".join(problems))
 

@@ -15,7 +15,8 @@ REFERENCE = ("M2", "attention")
 KERNELS = ("forward 64 bf16", "forward 128 bf16", "backward rows 64 bf16", "backward columns 64 bf16")
 KERNEL_COLUMNS = {
     "registers": "registers",
-    "spills": "spills",
+    "loop_spills": "spills in the main loop",
+    "shared_bytes": "shared memory",
     "instructions_per_score": "instructions a score",
     "mufu_per_score": "special functions a score",
 }

@@ -125,6 +125,7 @@ const std::vector<Opcode>& table() {
         {"mul.wide.u32", each<[](U32 a, U32 b) -> U64 { return U64(a) * b; }>},
         {"mad.lo.s32", each<[](U32 a, U32 b, U32 c) -> U32 { return a * b + c; }>},
         {"mad.lo.s64", each<[](U64 a, U64 b, U64 c) -> U64 { return a * b + c; }>},
+        {"mad.wide.u16", each<[](uint16_t a, uint16_t b, U32 c) -> U32 { return U32(a) * b + c; }>},
         {"mad.wide.s32", each<[](S32 a, S32 b, U64 c) -> U64 { return U64(S64(a) * b) + c; }>},
         {"mad.wide.u32", each<[](U32 a, U32 b, U64 c) -> U64 { return U64(a) * b + c; }>},
         {"mad.lo.cc.u32", multiply_add_carry_out},

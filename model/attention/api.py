@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rfa.model.attention.reference import AttentionResult, attend, relative_attention
 from rfa.model.attention.validation import (
+    AUTO_FLOAT32_WIDTH,
     IMPLEMENTATIONS,
     check_dynamics,
     check_far_field,
@@ -92,6 +93,11 @@ def _fused(
     return result._replace(out=out)
 
 
+def _is_faster_eager(dtype: torch.dtype, width: int) -> bool:
+    """Whether the fused kernels run heads of `width` reals, but slower than the eager code."""
+    return dtype == torch.float32 and width > AUTO_FLOAT32_WIDTH
+
+
 def runs_fused(
     impl: AttentionImpl,
     device: torch.device,
@@ -105,7 +111,7 @@ def runs_fused(
     Raises:
         ValueError: impl="triton" cannot run them, with the reason.
     """
-    if impl == "reference" or (impl == "auto" and device.type != "cuda"):
+    if impl == "reference" or (impl == "auto" and (device.type != "cuda" or _is_faster_eager(dtype, width))):
         return False
     refusal = fused_refusal(device, dtype, width, times, nu)
     if refusal is not None and impl == "triton":
@@ -137,7 +143,7 @@ def robust_filter_attention(
             None sees its own sequence only; times, where given, are non-decreasing in each.
         kernel: "student_t" (robust) or "gaussian".
         impl: "reference" (eager, memory O(N²)), "triton" (fused, memory O(N); it never falls back), or "auto": fused on
-            a GPU where it can.
+            a GPU where it can, but for float32 of more than 128 reals, of which the eager code should be faster.
         far_field: an error, 1e-8 to 1e-2, for which decaying heads take the keys of their far past in closed form
             (`triton_far.py`): the fused kernels then take time by the horizon log(1 / far_field) / mu, not by N. Only
             without times. None, the default, takes every key as it is.

@@ -8,6 +8,8 @@ apart it is smooth. Per column c its Chebyshev series in the row r is therefore 
 a product [BM, TERMS] @ [TERMS, BN] of float16 numbers. The larger coefficients are split in high + low, T_2 too, and
 two terms subtract the row's shift. The second factor is the same for all pairs of blocks of a head that are equally far
 apart: a table over that distance, computed here with less work than the pairs' by a factor of BM.
+The blocks of keys at the queries themselves are not smooth in that sense, but have only BM lags: E, V and log V of each
+lie in a second table.
 
 Error: the same kernel forms the product and the exact f of all pairs of the blocks, and marks the distance as one to be
 computed exactly unless every difference of exponents is <= BOUND, a relative error of the weights of 1.7e-4. Beyond
@@ -29,6 +31,8 @@ PI = tl.constexpr(3.141592653589793)
 ORDERS = tl.constexpr(10)
 # 1 and T_1 against high, low; T_2 high, high, low against high, low, high; T_3 …; the row's shift against 1.
 TERMS = tl.constexpr(16)
+# Of every lag from BM down to 1 - BM, those below 0 as if 0: E; V; tau (kappa - 1) log2 V; 0.
+LAG_NUMBERS = tl.constexpr(4)
 SHIFT_TERM = tl.constexpr(14)
 BOUND = tl.constexpr(2.0**-12)
 LARGEST_SHIFT = tl.constexpr(1024.0)
@@ -86,14 +90,31 @@ def shifted_row_terms(p_rows, b_shift, BM: tl.constexpr):
     return tl.where(o_term == SHIFT_TERM + 1, -_low(b_shift)[:, None].to(tl.float16), b_terms)
 
 
+@triton.jit
+def numbers_of_lags(p_lag, FAST: tl.constexpr):
+    """E, V and tau (kappa - 1) log2 V at places of the table of lags, blocks of any shape.
+
+    FAST loads all of them at once, where they are used: a load of Triton's would go by shared memory.
+    """
+    if FAST:
+        b_decay, b_variance, b_level, _ = tl.inline_asm_elementwise(
+            "ld.global.nc.v4.b32 {$0, $1, $2, $3}, [$4];", "=f,=f,=f,=f,l", [p_lag],
+            dtype=(tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True, pack=1,
+        )  # fmt: skip
+        return b_decay, b_variance, b_level
+    else:
+        return tl.load(p_lag), tl.load(p_lag + 1), tl.load(p_lag + 2)
+
+
 @triton.jit(do_not_specialize=LENGTHS)
 def table_kernel(
-    p_heads, p_rows, p_table, p_marks, p_horizons, n_distances,
+    p_heads, p_rows, p_table, p_marks, p_lags, p_horizons, n_distances,
     WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_FAR_FIELD: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """One distance of one head: second factor [H, T, TERMS, BN]; the first one [BM, TERMS] without shifts.
 
-    And, [H, T] int32, distance + 1 where the product is too far off, else 0.
+    And, [H, T] int32, distance + 1 where the product is too far off, else 0. Distance 0 also writes what there is to
+    know of the lags within a block of queries, [H, 2 BM, LAG_NUMBERS].
     """
     i_distance, i_head = tl.program_id(0), tl.program_id(1)
     if HAS_FAR_FIELD:  # noqa: SIM102 - the outer one is decided by the compiler
@@ -142,12 +163,22 @@ def table_kernel(
     b_variance = b_row_variance[:, None] + (b_row_decay * b_row_decay)[:, None] * b_key_variance[None, :]  # [BM, BN]
     b_exact = slope * log2(b_variance, FAST) + constant  # [BM, BN]
     b_exact -= transported * (gap + o_row[:, None] + before_anchor[None, :])
-    error = tl.max(tl.max(tl.abs(tl.dot(b_rows, b_terms) - b_exact), 1), 0)
+    # Products of float16 are exact in float32; the maximum of one on sm_100's tensor cores Triton 3.7.1 cannot compile.
+    b_product = tl.dot(b_rows.to(tl.float32), b_terms.to(tl.float32), input_precision="ieee")  # [BM, BN]
+    error = tl.max(tl.max(tl.abs(b_product - b_exact), 1), 0)
 
     i_entry = i_head.to(tl.int64) * n_distances + i_distance
     o_table = o_term[:, None] * BN + tl.arange(0, BN)[None, :]  # [TERMS, BN]
     tl.store(p_table + i_entry * (TERMS * BN) + o_table, b_terms)
     tl.store(p_marks + i_entry, tl.where(error <= BOUND, 0, i_distance + 1))
+    if i_distance == 0:
+        lag = tl.maximum(BM - tl.arange(0, 2 * BM), 0).to(tl.float32)  # [2 BM]
+        variance = spread(lag, exponential(-2.0 * mu * lag), mu, sigma2, eta2, gamma2)  # [2 BM]
+        p_lag = p_lags + (i_head.to(tl.int64) * 2 * BM + tl.arange(0, 2 * BM)) * LAG_NUMBERS
+        tl.store(p_lag, exponential(-mu * lag))
+        tl.store(p_lag + 1, variance)
+        tl.store(p_lag + 2, slope * tl.log2(variance))
+        tl.store(p_lag + 3, lag * 0.0)
     if (i_distance == 0) & (i_head == 0):
         o_rows = tl.arange(0, BM)[:, None] * TERMS + o_term[None, :]  # [BM, TERMS]
         tl.store(p_rows + o_rows, b_rows)

@@ -3,8 +3,9 @@
 Equations in `triton_score.py`, oracle in `reference.py`. A program owns the queries at the positions P0 … P0 + BM - 1
 of one head and sequence (position p is the token of key p) and takes the keys in blocks of BN:
 
-* First the blocks that reach P0 … P0 + BM - 1: masked, each pair with its own lag, under a running maximum. The row's
-  maximum over these keys then shifts its exponents for good. The token's own key is among them, so no row underflows; a
+* First the blocks that reach P0 … P0 + BM - 1: masked, each pair with its own lag, under a running maximum; where the
+  distant blocks below have a table, what the lag tells comes from one too. The row's maximum over these keys then
+  shifts its exponents for good. The token's own key is among them, so no row underflows; a
   row that meets keys LIMIT times as likely shows it in its sum, and its program goes over all keys again with the
   running maximum.
 * Then the blocks before them: no mask, no maximum. These keys lie before an anchor (their block's last key), the
@@ -49,10 +50,12 @@ from rfa.model.attention.triton_blocks import (
     sequence,
 )
 from rfa.model.attention.triton_distant import (
+    LAG_NUMBERS,
     LARGEST_SHIFT,
     TERMS,
     is_slow_head,
     n_light_distances,
+    numbers_of_lags,
     shifted_row_terms,
     table_kernel,
 )
@@ -71,7 +74,7 @@ from rfa.model.placement import capability_of
 
 # Shift of a row that has seen no key: below every logit, and finite, so that differences are.
 NOTHING = tl.constexpr(-1.0e30)
-# A block's column vectors: E(s); sigma2 phi(s) + eta2 E(s)²; |k|²; K of a distant block.
+# A block's column vectors: E(s); sigma2 phi(s) + eta2 E(s)²; |k|² / 2; K of a distant block.
 COLUMNS = tl.constexpr(4)
 # A thread holds two of every so many columns of a product: sums over the others need no exchange.
 LANES = tl.constexpr(8)
@@ -120,12 +123,12 @@ def _columns_kernel(
     p_out = p_columns + (i_head.to(tl.int64) * n_blocks + i_column) * (COLUMNS * BN) + tl.arange(0, BN)
     tl.store(p_out, b_decay)
     tl.store(p_out + BN, b_variance)
-    b_k2 = tl.sum(b_k * b_k, 1)  # [BN]
-    tl.store(p_out + 2 * BN, b_k2)
+    b_half_k2 = 0.5 * tl.sum(b_k * b_k, 1)  # [BN]
+    tl.store(p_out + 2 * BN, b_half_k2)
     is_slow = is_slow_head(mu, BN)
     b_slow = b_variance / tl.where(is_slow, b_decay * b_decay, 1.0)  # [BN]
     steady = sigma2 / tl.where(is_slow, 1.0, 2.0 * mu)
-    tl.store(p_out + 3 * BN, 0.5 * (b_k2 + nu * tl.where(is_slow, b_slow, eta2 - steady)))
+    tl.store(p_out + 3 * BN, b_half_k2 + 0.5 * nu * tl.where(is_slow, b_slow, eta2 - steady))
 
 
 @triton.jit
@@ -138,26 +141,33 @@ def _decayed(b_exponent, IS_EXACT: tl.constexpr):
 
 
 @triton.jit
+def _half_residual2(b_decay, b_dot, b_half_q2, b_half_k2):
+    """R² / 2 of every pair, [BM, BN]."""
+    b_match = b_half_q2 - b_decay * (b_dot - b_decay * b_half_k2)  # [BM, BN]
+    # A maximum takes a number before a NaN: the worst input would be the best match.
+    return tl.maximum(b_match, 0.0, propagate_nan=tl.PropagateNan.ALL)  # [BM, BN]
+
+
+@triton.jit
 def _logits(
-    b_decay, b_variance, b_dot, b_q2, b_k2, nu, tau, kappa,
+    b_decay, b_variance, b_dot, b_half_q2, b_half_k2, b_shift, nu, tau, kappa,
     IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr, IS_EXACT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """L / ln 2 and the evidence of every pair; all of them [BM, BN] or a row or column vector of it."""
-    b_residual2 = b_q2 + b_decay * (b_decay * b_k2 - 2.0 * b_dot)  # [BM, BN]
-    # A maximum takes a number before a NaN: the worst input would be the best match.
-    b_residual2 = tl.maximum(b_residual2, 0.0, propagate_nan=tl.PropagateNan.ALL)  # [BM, BN]
+    """L / ln 2 - shift and the evidence of every pair; all of them [BM, BN] or a row or column vector of it."""
+    b_half = _half_residual2(b_decay, b_dot, b_half_q2, b_half_k2)  # [BM, BN]
     if IS_GAUSSIAN:
         b_precision = reciprocal(b_variance, FAST)  # [BM, BN]
-        b_excess = b_precision * b_residual2 * (1.0 / nu)  # [BM, BN]
-        b_logit = -tau * (log2(b_variance, FAST) + b_excess * LOG2E)  # [BM, BN]
+        b_excess = b_precision * b_half * (2.0 / nu)  # [BM, BN]
+        b_logit = -tau * (log2(b_variance, FAST) + b_excess * LOG2E) - b_shift  # [BM, BN]
         b_evidence = _decayed(b_excess, IS_EXACT) * b_precision if WITH_PRECISION else 0.0
     else:
-        b_total = b_variance + b_residual2 * (1.0 / nu)  # [BM, BN]
+        b_total = b_variance + b_half * (2.0 / nu)  # [BM, BN]
         if IS_EXACT:
-            b_excess = b_residual2 / (nu * b_variance)  # [BM, BN]
-            b_logit = -tau * (log2(b_variance, FAST) + kappa * log2_of_one_plus(b_excess))  # [BM, BN]
+            b_excess = (2.0 * b_half) / (nu * b_variance)  # [BM, BN]
+            b_logit = -tau * (log2(b_variance, FAST) + kappa * log2_of_one_plus(b_excess)) - b_shift  # [BM, BN]
         else:
-            b_logit = tau * (kappa - 1.0) * log2(b_variance, FAST) - tau * kappa * log2(b_total, FAST)  # [BM, BN]
+            b_level = tau * (kappa - 1.0) * log2(b_variance, FAST) - b_shift  # [BM, BN]
+            b_logit = b_level - tau * kappa * log2(b_total, FAST)  # [BM, BN]
         b_evidence = reciprocal(b_total, FAST) if WITH_PRECISION else 0.0
     return b_logit, b_evidence
 
@@ -182,6 +192,32 @@ def _similarity(b_q, b_k, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
+def _keys_of_any_block(
+    p_k, p_v, p_pages, stride_kt, stride_vt, i_block, length, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr,
+    BN: tl.constexpr, PAGE: tl.constexpr,
+):  # fmt: skip
+    """k and v of a block, zeros behind the last key, [BN, W]."""
+    o_within = tl.arange(0, BN)  # [BN]
+    o_w = tl.arange(0, BLOCK_W)  # [W]
+    m_kv = (i_block * BN + o_within < length)[:, None] & (o_w < WIDTH)[None, :]  # [BN, W]
+    place = block_place(p_pages, i_block, BN, PAGE)
+    b_k = tl.load(p_k + place * stride_kt + (o_within[:, None] * stride_kt + o_w[None, :]), mask=m_kv, other=0.0)
+    b_v = tl.load(p_v + place * stride_vt + (o_within[:, None] * stride_vt + o_w[None, :]), mask=m_kv, other=0.0)
+    return b_k, b_v
+
+
+@triton.jit
+def _weighted(state, b_logit, b_decay, b_v, HEADROOM: tl.constexpr, INTERPRETED: tl.constexpr):
+    """The state after pairs of any logits, -inf of those that do not count, under a running maximum."""
+    b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
+    b_top = tl.maximum(b_shift, tl.max(b_logit, 1) - HEADROOM)  # [BM]
+    b_rescale = tl.exp2(b_shift - b_top)  # [BM]
+    b_weight = tl.exp2(b_logit - b_top[:, None])  # [BM, BN]
+    b_out = _accumulate(b_out * b_rescale[:, None], b_weight, b_decay, b_v, INTERPRETED)  # [BM, W]
+    return b_out, b_sum * b_rescale + tl.sum(b_weight, 1), b_top, b_evidence
+
+
+@triton.jit
 def _masked_block(
     state, b_q, b_q2, o_row, b_hi, b_lo, p_k, p_v, p_time, p_columns, p_pages, stride_kt, stride_vt, i_block, length,
     head, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, PAGE: tl.constexpr,
@@ -189,19 +225,14 @@ def _masked_block(
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Any block of keys: the causal mask, each pair with its own lag, a running maximum. Returns the new state."""
-    b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
     mu, sigma2, eta2, gamma2, nu, tau, kappa = head
+    b_k, b_v = _keys_of_any_block(p_k, p_v, p_pages, stride_kt, stride_vt, i_block, length, WIDTH, BLOCK_W, BN, PAGE)
     o_key = i_block * BN + tl.arange(0, BN)  # [BN]
-    o_w = tl.arange(0, BLOCK_W)  # [W]
-    m_key = o_key < length  # [BN]
-    m_kv = m_key[:, None] & (o_w < WIDTH)[None, :]  # [BN, W]
     first = tl.cast(i_block, tl.int64) * BN
     o_within = tl.arange(0, BN)  # [BN]
-    place = block_place(p_pages, i_block, BN, PAGE)
-    b_k = tl.load(p_k + place * stride_kt + (o_within[:, None] * stride_kt + o_w[None, :]), mask=m_kv, other=0.0)
-    b_v = tl.load(p_v + place * stride_vt + (o_within[:, None] * stride_vt + o_w[None, :]), mask=m_kv, other=0.0)
-    b_k2 = tl.load(p_columns + first * COLUMNS + 2 * BN + o_within)  # [BN]
+    b_half_k2 = tl.load(p_columns + first * COLUMNS + 2 * BN + o_within)  # [BN]
     if HAS_STAMPS:
+        m_key = o_key < length  # [BN]
         b_key_hi = tl.load(p_time + first * 2 + o_within * 2, mask=m_key, other=0.0)  # [BN]
         b_key_lo = tl.load(p_time + first * 2 + o_within * 2 + 1, mask=m_key, other=0.0)  # [BN]
         b_lag = elapsed(b_hi[:, None], b_lo[:, None], b_key_hi[None, :], b_key_lo[None, :])  # [BM, BN]
@@ -217,8 +248,9 @@ def _masked_block(
         b_decay,
         b_variance,
         b_dot,
-        b_q2[:, None],
-        b_k2[None, :],
+        (0.5 * b_q2)[:, None],
+        b_half_k2[None, :],
+        0.0,
         nu,
         tau,
         kappa,
@@ -228,14 +260,38 @@ def _masked_block(
         FAST,
     )
     m_pair = o_key[None, :] <= o_row[:, None]  # [BM, BN]
-    b_logit = tl.where(m_pair, b_logit, float("-inf"))  # [BM, BN]
-    b_top = tl.maximum(b_shift, tl.max(b_logit, 1) - HEADROOM)  # [BM]
-    b_rescale = tl.exp2(b_shift - b_top)  # [BM]
-    b_weight = tl.exp2(b_logit - b_top[:, None])  # [BM, BN]
-    b_out = _accumulate(b_out * b_rescale[:, None], b_weight, b_decay, b_v, INTERPRETED)  # [BM, W]
-    b_sum = b_sum * b_rescale + tl.sum(b_weight, 1)  # [BM]
+    b_out, b_sum, b_top, b_evidence = _weighted(
+        state, tl.where(m_pair, b_logit, float("-inf")), b_decay, b_v, HEADROOM, INTERPRETED
+    )
     if WITH_PRECISION:
         b_evidence += tl.sum(tl.where(m_pair, b_weighted_precision, 0.0), 1)  # [BM]
+    return b_out, b_sum, b_top, b_evidence
+
+
+@triton.jit
+def _near_block(
+    state, b_q, b_q2, p_k, p_v, p_columns, p_pages, p_lags, stride_kt, stride_vt, i_block, i_near, length, head,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PAGE: tl.constexpr,
+    WITH_PRECISION: tl.constexpr, HEADROOM: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """The same, of block `i_near` from the first query's on, where the lag alone tells V and E: from their table."""
+    nu, tau, kappa = head[4], head[5], head[6]
+    b_k, b_v = _keys_of_any_block(p_k, p_v, p_pages, stride_kt, stride_vt, i_block, length, WIDTH, BLOCK_W, BN, PAGE)
+    b_half_k2 = tl.load(p_columns + tl.cast(i_block, tl.int64) * (COLUMNS * BN) + 2 * BN + tl.arange(0, BN))  # [BN]
+    p_row = p_lags + (BM + i_near * BN - tl.arange(0, BM)) * LAG_NUMBERS  # [BM]
+    # In 64 bits: what two columns are apart becomes part of the load.
+    p_lag = p_row[:, None] + (tl.arange(0, BN).to(tl.int64) * LAG_NUMBERS)[None, :]  # [BM, BN]
+    b_decay, b_variance, b_level = numbers_of_lags(p_lag, FAST)  # [BM, BN]
+    b_dot = _similarity(b_q, b_k, INTERPRETED)  # [BM, BN]
+    b_half = _half_residual2(b_decay, b_dot, (0.5 * b_q2)[:, None], b_half_k2[None, :])  # [BM, BN]
+    b_total = b_variance + b_half * (2.0 / nu)  # [BM, BN]
+    b_logit = b_level - tau * kappa * log2(b_total, FAST)  # [BM, BN]
+    m_pair = (i_near * BN + tl.arange(0, BN))[None, :] <= tl.arange(0, BM)[:, None]  # [BM, BN]
+    b_out, b_sum, b_top, b_evidence = _weighted(
+        state, tl.where(m_pair, b_logit, float("-inf")), b_decay, b_v, HEADROOM, INTERPRETED
+    )
+    if WITH_PRECISION:
+        b_evidence += tl.sum(tl.where(m_pair, reciprocal(b_total, FAST), 0.0), 1)  # [BM]
     return b_out, b_sum, b_top, b_evidence
 
 
@@ -267,9 +323,9 @@ def _earlier_block(
     o_column = tl.cast(i_block, tl.int64) * (COLUMNS * BN) + tl.arange(0, BN)  # [BN]
     b_key_decay = tl.load(p_columns + o_column)  # [BN]
     b_key_variance = tl.load(p_columns + o_column + BN)  # [BN]
-    b_k2 = tl.load(p_columns + o_column + 2 * BN)  # [BN]
+    b_half_k2 = tl.load(p_columns + o_column + 2 * BN)  # [BN]
     gap_decay = exponential(-mu * gap)
-    gap_process = accumulated(gap, exponential(-2.0 * mu * gap), mu)
+    gap_process = accumulated(gap, exponential(-2.0 * mu * gap), mu, b_q.dtype == tl.float32)
     b_query_decay = gap_decay * b_row_decay  # [BM]
     b_query_variance = gamma2 + sigma2 * (gap_process + gap_decay * gap_decay * b_row_process)  # [BM]
     b_decay = b_query_decay[:, None] * b_key_decay[None, :]  # [BM, BN]
@@ -279,8 +335,9 @@ def _earlier_block(
         b_decay,
         b_variance,
         b_dot,
-        b_q2[:, None],
-        b_k2[None, :],
+        (0.5 * b_q2)[:, None],
+        b_half_k2[None, :],
+        b_shift[:, None],
         nu,
         tau,
         kappa,
@@ -289,7 +346,7 @@ def _earlier_block(
         b_q.dtype == tl.float32,
         FAST,
     )
-    b_weight = tl.exp2(b_logit - b_shift[:, None])  # [BM, BN]
+    b_weight = tl.exp2(b_logit)  # [BM, BN]
     b_out = _accumulate(b_out, b_weight, b_decay, b_v, INTERPRETED)  # [BM, W]
     b_sum += tl.sum(b_weight, 1)  # [BM]
     if WITH_PRECISION:
@@ -380,8 +437,9 @@ def _with_far_keys(
     limit = tl.where(count > 0.0, gamma2 + sigma2 / tl.where(count > 0.0, 2.0 * mu, 1.0), 1.0)
     b_zero = tl.zeros_like(b_q2)  # [BM]
     b_logit, b_far_evidence = _logits(
-        b_zero, b_zero + limit, b_zero, b_q2, b_zero, nu, tau, kappa, IS_GAUSSIAN, WITH_PRECISION, IS_EXACT, FAST
-    )
+        b_zero, b_zero + limit, b_zero, 0.5 * b_q2, b_zero, 0.0, nu, tau, kappa, IS_GAUSSIAN, WITH_PRECISION, IS_EXACT,
+        FAST,
+    )  # fmt: skip
     b_logit = tl.where(count > 0.0, b_logit + tl.log2(tl.maximum(count, 1.0)), float("-inf"))  # [BM]
     b_top = tl.maximum(b_shift, b_logit)  # [BM]
     b_rescale = tl.exp2(b_shift - b_top)  # [BM]
@@ -394,7 +452,7 @@ def _with_far_keys(
 @triton.jit(do_not_specialize=LENGTHS)
 def _forward_kernel(
     p_q, p_k, p_v, p_heads, p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_columns,
-    p_rows, p_table, p_marks, p_horizons, p_pages, p_out, p_log_norm, p_precision,
+    p_rows, p_table, p_marks, p_lags, p_horizons, p_pages, p_out, p_log_norm, p_precision,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_query_stamps, stride_key_stamps, stride_pages, n_heads, n_queries, n_keys, n_blocks, n_distances,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr,
@@ -448,11 +506,19 @@ def _forward_kernel(
     n_visible = tl.cdiv(tl.minimum(i_rows * BM + BM, length), BN)
     state = _nothing(BM, BLOCK_W)
     for i_block in range(n_earlier, n_visible):
-        state = _masked_block(
-            state, b_q, b_q2, o_row, b_hi, b_lo, p_own_k, p_own_v, p_time, p_own_columns, p_pages, stride_kt,
-            stride_vt, i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, PAGE, IS_GAUSSIAN, WITH_PRECISION,
-            HEADROOM, FAST, INTERPRETED
-        )  # fmt: skip
+        if HAS_TABLE:
+            state = _near_block(
+                state, b_q, b_q2, p_own_k, p_own_v, p_own_columns, p_pages,
+                p_lags + i_head.to(tl.int64) * (LAG_NUMBERS * 2 * BM), stride_kt, stride_vt, i_block,
+                i_block - n_earlier, length, head, WIDTH, BLOCK_W, BM, BN, PAGE, WITH_PRECISION, HEADROOM, FAST,
+                INTERPRETED,
+            )  # fmt: skip
+        else:
+            state = _masked_block(
+                state, b_q, b_q2, o_row, b_hi, b_lo, p_own_k, p_own_v, p_time, p_own_columns, p_pages, stride_kt,
+                stride_vt, i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, PAGE, IS_GAUSSIAN, WITH_PRECISION,
+                HEADROOM, FAST, INTERPRETED,
+            )  # fmt: skip
 
     head = _head(p_heads, i_head, WIDTH)
     mu, sigma2, eta2, gamma2, nu, tau, kappa = head
@@ -595,12 +661,10 @@ def _forward_kernel(
         tl.store(p_precision + row + o_own, b_evidence, mask=m_row)
 
 
-def _launch(q: Tensor, with_precision: bool, has_far_field: bool) -> Launch:
+def _launch(q: Tensor, with_precision: bool) -> Launch:
     """The table's entry; without a GPU, that of the oldest one."""
-    names: tuple[PassName, PassName] = ("forward", "forward_precision")
-    if has_far_field:
-        names = ("forward_far", "forward_precision_far")
-    return launch(names[with_precision], capability_of(q.device), q.shape[-1], q.dtype)
+    name: PassName = "forward_precision" if with_precision else "forward"
+    return launch(name, capability_of(q.device), q.shape[-1], q.dtype)
 
 
 def forward(
@@ -641,7 +705,7 @@ def forward(
     batch, n_queries, n_heads, width = q.shape
     n_keys = k.shape[1]
     q, k, v = (last_contiguous(x) for x in (q, k, v))
-    shape = blocks or _launch(q, with_precision, horizons is not None)
+    shape = blocks or _launch(q, with_precision)
     if shape.block_m % shape.block_n:
         raise ValueError(f"block_m must be a multiple of block_n, got {shape.block_m} and {shape.block_n}")
     is_packed = query_starts is not None
@@ -679,14 +743,15 @@ def forward(
     rows = q.new_empty((shape.block_m, TERMS.value), dtype=torch.float16)
     table = q.new_empty((n_heads, n_distances, TERMS.value, shape.block_n), dtype=torch.float16)
     marks = q.new_empty((n_heads, n_distances), dtype=torch.int32)
+    lags = q.new_empty((n_heads if has_table else 0, 2 * shape.block_m, LAG_NUMBERS.value), dtype=torch.float32)
     if has_table:
         table_kernel[(n_distances, n_heads)](
-            heads, rows, table, marks, horizons, n_distances,
-            WIDTH=width, BM=shape.block_m, BN=shape.block_n, HAS_FAR_FIELD=horizons is not None, FAST=fast, num_warps=4,
+            heads, rows, table, marks, lags, horizons, n_distances,
+            WIDTH=width, BM=shape.block_m, BN=shape.block_n, HAS_FAR_FIELD=horizons is not None, FAST=fast, num_warps=8,
         )  # fmt: skip
     _forward_kernel[(triton.cdiv(longest - 1, shape.block_m) + 1, n_heads, sequences)](
         q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts, columns,
-        rows, table, marks, horizons, table_of_pages, out, log_norm, precision,
+        rows, table, marks, lags, horizons, table_of_pages, out, log_norm, precision,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], batch_stride(query_stamps), batch_stride(key_stamps),
         stride_pages, n_heads, n_queries, n_keys, n_blocks, n_distances,
         **common, BM=shape.block_m, IS_GAUSSIAN=is_gaussian, WITH_PRECISION=with_precision, HAS_TABLE=has_table,

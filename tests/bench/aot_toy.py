@@ -37,4 +37,4 @@ def build(name: str, architecture: int) -> KernelCase:
     spilling = name == "toy spilling"
     with recorded_launches(architecture) as launches:
         toy[(1,)](q, k, out, 1024, W=64, BM=128, BN=64, SPILLING=spilling, num_warps=1 if spilling else 8, num_stages=2)
-    return KernelCase(launches[0], block=(128, 64), scores=128 * 64, work_per_score=64)
+    return KernelCase(launches[0], block=(128, 64), scores=128 * 64, work_per_score=64, depth=64)

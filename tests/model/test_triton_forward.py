@@ -12,9 +12,9 @@ from rfa.bench.kernel_cases import rfa_inputs
 from rfa.bench.rounding import assert_within_rounding, relative_error
 from rfa.model.attention.launch import Launch, launch
 from rfa.model.attention.reference import AttentionResult, attend
-from rfa.model.attention.triton_distant import BOUND, LIGHT_EXPONENT, SHIFT_TERM, TERMS, table_kernel
+from rfa.model.attention.triton_distant import BOUND, LAG_NUMBERS, LIGHT_EXPONENT, SHIFT_TERM, TERMS, table_kernel
 from rfa.model.attention.triton_forward import forward
-from rfa.model.dynamics import variance
+from rfa.model.dynamics import decay, variance
 
 # Rows that need the running maximum are found by the overflow of their sums.
 pytestmark = [
@@ -200,8 +200,9 @@ def test_the_table_of_distant_blocks_keeps_its_bound():
     rows = torch.zeros(64, TERMS.value, dtype=torch.float16)
     table = torch.zeros(6, 5, TERMS.value, 32, dtype=torch.float16)
     marks = torch.zeros(6, 5, dtype=torch.int32)
+    lags = torch.zeros(6, 128, LAG_NUMBERS.value)
     shape = {"WIDTH": 16, "BM": 64, "BN": 32, "HAS_FAR_FIELD": False, "FAST": False}
-    table_kernel[(5, 6)](head_parameters(dynamics), rows, table, marks, None, 5, **shape)
+    table_kernel[(5, 6)](head_parameters(dynamics), rows, table, marks, lags, None, 5, **shape)
     exact = dynamics.to(torch.float64)
     per_head = (slice(None), None, None, None)
     distance = torch.arange(5)[:, None, None]
@@ -219,6 +220,13 @@ def test_the_table_of_distant_blocks_keeps_its_bound():
     assert (error[~is_marked] <= BOUND.value + 1e-5).all()
     assert (marks[is_marked] == distance.reshape(5).expand(6, 5)[is_marked] + 1).all()
     assert not is_marked[:, 2:].any() and is_marked[:, 0].any()
+    lag = (64 - torch.arange(128)).clamp(min=0).double()
+    expected = torch.stack([decay(exact.mu, lag), variance(exact, lag)], -1)
+    # Products and sums of a few terms, none of which cancel.
+    torch.testing.assert_close(lags[..., :2].double(), expected, rtol=16 * 2.0**-24, atol=1e-37)
+    level = (exact.tau * exact.nu / 8)[:, None] * variance(exact, lag).log2()
+    tolerance = (exact.tau * exact.nu / 8)[:, None] * 16 * 2.0**-24 * (1 + level.abs())
+    assert ((lags[..., 2] - level).abs() <= tolerance).all()
 
 
 @pytest.mark.usefixtures("functions_off")
@@ -259,7 +267,9 @@ def test_repeats_bit_by_bit():
 def test_launch_table():
     """The nearest lower architecture, the next larger width."""
     assert launch("forward", (8, 6), 64, torch.float16) == launch("forward", (8, 0), 64, torch.bfloat16)
-    assert launch("forward", (12, 0), 64, torch.float16) == launch("forward", (9, 0), 64, torch.float16)
+    assert launch("backward_rows", (8, 9), 128, torch.float16) == launch("backward_rows", (8, 0), 128, torch.float16)
+    assert launch("backward_rows", (10, 3), 64, torch.float16) == launch("backward_rows", (10, 0), 64, torch.float16)
+    assert launch("backward_rows", (8, 9), 128, torch.float16) != launch("backward_rows", (9, 0), 128, torch.float16)
     assert launch("forward", (9, 0), 72, torch.float16) == launch("forward", (9, 0), 128, torch.float16)
     assert launch("forward", (7, 5), 16, torch.float32) == launch("forward", (8, 0), 16, torch.float32)
 

@@ -13,8 +13,8 @@ from torch import nn
 from rfa import Dynamics, robust_filter_attention
 from rfa.bench.kernel_cases import assert_matches_reference, rfa_inputs
 from rfa.bench.rounding import assert_within_rounding, relative_error
+from rfa.model.attention import api, validation
 from rfa.model.attention import triton as fused_operators
-from rfa.model.attention import validation
 from rfa.model.attention.api import runs_fused
 from rfa.model.attention.triton import (
     attention_backward_op,
@@ -187,6 +187,15 @@ def test_auto_is_fused_on_a_gpu():
     inputs = small()
     for a, b in zip(robust_filter_attention(*inputs[:4]), fused(*inputs[:4]), strict=True):
         assert torch.equal(a, b)
+
+
+def test_auto_leaves_wide_heads_of_float32_to_the_eager_code(monkeypatch):
+    monkeypatch.setattr(api, "fused_refusal", lambda *_: None)
+    gpu = torch.device("cuda")
+    assert runs_fused("auto", gpu, torch.float32, 128)
+    assert not runs_fused("auto", gpu, torch.float32, 130)
+    assert runs_fused("auto", gpu, torch.bfloat16, 256)
+    assert runs_fused("triton", gpu, torch.float32, 256)
 
 
 @pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])

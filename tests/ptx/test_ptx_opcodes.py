@@ -178,6 +178,7 @@ EACH: dict[str, tuple[str, Callable[..., Any]]] = {
     "lg2.approx.ftz.f32": ("f32 f32", lambda a: np.log2(flush(a).astype(np.float64)).astype(np.float32)),
     "mad.lo.s32": ("u32 u32 u32 u32", lambda a, b, c: a * b + c),
     "mad.lo.s64": ("u64 u64 u64 u64", lambda a, b, c: a * b + c),
+    "mad.wide.u16": ("u32 u16 u16 u32", lambda a, b, c: a.astype(np.uint32) * b + c),
     "mad.wide.s32": ("s64 s32 s32 s64", lambda a, b, c: a.astype(np.int64) * b + c),
     "mad.wide.u32": ("u64 u32 u32 u64", lambda a, b, c: a.astype(np.uint64) * b + c),
     "max.NaN.f32": ("f32 f32 f32", by_sign(np.maximum, is_largest=True)),
