@@ -27,7 +27,7 @@ from rfa.bench.cost_machine import Call, Machine, compile_calls
 from rfa.bench.cost_model import KINDS, Estimate, Turn
 from rfa.bench.cost_step import BAR as STEP_BAR
 from rfa.bench.cost_step import step_row
-from rfa.bench.gpus import GPUS, Gpu
+from rfa.bench.gpus import ARCHITECTURES, GPUS, Gpu
 from rfa.measured import RESULTS, git_commit, write_result
 
 RESULT = RESULTS / "cost.json"
@@ -121,7 +121,7 @@ def rows(calls: Mapping[str, Call]) -> list[Row]:
 def entries() -> list[str]:
     """All calls on all architectures."""
     calls = [*(f"{name} {width}" for name in PASSES for width in WIDTHS), STEP]
-    return [f"{call}@{number}" for number in sorted({gpu.architecture for gpu in GPUS.values()}) for call in calls]
+    return [f"{call}@{number}" for number in ARCHITECTURES for call in calls]
 
 
 def both(found: Sequence[Row]) -> list[Row]:

@@ -29,10 +29,11 @@ CLOCKS_OF_AN_INSTRUCTION = Estimate(1.0, 2.0, 4.0)
 BAR = 100.0
 # Round trips one after the other, the store not counted: indices, then what they name, then what goes with it.
 TRIPS = {"begin_kernel": 2, "slots_kernel": 2, "add_norm_kernel": 1, "gelu_kernel": 1, "outcome_kernel": 1}
-PRODUCT_TRIPS, DRAW_TRIPS = 2, 2
-# exponential_, log_, sub, argmax, the copy of the token, the position.
-DRAWING = 6
-DRAW_INSTRUCTIONS = 100
+PRODUCT_TRIPS = 2
+# The draw of a greedy row: logits three times, weights written and read, 28 bytes a token of the vocabulary; each pass
+# goes to L2 once, and its loops run once for every block. Its sixteen warps share four schedulers, as long as two
+# instructions of a lone warp. The searches, which a greedy row does without, are counted once.
+DRAW, DRAW_TRIPS, DRAW_BYTES, DRAW_COMPANY = "draw_kernel", 5, 28.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,10 @@ def launches_of(call: str, architecture: int) -> list[Any]:
 
     from rfa.bench.aot_shapes import build
     from rfa.model import decoder_triton as kernels
+    from rfa.model.draw import Distribution, Drawn
+    from rfa.model.draw_triton import draw_by_kernel
     from rfa.model.kernel_launches import recorded_launches
+    from rfa.model.language import StepOutput
 
     model = config()
     d, heads, width = model.d_model, model.n_heads, 2 * model.head_dim
@@ -85,6 +89,10 @@ def launches_of(call: str, architecture: int) -> list[Any]:
         kernels.add_norm(x, x.clone(), norm, torch.bfloat16, 1e-6)
         kernels.gelu(torch.zeros(1, 4 * d), torch.bfloat16)
         kernels.concluded(kernels.Outcome.empty(1, model.n_layers, heads, width, x.device))
+        one = torch.ones(1)
+        output = StepOutput(torch.zeros(1, model.vocab_size), one, torch.zeros(1, heads, width))
+        given = Distribution(one.double(), one.double(), one.long(), one, one)
+        draw_by_kernel(output, one, given, Drawn.empty(1, x.device))
     return [build(f"slot step {model.n_slots}×{width}", architecture).launch, *launches]
 
 
@@ -109,7 +117,14 @@ def step(machines: Sequence[Machine]) -> list[Launches]:
         Launches(name, count, 2.0 * n * k, PRODUCT_TRIPS, 32.0 * k / 16, True)
         for name, (count, n, k) in products.items()
     ]
-    return [*own, *library, Launches("draw", DRAWING, 2 * 4 * model.vocab_size, DRAW_TRIPS, DRAW_INSTRUCTIONS)]
+    return [*own, *library, _draw(next(machine for machine in machines if machine.kernel == DRAW), model.vocab_size)]
+
+
+def _draw(machine: Machine, vocabulary: int) -> Launches:
+    """Of a row, by one program."""
+    looped, blocks = sum(machine.inner.values()), -(-vocabulary // machine.constants["BLOCK"])
+    instructions = sum(machine.whole.values()) + (blocks - 1) * looped
+    return Launches(DRAW, 1, DRAW_BYTES * vocabulary, DRAW_TRIPS, DRAW_COMPANY * instructions)
 
 
 def step_row(machines: Sequence[Machine], gpu: Gpu) -> dict[str, Any]:

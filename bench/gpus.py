@@ -94,3 +94,5 @@ GPUS = {
         Gpu("RTX 5090", 120, 170, 2.407, BOOST, 512, 128, 128, 48, 100 * 1024, 360, 936, 15.0, 1.792e12),
     )
 }  # fmt: skip
+# Of all of them.
+ARCHITECTURES = tuple(sorted({gpu.architecture for gpu in GPUS.values()}))

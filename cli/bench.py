@@ -44,7 +44,10 @@ def bench_aot(
     triton: Annotated[Path | None, typer.Option(help="Folder of another Triton, from `pip install --target`.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compile the fused kernels for five architectures, without a GPU: registers, spills, instructions per score."""
+    """Compile the fused kernels for five architectures, without a GPU: registers, spills, instructions per score.
+
+    Twenty minutes on two cores.
+    """
     from rfa.bench.aot import GrownError, bar_lines, compile_rows, document, grown, refused, shipped, table
 
     committed = json.loads(out.read_text()) if check else None
@@ -66,9 +69,15 @@ def bench_cost(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """How fast the fused kernels should be on GPUs that are not here: a model, from their machine code."""
-    from rfa.bench.cost import bar_lines, table, write_cost
+    """How fast the fused kernels should be on GPUs that are not here: a model, from their machine code.
 
+    Ten minutes on two cores.
+    """
+    from rfa.bench.cost import bar_lines, table, write_cost
+    from rfa.bench.gpus import ARCHITECTURES
+
+    if unknown := set(architecture or ()) - set(ARCHITECTURES):
+        raise ValueError(f"--architecture takes {', '.join(map(str, ARCHITECTURES))}, not {min(unknown)}")
     document = write_cost(out, architecture)
     print_table(document, [*table(document), "", *bar_lines(document["bars"])], as_json)
 

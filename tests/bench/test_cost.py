@@ -225,14 +225,14 @@ def test_a_kernel_compiled_here_has_the_loops_of_its_source():
 
 @pytest.mark.slow
 def test_other_launches_can_be_ranked():
-    """A third stage asks for the keys a turn before: nothing waits for them."""
-    entries = ["forward 64@90", "forward 64 128-64-8-3@90"]
+    """The third stage asks for the keys a turn before: nothing waits for them."""
+    entries = ["forward 64 128-64-8-2@90", "forward 64@90"]
     calls = compile_calls(entries)
-    shipped, deeper = (cost.row("forward", Shape(64, 16_384), calls[entry], GPUS["H100"]) for entry in entries)
-    assert (shipped["launch"], deeper["launch"]) == ([[128, 64, 8, 2]], [[128, 64, 8, 3]])
-    assert (shipped["turn"]["ahead"], deeper["turn"]["ahead"]) == (0, 1)
-    assert deeper["microseconds"]["predicted"] < shipped["microseconds"]["predicted"]
-    assert deeper["refused"] == []
+    flatter, shipped = (cost.row("forward", Shape(64, 16_384), calls[entry], GPUS["H100"]) for entry in entries)
+    assert (flatter["launch"], shipped["launch"]) == ([[128, 64, 8, 2]], [[128, 64, 8, 3]])
+    assert (flatter["turn"]["ahead"], shipped["turn"]["ahead"]) == (0, 1)
+    assert shipped["microseconds"]["predicted"] < flatter["microseconds"]["predicted"]
+    assert shipped["refused"] == []
 
 
 def test_a_step_by_hand():
@@ -247,8 +247,12 @@ def test_a_step_by_hand():
 
 def test_the_step_is_that_of_the_paper():
     own = ("begin_kernel", "slots_kernel", "add_norm_kernel", "gelu_kernel", "outcome_kernel")
-    launches = cost_step.step([replace(TOY, kernel=name) for name in own])
-    assert sum(one.count for one in launches) == 8 * 6 + 3 + cost_step.DRAWING
+    draw = replace(TOY, kernel="draw_kernel", constants={"BLOCK": 4096}, whole={"FADD": 10}, inner={"FADD": 7})
+    launches = cost_step.step([draw, *(replace(TOY, kernel=name) for name in own)])
+    # With the copies from and to the host these are the 54 that a step is.
+    assert sum(one.count for one in launches) == 8 * 6 + 4
+    # A vocabulary of 50,257 is 13 blocks.
+    assert launches[-1].instructions == 2 * (10 + 12 * 7)
     weights = sum(one.count * one.moved for one in launches if one.has_weights) / 2
     # Without the embedding's second use: 19.4 million parameters, of which a few are no matrices.
     assert weights == pytest.approx(19.4e6, rel=0.02)
@@ -287,3 +291,10 @@ def test_the_command_compiles_what_is_asked_for(committed, tmp_path, monkeypatch
     assert result.exit_code == 0, result.output
     assert asked == [(out, [90])]
     assert "H100 forward 64 N=512" in result.stdout
+
+
+def test_an_architecture_that_no_part_has_is_refused_before_anything_is_written(tmp_path):
+    out = tmp_path / "cost.json"
+    result = CliRunner().invoke(app, ["bench", "cost", "--out", str(out), "--architecture", "86"], prog_name="rfa")
+    assert result.exit_code != 0
+    assert not out.exists()
