@@ -12,9 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rfa.export.bundle import CONSTANTS_FILE, Bundle, open_bundle
+from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
 from rfa.export.decoder_constants import write_again
-from rfa.export.kernel_compile import kernel_files, parse_architectures
+from rfa.export.kernel_compile import KernelCompilationError, kernel_files, parse_architectures
+from rfa.export.manifest import SIGNATURE_FILE
 from rfa.model.config import LanguageModelConfig
 
 
@@ -26,6 +27,8 @@ def add_kernels(path: Path, architectures: Sequence[int], target: Path | None = 
         KernelCompilationError: no kernel runs it, or the compiler refuses one.
     """
     bundle = open_bundle(path)
+    if bundle.kind != "lm":
+        raise BundleError(f"bundle {bundle.name!r} is of kind {bundle.kind!r}: kernels are stored for language models")
     files = kernel_files(LanguageModelConfig.from_dict(bundle.config), architectures)
     constants = bundle.read(CONSTANTS_FILE) if bundle.language.has_constants and bundle.constants() else None
     return write_again(bundle, target or path, constants, kernels=files)
@@ -35,10 +38,14 @@ def main() -> None:
     """`python -m rfa.export.gpu_kernels BUNDLE --gpu ARCHITECTURES`."""
     parser = argparse.ArgumentParser(description="Put kernels compiled for GPUs into a language bundle.")
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--gpu", required=True, type=parse_architectures, metavar="ARCHITECTURES")
+    parser.add_argument("--gpu", required=True, metavar="ARCHITECTURES", help="such as sm_80,sm_90")
     arguments = parser.parse_args()
-    bundle = add_kernels(arguments.bundle, arguments.gpu)
-    sys.stdout.write(f"{bundle.name}: {bundle.digest}\n")
+    was_signed = (arguments.bundle / SIGNATURE_FILE).exists()
+    try:
+        bundle = add_kernels(arguments.bundle, parse_architectures(arguments.gpu))
+    except (KernelCompilationError, OSError, ValueError) as error:
+        parser.exit(1, f"gpu_kernels: {error}\n")
+    sys.stdout.write(f"{bundle.name}: {bundle.digest}{', which nobody has signed yet' if was_signed else ''}\n")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ from rfa.export.stored_kernels import ENTRY, KERNELS_FILE, MAX_KERNELS, TARGET
 from rfa.model.config import LanguageModelConfig
 from rfa.model.kernel_launches import THREADS_OF_A_WARP, KernelLaunch, source_hash
 
-ARCHITECTURE = re.compile(r"sm_([1-9][0-9]{1,2})")
+# Those whose kernels the emulator executes: what `rfa verify` cannot check is not stored.
+ARCHITECTURES = {f"sm_{number}": number for number in (80, 86, 89, 90)}
 RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+)")
 CUDA = re.compile(r"release (\d+\.\d+)")
 # What compiles differs from run to run by nothing, and names no folder of this machine.
@@ -44,11 +45,10 @@ def parse_architectures(text: str) -> tuple[int, ...]:
     Raises:
         ValueError: it is something else.
     """
-    found = [ARCHITECTURE.fullmatch(part.strip()) for part in text.split(",")]
-    numbers = [int(part[1]) for part in found if part is not None]
-    if len(numbers) != len(found) or len(set(numbers)) != len(numbers):
-        raise ValueError("--gpu takes architectures, each once, such as sm_80,sm_90")
-    return tuple(sorted(numbers))
+    names = [part.strip() for part in text.split(",")]
+    if not ARCHITECTURES.keys() >= set(names) or len(set(names)) != len(names):
+        raise ValueError(f"--gpu takes architectures among {', '.join(ARCHITECTURES)}, each once, such as sm_80,sm_90")
+    return tuple(sorted(ARCHITECTURES[name] for name in names))
 
 
 def kernel_files(config: LanguageModelConfig, architectures: Sequence[int]) -> dict[str, bytes]:

@@ -18,10 +18,9 @@ from typer.testing import CliRunner
 pytest.importorskip("triton")
 
 from rfa.cli.main import app
-from rfa.export import kernel_check, verify
+from rfa.export import gpu_kernels, kernel_check, verify
 from rfa.export.bundle import Bundle, BundleError, StoredKernel, open_bundle
 from rfa.export.documents import canonical_json
-from rfa.export.gpu_kernels import add_kernels
 from rfa.export.kernel_check import kernel_errors
 from rfa.export.kernel_compile import KernelCompilationError, kernel_files, parse_architectures
 from rfa.export.loading import model_of
@@ -232,7 +231,9 @@ def test_machine_code_for_one_very_gpu_runs_on_no_later_one(bundle: Bundle) -> N
     assert narrow.refusal((9, 1), (12, 8)) is not None
 
 
-@pytest.mark.parametrize("text", ["", "sm_8", "sm_80,sm_80", "80", "sm_80;sm_90", "sm_90a"])
+@pytest.mark.parametrize(
+    "text", ["", "sm_8", "sm_80,sm_80", "80", "sm_80;sm_90", "sm_90a", "sm_75", "sm_100", "sm_80,sm_120"]
+)
 def test_what_is_no_list_of_architectures_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="--gpu takes architectures"):
         parse_architectures(text)
@@ -240,6 +241,22 @@ def test_what_is_no_list_of_architectures_is_refused(text: str) -> None:
 
 def test_a_list_of_architectures() -> None:
     assert parse_architectures("sm_90, sm_80") == (80, 90)
+
+
+@pytest.mark.parametrize(
+    ("bundle", "gpu", "why"),
+    [("books", "sm_120", "among sm_80, sm_86"), ("linear", "sm_80", "of kind 'filter'"), ("absent", "sm_80", "absent")],
+)
+def test_the_command_says_in_one_line_why_it_stores_nothing(
+    bundle: str, gpu: str, why: str, bundles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gpu_kernels", str(bundles / bundle), "--gpu", gpu])
+    with pytest.raises(SystemExit) as end:
+        gpu_kernels.main()
+    said = capsys.readouterr().err
+    assert end.value.code == 1
+    assert why in said
+    assert said.count("\n") == 1
 
 
 def test_a_model_that_no_kernel_runs_gets_none() -> None:
@@ -356,7 +373,7 @@ def test_verify_executes_them(bundle: Bundle) -> None:
 @pytest.mark.timeout(1_800)
 def test_all_kernels_of_the_shipped_bundle(books_bundle: Path, tmp_path: Path) -> None:
     """Attention too, for both architectures, by `rfa verify`: it runs where kernels are compiled, not interpreted."""
-    made = add_kernels(books_bundle, (80, 90), tmp_path / "books")
+    made = gpu_kernels.add_kernels(books_bundle, (80, 90), tmp_path / "books")
     names = {kernel.entry.name for kernel in made.kernels}
     assert names == ATTENTION | SLOTS | AROUND
     report = verify.verify_bundle(made.path)
