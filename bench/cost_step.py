@@ -30,10 +30,12 @@ BAR = 100.0
 # Round trips one after the other, the store not counted: indices, then what they name, then what goes with it.
 TRIPS = {"begin_kernel": 2, "slots_kernel": 2, "add_norm_kernel": 1, "gelu_kernel": 1, "outcome_kernel": 1}
 PRODUCT_TRIPS = 2
-# The draw of a greedy row: logits three times, weights written and read, 28 bytes a token of the vocabulary; each pass
-# goes to L2 once, and its loops run once for every block. Its sixteen warps share four schedulers, as long as two
-# instructions of a lone warp. The searches, which a greedy row does without, are counted once.
-DRAW, DRAW_TRIPS, DRAW_BYTES, DRAW_COMPANY = "draw_kernel", 5, 28.0, 2.0
+# The draw of a greedy row: round trips, and bytes a token of the vocabulary, of its three kernels. In the last one
+# program goes over all blocks, and the searches, which a greedy row does without, are counted once.
+DRAWING = {"extent_kernel": (1, 4.0), "weigh_kernel": (2, 12.0), "draw_kernel": (3, 12.0)}
+OF_ALL_BLOCKS = "draw_kernel"
+# Sixteen warps share four schedulers, as long as two instructions of a lone warp.
+DRAW_COMPANY = 2.0
 
 
 @dataclass(frozen=True)
@@ -117,14 +119,16 @@ def step(machines: Sequence[Machine]) -> list[Launches]:
         Launches(name, count, 2.0 * n * k, PRODUCT_TRIPS, 32.0 * k / 16, True)
         for name, (count, n, k) in products.items()
     ]
-    return [*own, *library, _draw(next(machine for machine in machines if machine.kernel == DRAW), model.vocab_size)]
+    drawing = [_draw(machine, model.vocab_size) for machine in machines if machine.kernel in DRAWING]
+    return [*own, *library, *drawing]
 
 
 def _draw(machine: Machine, vocabulary: int) -> Launches:
-    """Of a row, by one program."""
-    looped, blocks = sum(machine.inner.values()), -(-vocabulary // machine.constants["BLOCK"])
-    instructions = sum(machine.whole.values()) + (blocks - 1) * looped
-    return Launches(DRAW, 1, DRAW_BYTES * vocabulary, DRAW_TRIPS, DRAW_COMPANY * instructions)
+    """A kernel of the draw of a row."""
+    trips, moved = DRAWING[machine.kernel]
+    turns = -(-vocabulary // machine.constants["BLOCK"]) if machine.kernel == OF_ALL_BLOCKS else 1
+    instructions = sum(machine.whole.values()) + (turns - 1) * sum(machine.inner.values())
+    return Launches(machine.kernel, 1, moved * vocabulary, trips, DRAW_COMPANY * instructions)
 
 
 def step_row(machines: Sequence[Machine], gpu: Gpu) -> dict[str, Any]:

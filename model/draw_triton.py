@@ -1,4 +1,7 @@
-"""The choice of the next tokens of a batch on a GPU, one kernel: `draw.draw_by_torch`, the reference, a program a row.
+"""The choice of the next tokens of a batch on a GPU, three kernels: `draw.draw_by_torch` is the reference.
+
+Two go over the blocks of a row side by side: for how far its logits reach, and for their exponentials, which are most
+of the work. The third, a program a row, chooses.
 
 Nothing is sorted. A logit's bits, seen as an integer, have its order; with the token behind them there are no ties.
 Which logits are the k best, and which tokens are the nucleus, is where the number or the weight of all that are at
@@ -103,43 +106,75 @@ def is_broken(p_x, N: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def extent(p_logits, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):
-    """The lowest and the highest of a row as `ordered` has them, and 1 if one is not finite, else 0."""
-    b_low = tl.full([BLOCK], 0x7FFFFFFF, tl.int32)  # [V]
-    b_high = tl.full([BLOCK], -0x80000000, tl.int32)  # [V]
-    b_broken = tl.zeros([BLOCK], tl.int32)  # [V]
-    for first in range(0, VOCABULARY, BLOCK):
-        o_v = first + tl.arange(0, BLOCK)  # [V]
-        m_v = o_v < VOCABULARY  # [V]
-        b_x = tl.load(p_logits + o_v, mask=m_v, other=0.0)  # [V]
-        b_key = ordered(b_x)  # [V]
-        b_low = tl.where(m_v, tl.minimum(b_low, b_key), b_low)
-        b_high = tl.where(m_v, tl.maximum(b_high, b_key), b_high)
-        b_broken = tl.where(tl.abs(b_x) < float("inf"), b_broken, 1)
-    return tl.min(b_low, axis=0), tl.max(b_high, axis=0), tl.max(b_broken, axis=0)
+def extent_kernel(p_logits, p_extents, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):
+    """Program (b, j): of block j of row b the lowest and the highest as `ordered` has them, and 1 if one is not finite,
+    else 0; `[B, J, 3]` int32."""
+    i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
+    m_v = o_v < VOCABULARY  # [V]
+    b_x = tl.load(p_logits + i_b * VOCABULARY + o_v, mask=m_v, other=0.0)  # [V]
+    b_key = ordered(b_x)  # [V]
+    p_extents += 3 * (i_b * tl.num_programs(1) + i_j)
+    tl.store(p_extents, tl.min(tl.where(m_v, b_key, 0x7FFFFFFF), axis=0))
+    tl.store(p_extents + 1, tl.max(tl.where(m_v, b_key, -0x80000000), axis=0))
+    tl.store(p_extents + 2, tl.max(tl.where(tl.abs(b_x) < float("inf"), 0, 1), axis=0))
 
 
 @triton.jit
-def weigh(
-    p_logits, p_weights, top, least, temperature, calibration,
-    VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, UNIT_BITS: tl.constexpr,
+def extent(p_extents, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr):
+    """What `extent_kernel` says of a block, of the whole row."""
+    o_j = tl.arange(0, BLOCK_J)  # [J]
+    m_j = o_j < BLOCKS  # [J]
+    low = tl.min(tl.load(p_extents + 3 * o_j, mask=m_j, other=0x7FFFFFFF), axis=0)
+    high = tl.max(tl.load(p_extents + 3 * o_j + 1, mask=m_j, other=-0x80000000), axis=0)
+    return low, high, tl.max(tl.load(p_extents + 3 * o_j + 2, mask=m_j, other=0), axis=0)
+
+
+@triton.jit
+def exponent_of(key, top, temperature):
+    """Of a logit, as `ordered` has it. Several logits may have one."""
+    return tl.div_rn(number_of(key) - top, temperature)
+
+
+@triton.jit(do_not_specialize_on_alignment=["p_last_place", "p_temperature", "p_calibration"])
+def weigh_kernel(
+    p_logits, p_extents, p_last_place, p_temperature, p_calibration, p_weights, p_sums,
+    VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, UNIT_BITS: tl.constexpr,
 ):  # fmt: skip
-    """Write the weights of a row at its temperature, of exponents of at least `least` alone; their sum, and those of
-    all weights as they are and at the calibration's temperature."""
+    """Program (b, j): the weights of block j of row b at its temperature, of the best logit alone where only the first
+    place is wanted; their sum, and those of all weights as they are and at the calibration's temperature, `[B, J, 3]`
+    int64."""
+    i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    low, high, _ = extent(p_extents + 3 * BLOCKS * i_b, BLOCKS, BLOCK_J)
+    top, temperature, calibration = number_of(high), tl.load(p_temperature + i_b), tl.load(p_calibration)
+    least = exponent_of(tl.where(tl.load(p_last_place + i_b) == 0, high, low), top, temperature)
+    o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
+    m_v = o_v < VOCABULARY  # [V]
+    b_x = tl.load(p_logits + i_b * VOCABULARY + o_v, mask=m_v, other=0.0)  # [V]
+    b_exponent = tl.div_rn(b_x - top, temperature)  # [V]
+    b_weight = tl.where(m_v & (b_exponent >= least), integer_weights(b_exponent, UNIT_BITS), 0)  # [V]
+    tl.store(p_weights + i_b * VOCABULARY + o_v, b_weight, mask=m_v)
+    b_plain = tl.where(m_v, integer_weights(b_x - top, UNIT_BITS), 0)  # [V]
+    b_exponent = tl.div_rn(b_x, calibration) - tl.div_rn(top, calibration)  # [V]
+    b_calibrated = tl.where(m_v, integer_weights(b_exponent, UNIT_BITS), 0)  # [V]
+    p_sums += 3 * (i_b * BLOCKS + i_j)
+    tl.store(p_sums, tl.sum(b_weight, axis=0))
+    tl.store(p_sums + 1, tl.sum(b_plain, axis=0))
+    tl.store(p_sums + 2, tl.sum(b_calibrated, axis=0))
+
+
+@triton.jit
+def cut(p_logits, p_weights, top, least, temperature, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):
+    """Take away the weights of exponents below `least`; the sum of what is left."""
     b_total = tl.zeros([BLOCK], tl.int64)  # [V]
-    b_plain, b_calibrated = b_total, b_total
     for first in range(0, VOCABULARY, BLOCK):
         o_v = first + tl.arange(0, BLOCK)  # [V]
         m_v = o_v < VOCABULARY  # [V]
-        b_x = tl.load(p_logits + o_v, mask=m_v, other=0.0)  # [V]
-        b_exponent = tl.div_rn(b_x - top, temperature)  # [V]
-        b_weight = tl.where(m_v & (b_exponent >= least), integer_weights(b_exponent, UNIT_BITS), 0)  # [V]
+        b_exponent = tl.div_rn(tl.load(p_logits + o_v, mask=m_v, other=0.0) - top, temperature)  # [V]
+        b_weight = tl.where(b_exponent >= least, tl.load(p_weights + o_v, mask=m_v, other=0), 0)  # [V]
         tl.store(p_weights + o_v, b_weight, mask=m_v)
         b_total += b_weight
-        b_plain += tl.where(m_v, integer_weights(b_x - top, UNIT_BITS), 0)
-        b_exponent = tl.div_rn(b_x, calibration) - tl.div_rn(top, calibration)  # [V]
-        b_calibrated += tl.where(m_v, integer_weights(b_exponent, UNIT_BITS), 0)
-    return tl.sum(b_total, axis=0), tl.sum(b_plain, axis=0), tl.sum(b_calibrated, axis=0)
+    return tl.sum(b_total, axis=0)
 
 
 @triton.jit
@@ -163,35 +198,35 @@ def token_at(p_logits, p_weights, mark, least, VOCABULARY: tl.constexpr, BLOCK: 
 @triton.jit(
     do_not_specialize=["n_rows"],
     do_not_specialize_on_alignment=[
-        "p_log_precision", "p_slots_finite", "p_top_p", "p_uniform", "p_last_place", "p_temperature", "p_calibration",
-        "p_tokens", "p_sums", "p_numbers",
+        "p_log_precision", "p_slots_finite", "p_top_p", "p_uniform", "p_last_place", "p_temperature", "p_tokens",
+        "p_told", "p_numbers",
     ],
 )  # fmt: skip
 def draw_kernel(
-    p_logits, p_log_precision, p_latent, p_slots_finite, p_top_p, p_uniform, p_last_place, p_temperature, p_calibration,
-    p_tokens, p_sums, p_numbers, p_weights, n_rows,
-    VOCABULARY: tl.constexpr, LATENT: tl.constexpr, BLOCK: tl.constexpr, BLOCK_L: tl.constexpr,
-    TOKEN_BITS: tl.constexpr, WAY_BITS: tl.constexpr, UNIT_BITS: tl.constexpr,
+    p_logits, p_log_precision, p_latent, p_slots_finite, p_top_p, p_uniform, p_last_place, p_temperature,
+    p_tokens, p_told, p_numbers, p_extents, p_sums, p_weights, n_rows,
+    VOCABULARY: tl.constexpr, LATENT: tl.constexpr, BLOCK: tl.constexpr, BLOCK_L: tl.constexpr, BLOCKS: tl.constexpr,
+    BLOCK_J: tl.constexpr, TOKEN_BITS: tl.constexpr, WAY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """Program b: the token of row b, and what is told of it. p_weights: `[B, V]`, worked in."""
+    """Program b: the token of row b, and what is told of it."""
     i_b = tl.program_id(0).to(tl.int64)
     p_logits += i_b * VOCABULARY
     p_weights += i_b * VOCABULARY
-    low, high, broken = extent(p_logits, VOCABULARY, BLOCK)
-    top, temperature = number_of(high), tl.load(p_temperature + i_b)
+    low, high, broken = extent(p_extents + 3 * BLOCKS * i_b, BLOCKS, BLOCK_J)
+    o_j = tl.arange(0, BLOCK_J)  # [J]
+    p_sums += 3 * (BLOCKS * i_b + o_j)
+    m_j = o_j < BLOCKS  # [J]
+    weight = tl.sum(tl.load(p_sums, mask=m_j, other=0), axis=0)
 
-    last_place = tl.load(p_last_place + i_b)
-    kth = tl.where(last_place == 0, high, low).to(tl.int64)
+    top, last_place = number_of(high), tl.load(p_last_place + i_b)
     if (last_place > 0) & (last_place < VOCABULARY - 1):
         kth, _ = bound(
             p_logits, p_weights, low.to(tl.int64), high.to(tl.int64) + 1, last_place + 1,
             VOCABULARY, BLOCK, 0, WAY_BITS, False,
         )  # fmt: skip
-    # As exponents, of which several logits may have one.
-    least = tl.div_rn(number_of(kth.to(tl.int32)) - top, temperature)
-    weight, plain, calibrated = weigh(
-        p_logits, p_weights, top, least, temperature, tl.load(p_calibration), VOCABULARY, BLOCK, UNIT_BITS
-    )
+        temperature = tl.load(p_temperature + i_b)
+        least = exponent_of(kth.to(tl.int32), top, temperature)
+        weight = cut(p_logits, p_weights, top, least, temperature, VOCABULARY, BLOCK)
     tl.debug_barrier()  # weights are read by other threads than have written them
 
     top_p, rank = tl.load(p_top_p + i_b), low.to(tl.int64) << TOKEN_BITS
@@ -206,8 +241,8 @@ def draw_kernel(
     broken = tl.maximum(broken, is_broken(p_latent + i_b * LATENT, LATENT, BLOCK_L))
     broken = tl.where(tl.abs(tl.load(p_log_precision + i_b)) < float("inf"), broken, 1)
     tl.store(p_tokens + i_b, token.to(tl.int64))
-    tl.store(p_sums + i_b, plain)
-    tl.store(p_sums + n_rows + i_b, calibrated)
+    tl.store(p_told + i_b, tl.sum(tl.load(p_sums + 1, mask=m_j, other=0), axis=0))
+    tl.store(p_told + n_rows + i_b, tl.sum(tl.load(p_sums + 2, mask=m_j, other=0), axis=0))
     tl.store(p_numbers + i_b, top)
     tl.store(p_numbers + n_rows + i_b, tl.load(p_logits + token))
     tl.store(p_numbers + 2 * n_rows + i_b, tl.where(broken == 0, 1.0, 0.0))
@@ -220,11 +255,19 @@ def draw_by_kernel(output: StepOutput, slots_finite: torch.Tensor, given: Distri
     rows, vocabulary = logits.shape
     latent, bits = latents[0].numel(), token_bits(vocabulary)
     block = min(LARGEST_BLOCK, triton.next_power_of_2(vocabulary))
-    weights = logits.new_empty((rows, vocabulary), dtype=torch.int64)
+    blocks = triton.cdiv(vocabulary, block)
+    extents = logits.new_empty((rows, blocks, 3), dtype=torch.int32)
+    sums, weights = (logits.new_empty(shape, dtype=torch.int64) for shape in ((rows, blocks, 3), (rows, vocabulary)))
+    warps = max(1, block // OF_A_WARP)
+    many = {"BLOCKS": blocks, "BLOCK_J": triton.next_power_of_2(blocks)}
     with torch.cuda.device_of(logits):
+        extent_kernel[(rows, blocks)](logits, extents, VOCABULARY=vocabulary, BLOCK=block, num_warps=warps)
+        weigh_kernel[(rows, blocks)](
+            logits, extents, given.last_place, given.temperature, given.calibration, weights, sums,
+            VOCABULARY=vocabulary, BLOCK=block, **many, UNIT_BITS=SUM_BITS - bits, num_warps=warps,
+        )  # fmt: skip
         draw_kernel[(rows,)](
-            logits, log_precision, latents, slots_finite, *given, *out, weights, rows,
-            VOCABULARY=vocabulary, LATENT=latent, BLOCK=block, BLOCK_L=triton.next_power_of_2(latent),
-            TOKEN_BITS=bits, WAY_BITS=WAY_BITS, UNIT_BITS=SUM_BITS - bits,
-            num_warps=max(1, block // OF_A_WARP),
+            logits, log_precision, latents, slots_finite, *given[:4], *out, extents, sums, weights, rows,
+            VOCABULARY=vocabulary, LATENT=latent, BLOCK=block, BLOCK_L=triton.next_power_of_2(latent), **many,
+            TOKEN_BITS=bits, WAY_BITS=WAY_BITS, num_warps=warps,
         )  # fmt: skip

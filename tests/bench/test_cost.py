@@ -247,10 +247,10 @@ def test_a_step_by_hand():
 
 def test_the_step_is_that_of_the_paper():
     own = ("begin_kernel", "slots_kernel", "add_norm_kernel", "gelu_kernel", "outcome_kernel")
-    draw = replace(TOY, kernel="draw_kernel", constants={"BLOCK": 4096}, whole={"FADD": 10}, inner={"FADD": 7})
-    launches = cost_step.step([draw, *(replace(TOY, kernel=name) for name in own)])
-    # With the copies from and to the host these are the 54 that a step is.
-    assert sum(one.count for one in launches) == 8 * 6 + 4
+    toy = replace(TOY, constants={"BLOCK": 4096}, whole={"FADD": 10}, inner={"FADD": 7})
+    launches = cost_step.step([replace(toy, kernel=name) for name in (*own, *cost_step.DRAWING)])
+    # With the copies from and to the host these are the 56 that a step is.
+    assert sum(one.count for one in launches) == 8 * 6 + 6
     # A vocabulary of 50,257 is 13 blocks.
     assert launches[-1].instructions == 2 * (10 + 12 * 7)
     weights = sum(one.count * one.moved for one in launches if one.has_weights) / 2

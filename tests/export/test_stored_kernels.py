@@ -32,7 +32,10 @@ from tests.small_kernels import with_kernels
 
 ATTENTION = {"_columns_kernel", "table_kernel", "_forward_kernel"}
 SLOTS = {"scan_kernel", "slots_kernel", "gelu_kernel", "outcome_kernel"}
-AROUND = {"draw_kernel", "begin_kernel", "add_norm_kernel", "product_kernel", "arrange_kernel", "settle_kernel"}
+AROUND = {
+    "draw_kernel", "extent_kernel", "weigh_kernel", "begin_kernel", "add_norm_kernel", "product_kernel",
+    "arrange_kernel", "settle_kernel",
+}  # fmt: skip
 emulated = pytest.mark.skipif(machine.missing() is not None, reason=str(machine.missing()))
 
 

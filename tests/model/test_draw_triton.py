@@ -1,4 +1,4 @@
-"""The kernel that draws tokens: against float64, where what is drawn is certain, and against the reference.
+"""The kernels that draw tokens: against float64, where what is drawn is certain, and against the reference.
 
 It runs on a GPU where there is one, else in Triton's interpreter.
 """

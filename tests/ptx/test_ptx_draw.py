@@ -1,4 +1,4 @@
-"""The kernel that draws tokens as Triton compiles it for a GPU, executed."""
+"""The kernels that draw tokens as Triton compiles them for a GPU, executed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_tokens_are_those_that_are_certain(emulator: Emulator) -> None:
     """In one block, of which four warps have a part."""
     with emulated(emulator):
         draws.assert_draws_match(700, 7)
-    assert set(emulator.played) == {"draw_kernel"}
+    assert set(emulator.played) == {"extent_kernel", "weigh_kernel", "draw_kernel"}
 
 
 @pytest.mark.slow
