@@ -17,7 +17,9 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one; default 8000.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1, for texts; auto is the CPU.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu, cuda or cuda:1, for texts and long series; auto is the CPU.")
+    ] = None,
     text_runtime: Annotated[
         str | None,
         typer.Option(help="auto, compiled or onnx, for language models on a CPU; auto is compiled where it can."),

@@ -53,8 +53,8 @@ class Settings(BaseSettings):
     device: str = Field(
         default="auto",
         pattern=r"^(auto|cpu|cuda(:[0-9]{1,2})?)$",
-        description="of language models: auto, cpu, cuda or cuda:1; auto is the CPU. Of several server processes each "
-        "has a GPU of its own, from that one on",
+        description="of language models, and of long series of the kind series: auto, cpu, cuda or cuda:1; auto is the "
+        "CPU. Of several server processes each has a GPU of its own, from that one on",
     )
     text_runtime: TextRuntime = Field(
         default="auto",

@@ -128,7 +128,8 @@ def check_gpu() -> None:
         import torch
     except ImportError:
         raise ConfigurationError(
-            f"RFA_DEVICE=cuda needs torch, which is not installed: pip install 'rfa-server[gpu]', {otherwise}"
+            "RFA_DEVICE=cuda needs torch, which is not installed: in a checkout pip install -e '.[gpu,fast]', "
+            f"{otherwise}"
         ) from None
     if torch.version.cuda is None:
         raise ConfigurationError(

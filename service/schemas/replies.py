@@ -562,7 +562,7 @@ class Info(Reply):
     bundle_version: Annotated[
         str, says("short id of all bundles together, equal in every process of a server; it changes with a reload")
     ]
-    device: Annotated[str, says("that language models run on")]
+    device: Annotated[str, says("that language models run on; where long series go, a model's `long_series` says")]
     versions: Annotated[dict[str, str], says("of what it runs on, by name")]
     models: Annotated[Many[ModelInfo], says("that are served")]
     limits: Annotated[dict[str, int | float], says("of a request, by the names of their settings")]

@@ -15,6 +15,7 @@ import typer.testing
 import yaml
 
 from rfa.cli.main import app
+from rfa.model.attention.validation import FUSED_CAPABILITY
 from rfa.service.settings import Settings
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "deploy" / "kubernetes"
@@ -251,6 +252,9 @@ def test_what_needs_a_gpu_is_let_in_where_one_is(pod: dict[str, Any], container:
     assert container["resources"]["limits"][GPU] == "1"
     assert {"key": GPU, "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]
     assert pod["nodeSelector"] == {f"{GPU}.present": "true"}
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    least = str(FUSED_CAPABILITY[0] - 1)
+    assert term["matchExpressions"] == [{"key": f"{GPU}.compute.major", "operator": "Gt", "values": [least]}]
     # Kernels that a bundle brings need no compiler; until all do, this image has one.
     assert container["image"] == "rfa-server:cuda-jit" and " AS cuda-jit\n" in DOCKERFILE
 

@@ -47,7 +47,7 @@ def test_a_cpu_serves_on_a_runtime_of_the_cpu(books_bundle: Path, name: Any) -> 
 def test_without_torch_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     message = refusal()
-    assert "needs torch" in message and "pip install 'rfa-server[gpu]'" in message and "RFA_DEVICE=cpu" in message
+    assert "needs torch" in message and "pip install -e '.[gpu,fast]'" in message and "RFA_DEVICE=cpu" in message
 
 
 def test_torch_without_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
