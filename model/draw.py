@@ -6,8 +6,8 @@ last digits, which moves the bounds between tokens by as little. They are summed
 less: sums that are the same in any order, so that a row is the same in a batch of any size, and that never fall from
 one token to the next, as sums of floats in a tree do.
 
-On a GPU these are three kernels (`draw_triton`); elsewhere, and without Triton, what stands here, the reference. Neither waits
-for the device or depends on what it computes in its shape: both can be captured in a CUDA graph.
+On a GPU these are three kernels (`draw_triton`); elsewhere, and without Triton, what stands here, the reference.
+Neither waits for the device or depends on what it computes in its shape: both can be captured in a CUDA graph.
 """
 
 from __future__ import annotations

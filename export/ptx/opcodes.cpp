@@ -150,6 +150,7 @@ const std::vector<Opcode>& table() {
         {"or.b16", each<[](U16 a, U16 b) -> U16 { return a | b; }>},
         {"or.b32", each<[](U32 a, U32 b) -> U32 { return a | b; }>},
         {"or.b64", each<[](U64 a, U64 b) -> U64 { return a | b; }>},
+        {"xor.b16", each<[](U16 a, U16 b) -> U16 { return a ^ b; }>},
         {"xor.b32", each<[](U32 a, U32 b) -> U32 { return a ^ b; }>},
         {"xor.b64", each<[](U64 a, U64 b) -> U64 { return a ^ b; }>},
         {"not.b32", each<[](U32 a) -> U32 { return ~a; }>},

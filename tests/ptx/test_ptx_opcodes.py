@@ -232,6 +232,7 @@ EACH: dict[str, tuple[str, Callable[..., Any]]] = {
     "sub.f64": ("f64 f64 f64", np.subtract),
     "sub.s32": ("u32 u32 u32", np.subtract),
     "sub.s64": ("u64 u64 u64", np.subtract),
+    "xor.b16": ("b16 b16 b16", np.bitwise_xor),
     "xor.b32": ("b32 b32 b32", np.bitwise_xor),
     "xor.b64": ("b64 b64 b64", np.bitwise_xor),
 }

@@ -43,10 +43,10 @@ from tests.service.models import model_info
 MAX_ROWS = 8
 # Kernels, copies and memsets of a step, those from and to the host and the choice of tokens among them; at worst.
 MOST_NODES = 60
-# Beside eight a layer: the embedding, the logits, what is told of a row, the draw, a copy from and one to the host. A
-# row whose best tokens are told needs a sort, which counts as one here: it is four kernels up to 4,096 tokens and a
-# dozen beyond.
-OTHER_NODES, SORTS = 6, 1
+# Beside eight a layer: the embedding, the logits, what is told of a row, the draw's three, a copy from and one to the
+# host. A row whose best tokens are told needs a sort, which counts as one here: it is four kernels up to 4,096 tokens
+# and a dozen beyond.
+OTHER_NODES, SORTS = 8, 1
 
 
 @pytest.fixture(scope="module")
