@@ -210,8 +210,9 @@ def _on(device: torch.device, array: Array) -> Tensor:
 
 
 def _turn(ends: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine `[T, H, D]` of the frames that tokens lie in; the phase is wrapped in float64."""
-    phase = wrapped_phase(omega, ends / PATCH, torch.float32)
+    """Cosine and sine `[T, H, D]` of the frames that tokens lie in; the phase is wrapped in float64, for which
+    the cells are made it first: torch divides integers in float32, which holds no odd cell beyond 2^24."""
+    phase = wrapped_phase(omega, ends.double() / PATCH, torch.float32)
     return phase.cos(), phase.sin()
 
 

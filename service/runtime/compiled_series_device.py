@@ -1,7 +1,8 @@
 """A long piece of a series on a device beside the processor: its network there, tokens and what is told of them here.
 
 Numbers are those of the compiled network within rounding, and states are of one form: a stream goes on on either. What
-is not finite on the device is taken by the compiled code instead, which says at which row it is.
+is not finite on the device, or finds no memory there, is taken by the compiled code instead, which says at which row it
+is not finite.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class SeriesDevice(Protocol):
     least_tokens: int
 
     def run(self, chunk: Chunk, tokens: int, asks: int, begun: Begun) -> bool:
-        """Run the network on the tokens and asks of a chunk, and fill in what it gave; whether all that a stream would
-        keep of it is finite."""
+        """Run the network on the tokens and asks of a chunk, and fill in what it gave; whether there was memory for it,
+        and all that a stream would keep of it is finite."""
         ...
 
     def hold_to_golden(self) -> int:
@@ -67,8 +68,8 @@ def follow_on(
     device: SeriesDevice, steps: NetworkSteps, pool: StatePool, batch: Batch, readout: Readout, told: Told,
     trace: Traced, end: int,
 ) -> bool:  # fmt: skip
-    """Take the rows of a batch of one stream up to an end; whether all of them were finite, else the stream is as it
-    was, and so it is where the device fails."""
+    """Take the rows of a batch of one stream up to an end; whether the device did and all of them were finite, else
+    the stream is as it was, and so it is where the device fails."""
     packed = batch.packed()
     row = int(packed[0][0])
     before = {name: array[row].copy() for name, array in pool.arrays.items()}

@@ -94,14 +94,16 @@ class TokenDraw:
             log_probabilities = numbers["chosen"] / scales - normalisers
         finite = (numbers["is_finite"] == 1) & np.isfinite(normalisers).all(0)
         tops = _tops(draws.choices, normalisers[0], order)
+        # What a device chose of a broken row is nothing to tell.
+        chosen = np.where(finite, found["tokens"], 0)
         latents = latent[:count].cpu().numpy() if any(choice.with_latent for choice in draws.choices) else None
         tokens = [
             DrawnToken(
-                int(found["tokens"][row]),
+                int(chosen[row]),
                 float(log_probabilities[0, row]),
                 float(log_probabilities[1, row]),
                 bool(finite[row]),
-                tops[row],
+                tops[row] if finite[row] else None,
                 latents[row] if latents is not None and choice.with_latent else None,
             )
             for row, choice in enumerate(draws.choices)

@@ -14,6 +14,7 @@ slowest GPU that the kernels run on, for nothing here was measured on a GPU.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import threading
@@ -37,6 +38,7 @@ from rfa.service.runtime.golden import Named
 from rfa.service.settings import ConfigurationError
 
 Array = np.ndarray
+logger = logging.getLogger("rfa.engine")
 # Of the compiled network on a core: 2.5e6 operations in 29 us of a row, measured beside rows without a network.
 HOST_FLOPS: Final = 85e9
 # Of products of float32 matrices without tensor cores, a quarter of what the slowest GPU (8e12) has at its best.
@@ -80,32 +82,52 @@ class TorchSeries:
         network: SeriesNetwork = build_model(bundle.manifest.family, bundle.manifest.config, weights).to(device)
         self.network = PatchNetwork(network)
         self._lock = threading.Lock()
+        self._has_run_out = False
 
     def run(self, chunk: Chunk, tokens: int, asks: int, begun: Begun) -> bool:
         """See `SeriesDevice`."""
-        jobs = chunk.jobs
-        with self._lock, torch.no_grad():
-            laid = self._laid(
-                jobs.tokens[:tokens], jobs.ends[:tokens], jobs.lags[:tokens], jobs.column[:tokens],
-                jobs.is_whole[:tokens], len(begun.hidden),
-            )  # fmt: skip
-            means, precisions = self._there(begun.means), self._there(begun.precisions)
-            if tokens:
-                states, means, precisions = self.network.states(laid, means, precisions)
-                # A column without a token is not looked at there.
-                last = self._there(np.maximum(chunk.last, 0))
-                chunk.states[:] = states[last].cpu().numpy()
-            else:
-                states = self._there(np.empty((0, begun.hidden.shape[1]), np.float32))
-            known = torch.cat([states, self._there(begun.hidden)])
-            of = chunk.asks.of[:asks]
-            # The state that a column had before lies behind those of the tokens.
-            places = self._there(np.where(of >= 0, of, tokens - 1 - of))
-            told = self.network.quantiles(known, places, self._there(chunk.asks.numbers[:asks]))
-            chunk.quantiles[:asks] = told.cpu().numpy()
-            chunk.means[:], chunk.precisions[:] = means.cpu().numpy(), precisions.cpu().numpy()
+        with self._lock:
+            try:
+                self._fill(chunk, tokens, asks, begun)
+            except torch.OutOfMemoryError:
+                self._tell_of_memory()
+                return False
         kept = chunk.states[chunk.last >= 0], chunk.means, chunk.precisions
         return all(bool(np.isfinite(part).all()) for part in kept)
+
+    @torch.no_grad()
+    def _fill(self, chunk: Chunk, tokens: int, asks: int, begun: Begun) -> None:
+        jobs = chunk.jobs
+        laid = self._laid(
+            jobs.tokens[:tokens], jobs.ends[:tokens], jobs.lags[:tokens], jobs.column[:tokens],
+            jobs.is_whole[:tokens], len(begun.hidden),
+        )  # fmt: skip
+        means, precisions = self._there(begun.means), self._there(begun.precisions)
+        if tokens:
+            states, means, precisions = self.network.states(laid, means, precisions)
+            # A column without a token is not looked at there.
+            last = self._there(np.maximum(chunk.last, 0))
+            chunk.states[:] = states[last].cpu().numpy()
+        else:
+            states = self._there(np.empty((0, begun.hidden.shape[1]), np.float32))
+        known = torch.cat([states, self._there(begun.hidden)])
+        of = chunk.asks.of[:asks]
+        # The state that a column had before lies behind those of the tokens.
+        places = self._there(np.where(of >= 0, of, tokens - 1 - of))
+        told = self.network.quantiles(known, places, self._there(chunk.asks.numbers[:asks]))
+        chunk.quantiles[:asks] = told.cpu().numpy()
+        chunk.means[:], chunk.precisions[:] = means.cpu().numpy(), precisions.cpu().numpy()
+
+    def _tell_of_memory(self) -> None:
+        """Once: where it runs out, it does so of many pieces."""
+        if not self._has_run_out:
+            self._has_run_out = True
+            logger.warning(
+                "bundle %r: the GPU's memory ran out in a long piece of a series, and the CPU computes such pieces in "
+                "its place, more slowly; this is said once: lower RFA_MAX_RUNNING or RFA_PROCESSES, or end what else "
+                "uses the GPU",
+                self._bundle.name,
+            )
 
     def hold_to_golden(self) -> int:
         """See `SeriesDevice`."""

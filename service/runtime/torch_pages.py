@@ -113,7 +113,7 @@ class PagedContext:
         self._of_forks = [list(islice(taken, _own_pages(room, common))) for _ in range(forks)]
 
     def fork(self) -> PagedContext:
-        """An independent continuation from here.
+        """An independent continuation from here. Where the copy of a page fails, the pages of the twin are free.
 
         Raises:
             Overloaded: it was not announced, or too early, and the pages are not free.
@@ -128,7 +128,11 @@ class PagedContext:
         twin = PagedContext(self.pool, 0)
         twin.pages = self.pages[:full] + own[:needed]
         twin.position = self.position
-        self.pool.copy(self.pages[full:held], twin.pages[full:held])
+        try:
+            self.pool.copy(self.pages[full:held], twin.pages[full:held])
+        except BaseException:
+            twin.release()
+            raise
         return twin
 
     def make_room(self, tokens: int) -> None:

@@ -68,6 +68,11 @@ def test_a_piece_at_once_is_its_tokens_one_by_one(network):
     assert_at_once_is_one_by_one(network, [np.arange(1, 36), np.arange(21, 31), np.array([16, 32, 47, 48, 49, 64])])
 
 
+@pytest.mark.parametrize("begun", [2**24, 2**30])
+def test_phases_of_cells_that_float32_does_not_hold(network, begun):
+    assert_at_once_is_one_by_one(network, [begun + np.arange(1, 20)])
+
+
 def test_the_steps_of_tokens_by_the_kernel(network, monkeypatch):
     monkeypatch.setattr(slots, "is_on_gpu", lambda _: True)
     assert_at_once_is_one_by_one(network, [np.arange(14, 20), np.array([48])])

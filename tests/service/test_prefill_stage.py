@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from rfa.service.engine.served import Served
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import GenerateOptions
-from rfa.service.errors import EngineFailure, InvalidRequest, Overloaded
+from rfa.service.errors import EngineFailure, InternalError, InvalidRequest, Overloaded
 from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
 from tests.service.models import FakeLanguage, Seen, SeenMore, fake_models
@@ -129,3 +130,32 @@ async def test_what_never_fits_is_refused_and_not_asked_to_come_again() -> None:
     refusal = too_much.outcome()[1]
     assert isinstance(refusal, InvalidRequest) and refusal.code == "context_too_long"
     assert "27 tokens" in str(refusal)
+
+
+@dataclass
+class Forked(Seen):
+    """A context whose second fork fails."""
+
+    forks: list[Seen] = field(default_factory=list)
+
+    def fork(self) -> Seen:
+        if self.forks:
+            raise RuntimeError("out of memory")
+        self.forks.append(super().fork())
+        return self.forks[-1]
+
+
+async def test_forks_before_one_that_fails_are_given_back() -> None:
+    context = Forked()
+
+    class Full(FakeLanguage):
+        def start(self, mode: str, *, room: int = 1, forks: int = 0, common: int = 0) -> Seen:
+            return context
+
+    model = Full()
+    stage = stage_of(model)
+    job = job_of(stage, model, 12, samples=4)
+    stage.run([job])
+    assert isinstance(job.outcome()[1], InternalError) and not job.streams
+    job.release()  # each once, or the fake complains
+    assert context.is_released and [fork.is_released for fork in context.forks] == [True]

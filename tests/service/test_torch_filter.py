@@ -185,6 +185,21 @@ def spoil(monkeypatch: pytest.MonkeyPatch, runtime: SeriesRuntime, what: str) ->
     monkeypatch.setattr(network, what, spoilt)
 
 
+def fail_in_the_second_chunk(monkeypatch: pytest.MonkeyPatch, runtime: SeriesRuntime, error: Exception) -> list[Any]:
+    """From here on; what it was asked for."""
+    assert isinstance(runtime.device, TorchSeries)
+    real, seen = runtime.device.network.quantiles, []
+
+    def fail(*given: Any) -> Any:
+        seen.append(given)
+        if len(seen) == 2:
+            raise error
+        return real(*given)
+
+    monkeypatch.setattr(runtime.device.network, "quantiles", fail)
+    return seen
+
+
 @pytest.mark.parametrize("what", ["quantiles", "states"])
 def test_what_is_not_finite_there_reaches_no_state(
     on_torch: SeriesRuntime, compiled: SeriesRuntime, monkeypatch: pytest.MonkeyPatch, what: str
@@ -196,6 +211,23 @@ def test_what_is_not_finite_there_reaches_no_state(
     assert len(calls(on_torch)) == 2
     assert all(np.array_equal(found[name], wanted[name], equal_nan=True) for name in wanted)
     assert on_torch.sized(2).pack(state) == compiled.sized(2).pack(end)
+
+
+def test_what_finds_no_memory_there_is_computed_here(
+    on_torch: SeriesRuntime,
+    compiled: SeriesRuntime,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The whole piece, from the state before it, bit for bit; the log says once what to do."""
+    wanted, end = told(compiled)
+    for asked in (1, 2):
+        fail_in_the_second_chunk(monkeypatch, on_torch, torch.OutOfMemoryError())
+        found, state = told(on_torch)
+        assert len(calls(on_torch)) == 2 * asked
+        assert all(np.array_equal(found[name], wanted[name], equal_nan=True) for name in wanted)
+        assert on_torch.sized(2).pack(state) == compiled.sized(2).pack(end)
+        assert caplog.text.count("lower RFA_MAX_RUNNING or RFA_PROCESSES") == 1
 
 
 def test_rows_before_one_without_room_are_taken(on_torch: SeriesRuntime, compiled: SeriesRuntime) -> None:
@@ -225,17 +257,8 @@ def test_a_device_that_fails_leaves_the_stream_as_it_was(
     rows = np.arange(100.0)
     on_torch.follow(pool, Piece(seat, rows[:40], rows[:40, None], np.ones(40), readout, 0))
     before = on_torch.pack(on_torch.get(pool, seat, 0))
-    assert isinstance(on_torch.device, TorchSeries)
-    real, seen = on_torch.device.network.quantiles, []
-
-    def fail(*given: Any) -> Any:
-        seen.append(given)
-        if len(seen) == 2:
-            raise torch.OutOfMemoryError
-        return real(*given)
-
-    monkeypatch.setattr(on_torch.device.network, "quantiles", fail)
-    with pytest.raises(torch.OutOfMemoryError):
+    seen = fail_in_the_second_chunk(monkeypatch, on_torch, RuntimeError("an illegal access"))
+    with pytest.raises(RuntimeError, match="an illegal access"):
         on_torch.follow(pool, Piece(seat, rows[40:], rows[40:, None], np.ones(60), readout, 0))
     assert len(seen) == 2 and on_torch.pack(on_torch.get(pool, seat, 0)) == before
 

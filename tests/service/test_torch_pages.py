@@ -153,3 +153,21 @@ def test_a_fork_for_which_there_is_no_page_changes_nothing() -> None:
     for one in (context, twin):
         one.release()
     assert pool.in_use == 0
+
+
+def test_a_fork_whose_copy_fails_keeps_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the device's memory is full; the one that it comes from still has its own."""
+
+    def fail(*_: list[int]) -> None:
+        raise torch.OutOfMemoryError
+
+    pool = pool_of()
+    context = PagedContext(pool, 2 * PAGE_KEYS, 2, PAGE_KEYS + 1)
+    context.position = PAGE_KEYS + 1
+    reserved = pool.in_use
+    monkeypatch.setattr(pool, "copy", fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        context.fork()
+    assert pool.in_use == reserved - 1 and len(context.pages) == 2
+    context.release()
+    assert pool.in_use == 0

@@ -58,6 +58,7 @@ class GenerateJob(Job):
         self.prompt: list[int] = []
         self.prefilled = 0
         self.context: Any = None
+        self._forks: list[Any] = []  # of it, until all are made
         self.streams: list[GrowingText] = []
         self.decode_started: float | None = None
         self.last_token_at: float | None = None
@@ -89,27 +90,30 @@ class GenerateJob(Job):
         return [stream for stream in self.streams if stream.finish_reason is None]
 
     def begin_decoding(self, stage: DecodeStage) -> None:
-        """The prompt is read but for its last token: fork one stream per sample."""
+        """The prompt is read but for its last token: fork one stream per sample. Forks before one that fails are the
+        job's like the context, and there is no stream yet."""
+        for _ in range(1, self.options.samples):
+            self._forks.append(self.context.fork())
         resumed = None if self.options.prompt else self.options.resumed
         left = (resumed.undecoded, resumed.tail) if resumed else (b"", "")
         earlier = self.options.resumed.generated if self.options.resumed else 0
         self.streams = [
             GrowingText(
                 sample,
-                self.context if sample == 0 else self.context.fork(),
+                context,
                 self.prompt[-1],
                 TextStream(self.model.vocabulary, self.options.stops, *left),
                 earlier,
             )
-            for sample in range(self.options.samples)
+            for sample, context in enumerate((self.context, *self._forks))
         ]
-        self.context = None
+        self.context, self._forks = None, []
         self.decode_started = time.monotonic()
         self.stage = stage
 
     def release(self) -> None:
         """Give back the contexts."""
-        for context in (self.context, *(stream.context for stream in self.streams)):
+        for context in (self.context, *self._forks, *(stream.context for stream in self.streams)):
             if context is not None:
                 context.release()
 
