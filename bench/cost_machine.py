@@ -40,7 +40,7 @@ class MachineLoop:
 class Machine:
     """A compiled kernel: its loops with matrix products, in the order of the source; and all of it, gone through once.
 
-    constants: the kernel's compile-time numbers; inner: instructions of all loops when there are no products.
+    constants: the kernel's compile-time numbers; inner: instructions of each loop, in the order of the source, when there are no products.
     """
 
     kernel: str
@@ -52,7 +52,7 @@ class Machine:
     constants: Mapping[str, int]
     loops: Sequence[MachineLoop]
     whole: Mapping[str, int]
-    inner: Mapping[str, int]
+    inner: Sequence[Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,8 @@ def machine(text: str, *, kernel: str, architecture: int, **resources: Any) -> M
         for loop in matrix_loops(text)
     ]
     found, whole = loops_and_whole(text)
-    inner: dict[str, int] = {}
-    if not loops:
-        outermost = [loop for loop in found if not any(loop.blocks < other.blocks for other in found)]
-        for loop in outermost:
-            inner.update({name: inner.get(name, 0) + count for name, count in loop.opcodes.items()})
+    outermost = [loop for loop in found if not any(loop.blocks < other.blocks for other in found)]
+    inner = [] if loops else [dict(loop.opcodes) for loop in sorted(outermost, key=lambda loop: min(loop.blocks))]
     return Machine(
         kernel=kernel, architecture=architecture, loops=loops, whole=dict(whole.opcodes), inner=inner, **resources
     )
