@@ -74,7 +74,7 @@ def _outside(machine: Machine, repeated: int, shares: Sequence[float]) -> dict[s
             left[name] -= count
         for name, count in loop.around.items():
             left[name] -= (1 - share) * count
-    for loop in machine.inner:
-        for name, count in loop.items():
+    for inner in machine.inner:
+        for name, count in inner.items():
             left[name] += (repeated - 1) * count
     return left

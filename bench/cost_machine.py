@@ -40,7 +40,8 @@ class MachineLoop:
 class Machine:
     """A compiled kernel: its loops with matrix products, in the order of the source; and all of it, gone through once.
 
-    constants: the kernel's compile-time numbers; inner: instructions of each loop, in the order of the source, when there are no products.
+    constants: the kernel's compile-time numbers; inner: instructions of each loop, in the source's order, when
+    there are no products.
     """
 
     kernel: str

@@ -178,10 +178,14 @@ def cut(p_logits, p_weights, top, least, temperature, VOCABULARY: tl.constexpr, 
 
 
 @triton.jit
-def token_at(p_logits, p_weights, mark, least, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, TOKEN_BITS: tl.constexpr):
-    """The first token with which the weights of ranks of at least `least`, summed by token, are more than the mark."""
-    token, before = tl.cast(0, tl.int32), tl.cast(0, tl.int64)
-    for first in range(0, VOCABULARY, BLOCK):
+def token_at(
+    p_logits, p_weights, mark, least, begin, end, before,
+    VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, TOKEN_BITS: tl.constexpr,
+):  # fmt: skip
+    """The first token with which the weights of ranks of at least `least`, summed by token, are more than the mark: of
+    those in [begin, end), with the weight `before` of all before them."""
+    token = tl.cast(0, tl.int32)
+    for first in range(begin, end, BLOCK):
         o_v = first + tl.arange(0, BLOCK)  # [V]
         m_v = o_v < VOCABULARY  # [V]
         b_rank = ranks(tl.load(p_logits + o_v, mask=m_v, other=0.0), o_v, TOKEN_BITS)  # [V]
@@ -216,10 +220,18 @@ def draw_kernel(
     o_j = tl.arange(0, BLOCK_J)  # [J]
     p_sums += 3 * (BLOCKS * i_b + o_j)
     m_j = o_j < BLOCKS  # [J]
-    weight = tl.sum(tl.load(p_sums, mask=m_j, other=0), axis=0)
+    b_sum = tl.load(p_sums, mask=m_j, other=0)  # [J]
+    weight = tl.sum(b_sum, axis=0)
 
-    top, last_place = number_of(high), tl.load(p_last_place + i_b)
-    if (last_place > 0) & (last_place < VOCABULARY - 1):
+    # Without a search the sums of the blocks tell in which of them the token is.
+    top, last_place, top_p = number_of(high), tl.load(p_last_place + i_b), tl.load(p_top_p + i_b)
+    mark = (weight.to(tl.float64) * tl.load(p_uniform + i_b)).to(tl.int64)
+    i_j = tl.minimum(tl.sum((tl.cumsum(b_sum, axis=0) <= mark).to(tl.int32), axis=0), BLOCKS - 1)
+    is_cut = (last_place > 0) & (last_place < VOCABULARY - 1)
+    is_searched = is_cut | (top_p < float("inf"))
+    begin, end = tl.where(is_searched, 0, i_j * BLOCK), tl.where(is_searched, VOCABULARY, (i_j + 1) * BLOCK)
+    before = tl.where(is_searched, 0, tl.sum(tl.where(o_j < i_j, b_sum, 0), axis=0))
+    if is_cut:
         kth, _ = bound(
             p_logits, p_weights, low.to(tl.int64), high.to(tl.int64) + 1, last_place + 1,
             VOCABULARY, BLOCK, 0, WAY_BITS, False,
@@ -229,14 +241,14 @@ def draw_kernel(
         weight = cut(p_logits, p_weights, top, least, temperature, VOCABULARY, BLOCK)
     tl.debug_barrier()  # weights are read by other threads than have written them
 
-    top_p, rank = tl.load(p_top_p + i_b), low.to(tl.int64) << TOKEN_BITS
+    rank = low.to(tl.int64) << TOKEN_BITS
     if top_p < float("inf"):
         rank, weight = bound(
             p_logits, p_weights, rank, (high.to(tl.int64) + 1) << TOKEN_BITS, weight.to(tl.float64) * top_p,
             VOCABULARY, BLOCK, TOKEN_BITS, WAY_BITS, True,
         )  # fmt: skip
     mark = (weight.to(tl.float64) * tl.load(p_uniform + i_b)).to(tl.int64)
-    token = token_at(p_logits, p_weights, mark, rank, VOCABULARY, BLOCK, TOKEN_BITS)
+    token = token_at(p_logits, p_weights, mark, rank, begin, end, before, VOCABULARY, BLOCK, TOKEN_BITS)
 
     broken = tl.maximum(broken, is_broken(p_latent + i_b * LATENT, LATENT, BLOCK_L))
     broken = tl.where(tl.abs(tl.load(p_log_precision + i_b)) < float("inf"), broken, 1)

@@ -26,6 +26,12 @@ EPS = float(np.finfo(np.float32).eps)
 EXPONENTIALS = 5 * EPS
 
 
+def wide(shares: np.ndarray) -> np.ndarray:
+    """Those of which a bound may be in the middle: hundreds of times what float32 moves it by."""
+    found: np.ndarray = np.flatnonzero(shares > min(1e-4, shares.max() / 2))
+    return found
+
+
 class Row:
     """A row that must draw one token: bounds lie in the middle between what float64 has on either side."""
 
@@ -42,20 +48,19 @@ class Row:
         self.top_p = math.inf
         if top_p:
             share = np.cumsum(weights[order]) / weights.sum()
-            wide = np.flatnonzero(np.diff(share, prepend=0) > 1e-4)  # of which a bound may be in the middle
-            place = int(draw.choice(wide))
+            place = int(draw.choice(wide(np.diff(share, prepend=0))))
             self.top_p = float(share[place] - weights[order[place]] / weights.sum() / 2)
             weights[order[place + 1 :]] = 0
         total = np.cumsum(weights) / weights.sum()
-        self.token = int(draw.choice(np.flatnonzero(weights > 1e-4 * weights.sum())))
+        self.token = int(draw.choice(wide(weights / weights.sum())))
         self.uniform = float(total[self.token] - weights[self.token] / weights.sum() / 2)
 
 
 def rows_of(vocabulary: int, count: int) -> list[Row]:
-    """Ties, k and p in turn, and a row that is greedy."""
+    """Ties, none of k and p, one, both in turn, and a row that is greedy."""
     draw = np.random.default_rng(vocabulary)
     rows = [
-        Row(vocabulary, draw, is_tied=i % 2 == 0, top_k=i % 3 != 1, top_p=i % 3 != 0) for i in range(count)
+        Row(vocabulary, draw, is_tied=i % 3 == 0, top_k=i % 4 in (1, 3), top_p=i % 4 in (2, 3)) for i in range(count)
     ]  # fmt: skip
     rows[-1].temperature, rows[-1].last_place = np.float32(1), 0
     rows[-1].top_p, rows[-1].uniform, rows[-1].token = math.inf, 0.0, int(rows[-1].logits.argmax())
