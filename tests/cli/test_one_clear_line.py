@@ -149,7 +149,7 @@ def test_without_torch(text: Path, command: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("family", "gpu", "told"),
     [
-        ("language", "sm_9a", "--gpu takes architectures, each once, such as sm_80,sm_90"),
+        ("language", "sm_9a", "--gpu takes architectures among sm_80, sm_86, sm_89, sm_90, each once"),
         ("linear", "sm_80", "--gpu: kernels are those of language models"),
     ],
 )
