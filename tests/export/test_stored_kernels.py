@@ -382,5 +382,5 @@ def test_all_kernels_of_the_shipped_bundle(books_bundle: Path, tmp_path: Path) -
     report = verify.verify_bundle(made.path)
     assert report.passed and report.kernels == "executed"
     for architecture in ("sm_80", "sm_90"):
-        # Golden calls; in either dtype a prompt and a step by slots, and attention with the rows of its cache.
-        assert len([entry for entry in report.comparisons if architecture in entry.what]) == 7 + 2 * (2 * 5 + 5)
+        # Golden calls; in either dtype a prompt and a step by slots, attention with the rows of its cache, and a draw.
+        assert len([entry for entry in report.comparisons if architecture in entry.what]) == 7 + 2 * (2 * 5 + 5 + 3)
