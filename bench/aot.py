@@ -11,18 +11,12 @@ own, which count once: instructions per score are there those of the busiest war
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
+from rfa.bench.compile_apart import compiled_apart
 from rfa.measured import RESULTS, git_commit
 
 SHAPES = "rfa.bench.aot_shapes"
@@ -31,7 +25,6 @@ SHAPES = "rfa.bench.aot_shapes"
 SHARED_LIMITS = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
 ARCHITECTURES = tuple(SHARED_LIMITS)
 RESULT = RESULTS / "aot.json"
-ROOT = Path(__file__).resolve().parent.parent
 Row = dict[str, Any]
 
 # What may not grow. One compiler gives the same figures every time.
@@ -52,10 +45,6 @@ BARS = {"mufu_per_score": 2.5}
 
 class GrownError(ValueError):
     """A kernel takes more than the committed table says, or than there is."""
-
-
-class CompilationError(RuntimeError):
-    """A kernel that the compiler refuses, or whose machine code has no loop that does a turn's work."""
 
 
 def shipped() -> list[str]:
@@ -80,32 +69,8 @@ def compile_rows(
         CompilationError: a process failed; its last lines say why.
     """
     wanted = [f"{name}@{architecture}" for name in names for architecture in architectures]
-    count = max(1, min(jobs or len(os.sched_getaffinity(0)), len(wanted)))
-    with tqdm(total=len(wanted), desc="compile", disable=len(wanted) < 2) as bar, ThreadPoolExecutor(count) as pool:
-        shares = [wanted[i::count] for i in range(count)]
-        parts = pool.map(lambda share: _compile_in_process(module, share, bar, triton), shares)
-        rows = {f"{row['kernel']}@{row['architecture']}": row for part in parts for row in part}
+    rows = compiled_apart(["rfa.bench.aot_worker", module], wanted, jobs=jobs, triton=triton)
     return [rows[entry] for entry in wanted]
-
-
-def _compile_in_process(module: str, wanted: Sequence[str], bar: tqdm, triton: Path | None) -> list[Row]:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    if triton is not None:
-        environment["PYTHONPATH"] = str(triton)
-    command = [sys.executable, "-m", "rfa.bench.aot_worker", module, *wanted]
-    rows = []
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None and process.stderr is not None
-        for line in process.stdout:
-            rows.append(json.loads(line))
-            bar.update()
-        complaint = process.stderr.read()
-    if process.returncode != 0 or len(rows) != len(wanted):
-        following = wanted[len(rows)] if len(rows) < len(wanted) else "the last kernel"
-        raise CompilationError(f"compiling {following} failed: {complaint.strip()[-2000:]}")
-    return rows
 
 
 def compiler(triton: Path | None) -> str:

@@ -7,20 +7,16 @@ A process of its own compiles, for the tests' interpreter must not be on there:
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rfa.bench.compile_apart import compiled_apart
 from rfa.bench.sass import copies_ahead, guarded, loops_and_whole, matrix_loops
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -110,23 +106,12 @@ def compile_calls(entries: Sequence[str], jobs: int | None = None) -> dict[str, 
     """Entry, such as "forward 64@90", → what the call launches, compiled by so many processes (default: one a core).
 
     Raises:
-        RuntimeError: a process failed; its last lines say why.
+        CompilationError: a process failed; its last lines say why.
     """
-    count = max(1, min(jobs or len(os.sched_getaffinity(0)), len(entries)))
-    with ThreadPoolExecutor(count) as pool:
-        parts = list(pool.map(_compile_apart, [entries[i::count] for i in range(count)]))
-    return {entry: call for part in parts for entry, call in part.items()}
-
-
-def _compile_apart(entries: Sequence[str]) -> dict[str, Call]:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "rfa.bench.cost_machine", *entries]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"compiling {', '.join(entries)} failed: {done.stderr.strip()[-2000:]}")
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    calls = [Call([_read(kernel) for kernel in line["kernels"]], line["refused"]) for line in lines]
-    return dict(zip(entries, calls, strict=True))
+    found = compiled_apart(["rfa.bench.cost_machine"], entries, jobs=jobs)
+    return {
+        entry: Call([_read(kernel) for kernel in call["kernels"]], call["refused"]) for entry, call in found.items()
+    }
 
 
 def _read(document: Mapping[str, Any]) -> Machine:

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rfa.bench import aot
+from rfa.bench.compile_apart import CompilationError
 from rfa.bench.sass import loops_and_whole, main_loop, matrix_work
 from rfa.cli.main import app
 from rfa.training.language import LanguageRun, find_config
@@ -248,7 +249,7 @@ def test_bars_are_judged():
 
 
 def test_a_kernel_that_does_not_compile_is_named():
-    with pytest.raises(aot.CompilationError, match="compiling nonsense@90 failed"):
+    with pytest.raises(CompilationError, match="compiling nonsense@90 failed"):
         aot.compile_rows(["nonsense"], [90], module="tests.bench.aot_toy")
 
 
@@ -260,7 +261,7 @@ def test_another_triton_compiles_where_one_is_named(tmp_path):
     (tmp_path / "triton-1.2.3.dist-info").mkdir()
     (tmp_path / "triton-1.2.3.dist-info" / "METADATA").write_text("Name: triton\nVersion: 1.2.3\n")
     assert (aot.compiler(tmp_path), aot.compiler(None)) == ("1.2.3", aot.version("triton"))
-    with pytest.raises(aot.CompilationError, match=r"(?s)compiling toy@90 failed: .*the other Triton"):
+    with pytest.raises(CompilationError, match=r"(?s)compiling toy@90 failed: .*the other Triton"):
         aot.compile_rows(["toy"], [90], module="tests.bench.aot_toy", triton=tmp_path)
 
 
