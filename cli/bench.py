@@ -78,6 +78,8 @@ def bench_cost(
 
     if unknown := set(architecture or ()) - set(ARCHITECTURES):
         raise ValueError(f"--architecture takes {', '.join(map(str, ARCHITECTURES))}, not {min(unknown)}")
+    if architecture and out == RESULTS / "cost.json":
+        raise ValueError("the committed table has all architectures: give --out FILE for some of them")
     document = write_cost(out, architecture)
     print_table(document, [*table(document), "", *bar_lines(document["bars"])], as_json)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -17,6 +19,7 @@ from rfa.bench.cost_model import KINDS, Estimate, Turn, handed_out, of_kernel, p
 from rfa.bench.gpus import GPUS, Gpu
 from rfa.bench.sass import copies_ahead, guarded, matrix_loops
 from rfa.cli.main import app
+from rfa.model.attention import launch
 
 # Two loops with products, a loop around the second one, and one without products; the second waits with a copy ahead.
 # Of a warp, a turn of the first: 2 · 16 · 8 · 16 multiply-accumulates; 8 instructions, 1 of them MUFU, 2 FFMA.
@@ -293,8 +296,29 @@ def test_the_command_compiles_what_is_asked_for(committed, tmp_path, monkeypatch
     assert "H100 forward 64 N=512" in result.stdout
 
 
-def test_an_architecture_that_no_part_has_is_refused_before_anything_is_written(tmp_path):
-    out = tmp_path / "cost.json"
-    result = CliRunner().invoke(app, ["bench", "cost", "--out", str(out), "--architecture", "86"], prog_name="rfa")
-    assert result.exit_code != 0
-    assert not out.exists()
+@pytest.mark.parametrize(("name", "architecture"), [("other.json", "86"), ("cost.json", "90")])
+def test_what_would_leave_a_table_with_holes_is_refused(tmp_path, monkeypatch, name, architecture):
+    """Nothing of an architecture that no part has, and no part of the committed table in its place."""
+    monkeypatch.setattr("rfa.cli.bench.RESULTS", tmp_path)
+    monkeypatch.setattr(cost, "write_cost", lambda *_: pytest.fail("written"))
+    command = ["bench", "cost", "--out", str(tmp_path / name), "--architecture", architecture]
+    result = CliRunner().invoke(app, command, prog_name="rfa")
+    assert result.exit_code == 1
+    assert "--architecture" in result.output or "--out" in result.output
+
+
+def test_launches_have_the_predictions_of_the_table_beside_them(committed):
+    """Without the precision output: microseconds of the pass's kernel at 512 and 16,384 tokens, of both widths."""
+    kernels = {"forward": "forward_kernel", "backward_rows": "rows_kernel", "backward_columns": "columns_kernel"}
+    sections = re.split(r'^    "(\w+)": \{$', inspect.getsource(launch), flags=re.MULTILINE)
+    found = 0
+    for name, section in zip(sections[1::2], sections[2::2], strict=True):
+        for gpu, *told in re.findall(r"# (.+): (\S+) and (\S+); (\S+) and (\S+)\.$", section, re.MULTILINE):
+            if name in kernels:
+                places = itertools.product(cost_calls.WIDTHS, cost_calls.LENGTHS)
+                rows = {(row["width"], row["length"]): row for row in committed["rows"]
+                        if (row["gpu"], row["pass"]) == (gpu, name.split("_")[0])}  # fmt: skip
+                kept = [rows[place]["kernels"][kernels[name]] for place in places]  # to a tenth
+                assert [float(number.replace(",", "")) for number in told] == pytest.approx(kept, abs=0.56), (name, gpu)
+                found += 1
+    assert found == 12
