@@ -15,12 +15,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tqdm import tqdm
 
 import rfa
 from rfa.export.bundle import Bundle, BundleError, StoredKernel, check_golden, open_bundle
@@ -149,9 +151,9 @@ def _kernel_info(kernel: StoredKernel) -> dict[str, Any]:
     return kernel.entry.model_dump(include=told)
 
 
-def compare_with_torch(bundle: Bundle) -> list[Comparison]:
+def compare_with_torch(bundle: Bundle) -> Iterator[Comparison]:
     """The bundle's graphs, and its kernels where they can be executed, against the torch model rebuilt from it, in this
-    process."""
+    process; one after the other, for kernels take minutes."""
     import torch
 
     from rfa.export.loading import model_of
@@ -159,13 +161,14 @@ def compare_with_torch(bundle: Bundle) -> list[Comparison]:
     torch.set_num_threads(1)
     model = model_of(bundle)
     compare = {"lm": _compare_language, "filter": _compare_filter, "series": _compare_series}[bundle.kind]
-    with torch.no_grad():
+    with torch.no_grad():  # over before anybody else goes on
         found = list(compare(bundle, model))
+    yield from found
     if bundle.kernels and kernels_left_out() is None:
         from rfa.export.kernel_check import kernel_errors
 
-        found += [Comparison(*entry) for entry in kernel_errors(bundle, model)]
-    return found
+        for entry in kernel_errors(bundle, model):
+            yield Comparison(*entry)
 
 
 def difference(actual: np.ndarray, expected: np.ndarray) -> float:
@@ -181,13 +184,19 @@ def _in_fresh_process(bundle: Bundle) -> tuple[Comparison, ...]:
     home = Path(str(rfa.__file__)).parent.parent
     # Kernels are launched as they are for a GPU, not as Triton's interpreter takes them.
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        command, cwd=home, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-    )
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    with tempfile.TemporaryFile("w+") as complaints:
+        with subprocess.Popen(
+            command, cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints,
+            text=True,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            lines = tqdm(process.stdout, desc="compare", unit=" outputs", disable=None, leave=False)
+            found = tuple(Comparison(**json.loads(line)) for line in lines)
+        complaints.seek(0)
+        reason = (complaints.read().strip().splitlines() or ["no message"])[-1]
+    if process.returncode != 0:
         raise BundleError(f"{bundle.name}: comparing with torch failed: {reason}")
-    return tuple(Comparison(**entry) for entry in json.loads(done.stdout.splitlines()[-1]))
+    return found
 
 
 def _run(session: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -379,9 +388,10 @@ def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 
 
 def main() -> None:
-    """`python -m rfa.export.verify BUNDLE`: the comparisons as one line of JSON. What `verify_bundle` runs."""
-    comparisons = compare_with_torch(open_bundle(sys.argv[1]))
-    sys.stdout.write(json.dumps([asdict(entry) for entry in comparisons]) + "\n")
+    """`python -m rfa.export.verify BUNDLE`: a line of JSON for each comparison. What `verify_bundle` runs."""
+    for entry in compare_with_torch(open_bundle(sys.argv[1])):
+        sys.stdout.write(json.dumps(asdict(entry)) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ VARIANTS = load_variants()
 def passed(bundle: Any, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """What was compared with torch, over few steps, once all of it agrees."""
     monkeypatch.setattr(verify, "STEPS", verify.PREFIX + verify.CONTINUATION)
-    report = compare_with_torch(bundle)
+    report = list(compare_with_torch(bundle))
     assert all(entry.passed for entry in report), report
     return {entry.what.split(":")[0] for entry in report}
 
