@@ -25,12 +25,11 @@ from rfa.model.decoder import Decoder
 from rfa.model.language import StepOutput as Stepped
 from rfa.model.ragged import Ragged, RaggedDecoder
 from rfa.service.engine.text.sampling import DrawnToken, Draws
-from rfa.service.errors import Overloaded
 from rfa.service.runtime.batching import Run, agreeing_sizes
 from rfa.service.runtime.language import Advance, Context, Language, SlotContext, StepOutput, TurnAdvance
 from rfa.service.runtime.pool import StatePool
 from rfa.service.runtime.torch_draw import BYTES_PER_LOGIT, Packed, TokenDraw
-from rfa.service.runtime.torch_pages import PagedAdvance, PagedContext, PagePool, pages_needed, pages_of
+from rfa.service.runtime.torch_pages import PagedAdvance, PagedContext, PagePool, bounded_memory, pages_needed, pages_of
 from rfa.service.runtime.torch_pool import DevicePool, Rows
 from rfa.service.runtime.torch_step import StepRunner
 from rfa.service.settings import ConfigurationError
@@ -150,7 +149,7 @@ class TorchLanguageRuntime(Language):
         slots, device = self._pool.slots, self._decoder.device
         seats = [context.seat for context in contexts]
         sources, targets = (torch.from_numpy(rows(seats)).to(device) for rows in (self._pool.current, self._pool.spare))
-        with _bounded_memory():
+        with bounded_memory():
             ragged = Ragged.of(pieces, [context.position for context in contexts], device)
             output, *after = self._ragged.prefill(ragged, slots.means[:, sources], slots.precisions[:, sources])
         finite = torch.ones(len(contexts), dtype=torch.bool, device=device)
@@ -179,7 +178,7 @@ class TorchLanguageRuntime(Language):
         for stream, piece in zip(streams, pieces, strict=True):
             stream.make_room(len(piece))
         pool, device = self.pages, self._decoder.device
-        with _bounded_memory():
+        with bounded_memory():
             ragged = Ragged.of(pieces, [stream.position for stream in streams], device)
             output = self._ragged.extend(
                 ragged, [stream.pages for stream in streams], pool.keys, pool.values, torch.tensor(noise, device=device)
@@ -316,15 +315,6 @@ def _paged_advances(
 
 def _on_host(output: Stepped) -> StepOutput:
     return StepOutput(*(part.cpu().numpy() for part in output))
-
-
-@contextmanager
-def _bounded_memory() -> Iterator[None]:
-    """A request for which the GPU's memory does not suffice at this moment may come again."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise Overloaded("The GPU's memory is full at this moment.", retry_after_seconds=1) from None
 
 
 @contextmanager

@@ -8,6 +8,8 @@ full pages before them in common, which nobody writes any more; of the page that
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
@@ -116,7 +118,7 @@ class PagedContext:
         """An independent continuation from here. Where the copy of a page fails, the pages of the twin are free.
 
         Raises:
-            Overloaded: it was not announced, or too early, and the pages are not free.
+            Overloaded: it was not announced, or too early, and the pages are not free; or no memory is for the copy.
         """
         full, held = self.position // PAGE_KEYS, pages_of(self.position)
         needed = len(self.pages) - full
@@ -129,7 +131,8 @@ class PagedContext:
         twin.pages = self.pages[:full] + own[:needed]
         twin.position = self.position
         try:
-            self.pool.copy(self.pages[full:held], twin.pages[full:held])
+            with bounded_memory():
+                self.pool.copy(self.pages[full:held], twin.pages[full:held])
         except BaseException:
             twin.release()
             raise
@@ -155,6 +158,15 @@ class PagedContext:
         """Where in the pool the keys of these tokens are."""
         device = self.pool.keys.device
         return places_of(torch.tensor(self.pages, device=device), torch.arange(begin, end, device=device))
+
+
+@contextmanager
+def bounded_memory() -> Iterator[None]:
+    """A request for which the GPU's memory does not suffice at this moment may come again."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise Overloaded("The GPU's memory is full at this moment.", retry_after_seconds=1) from None
 
 
 def pages_of(tokens: int) -> int:
