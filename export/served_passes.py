@@ -6,6 +6,7 @@ they are the eager code that those kernels are held to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -90,12 +91,13 @@ class ServedPasses:
         return output, [Cache(keys[:, own].float(), values[:, own].float()) for own in new]
 
     def draw(self, output: StepOutput) -> Drawn:
-        """The next tokens after outputs of B rows: the middle of nine tenths of the best half of all tokens."""
+        """The next tokens after outputs of B rows, the middle of what they are drawn from: of the first row nine tenths
+        of the best half of all tokens, of the others all."""
         rows, vocabulary = output.logits.shape
         ones = torch.ones(rows)
-        given = Distribution(
-            0.9 * ones.double(), 0.5 * ones.double(), torch.full((rows,), vocabulary // 2), ones, torch.ones(1)
-        )
+        top_p, last_place = torch.full((rows,), math.inf, dtype=torch.float64), torch.full((rows,), vocabulary - 1)
+        top_p[0], last_place[0] = 0.9, vocabulary // 2
+        given = Distribution(top_p, 0.5 * ones.double(), last_place, ones, torch.ones(1))
         drawn = Drawn.empty(rows, output.logits.device)
         draw(output, ones, given, drawn)
         return drawn
