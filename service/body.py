@@ -227,6 +227,16 @@ def require_uncompressed(content_encoding: str | None) -> None:
         raise UnsupportedMediaType("The body must be sent uncompressed, without Content-Encoding.")
 
 
+def require_bare(content_type: str | None) -> None:
+    """Refuse a form around a file: its boundaries would be told to be rows.
+
+    Raises:
+        UnsupportedMediaType
+    """
+    if (content_type or "").strip().lower().startswith("multipart/"):
+        raise UnsupportedMediaType("The body must be the file itself, not a form: curl --data-binary @FILE, not -F.")
+
+
 class ValidatedRequest(Request):
     """A request whose body was read, decoded and validated already; FastAPI takes the model as it is."""
 

@@ -138,7 +138,7 @@ class PayloadTooLarge(ServiceError):
 
 
 class UnsupportedMediaType(ServiceError):
-    """The body is not declared as JSON."""
+    """The body is not declared as what is read: JSON, or a file as it is."""
 
     default_code = "unsupported_media_type"
 

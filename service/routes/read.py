@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rfa.service.body import StrictJSONRoute, hold, read_bytes, require_uncompressed
+from rfa.service.body import StrictJSONRoute, hold, read_bytes, require_bare, require_uncompressed
 from rfa.service.departure import unless_disconnected
 from rfa.service.errors import (
     InvalidRequest,
@@ -46,6 +46,7 @@ READ_ERRORS: Final = error_responses(
 async def read_file(asked: Annotated[ReadRequest, Query()], request: Request, engine: EngineDep) -> Response:
     """Read a file of recorded series: `times` and `values` as /filter takes them, and what was decided on the way."""
     require_uncompressed(request.headers.get("content-encoding"))
+    require_bare(request.headers.get("content-type"))
     settings: Settings = request.app.state.settings
     lease = lease_of(request)
     content = await read_bytes(request, settings, lease, settings.max_body_bytes)

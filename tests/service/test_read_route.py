@@ -91,6 +91,13 @@ async def test_a_dear_file_is_refused(connect: Any, content: bytes, status: int,
         assert (await client.post("/read", content=b"y\n1.5\n2.5\n", headers=BODY)).status_code == 200
 
 
+async def test_a_form_around_a_file_is_refused_with_what_to_do(connect: Any) -> None:
+    async with connect() as client:
+        reply = await client.post("/read", files={"file": b"t,y\n0,1\n"})
+    assert reply.status_code == 415
+    assert "--data-binary" in reply.json()["error"]["message"]
+
+
 async def test_more_numbers_than_a_body_may_hold_are_refused() -> None:
     text = "y\n" + "0.5\n" * 400
     assert len(json.loads(await read_apart(text.encode(), OPTIONS))["series"][""]["times"]) == 400
