@@ -60,13 +60,12 @@ class Kernel:
 
     loops: those with products, in the order of the source; turns: of the CTAs in the order of the launch, of each
     loop; trips: round trips to L2 that each CTA waits for beside its loops, of which the first goes to memory;
-    repeated: turns of the loops of a kernel without products; moved: bytes to and from memory.
+    moved: bytes to and from memory.
     """
 
     loops: Sequence[SourceLoop]
     turns: Sequence[Sequence[float]]
     trips: float
-    repeated: int = 1
     moved: float = 0.0
 
 
@@ -153,8 +152,8 @@ def _columns(c: dict[str, int], shape: Shape) -> Kernel:
     return Kernel(loops, ctas * (shape.heads * shape.batch), 2, moved=6 * 2 * TOKENS * HIDDEN)
 
 
-def _small(ctas: int, moved: float, repeated: int = 1) -> Kernel:
-    return Kernel((), [()] * ctas, 2, repeated, moved)
+def _small(ctas: int, moved: float) -> Kernel:
+    return Kernel((), [()] * ctas, 2, moved)
 
 
 def _describe(numbers: int, inputs: int, block: str) -> Callable[[dict[str, int], Shape], Kernel]:
@@ -167,7 +166,7 @@ def _describe(numbers: int, inputs: int, block: str) -> Callable[[dict[str, int]
 
 def _table(c: dict[str, int], shape: Shape) -> Kernel:
     ctas = shape.length // c["BN"] * shape.heads
-    return _small(ctas, ctas * TERMS * c["BN"] * 2, repeated=10)
+    return _small(ctas, ctas * TERMS * c["BN"] * 2)
 
 
 _KERNELS: dict[tuple[str, str], Callable[[dict[str, int], Shape], Kernel]] = {

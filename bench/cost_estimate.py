@@ -55,7 +55,7 @@ def estimate(machine: Machine, source: Kernel, gpu: Gpu) -> tuple[Estimate, list
     turns = [turn_of(machine, *pair, gpu) for pair in zip(machine.loops, source.loops, strict=True)]
     each = [turn.clocks(resident) for turn in turns]
     shares = [sum(own[i] > 0 for own in source.turns) / len(source.turns) for i in range(len(turns))]
-    once = max(pipes(_outside(machine, source.repeated, shares), machine.warps, gpu).values())
+    once = max(pipes(_outside(machine, shares), machine.warps, gpu).values())
     trips = source.trips + sum(shares)
     waiting = gpu.memory_clocks + (trips - 1) * gpu.l2_clocks
     beside = Estimate(once, resident * once + waiting, resident * once + waiting)
@@ -64,17 +64,12 @@ def estimate(machine: Machine, source: Kernel, gpu: Gpu) -> tuple[Estimate, list
     return Estimate(*(max(moved, own) for own in (found.bound, found.predicted, found.serial))), turns
 
 
-def _outside(machine: Machine, repeated: int, shares: Sequence[float]) -> dict[str, float]:
-    """Instructions of a warp beside the loops with products; other loops as often as they run, and what is around a
-    loop as often as CTAs come there.
-    """
+def _outside(machine: Machine, shares: Sequence[float]) -> dict[str, float]:
+    """Instructions of a warp beside the loops with products; what is around a loop as often as CTAs come there."""
     left: dict[str, float] = dict(machine.whole)
     for loop, share in zip(machine.loops, shares, strict=True):
         for name, count in loop.opcodes.items():
             left[name] -= count
         for name, count in loop.around.items():
             left[name] -= (1 - share) * count
-    for inner in machine.inner:
-        for name, count in inner.items():
-            left[name] += (repeated - 1) * count
     return left

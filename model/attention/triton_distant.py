@@ -27,8 +27,9 @@ import triton.language as tl
 from rfa.model.attention.triton_blocks import LENGTHS
 from rfa.model.attention.triton_score import LOG2E, accumulated, exponential, log2, spread
 
-PI = tl.constexpr(3.141592653589793)
 ORDERS = tl.constexpr(10)
+# Of their polynomials, padded to what a product takes.
+NODES = tl.constexpr(16)
 # 1 and T_1 against high, low; T_2 high, high, low against high, low, high; T_3 …; the row's shift against 1.
 TERMS = tl.constexpr(16)
 # Of every lag from BM down to 1 - BM, those below 0 as if 0: E; V; tau (kappa - 1) log2 V; 0.
@@ -64,6 +65,21 @@ def _order(o_term):
     """Order of a term's polynomial; beyond ORDERS for the row's shift."""
     lowest = tl.where(o_term < 2, 0, tl.where(o_term < 4, 1, 2))
     return tl.where(o_term < 7, lowest, o_term - 4)
+
+
+@triton.jit
+def _cosine(i_step):
+    """cos(pi i / (2 ORDERS)), i >= 0: as the sine of at most a quarter turn, by its series."""
+    step = i_step.to(tl.float32)
+    from_turn = step - 4 * ORDERS * tl.floor(step * (0.25 / ORDERS) + 0.5)
+    x = (ORDERS - tl.abs(from_turn)) * (1.5707963267948966 / ORDERS)
+    x2 = x * x
+    series = 1.0 - x2 * (1.0 / 156.0)
+    series = 1.0 - x2 * (1.0 / 110.0) * series
+    series = 1.0 - x2 * (1.0 / 72.0) * series
+    series = 1.0 - x2 * (1.0 / 42.0) * series
+    series = 1.0 - x2 * (1.0 / 20.0) * series
+    return x * (1.0 - x2 * (1.0 / 6.0) * series)
 
 
 @triton.jit
@@ -137,17 +153,22 @@ def table_kernel(
 
     o_term = tl.arange(0, TERMS)  # [TERMS]
     order = _order(o_term)  # [TERMS]
-    b_terms = tl.zeros([TERMS, BN], tl.float32)  # [TERMS, BN]
-    for i_node in range(ORDERS):
-        angle = (2.0 * i_node + 1.0) * (PI / (2 * ORDERS))
-        polynomial = tl.cos(order.to(tl.float32) * angle) * (2.0 / ORDERS)  # [TERMS]
-        node = tl.sum(tl.where(o_term == 2, polynomial, 0.0), 0) * (ORDERS / 2.0)
-        lag = gap + 0.5 * (BM - 1) * (1.0 + node) + before_anchor  # [BN]
-        variance = spread(lag, exponential(-2.0 * mu * lag), mu, sigma2, eta2, gamma2)  # [BN]
-        exponent = slope * tl.log2(variance) + constant - transported * lag  # [BN]
-        b_terms += polynomial[:, None] * exponent[None, :]
-    scale = tl.where(order == 0, 0.5, tl.where(order == 1, BM / (BM - 1.0), tl.where(order < ORDERS, 1.0, 0.0)))
-    b_terms = b_terms * scale[:, None]  # [TERMS, BN]
+    o_node = tl.arange(0, NODES)  # [NODES]
+    b_node = _cosine(2 * o_node + 1)  # [NODES]
+    # What the keys bring is one more row, at its lag before the anchor: a thread of the pairs has too many columns to
+    # compute it for itself.
+    is_key = o_node == ORDERS  # [NODES]
+    b_from_anchor = tl.where(is_key, 0.0, gap + 0.5 * (BM - 1) * (1.0 + b_node))  # [NODES]
+    b_lag = b_from_anchor[:, None] + before_anchor[None, :]  # [NODES, BN]
+    b_spread = spread(b_lag, exponential(-2.0 * mu * b_lag), mu, sigma2, eta2, 0.0)  # [NODES, BN]
+    b_key_variance = tl.sum(tl.where(is_key[:, None], b_spread, 0.0), 0)  # [BN]
+    b_exponents = slope * log2(b_spread + gamma2, FAST) + constant - transported * b_lag  # [NODES, BN]
+    b_exponents = tl.where(is_key[:, None], 0.0, b_exponents)  # of a V that is 0 it is infinite
+    scale = tl.where(order == 0, 0.5, tl.where(order == 1, BM / (BM - 1.0), 1.0)) * (2.0 / ORDERS)  # [TERMS]
+    m_polynomials = (order < ORDERS)[:, None] & (o_node < ORDERS)[None, :]  # [TERMS, NODES]
+    b_polynomials = scale[:, None] * _cosine(order[:, None] * (2 * o_node + 1)[None, :])  # [TERMS, NODES]
+    b_polynomials = tl.where(m_polynomials, b_polynomials, 0.0)
+    b_terms = tl.dot(b_polynomials, b_exponents, input_precision="ieee")  # [TERMS, BN]
     is_low = (o_term == 1) | (o_term == 3) | (o_term == 5)
     b_terms = tl.where(is_low[:, None], _low(b_terms), b_terms)
     b_terms = tl.where(o_term[:, None] < SHIFT_TERM, b_terms, 1.0).to(tl.float16)  # [TERMS, BN]
@@ -159,13 +180,13 @@ def table_kernel(
     b_row_decay = exponential(-mu * o_row) * gap_decay  # [BM]
     b_row_process = accumulated(o_row, exponential(-2.0 * mu * o_row), mu)  # [BM]
     b_row_variance = gamma2 + sigma2 * (gap_process + gap_decay * gap_decay * b_row_process)  # [BM]
-    b_key_variance = spread(before_anchor, exponential(-2.0 * mu * before_anchor), mu, sigma2, eta2, 0.0)  # [BN]
     b_variance = b_row_variance[:, None] + (b_row_decay * b_row_decay)[:, None] * b_key_variance[None, :]  # [BM, BN]
-    b_exact = slope * log2(b_variance, FAST) + constant  # [BM, BN]
-    b_exact -= transported * (gap + o_row[:, None] + before_anchor[None, :])
-    # Products of float16 are exact in float32; the maximum of one on sm_100's tensor cores Triton 3.7.1 cannot compile.
-    b_product = tl.dot(b_rows.to(tl.float32), b_terms.to(tl.float32), input_precision="ieee")  # [BM, BN]
-    error = tl.max(tl.max(tl.abs(b_product - b_exact), 1), 0)
+    b_transported = transported * (gap + o_row)[:, None] + (transported * before_anchor)[None, :]  # [BM, BN]
+    b_exact = slope * log2(b_variance, FAST) + (constant - b_transported)  # [BM, BN]
+    b_product = tl.dot(b_rows, b_terms)  # [BM, BN]
+    # As whole numbers floats without a sign are in the same order, and NaN above all of them.
+    b_error = tl.abs(b_product - b_exact).to(tl.int32, bitcast=True)  # [BM, BN]
+    error = tl.max(b_error).to(tl.float32, bitcast=True)
 
     i_entry = i_head.to(tl.int64) * n_distances + i_distance
     o_table = o_term[:, None] * BN + tl.arange(0, BN)[None, :]  # [TERMS, BN]

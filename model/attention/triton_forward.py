@@ -356,7 +356,7 @@ def _earlier_block(
 
 @triton.jit
 def _distant_block(
-    b_out, b_sums, b_evidences, b_q, b_row_terms, b_minus_query_decay, b_query_total, b_key_decay, b_key_factor, factor,
+    b_out, b_sums, b_evidences, b_q, b_row_terms, b_minus_query_decay, b_query_total, b_key_factor, factor,
     p_k, p_v, p_totals, p_table, stride_kt, stride_vt, exponent,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, IS_LIGHT: tl.constexpr,
     WITH_PRECISION: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
@@ -369,6 +369,7 @@ def _distant_block(
     """
     b_k, b_v = _whole_block(p_k, p_v, stride_kt, stride_vt, WIDTH, BLOCK_W, BN)  # [BN, W]
     b_key_total = tl.load(p_totals + tl.arange(0, BN))  # [BN]
+    b_key_decay = tl.load(p_totals - 3 * BN + tl.arange(0, BN))  # [BN]
     o_table = tl.arange(0, TERMS)[:, None] * BN + tl.arange(0, BN)[None, :]  # [TERMS, BN]
     b_terms = tl.load(p_table + o_table)  # [TERMS, BN]
     b_minus_decay = b_minus_query_decay[:, None] * b_key_decay[None, :]  # [BM, BN]
@@ -568,7 +569,6 @@ def _forward_kernel(
         gap_process = process_scale * accumulated(gap, exponential(-2.0 * mu * gap), mu)
         block_decay = exponential(-mu * BN)
         block_process = process_scale * accumulated(mu * 0.0 + BN, exponential(-2.0 * mu * BN), mu)
-        b_key_decay = exponential(-mu * (BN - 1 - tl.arange(0, BN)).to(tl.float32))  # [BN]
         n_nearer = n_earlier - n_distant
         n_light = tl.minimum(tl.maximum(n_light_distances(mu, BM, BN) - n_nearer, 0), n_distant - n_far)
         # Where E is divided out of sums, it is by factors that a light distance bounds.
@@ -591,7 +591,7 @@ def _forward_kernel(
             gap_decay2 = gap_decay * gap_decay
             b_query_total = b_row_total + (gap_process + gap_decay2 * b_far_process)  # [BM]
             b_out, b_sums, b_evidences = _distant_block(
-                b_out, b_sums, b_evidences, b_q, b_row_terms, -gap_decay * b_far_decay, b_query_total, b_key_decay,
+                b_out, b_sums, b_evidences, b_q, b_row_terms, -gap_decay * b_far_decay, b_query_total,
                 b_key_factor, factor, p_block_k, p_block_v, p_totals, p_terms, stride_kt, stride_vt, tau * kappa,
                 WIDTH, BLOCK_W, BM, BN, True, WITH_PRECISION, FAST, INTERPRETED,
             )  # fmt: skip
@@ -620,7 +620,7 @@ def _forward_kernel(
             b_query_total = b_row_total + (gap_process + gap_decay2 * b_far_process)  # [BM]
             b_minus_out, b_sums, b_evidences = _distant_block(
                 b_minus_out, b_sums, b_evidences, b_q, b_row_terms, -gap_decay * b_far_decay, b_query_total,
-                b_key_decay, b_key_decay, 1.0, p_block_k, p_block_v, p_totals, p_terms, stride_kt, stride_vt,
+                b_key_factor, 1.0, p_block_k, p_block_v, p_totals, p_terms, stride_kt, stride_vt,
                 tau * kappa, WIDTH, BLOCK_W, BM, BN, False, WITH_PRECISION, FAST, INTERPRETED,
             )  # fmt: skip
             if PAGE == 0:
@@ -747,7 +747,7 @@ def forward(
     if has_table:
         table_kernel[(n_distances, n_heads)](
             heads, rows, table, marks, lags, horizons, n_distances,
-            WIDTH=width, BM=shape.block_m, BN=shape.block_n, HAS_FAR_FIELD=horizons is not None, FAST=fast, num_warps=8,
+            WIDTH=width, BM=shape.block_m, BN=shape.block_n, HAS_FAR_FIELD=horizons is not None, FAST=fast, num_warps=4,
         )  # fmt: skip
     _forward_kernel[(triton.cdiv(longest - 1, shape.block_m) + 1, n_heads, sequences)](
         q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts, columns,
