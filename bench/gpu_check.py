@@ -28,6 +28,7 @@ from rfa.bench.kernel_training import measure_training
 from rfa.bench.kernel_truth import WrongResultError
 from rfa.bench.paired import EventTimer
 from rfa.bench.prompts_gpu import run_prompts_gpu
+from rfa.bench.series_gpu import run_series_gpu
 from rfa.measured import origin, write_result
 
 # Seconds of all parts together.
@@ -79,6 +80,7 @@ PARTS: Final[Sequence[Part]] = (
     Part("slots are right", 60, lambda: checked([measure_slots(untimed)])),
     Part("decoding", 150, run_decode_gpu),
     Part("prompts", 90, run_prompts_gpu),
+    Part("long series", 60, run_series_gpu),
     Part(f"attention, {SHORT:,} tokens", 240, lambda: together(measure_attention(EventTimer(), lengths=(SHORT,)))),
     Part(f"attention, {LONG:,} tokens", 240, lambda: together(measure_attention(EventTimer(), lengths=(LONG,)))),
     Part("slots", 90, lambda: together([measure_slots(EventTimer())])),
