@@ -2,7 +2,8 @@
 
 Attention: heads of 64 and 128 reals, bfloat16 and float16, the forward pass with and without the precision output, the
 two kernels of the backward pass; those of bfloat16 also with the far field in closed form, which launches are without
-unless they ask for it. Slots: the shapes of the packaged training configs. Lengths do not matter to a
+unless they ask for it, and with the gradient of mu, which is fixed unless a model learns it. Slots: the shapes of the
+packaged training configs. Lengths do not matter to a
 compiled kernel, beyond being divisible by 16 here, as they are in training.
 """
 
@@ -40,8 +41,8 @@ KERNELS: dict[Pass, tuple[str, int, int]] = {
 
 @dataclass(frozen=True)
 class KernelShape:
-    """width: reals of a head; dtype: of what the kernel reads; has_far_field: taken in closed form; slots: of a head,
-    for the recurrence.
+    """width: reals of a head; dtype: of what the kernel reads; has_far_field: taken in closed form; learns_decay: mu
+    has a gradient; slots: of a head, for the recurrence.
     """
 
     pass_name: Pass
@@ -49,6 +50,7 @@ class KernelShape:
     dtype: str = "float32"
     with_precision: bool = False
     has_far_field: bool = False
+    learns_decay: bool = False
     slots: int = 0
 
 
@@ -69,6 +71,14 @@ def _far_field_shapes() -> dict[str, KernelShape]:
     }
 
 
+def _decay_shapes() -> dict[str, KernelShape]:
+    return {
+        f"{name} decay": replace(shape, learns_decay=True)
+        for name, shape in _attention_shapes().items()
+        if shape.dtype == "bfloat16" and shape.pass_name == "backward rows"
+    }
+
+
 def _slot_shapes() -> dict[str, KernelShape]:
     found = {}
     for path in sorted(CONFIGS.glob("*.json")):
@@ -80,7 +90,7 @@ def _slot_shapes() -> dict[str, KernelShape]:
     return found
 
 
-SHAPES = _attention_shapes() | _far_field_shapes() | _slot_shapes()
+SHAPES = _attention_shapes() | _far_field_shapes() | _decay_shapes() | _slot_shapes()
 NAMES = tuple(SHAPES)
 
 
@@ -142,7 +152,7 @@ def _backward(shape: KernelShape, architecture: int) -> KernelCase:
     with recorded_launches(architecture) as launches:
         triton_backward.backward(
             q, statistic, grad_precision, q, k, v, heads, q, statistic,
-            None, None, None, None, LENGTH, LENGTH, False, horizons,
+            None, None, None, None, LENGTH, LENGTH, False, horizons, needs_decay=shape.learns_decay,
         )  # fmt: skip
     return _attention_case(launches, shape)
 

@@ -70,7 +70,8 @@ class Kernel:
 
 
 def launches_of(call: str, architecture: int) -> list[Any]:
-    """Recorded launches of a call: bfloat16, no precision, gradients of the heads' scalars included.
+    """Recorded launches of a call: bfloat16, no precision; gradients of the heads' scalars but mu, which is fixed
+    unless a model learns it.
 
     Args:
         call: "forward 64" as shipped; "forward 64 128-64-8-3" with other blocks, warps and stages, of the backward pass
@@ -92,7 +93,7 @@ def launches_of(call: str, architecture: int) -> list[Any]:
         else:
             triton_backward.backward(
                 q, statistic, None, q, k, v, heads, q, statistic, None, None, None, None, 1024, 1024, False,
-                row_blocks=first, column_blocks=second,
+                needs_decay=False, row_blocks=first, column_blocks=second,
             )  # fmt: skip
     return launches
 

@@ -35,8 +35,8 @@ _PLACES = (
     "rfa::attention",
     mutates_args=(),
     schema=(
-        f"(Tensor q, Tensor k, Tensor v, Tensor heads, {_PLACES}, bool with_precision, Tensor? horizons=None) "
-        "-> (Tensor, Tensor, Tensor)"
+        f"(Tensor q, Tensor k, Tensor v, Tensor heads, {_PLACES}, bool with_precision, Tensor? horizons=None, "
+        "bool needs_decay=True) -> (Tensor, Tensor, Tensor)"
     ),
 )
 def attention_op(
@@ -53,11 +53,12 @@ def attention_op(
     is_gaussian: bool,
     with_precision: bool,
     horizons: Tensor | None = None,
+    needs_decay: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """out `[B, n, H, W]`, log_norm `[B, n, H]` float32, precision likewise, or `[0]` where it is not wanted.
 
-    `longest_keys` is for the gradient only; `horizons` `[H]` int32, the first far lag of each head, for times that are
-    token numbers: what is beyond is taken in closed form.
+    `longest_keys` and `needs_decay` are for the gradient only: without the latter that of mu is 0. `horizons` `[H]`
+    int32, the first far lag of each head, for times that are token numbers: what is beyond is taken in closed form.
     """
     places = (query_stamps, key_stamps, query_starts, key_starts)
     with torch.cuda.device_of(q):
@@ -79,6 +80,7 @@ def _(
     is_gaussian: bool,
     with_precision: bool,
     horizons: Tensor | None = None,
+    needs_decay: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows = q.shape[:3]
     # Not `empty_like`: it would promise the strides of a transposed q, and compiled code would believe it.
@@ -124,7 +126,8 @@ def paged_attention_op(
     mutates_args=(),
     schema=(
         "(Tensor grad_out, Tensor grad_log_norm, Tensor? grad_precision, Tensor q, Tensor k, Tensor v, Tensor heads, "
-        f"Tensor out, Tensor log_norm, {_PLACES}, Tensor? horizons=None, bool needs_heads=True) "
+        f"Tensor out, Tensor log_norm, {_PLACES}, Tensor? horizons=None, bool needs_heads=True, "
+        "bool needs_decay=True) "
         "-> (Tensor, Tensor, Tensor, Tensor)"
     ),
 )
@@ -147,6 +150,7 @@ def attention_backward_op(
     is_gaussian: bool,
     horizons: Tensor | None = None,
     needs_heads: bool = True,
+    needs_decay: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v in their dtypes and of heads `[H, 6]`, zeros where they are not needed."""
     gradients = (grad_out, grad_log_norm, grad_precision)
@@ -154,7 +158,7 @@ def attention_backward_op(
     with torch.cuda.device_of(q):
         return backward(
             *gradients, q, k, v, heads, out, log_norm, *places, longest, longest_keys, is_gaussian, horizons,
-            needs_dynamics=needs_heads,
+            needs_dynamics=needs_heads, needs_decay=needs_decay,
         )  # fmt: skip
 
 
@@ -174,11 +178,11 @@ def _(
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     """Save what the gradient needs."""
-    q, k, v, heads, *places, longest, longest_keys, is_gaussian, with_precision, horizons = inputs
+    q, k, v, heads, *places, longest, longest_keys, is_gaussian, with_precision, horizons, needs_decay = inputs
     out, log_norm, _ = output
     ctx.save_for_backward(q, k, v, heads, out, log_norm, horizons, *places)
     ctx.sizes = longest, longest_keys, is_gaussian
-    ctx.with_precision = with_precision
+    ctx.with_precision, ctx.needs_decay = with_precision, needs_decay
     ctx.set_materialize_grads(False)
 
 
@@ -191,10 +195,10 @@ def _gradient(
         torch.zeros_like(out) if grad_out is None else grad_out,
         torch.zeros_like(log_norm) if grad_log_norm is None else grad_log_norm,
         grad_precision if ctx.with_precision else None,
-        # Of the heads half of what the pass over rows issues.
-        q, k, v, heads, out, log_norm, *places, *ctx.sizes, horizons, ctx.needs_input_grad[3],
+        # Of the heads a third of what the pass over rows issues, and half as much again with that of mu.
+        q, k, v, heads, out, log_norm, *places, *ctx.sizes, horizons, ctx.needs_input_grad[3], ctx.needs_decay,
     )  # fmt: skip
-    return (*gradients, *(None,) * 9)
+    return (*gradients, *(None,) * 10)
 
 
 attention_op.register_autograd(_gradient, setup_context=_keep)
@@ -314,6 +318,6 @@ def fused_attention(
     horizons = None if far_field is None else far_horizons(heads, far_field)
     out, log_norm, precision = attention_op(
         q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts,
-        longest, longest_keys, kernel == "gaussian", with_precision, horizons,
+        longest, longest_keys, kernel == "gaussian", with_precision, horizons, dynamics.mu.requires_grad,
     )  # fmt: skip
     return AttentionResult(out, log_norm, precision if with_precision else torch.zeros_like(log_norm))

@@ -48,7 +48,16 @@ from rfa.model.attention.triton_blocks import (
     sequence,
 )
 from rfa.model.attention.triton_far import n_far_blocks
-from rfa.model.attention.triton_score import LN2, LOG2E, log2, log2_of_one_plus, reciprocal, transport
+from rfa.model.attention.triton_score import (
+    LANES,
+    LN2,
+    LOG2E,
+    by_lane,
+    log2,
+    log2_of_one_plus,
+    reciprocal,
+    transport,
+)
 from rfa.model.placement import capability_of
 
 # A row that is not there: its weights vanish, and finite numbers stay finite.
@@ -293,30 +302,35 @@ def _differentiate(
 
 
 @triton.jit
-def _scalar_terms(
-    weighed, b_gain, b_dl, b_s, b_evidence, b_carried, b_decay, b_variance, b_key, head, sums,
-    IS_GAUSSIAN: tl.constexpr, FAST: tl.constexpr,
+def _slope_of_variance(
+    weighed, b_dl, b_s, b_evidence, b_variance, head, IS_GAUSSIAN: tl.constexpr, FAST: tl.constexpr
 ):  # fmt: skip
-    """m and E dE (without what reaches E through V) of every pair, and the sums of rows that need no more than these:
-    Σ dL log2 p, and the gradient of nu.
-    """
-    b_p, b_log_p, b_fit, b_inverse, b_match, b_slope = weighed
-    scale, power, tau, nu = head[5], head[6], head[7], head[8]
-    b_sum_tau, b_sum_nu = sums
-    b_sum_tau += tl.sum(b_dl * b_log_p, 1)
-    b_sum_nu -= (power * scale / nu) * tl.sum(b_s * b_match, 1)
+    """m of every pair."""
+    _, _, b_fit, b_inverse, b_match, _ = weighed
+    scale, power, tau = head[5], head[6], head[7]
     if IS_GAUSSIAN:
         b_m = b_s - b_s * b_fit  # [BM, BN]
-    else:
+    elif FAST:
         # power - tau = tau nu / D.
-        b_sum_nu += ((power - tau) / nu * LN2) * tl.sum(b_dl * b_fit, 1)
-        if FAST:
-            b_m = b_s - ((power - tau) / power) * b_dl * reciprocal(b_variance, FAST)  # [BM, BN]
-        else:
-            # The same, what the two terms share, dL / V, taken out before they cancel.
-            b_m = b_dl / b_variance * (tau / power + scale * b_match * b_inverse) + b_evidence  # [BM, BN]
-    b_direct = b_p * b_gain + (power * scale) * (b_carried * (b_slope + b_decay * b_key))  # [BM, BN]
-    return b_m, b_direct, (b_sum_tau, b_sum_nu)
+        b_m = b_s - ((power - tau) / power) * b_dl * reciprocal(b_variance, FAST)  # [BM, BN]
+    else:
+        # The same, what the two terms share, dL / V, taken out before they cancel.
+        b_m = b_dl / b_variance * (tau / power + scale * b_match * b_inverse) + b_evidence  # [BM, BN]
+    return b_m
+
+
+@triton.jit
+def _transported(weighed, b_gain, b_carried, b_decay, b_key, head):
+    """E dE of every pair, without what reaches E through V."""
+    return weighed[0] * b_gain + (head[6] * head[5]) * (b_carried * (weighed[5] + b_decay * b_key))  # [BM, BN]
+
+
+@triton.jit
+def _tail_gradient(b_sum_match, b_sum_fit, head, IS_GAUSSIAN: tl.constexpr):
+    """Gradient of nu from Σ s · match and Σ dL log2 V/U."""
+    scale, power, tau, nu = head[5], head[6], head[7], head[8]
+    b_through_u = -(power * scale / nu) * b_sum_match
+    return b_through_u if IS_GAUSSIAN else b_through_u + ((power - tau) / nu * LN2) * b_sum_fit
 
 
 @triton.jit
@@ -336,11 +350,11 @@ def _weigh_far_key(n_far, b_query, b_norm, b_norm_low, m_query, head, IS_GAUSSIA
 
 @triton.jit
 def _far_sums(
-    n_far, b_query, b_offset, b_norm, b_norm_low, b_h, m_query, head, sums, IS_GAUSSIAN: tl.constexpr,
+    n_far, b_query, b_offset, b_norm, b_norm_low, b_h, m_query, head, IS_GAUSSIAN: tl.constexpr,
     HAS_PRECISION: tl.constexpr, NEEDS_DYNAMICS: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Of the rows' `n_far` far keys, where E = 0, phi = 1 / (2 mu) and -dphi/dmu = 1 / (2 mu²): Σ s; Σ m; Σ m phi;
-    c Σ m sigma2 / (2 mu²); and `sums` with theirs.
+    c Σ m sigma2 / (2 mu²); Σ dL log2 p; the gradient of nu.
     """
     weighed, b_variance = _weigh_far_key(n_far, b_query, b_norm, b_norm_low, m_query, head, IS_GAUSSIAN, FAST)
     count = tl.cast(n_far, tl.float32)
@@ -350,15 +364,14 @@ def _far_sums(
         weighed, b_none, b_offset[:, None], b_h[:, None], m_pair, IS_GAUSSIAN, HAS_PRECISION, True
     )
     b_dl, b_s, b_evidence = count * b_dl, count * b_s, count * b_evidence  # [BM, 1]
-    b_sum_m = tl.zeros_like(b_query)  # [BM]
+    b_sum_m, b_sum_tau, b_sum_nu = tl.zeros_like(b_query), tl.zeros_like(b_query), tl.zeros_like(b_query)  # [BM]
     if NEEDS_DYNAMICS:
-        b_m, _direct, sums = _scalar_terms(
-            weighed, b_none, b_dl, b_s, b_evidence, b_none, b_none, b_variance, b_none, head, sums, IS_GAUSSIAN, FAST
-        )
-        b_sum_m = tl.sum(b_m, 1)  # [BM]
+        b_m = _slope_of_variance(weighed, b_dl, b_s, b_evidence, b_variance, head, IS_GAUSSIAN, FAST)
+        b_sum_m, b_sum_tau = tl.sum(b_m, 1), tl.sum(b_dl * weighed[1], 1)  # [BM]
+        b_sum_nu = _tail_gradient(tl.sum(b_s * weighed[4], 1), tl.sum(b_dl * weighed[2], 1), head, IS_GAUSSIAN)  # [BM]
     b_sum_phi = tl.where(n_far > 0, 0.5 * head[1], 0.0) * b_sum_m  # [BM]
     b_sum_mu = (head[6] * head[2]) * tl.where(n_far > 0, head[1], 0.0) * b_sum_phi  # [BM]
-    return tl.sum(b_s, 1), b_sum_m, b_sum_phi, b_sum_mu, sums
+    return tl.sum(b_s, 1), b_sum_m, b_sum_phi, b_sum_mu, b_sum_tau, b_sum_nu
 
 
 @triton.jit
@@ -450,8 +463,8 @@ def _rows_kernel(
     stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_query_blocks, n_key_blocks,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
     QUERY_BLOCK: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr,
-    HAS_FAR_FIELD: tl.constexpr, HAS_PRECISION: tl.constexpr, NEEDS_DYNAMICS: tl.constexpr, FAST: tl.constexpr,
-    UPCAST: tl.constexpr,
+    HAS_FAR_FIELD: tl.constexpr, HAS_PRECISION: tl.constexpr, NEEDS_DYNAMICS: tl.constexpr, NEEDS_DECAY: tl.constexpr,
+    FAST: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """dq of a block of queries, and its share of the gradients of the head's scalars.
 
@@ -497,11 +510,10 @@ def _rows_kernel(
     i_time = first if HAS_STAMPS else position
     b_hi, b_lo = _times(p_query_time, i_time, o_query, m_query, HAS_STAMPS)  # [BM]
 
-    b_zero = tl.zeros([BM], tl.float32)  # [BM]
+    b_zero = tl.zeros([BM, LANES], tl.float32)  # [BM, LANES]
     b_dq = tl.zeros([BM, BLOCK_W], tl.float32)  # [BM, W]
     b_sum_s = b_zero
-    # Σ_j dL = g, and L = log p + log_norm.
-    sums = (tl.load(p_query + 8 * QUERY_BLOCK, mask=m_query, other=0.0), b_zero)
+    b_sum_tau, b_sum_match, b_sum_fit = b_zero, b_zero, b_zero  # Σ dL log2 p, Σ s match, Σ dL log2 V/U
     b_sum_m, b_sum_decay2, b_sum_phi = b_zero, b_zero, b_zero  # Σ m, Σ m E², Σ m phi
     b_sum_mu = b_zero  # -c Σ m dV/dmu - Σ lag E dE
 
@@ -509,10 +521,6 @@ def _rows_kernel(
     n_far = 0
     if HAS_FAR_FIELD:
         n_far = n_far_blocks(p_horizons, i_head, position, BN)
-        b_sum_s, b_sum_m, b_sum_phi, b_sum_mu, sums = _far_sums(
-            n_far * BN, b_query, b_offset, b_norm, b_norm_low, b_h, m_query, head, sums, IS_GAUSSIAN, HAS_PRECISION,
-            NEEDS_DYNAMICS, FAST,
-        )  # fmt: skip
 
     n_earlier = (position + 1) // BN
     o_near = tl.arange(0, BD)  # [BD]
@@ -539,17 +547,19 @@ def _rows_kernel(
         )
         b_carried = b_s * b_decay  # [BM, BD]
         b_dq += _product(b_carried, b_k, UPCAST)
-        b_sum_s += tl.sum(b_s, 1)
+        b_sum_s += by_lane(b_s, BM, BD)
         if NEEDS_DYNAMICS:
-            b_m, b_direct, sums = _scalar_terms(
-                weighed, b_gain, b_dl, b_s, b_evidence, b_carried, b_decay, b_variance, b_key[None, :], head, sums,
-                IS_GAUSSIAN, FAST,
-            )  # fmt: skip
-            b_fall = sigma2 * _fall(b_lag, b_decay, b_phi, mu, inverse_mu) + 2.0 * eta2 * b_lag * b_decay * b_decay
-            b_sum_m += tl.sum(b_m, 1)
-            b_sum_decay2 += tl.sum(b_m * b_decay * b_decay, 1)
-            b_sum_phi += tl.sum(b_m * b_phi, 1)
-            b_sum_mu += tl.sum(power * b_m * b_fall - b_lag * b_direct, 1)
+            b_m = _slope_of_variance(weighed, b_dl, b_s, b_evidence, b_variance, head, IS_GAUSSIAN, FAST)  # [BM, BN]
+            b_sum_tau += by_lane(b_dl * weighed[1], BM, BD)
+            b_sum_match += by_lane(b_s * weighed[4], BM, BD)
+            b_sum_fit += by_lane(b_dl * weighed[2], BM, BD)
+            b_sum_m += by_lane(b_m, BM, BD)
+            b_sum_decay2 += by_lane(b_m * b_decay * b_decay, BM, BD)
+            b_sum_phi += by_lane(b_m * b_phi, BM, BD)
+            if NEEDS_DECAY:
+                b_fall = sigma2 * _fall(b_lag, b_decay, b_phi, mu, inverse_mu) + 2.0 * eta2 * b_lag * b_decay * b_decay
+                b_direct = _transported(weighed, b_gain, b_carried, b_decay, b_key[None, :], head)  # [BM, BD]
+                b_sum_mu += by_lane(power * b_m * b_fall - b_lag * b_direct, BM, BD)
 
     hi, lo = _time(p_query_time, i_time, HAS_STAMPS)
     b_since = elapsed(b_hi, b_lo, hi, lo)  # [BM]
@@ -557,19 +567,29 @@ def _rows_kernel(
     b_own_phi = _accumulated(b_since, b_own_decay, mu, inverse_mu)  # [BM]
     b_own_fall = _fall(b_since, b_own_decay, b_own_phi, mu, inverse_mu)  # [BM]
     o_key = tl.arange(0, BN)  # [BN]
-    for i_keys in range(n_far, n_earlier):
-        start = i_keys * BN
-        b_k = _rows(p_k, start, o_key, o_key < BN, stride_kt, WIDTH, BLOCK_W, False)  # [BN, W]
-        b_v = _rows(p_v, start, o_key, o_key < BN, stride_vt, WIDTH, BLOCK_W, False)  # [BN, W]
-        p_key = p_keys + tl.cast(i_keys, tl.int64) * (KEY_NUMBERS * BN) + o_key
-        b_key = tl.load(p_key)  # [BN]
-        b_key_decay = tl.load(p_key + BN)  # [BN]
-        b_key_variance = tl.load(p_key + 3 * BN)  # [BN]
-        last_hi, last_lo = _time(p_key_time, start + BN - 1, HAS_STAMPS)
-        gap = elapsed(hi, lo, last_hi, last_lo)
-        gap_decay = transport(gap, mu)
+    # From near to far, transport and process of the gap by their sum rule over one more block; in float32 each anew.
+    STEPS: tl.constexpr = not HAS_STAMPS and p_q.dtype.element_ty != tl.float32
+    gap = tl.cast(position - n_earlier * BN + 1, tl.float32)
+    gap_decay = transport(gap, mu)
+    gap_phi = _accumulated(gap, gap_decay, mu, inverse_mu)
+    block_decay = transport(mu * 0.0 + BN, mu)
+    block_phi = _accumulated(mu * 0.0 + BN, block_decay, mu, inverse_mu)
+    p_block_k = p_k + tl.cast((n_earlier - 1) * BN, tl.int64) * stride_kt
+    p_block_v = p_v + tl.cast((n_earlier - 1) * BN, tl.int64) * stride_vt
+    p_block = p_keys + tl.cast(n_earlier - 1, tl.int64) * (KEY_NUMBERS * BN) + o_key
+    step_k, step_v = tl.cast(stride_kt, tl.int64) * BN, tl.cast(stride_vt, tl.int64) * BN
+    for i_farther in range(n_earlier - n_far):
+        b_k = _rows(p_block_k, 0, o_key, o_key < BN, stride_kt, WIDTH, BLOCK_W, False)  # [BN, W]
+        b_v = _rows(p_block_v, 0, o_key, o_key < BN, stride_vt, WIDTH, BLOCK_W, False)  # [BN, W]
+        b_key = tl.load(p_block)  # [BN]
+        b_key_decay = tl.load(p_block + BN)  # [BN]
+        b_key_variance = tl.load(p_block + 3 * BN)  # [BN]
+        if not STEPS:
+            last_hi, last_lo = _time(p_key_time, (n_earlier - i_farther) * BN - 1, HAS_STAMPS)
+            gap = elapsed(hi, lo, last_hi, last_lo)
+            gap_decay = transport(gap, mu)
+            gap_phi = _accumulated(gap, gap_decay, mu, inverse_mu)
         gap_decay2 = gap_decay * gap_decay
-        gap_phi = _accumulated(gap, gap_decay, mu, inverse_mu)
         b_u_decay = gap_decay * b_own_decay  # [BM]
         b_u_decay2 = b_u_decay * b_u_decay  # [BM]
         b_u_phi = gap_phi + gap_decay2 * b_own_phi  # [BM]
@@ -586,42 +606,65 @@ def _rows_kernel(
         )
         b_carried = b_s * b_decay  # [BM, BN]
         b_dq += _product(b_carried, b_k, UPCAST)
-        b_sum_s += tl.sum(b_s, 1)
+        b_sum_s += by_lane(b_s, BM, BN)
         if NEEDS_DYNAMICS:
-            b_m, b_direct, sums = _scalar_terms(
-                weighed, b_gain, b_dl, b_s, b_evidence, b_carried, b_decay, b_variance, b_key[None, :], head, sums,
-                IS_GAUSSIAN, FAST,
-            )  # fmt: skip
-            b_block_m = tl.sum(b_m, 1)  # [BM]
-            b_block_decay2 = tl.sum(b_m * tl.load(p_key + 2 * BN)[None, :], 1)  # [BM]
-            b_block_phi = tl.sum(b_m * tl.load(p_key + 4 * BN)[None, :], 1)  # [BM]
-            b_block_fall = tl.sum(b_m * tl.load(p_key + 5 * BN)[None, :], 1)  # [BM]
-            b_u = gap + b_since  # [BM]
-            gap_fall = _fall(gap, gap_decay, gap_phi, mu, inverse_mu)
-            b_u_fall = gap_fall + gap_decay2 * (b_own_fall + 2.0 * gap * b_own_phi)  # [BM]
-            b_block_fall += 2.0 * b_u * (eta2 * b_block_decay2 + sigma2 * b_block_phi)
+            b_m = _slope_of_variance(weighed, b_dl, b_s, b_evidence, b_variance, head, IS_GAUSSIAN, FAST)  # [BM, BN]
+            b_sum_tau += by_lane(b_dl * weighed[1], BM, BN)
+            b_sum_match += by_lane(b_s * weighed[4], BM, BN)
+            b_sum_fit += by_lane(b_dl * weighed[2], BM, BN)
+            b_block_m = by_lane(b_m, BM, BN)  # [BM, LANES]
+            b_block_decay2 = by_lane(b_m * tl.load(p_block + 2 * BN)[None, :], BM, BN)  # [BM, LANES]
+            b_block_phi = by_lane(b_m * tl.load(p_block + 4 * BN)[None, :], BM, BN)  # [BM, LANES]
             b_sum_m += b_block_m
-            b_sum_decay2 += b_u_decay2 * b_block_decay2
-            b_sum_phi += b_u_phi * b_block_m + b_u_decay2 * b_block_phi
-            b_sum_mu += power * (b_u_decay2 * b_block_fall + sigma2 * b_u_fall * b_block_m)
-            b_sum_mu -= tl.sum((b_u[:, None] + tl.load(p_key + 6 * BN)[None, :]) * b_direct, 1)
+            b_sum_decay2 += b_u_decay2[:, None] * b_block_decay2
+            b_sum_phi += b_u_phi[:, None] * b_block_m + b_u_decay2[:, None] * b_block_phi
+            if NEEDS_DECAY:
+                b_direct = _transported(weighed, b_gain, b_carried, b_decay, b_key[None, :], head)  # [BM, BN]
+                b_block_fall = by_lane(b_m * tl.load(p_block + 5 * BN)[None, :], BM, BN)  # [BM, LANES]
+                b_u = gap + b_since  # [BM]
+                gap_fall = _fall(gap, gap_decay, gap_phi, mu, inverse_mu)
+                b_u_fall = gap_fall + gap_decay2 * (b_own_fall + 2.0 * gap * b_own_phi)  # [BM]
+                b_block_fall += 2.0 * b_u[:, None] * (eta2 * b_block_decay2 + sigma2 * b_block_phi)
+                b_sum_mu += power * (b_u_decay2[:, None] * b_block_fall + (sigma2 * b_u_fall)[:, None] * b_block_m)
+                b_sum_mu -= by_lane((b_u[:, None] + tl.load(p_block + 6 * BN)[None, :]) * b_direct, BM, BN)
+        p_block_k -= step_k
+        p_block_v -= step_v
+        p_block -= KEY_NUMBERS * BN
+        gap += BN
+        gap_phi += gap_decay2 * block_phi
+        gap_decay *= block_decay
 
+    b_all_s, b_all_m, b_all_phi = tl.sum(b_sum_s, 1), tl.sum(b_sum_m, 1), tl.sum(b_sum_phi, 1)  # [BM]
+    b_all_mu = tl.sum(b_sum_mu, 1)  # [BM]
+    # Σ_j dL = g, and L = log p + log_norm.
+    b_all_tau = tl.sum(b_sum_tau, 1) + tl.load(p_query + 8 * QUERY_BLOCK, mask=m_query, other=0.0)  # [BM]
+    b_all_nu = _tail_gradient(tl.sum(b_sum_match, 1), tl.sum(b_sum_fit, 1), head, IS_GAUSSIAN)  # [BM]
+    if HAS_FAR_FIELD:
+        b_far_s, b_far_m, b_far_phi, b_far_mu, b_far_tau, b_far_nu = _far_sums(
+            n_far * BN, b_query, b_offset, b_norm, b_norm_low, b_h, m_query, head, IS_GAUSSIAN, HAS_PRECISION,
+            NEEDS_DYNAMICS, FAST,
+        )  # fmt: skip
+        b_all_s += b_far_s
+        b_all_m += b_far_m
+        b_all_phi += b_far_phi
+        b_all_mu += b_far_mu
+        b_all_tau += b_far_tau
+        b_all_nu += b_far_nu
     if NEEDS_DYNAMICS:
-        b_sum_tau, b_sum_nu = sums
         power_per_unit = power * tl.exp2(-log_unit)
         stride_sum = tl.num_programs(0) * tl.num_programs(2)
         p_sum = p_sums + i_head.to(tl.int64) * (6 * stride_sum) + i_sequence * tl.num_programs(0) + i_block
-        tl.store(p_sum, tl.sum(b_sum_mu, 0))
-        tl.store(p_sum + stride_sum, -power_per_unit * tl.sum(b_sum_phi, 0))
-        tl.store(p_sum + 2 * stride_sum, -power_per_unit * tl.sum(b_sum_decay2, 0))
-        tl.store(p_sum + 3 * stride_sum, -power_per_unit * tl.sum(b_sum_m, 0))
-        tl.store(p_sum + 4 * stride_sum, tl.sum(b_sum_nu, 0))
-        tl.store(p_sum + 5 * stride_sum, tl.sum(b_sum_tau, 0) / tau * LN2)
+        tl.store(p_sum, tl.sum(b_all_mu, 0))
+        tl.store(p_sum + stride_sum, -power_per_unit * tl.sum(b_all_phi, 0))
+        tl.store(p_sum + 2 * stride_sum, -power_per_unit * tl.sum(tl.sum(b_sum_decay2, 1), 0))
+        tl.store(p_sum + 3 * stride_sum, -power_per_unit * tl.sum(b_all_m, 0))
+        tl.store(p_sum + 4 * stride_sum, tl.sum(b_all_nu, 0))
+        tl.store(p_sum + 5 * stride_sum, tl.sum(b_all_tau, 0) / tau * LN2)
 
     o_w = tl.arange(0, BLOCK_W)  # [W]
     # Loaded again: kept, it or its addresses would take registers from the loops.
     b_q = _rows(p_own, 0, (first + o_query).to(tl.int64), m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
-    b_dq = (power * scale) * (b_dq - b_q.to(tl.float32) * b_sum_s[:, None])  # [BM, W]
+    b_dq = (power * scale) * (b_dq - b_q.to(tl.float32) * b_all_s[:, None])  # [BM, W]
     p_row = p_dq + i_head * WIDTH + (token + o_query)[:, None] * stride_row + o_w[None, :]  # [BM, W]
     tl.store(p_row, b_dq.to(p_dq.dtype.element_ty), mask=m_query[:, None] & (o_w < WIDTH)[None, :])
 
@@ -665,7 +708,7 @@ def _columns_kernel(
 
     b_dk = tl.zeros([BN, BLOCK_W], tl.float32)  # [BN, W]
     b_dv = tl.zeros([BN, BLOCK_W], tl.float32)  # [BN, W]
-    b_sum = tl.zeros([BN], tl.float32)  # [BN] Σ s E²
+    b_sum = tl.zeros([BN, LANES], tl.float32)  # [BN, LANES] Σ s E²
 
     o_query = tl.arange(0, BM)  # [BM]
     # Position of the first query.
@@ -701,27 +744,40 @@ def _columns_kernel(
         b_carried = b_s * b_decay  # [BN, BM]
         b_dv += _product(weighed[0] * b_decay, b_do, UPCAST)
         b_dk += _product(b_carried, b_q, UPCAST)
-        b_sum += tl.sum(b_carried * b_decay, 1)
+        b_sum += by_lane(b_carried * b_decay, BN, BM)
 
     last_hi, last_lo = _time(p_key_time, last, HAS_STAMPS)
     b_until = elapsed(last_hi, last_lo, b_key_hi, b_key_lo)  # [BN]
     b_own_decay = transport(b_until, mu)  # [BN]
     b_own_phi = _accumulated(b_until, b_own_decay, mu, inverse_mu)  # [BN]
+    # As over the rows.
+    STEPS: tl.constexpr = not HAS_STAMPS and p_q.dtype.element_ty != tl.float32
+    gap = tl.cast(base + n_near * BM - last, tl.float32)
+    gap_decay = transport(gap, mu)
+    gap_phi = _accumulated(gap, gap_decay, mu, inverse_mu)
+    block_decay = transport(mu * 0.0 + BM, mu)
+    block_phi = _accumulated(mu * 0.0 + BM, block_decay, mu, inverse_mu)
+    first_start = tl.cast(n_near * BM, tl.int64)
+    p_block_q, p_block_do = p_q + first_start * stride_qt, p_grad_out + first_start * stride_row
+    p_block = p_queries + tl.cast(n_near, tl.int64) * (QUERY_NUMBERS * BM) + o_query
+    step_q, step_do = tl.cast(stride_qt, tl.int64) * BM, tl.cast(stride_row, tl.int64) * BM
     for i_queries in range(n_near, n_blocks):
         start = i_queries * BM
         m_query = start + o_query < n_own
-        b_q = _rows(p_q, start, o_query, m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
-        b_do = _rows(p_grad_out, start, o_query, m_query, stride_row, WIDTH, BLOCK_W, True)  # [BM, W]
-        p_query = p_queries + tl.cast(i_queries, tl.int64) * (QUERY_NUMBERS * BM) + o_query
-        b_query, b_offset, b_norm, b_norm_low, b_h = _described(p_query, BM, HAS_PRECISION, FAST)
-        b_query_decay = tl.load(p_query + 5 * BM)  # [BM]
-        b_query_decay2 = tl.load(p_query + 6 * BM)  # [BM]
-        b_query_variance = tl.load(p_query + 7 * BM)  # [BM]
-        hi, lo = _time(p_query_time, start if HAS_STAMPS else base + start, HAS_STAMPS)
-        gap = elapsed(hi, lo, last_hi, last_lo)
-        gap_decay = transport(gap, mu)
+        b_q = _rows(p_block_q, 0, o_query, m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
+        b_do = _rows(p_block_do, 0, o_query, m_query, stride_row, WIDTH, BLOCK_W, True)  # [BM, W]
+        b_query, b_offset, b_norm, b_norm_low, b_h = _described(p_block, BM, HAS_PRECISION, FAST)
+        b_query_decay = tl.load(p_block + 5 * BM)  # [BM]
+        b_query_decay2 = tl.load(p_block + 6 * BM)  # [BM]
+        b_query_variance = tl.load(p_block + 7 * BM)  # [BM]
+        if not STEPS:
+            hi, lo = _time(p_query_time, start if HAS_STAMPS else base + start, HAS_STAMPS)
+            gap = elapsed(hi, lo, last_hi, last_lo)
+            gap_decay = transport(gap, mu)
+            gap_phi = _accumulated(gap, gap_decay, mu, inverse_mu)
+        gap_decay2 = gap_decay * gap_decay
         b_s_decay = gap_decay * b_own_decay  # [BN]
-        b_s_phi = _accumulated(gap, gap_decay, mu, inverse_mu) + gap_decay * gap_decay * b_own_phi  # [BN]
+        b_s_phi = gap_phi + gap_decay2 * b_own_phi  # [BN]
         b_s_variance = sigma2 * b_s_phi + eta2 * b_s_decay * b_s_decay  # [BN]
         b_decay = b_s_decay[:, None] * b_query_decay[None, :]  # [BN, BM]
         b_variance = b_s_variance[:, None] * b_query_decay2[None, :] + b_query_variance[None, :]  # [BN, BM]
@@ -737,7 +793,12 @@ def _columns_kernel(
         b_carried = b_s * b_decay  # [BN, BM]
         b_dv += _product(weighed[0] * b_decay, b_do, UPCAST)
         b_dk += _product(b_carried, b_q, UPCAST)
-        b_sum += tl.sum(b_carried * b_decay, 1)
+        b_sum += by_lane(b_carried * b_decay, BN, BM)
+        p_block_q += step_q
+        p_block_do += step_do
+        p_block += QUERY_NUMBERS * BM
+        gap_phi += gap_decay2 * block_phi
+        gap_decay *= block_decay
 
     o_w = tl.arange(0, BLOCK_W)  # [W]
     m_store = m_key[:, None] & (o_w < WIDTH)[None, :]  # [BN, W]
@@ -746,7 +807,7 @@ def _columns_kernel(
     tl.store(p_dv + o_store, b_dv.to(p_dv.dtype.element_ty), mask=m_store)
     # Loaded again: kept, it or its addresses would take registers from the loops.
     b_k = _rows(p_own_k, 0, (first + o_key).to(tl.int64), m_key, stride_kt, WIDTH, BLOCK_W, True)  # [BN, W]
-    b_dk = (power * scale) * (b_dk - b_k.to(tl.float32) * b_sum[:, None])  # [BN, W]
+    b_dk = (power * scale) * (b_dk - b_k.to(tl.float32) * tl.sum(b_sum, 1)[:, None])  # [BN, W]
     tl.store(p_dk + o_store, b_dk.to(p_dk.dtype.element_ty), mask=m_store)
 
 
@@ -770,6 +831,7 @@ def backward(
     horizons: Tensor | None = None,
     *,
     needs_dynamics: bool = True,
+    needs_decay: bool = True,
     row_blocks: Launch | None = None,
     column_blocks: Launch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -786,6 +848,7 @@ def backward(
         longest, longest_keys: most queries and most keys of a sequence.
         horizons: first far lag of each head (`far_horizons`), without stamps; None leaves no key out.
         needs_dynamics: False leaves the gradients of the heads out (zeros).
+        needs_decay: False leaves that of mu out.
         row_blocks, column_blocks: in place of the table's entries.
 
     Returns:
@@ -849,7 +912,7 @@ def backward(
     _rows_kernel[row_grid](
         q, k, v, grad_out, heads, queries, keys, *starts, dq, sums, *sizes, key_blocks,
         **places, **far, **arithmetic, BM=rows.block_m, BN=rows.block_n, BD=max(16, rows.block_n // 2),
-        QUERY_BLOCK=columns.block_m, NEEDS_DYNAMICS=needs_dynamics,
+        QUERY_BLOCK=columns.block_m, NEEDS_DYNAMICS=needs_dynamics, NEEDS_DECAY=needs_dynamics and needs_decay,
         num_warps=rows.num_warps, num_stages=rows.num_stages,
     )  # fmt: skip
     _columns_kernel[(triton.cdiv(longest_keys, columns.block_n), n_heads, sequences)](

@@ -61,9 +61,11 @@ from rfa.model.attention.triton_distant import (
 )
 from rfa.model.attention.triton_far import n_far_blocks
 from rfa.model.attention.triton_score import (
+    LANES,
     LN2,
     LOG2E,
     accumulated,
+    by_lane,
     exponential,
     log2,
     log2_of_one_plus,
@@ -76,8 +78,9 @@ from rfa.model.placement import capability_of
 NOTHING = tl.constexpr(-1.0e30)
 # A block's column vectors: E(s); sigma2 phi(s) + eta2 E(s)²; |k|² / 2; K of a distant block.
 COLUMNS = tl.constexpr(4)
-# A thread holds two of every so many columns of a product: sums over the others need no exchange.
-LANES = tl.constexpr(8)
+# Reals of a block of keys above which a thread has no registers for the decays of its columns: each turn loads them,
+# which those that wait for shared memory had better not.
+KEPT_DECAYS = tl.constexpr(4096)
 # Of |q|²: more than the rounding of R² where q and E k cancel.
 ROUNDING = tl.constexpr(2.0**-18)
 
@@ -356,7 +359,7 @@ def _earlier_block(
 
 @triton.jit
 def _distant_block(
-    b_out, b_sums, b_evidences, b_q, b_row_terms, b_minus_query_decay, b_query_total, b_key_factor, factor,
+    b_out, b_sums, b_evidences, b_q, b_row_terms, b_minus_query_decay, b_query_total, b_key_decay, b_key_factor, factor,
     p_k, p_v, p_totals, p_table, stride_kt, stride_vt, exponent,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, IS_LIGHT: tl.constexpr,
     WITH_PRECISION: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
@@ -369,7 +372,8 @@ def _distant_block(
     """
     b_k, b_v = _whole_block(p_k, p_v, stride_kt, stride_vt, WIDTH, BLOCK_W, BN)  # [BN, W]
     b_key_total = tl.load(p_totals + tl.arange(0, BN))  # [BN]
-    b_key_decay = tl.load(p_totals - 3 * BN + tl.arange(0, BN))  # [BN]
+    if BLOCK_W * BN > KEPT_DECAYS:
+        b_key_decay = tl.load(p_totals - 3 * BN + tl.arange(0, BN))  # [BN]
     o_table = tl.arange(0, TERMS)[:, None] * BN + tl.arange(0, BN)[None, :]  # [TERMS, BN]
     b_terms = tl.load(p_table + o_table)  # [TERMS, BN]
     b_minus_decay = b_minus_query_decay[:, None] * b_key_decay[None, :]  # [BM, BN]
@@ -381,19 +385,13 @@ def _distant_block(
     b_weight = tl.exp2(tl.fma(log2(b_total, FAST), tl.full((BM, BN), 0.0, tl.float32) - exponent, b_level))  # [BM, BN]
     if IS_LIGHT:
         b_out = _accumulate(b_out, b_weight, 1.0, b_v, INTERPRETED)  # [BM, W]
-        b_sums += factor * _by_lane(b_weight * b_key_factor[None, :], BM, BN)  # [BM, LANES]
+        b_sums += factor * by_lane(b_weight * b_key_factor[None, :], BM, BN)  # [BM, LANES]
     else:
         b_out = _accumulate(b_out, b_weight, b_minus_decay, b_v, INTERPRETED)  # [BM, W]
-        b_sums += _by_lane(b_weight, BM, BN)  # [BM, LANES]
+        b_sums += by_lane(b_weight, BM, BN)  # [BM, LANES]
     if WITH_PRECISION:
-        b_evidences += _by_lane(reciprocal(b_total, FAST), BM, BN)  # [BM, LANES]
+        b_evidences += by_lane(reciprocal(b_total, FAST), BM, BN)  # [BM, LANES]
     return b_out, b_sums, b_evidences
-
-
-@triton.jit
-def _by_lane(b_pairs, BM: tl.constexpr, BN: tl.constexpr):
-    """Sums over every LANES-th column, [BM, LANES]: within a thread, where a product's columns lie so."""
-    return tl.sum(tl.reshape(b_pairs, (BM, BN // LANES, LANES)), 1)
 
 
 @triton.jit
@@ -569,6 +567,7 @@ def _forward_kernel(
         gap_process = process_scale * accumulated(gap, exponential(-2.0 * mu * gap), mu)
         block_decay = exponential(-mu * BN)
         block_process = process_scale * accumulated(mu * 0.0 + BN, exponential(-2.0 * mu * BN), mu)
+        b_key_decay = exponential(-mu * (BN - 1 - tl.arange(0, BN)).to(tl.float32))  # [BN]
         n_nearer = n_earlier - n_distant
         n_light = tl.minimum(tl.maximum(n_light_distances(mu, BM, BN) - n_nearer, 0), n_distant - n_far)
         # Where E is divided out of sums, it is by factors that a light distance bounds.
@@ -591,7 +590,7 @@ def _forward_kernel(
             gap_decay2 = gap_decay * gap_decay
             b_query_total = b_row_total + (gap_process + gap_decay2 * b_far_process)  # [BM]
             b_out, b_sums, b_evidences = _distant_block(
-                b_out, b_sums, b_evidences, b_q, b_row_terms, -gap_decay * b_far_decay, b_query_total,
+                b_out, b_sums, b_evidences, b_q, b_row_terms, -gap_decay * b_far_decay, b_query_total, b_key_decay,
                 b_key_factor, factor, p_block_k, p_block_v, p_totals, p_terms, stride_kt, stride_vt, tau * kappa,
                 WIDTH, BLOCK_W, BM, BN, True, WITH_PRECISION, FAST, INTERPRETED,
             )  # fmt: skip
@@ -620,7 +619,7 @@ def _forward_kernel(
             b_query_total = b_row_total + (gap_process + gap_decay2 * b_far_process)  # [BM]
             b_minus_out, b_sums, b_evidences = _distant_block(
                 b_minus_out, b_sums, b_evidences, b_q, b_row_terms, -gap_decay * b_far_decay, b_query_total,
-                b_key_factor, 1.0, p_block_k, p_block_v, p_totals, p_terms, stride_kt, stride_vt,
+                b_key_decay, b_key_decay, 1.0, p_block_k, p_block_v, p_totals, p_terms, stride_kt, stride_vt,
                 tau * kappa, WIDTH, BLOCK_W, BM, BN, False, WITH_PRECISION, FAST, INTERPRETED,
             )  # fmt: skip
             if PAGE == 0:

@@ -27,6 +27,8 @@ COARSE_EXPONENT = tl.constexpr(0.125)
 # ln 2 = LN2_HIGH + LN2_LOW, the first of so few bits that its product with a whole number is exact.
 LN2_HIGH = tl.constexpr(0.693145751953125)
 LN2_LOW = tl.constexpr(1.428606820309417e-06)
+# So many threads hold a row of a product, two neighbouring columns of every eight each.
+LANES = tl.constexpr(4)
 
 
 @triton.jit
@@ -56,6 +58,12 @@ def reciprocal(x, FAST: tl.constexpr):
         )
     else:
         return 1.0 / x
+
+
+@triton.jit
+def by_lane(b_pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Sums over columns, [ROWS, LANES]: each within a thread, where a product's columns lie so."""
+    return tl.sum(tl.sum(tl.reshape(b_pairs, (ROWS, COLUMNS // (2 * LANES), LANES, 2)), 3), 1)
 
 
 @triton.jit

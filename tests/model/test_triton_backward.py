@@ -307,3 +307,14 @@ def test_without_gradients_of_the_dynamics() -> None:
     for name in NAMES:
         expected = full[name] if name in "qkv" else torch.zeros(2)
         assert torch.equal(partial[name], expected), name
+
+
+@pytest.mark.parametrize("irregular", [False, True])
+def test_without_the_gradient_of_the_decay(irregular) -> None:
+    inputs = rfa_inputs(1, 60, 2, 8, dtype=torch.float16, irregular=irregular)
+    weights = random_weights(inputs, 60, True)
+    oracle = reference(inputs, weights, "student_t", torch.float32)
+    full, partial = fused(inputs, weights, oracle), fused(inputs, weights, oracle, needs_decay=False)
+    assert full["mu"].abs().min() > 0
+    for name in NAMES:
+        assert torch.equal(partial[name], torch.zeros(2) if name == "mu" else full[name]), name

@@ -426,9 +426,9 @@ def test_the_operators_keep_their_promises(transposed, packed, stamped, with_pre
 def test_gradients_of_the_heads_are_worked_out_where_they_are_wanted(monkeypatch):
     asked = []
 
-    def noted(*arguments, needs_dynamics):
+    def noted(*arguments, needs_dynamics, needs_decay):
         asked.append(needs_dynamics)
-        return honest(*arguments, needs_dynamics=needs_dynamics)
+        return honest(*arguments, needs_dynamics=needs_dynamics, needs_decay=needs_decay)
 
     honest = fused_operators.backward
     monkeypatch.setattr(fused_operators, "backward", noted)
