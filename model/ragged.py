@@ -261,12 +261,14 @@ class _Residual:
 
 def _attention_refusal(decoder: Decoder) -> str | None:
     """Why the fused kernels cannot run the attention of a decoder where it is, or None."""
-    nu = torch.cat([layer.dynamics.nu for layer in decoder.stack("attention").layers])
-    if not is_on_gpu(nu):
+    if not is_on_gpu(decoder.embedding):
         return "it runs on a GPU"
     if decoder.config.prior != "lyapunov":
         return f"it knows the prior 'lyapunov', got {decoder.config.prior!r}"
-    return fused_refusal(nu.device, decoder.dtype, 2 * decoder.config.head_dim, nu=nu)
+    device, width = decoder.device, 2 * decoder.config.head_dim
+    layers = decoder.stack("attention").layers
+    refusals = (fused_refusal(device, decoder.dtype, width, dynamics=layer.dynamics) for layer in layers)
+    return next(filter(None, refusals), None)
 
 
 def _scan_refusal(decoder: Decoder) -> str | None:

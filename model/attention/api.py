@@ -104,16 +104,16 @@ def runs_fused(
     dtype: torch.dtype,
     width: int,
     times: Tensor | None = None,
-    nu: Tensor | None = None,
+    dynamics: Dynamics | None = None,
 ) -> bool:
-    """Whether the fused kernels run heads of `width` reals with these nu; an explicit choice never falls back.
+    """Whether the fused kernels run heads of `width` reals with these dynamics; an explicit choice never falls back.
 
     Raises:
         ValueError: impl="triton" cannot run them, with the reason.
     """
     if impl == "reference" or (impl == "auto" and (device.type != "cuda" or _is_faster_eager(dtype, width))):
         return False
-    refusal = fused_refusal(device, dtype, width, times, nu)
+    refusal = fused_refusal(device, dtype, width, times, dynamics)
     if refusal is not None and impl == "triton":
         raise ValueError(f"impl='triton' cannot run this: {refusal}")
     return refusal is None
@@ -165,7 +165,7 @@ def robust_filter_attention(
         check_sequences(cu_seqlens, q)
     if times is not None:
         check_times(times, batch, length, cu_seqlens)
-    is_fused = runs_fused(impl, q.device, q.dtype, q.shape[-1], times, dynamics.nu)
+    is_fused = runs_fused(impl, q.device, q.dtype, q.shape[-1], times, dynamics)
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     positions = token_positions(length, cu_seqlens, q.device) if times is None else times
     phase = wrapped_phase(dynamics.omega, positions, dtype)

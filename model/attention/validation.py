@@ -25,8 +25,8 @@ FUSED_WIDTHS = (16, 256)
 # where the kernels need 4 (64 reals) and 8 (128). Beyond, a thread's rows go to its stack, 5 kB for a score of 256
 # reals: 180 clocks. By machine code, lanes and bandwidths (`bench/gpus.py`); not timed.
 AUTO_FLOAT32_WIDTH = 128
-# The largest nu in 16 bits: the kernels take kappa log U from (kappa - 1) log V in float32, which beyond it costs more
-# than rounding to 16 bits does.
+# The largest nu in 16 bits, and of nu times a tau above 1: the kernels take tau kappa log U from tau (kappa - 1) log V
+# in float32, which beyond it costs more than rounding to 16 bits does.
 FUSED_NU = 1e5
 # Errors that the closed form of the far field may be asked for.
 FAR_FIELDS = (1e-8, 1e-2)
@@ -128,9 +128,9 @@ def check_sequences(cu_seqlens: Tensor, q: Tensor) -> None:
 
 
 def fused_refusal(
-    device: torch.device, dtype: torch.dtype, width: int, times: Tensor | None = None, nu: Tensor | None = None
+    device: torch.device, dtype: torch.dtype, width: int, times: Tensor | None = None, dynamics: Dynamics | None = None
 ) -> str | None:
-    """Why the fused kernels cannot run heads of `width` reals, or None; nu `[H]` is looked at in eager code."""
+    """Why the fused kernels cannot run heads of `width` reals, or None; nu and tau are looked at in eager code."""
     narrowest, widest = FUSED_WIDTHS
     if not HAS_TRITON:
         return "triton is not installed"
@@ -140,8 +140,10 @@ def fused_refusal(
         return f"it takes heads of {narrowest} to {widest} reals, got {width}"
     if times is not None and times.requires_grad:
         return "it gives no gradient to times"
-    if nu is not None and dtype.itemsize == 2 and not torch.compiler.is_compiling() and bool((nu > FUSED_NU).any()):
-        return f"in 16 bits it takes nu up to {FUSED_NU:g}, got {nu.max().item():g}"
+    if dynamics is not None and dtype.itemsize == 2 and not torch.compiler.is_compiling():
+        lightest = float((dynamics.nu * dynamics.tau.clamp(min=1.0)).max())
+        if lightest > FUSED_NU:
+            return f"in 16 bits it takes nu, and nu tau, up to {FUSED_NU:g}, got {lightest:g}"
     return _device_refusal(device)
 
 

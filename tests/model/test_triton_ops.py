@@ -241,10 +241,18 @@ def test_an_explicit_choice_refuses_times_that_want_a_gradient():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_an_explicit_choice_refuses_a_tail_that_16_bits_cannot_tell_from_a_gaussian_one(dtype):
     q, k, v, dynamics, _ = small(dtype=dtype)
-    assert runs_fused("triton", q.device, dtype, 16, nu=torch.tensor([3.0, 1e5], device=DEVICE))
-    assert runs_fused("triton", q.device, torch.float32, 16, nu=torch.tensor([3.0, 1e9], device=DEVICE))
-    with pytest.raises(ValueError, match=r"cannot run this: in 16 bits it takes nu up to 100000, got 200000"):
-        fused(q, k, v, replace(dynamics, nu=torch.full_like(dynamics.nu, 2e5)))
+    limit = "cannot run this: in 16 bits it takes nu, and nu tau, up to 100000, got"
+
+    def heads(nu, tau):
+        return replace(dynamics, nu=torch.full_like(dynamics.nu, nu), tau=torch.full_like(dynamics.tau, tau))
+
+    assert runs_fused("triton", q.device, dtype, 16, dynamics=heads(1e5, 0.5))
+    assert runs_fused("triton", q.device, dtype, 16, dynamics=heads(4e3, 25.0))
+    assert runs_fused("triton", q.device, torch.float32, 16, dynamics=heads(1e9, 1.0))
+    with pytest.raises(ValueError, match=f"{limit} 200000"):
+        fused(q, k, v, heads(2e5, 1.0))
+    with pytest.raises(ValueError, match=f"{limit} 125000"):
+        fused(q, k, v, heads(5e3, 25.0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
