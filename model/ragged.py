@@ -17,7 +17,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from rfa.model.attention.pages import PAGE_KEYS, KeyPages, Pieces, paged_attention, places_of
+from rfa.model.attention.pages import PAGE_KEYS, KeyPages, PagedHeads, Pieces, paged_attention, places_of
 from rfa.model.attention.validation import fused_refusal
 from rfa.model.config import Mode
 from rfa.model.decoder import NORM_EPS, Decoder
@@ -98,7 +98,14 @@ class RaggedDecoder:
         if self.attention_refusal is None:
             from rfa.model.attention.triton import stack_heads
 
-            self._heads = [stack_heads(layer.dynamics) for layer in decoder.stack("attention").layers]
+            layers, config = decoder.stack("attention").layers, decoder.config
+            self._heads = [
+                PagedHeads(
+                    stack_heads(layer.dynamics), 2 * config.head_dim, decoder.dtype, config.kernel,
+                    with_precision=layer is layers[-1],
+                )
+                for layer in layers
+            ]  # fmt: skip
 
     def extend(
         self, ragged: Ragged, pages: Sequence[Sequence[int]], keys: Tensor, values: Tensor, noise: Tensor
@@ -127,9 +134,7 @@ class RaggedDecoder:
                 turns_values=config.rotate_values,
             )  # fmt: skip
             is_last = layer is residual.layers[-1]
-            result = paged_attention(
-                q, keys[index], values[index], self._heads[index], pieces, config.kernel, with_precision=is_last
-            )
+            result = paged_attention(q, keys[index], values[index], self._heads[index], pieces)
             if not is_last:
                 residual.mix(index, result.out, joint, is_turned=config.rotate_values)
         last = ragged.last

@@ -20,7 +20,7 @@ PassName = Literal[
     "forward",
     "forward_precision",
     "backward_rows",
-    "backward_rows_precision",
+    "backward_rows_more",
     "backward_columns",
 ]
 
@@ -39,55 +39,60 @@ class Launch:
 # model of `rfa bench cost`, at 64 reals; at 128: of 16,384 tokens of 2,048 reals, in sequences of 512 and in one.
 _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
     "forward": {
-        # A100: 567 and 10,242; 491 and 10,034.
-        # H100: 311 and 4,225; 204 and 2,977.
-        (8, 0): {64: Launch(128, 64, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
-        # B200: 370 and 3,430; 218 and 2,038.
-        (10, 0): {64: Launch(128, 64, 8, 3), 128: Launch(128, 64, 8, 3), 256: Launch(64, 32, 8, 2)},
-        # RTX 5090: 412 and 8,963; 383 and 8,840.
-        (12, 0): {64: Launch(128, 64, 8, 2), 128: Launch(128, 32, 8, 2), 256: Launch(64, 32, 8, 2)},
+        # A100: 526 and 10,263; 468 and 9,533.
+        (8, 0): {64: Launch(64, 64, 4, 2), 128: Launch(128, 64, 8, 3), 256: Launch(64, 32, 8, 2)},
+        # RTX 4090: 489 and 10,432; 453 and 9,967.
+        (8, 9): {64: Launch(128, 64, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
+        # H100: 270 and 3,900; 195 and 2,728.
+        (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 64, 8, 3), 256: Launch(64, 32, 8, 2)},
+        # B200: 331 and 2,957; 218 and 2,038.
+        (10, 0): {64: Launch(64, 64, 4, 3), 128: Launch(128, 64, 8, 3), 256: Launch(64, 32, 8, 2)},
+        # RTX 5090: 374 and 8,694; 383 and 8,840.
+        (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 32, 8, 2)},
     },
     # A sum more per row.
     "forward_precision": {
-        # A100: 581 and 10,259; 494 and 10,037.
-        # H100: 352 and 5,425; 223 and 3,479.
-        (8, 0): {64: Launch(128, 64, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
-        # B200: 422 and 6,121; 248 and 3,505.
+        # A100: 530 and 10,267; 494 and 10,037.
+        (8, 0): {64: Launch(64, 64, 4, 2), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
+        # RTX 4090: 494 and 10,437; 454 and 9,967.
+        (8, 9): {64: Launch(128, 64, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
+        # H100: 310 and 5,099; 196 and 3,168.
+        (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(64, 32, 4, 3), 256: Launch(64, 32, 8, 2)},
+        # B200: 403 and 5,371; 248 and 3,505.
         (10, 0): {64: Launch(128, 32, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
-        # RTX 5090: 400 and 8,490; 385 and 8,842.
-        (12, 0): {64: Launch(128, 64, 8, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 32, 8, 2)},
+        # RTX 5090: 376 and 8,696; 385 and 8,842.
+        (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 32, 8, 2)},
     },
     "backward_rows": {
-        # A100: 1,182 and 22,647; 872 and 19,944.
-        (8, 0): {64: Launch(128, 32, 8, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
-        # Three stages spill here.
-        (8, 9): {64: Launch(128, 32, 8, 2), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
-        # H100: 611 and 10,967; 374 and 6,666.
-        (9, 0): {64: Launch(128, 32, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 16, 4, 1)},
+        # A100: 743 and 16,525; 751 and 17,416.
+        # RTX 4090: 616 and 15,033; 668 and 15,566.
+        (8, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
+        # H100: 398 and 7,954; 269 and 5,105.
+        (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(64, 32, 4, 3), 256: Launch(64, 16, 4, 1)},
         # B200: 988 and 18,994; 594 and 11,533.
         (10, 0): {64: Launch(64, 32, 8, 3), 128: Launch(64, 32, 8, 2), 256: Launch(64, 16, 4, 1)},
-        # RTX 5090: 673 and 14,489; 577 and 14,003.
-        (12, 0): {64: Launch(128, 32, 8, 2), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
+        # RTX 5090: 495 and 12,227; 544 and 13,043.
+        (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
     },
-    # With the gradient of precision: more sums.
-    "backward_rows_precision": {
-        # A100: 1,219 and 23,548; 879 and 19,950.
+    # With the gradients of precision, of mu, or both: more sums. The figures are those of both.
+    "backward_rows_more": {
         (8, 0): {64: Launch(128, 32, 8, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
         # Three stages spill here.
         (8, 9): {64: Launch(128, 32, 8, 2), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
-        # H100: not modelled; 413 and 7,397.
-        (9, 0): {64: Launch(64, 32, 8, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 16, 4, 1)},
-        # B200: 999 and 19,243; 600 and 11,666.
+        (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 16, 4, 1)},
         (10, 0): {64: Launch(64, 32, 8, 3), 128: Launch(64, 32, 8, 2), 256: Launch(64, 16, 4, 1)},
-        # RTX 5090: 670 and 15,321; 579 and 14,005.
         (12, 0): {64: Launch(128, 16, 8, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
     },
     "backward_columns": {
-        # A100: 915 and 21,065; 923 and 21,743.
-        # H100: 436 and 8,214; 350 and 6,876.
+        # A100: 829 and 20,343; 922 and 21,523.
+        # RTX 4090: 759 and 19,504; 852 and 19,973.
+        # RTX 5090: 609 and 15,863; 694 and 16,735.
+        (8, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 128, 8, 3), 256: Launch(16, 64, 4, 1)},
+        # H100: 367 and 7,342; 283 and 5,758.
+        (9, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 64, 4, 2), 256: Launch(16, 64, 4, 1)},
         # B200: 419 and 6,750; 302 and 5,663.
-        # RTX 5090: 667 and 16,122; 695 and 16,821.
-        (8, 0): {64: Launch(32, 128, 8, 3), 128: Launch(16, 128, 8, 3), 256: Launch(16, 64, 4, 1)},
+        (10, 0): {64: Launch(32, 128, 8, 3), 128: Launch(16, 128, 8, 3), 256: Launch(16, 64, 4, 1)},
+        (12, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 128, 8, 3), 256: Launch(16, 64, 4, 1)},
     },
 }
 # Products of float32 keep whole rows of both factors in registers: few scores a thread, or they go to the stack.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from rfa.model.attention.reference import AttentionResult
@@ -15,6 +16,8 @@ from rfa.model.config import Kernel
 
 # Keys of a page: a multiple of every block of the launch table.
 PAGE_KEYS = 64
+# Keys for which the table of distances is made at least.
+LEAST_DISTANCES = 1024
 
 
 class KeyPages(NamedTuple):
@@ -46,16 +49,47 @@ class Pieces(NamedTuple):
     longest: int
 
 
-def paged_attention(
-    q: Tensor, keys: Tensor, values: Tensor, heads: Tensor, pieces: Pieces, kernel: Kernel, *, with_precision: bool
-) -> AttentionResult:
+class PagedHeads:
+    """The heads of a layer whose dynamics do not change any more, and what lags tell of them, worked out once.
+
+    Args:
+        heads: `[H, 6]` float32 (`triton.stack_heads`).
+        width: reals of a head.
+        dtype: of queries, keys and values.
+        with_precision: whether the evidence is wanted.
+
+    Attributes:
+        parameters: `heads`.
+    """
+
+    def __init__(self, heads: Tensor, width: int, dtype: torch.dtype, kernel: Kernel, *, with_precision: bool) -> None:
+        self.parameters, self.kernel, self.with_precision = heads, kernel, with_precision
+        self._width, self._dtype = width, dtype
+        self._held: tuple[Tensor, ...] = ()
+        self._count = 0
+
+    def distances(self, longest: int) -> tuple[Tensor, ...]:
+        """What `triton_forward.distances` gives, for at least as many keys; nothing where the kernel has no table."""
+        if self.kernel == "gaussian" or self._dtype == torch.float32:
+            return ()
+        if longest > self._count:
+            from rfa.model.attention.triton_forward import distances
+
+            # Of a power of two: a text that grows asks for it a dozen times.
+            self._count = max(LEAST_DISTANCES, 1 << (longest - 1).bit_length())
+            with torch.cuda.device_of(self.parameters):
+                self._held = distances(
+                    self.parameters, self._width, self._dtype, self._count, with_precision=self.with_precision
+                )
+        return self._held
+
+
+def paged_attention(q: Tensor, keys: Tensor, values: Tensor, heads: PagedHeads, pieces: Pieces) -> AttentionResult:
     """RFA of the rotated queries of many sequences, each over the pages of its own, by the fused kernel.
 
     Args:
         q: `[T, H, 2D]`, T of all pieces.
         keys, values: `[pages · PAGE_KEYS, H, 2D]` in the dtype of q.
-        heads: `[H, 6]` float32 (`triton.stack_heads`).
-        with_precision: False leaves the evidence out.
 
     Returns:
         out `[T, H, 2D]`, log_norm and precision `[T, H]`, float32; precision `[0]` where it is left out.
@@ -63,8 +97,8 @@ def paged_attention(
     from rfa.model.attention.triton import paged_attention_op
 
     found = paged_attention_op(
-        q, keys, values, heads, pieces.query_starts, pieces.key_starts, *pieces.pages, pieces.longest,
-        kernel == "gaussian", with_precision,
+        q, keys, values, heads.parameters, pieces.query_starts, pieces.key_starts, *pieces.pages, pieces.longest,
+        heads.kernel == "gaussian", heads.with_precision, heads.distances(pieces.pages.longest),
     )  # fmt: skip
     return AttentionResult(*found)
 

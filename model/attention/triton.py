@@ -19,7 +19,7 @@ from rfa.model.attention.pages import KeyPages
 from rfa.model.attention.reference import AttentionResult
 from rfa.model.attention.triton_backward import backward
 from rfa.model.attention.triton_far import far_horizons
-from rfa.model.attention.triton_forward import forward
+from rfa.model.attention.triton_forward import Distances, forward
 from rfa.model.attention.triton_rotation import rotation
 from rfa.model.attention.validation import check_far_field
 from rfa.model.config import KERNELS, Kernel, check_choice
@@ -93,7 +93,7 @@ def _(
     mutates_args=(),
     schema=(
         "(Tensor q, Tensor keys, Tensor values, Tensor heads, Tensor query_starts, Tensor key_starts, Tensor pages, "
-        "SymInt n_keys, SymInt longest_keys, SymInt longest, bool is_gaussian, bool with_precision) "
+        "SymInt n_keys, SymInt longest_keys, SymInt longest, bool is_gaussian, bool with_precision, Tensor[] held) "
         "-> (Tensor, Tensor, Tensor)"
     ),
 )
@@ -110,13 +110,17 @@ def paged_attention_op(
     longest: int,
     is_gaussian: bool,
     with_precision: bool,
+    held: list[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See `pages.paged_attention`: out `[T, H, W]`, log_norm and precision `[T, H]`, float32; it has no gradient."""
+    """See `pages.paged_attention`: out `[T, H, W]`, log_norm and precision `[T, H]`, float32; it has no gradient.
+
+    held: `triton_forward.Distances` of these heads, or nothing: they are worked out again.
+    """
     where = KeyPages(pages, n_keys, longest_keys)
     with torch.cuda.device_of(q):
         out, log_norm, precision = forward(
             q[None], keys[None], values[None], heads, None, None, query_starts, key_starts, longest, is_gaussian,
-            with_precision, pages=where, out_dtype=torch.float32,
+            with_precision, pages=where, out_dtype=torch.float32, held=Distances(*held) if held else None,
         )  # fmt: skip
     return out[0], log_norm[0], precision[0] if with_precision else precision
 

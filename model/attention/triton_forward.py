@@ -31,6 +31,8 @@ float32. float16 weights are scaled up by 2^HEADROOM, for they vanish below 2^-2
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -660,10 +662,41 @@ def _forward_kernel(
         tl.store(p_precision + row + o_own, b_evidence, mask=m_row)
 
 
-def _launch(q: Tensor, with_precision: bool) -> Launch:
+def _launch(device: torch.device, width: int, dtype: torch.dtype, with_precision: bool) -> Launch:
     """The table's entry; without a GPU, that of the oldest one."""
     name: PassName = "forward_precision" if with_precision else "forward"
-    return launch(name, capability_of(q.device), q.shape[-1], q.dtype)
+    return launch(name, capability_of(device), width, dtype)
+
+
+class Distances(NamedTuple):
+    """What lags tell of H heads, for T distances of blocks (`triton_distant.py`): rows `[BM, TERMS]`, table
+    `[H, T, TERMS, BN]`, both float16, marks `[H, T]` int32; and lags `[H, 2 BM, LAG_NUMBERS]` float32."""
+
+    rows: Tensor
+    table: Tensor
+    marks: Tensor
+    lags: Tensor
+
+
+def distances(
+    heads: Tensor, width: int, dtype: torch.dtype, longest: int, *, with_precision: bool,
+    horizons: Tensor | None = None, blocks: Launch | None = None,
+) -> Distances:  # fmt: skip
+    """For keys up to `longest` and inputs of 16 bits, whose times are token numbers; of the Student-t kernel."""
+    shape = blocks or _launch(heads.device, width, dtype, with_precision)
+    n_heads, count = heads.shape[0], triton.cdiv(longest, shape.block_n)
+    found = Distances(
+        heads.new_empty((shape.block_m, TERMS.value), dtype=torch.float16),
+        heads.new_empty((n_heads, count, TERMS.value, shape.block_n), dtype=torch.float16),
+        heads.new_empty((n_heads, count), dtype=torch.int32),
+        heads.new_empty((n_heads, 2 * shape.block_m, LAG_NUMBERS.value)),
+    )
+    table_kernel[(count, n_heads)](
+        heads, *found, horizons, count,
+        WIDTH=width, BM=shape.block_m, BN=shape.block_n, HAS_FAR_FIELD=horizons is not None,
+        FAST=not is_interpreted(), num_warps=4,
+    )  # fmt: skip
+    return found
 
 
 def forward(
@@ -682,6 +715,7 @@ def forward(
     *,
     pages: KeyPages | None = None,
     out_dtype: torch.dtype | None = None,
+    held: Distances | None = None,
     blocks: Launch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Out, log_norm and precision of rotated inputs; the caller has checked them.
@@ -696,6 +730,7 @@ def forward(
         pages: where the keys and values of the sequences, then packed and without stamps, lie in k and v; None where
             `key_starts` tell.
         out_dtype: None = that of q.
+        held: what `distances` gave of these heads for as many keys or more; None: it is worked out again.
         blocks: in place of the table's entry, `block_n` dividing `block_m`.
 
     Returns:
@@ -704,7 +739,7 @@ def forward(
     batch, n_queries, n_heads, width = q.shape
     n_keys = k.shape[1]
     q, k, v = (last_contiguous(x) for x in (q, k, v))
-    shape = blocks or _launch(q, with_precision)
+    shape = blocks or _launch(q.device, width, q.dtype, with_precision)
     if shape.block_m % shape.block_n:
         raise ValueError(f"block_m must be a multiple of block_n, got {shape.block_m} and {shape.block_n}")
     is_packed = query_starts is not None
@@ -738,19 +773,18 @@ def forward(
     )  # fmt: skip
     # The table is made for rounded inputs: float32 asks for more than its rounding.
     has_table = not has_stamps and not is_gaussian and q.dtype != torch.float32
-    n_distances = triton.cdiv(longest_keys, shape.block_n) if has_table else 0
-    rows = q.new_empty((shape.block_m, TERMS.value), dtype=torch.float16)
-    table = q.new_empty((n_heads, n_distances, TERMS.value, shape.block_n), dtype=torch.float16)
-    marks = q.new_empty((n_heads, n_distances), dtype=torch.int32)
-    lags = q.new_empty((n_heads if has_table else 0, 2 * shape.block_m, LAG_NUMBERS.value), dtype=torch.float32)
-    if has_table:
-        table_kernel[(n_distances, n_heads)](
-            heads, rows, table, marks, lags, horizons, n_distances,
-            WIDTH=width, BM=shape.block_m, BN=shape.block_n, HAS_FAR_FIELD=horizons is not None, FAST=fast, num_warps=4,
-        )  # fmt: skip
+    if has_table and held is None:
+        held = distances(
+            heads, width, q.dtype, longest_keys, with_precision=with_precision, horizons=horizons, blocks=shape
+        )
+    if has_table and held is not None and held.marks.shape[1] * shape.block_n < longest_keys:
+        count = held.marks.shape[1] * shape.block_n
+        raise ValueError(f"the table of distances is of {count} keys, got a sequence of {longest_keys}")
+    table = held if has_table and held is not None else (None,) * 4
+    n_distances = held.marks.shape[1] if has_table and held is not None else 0
     _forward_kernel[(triton.cdiv(longest - 1, shape.block_m) + 1, n_heads, sequences)](
         q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts, columns,
-        rows, table, marks, lags, horizons, table_of_pages, out, log_norm, precision,
+        *table, horizons, table_of_pages, out, log_norm, precision,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], batch_stride(query_stamps), batch_stride(key_stamps),
         stride_pages, n_heads, n_queries, n_keys, n_blocks, n_distances,
         **common, BM=shape.block_m, IS_GAUSSIAN=is_gaussian, WITH_PRECISION=with_precision, HAS_TABLE=has_table,

@@ -10,10 +10,10 @@ pytest.importorskip("triton")
 
 from rfa.bench.kernel_cases import rfa_inputs
 from rfa.model.attention.launch import Launch
-from rfa.model.attention.pages import PAGE_KEYS, KeyPages, Pieces, paged_attention
+from rfa.model.attention.pages import PAGE_KEYS, KeyPages, PagedHeads, Pieces, paged_attention
 from rfa.model.attention.reference import AttentionResult
 from rfa.model.attention.triton import stack_heads
-from rfa.model.attention.triton_forward import forward
+from rfa.model.attention.triton_forward import distances, forward
 from rfa.model.config import Kernel
 from rfa.model.dynamics import Dynamics
 
@@ -70,7 +70,14 @@ def test_pages_are_read_where_they_lie(dtype: torch.dtype, kernel: Kernel, with_
 
 def assert_pages_are_read_where_they_lie(dtype: torch.dtype, kernel: Kernel, *, with_precision: bool) -> None:
     q, keys, values, dynamics, pieces, alone = paged(dtype, width=16)
-    found = paged_attention(q, keys, values, stack_heads(dynamics), pieces, kernel, with_precision=with_precision)
+    heads = PagedHeads(stack_heads(dynamics), 16, dtype, kernel, with_precision=with_precision)
+    found = paged_attention(q, keys, values, heads, pieces)
+    # What lags tell is worked out once, for more keys than there are.
+    again = paged_attention(q, keys, values, heads, pieces)
+    assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
+    held = heads.distances(1)
+    assert bool(held) == (kernel == "student_t" and dtype != torch.float32)
+    assert heads.distances(pieces.pages.longest) is held
     for index, (own, k, v) in enumerate(alone):
         out, log_norm, precision = forward(
             own[None], k[None], v[None], stack_heads(dynamics), None, None, None, None, len(own), kernel == "gaussian",
@@ -88,4 +95,19 @@ def test_a_block_longer_than_a_page_is_refused() -> None:
         forward(
             q[None], keys[None], values[None], stack_heads(dynamics), None, None, *pieces[:2], pieces.longest, False,
             False, pages=pieces.pages, blocks=Launch(128, 128, 4, 1),
+        )  # fmt: skip
+
+
+@pytest.mark.usefixtures("on_the_gpu")
+def test_distances_are_made_again_for_longer_sequences_and_too_few_are_refused() -> None:
+    q, keys, values, dynamics, pieces, _ = paged(torch.float16, width=16)
+    heads = PagedHeads(stack_heads(dynamics), 16, torch.float16, "student_t", with_precision=False)
+    first, more = heads.distances(1024), heads.distances(1025)
+    marks = first[2]
+    assert more[2].shape[1] == 2 * marks.shape[1] and torch.equal(more[2][:, : marks.shape[1]], marks)
+    few = distances(stack_heads(dynamics), 16, torch.float16, 200, with_precision=False)
+    with pytest.raises(ValueError, match="table of distances"):
+        forward(
+            q[None], keys[None], values[None], stack_heads(dynamics), None, None, *pieces[:2], pieces.longest, False,
+            False, pages=pieces.pages, held=few,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from rfa.model.attention.pages import PAGE_KEYS, KeyPages, Pieces, paged_attention
+from rfa.model.attention.pages import PAGE_KEYS, KeyPages, PagedHeads, Pieces, paged_attention
 from rfa.model.attention.triton import fused_rotation
 from rfa.model.attention.triton_backward import backward
 from rfa.model.attention.triton_forward import forward
@@ -96,7 +96,8 @@ def test_lengths_make_no_variants_of_attention_to_pages() -> None:
         table = torch.zeros(2, 1 + length // PAGE_KEYS, dtype=torch.int32)
         pieces = Pieces(starts_of(length), starts_of(length), KeyPages(table, length, length), length)
         q, keys = q.bfloat16(), keys.bfloat16()
-        paged_attention(q, keys, keys, torch.ones(HEADS, 6), pieces, "student_t", with_precision=True)
+        heads = PagedHeads(torch.ones(HEADS, 6), WIDTH, q.dtype, "student_t", with_precision=True)
+        paged_attention(q, keys, keys, heads, pieces)
 
     names = "triton_forward._columns_kernel", "triton_forward._forward_kernel", "triton_distant.table_kernel"
     assert counted(attend) == dict.fromkeys(names, 1)
