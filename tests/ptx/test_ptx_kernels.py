@@ -83,6 +83,15 @@ def test_rows_of_different_lengths_are_scanned_alone(emulator: Emulator) -> None
     assert emulator.played == dict.fromkeys(SCAN, 4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("emulator", [80], indirect=True)
+@pytest.mark.parametrize(("of_a_warp", "reals"), [(128, 16), (1024, 64)])
+def test_how_slots_are_shared_out_changes_no_bits(emulator: Emulator, of_a_warp: int, reals: int) -> None:
+    """Other layouts in registers, other sums that cross threads."""
+    with emulated(emulator):
+        slots.assert_shares_change_no_bits(of_a_warp, reals, 1, 4, 2, 16, 32)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_the_rotating_frame(emulator: Emulator, dtype: torch.dtype) -> None:
     x, phase = torch.randn(2, 37, 3, 40).to(dtype), torch.rand(37, 3, 20) * 6 - 3
