@@ -115,12 +115,20 @@ def bars(rows: Sequence[Row]) -> list[dict[str, Any]]:
         name = f"KiB of shared memory of a program, sm_{architecture}"
         verdicts.append({"name": name, "bar": SHARED_LIMITS[architecture] / 1024, "actual": most / 1024})
     for row in rows:
-        kernel = row["kernel"]
-        if kernel == BAR_KERNEL or kernel.rsplit(" ", 1)[0] in SCAN_KERNELS:
+        if row["kernel"] == BAR_KERNEL:
             verdicts += [
-                {"name": f"{name} of {kernel}, sm_{row['architecture']}", "bar": bar, "actual": row[name]}
-                for name, bar in (BARS if kernel == BAR_KERNEL else SCAN_BARS).items()
+                {"name": f"{name} of {BAR_KERNEL}, sm_{row['architecture']}", "bar": bar, "actual": row[name]}
+                for name, bar in BARS.items()
             ]
+    if scans := [row for row in rows if row["kernel"].rsplit(" ", 1)[0] in SCAN_KERNELS]:
+        verdicts += [
+            {
+                "name": f"{name} of a turn and warp of the slots' scan",
+                "bar": bar,
+                "actual": max(row[name] for row in scans),
+            }
+            for name, bar in SCAN_BARS.items()
+        ]
     return [{**verdict, "met": verdict["actual"] <= verdict["bar"]} for verdict in verdicts]
 
 
