@@ -186,10 +186,14 @@ def _slots(shape: KernelShape, architecture: int) -> KernelCase:
             if means.requires_grad:
                 readout.out.sum().backward()
     found = _find(launches, shape)
-    sizes = {name: found.constexprs[(i,)] for i, name in enumerate(found.signature) if (i,) in found.constexprs}
-    held = {
-        "slot scan": (sizes["BS"], width),
-        "slot weights": (sizes["BS"], sizes.get("BLOCK")),
-        "slot values": (sizes["BS"], sizes.get("BW")),
-    }.get(shape.pass_name, (slots, 2 * width))
+    names = list(found.signature)
+
+    def size(name: str) -> int:
+        return int(found.constexprs[(names.index(name),)])
+
+    held = slots, 2 * width
+    if shape.pass_name == "slot scan":
+        held = size("BS"), width
+    elif shape.pass_name in ("slot weights", "slot values"):
+        held = size("BS"), size("BLOCK" if shape.pass_name == "slot weights" else "BW")
     return KernelCase(found, held, held[0] * held[1], 0)

@@ -49,7 +49,7 @@ def log2_near_one(f):
 
 @triton.jit
 def negative_power(u, exponent):
-    """u^-exponent and ln u, u >= 1, as exact as a float allows; no less than about 2^-127.
+    """u^-exponent and ln u, u >= 1, as exact as a float allows.
 
     exp(-exponent ln u) would carry the rounding of its argument: ten times that of the result where u is far out. So u
     is split into 2^n f, f near 1, and exponent · n into an exact product and a small rest. The slots wait for this:
@@ -61,8 +61,9 @@ def negative_power(u, exponent):
     log2_f = log2_near_one((bits - (whole << 23)).to(tl.float32, bitcast=True))
     # 12 bits of the exponent times 8 of n fit into the 24 of a float.
     coarse = (exponent.to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
-    exact = tl.maximum(-coarse * n, -126.0)
-    shifted = exact + 1.5 * POWER_23
+    exact = -coarse * n
+    # What is below the smallest power that is no denormal stays in the rest.
+    shifted = tl.maximum(exact, -126.0) + 1.5 * POWER_23
     power = ((shifted.to(tl.int32, bitcast=True) << 23) + 0x3F800000).to(tl.float32, bitcast=True)
     rest = (exact - (shifted - 1.5 * POWER_23)) - tl.fma(exponent, log2_f, (exponent - coarse) * n)
     return power * tl.exp2(rest), (n + log2_f) * LN2
