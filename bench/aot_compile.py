@@ -53,7 +53,7 @@ def compile_case(case: KernelCase, architecture: int) -> dict[str, Any]:
     found = main_loop(text, case.work_per_score * case.scores / warps, case.depth)
     per_score = THREADS_OF_A_WARP * warps / case.scores / found.turns
     instructions, _ = parse(text)
-    return {
+    row = {
         "registers": registers,
         "stack_bytes": stack,
         "spills": sum(instruction.opcode.split(".")[0] in SPILLS for instruction in instructions),
@@ -65,3 +65,11 @@ def compile_case(case: KernelCase, architecture: int) -> dict[str, Any]:
         "stages": int(launch.options["num_stages"]),
         "block": list(case.block),
     }
+    if not case.work_per_score:
+        # Each waits for the turn before it: what a turn makes it wait for counts, not its work alone.
+        row |= {
+            "instructions": found.loop.issued,
+            "barriers": found.loop.count("BAR"),
+            "shuffles": found.loop.count("SHFL"),
+        }
+    return row

@@ -2,9 +2,9 @@
 
 Attention: heads of 64 and 128 reals, bfloat16 and float16, the forward pass with and without the precision output, the
 two kernels of the backward pass; those of bfloat16 also with the far field in closed form, which launches are without
-unless they ask for it, and with the gradient of mu, which is fixed unless a model learns it. Slots: the shapes of the
-packaged training configs. Lengths do not matter to a
-compiled kernel, beyond being divisible by 16 here, as they are in training.
+unless they ask for it, and with the gradient of mu, which is fixed unless a model learns it. Slots: the three kernels
+of a scan, its gradient and a step, at the shapes of the packaged training configs. Lengths do not matter to a compiled
+kernel, beyond being divisible by 16 here, as in training.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ from rfa.training.language import CONFIGS
 BATCH, LENGTH, HEADS = 2, 1024, 8
 WIDTHS = (64, 128)
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
-Pass = Literal["forward", "backward rows", "backward columns", "slot scan", "slot scan gradient", "slot step"]
-SLOT_PASSES: tuple[Pass, ...] = ("slot scan", "slot scan gradient", "slot step")
+Pass = Literal[
+    "forward", "backward rows", "backward columns",
+    "slot scan", "slot weights", "slot values", "slot scan gradient", "slot step",
+]  # fmt: skip
+SLOT_PASSES: tuple[Pass, ...] = ("slot scan", "slot weights", "slot values", "slot scan gradient", "slot step")
 # The kernel of each pass, and its products: those that sum over the W reals of a pair, and those that sum over the
 # block that a turn is about. Either makes W multiply-accumulates per score.
 KERNELS: dict[Pass, tuple[str, int, int]] = {
@@ -34,6 +37,8 @@ KERNELS: dict[Pass, tuple[str, int, int]] = {
     "backward rows": ("_rows_kernel", 2, 1),
     "backward columns": ("_columns_kernel", 2, 2),
     "slot scan": ("scan_kernel", 0, 0),
+    "slot weights": ("weights_kernel", 0, 0),
+    "slot values": ("values_kernel", 0, 0),
     "slot scan gradient": ("scan_gradient_kernel", 0, 0),
     "slot step": ("slots_kernel", 0, 0),
 }
@@ -173,7 +178,8 @@ def _step(shape: KernelShape, means: torch.Tensor, precisions: torch.Tensor, par
 
 
 def _slots(shape: KernelShape, architecture: int) -> KernelCase:
-    """A score is one number of the state of a head at one token: of the S means of 4D reals."""
+    """A score is a number of the means that a program holds, at one token: of S slots of 4D reals, or of some slots of
+    the keys' 2D in the scan and of some reals of the values'; a weight where it holds none."""
     from rfa.model.recurrence.triton import slot_scan_triton  # registers the operators
 
     slots, width = shape.slots, shape.width
@@ -189,4 +195,15 @@ def _slots(shape: KernelShape, architecture: int) -> KernelCase:
             readout, *_ = slot_scan_triton(tokens, means, precisions, parameters)
             if means.requires_grad:
                 readout.out.sum().backward()
-    return KernelCase(_find(launches, shape), (slots, 2 * width), slots * 2 * width, 0)
+    found = _find(launches, shape)
+    names = list(found.signature)
+
+    def size(name: str) -> int:
+        return int(found.constexprs[(names.index(name),)])
+
+    held = slots, 2 * width
+    if shape.pass_name == "slot scan":
+        held = size("BS"), width
+    elif shape.pass_name in ("slot weights", "slot values"):
+        held = size("BS"), size("BLOCK" if shape.pass_name == "slot weights" else "BW")
+    return KernelCase(found, held, held[0] * held[1], 0)

@@ -26,15 +26,17 @@ from rfa.model.recurrence.triton_forward import blocks, warps
 from rfa.model.recurrence.triton_token import (
     advance,
     advance_gradient,
+    distance,
+    innovation,
     load_head,
     load_measurement,
     load_state,
     load_vector,
-    measure,
     moved,
     read_gradient,
     store_state,
     store_vector,
+    weigh,
 )
 
 # Rows of the sums over a segment per slot, in the order of SlotParameters.
@@ -148,8 +150,9 @@ def scan_gradient_kernel(
                 p_scratch_means, p_scratch_precisions, i_before_row, i_before_t, o_s, o_d, m_s, m_d, S, D,
             )  # fmt: skip
 
-            b_yk, b_yv, b_variance, b_x, b_log, b_weight, b_posterior, b_gain = measure(
-                b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, 1
+            b_yk, b_yv = innovation(b_mk, b_k[:, None, :], b_decay), innovation(b_mv, b_v[:, None, :], b_decay)
+            b_prior, b_x, b_log, b_weight, b_posterior, b_gain = weigh(
+                distance(b_yk), b_p, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, 1
             )
             b_gq, b_rk, b_rv, b_rp, b_gnu, b_gkappa, b_ggamma2, b_gtau = read_gradient(
                 b_q, moved(b_mk, b_yk, b_decay, b_gain), moved(b_mv, b_yv, b_decay, b_gain), b_posterior,
@@ -163,7 +166,7 @@ def scan_gradient_kernel(
             (
                 b_gmk, b_gmv, b_gp, b_gk, b_gv, b_gpi, b_gprocess, b_gdecay, b_gnu, b_gexponent, b_gnoise, b_gdelta,
             ) = advance_gradient(
-                b_mk, b_mv, b_p, b_yk, b_yv, b_variance, b_x, b_log, b_weight, b_posterior, b_gain,
+                b_mk, b_mv, b_p, b_yk, b_yv, b_prior, b_x, b_log, b_weight, b_posterior, b_gain,
                 b_gmk + b_rk, b_gmv + b_rv, b_gp + b_rp, b_pi, b_decay, nu, exponent, residual_noise, delta,
             )  # fmt: skip
             b_sum_decay += b_gdecay

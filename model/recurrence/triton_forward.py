@@ -1,9 +1,13 @@
 """Gated filter slots on a GPU, forward: the scan of a sequence, without autograd.
 
-One program holds the state of one head of one sequence in registers, from its first token to its last. Programs share
-nothing: a row does not depend on the rest of its batch, and every run gives the same bits. The scan and the step of a
-decoder (`rfa.model.decoder_triton`) call the same functions with the same layout, so that from the same inputs a
-sequence at once and its tokens one by one agree bit for bit.
+Three kernels after one another. What a token does to a slot, its gain, depends on that slot's own key mean (or value
+mean) and precision alone: a warp takes some slots of a head from their first token to their last, and no two warps
+wait for each other. Then the slots are weighed for all tokens at once. Then the value means, every real of which is a
+recurrence of its own once the gains are known, are moved and read by the weights.
+
+Programs share nothing: a row does not depend on the rest of its batch, and every run gives the same bits. The step of a
+decoder (`rfa.model.decoder_triton`) calls the same functions, in one kernel, so that from the same inputs a sequence at
+once and its tokens one by one agree bit for bit.
 
 Layout: contiguous tokens `[B, N, H, …]` in float32, bfloat16 or float16; the state `[B, H, S, 4D]`, `[B, H, S]`, and
 everything handed out in float32.
@@ -20,104 +24,201 @@ import triton.language as tl
 from torch import Tensor
 
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters
-from rfa.model.recurrence.triton_token import (
-    advance,
-    load_head,
-    load_measurement,
-    load_state,
-    load_vector,
-    read,
-    store_state,
-    store_vector,
-)
+from rfa.model.recurrence.triton_token import distance, innovation, load_gates, moved, read_weights, weigh, weighted
+
+OF_A_WARP = 512  # reals of key means that a warp of the scan holds
+REALS_OF_A_WARP = 32  # of the value means of all slots
+STAGES = 4  # of a token on its way: three are asked for before they are needed
+ROWS = 32  # of the slots of a head and token, that a warp weighs
+
+
+@triton.jit
+def offsets_of_dims(D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr):
+    """Of a vector of 2D reals for each slot, its parts and halves apart, and which there are; [4, S, D / 2].
+
+    A thread has some of each of the four. A vector that all slots share is loaded for each: it then is where it is
+    needed. One dim has no halves: [2, S, 1].
+    """
+    HALVES: tl.constexpr = 2 if BD > 1 else 1
+    HALF: tl.constexpr = BD // HALVES
+    o_x = tl.arange(0, 2 * HALVES)[:, None, None]
+    o_d = (o_x % HALVES) * HALF + tl.arange(0, HALF)[None, None, :] + tl.zeros([1, BS, 1], tl.int32)
+    return (o_x // HALVES) * D + o_d, o_d < D
+
+
+@triton.jit
+def load_driving(p_k, p_v, i_row, o_i, m_i, D: tl.constexpr, BY_VALUE: tl.constexpr):
+    """Key, and value if it drives the weight (else the key), of row i_row of tokens, [4, S, D / 2]."""
+    b_k = tl.load(p_k + i_row * 2 * D + o_i, mask=m_i, other=0.0).to(tl.float32)
+    b_v = b_k
+    if BY_VALUE:
+        b_v = tl.load(p_v + i_row * 2 * D + o_i, mask=m_i, other=0.0).to(tl.float32)
+    return b_k, b_v
 
 
 @triton.jit(do_not_specialize=["n_tokens", "n_heads", "interval", "n_checkpoints"])
 def scan_kernel(
     p_q, p_k, p_v, p_measurement, p_process, p_means, p_precisions,
-    p_decay, p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_delta,
-    p_out, p_log_norm, p_evidence, p_final_means, p_final_precisions, p_kept_means, p_kept_precisions,
+    p_decay, p_nu, p_exponent, p_residual_noise, p_delta,
+    p_course, p_final_means, p_final_precisions, p_kept_means, p_kept_precisions,
     p_lengths, n_tokens, n_heads, interval, n_checkpoints,
     S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr, INNER: tl.constexpr,
-    BY_VALUE: tl.constexpr, KEEP: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    BY_VALUE: tl.constexpr, KEEP: tl.constexpr, HAS_LENGTHS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Program i runs head i mod H of sequence i div H. KEEP: store the states before tokens 0, interval, ….
+    """Program i, j runs slots j · BS … of head i mod H of sequence i div H: their key means and precisions.
 
-    HAS_LENGTHS: of a sequence only so many tokens are read; its other read-outs are 0. A length that is none, below 0
-    or above n_tokens, is a mistake of the caller: its precisions after it are NaN.
-    A turn of the loop advances the state by a token and reads what the token before it left: two chains that do not
-    depend on each other. The token of the next turn is on its way meanwhile.
+    KEEP: store the states before tokens 0, interval, …. HAS_LENGTHS: of a sequence only so many tokens are read. A
+    length that is none, below 0 or above n_tokens, is a mistake of the caller: its precisions after it are NaN.
+    A turn of the loop advances the slots by a token and compares the query before it with what that left: two chains
+    that do not depend on each other. The token of the next turn is on its way meanwhile.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
-    o_s = tl.arange(0, BS)  # [S]
-    o_d = tl.arange(0, BD)  # [D]
+    o_s = tl.program_id(1) * BS + tl.arange(0, BS)  # [S]
     m_s = o_s < S  # [S]
-    m_d = o_d < D  # [D]
-    nu, kappa, exponent, residual_noise, gamma2, tau, delta = load_head(
-        p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_delta, i_h
-    )
+    o_i, m_i = offsets_of_dims(D, BS, BD)  # [4, S, D / 2]
+    o_m, m_m = o_s[None, :, None] * (4 * D) + o_i, m_s[None, :, None] & m_i  # [4, S, D / 2], of key means
+    nu, exponent = tl.load(p_nu + i_h), tl.load(p_exponent + i_h)
+    residual_noise, delta = tl.load(p_residual_noise + i_h), tl.load(p_delta + i_h)
     b_decay = tl.load(p_decay + i_h * S + o_s, mask=m_s, other=1.0)  # [S]
-    b_mk, b_mv, b_p = load_state(p_means + i_bh * S * 4 * D, p_precisions + i_bh * S, o_s, o_d, m_s, m_d, D)
+    p_means += i_bh * S * 4 * D
+    b_mk = tl.load(p_means + o_m, mask=m_m, other=0.0)  # [4, S, D / 2]
+    b_mv = b_mk
+    if BY_VALUE:
+        b_mv = tl.load(p_means + o_m + 2 * D, mask=m_m, other=0.0)  # [4, S, D / 2]
+    b_p = tl.load(p_precisions + i_bh * S + o_s, mask=m_s, other=1.0)  # [S]
     p_kept_means += i_bh * n_checkpoints * S * 4 * D
     p_kept_precisions += i_bh * n_checkpoints * S
-    if KEEP:
-        store_state(p_kept_means, p_kept_precisions, b_mk, b_mv, b_p, o_s, o_d, m_s, m_d, D)
 
     length = n_tokens
-    n_read = n_tokens  # at least one, whose number is not used if there is none
+    n_read = n_tokens  # at least one, whose numbers are not used if there is none
     if HAS_LENGTHS:
         length = tl.load(p_lengths + i_bh // n_heads)
         n_read = tl.minimum(tl.maximum(length, 1), n_tokens).to(tl.int32)
     i_row = (i_bh // n_heads) * n_tokens * n_heads + i_h  # of the token in [B, N, H]
-    i_last_row = i_row + (n_read - 1) * n_heads
-    b_k, b_v, b_pi, b_process = load_measurement(p_k, p_v, p_measurement, p_process, i_row, o_s, o_d, m_s, m_d, S, D)
-    b_mk, b_mv, b_p = advance(
-        b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER, BY_VALUE
-    )
-    b_q = load_vector(p_q + i_row * 2 * D, o_d, m_d, D)  # [2, D]
-    b_k, b_v, b_pi, b_process = load_measurement(
-        p_k, p_v, p_measurement, p_process, tl.minimum(i_row + n_heads, i_last_row), o_s, o_d, m_s, m_d, S, D
-    )
-    for i_t in range(1, n_read):
+    i_before = i_row - n_heads
+    b_k, b_v = load_driving(p_k, p_v, i_row, o_i, m_i, D, BY_VALUE)
+    # Of the token before: there is none yet.
+    b_gain, b_d = b_p, b_mk
+    b_yk, b_yv = innovation(b_mk, b_k, b_decay), b_mv  # [4, S, D / 2]
+    if BY_VALUE:
+        b_yv = innovation(b_mv, b_v, b_decay)
+    for i_t in tl.range(n_read, num_stages=STAGES):
         if KEEP and i_t % interval == 0:
             i_kept = tl.cast(i_t // interval, tl.int64) * S
-            store_state(
-                p_kept_means + i_kept * 4 * D, p_kept_precisions + i_kept, b_mk, b_mv, b_p, o_s, o_d, m_s, m_d, D
-            )
-        b_next_q = load_vector(p_q + (i_row + n_heads) * 2 * D, o_d, m_d, D)  # [2, D]
-        i_ahead = tl.minimum(i_row + 2 * n_heads, i_last_row)
-        b_next_k, b_next_v, b_next_pi, b_next_process = load_measurement(
-            p_k, p_v, p_measurement, p_process, i_ahead, o_s, o_d, m_s, m_d, S, D
-        )
-        b_next_mk, b_next_mv, b_next_p = advance(
-            b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER, BY_VALUE
-        )
-        b_out, log_norm, evidence = read(b_q, b_mk, b_mv, b_p, m_s, nu, kappa, gamma2, tau)
-        store_vector(p_out + i_row * 2 * D, b_out, o_d, m_d, D)
-        tl.store(p_log_norm + i_row, log_norm)
-        tl.store(p_evidence + i_row, evidence)
-
+            tl.store(p_kept_means + i_kept * 4 * D + o_m, b_mk, mask=m_m)
+            tl.store(p_kept_precisions + i_kept + o_s, b_p, mask=m_s)
+        b_q = tl.load(p_q + i_row * 2 * D + o_i, mask=m_i, other=0.0).to(tl.float32)  # [4, S, D / 2]
+        b_k, b_v = load_driving(p_k, p_v, i_row + n_heads, o_i, m_i & (i_t + 1 < n_read), D, BY_VALUE)
+        b_pi, b_process = load_gates(p_measurement + i_row * S, p_process + i_row * S, o_s, m_s)
+        store_course(p_course + i_before * 4 * S, b_gain, distance(b_d), b_p, o_s, m_s & (i_t > 0), BS)
+        b_r2 = distance(b_yk)
+        if BY_VALUE:
+            b_r2 = distance(b_yv)
+        _, _, _, _, b_p, b_gain = weigh(b_r2, b_p, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER)
+        b_mk = moved(b_mk, b_yk, b_decay, b_gain)
+        b_yk, b_d = innovation(b_mk, b_k, b_decay), b_q - b_mk
+        if BY_VALUE:
+            b_mv = moved(b_mv, b_yv, b_decay, b_gain)
+            b_yv = innovation(b_mv, b_v, b_decay)
         i_row += n_heads
-        b_q, b_k, b_v, b_pi, b_process = b_next_q, b_next_k, b_next_v, b_next_pi, b_next_process
-        b_mk, b_mv, b_p = b_next_mk, b_next_mv, b_next_p
-    b_out, log_norm, evidence = read(b_q, b_mk, b_mv, b_p, m_s, nu, kappa, gamma2, tau)
+        i_before += n_heads
+    store_course(p_course + i_before * 4 * S, b_gain, distance(b_d), b_p, o_s, m_s, BS)
     if HAS_LENGTHS:
         if length < 1:
-            b_mk, b_mv, b_p = load_state(p_means + i_bh * S * 4 * D, p_precisions + i_bh * S, o_s, o_d, m_s, m_d, D)
-        b_out = tl.where(length < 1, 0.0, b_out)
-        log_norm, evidence = tl.where(length < 1, 0.0, log_norm), tl.where(length < 1, 0.0, evidence)
+            b_mk = tl.load(p_means + o_m, mask=m_m, other=0.0)
+            b_p = tl.load(p_precisions + i_bh * S + o_s, mask=m_s, other=1.0)
         b_p = tl.where((length < 0) | (length > n_tokens), float("nan"), b_p)
-    store_vector(p_out + i_row * 2 * D, b_out, o_d, m_d, D)
-    tl.store(p_log_norm + i_row, log_norm)
-    tl.store(p_evidence + i_row, evidence)
+    tl.store(p_final_means + i_bh * S * 4 * D + o_m, b_mk, mask=m_m)
+    tl.store(p_final_precisions + i_bh * S + o_s, b_p, mask=m_s)
+
+
+@triton.jit
+def store_course(p_course, b_gain, b_r2, b_p, o_s, m_s, BS: tl.constexpr):
+    """What a token did to the slots, [S, 4]: gain, squared distance of its query from the key mean after it, precision.
+
+    Of the threads that share a slot each stores one number.
+    """
+    LANES: tl.constexpr = max(4, 32 // BS)
+    o_x = tl.arange(0, LANES)[None, :]  # [1, X]
+    b_course = tl.where(o_x == 0, b_gain[:, None], tl.where(o_x == 1, b_r2[:, None], b_p[:, None]))  # [S, X]
+    tl.store(p_course + o_s[:, None] * 4 + o_x, b_course, mask=m_s[:, None] & (o_x < 4))
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_heads"])
+def weights_kernel(
+    p_course, p_nu, p_kappa, p_gamma2, p_tau, p_log_norm, p_precision, p_lengths, n_rows, n_heads,
+    S: tl.constexpr, BS: tl.constexpr, BLOCK: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+):  # fmt: skip
+    """A program weighs the slots for BLOCK of the n_rows tokens and heads of a sequence, a thread each.
+
+    In the course, gains and weights, [2, S], take the place of what was there.
+    """
+    n_blocks = tl.cdiv(n_rows, BLOCK)
+    i_b = (tl.program_id(0) // n_blocks).to(tl.int64)
+    o_r = (tl.program_id(0) % n_blocks) * BLOCK + tl.arange(0, BLOCK)[None, :]  # [1, R]
+    o_s = tl.arange(0, BS)[:, None]  # [S, 1]
+    m_s, m_row = o_s < S, o_r < n_rows
+    m_read = m_row
+    if HAS_LENGTHS:
+        m_read = o_r < tl.minimum(tl.load(p_lengths + i_b) * n_heads, n_rows)
+    i_row, i_h = i_b * n_rows + o_r, o_r % n_heads  # [1, R]
+    o_x = tl.arange(0, 4)[None, None, :]
+    p_slots = p_course + ((i_row * S + o_s) * 4)[:, :, None] + o_x  # [S, R, 4]
+    b_course = tl.load(p_slots, mask=(m_read & m_s)[:, :, None], other=1.0)
+    b_outer, b_inner = tl.split(tl.reshape(b_course, (BS, BLOCK, 2, 2)))
+    b_gain, b_p = tl.split(b_outer)
+    b_r2, _ = tl.split(b_inner)
+    b_a, b_log_norm, b_precision = read_weights(
+        b_r2, b_p, m_s, tl.load(p_nu + i_h), tl.load(p_kappa + i_h), tl.load(p_gamma2 + i_h), tl.load(p_tau + i_h)
+    )
+    # A thread may store what belongs to another's token: all of them have read by then.
+    tl.debug_barrier()
+    tl.store(p_course + i_row * 4 * S + o_s, b_gain, mask=m_read & m_s)
+    tl.store(p_course + i_row * 4 * S + S + o_s, b_a, mask=m_read & m_s)
+    tl.store(p_log_norm + i_row, tl.where(m_read, b_log_norm[None, :], 0.0), mask=m_row)
+    tl.store(p_precision + i_row, tl.where(m_read, b_precision[None, :], 0.0), mask=m_row)
+
+
+@triton.jit(do_not_specialize=["n_tokens", "n_heads", "interval", "n_checkpoints", "one"])
+def values_kernel(
+    p_v, p_means, p_decay, p_course, p_out, p_final_means, p_kept_means,
+    p_lengths, n_tokens, n_heads, interval, n_checkpoints, one,
+    S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BW: tl.constexpr, KEEP: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """Program i, j moves reals j · BW … of the value means of head i mod H of sequence i div H by the gains, and reads
+    them by the weights: a thread has a real of all slots. KEEP, HAS_LENGTHS: as of `scan_kernel`; read-outs behind a
+    length are 0. one: 1, which the compiler must not know; of neighbours in memory it would give a thread four.
+    """
+    i_bh = tl.program_id(0).to(tl.int64)
+    i_h = i_bh % n_heads
+    o_s = tl.arange(0, BS)  # [S]
+    o_w = tl.program_id(1) * BW + tl.arange(0, BW)  # [W]
+    m_s, m_w = o_s < S, o_w < 2 * D
+    o_m = o_s[None, :, None] * (4 * D) + 2 * D + o_w[None, None, :] * one  # [1, S, W], of value means
+    m_m = m_s[None, :, None] & m_w[None, None, :]
+    b_decay = tl.load(p_decay + i_h * S + o_s, mask=m_s, other=1.0)  # [S]
+    b_m = tl.load(p_means + i_bh * S * 4 * D + o_m, mask=m_m, other=0.0)  # [1, S, W]
+    p_kept_means += i_bh * n_checkpoints * S * 4 * D
+    n_read = n_tokens
+    if HAS_LENGTHS:
+        n_read = tl.minimum(tl.maximum(tl.load(p_lengths + i_bh // n_heads), 0), n_tokens).to(tl.int32)
+    i_row = (i_bh // n_heads) * n_tokens * n_heads + i_h  # of the token in [B, N, H]
+    for i_t in tl.range(n_read, num_stages=STAGES):
+        if KEEP and i_t % interval == 0:
+            tl.store(p_kept_means + tl.cast(i_t // interval, tl.int64) * S * 4 * D + o_m, b_m, mask=m_m)
+        b_gain = tl.load(p_course + i_row * 4 * S + o_s, mask=m_s, other=0.0)  # [S]
+        b_a = tl.load(p_course + i_row * 4 * S + S + o_s, mask=m_s, other=0.0)  # [S]
+        b_v = tl.load(p_v + i_row * 2 * D + o_w, mask=m_w, other=0.0).to(tl.float32)  # [W]
+        b_m = moved(b_m, innovation(b_m, b_v[None, None, :], b_decay), b_decay, b_gain)
+        tl.store(p_out + i_row * 2 * D + o_w[None, :], weighted(b_a, b_m), mask=m_w[None, :])
+        i_row += n_heads
     if HAS_LENGTHS:
         for _ in range(n_read, n_tokens):
+            tl.store(p_out + i_row * 2 * D + o_w, tl.zeros([BW], tl.float32), mask=m_w)
             i_row += n_heads
-            store_vector(p_out + i_row * 2 * D, tl.zeros([2, BD], tl.float32), o_d, m_d, D)
-            tl.store(p_log_norm + i_row, 0.0)
-            tl.store(p_evidence + i_row, 0.0)
-    store_state(p_final_means + i_bh * S * 4 * D, p_final_precisions + i_bh * S, b_mk, b_mv, b_p, o_s, o_d, m_s, m_d, D)
+    tl.store(p_final_means + i_bh * S * 4 * D + o_m, b_m, mask=m_m)
 
 
 def blocks(slots: int, width: int) -> tuple[int, int]:
@@ -126,9 +227,15 @@ def blocks(slots: int, width: int) -> tuple[int, int]:
 
 
 def warps(slots: int, width: int) -> int:
-    """Warps of a program: 16 floats of the state to a thread, 32 in the largest. Scan and step need the same order."""
+    """Warps of a program that holds a head: 16 floats of the state to a thread, 32 in the largest."""
     block_s, block_d = blocks(slots, width)
     return max(1, min(8, 4 * block_s * block_d // 512))
+
+
+def slots_of_a_warp(slots: int, width: int) -> int:
+    """Slots whose key means a warp of the scan holds: 16 reals to a thread. Nothing is then summed across warps."""
+    block_s, block_d = blocks(slots, width)
+    return min(block_s, OF_A_WARP // max(2 * block_d, 16))
 
 
 def scan_outputs(
@@ -169,11 +276,27 @@ def scan(
     slots = precisions.shape[2]
     outputs = scan_outputs(tokens.k, means, precisions, interval)
     block_s, block_d = blocks(slots, width)
+    of_a_warp, reals = slots_of_a_warp(slots, width), min(REALS_OF_A_WARP, triton.next_power_of_2(width))
+    out, log_norm, precision, final_means, final_precisions, kept_means, kept_precisions = outputs
+    rows, kept, own = n_tokens * heads, kept_precisions.shape[2], lengths is not None
+    decay, nu, kappa, exponent, residual_noise, gamma2, tau, delta = parameters
+    course = means.new_empty((*log_norm.shape, slots, 4))
     with torch.cuda.device_of(means):
-        scan_kernel[(batch * heads,)](
-            *tokens, means, precisions, *parameters, *outputs,
-            lengths, n_tokens, heads, interval, outputs[5].shape[2],
-            S=slots, D=width // 2, BS=block_s, BD=block_d, INNER=inner, BY_VALUE=by_value,
-            KEEP=interval > 0, HAS_LENGTHS=lengths is not None, num_warps=warps(slots, width),
+        scan_kernel[(batch * heads, triton.cdiv(slots, of_a_warp))](
+            *tokens, means, precisions, decay, nu, exponent, residual_noise, delta,
+            course, final_means, final_precisions, kept_means, kept_precisions,
+            lengths, n_tokens, heads, interval, kept,
+            S=slots, D=width // 2, BS=of_a_warp, BD=block_d, INNER=inner, BY_VALUE=by_value,
+            KEEP=interval > 0, HAS_LENGTHS=own, STAGES=STAGES, num_warps=1,
+        )  # fmt: skip
+        weights_kernel[(batch * triton.cdiv(rows, ROWS),)](
+            course, nu, kappa, gamma2, tau, log_norm, precision, lengths, rows, heads,
+            S=slots, BS=block_s, BLOCK=ROWS, HAS_LENGTHS=own, num_warps=1,
+        )  # fmt: skip
+        values_kernel[(batch * heads, triton.cdiv(width, reals))](
+            tokens.v, means, decay, course, out, final_means, kept_means,
+            lengths, n_tokens, heads, interval, kept, 1,
+            S=slots, D=width // 2, BS=block_s, BW=reals, KEEP=interval > 0, HAS_LENGTHS=own, STAGES=STAGES,
+            num_warps=1,
         )  # fmt: skip
     return outputs

@@ -4,9 +4,11 @@ Equations: `slots_reference.py`. The gradient knows K = 1 and the innovation of 
 that of a fixed number of nested weights, the scalars of every pass kept per slot and their chain run backwards.
 
 A head is a tile of its key means and one of its value means, real and imaginary parts [2, S, D], and its precisions
-[S], all float32. Laid out so, a thread works on one slot and sums its share of the dims before it asks its neighbours.
-Slots and dims that pad a tile to a power of two carry means 0, precision 1, measurement precision 0, process variance
-1 and decay 1, which leaves every sum over them 0; only the softmax over the slots needs the mask.
+[S], all float32. Slots and dims that pad a tile to a power of two carry means 0, precision 1, measurement precision 0,
+process variance 1 and decay 1, which leaves every sum over them 0; only the softmax over the slots needs the mask.
+
+Kernels lay the same numbers out differently, and leave the same bits all the same: a sum adds two numbers at a time, in
+an order that is written out, and where a product goes into a sum it is written whether it is rounded in between.
 """
 
 # Kernels are typed by their compiler.
@@ -18,6 +20,8 @@ import triton
 import triton.language as tl
 
 LN2 = tl.constexpr(0.6931471805599453)
+SQRT_HALF_BITS = tl.constexpr(0x3F3504F3)
+POWER_23 = tl.constexpr(8388608.0)  # 2^23: the last bits of a float of that size are a whole number
 
 
 @triton.jit
@@ -29,21 +33,40 @@ def log1p(x):
 
 
 @triton.jit
+def log2_near_one(f):
+    """log2 f, sqrt(1/2) <= f <= sqrt(2): off by 2.4 · 2^-24 of it at most.
+
+    r / ln 2 + r² P(r), P of degree 8 least far from it where the relative error is largest, its terms in pairs: what
+    waits for it waits for six operations, not for eleven.
+    """
+    r = f - 1.0
+    r2 = r * r
+    r4 = r2 * r2
+    low = tl.fma(tl.fma(0.288567513, r, -0.360696614), r2, tl.fma(0.480898231, r, -0.721347332))
+    high = tl.fma(tl.fma(0.186175331, r, -0.19105576), r2, tl.fma(0.204599813, r, -0.239618346))
+    return tl.fma(tl.fma(tl.fma(-0.10996379, r4, high), r4, low), r2, 1.442695041 * r)
+
+
+@triton.jit
 def negative_power(u, exponent):
     """u^-exponent and ln u, u >= 1, as exact as a float allows.
 
     exp(-exponent ln u) would carry the rounding of its argument: ten times that of the result where u is far out. So u
-    is split into 2^n f, 1 <= f < 2, and exponent · n into an exact product and a small rest.
+    is split into 2^n f, f near 1, and exponent · n into an exact product and a small rest. The slots wait for this:
+    whole numbers become floats and powers of two by their bits, a GPU's own conversions take as long as a logarithm.
     """
     bits = u.to(tl.int32, bitcast=True)
-    n = ((bits >> 23) - 127).to(tl.float32)
-    log2_f = tl.log2(((bits & 0x007FFFFF) | 0x3F800000).to(tl.float32, bitcast=True))
+    whole = (bits - SQRT_HALF_BITS) >> 23
+    n = (whole + 0x4B400000).to(tl.float32, bitcast=True) - 1.5 * POWER_23
+    log2_f = log2_near_one((bits - (whole << 23)).to(tl.float32, bitcast=True))
     # 12 bits of the exponent times 8 of n fit into the 24 of a float.
     coarse = (exponent.to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
     exact = -coarse * n
-    whole = tl.floor(exact)
-    rest = (exact - whole) - (exponent * log2_f + (exponent - coarse) * n)
-    return tl.exp2(whole) * tl.exp2(rest), (n + log2_f) * LN2
+    # What is below the smallest power that is no denormal stays in the rest.
+    shifted = tl.maximum(exact, -126.0) + 1.5 * POWER_23
+    power = ((shifted.to(tl.int32, bitcast=True) << 23) + 0x3F800000).to(tl.float32, bitcast=True)
+    rest = (exact - (shifted - 1.5 * POWER_23)) - tl.fma(exponent, log2_f, (exponent - coarse) * n)
+    return power * tl.exp2(rest), (n + log2_f) * LN2
 
 
 @triton.jit
@@ -121,41 +144,90 @@ def load_measurement(
 
 
 @triton.jit
+def pairs(b_x):
+    """Neighbours along the last of three axes added up."""
+    return tl.sum(tl.reshape(b_x, (b_x.shape[0], b_x.shape[1], b_x.shape[2] // 2, 2)), axis=3)
+
+
+@triton.jit
+def distance(b_y):
+    """|y|² of every slot, [S], of a tile [2, S, D] or, of the scan, [4, S, D / 2]: its first axis is then that of parts
+    and halves.
+
+    First over the two lowest bits of a dim, which a thread has to itself; then over the halves of the dims, and the
+    parts, which in the scan it has as well; last over the other bits, for which it asks its neighbours.
+    """
+    HALF: tl.constexpr = b_y.shape[0] * b_y.shape[2] // 4
+    if HALF >= 2:
+        b_even, b_odd = tl.split(tl.reshape(b_y, (b_y.shape[0], b_y.shape[1], b_y.shape[2] // 2, 2)))
+        b_x = tl.fma(b_even, b_even, tl.fma(b_odd, b_odd, 0.0))
+    else:
+        b_x = tl.fma(b_y, b_y, 0.0)
+    if HALF >= 4:
+        b_x = pairs(b_x)
+    if b_x.shape[0] == 4:
+        b_x = tl.sum(tl.reshape(b_x, (2, 2, b_x.shape[1], b_x.shape[2])), axis=1)
+    elif HALF >= 1:
+        b_x = tl.sum(tl.reshape(b_x, (2, b_x.shape[1], 2, b_x.shape[2] // 2)), axis=2)
+    b_x = tl.sum(b_x, axis=0)[None, :, :]  # [1, S, what is left of a half]
+    for _ in tl.static_range(4):
+        if b_x.shape[2] > 1:
+            b_x = pairs(b_x)
+    return tl.reshape(b_x, (b_x.shape[1],))
+
+
+@triton.jit
 def over_dims(b_x):
     """The sum over the dims of every slot, [S]."""
     return tl.sum(tl.sum(b_x, axis=0), axis=1)
 
 
 @triton.jit
-def measure(
-    b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER: tl.constexpr
-):  # fmt: skip
-    """Predict and weigh, in INNER passes.
+def over_slots(b_x):
+    """The sum over the slots of a tile [S, R] or [2, S, D]: neighbours first, which in the step are in a warp."""
+    for _ in tl.static_range(5):
+        if len(b_x.shape) == 2:
+            if b_x.shape[0] > 1:
+                b_x = tl.sum(tl.reshape(b_x, (b_x.shape[0] // 2, 2, b_x.shape[1])), axis=1)
+        elif b_x.shape[1] > 1:
+            b_x = tl.sum(tl.reshape(b_x, (b_x.shape[0], b_x.shape[1] // 2, 2, b_x.shape[2])), axis=2)
+    return tl.sum(b_x, axis=len(b_x.shape) - 2)
+
+
+@triton.jit
+def innovation(b_m, b_z, b_decay):
+    """z - E m, [2, S, D], of z [2, 1, D]."""
+    return tl.fma(-b_decay[None, :, None], b_m, b_z)
+
+
+@triton.jit
+def weigh(b_r2, b_p, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER: tl.constexpr):
+    """What tokens at squared distance r² do to slots, in INNER passes; all [S].
 
     Returns:
-        innovations of key and value [2, S, D]; prior variance 1/p⁻; of the first pass x = r² / (nu (1/p⁻ + R)),
-        ln(1 + x) and weight; of the last posterior precision and gain, [S] each.
+        prior precision p⁻; of the first pass x = r² / (nu (1/p⁻ + R)), ln(1 + x) and weight; of the last posterior
+        precision and gain.
     """
-    b_yk = b_k[:, None, :] - b_decay[None, :, None] * b_mk  # [2, S, D]
-    b_yv = b_v[:, None, :] - b_decay[None, :, None] * b_mv  # [2, S, D]
-    b_variance = b_decay * b_decay / b_p + b_process  # [S]
-    b_x = over_dims(b_yk * b_yk) / (nu * (b_variance + residual_noise))  # [S]
-    b_weight, b_log = negative_power(1.0 + b_x, exponent)  # [S]
-    b_weighted = b_weight * b_pi  # [S]
-    b_posterior = 1.0 / b_variance + b_weighted  # [S]
-    b_gain = delta * b_weighted / b_posterior  # [S]
+    b_decay2 = b_decay * b_decay
+    b_prior = b_p / tl.fma(b_process, b_p, b_decay2)  # 1 / (E² / p + process)
+    b_scale = b_p / (nu * tl.fma(b_process + residual_noise, b_p, b_decay2))  # known before r² is
+    b_weight, b_log = negative_power(tl.fma(b_r2, b_scale, 1.0), exponent)
+    b_x = b_r2 * b_scale
+    b_weighted = b_weight * b_pi
+    b_posterior = tl.fma(b_weight, b_pi, b_prior)
+    b_gain = delta * b_weighted / b_posterior
     for _ in tl.static_range(INNER - 1):
-        b_left = 1.0 - b_gain  # [S], of the innovation; again the fused product is written out
-        b_again, _ = negative_power(tl.fma(b_left * b_left, b_x, 1.0), exponent)  # [S]
-        b_weighted = b_again * b_pi  # [S]
-        b_posterior = 1.0 / b_variance + b_weighted  # [S]
-        b_gain = delta * b_weighted / b_posterior  # [S]
-    return b_yk, b_yv, b_variance, b_x, b_log, b_weight, b_posterior, b_gain
+        b_left = 1.0 - b_gain  # of the innovation
+        b_again, _ = negative_power(tl.fma(b_left * b_left, b_x, 1.0), exponent)
+        b_weighted = b_again * b_pi
+        b_posterior = tl.fma(b_again, b_pi, b_prior)
+        b_gain = delta * b_weighted / b_posterior
+    return b_prior, b_x, b_log, b_weight, b_posterior, b_gain
 
 
 @triton.jit
 def moved(b_m, b_y, b_decay, b_gain):
-    """E m + g y, [2, S, D]. The fused product is written out, so that every kernel rounds alike."""
+    """E m + g y, [2, S, D]."""
     return tl.fma(b_gain[None, :, None], b_y, b_decay[None, :, None] * b_m)
 
 
@@ -165,43 +237,49 @@ def advance(
     INNER: tl.constexpr, BY_VALUE: tl.constexpr,
 ):  # fmt: skip
     """The state after one token, reweighted INNER times. BY_VALUE: the innovation of the value drives the weight."""
-    if BY_VALUE:  # to the update, the part that drives the weight is the key
-        b_yv, b_yk, _, _, _, _, b_posterior, b_gain = measure(
-            b_mv, b_mk, b_p, b_v, b_k, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER
-        )
-    else:
-        b_yk, b_yv, _, _, _, _, b_posterior, b_gain = measure(
-            b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER
-        )
+    b_yk, b_yv = innovation(b_mk, b_k[:, None, :], b_decay), innovation(b_mv, b_v[:, None, :], b_decay)  # [2, S, D]
+    b_r2 = distance(b_yv) if BY_VALUE else distance(b_yk)  # [S]
+    _, _, _, _, b_posterior, b_gain = weigh(
+        b_r2, b_p, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER
+    )
     return moved(b_mk, b_yk, b_decay, b_gain), moved(b_mv, b_yv, b_decay, b_gain), b_posterior
 
 
 @triton.jit
-def compare(b_q, b_mk, b_p, m_s, nu, kappa, gamma2, tau):
-    """The query against the key means.
+def compare(b_r2, b_p, m_s, nu, kappa, gamma2, tau):
+    """Queries at squared distance r² of key means, one each: spread 1/p + gamma², x = r² / (nu spread), ln(1 + x),
+    logit / tau, and the logit, -inf where there is no slot; in the shape of r²."""
+    b_spread = 1.0 / b_p + gamma2
+    b_x = b_r2 / (nu * b_spread)
+    b_log = log1p(b_x)
+    b_score = -tl.fma(kappa, b_log, tl.log(b_spread))
+    return b_spread, b_x, b_log, b_score, tl.where(m_s, tl.fma(tau, b_score, 0.0), float("-inf"))
 
-    Returns:
-        spread 1/p + gamma², x = r² / (nu spread), ln(1 + x), logit / tau, weights a (not yet divided by their sum),
-        [S] each; the largest logit and the sum.
-    """
-    b_d = b_q[:, None, :] - b_mk  # [2, S, D]
-    b_spread = 1.0 / b_p + gamma2  # [S]
-    b_x = over_dims(b_d * b_d) / (nu * b_spread)  # [S]
-    b_log = log1p(b_x)  # [S]
-    b_score = -tl.log(b_spread) - kappa * b_log  # [S]
-    b_logit = tl.where(m_s, tau * b_score, float("-inf"))  # [S]
-    top = tl.max(b_logit, axis=0)
-    b_a = tl.exp(b_logit - top)  # [S]
-    return b_spread, b_x, b_log, b_score, b_a, top, tl.sum(b_a, axis=0)
+
+@triton.jit
+def read_weights(b_r2, b_p, m_s, nu, kappa, gamma2, tau):
+    """Weights of the slots [S, R], log_norm and precision [R] of RFA over the slots; of R queries, what `compare` takes
+    [S, R], parameters [1, R]."""
+    b_spread, b_x, _, _, b_logit = compare(b_r2, b_p, m_s, nu, kappa, gamma2, tau)
+    b_top = tl.max(b_logit, axis=0)  # [R]
+    b_a = tl.exp(b_logit - b_top[None, :])
+    b_total = over_slots(b_a)  # [R]
+    b_precision = over_slots(tl.where(m_s, 1.0 / tl.fma(b_x, b_spread, b_spread), 0.0))
+    return b_a / b_total[None, :], b_top + tl.log(b_total), b_precision
+
+
+@triton.jit
+def weighted(b_a, b_m):
+    """The read-out [2, D] of means [2, S, D] by weights [S]: the rounded products added up."""
+    return over_slots(tl.fma(b_a[None, :, None], b_m, 0.0))
 
 
 @triton.jit
 def read(b_q, b_mk, b_mv, b_p, m_s, nu, kappa, gamma2, tau):
     """out [2, D], log_norm and precision of RFA over the slots."""
-    b_spread, b_x, _, _, b_a, top, total = compare(b_q, b_mk, b_p, m_s, nu, kappa, gamma2, tau)
-    b_out = tl.sum((b_a / total)[None, :, None] * b_mv, axis=1)  # [2, D]
-    evidence = tl.sum(tl.where(m_s, 1.0 / ((1.0 + b_x) * b_spread), 0.0), axis=0)
-    return b_out, top + tl.log(total), evidence
+    b_r2 = distance(b_q[:, None, :] - b_mk)  # [S]
+    b_a, b_log_norm, b_precision = read_weights(b_r2[:, None], b_p[:, None], m_s[:, None], nu, kappa, gamma2, tau)
+    return weighted(tl.sum(b_a, axis=1), b_mv), tl.sum(b_log_norm, axis=0), tl.sum(b_precision, axis=0)
 
 
 @triton.jit
@@ -214,8 +292,10 @@ def read_gradient(
         of the query [2, D]; of the key means, of the value means [2, S, D]; of the precisions [S]; per slot [S], of nu,
         kappa, gamma², tau.
     """
-    b_spread, b_x, b_log, b_score, b_a, _, total = compare(b_q, b_mk, b_p, m_s, nu, kappa, gamma2, tau)
-    b_a = b_a / total
+    b_d = b_q[:, None, :] - b_mk  # [2, S, D]
+    b_spread, b_x, b_log, b_score, b_logit = compare(distance(b_d), b_p, m_s, nu, kappa, gamma2, tau)  # [S]
+    b_a = tl.exp(b_logit - tl.max(b_logit, axis=0))  # [S]
+    b_a = b_a / tl.sum(b_a, axis=0)  # [S]
     b_dot = over_dims(b_grad_out[:, None, :] * b_mv)  # [S]
     b_gl = b_a * (b_dot - tl.sum(b_a * b_dot, axis=0) + grad_log_norm)  # [S], of the logit
     b_u = (1.0 + b_x) * b_spread  # [S], spread + r²/nu, whose inverse is the evidence
@@ -223,7 +303,7 @@ def read_gradient(
     b_gx = -b_gl * tau * kappa / (1.0 + b_x)  # [S], of x in the logit
     b_gspread = b_gu - (b_gl * tau + b_gx * b_x) / b_spread  # [S]
     b_gr2 = (b_gx / b_spread + b_gu) / nu  # [S], of r²
-    b_gd = 2.0 * b_gr2[None, :, None] * (b_q[:, None, :] - b_mk)  # [2, S, D]
+    b_gd = 2.0 * b_gr2[None, :, None] * b_d  # [2, S, D]
     return (
         tl.sum(b_gd, axis=1),
         -b_gd,
@@ -238,17 +318,17 @@ def read_gradient(
 
 @triton.jit
 def advance_gradient(
-    b_mk, b_mv, b_p, b_yk, b_yv, b_variance, b_x, b_log, b_weight, b_posterior, b_gain, b_gmk, b_gmv, b_gp,
+    b_mk, b_mv, b_p, b_yk, b_yv, b_prior, b_x, b_log, b_weight, b_posterior, b_gain, b_gmk, b_gmv, b_gp,
     b_pi, b_decay, nu, exponent, residual_noise, delta,
 ):  # fmt: skip
-    """Gradients of `advance`, from what `measure` returned and the gradient of the state after the token.
+    """Gradients of `advance`, from what `weigh` returned and the gradient of the state after the token.
 
     Returns:
         of the state before it; of key and value [2, D]; of measurement, process; per slot [S], of decay, nu, the
         weight's exponent, the residual noise, delta.
     """
     b_gg = over_dims(b_gmk * b_yk + b_gmv * b_yv)  # [S], of the gain
-    b_prior = 1.0 / b_variance  # [S]
+    b_variance = 1.0 / b_prior  # [S]
     # gain = delta weighted / (prior + weighted): its slope is delta prior / posterior², without a difference.
     b_gweighted = b_gp + b_gg * delta * b_prior / (b_posterior * b_posterior)  # [S]
     b_gprior = b_gp - b_gg * b_gain / b_posterior  # [S]

@@ -19,8 +19,8 @@ from rfa.training.language import LanguageRun, find_config
 from tests.ptx.launches import OLDEST
 
 COMPILED_HERE = {
-    80: ["forward 128 fp16 precision", "backward columns 64 bf16", "slot step 16×64"],
-    90: ["forward 64 bf16", "backward rows 64 bf16", "slot scan gradient 16×64"],
+    80: ["forward 128 fp16 precision", "backward columns 64 bf16", "slot step 16×64", "slot scan 16×64"],
+    90: ["forward 64 bf16", "backward rows 64 bf16", "slot scan gradient 16×64", "slot values 16×64"],
 }
 
 # In the words of nvdisasm -c for sm_90, shortened: a loop that waits for its copy (an inner loop), two products a turn;
@@ -246,6 +246,8 @@ def test_bars_are_judged():
     missed = [verdict["name"] for verdict in aot.bars([row, small]) if not verdict["met"]]
     assert missed[0].endswith("a program, sm_120")
     assert "2.51 (bar 2.5) MISSED" in aot.bar_lines(aot.bars([row]))[-1]
+    scan = {**row, "kernel": "slot scan 16×64", "instructions": 359, "barriers": 3, "shuffles": 6}
+    assert [verdict["met"] for verdict in aot.bars([scan])[2:]] == [True, False, True]
 
 
 def test_a_kernel_that_does_not_compile_is_named():
@@ -323,7 +325,8 @@ def test_no_shipped_kernel_spills_or_has_too_much_shared_memory(committed):
 
 
 def test_shapes_are_those_of_the_training_configs():
-    assert {"slot scan 16×64", "slot step 16×64", "slot scan gradient 16×64"} <= set(aot.shipped())
+    assert {f"slot {name} 16×64" for name in ("scan", "weights", "values")} <= set(aot.shipped())
+    assert {"slot step 16×64", "slot scan gradient 16×64"} <= set(aot.shipped())
     assert {name.rsplit(" ", 1)[1] for name in aot.shipped() if name.startswith("slot")} == {
         f"{run.model.n_slots}×{2 * run.model.head_dim}"
         for run in (LanguageRun.from_file(find_config(name)) for name in ("paper", "books", "small"))

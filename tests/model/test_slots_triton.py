@@ -5,6 +5,8 @@ They run on a GPU where there is one, else in triton's interpreter.
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -17,8 +19,12 @@ from tests.model.test_slots import make
 
 pytest.importorskip("triton")
 
+import triton
+import triton.language as tl
+
 from rfa.model.recurrence import triton_backward, triton_forward
 from rfa.model.recurrence.triton import slot_scan_triton
+from rfa.model.recurrence.triton_token import negative_power
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Batch, tokens, heads, slots, complex dims: one token; tokens that no checkpoint interval divides; one slot; slots and
@@ -104,6 +110,31 @@ def test_matches_the_reference_far_away(scale):
     tokens = tokens._replace(q=30 * tokens.q, k=30 * tokens.k, v=30 * tokens.v)
     arguments = tokens, *state, parameters._replace(kappa=scale * parameters.kappa, nu=scale * parameters.nu)
     assert_matches_reference(*on_device(*arguments))
+
+
+@triton.jit
+def power_kernel(p_u, p_exponent, p_power, p_log, N: tl.constexpr):
+    o_n = tl.arange(0, N)
+    power, log = negative_power(tl.load(p_u + o_n), tl.load(p_exponent + o_n))
+    tl.store(p_power + o_n, power)
+    tl.store(p_log + o_n, log)
+
+
+def test_powers_are_as_exact_as_far_out():
+    """Units of 2^-24: of log2 f 2.4 and the product's rounding, each times exponent / 2; of the rest's two sums; of the
+    GPU's 2^x two units in the last place, and of the last product."""
+    scale = torch.linspace(0, 40, 2048, dtype=torch.float64)
+    u = torch.exp2(torch.cat([scale, 2**-20 * scale])).float().to(DEVICE)
+    exponent = torch.tensor([0.3, 2.0, 2.9, 70.3], device=DEVICE).repeat(1024)
+    power, log = torch.empty_like(u), torch.empty_like(u)
+    power_kernel[(1,)](u, exponent, power, log, N=len(u))
+    e, ln = exponent.double(), u.double().log()
+    off = (power.double() * torch.exp(e * ln) - 1).abs() * 2**24
+    is_tiny = e * ln > 120 * math.log(2)
+    assert bool((is_tiny | (off <= math.log(2) * (e / 2 * (2.4 + 1) + 2 * (0.5 + e / 2)) + 4 + 1)).all())
+    assert bool((power[is_tiny] < 2**-119).all())
+    # A sum, which rounds, and its factors.
+    assert bool(((log.double() - ln).abs() <= 5 * 2**-24 * ln).all())
 
 
 @pytest.mark.usefixtures("functions_off")
@@ -237,6 +268,22 @@ def test_a_length_that_is_none_is_seen_after_it():
         tokens, means, precisions, parameters, lengths=torch.tensor([3, -1, 4, 2**33], device=DEVICE)
     )
     assert p[1:].isnan().all() and p[0].isfinite().all() and m.isfinite().all()
+
+
+def assert_shares_change_no_bits(of_a_warp, reals, *shape):
+    """Of the slots to programs, and of the reals of values: a sum has one order, whatever a thread holds."""
+    arguments = inputs(*shape)
+    with pytest.MonkeyPatch.context() as patch:
+        expected = slot_scan_triton(*arguments)
+        patch.setattr(triton_forward, "OF_A_WARP", of_a_warp)
+        patch.setattr(triton_forward, "REALS_OF_A_WARP", reals)
+        found = slot_scan_triton(*arguments)
+    for actual, wanted in zip((*found[0], *found[1:]), (*expected[0], *expected[1:]), strict=True):
+        assert torch.equal(actual, wanted)
+
+
+def test_how_slots_are_shared_out_changes_no_bits():
+    assert_shares_change_no_bits(64, 8, 2, 4, 2, 5, 12)
 
 
 def test_neighbours_do_not_matter():

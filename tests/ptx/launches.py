@@ -32,6 +32,8 @@ from tests.ptx.compiler import Reply, Request
 ROOT = Path(__file__).resolve().parents[2]
 # Where `make test-all` puts the oldest Triton that pyproject.toml allows, beside the one that is installed.
 OLDEST = Path(sys.prefix) / "triton-3.6.0"
+# The kernels of a scan of slots, one launch each.
+SCAN = ("scan_kernel", "weights_kernel", "values_kernel")
 
 
 class RefusedError(RuntimeError):

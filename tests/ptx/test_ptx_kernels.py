@@ -26,7 +26,7 @@ from rfa.model.dynamics import rotate
 from tests.model import test_slots_triton as slots
 from tests.model import test_triton_backward as backward
 from tests.model import test_triton_forward as forward
-from tests.ptx.launches import Compiler, Emulator, emulated
+from tests.ptx.launches import SCAN, Compiler, Emulator, emulated
 
 if torch.cuda.is_available():
     pytest.skip("the kernels are defined for the GPU that is here", allow_module_level=True)
@@ -62,7 +62,7 @@ def test_attention(emulator: Emulator) -> None:
 def test_slots(emulator: Emulator) -> None:
     with emulated(emulator):
         slots.assert_matches_reference(*slots.make(2, 7, 3, 16, 32))
-    assert {"scan_kernel", "scan_gradient_kernel"} == set(emulator.played)
+    assert {*SCAN, "scan_gradient_kernel"} == set(emulator.played)
 
 
 @pytest.mark.parametrize("emulator", [80], indirect=True)
@@ -71,7 +71,7 @@ def test_slots_of_more_passes(emulator: Emulator, inner: int, innovation: Innova
     tokens, means, precisions, parameters = slots.make(2, 7, 3, 16, 32)
     with emulated(emulator):
         slots.assert_passes_match_reference(tokens, means, precisions, parameters, inner, innovation)
-    assert emulator.played == {"scan_kernel": 1}
+    assert emulator.played == dict.fromkeys(SCAN, 1)
 
 
 @pytest.mark.parametrize("emulator", [80], indirect=True)
@@ -80,7 +80,16 @@ def test_rows_of_different_lengths_are_scanned_alone(emulator: Emulator) -> None
     tokens, means, precisions, parameters = slots.inputs(4, 5, 3, 16, 32)
     with emulated(emulator):
         slots.assert_rows_are_read_alone(tokens, means, precisions, parameters, torch.tensor([5, 1, 0, 3]))
-    assert emulator.played == {"scan_kernel": 4}
+    assert emulator.played == dict.fromkeys(SCAN, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("emulator", [80], indirect=True)
+@pytest.mark.parametrize(("of_a_warp", "reals"), [(128, 16), (1024, 64)])
+def test_how_slots_are_shared_out_changes_no_bits(emulator: Emulator, of_a_warp: int, reals: int) -> None:
+    """Other layouts in registers, other sums that cross threads."""
+    with emulated(emulator):
+        slots.assert_shares_change_no_bits(of_a_warp, reals, 1, 4, 2, 16, 32)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)

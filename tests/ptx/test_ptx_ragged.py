@@ -20,7 +20,7 @@ from rfa.model.ragged import RaggedDecoder
 from rfa.model.recurrence import slots
 from tests.model import test_paged_attention as paged
 from tests.model import test_ragged as streams
-from tests.ptx.launches import Compiler, Emulator, emulated
+from tests.ptx.launches import SCAN, Compiler, Emulator, emulated
 
 if torch.cuda.is_available():
     pytest.skip("the kernels are defined for the GPU that is here", allow_module_level=True)
@@ -61,7 +61,7 @@ def test_streams_together_and_alone(emulator: Emulator, mode: str) -> None:
         alone, _ = run(fused, [1])
     for ours, theirs in zip(alone, outputs, strict=True):
         assert all(torch.equal(part[0], wanted[1]) for part, wanted in zip(ours, theirs, strict=True))
-    assert set(emulator.played) == AROUND | (ATTENTION if mode == "attention" else {"scan_kernel"})
+    assert set(emulator.played) == AROUND | (ATTENTION if mode == "attention" else {*SCAN})
     assert all(bool(part.isfinite().all()) for part in state)
 
 

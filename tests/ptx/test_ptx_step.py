@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
+from typing import Any, cast
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from rfa.model.config import Innovation
 from rfa.model.decoder import Decoder
 from tests.model import test_decoder as steps
 from tests.model import test_decoder_triton as parts
-from tests.ptx.launches import Compiler, Emulator, emulated
+from tests.ptx.launches import SCAN, Compiler, Emulator, emulated
 
 if torch.cuda.is_available():
     pytest.skip("the kernels are defined for the GPU that is here", allow_module_level=True)
@@ -47,7 +49,31 @@ def test_slots_are_the_scan_of_prompts(emulator: Emulator, inner: int, innovatio
     """Bit for bit."""
     with emulated(emulator):
         parts.assert_slots_are_the_scan(inner, innovation)
-    assert set(emulator.played) == {"scan_kernel", "slots_kernel"}
+    assert set(emulator.played) == {*SCAN, "slots_kernel"}
+
+
+def products_in_sums(ptx: str) -> list[str]:
+    """Sums one of whose terms is a product of its own, which an assembler may make one instruction of."""
+    products = set(re.findall(r"\bmul(?:\.ftz)?\.f32\s+(%\w+)", ptx))
+    sums = re.findall(r"\b(?:add|sub)(?:\.ftz)?\.f32\s[^;]*;", ptx)
+    return [line for line in sums if products & set(re.findall(r"%\w+", line)[1:])]
+
+
+def test_no_assembler_can_round_the_scan_and_the_step_apart(emulator: Emulator) -> None:
+    """What the emulator plays is PTX, and of a product and a sum that PTX has apart machine code may round once."""
+    texts: dict[str, str] = {}
+
+    def kept(request: Any) -> Any:
+        reply = emulator.compiler(request)
+        texts[request.name] = reply.ptx
+        return reply
+
+    with emulated(replace(emulator, compiler=cast(Compiler, kept))):
+        parts.assert_slots_are_the_scan(1, "key")
+    assert {name: products_in_sums(text) for name, text in texts.items()} == {
+        name: [] for name in (*SCAN, "slots_kernel")
+    }
+    assert products_in_sums("mul.f32 %r1, %r2, %r3;\nadd.f32 %r4, %r5, %r1;") == ["add.f32 %r4, %r5, %r1;"]
 
 
 @torch.no_grad()
