@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rfa.model.config import GATE_RANGE, PROCESS_GATE_SCALE, Innovation
-from rfa.model.product_triton import PARTS, Norm, Tile, multiplied
+from rfa.model.product_triton import STAGES, WARPS, Norm, Tile, multiplied
 from rfa.model.recurrence.slots_reference import SlotParameters
 from rfa.model.recurrence.triton import MAX_INNER, MAX_SLOTS, MAX_WIDTH
 from rfa.model.recurrence.triton_forward import blocks, warps
@@ -36,7 +36,7 @@ from rfa.model.recurrence.triton_token import (
 )
 
 # Numbers of a row that a warp has, in the kernel that goes over rows.
-OF_A_WARP = 256
+OF_A_WARP = 64
 # Added to a float64 of at most 2^51, it leaves the nearest whole number in the last bits.
 ROUNDS = tl.constexpr(6755399441055744.0)  # 1.5 · 2^52
 QUARTERS = tl.constexpr(0.6366197723675814)  # 2 / pi
@@ -244,17 +244,21 @@ def logits_kernel(
     HEADS: tl.constexpr, LAYERS: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """Program (j, i): BM rows by BN tokens of the vocabulary; the first of its rows also tells of them."""
-    o_row = tl.program_id(1).to(tl.int64) * BM + tl.arange(0, BM)  # [BM]
-    o_column = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)  # [BN]
-    m_row = (o_row < n_rows)[:, None]  # [BM, 1]
+    i_row, i_column = tl.program_id(1).to(tl.int64) * BM, tl.program_id(0).to(tl.int64) * BN
+    o_row, o_column = tl.arange(0, BM), tl.arange(0, BN)  # [BM], [BN]
+    m_row, m_column = o_row < (n_rows - i_row).to(tl.int32), o_column < (COLUMNS - i_column).to(tl.int32)
     b_logits = multiplied(
-        p_x, p_norm, p_embedding, o_row, o_column, m_row, (o_column < COLUMNS)[:, None],
+        p_x + i_row * FACTORS, p_norm, p_embedding + i_column * FACTORS, m_row[:, None], m_column[:, None],
         FACTORS, BM, BN, BK, PARTS, INTERPRETED, True, EPS,
     )  # fmt: skip
-    m_logits = m_row & (o_column < COLUMNS)[None, :]  # [BM, BN]
+    p_logits += i_row * COLUMNS + i_column
+    m_logits = m_row[:, None] & m_column[None, :]  # [BM, BN]
     tl.store(p_logits + o_row[:, None] * COLUMNS + o_column[None, :], b_logits, mask=m_logits)
     if tl.program_id(0) == 0:
-        tell(p_evidence, p_broken, p_log_precision, p_is_finite, o_row, m_row, n_rows, HEADS, LAYERS, BLOCK_H)
+        tell(
+            p_evidence, p_broken, p_log_precision, p_is_finite, i_row + o_row, m_row[:, None], n_rows,
+            HEADS, LAYERS, BLOCK_H,
+        )  # fmt: skip
 
 
 class Turned(NamedTuple):
@@ -362,6 +366,6 @@ def concluded(x: Tensor, norm: Norm, embedding: Tensor, outcome: Outcome) -> tup
         logits_kernel[tile.grid(rows)](
             x, norm.weight, embedding, logits, outcome.evidence, outcome.broken, log_precision, is_finite, rows,
             **tile._asdict(), EPS=norm.eps,
-            HEADS=heads, LAYERS=layers, BLOCK_H=triton.next_power_of_2(heads), num_warps=PARTS,
+            HEADS=heads, LAYERS=layers, BLOCK_H=triton.next_power_of_2(heads), num_warps=WARPS, num_stages=STAGES,
         )  # fmt: skip
     return logits, log_precision, is_finite

@@ -12,6 +12,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
+from rfa.model import product_triton
 from rfa.model.product_triton import BLOCK_FACTORS, BLOCK_ROWS, Norm, Tile, add_product, product
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -31,6 +32,12 @@ def of(rows: int, columns: int, factors: int, dtype: torch.dtype) -> tuple[Tenso
 
     norm = Norm(torch.linspace(0.5, 2, factors, device=DEVICE), EPS)
     return normal(rows, factors), normal(columns, factors).to(dtype), norm, normal(rows, columns)
+
+
+@pytest.fixture
+def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrices have many columns sooner."""
+    monkeypatch.setattr(product_triton, "PROGRAMS", 1)
 
 
 def normed(x: Tensor, norm: Norm) -> Tensor:
@@ -71,9 +78,9 @@ def assert_products(rows: int, columns: int, factors: int, dtype: torch.dtype) -
         assert ((found[name].double() - exact).abs() <= limit).all(), name
 
 
-def assert_company_changes_nothing(dtype: torch.dtype) -> None:
+def assert_company_changes_nothing(dtype: torch.dtype, columns: int = 43) -> None:
     """First, last or in the middle of a block, alone or beside others, broken ones among them."""
-    x, weight, norm, before = of(BLOCK_ROWS + 3, 43, 100, dtype)
+    x, weight, norm, before = of(BLOCK_ROWS + 3, columns, 100, dtype)
     x[5], before[5] = torch.nan, torch.nan
     whole = every_form(x, weight, norm, before)
     for rows in ([0], [BLOCK_ROWS + 2], [1, 9, 16], [5, 17], [*reversed(range(6, 18))]):
@@ -91,14 +98,25 @@ def test_a_row_is_summed_alike_among_any_others() -> None:
     assert_company_changes_nothing(torch.float32)
 
 
+@pytest.mark.usefixtures("few_programs")
+def test_many_columns() -> None:
+    """As of a vocabulary."""
+    assert_many_columns(torch.float16)
+
+
+def assert_many_columns(dtype: torch.dtype) -> None:
+    assert Tile.of(torch.empty(150, 300, dtype=dtype)).PARTS == 1
+    assert_products(3, 150, 300, dtype)
+    assert_company_changes_nothing(dtype, columns=150)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("factors", [1, 256, 1000, 4096])
 @pytest.mark.parametrize("columns", [1, 256, 1792, 50_257])
 def test_tiles(columns: int, factors: int, dtype: torch.dtype) -> None:
-    """Powers of two that a tensor core takes; many programs where there are columns for them, and no large piece."""
+    """Powers of two; factors enough for a tensor core; many programs where there are columns for them."""
     tile = Tile.of(torch.empty(columns, factors, dtype=dtype))
-    for number in (tile.BN, tile.BK, tile.BK // tile.PARTS):
-        assert number & (number - 1) == 0 and number >= 8
+    assert all(number & (number - 1) == 0 for number in (tile.BN, tile.BK))
     assert tile.BK // tile.PARTS >= 16
-    assert tile.BN * tile.BK * dtype.itemsize <= 32 << 10
-    assert tile.BN == 8 or columns // tile.BN >= 128
+    assert tile.BN * tile.BK * dtype.itemsize <= 64 << 10
+    assert tile.BN == 4 or 2 * columns // tile.BN > 128

@@ -15,6 +15,7 @@ if machine.missing() is not None:
 pytest.importorskip("triton")
 
 from rfa.model import decoder as decoding
+from rfa.model import product_triton
 from rfa.model.config import Innovation
 from rfa.model.decoder import Decoder
 from rfa.model.product_triton import Tile
@@ -51,6 +52,12 @@ def test_products(emulator: Emulator, dtype: torch.dtype) -> None:
         products.assert_products(3, 9, 2 * Tile.of(torch.empty(9, 4096, dtype=dtype)).BK + 5, dtype)
         products.assert_company_changes_nothing(dtype)
     assert set(emulator.played) == {"product_kernel"}
+
+
+def test_products_of_many_columns(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product_triton, "PROGRAMS", 1)
+    with emulated(emulator):
+        products.assert_many_columns(torch.bfloat16)
 
 
 @pytest.mark.parametrize(("inner", "innovation"), [(1, "key"), slow(3, "value")])
