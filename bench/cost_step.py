@@ -59,7 +59,7 @@ class Launches:
     programs: int = 1
     read: float = 0.0
     warps: int = 1
-    registers: int = 0
+    registers: int = 32
     shared_bytes: int = 0
 
     def seconds(self, gpu: Gpu) -> Estimate:
@@ -126,8 +126,9 @@ def _launches(machine: Machine, model: LanguageModelConfig) -> Launches:
         # A greedy row goes through the last of the loops alone, for one block: those before it search.
         issued -= sum(sum(loop.values()) for loop in machine.inner[:-1])
         read = moved / programs
+    told = f"product {constants['FACTORS']}×{constants['COLUMNS']}" if name == "product_kernel" else name
     return Launches(
-        name, count, moved, TRIPS[name], issued, name in WITH_WEIGHTS, programs, read,
+        told, count, moved, TRIPS[name], issued, name in WITH_WEIGHTS, programs, read,
         machine.warps, machine.registers, machine.shared_bytes,
     )  # fmt: skip
 
@@ -135,9 +136,10 @@ def _launches(machine: Machine, model: LanguageModelConfig) -> Launches:
 def step_row(machines: Sequence[Machine], gpu: Gpu) -> dict[str, Any]:
     """A step on a part."""
     found = step(machines)
-    total = Estimate(0, 0, 0)
+    total, kernels = Estimate(0, 0, 0), dict.fromkeys((one.name for one in found), 0.0)
     for one in found:
         total += one.seconds(gpu)
+        kernels[one.name] += 1e6 * one.seconds(gpu).predicted
     launches = sum(one.count for one in found)
     return {
         "gpu": gpu.name,
@@ -146,5 +148,5 @@ def step_row(machines: Sequence[Machine], gpu: Gpu) -> dict[str, Any]:
         "microseconds": {name: round(1e6 * getattr(total, name), 1) for name in KINDS},
         "gaps_us": round(1e6 * launches * gpu.gap, 1),
         "bytes_us": round(1e6 * sum(one.count * one.moved for one in found) / gpu.memory, 1),
-        "kernels": {one.name: round(1e6 * one.seconds(gpu).predicted, 1) for one in found},
+        "kernels": {name: round(own, 1) for name, own in kernels.items()},
     }
