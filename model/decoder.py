@@ -262,32 +262,29 @@ class Decoder:
     def _step_by_kernels(
         self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, sources: Tensor, targets: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """Eight launches a layer: its four products, and what is between them."""
+        """Five launches a layer: its four products with norms, GELU and residual sums, and the slots."""
         from rfa.model import decoder_triton as kernels
+        from rfa.model import product_triton as products
 
         config, layers, dtype = self.config, self._recurrent.layers, self.embedding.dtype
         tokens, positions, noise, sources, targets = (
             given.contiguous() for given in (tokens, positions, noise, sources, targets)
         )
-        norms = [*(layer.readout.mixer_norm for layer in layers), self._recurrent.norm]
-        x, normed, turn = kernels.begin(
-            tokens, positions, self.embedding, self.scale, norms[0], self.omega.double(), NORM_EPS
-        )
+        x, turn = kernels.begin(tokens, positions, self.embedding, self.scale, self.omega.double())
         outcome = kernels.Outcome.empty(len(tokens), len(layers), config.n_heads, 2 * config.head_dim, self.device)
         for i, layer in enumerate(layers):
-            joint = product(normed, layer.readout.mix_in)
-            slots = layer.held
+            readout, slots = layer.readout, layer.held
+            joint = products.product(x, readout.mix_in, products.Norm(readout.mixer_norm, NORM_EPS))
             gates = kernels.Gates(slots.gate_bias, layer.dynamics.eta2, slots.own_process, layer.output_gate_bias)
             mixed = kernels.step_slots(
                 joint, turn, pool.means[i], pool.precisions[i], sources, targets, gates, slots.parameters, noise,
                 outcome, i, config.inner, config.innovation, dtype,
             )  # fmt: skip
-            mixed = product(mixed, layer.readout.mix_out)
-            normed = kernels.add_norm(x, mixed, layer.readout.feed_forward_norm, dtype, NORM_EPS)
-            inner = kernels.gelu(product(normed, layer.up), dtype)
-            normed = kernels.add_norm(x, product(inner, layer.down), norms[i + 1], dtype, NORM_EPS)
-        logits = product(normed, self.embedding)
-        log_precision, is_finite = kernels.concluded(outcome)
+            products.add_product(x, mixed, readout.mix_out)
+            norm = products.Norm(readout.feed_forward_norm, NORM_EPS)
+            products.add_product(x, products.product(x, layer.up, norm, with_gelu=True), layer.down)
+        norm = products.Norm(self._recurrent.norm, NORM_EPS)
+        logits, log_precision, is_finite = kernels.concluded(x, norm, self.embedding, outcome)
         return StepOutput(logits, log_precision, outcome.latent), is_finite
 
     def prefill(

@@ -1,9 +1,9 @@
-"""A decode step on a GPU: what is between its products of matrices, one kernel each, float32 within.
+"""A decode step on a GPU: what it has beside the products of its layers (`product_triton`), float32 within.
 
 Between two products of `Decoder.step` eager code runs a dozen kernels, each of which takes longer to launch than to
-run. Here it runs one: the embedding with the table of rotations and the first norm; all that the slots of a layer do
-with the joint product; the residual sum with the norm after it; GELU; and what is told of a row over layers and heads.
-A row is computed by programs of its own in an order of its own: its company changes no bit of it.
+run. Here are three in all: the embedding with the table of rotations; all that the slots of a layer do with the joint
+product; and the logits, with what is told of a row over layers and heads. Norms, GELU and residual sums belong to the
+products. A row is computed in an order of its own: its company changes no bit of it.
 
 Equations: `decoder.py`; the slots' are those of `recurrence.triton_token`, whose functions the scan calls as well.
 """
@@ -20,8 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rfa.model.attention.triton_blocks import is_interpreted
 from rfa.model.config import GATE_RANGE, PROCESS_GATE_SCALE, Innovation
+from rfa.model.product_triton import STAGES, WARPS, Norm, Tile, multiplied
 from rfa.model.recurrence.slots_reference import SlotParameters
 from rfa.model.recurrence.triton import MAX_INNER, MAX_SLOTS, MAX_WIDTH
 from rfa.model.recurrence.triton_forward import blocks, warps
@@ -35,9 +35,8 @@ from rfa.model.recurrence.triton_token import (
     store_vector,
 )
 
-# Numbers of a program of the kernels that go over rows or elements, and how many of them a warp has.
-BLOCK = 1024
-OF_A_WARP = 256
+# Numbers of a row that a warp has, in the kernel that goes over rows.
+OF_A_WARP = 64
 # Added to a float64 of at most 2^51, it leaves the nearest whole number in the last bits.
 ROUNDS = tl.constexpr(6755399441055744.0)  # 1.5 · 2^52
 QUARTERS = tl.constexpr(0.6366197723675814)  # 2 / pi
@@ -46,7 +45,6 @@ LOG2E = tl.constexpr(1.4426950408889634)
 # ln 2 in two parts, of which the first has so few bits that a small whole number times it is exact.
 LN2_FIRST = tl.constexpr(0.693359375)
 LN2_REST = tl.constexpr(-2.1219444005469057e-4)
-SQRT_HALF = tl.constexpr(0.7071067811865476)
 
 
 @triton.jit
@@ -77,19 +75,11 @@ def exponential(b_x):
 
 
 @triton.jit
-def normed(b_x, p_norm, o_w, m_w, EPS: tl.constexpr, WIDTH: tl.constexpr):
-    """x / sqrt(mean x² + eps) times the weight, of a row [W]."""
-    mean = tl.sum(b_x * b_x, axis=0) / WIDTH
-    b_norm = tl.load(p_norm + o_w, mask=m_w, other=0.0)  # [W]
-    return b_x * (1.0 / tl.sqrt_rn(mean + EPS)) * b_norm
-
-
-@triton.jit
 def begin_kernel(
-    p_tokens, p_positions, p_embedding, p_norm, p_omega, p_x, p_normed, p_cos, p_sin, scale, n_tokens,
-    WIDTH: tl.constexpr, PHASES: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_P: tl.constexpr, EPS: tl.constexpr,
+    p_tokens, p_positions, p_embedding, p_omega, p_x, p_cos, p_sin, scale, n_tokens,
+    WIDTH: tl.constexpr, PHASES: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
-    """Program b: the row of token b in the embedding, its norm, and cosine and sine of H · D phases at its position.
+    """Program b: the row of token b in the embedding, and cosine and sine of H · D phases at its position.
 
     A token that there is not is NaN.
     """
@@ -99,38 +89,11 @@ def begin_kernel(
     i_token = tl.load(p_tokens + i_b).to(tl.int64)
     is_known = (i_token >= 0) & (i_token < n_tokens)
     b_x = tl.load(p_embedding + i_token * WIDTH + o_w, mask=m_w & is_known, other=0.0).to(tl.float32) * scale
-    b_x = tl.where(is_known, b_x, float("nan"))
-    tl.store(p_x + i_b * WIDTH + o_w, b_x, mask=m_w)
-    b_normed = normed(tl.where(m_w, b_x, 0.0), p_norm, o_w, m_w, EPS, WIDTH)
-    tl.store(p_normed + i_b * WIDTH + o_w, b_normed.to(p_normed.dtype.element_ty), mask=m_w)
-
+    tl.store(p_x + i_b * WIDTH + o_w, tl.where(is_known, b_x, float("nan")), mask=m_w)
     position = tl.load(p_positions + i_b).to(tl.float64)
     b_cos, b_sin = cosine_and_sine(tl.load(p_omega + o_p, mask=m_p, other=0.0) * position)
     tl.store(p_cos + i_b * PHASES + o_p, b_cos, mask=m_p)
     tl.store(p_sin + i_b * PHASES + o_p, b_sin, mask=m_p)
-
-
-@triton.jit
-def add_norm_kernel(
-    p_x, p_change, p_norm, p_normed, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, EPS: tl.constexpr
-):  # fmt: skip
-    """Program b: row b of x gets its change; its norm goes out."""
-    i_row = tl.program_id(0).to(tl.int64) * WIDTH
-    o_w = tl.arange(0, BLOCK_W)
-    m_w = o_w < WIDTH
-    b_x = tl.load(p_x + i_row + o_w, mask=m_w, other=0.0) + tl.load(p_change + i_row + o_w, mask=m_w, other=0.0)
-    tl.store(p_x + i_row + o_w, b_x, mask=m_w)
-    tl.store(p_normed + i_row + o_w, normed(b_x, p_norm, o_w, m_w, EPS, WIDTH).to(p_normed.dtype.element_ty), mask=m_w)
-
-
-@triton.jit(do_not_specialize=["n_numbers"])
-def gelu_kernel(p_x, p_out, n_numbers, BLOCK: tl.constexpr):
-    """x Phi(x), number by number."""
-    o_x = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    m_x = o_x < n_numbers
-    b_x = tl.load(p_x + o_x, mask=m_x, other=0.0)
-    b_out = 0.5 * b_x * (1.0 + tl.erf(b_x * SQRT_HALF))
-    tl.store(p_out + o_x, b_out.to(p_out.dtype.element_ty), mask=m_x)
 
 
 @triton.jit
@@ -254,21 +217,48 @@ def slots_kernel(
     store_vector(p_mixed + i_bh * 2 * D, b_latent.to(p_mixed.dtype.element_ty), o_d, m_d, D)
 
 
-@triton.jit(do_not_specialize=["n_rows"])
-def outcome_kernel(
-    p_evidence, p_broken, p_log_precision, p_is_finite, n_rows,
-    HEADS: tl.constexpr, LAYERS: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_L: tl.constexpr,
+@triton.jit
+def tell(
+    p_evidence, p_broken, p_log_precision, p_is_finite, o_row, m_row, n_rows,
+    HEADS: tl.constexpr, LAYERS: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Program b: the mean over the heads of the logarithm of the evidence, and whether no layer has broken slots."""
-    i_b = tl.program_id(0).to(tl.int64)
-    o_h, o_l = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_L)
-    m_h = o_h < HEADS
-    b_log = tl.log(tl.load(p_evidence + i_b * HEADS + o_h, mask=m_h, other=1.0))
-    tl.store(p_log_precision + i_b, tl.sum(b_log, axis=0) / HEADS)
-    o_flag = o_l[:, None] * (n_rows * HEADS) + i_b * HEADS + o_h[None, :]  # [L, H]
-    b_broken = tl.load(p_broken + o_flag, mask=(o_l[:, None] < LAYERS) & m_h[None, :], other=0)
-    worst = tl.max(tl.max(b_broken, axis=0), axis=0)
-    tl.store(p_is_finite + i_b, tl.where(worst == 0, 1.0, 0.0))
+    """Of rows o_row [BM] the mean over the heads of the logarithm of the evidence, and whether no layer has broken
+    slots; m_row [BM, 1]."""
+    o_head = tl.arange(0, BLOCK_H)[None, :]  # [1, H]
+    m_head = m_row & (o_head < HEADS)  # [BM, H]
+    o_flag = o_row[:, None] * HEADS + o_head  # [BM, H]
+    b_evidence = tl.load(p_evidence + o_flag, mask=m_head, other=1.0)  # [BM, H]
+    b_broken = tl.zeros_like(o_flag).to(tl.int32)  # [BM, H]
+    for i_layer in range(LAYERS):
+        b_broken |= tl.load(p_broken + i_layer * (n_rows * HEADS) + o_flag, mask=m_head, other=0)
+    tl.store((p_log_precision + o_row)[:, None], tl.sum(tl.log(b_evidence), axis=1, keep_dims=True) / HEADS, mask=m_row)
+    b_worst = tl.max(b_broken, axis=1, keep_dims=True)  # [BM, 1]
+    tl.store((p_is_finite + o_row)[:, None], tl.where(b_worst == 0, 1.0, 0.0), mask=m_row)
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def logits_kernel(
+    p_x, p_norm, p_embedding, p_logits, p_evidence, p_broken, p_log_precision, p_is_finite, n_rows,
+    FACTORS: tl.constexpr, COLUMNS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    PARTS: tl.constexpr, INTERPRETED: tl.constexpr, EPS: tl.constexpr,
+    HEADS: tl.constexpr, LAYERS: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """Program (j, i): BM rows by BN tokens of the vocabulary; the first of its rows also tells of them."""
+    i_row, i_column = tl.program_id(1).to(tl.int64) * BM, tl.program_id(0).to(tl.int64) * BN
+    o_row, o_column = tl.arange(0, BM), tl.arange(0, BN)  # [BM], [BN]
+    m_row, m_column = o_row < (n_rows - i_row).to(tl.int32), o_column < (COLUMNS - i_column).to(tl.int32)
+    b_logits = multiplied(
+        p_x + i_row * FACTORS, p_norm, p_embedding + i_column * FACTORS, m_row[:, None], m_column[:, None],
+        FACTORS, BM, BN, BK, PARTS, INTERPRETED, True, EPS,
+    )  # fmt: skip
+    p_logits += i_row * COLUMNS + i_column
+    m_logits = m_row[:, None] & m_column[None, :]  # [BM, BN]
+    tl.store(p_logits + o_row[:, None] * COLUMNS + o_column[None, :], b_logits, mask=m_logits)
+    if tl.program_id(0) == 0:
+        tell(
+            p_evidence, p_broken, p_log_precision, p_is_finite, i_row + o_row, m_row[:, None], n_rows,
+            HEADS, LAYERS, BLOCK_H,
+        )  # fmt: skip
 
 
 class Turned(NamedTuple):
@@ -315,53 +305,23 @@ def refusal(slots: int, width: int, inner: int) -> str | None:
     return None
 
 
-def _room(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Unwritten memory for factors in `dtype`. Triton's interpreter cuts bfloat16 off where the hardware rounds: there
-    it is float32, which the product rounds."""
-    return like.new_empty(shape, dtype=torch.float32 if is_interpreted() else dtype)
-
-
 def _warps_of(numbers: int) -> int:
     return max(1, min(8, numbers // OF_A_WARP))
 
 
-def begin(
-    tokens: Tensor, positions: Tensor, embedding: Tensor, scale: float, norm: Tensor, omega: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Turned]:
-    """The residual stream `[B, d]` of tokens `[B]`, its norm in the dtype of the embedding, and the turn at `positions`
-    `[B]`, of omega `[H, D]` in float64."""
+def begin(tokens: Tensor, positions: Tensor, embedding: Tensor, scale: float, omega: Tensor) -> tuple[Tensor, Turned]:
+    """The residual stream `[B, d]` of tokens `[B]`, and the turn at `positions` `[B]`, of omega `[H, D]` in float64."""
     rows, width = len(tokens), embedding.shape[1]
     x = embedding.new_empty((rows, width), dtype=torch.float32)
-    norms = _room(x, (rows, width), embedding.dtype)
     turn = Turned(*(x.new_empty((rows, *omega.shape)) for _ in Turned._fields))
     block_w, block_p = triton.next_power_of_2(width), triton.next_power_of_2(omega.numel())
     with torch.cuda.device_of(x):
         begin_kernel[(rows,)](
-            tokens, positions, embedding, norm, omega, x, norms, *turn, scale, embedding.shape[0],
-            WIDTH=width, PHASES=omega.numel(), BLOCK_W=block_w, BLOCK_P=block_p, EPS=eps,
+            tokens, positions, embedding, omega, x, *turn, scale, embedding.shape[0],
+            WIDTH=width, PHASES=omega.numel(), BLOCK_W=block_w, BLOCK_P=block_p,
             num_warps=_warps_of(max(block_w, block_p)),
         )  # fmt: skip
-    return x, norms, turn
-
-
-def add_norm(x: Tensor, change: Tensor, norm: Tensor, dtype: torch.dtype, eps: float) -> Tensor:
-    """`x += change`, `[B, d]`; returns its norm in `dtype`."""
-    rows, width = x.shape
-    norms = _room(x, (rows, width), dtype)
-    block_w = triton.next_power_of_2(width)
-    with torch.cuda.device_of(x):
-        add_norm_kernel[(rows,)](
-            x, change, norm, norms, WIDTH=width, BLOCK_W=block_w, EPS=eps, num_warps=_warps_of(block_w)
-        )
-    return norms
-
-
-def gelu(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """GELU of x, in `dtype`."""
-    out = _room(x, tuple(x.shape), dtype)
-    with torch.cuda.device_of(x):
-        gelu_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, out, x.numel(), BLOCK=BLOCK, num_warps=_warps_of(BLOCK))
-    return out
+    return x, turn
 
 
 def step_slots(
@@ -380,7 +340,7 @@ def step_slots(
     """
     rows, heads, width = outcome.latent.shape
     slots = precisions.shape[2]
-    mixed = _room(joint, (rows, heads * width), dtype)
+    mixed = joint.new_empty((rows, heads * width), dtype=dtype)
     block_s, block_d = blocks(slots, width)
     with torch.cuda.device_of(means):
         slots_kernel[(rows * heads,)](
@@ -396,14 +356,16 @@ def step_slots(
     return mixed
 
 
-def concluded(outcome: Outcome) -> tuple[Tensor, Tensor]:
-    """log_precision `[B]`, and 1 where all new slots are finite, else 0, `[B]`."""
+def concluded(x: Tensor, norm: Norm, embedding: Tensor, outcome: Outcome) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits `[B, V]` of the residual stream `[B, d]`, log_precision `[B]`, and 1 where all new slots are finite, else
+    0, `[B]`."""
+    tile = Tile.of(embedding)
     layers, rows, heads = outcome.broken.shape
-    log_precision, is_finite = outcome.evidence.new_empty(rows), outcome.evidence.new_empty(rows)
-    with torch.cuda.device_of(log_precision):
-        outcome_kernel[(rows,)](
-            outcome.evidence, outcome.broken, log_precision, is_finite, rows,
-            HEADS=heads, LAYERS=layers,
-            BLOCK_H=triton.next_power_of_2(heads), BLOCK_L=triton.next_power_of_2(layers), num_warps=1,
+    logits, log_precision, is_finite = x.new_empty((rows, tile.COLUMNS)), x.new_empty(rows), x.new_empty(rows)
+    with torch.cuda.device_of(x):
+        logits_kernel[tile.grid(rows)](
+            x, norm.weight, embedding, logits, outcome.evidence, outcome.broken, log_precision, is_finite, rows,
+            **tile._asdict(), EPS=norm.eps,
+            HEADS=heads, LAYERS=layers, BLOCK_H=triton.next_power_of_2(heads), num_warps=WARPS, num_stages=STAGES,
         )  # fmt: skip
-    return log_precision, is_finite
+    return logits, log_precision, is_finite

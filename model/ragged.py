@@ -1,9 +1,9 @@
 """The next tokens of many streams of a decoder at once, as many of each as there are: prompts, and steps by attention.
 
 On a GPU the tokens lie side by side, `[T, …]`, through products that sum each row in an order of its own
-(`ragged_triton`), and the fused attention over pages (`attention.pages`) or the scan of the slots: some ten launches a
-layer, however many streams, and a stream's bits do not depend on the others. Elsewhere, and for models that the kernels
-do not run, streams go one by one, as `Decoder.extend` and `Decoder.prefill` have them: the reference.
+(`product_triton`), and the fused attention over pages (`attention.pages`) or the scan of the slots: seven to nine
+launches a layer, however many streams, and a stream's bits do not depend on the others. Elsewhere, and for models that
+the kernels do not run, streams go one by one, as `Decoder.extend` and `Decoder.prefill` have them: the reference.
 
 No gradients: the caller holds `torch.no_grad`.
 """
@@ -207,34 +207,28 @@ class _Residual:
         self._decoder = decoder
         stack = decoder.stack(mode)
         self.layers = stack.layers
-        self._norms = [*(layer.readout.mixer_norm for layer in stack.layers), stack.norm]
-        self._x, self._normed, self.turn = decoder_triton.begin(
-            ragged.tokens,
-            ragged.positions,
-            decoder.embedding,
-            decoder.scale,
-            self._norms[0],
-            decoder.omega.double(),
-            NORM_EPS,
+        self._norm = stack.norm
+        self._x, self.turn = decoder_triton.begin(
+            ragged.tokens, ragged.positions, decoder.embedding, decoder.scale, decoder.omega.double()
         )
 
     def joint(self, index: int) -> Tensor:
         """What all projections of a layer give, `[T, 3 · H · 2D + …]`."""
-        from rfa.model.ragged_triton import product
+        from rfa.model.product_triton import Norm, product
 
-        return product(self._normed, self.layers[index].readout.mix_in)
+        readout = self.layers[index].readout
+        return product(self._x, readout.mix_in, Norm(readout.mixer_norm, NORM_EPS))
 
     def mix(self, index: int, out: Tensor, joint: Tensor, *, is_turned: bool, rows: Tensor | None = None) -> None:
-        """Go on with what the mixer of a layer gave, to the norm before the next."""
-        from rfa.model import decoder_triton
-        from rfa.model.ragged_triton import product, settle
+        """Go on with what the mixer of a layer gave, to the end of the layer."""
+        from rfa.model.product_triton import Norm, add_product, product
+        from rfa.model.ragged_triton import settle
 
-        layer, dtype = self.layers[index], self._normed.dtype
+        layer, dtype = self.layers[index], self._decoder.dtype
         mixed = settle(out, self.turn if is_turned else None, self._output_gates(index, joint), dtype, rows)
-        change = product(mixed, layer.readout.mix_out)
-        normed = decoder_triton.add_norm(self._x, change, layer.readout.feed_forward_norm, dtype, NORM_EPS)
-        change = product(product(normed, layer.up, with_gelu=True), layer.down)
-        self._normed = decoder_triton.add_norm(self._x, change, self._norms[index + 1], dtype, NORM_EPS)
+        add_product(self._x, mixed, layer.readout.mix_out)
+        norm = Norm(layer.readout.feed_forward_norm, NORM_EPS)
+        add_product(self._x, product(self._x, layer.up, norm, with_gelu=True), layer.down)
 
     def conclude(
         self, last: Tensor, out: Tensor, precision: Tensor, joint: Tensor, noise: Tensor | None, is_turned: bool
@@ -246,7 +240,8 @@ class _Residual:
             joint: of the last layer, for all tokens.
         """
         from rfa.model.decoder_triton import Turned
-        from rfa.model.ragged_triton import product, settle
+        from rfa.model.product_triton import Norm, product
+        from rfa.model.ragged_triton import settle
 
         layer = self.layers[-1]
         latent = out
@@ -257,7 +252,8 @@ class _Residual:
             latent = latent + noise * torch.sqrt((1 / precision + layer.dynamics.gamma2) / 2)[..., None]
         self._x = self._x[last]
         self.mix(len(self.layers) - 1, latent.contiguous(), joint[last], is_turned=False)
-        return StepOutput(product(self._normed, self._decoder.embedding), torch.log(precision).mean(-1), latent)
+        logits = product(self._x, self._decoder.embedding, Norm(self._norm, NORM_EPS))
+        return StepOutput(logits, torch.log(precision).mean(-1), latent)
 
     def _output_gates(self, index: int, joint: Tensor) -> tuple[Tensor, Tensor] | None:
         bias = self.layers[index].output_gate_bias

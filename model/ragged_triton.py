@@ -1,14 +1,11 @@
-"""Kernels for tokens of many sequences side by side, in which a token's bits are its own.
+"""Kernels around the mixers of many sequences' tokens side by side, in which a token's bits are its own.
 
-    product    x Wᵀ, with or without GELU behind it
     arrange    queries, keys and values in the rotating frame, and the gates of the slots, where their mixer takes them
     settle     e^{i omega t} times what a mixer gives, and the gates of the outputs
 
-A library's product takes another algorithm for another number of rows, and a text would change with its company. Here
-every row is summed in the same order, from the first factor to the last, whatever lies beside it. What is between
-them is that of a step (`decoder_triton`).
+All else is that of a step (`decoder_triton`), the products too (`product_triton`).
 
-Layout: tokens `[T, …]`, contiguous; matrices `[out, in]` in float32, float16 or bfloat16; all sums in float32.
+Layout: tokens `[T, …]`, contiguous, float32.
 """
 
 # Kernels are typed by their compiler.
@@ -21,10 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rfa.model.attention.triton_blocks import is_interpreted
 from rfa.model.config import GATE_RANGE, PROCESS_GATE_SCALE
 from rfa.model.decoder_triton import (
-    SQRT_HALF,
     Gates,
     Turned,
     exponential,
@@ -35,51 +30,8 @@ from rfa.model.decoder_triton import (
 from rfa.model.recurrence.slots_reference import SlotInputs
 from rfa.model.recurrence.triton_token import load_vector, store_vector
 
-# Rows and columns of a program of the product, and factors of a turn: of 16 bits, of 32.
-BLOCK_ROWS, BLOCK_COLUMNS = 64, 64
-BLOCK_FACTORS = {2: 64, 4: 32}
 # A shorter vector is not made one of length one, as in `torch.nn.functional.normalize`.
 SHORTEST = tl.constexpr(1e-12)
-
-
-@triton.jit(do_not_specialize=["n_rows"])
-def product_kernel(
-    p_x, p_weight, p_out, n_rows, n_columns, FACTORS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, WITH_GELU: tl.constexpr, INTERPRETED: tl.constexpr,
-):  # fmt: skip
-    """BM rows of x by BN rows of the matrix."""
-    o_row = tl.program_id(1).to(tl.int64) * BM + tl.arange(0, BM)  # [BM]
-    o_column = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)  # [BN]
-    o_factor = tl.arange(0, BK)  # [BK]
-    m_row, m_column = (o_row < n_rows)[:, None], (o_column < n_columns)[:, None]
-    p_row = p_x + o_row[:, None] * FACTORS + o_factor[None, :]  # [BM, BK]
-    p_column = p_weight + o_column[:, None] * FACTORS + o_factor[None, :]  # [BN, BK]
-    b_out = tl.zeros([BM, BN], tl.float32)  # [BM, BN]
-    for first in range(0, FACTORS, BK):
-        m_factor = (o_factor < FACTORS - first)[None, :]
-        b_x = tl.load(p_row + first, mask=m_row & m_factor, other=0.0)  # [BM, BK]
-        b_weight = tl.load(p_column + first, mask=m_column & m_factor, other=0.0)  # [BN, BK]
-        if INTERPRETED:  # which knows no product of bfloat16
-            b_out = tl.dot(b_x.to(tl.float32), tl.trans(b_weight.to(tl.float32)), b_out, input_precision="ieee")
-        else:
-            b_out = tl.dot(b_x, tl.trans(b_weight), b_out, input_precision="ieee")
-    if WITH_GELU:
-        b_out = 0.5 * b_out * (1.0 + tl.erf(b_out * SQRT_HALF))
-    o_out = o_row[:, None] * n_columns + o_column[None, :]  # [BM, BN]
-    tl.store(p_out + o_out, b_out.to(p_out.dtype.element_ty), mask=m_row & (o_column < n_columns)[None, :])
-
-
-def product(x: Tensor, weight: Tensor, *, with_gelu: bool = False) -> Tensor:
-    """x `[T, in]` times weightᵀ, weight `[out, in]`: `[T, out]` float32, or GELU of it in the dtype of x."""
-    out = x.new_empty((len(x), len(weight)), dtype=x.dtype if with_gelu else torch.float32)
-    grid = triton.cdiv(len(weight), BLOCK_COLUMNS), triton.cdiv(len(x), BLOCK_ROWS)
-    with torch.cuda.device_of(x):
-        product_kernel[grid](
-            x, weight, out, len(x), len(weight), FACTORS=x.shape[1], BM=BLOCK_ROWS, BN=BLOCK_COLUMNS,
-            BK=BLOCK_FACTORS[weight.dtype.itemsize], WITH_GELU=with_gelu, INTERPRETED=is_interpreted(),
-            num_warps=4, num_stages=3,
-        )  # fmt: skip
-    return out
 
 
 @triton.jit

@@ -43,6 +43,7 @@ inline float off(float value, float argument) {
 inline float ex2(float x) { return off(flushed(std::exp2(flushed(x))), x); }
 inline float lg2(float x) { return off(std::log2(flushed(x)), x); }
 inline float rcp(float x) { return off(flushed(1 / flushed(x)), x); }
+inline float rsqrt(float x) { return off(static_cast<float>(1 / std::sqrt(static_cast<double>(flushed(x)))), x); }
 
 // A NaN loses against a number, unless the instruction hands it on.
 // The larger of two zeros is the positive one.

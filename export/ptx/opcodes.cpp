@@ -194,6 +194,7 @@ const std::vector<Opcode>& table() {
         {"ex2.approx.ftz.f32", each<[](float a) -> float { return ex2(a); }>},
         {"lg2.approx.ftz.f32", each<[](float a) -> float { return lg2(a); }>},
         {"rcp.approx.ftz.f32", each<[](float a) -> float { return rcp(a); }>},
+        {"rsqrt.approx.ftz.f32", each<[](float a) -> float { return rsqrt(a); }>},
         {"sub.f16", each<[](Half a, Half b) -> Half { return float(a) - float(b); }>},
         {"add.f64", each<[](double a, double b) -> double { return a + b; }>},
         {"sub.f64", each<[](double a, double b) -> double { return a - b; }>},

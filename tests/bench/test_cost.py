@@ -246,19 +246,51 @@ def test_a_step_by_hand():
     assert (found.bound, found.predicted, found.serial) == pytest.approx((3.003e-6, 5.4e-6, 6.003e-6))
     weights = replace(one, has_weights=True).seconds(part)
     assert weights.predicted - found.predicted == pytest.approx(3 * 200e-9)
+    fetched = replace(one, read=500.0).seconds(part)
+    assert fetched.predicted - found.predicted == pytest.approx(3 * 50e-9)
+
+
+def test_programs_of_a_step_share_an_sm_by_hand():
+    """Six programs of eight warps on two SMs: three each, of which shared memory holds two at a time."""
+    one = cost_step.Launches("toy", 1, 0.0, trips=1, instructions=100, programs=6, read=500.0, warps=8)
+    held = replace(one, shared_bytes=31 * 1024)
+    # Each SM waits twice and fetches 1,500 bytes; 24 warps issue in the time of three times eight.
+    assert held.seconds(PART).predicted == pytest.approx((2 * 300 + 150 + 3 * 200) * 1e-9)
+    assert one.seconds(PART).predicted == pytest.approx((300 + 150 + 3 * 200) * 1e-9)
+    # One warp at a time, one behind the other.
+    alone = replace(held, warps=1, shared_bytes=63 * 1024)
+    assert alone.seconds(PART).predicted == pytest.approx((3 * 300 + 150 + 3 * 200) * 1e-9)
 
 
 def test_the_step_is_that_of_the_paper():
-    own = ("begin_kernel", "slots_kernel", "add_norm_kernel", "gelu_kernel", "outcome_kernel")
     toy = replace(TOY, whole={"FADD": 10}, inner=[{"FADD": 2}, {"FADD": 7}])
-    launches = cost_step.step([replace(toy, kernel=name) for name in (*own, *cost_step.DRAWING)])
-    # With the copies from and to the host these are the 56 that a step is.
-    assert sum(one.count for one in launches) == 8 * 6 + 6
+    products = {256: (1792, 1024), 512: (256,), 1024: (256,)}
+    constants = [{"FACTORS": k, "COLUMNS": n, "BN": 8} for k, columns in products.items() for n in columns]
+    machines = [replace(toy, kernel="product_kernel", constants=own) for own in constants]
+    machines += [replace(toy, kernel="slots_kernel", constants={"IS_LAST": is_last}) for is_last in (0, 1)]
+    vocabulary = {"FACTORS": 256, "COLUMNS": 50_257, "BN": 128}
+    machines += [replace(toy, kernel="begin_kernel"), replace(toy, kernel="logits_kernel", constants=vocabulary)]
+    machines += [replace(toy, kernel=name, constants={"BLOCK": 4096}) for name in cost_step.DRAWING]
+    launches = cost_step.step(machines)
+    # With the copies from and to the host these are the 37 that a step is.
+    assert sum(one.count for one in launches) == 5 * 6 + 5
     # A greedy row is not searched.
-    assert launches[-1].instructions == 2 * (10 - 2)
+    assert launches[-1].instructions == 10 - 2
     weights = sum(one.count * one.moved for one in launches if one.has_weights) / 2
     # Without the embedding's second use: 19.4 million parameters, of which a few are no matrices.
     assert weights == pytest.approx(19.4e6, rel=0.02)
+    row = cost_step.step_row(machines, GPUS["H100"])
+    assert row["launches"] == 35
+    assert sum(row["kernels"].values()) == pytest.approx(row["microseconds"]["predicted"], abs=1)
+    assert len(row["kernels"]) == len(machines) - 1, "the slots' two are told as one"
+
+
+@pytest.mark.slow
+def test_the_step_that_is_served_is_what_the_model_counts():
+    (kernels,) = (call.kernels for call in compile_calls(["step@90"]).values())
+    found = cost_step.step(kernels)
+    assert sum(one.count for one in found) == 35
+    assert all(one.instructions > 0 and one.programs > 0 for one in found)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from rfa.bench.rounding import assert_within_rounding, relative_error
@@ -22,6 +21,7 @@ from tests.model.test_slots import make
 pytest.importorskip("triton")
 
 from rfa.model import decoder_triton as kernels
+from rfa.model.product_triton import Norm
 from rfa.model.recurrence.triton import slot_scan_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -242,23 +242,20 @@ def test_rows_that_the_pool_does_not_have(sources: tuple[int, ...], targets: tup
     assert written == [1, 3]
 
 
-# What is between the other products.
+# What goes over rows.
 
 
 def rows_by_kernels(x: Tensor) -> Iterator[Tensor]:
     """What every other kernel makes of rows `[B, d]`."""
     rows, width = x.shape
-    weight, embedding = torch.linspace(0.5, 2, width, device=x.device), x.clone()
+    embedding = x.clone()
     tokens = torch.arange(rows, device=x.device)
     omega = torch.linspace(0, 3, 2 * 6, dtype=torch.float64, device=x.device).reshape(2, 6)
-    start, norms, turn = kernels.begin(tokens, torch.full_like(tokens, 999), embedding, 16.0, weight, omega, EPS)
-    yield from (start, norms, *turn)
-    yield kernels.gelu(x, torch.float32)
-    changed = start.clone()
-    yield kernels.add_norm(changed, x, weight, torch.float32, EPS)
-    yield changed
+    start, turn = kernels.begin(tokens, torch.full_like(tokens, 999), embedding, 16.0, omega)
+    yield from (start, *turn)
     outcome = kernels.Outcome(x.new_zeros(rows, 4, 1), x[:, :4].exp(), (x[:, :4] < -9).int().expand(3, rows, 4))
-    yield from kernels.concluded(outcome._replace(broken=outcome.broken.contiguous()))
+    norm, matrix = Norm(torch.linspace(0.5, 2, width, device=x.device), EPS), torch.eye(width, device=x.device)
+    yield from kernels.concluded(start, norm, matrix, outcome._replace(broken=outcome.broken.contiguous()))
 
 
 def assert_rows_match(width: int) -> None:
@@ -270,13 +267,10 @@ def assert_rows_match(width: int) -> None:
             mean = x.square().sum(-1, keepdim=True) / width
             return x / torch.sqrt(mean + EPS) * weight.to(x)
 
-        return {
-            "start": 16 * x, "norm": norm(16 * x), "gelu": F.gelu(x), "norm of the sum": norm(16 * x + x),
-            "sum": 16 * x + x, "log precision": torch.log(torch.exp(x[:, :4])).sum(-1) / 4,
-        }  # fmt: skip
+        return {"start": 16 * x, "logits": norm(16 * x), "log precision": torch.log(torch.exp(x[:, :4])).sum(-1) / 4}
 
-    start, norms, _, _, gelu, after, changed, log_precision, _ = rows_by_kernels(x.float())
-    values = dict(zip(by_torch(x), (start, norms, gelu, after, changed, log_precision), strict=True))
+    start, _, _, logits, log_precision, _ = rows_by_kernels(x.float())
+    values = dict(zip(by_torch(x), (start, logits, log_precision), strict=True))
     exact = by_torch(x)
 
     def errors(found: dict[str, Tensor]) -> dict[str, float]:
@@ -295,9 +289,7 @@ def assert_turns_match() -> None:
     omega = torch.cat([torch.linspace(-7, 7, 99), torch.pi / 4 * torch.arange(-12, 13)]).double()[None].to(DEVICE)
     positions = torch.tensor([0, 1, 2, 17, 999, 1_000_003], device=DEVICE)
     embedding = torch.zeros(1, 4, device=DEVICE)
-    _, _, turn = kernels.begin(
-        torch.zeros_like(positions), positions, embedding, 1.0, torch.ones(4, device=DEVICE), omega, EPS
-    )
+    _, turn = kernels.begin(torch.zeros_like(positions), positions, embedding, 1.0, omega)
     phase = omega * positions[:, None, None]
     # The polynomials are off by an ulp; so is a phase of 10^7, in float64, by far less.
     for found, expected in ((turn.cos, phase.cos()), (turn.sin, phase.sin())):
@@ -309,18 +301,19 @@ def test_cosine_and_sine() -> None:
 
 
 def test_a_token_that_there_is_not_is_nan() -> None:
-    embedding, weight = torch.ones(5, 8, device=DEVICE), torch.ones(8, device=DEVICE)
+    embedding = torch.ones(5, 8, device=DEVICE)
     tokens, omega = torch.tensor([4, 5, -1], device=DEVICE), torch.ones(1, 2, dtype=torch.float64, device=DEVICE)
-    x, norms, _ = kernels.begin(tokens, 0 * tokens, embedding, 1.0, weight, omega, EPS)
-    for part in (x, norms):
-        assert part.isnan().all(1).tolist() == [False, True, True] and not part[0].isnan().any()
+    x, _ = kernels.begin(tokens, 0 * tokens, embedding, 1.0, omega)
+    assert x.isnan().all(1).tolist() == [False, True, True] and not x[0].isnan().any()
 
 
 def test_a_row_is_finite_where_all_of_its_layers_are() -> None:
     broken = torch.zeros(3, 4, 2, dtype=torch.int32, device=DEVICE)
     broken[2, 1, 0] = broken[0, 3, 1] = 1
     ones = torch.ones(4, 2, device=DEVICE)
-    log_precision, is_finite = kernels.concluded(kernels.Outcome(ones, ones, broken))
+    outcome = kernels.Outcome(ones, ones, broken)
+    x, norm = torch.ones(4, 8, device=DEVICE), Norm(torch.ones(8, device=DEVICE), EPS)
+    _, log_precision, is_finite = kernels.concluded(x, norm, torch.ones(5, 8, device=DEVICE), outcome)
     assert is_finite.tolist() == [1, 0, 1, 0] and not log_precision.any()
 
 

@@ -18,7 +18,7 @@ from rfa.model.decoder import Decoder
 from rfa.model.language import StepOutput
 from rfa.model.ragged import Ragged, RaggedDecoder
 from rfa.model.recurrence import slots
-from tests.model.test_decoder import EPS, assert_close
+from tests.model.test_decoder import assert_close
 from tests.model.test_decoder import model_of as small_model
 from tests.nodes import Nodes
 
@@ -175,7 +175,7 @@ def test_slots_have_the_same_bits_in_any_company(by_kernels: Any) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("mode", ["attention", "recurrent"])
-def test_a_layer_of_a_piece_is_twelve_launches_at_most(mode: str, by_kernels: Any) -> None:
+def test_a_layer_of_a_piece_is_few_launches(mode: str, by_kernels: Any) -> None:
     counts = []
     for layers in (2, 3):
         model = small_model(**{**SIZE, "n_layers": layers}, own_readout=True, output_gate=True)
@@ -190,7 +190,7 @@ def test_a_layer_of_a_piece_is_twelve_launches_at_most(mode: str, by_kernels: An
                 fused.prefill(piece, *slots)
         counts.append(Counter([*seen.operators, *seen.launches]))
     a_layer = {name: count for name, count in (counts[1] - counts[0]).items() if not name.startswith(NO_LAUNCH)}
-    assert sum(a_layer.values()) <= 12, a_layer
+    assert sum(a_layer.values()) <= (9 if mode == "attention" else 7), a_layer
     assert not [name for name in seen.operators if "softmax" in name or "bmm" in name]
     assert ("_forward_kernel" in seen.launches) == (mode == "attention")
     assert ("scan_kernel" in seen.launches) == (mode == "recurrent")
@@ -207,20 +207,3 @@ def test_what_the_kernels_do_not_run_is_said(
     given: dict[str, Any], dtype: torch.dtype, reason: str, by_kernels: Any
 ) -> None:
     assert by_kernels(Decoder(small_model(**{**SIZE, **given}), dtype)).attention_refusal == reason
-
-
-@torch.no_grad()
-def test_a_row_of_a_product_is_summed_alike_among_any_others() -> None:
-    from rfa.model.ragged_triton import product
-
-    draw = torch.Generator().manual_seed(0)
-    x, weight = torch.randn(130, 100, generator=draw), torch.randn(70, 100, generator=draw)
-    exact = x.double() @ weight.double().T
-    scale = x.double().abs() @ weight.double().abs().T
-    whole = product(x, weight)
-    # n products and sums of them, each rounded once.
-    assert ((whole - exact).abs() <= (2 * 100 * EPS / 2) * scale).all()
-    for rows in ([0], [129], [5, 64, 128], list(range(63, 129))):
-        assert torch.equal(product(x[rows], weight), whole[rows])
-    gelu = torch.nn.functional.gelu(exact)
-    assert ((product(x, weight, with_gelu=True) - gelu).abs() <= 2 * (100 + 8) * EPS * (scale + 1)).all()

@@ -23,7 +23,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
 from rfa.export.ptx import machine
-from rfa.model import decoder_triton, ragged_triton
+from rfa.model import product_triton
 from rfa.model.attention import triton_backward, triton_forward, triton_rotation
 from rfa.model.attention.launch import Launch, PassName, launch
 from rfa.model.kernel_launches import KernelCall, call_of, described
@@ -130,7 +130,7 @@ def emulated(emulator: Emulator) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(InterpretedFunction, "run", run))
-        for module in (triton_backward, triton_forward, triton_rotation, decoder_triton, ragged_triton):
+        for module in (triton_backward, triton_forward, triton_rotation, product_triton):
             stack.enter_context(mock.patch.object(module, "is_interpreted", return_value=False))
         for module in (triton_backward, triton_forward):
             stack.enter_context(mock.patch.object(module, "launch", entry))

@@ -215,6 +215,7 @@ EACH: dict[str, tuple[str, Callable[..., Any]]] = {
     "rem.s64": ("s64 s64 s64", remainder),
     "rem.u32": ("u32 u32 u32", remainder),
     "rem.u64": ("u64 u64 u64", remainder),
+    "rsqrt.approx.ftz.f32": ("f32 f32", lambda a: (1 / np.sqrt(flush(a).astype(np.float64))).astype(np.float32)),
     "shf.l.wrap.b32": ("b32 b32 b32 b32", lambda a, b, n: funnel(a, b, n, 1)),
     "shf.r.wrap.b32": ("b32 b32 b32 b32", lambda a, b, n: funnel(a, b, n, -1)),
     "shl.b16": ("b16 b16 u32", lambda a, n: shift(a, n, 1)),
@@ -692,7 +693,9 @@ def test_what_is_unknown_is_named() -> None:
         machine.load(kernel("tanh.approx.f32 %r1, %r1;\nmov.u32 %r1, %clock;"))
 
 
-@pytest.mark.parametrize("name", ["ex2.approx.ftz.f32", "lg2.approx.ftz.f32", "rcp.approx.ftz.f32"])
+@pytest.mark.parametrize(
+    "name", ["ex2.approx.ftz.f32", "lg2.approx.ftz.f32", "rcp.approx.ftz.f32", "rsqrt.approx.ftz.f32"]
+)
 def test_approximations_may_be_an_ulp_off(name: str) -> None:
     a = np.linspace(0.3, 0.8, COUNT, dtype=np.float32)
     exact = apply(name, ["f32", "f32"], a)

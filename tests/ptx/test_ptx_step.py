@@ -17,10 +17,13 @@ if machine.missing() is not None:
 pytest.importorskip("triton")
 
 from rfa.model import decoder as decoding
+from rfa.model import product_triton
 from rfa.model.config import Innovation
 from rfa.model.decoder import Decoder
+from rfa.model.product_triton import Tile
 from tests.model import test_decoder as steps
 from tests.model import test_decoder_triton as parts
+from tests.model import test_product_triton as products
 from tests.ptx.launches import SCAN, Compiler, Emulator, emulated
 
 if torch.cuda.is_available():
@@ -40,8 +43,23 @@ def test_each_kernel(emulator: Emulator) -> None:
         parts.assert_slots_match((2, 5, 6), 2, "value", True)
         parts.assert_rows_match(96)
         parts.assert_turns_match()
-    played = {"begin_kernel", "slots_kernel", "add_norm_kernel", "gelu_kernel", "outcome_kernel"}
-    assert set(emulator.played) == played
+    assert set(emulator.played) == {"begin_kernel", "slots_kernel", "logits_kernel"}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, slow(torch.float16), slow(torch.float32)], ids=str)
+def test_products(emulator: Emulator, dtype: torch.dtype) -> None:
+    """With what is around them; and a row has its bits in any company."""
+    with emulated(emulator):
+        products.assert_products(19, 43, 100, dtype)
+        products.assert_products(3, 9, 2 * Tile.of(torch.empty(9, 4096, dtype=dtype)).BK + 5, dtype)
+        products.assert_company_changes_nothing(dtype)
+    assert set(emulator.played) == {"product_kernel"}
+
+
+def test_products_of_many_columns(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product_triton, "PROGRAMS", 1)
+    with emulated(emulator):
+        products.assert_many_columns(torch.bfloat16)
 
 
 @pytest.mark.parametrize(("inner", "innovation"), [(1, "key"), slow(3, "value")])
@@ -94,7 +112,7 @@ def test_a_step(emulator: Emulator, monkeypatch: pytest.MonkeyPatch, dtype: torc
         assert float((part - wanted).abs().max()) <= limit * max(1.0, float(wanted.abs().max()))
     assert is_finite.tolist() == [1.0] * steps.STREAMS
     assert emulator.played == {
-        "begin_kernel": 1, "slots_kernel": 2, "gelu_kernel": 2, "add_norm_kernel": 4, "outcome_kernel": 1
+        "begin_kernel": 1, "slots_kernel": 2, "product_kernel": 8, "logits_kernel": 1
     }  # fmt: skip
 
 
@@ -105,6 +123,7 @@ def test_functions_of_a_step_may_be_an_ulp_off(emulator: Emulator, functions: ma
         for shape in parts.SHAPES:
             parts.assert_slots_match(shape, 3, "key", True)
         parts.assert_rows_match(96)
+        products.assert_products(19, 43, 100, torch.bfloat16)
 
 
 @pytest.mark.slow
@@ -115,7 +134,8 @@ def test_no_order_of_warps_and_ctas_changes_a_bit_of_a_step(emulator: Emulator, 
     def played(play: machine.Play) -> list[torch.Tensor]:
         with emulated(replace(emulator, play=play)):
             found, after, _ = parts.fused(layer, 1, "key", True)
-            return [*found.values(), after.means, *parts.rows_by_kernels(x)]
+            forms = products.every_form(*products.of(19, 43, 100, torch.bfloat16))
+            return [*found.values(), after.means, *parts.rows_by_kernels(x), *forms.values()]
 
     for given, other in zip(played(machine.Play()), played(machine.Play(seed=seed)), strict=True):
         assert torch.equal(given, other)

@@ -48,8 +48,8 @@ from tests.small_kernels import ARCHITECTURE, with_kernels
 
 # What prompts and steps of the small model launch.
 ALL = (
-    "add_norm_kernel", "arrange_kernel", "begin_kernel", "draw_kernel", "extent_kernel", "gelu_kernel",
-    "outcome_kernel", "product_kernel", "scan_kernel", "settle_kernel", "slots_kernel", "weigh_kernel",
+    "arrange_kernel", "begin_kernel", "draw_kernel", "extent_kernel", "logits_kernel", "product_kernel", "scan_kernel",
+    "settle_kernel", "slots_kernel", "weigh_kernel",
 )  # fmt: skip
 
 

@@ -1,0 +1,122 @@
+"""Products of rows by a matrix with what is around them: against float64, and a row against itself in any company.
+
+They run on a GPU where there is one, else in Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+from rfa.model import product_triton
+from rfa.model.product_triton import BLOCK_FACTORS, BLOCK_ROWS, Norm, Tile, add_product, product
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+EPS = 1e-6  # of the norm
+# Half a unit of float32.
+UNIT = torch.finfo(torch.float32).eps / 2
+# Rows, columns, factors: of no whole block; of several turns; one.
+SHAPES = [(19, 43, 100), (3, 9, 2 * BLOCK_FACTORS[4] + 5), (1, 1, 1)]
+
+
+def of(rows: int, columns: int, factors: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Norm, Tensor]:
+    """Rows, a matrix in a dtype, a norm and what is there before a sum."""
+    generator = torch.Generator().manual_seed(rows)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(DEVICE)
+
+    norm = Norm(torch.linspace(0.5, 2, factors, device=DEVICE), EPS)
+    return normal(rows, factors), normal(columns, factors).to(dtype), norm, normal(rows, columns)
+
+
+@pytest.fixture
+def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrices have many columns sooner."""
+    monkeypatch.setattr(product_triton, "PROGRAMS", 1)
+
+
+def normed(x: Tensor, norm: Norm) -> Tensor:
+    return x / torch.sqrt(x.square().mean(-1, keepdim=True) + norm.eps) * norm.weight.to(x)
+
+
+def every_form(x: Tensor, weight: Tensor, norm: Norm, before: Tensor) -> dict[str, Tensor]:
+    """By the kernel."""
+    total = before.clone()
+    add_product(total, x.to(weight.dtype), weight)
+    return {
+        "plain": product(x.to(weight.dtype), weight), "normed": product(x, weight, norm),
+        "gelu": product(x, weight, norm, with_gelu=True), "added": total,
+    }  # fmt: skip
+
+
+def assert_products(rows: int, columns: int, factors: int, dtype: torch.dtype) -> None:
+    """Within the rounding of the factors, and of the products and sums of each number, once."""
+    x, weight, norm, before = of(rows, columns, factors, dtype)
+    found = every_form(x, weight, norm, before)
+    unit, wide = torch.finfo(dtype).eps / 2, weight.double()
+    plain, scaled = x.to(dtype).double(), normed(x.double(), norm)
+    # Where numbers lie between two of a dtype, float32 and float64 may round to different ones.
+    own = unit if dtype != torch.float32 else 0.0
+    sums, of_norm = plain @ wide.T, scaled @ wide.T
+    spread, spread_of_norm = plain.abs() @ wide.abs().T, scaled.abs() @ wide.abs().T
+    # The norm's own: a mean of squares, which is halved by the root, and its inverse to an ulp, and two products.
+    of_sum, of_factors = 2 * factors * UNIT, (factors + 6) * UNIT + own
+    expected = {
+        "plain": (sums, of_sum * spread),
+        "normed": (of_norm, (of_sum + of_factors) * spread_of_norm),
+        # Nowhere steeper than 1.13; and the number itself in its dtype.
+        "gelu": (F.gelu(of_norm), (1.13 * (of_sum + of_factors) + 8 * UNIT + unit) * (spread_of_norm + 1)),
+        "added": (sums + before.double(), of_sum * spread + UNIT * (sums + before).abs()),
+    }
+    for name, (exact, limit) in expected.items():
+        assert found[name].dtype == (dtype if name == "gelu" else torch.float32)
+        assert ((found[name].double() - exact).abs() <= limit).all(), name
+
+
+def assert_company_changes_nothing(dtype: torch.dtype, columns: int = 43) -> None:
+    """First, last or in the middle of a block, alone or beside others, broken ones among them."""
+    x, weight, norm, before = of(BLOCK_ROWS + 3, columns, 100, dtype)
+    x[5], before[5] = torch.nan, torch.nan
+    whole = every_form(x, weight, norm, before)
+    for rows in ([0], [BLOCK_ROWS + 2], [1, 9, 16], [5, 17], [*reversed(range(6, 18))]):
+        for name, part in every_form(x[rows], weight, norm, before[rows]).items():
+            assert torch.equal(part.nan_to_num(1e9), whole[name][rows].nan_to_num(1e9)), (name, rows)
+            assert part.isnan().all(1).tolist() == [row == 5 for row in rows], (name, rows)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_product_with_what_is_around_it(shape: tuple[int, int, int]) -> None:
+    assert_products(*shape, torch.float32)
+
+
+def test_a_row_is_summed_alike_among_any_others() -> None:
+    assert_company_changes_nothing(torch.float32)
+
+
+@pytest.mark.usefixtures("few_programs")
+def test_many_columns() -> None:
+    """As of a vocabulary."""
+    assert_many_columns(torch.float16)
+
+
+def assert_many_columns(dtype: torch.dtype) -> None:
+    assert Tile.of(torch.empty(150, 300, dtype=dtype)).PARTS == 1
+    assert_products(3, 150, 300, dtype)
+    assert_company_changes_nothing(dtype, columns=150)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("factors", [1, 256, 1000, 4096])
+@pytest.mark.parametrize("columns", [1, 256, 1792, 50_257])
+def test_tiles(columns: int, factors: int, dtype: torch.dtype) -> None:
+    """Powers of two; factors enough for a tensor core; many programs where there are columns for them."""
+    tile = Tile.of(torch.empty(columns, factors, dtype=dtype))
+    assert all(number & (number - 1) == 0 for number in (tile.BN, tile.BK))
+    assert tile.BK // tile.PARTS >= 16
+    assert tile.BN * tile.BK * dtype.itemsize <= 64 << 10
+    assert tile.BN == 4 or 2 * columns // tile.BN > 128
