@@ -2,9 +2,9 @@
 
 Chosen by compilation ahead of time, for none has run on a GPU. No 16-bit entry of 64 or 128 reals spills in its main
 loop or asks for more shared memory than a program may have (`bench/aot.py` has the limits and the test). Among those,
-what `rfa bench cost` predicts to be fastest: a model of issue and latency over all loops, not the count of one. With
-two stages the copies of a turn begin when the turn before ends, and every turn waits for L2; with three they begin a
-turn earlier, for up to a tenth more instructions.
+what `rfa bench cost` predicts to be fastest: a model of issue and latency over all loops, not the count of one.
+Programs of four warps are two to an SM: one issues while the other waits. Where there is one, two stages make every
+turn wait for L2, for then the copies of a turn begin when the turn before ends; with three they begin a turn earlier.
 
 An architecture that is not listed takes the nearest lower one, a width the next larger one.
 """
@@ -20,7 +20,8 @@ PassName = Literal[
     "forward",
     "forward_precision",
     "backward_rows",
-    "backward_rows_more",
+    "backward_rows_precision",
+    "backward_rows_decay",
     "backward_columns",
 ]
 
@@ -45,7 +46,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         (8, 9): {64: Launch(128, 64, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
         # H100: 270 and 3,900; 195 and 2,728.
         (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 64, 8, 3), 256: Launch(64, 32, 8, 2)},
-        # B200: 331 and 2,957; 218 and 2,038.
+        # B200: 331 and 2,957; 207 and 2,044.
         (10, 0): {64: Launch(64, 64, 4, 3), 128: Launch(128, 64, 8, 3), 256: Launch(64, 32, 8, 2)},
         # RTX 5090: 374 and 8,694; 383 and 8,840.
         (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 32, 8, 2)},
@@ -58,7 +59,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         (8, 9): {64: Launch(128, 64, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
         # H100: 310 and 5,099; 196 and 3,168.
         (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(64, 32, 4, 3), 256: Launch(64, 32, 8, 2)},
-        # B200: 403 and 5,371; 248 and 3,505.
+        # B200: 403 and 5,371; 235 and 3,016.
         (10, 0): {64: Launch(128, 32, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
         # RTX 5090: 376 and 8,696; 385 and 8,842.
         (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 32, 8, 2)},
@@ -68,30 +69,41 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # RTX 4090: 616 and 15,033; 668 and 15,566.
         (8, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
         # H100: 398 and 7,954; 269 and 5,105.
+        # B200: 344 and 6,290; 207 and 3,722.
         (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(64, 32, 4, 3), 256: Launch(64, 16, 4, 1)},
-        # B200: 988 and 18,994; 594 and 11,533.
-        (10, 0): {64: Launch(64, 32, 8, 3), 128: Launch(64, 32, 8, 2), 256: Launch(64, 16, 4, 1)},
         # RTX 5090: 495 and 12,227; 544 and 13,043.
         (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
     },
-    # With the gradients of precision, of mu, or both: more sums. The figures are those of both.
-    "backward_rows_more": {
-        (8, 0): {64: Launch(128, 32, 8, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
-        # Three stages spill here.
-        (8, 9): {64: Launch(128, 32, 8, 2), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
-        (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 16, 4, 1)},
+    # With the gradient of precision: a sum more.
+    "backward_rows_precision": {
+        # RTX 4090: 618 and 15,035.
+        (8, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
+        # H100: 408 and 8,183; 276 and 5,258.
+        (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(64, 32, 4, 3), 256: Launch(64, 16, 4, 1)},
+        # RTX 5090: 497 and 12,229.
+        (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
+    },
+    # With the gradient of mu, and that of precision, whose figures these are, or without.
+    "backward_rows_decay": {
+        # A100: 1,033 and 23,841; 834 and 17,934.
+        # RTX 4090: 679 and 16,568; 685 and 15,783.
+        (8, 0): {64: Launch(64, 16, 4, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
+        # H100: 496 and 10,264; 384 and 6,778.
+        (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 16, 4, 1)},
+        # B200: 1,179 and 27,169; 654 and 14,384.
         (10, 0): {64: Launch(64, 32, 8, 3), 128: Launch(64, 32, 8, 2), 256: Launch(64, 16, 4, 1)},
+        # RTX 5090: 641 and 14,216; 557 and 13,224.
         (12, 0): {64: Launch(128, 16, 8, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
     },
     "backward_columns": {
         # A100: 829 and 20,343; 922 and 21,523.
         # RTX 4090: 759 and 19,504; 852 and 19,973.
-        # RTX 5090: 609 and 15,863; 694 and 16,735.
         (8, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 128, 8, 3), 256: Launch(16, 64, 4, 1)},
         # H100: 367 and 7,342; 283 and 5,758.
         (9, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 64, 4, 2), 256: Launch(16, 64, 4, 1)},
-        # B200: 419 and 6,750; 302 and 5,663.
-        (10, 0): {64: Launch(32, 128, 8, 3), 128: Launch(16, 128, 8, 3), 256: Launch(16, 64, 4, 1)},
+        # B200: 335 and 6,168; 210 and 3,915.
+        (10, 0): {64: Launch(32, 64, 4, 3), 128: Launch(32, 64, 4, 2), 256: Launch(16, 64, 4, 1)},
+        # RTX 5090: 609 and 15,863; 694 and 16,735.
         (12, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 128, 8, 3), 256: Launch(16, 64, 4, 1)},
     },
 }

@@ -861,8 +861,9 @@ def backward(
     grad_out, grad_log_norm, out, log_norm = (x.contiguous() for x in (grad_out, grad_log_norm, out, log_norm))
     capability = capability_of(q.device)
     has_precision = grad_precision is not None
-    has_more = has_precision or (needs_dynamics and needs_decay)
-    pass_name: PassName = "backward_rows_more" if has_more else "backward_rows"
+    pass_name: PassName = "backward_rows_precision" if has_precision else "backward_rows"
+    if needs_dynamics and needs_decay:
+        pass_name = "backward_rows_decay"
     rows = row_blocks or launch(pass_name, capability, width, q.dtype)
     columns = column_blocks or launch("backward_columns", capability, width, q.dtype)
     is_packed = query_starts is not None

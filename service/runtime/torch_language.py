@@ -269,9 +269,10 @@ class TorchLanguageRuntime(Language):
     def _check_memory(self, bundle: Bundle, streams: int, max_rows: int) -> None:
         weights = sum(array.nbytes for array in bundle.weights().values())
         slots = DevicePool.bytes_needed(self.context_bytes, streams, max_rows)
-        # Of a quantum of prompts, each as long as the longest: queries, keys, values and what is read, and the gates.
+        # Of a quantum of prompts, each as long as the longest: queries, keys, values and what is read, the gates, and
+        # four numbers of each slot between the kernels of the scan.
         heads, width = self.latent_shape
-        prompts = 4 * max_rows * self.prefill_tokens * heads * (4 * width + 2 * bundle.language.n_slots)
+        prompts = 4 * max_rows * self.prefill_tokens * heads * (4 * width + 6 * bundle.language.n_slots)
         # Each size of a batch has memory of its own, and all smaller ones together as much as the largest.
         draws = 2 * max_rows * len(self.vocabulary) * BYTES_PER_LOGIT
         needed, free = weights + slots + prompts + draws + WORKSPACE_BYTES, torch.cuda.mem_get_info()[0]
