@@ -24,7 +24,13 @@ STEP = 1800.0
 TIMES = (1.7e9 + STEP * np.arange(90)).tolist()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One loop for all tests of the file, as the server that they share needs."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     server = create_app(Settings(bundles=(BUNDLES / "series", BUNDLES / "linear"), processes=1, workers=1))
     async with server.router.lifespan_context(server):
