@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,20 +73,21 @@ async def test_series_that_a_column_tells_apart(connect: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "status", "code"),
+    ("make", "status", "code"),
     [
-        (b"", 422, "unreadable_file"),
-        (b"\0\1\2", 422, "unreadable_file"),
-        (b"a,b\n1,2\n1,2,3\n", 422, "unreadable_file"),
-        (gzip.compress(b"1\n" * 50_000_000), 413, "payload_too_large"),
-        (packed_parquet(20_000_000), 413, "payload_too_large"),
-        (b"x" * 2_000_001, 413, "payload_too_large"),
+        # Made where they are sent: every process of the tests collects them.
+        (lambda: b"", 422, "unreadable_file"),
+        (lambda: b"\0\1\2", 422, "unreadable_file"),
+        (lambda: b"a,b\n1,2\n1,2,3\n", 422, "unreadable_file"),
+        (lambda: gzip.compress(b"1\n" * 50_000_000), 413, "payload_too_large"),
+        (lambda: packed_parquet(20_000_000), 413, "payload_too_large"),
+        (lambda: b"x" * 2_000_001, 413, "payload_too_large"),
     ],
     ids=["empty", "no text", "ragged", "packed bomb", "bomb of columns", "large"],
 )
-async def test_a_dear_file_is_refused(connect: Any, content: bytes, status: int, code: str) -> None:
+async def test_a_dear_file_is_refused(connect: Any, make: Callable[[], bytes], status: int, code: str) -> None:
     async with connect() as client:
-        reply = await client.post("/read", content=content, headers=BODY)
+        reply = await client.post("/read", content=make(), headers=BODY)
         assert (reply.status_code, reply.json()["error"]["code"]) == (status, code), reply.text
         assert client.app.state.memory.leased_bytes == 0
         assert (await client.post("/read", content=b"y\n1.5\n2.5\n", headers=BODY)).status_code == 200
