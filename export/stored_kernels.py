@@ -23,8 +23,8 @@ KERNEL_FILE: Final = re.compile(r"[a-z][a-z0-9_]{0,39}-[0-9]{1,2}\.sm_[0-9]{2,3}
 MAX_KERNELS_BYTES: Final = 1 << 20
 # Of machine code, and of the text of a kernel.
 MAX_CODE_BYTES: Final = 4 << 20
-# Of a model, some 35 for each of four GPUs.
-MAX_KERNELS: Final = 160
+# Of a model, some 40 for each of four GPUs.
+MAX_KERNELS: Final = 192
 # Threads count on it that the numbers and addresses that are said to be divisible are so by this.
 DIVISOR: Final = 16
 # Of a CTA, on the GPUs that have most.

@@ -1,8 +1,8 @@
 """The next tokens of many streams of a decoder at once, as many of each as there are: prompts, and steps by attention.
 
 On a GPU the tokens lie side by side, `[T, …]`, through products that sum each row in an order of its own
-(`product_triton`), and the fused attention over pages (`attention.pages`) or the scan of the slots: seven to nine
-launches a layer, however many streams, and a stream's bits do not depend on the others. Elsewhere, and for models that
+(`product_triton`), and the fused attention over pages (`attention.pages`) or the scan of the slots: nine launches a
+layer, however many streams, and a stream's bits do not depend on the others. Elsewhere, and for models that
 the kernels do not run, streams go one by one, as `Decoder.extend` and `Decoder.prefill` have them: the reference.
 
 No gradients: the caller holds `torch.no_grad`.

@@ -49,7 +49,7 @@ from tests.small_kernels import ARCHITECTURE, with_kernels
 # What prompts and steps of the small model launch.
 ALL = (
     "arrange_kernel", "begin_kernel", "draw_kernel", "extent_kernel", "logits_kernel", "product_kernel", "scan_kernel",
-    "settle_kernel", "slots_kernel", "weigh_kernel",
+    "settle_kernel", "slots_kernel", "values_kernel", "weigh_kernel", "weights_kernel",
 )  # fmt: skip
 
 
@@ -328,6 +328,7 @@ def test_serving_other_models_launches_what_is_stored_alone(what: str) -> None:
                 if passes.has_slots:
                     _, slots = passes.prefill(pieces, begins, initial_slots(model, len(counts)))
                     passes.draw(passes.step([1] * len(counts), begins, silence, slots)[0])
-                _, held = passes.extend(pieces, [passes.empty_cache()] * len(counts), silence)
+                output, held = passes.extend(pieces, [passes.empty_cache()] * len(counts), silence)
+                passes.draw(output)
                 passes.extend(pieces, held, silence)
     assert_all_are_taken(ledger)
