@@ -271,7 +271,7 @@ def test_another_triton_compiles_where_one_is_named(tmp_path):
 @pytest.mark.skipif(not OLDEST.exists(), reason=f"{OLDEST.name} is not installed in the environment")
 def test_the_oldest_triton_compiles_the_gradients():
     rows = aot.compile_rows(["backward rows 64 bf16", "backward columns 64 bf16"], [90], triton=OLDEST)
-    assert [row["stack_bytes"] for row in rows] == [0, 0]
+    assert [row["loop_spills"] for row in rows] == [0, 0]
 
 
 def test_the_command_writes_and_checks_the_table(toys, tmp_path, monkeypatch):
