@@ -141,7 +141,7 @@ def fused_refusal(
     if times is not None and times.requires_grad:
         return "it gives no gradient to times"
     if dynamics is not None and dtype.itemsize == 2 and not torch.compiler.is_compiling():
-        lightest = float((dynamics.nu * dynamics.tau.clamp(min=1.0)).max())
+        lightest = (dynamics.nu * dynamics.tau.clamp(min=1.0)).max().item()
         if lightest > FUSED_NU:
             return f"in 16 bits it takes nu, and nu tau, up to {FUSED_NU:g}, got {lightest:g}"
     return _device_refusal(device)

@@ -67,7 +67,7 @@ def test_a_gpu_whose_memory_is_too_small_is_refused(books_bundle: Path, monkeypa
     runtime = TorchLanguageRuntime(bundle, device="cpu", streams=1, max_rows=1)
     weights = sum(array.nbytes for array in bundle.weights().values())
     heads, width = runtime.latent_shape
-    prompts = 4 * 8 * runtime.prefill_tokens * heads * (4 * width + 2 * bundle.language.n_slots)
+    prompts = 4 * 8 * runtime.prefill_tokens * heads * (4 * width + 6 * bundle.language.n_slots)
     draws = 2 * 8 * len(runtime.vocabulary) * BYTES_PER_LOGIT
     fitting = (free - WORKSPACE_BYTES - weights - prompts - draws) // runtime.context_bytes
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 80 << 30))
