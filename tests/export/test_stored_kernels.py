@@ -31,7 +31,7 @@ from rfa.model.config import LanguageModelConfig
 from tests.small_kernels import with_kernels
 
 ATTENTION = {"_columns_kernel", "table_kernel", "_forward_kernel"}
-SLOTS = {"scan_kernel", "slots_kernel", "logits_kernel"}
+SLOTS = {"scan_kernel", "weights_kernel", "values_kernel", "slots_kernel", "logits_kernel"}
 AROUND = {
     "draw_kernel", "extent_kernel", "weigh_kernel", "begin_kernel", "product_kernel", "arrange_kernel", "settle_kernel",
 }  # fmt: skip
