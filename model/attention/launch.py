@@ -20,7 +20,6 @@ PassName = Literal[
     "forward",
     "forward_precision",
     "backward_rows",
-    "backward_rows_precision",
     "backward_rows_decay",
     "backward_columns",
 ]
@@ -64,6 +63,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # RTX 5090: 376 and 8,696; 385 and 8,842.
         (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 32, 8, 2)},
     },
+    # Those with the gradient of precision, a sum more, take up to 5 % longer.
     "backward_rows": {
         # A100: 743 and 16,525; 751 and 17,416.
         # RTX 4090: 616 and 15,033; 668 and 15,566.
@@ -72,15 +72,6 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # B200: 344 and 6,290; 207 and 3,722.
         (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(64, 32, 4, 3), 256: Launch(64, 16, 4, 1)},
         # RTX 5090: 495 and 12,227; 544 and 13,043.
-        (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
-    },
-    # With the gradient of precision: a sum more.
-    "backward_rows_precision": {
-        # RTX 4090: 618 and 15,035.
-        (8, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
-        # H100: 408 and 8,183; 276 and 5,258.
-        (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(64, 32, 4, 3), 256: Launch(64, 16, 4, 1)},
-        # RTX 5090: 497 and 12,229.
         (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
     },
     # With the gradient of mu, and that of precision, whose figures these are, or without.

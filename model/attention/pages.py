@@ -76,11 +76,13 @@ class PagedHeads:
             from rfa.model.attention.triton_forward import distances
 
             # Of a power of two: a text that grows asks for it a dozen times.
-            self._count = max(LEAST_DISTANCES, 1 << (longest - 1).bit_length())
+            count = max(LEAST_DISTANCES, 1 << (longest - 1).bit_length())
             with torch.cuda.device_of(self.parameters):
                 self._held = distances(
-                    self.parameters, self._width, self._dtype, self._count, with_precision=self.with_precision
+                    self.parameters, self._width, self._dtype, count, with_precision=self.with_precision
                 )
+            # Only now: where memory runs out, what was held is as long as it was.
+            self._count = count
         return self._held
 
 

@@ -549,7 +549,7 @@ def _rows_kernel(
         b_dq += _product(b_carried, b_k, UPCAST)
         b_sum_s += by_lane(b_s, BM, BD)
         if NEEDS_DYNAMICS:
-            b_m = _slope_of_variance(weighed, b_dl, b_s, b_evidence, b_variance, head, IS_GAUSSIAN, FAST)  # [BM, BN]
+            b_m = _slope_of_variance(weighed, b_dl, b_s, b_evidence, b_variance, head, IS_GAUSSIAN, FAST)  # [BM, BD]
             b_sum_tau += by_lane(b_dl * weighed[1], BM, BD)
             b_sum_match += by_lane(b_s * weighed[4], BM, BD)
             b_sum_fit += by_lane(b_dl * weighed[2], BM, BD)
@@ -861,9 +861,7 @@ def backward(
     grad_out, grad_log_norm, out, log_norm = (x.contiguous() for x in (grad_out, grad_log_norm, out, log_norm))
     capability = capability_of(q.device)
     has_precision = grad_precision is not None
-    pass_name: PassName = "backward_rows_precision" if has_precision else "backward_rows"
-    if needs_dynamics and needs_decay:
-        pass_name = "backward_rows_decay"
+    pass_name: PassName = "backward_rows_decay" if needs_dynamics and needs_decay else "backward_rows"
     rows = row_blocks or launch(pass_name, capability, width, q.dtype)
     columns = column_blocks or launch("backward_columns", capability, width, q.dtype)
     is_packed = query_starts is not None

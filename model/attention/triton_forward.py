@@ -773,15 +773,15 @@ def forward(
     )  # fmt: skip
     # The table is made for rounded inputs: float32 asks for more than its rounding.
     has_table = not has_stamps and not is_gaussian and q.dtype != torch.float32
-    if has_table and held is None:
+    if not has_table:
+        held = None
+    elif held is None:
         held = distances(
             heads, width, q.dtype, longest_keys, with_precision=with_precision, horizons=horizons, blocks=shape
         )
-    if has_table and held is not None and held.marks.shape[1] * shape.block_n < longest_keys:
-        count = held.marks.shape[1] * shape.block_n
+    elif (count := held.marks.shape[1] * shape.block_n) < longest_keys:
         raise ValueError(f"the table of distances is of {count} keys, got a sequence of {longest_keys}")
-    table = held if has_table and held is not None else (None,) * 4
-    n_distances = held.marks.shape[1] if has_table and held is not None else 0
+    table, n_distances = (held, held.marks.shape[1]) if held else ((None,) * 4, 0)
     _forward_kernel[(triton.cdiv(longest - 1, shape.block_m) + 1, n_heads, sequences)](
         q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts, columns,
         *table, horizons, table_of_pages, out, log_norm, precision,

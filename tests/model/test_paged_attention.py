@@ -111,3 +111,20 @@ def test_distances_are_made_again_for_longer_sequences_and_too_few_are_refused()
             q[None], keys[None], values[None], stack_heads(dynamics), None, None, *pieces[:2], pieces.longest, False,
             False, pages=pieces.pages, held=few,
         )  # fmt: skip
+
+
+@pytest.mark.usefixtures("on_the_gpu")
+def test_a_table_that_finds_no_memory_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    *_, dynamics, _, _ = paged(torch.float16, width=16)
+    heads = PagedHeads(stack_heads(dynamics), 16, torch.float16, "student_t", with_precision=False)
+    first = heads.distances(1)
+
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rfa.model.attention.triton_forward.distances", full)
+        with pytest.raises(torch.OutOfMemoryError):
+            heads.distances(1025)
+        assert heads.distances(1) is first
+    assert heads.distances(1025)[2].shape[1] == 2 * first[2].shape[1]
