@@ -17,8 +17,9 @@ from rfa.model.kernel_launches import KernelLaunch, recorded_launches
 from rfa.model.language import LanguageModel
 from rfa.model.placement import as_on_gpu
 
-# Streams and tokens at which launches are recorded: one and many, of sizes that nothing divides and that 16 does.
-SIZES = ((1, 1), (3, 5), (16, 32), (5, 300))
+# Streams and tokens at which launches are recorded: one and many, of sizes that nothing divides and that 16 does, and
+# so many that products take each of their blocks.
+SIZES = ((1, 1), (3, 5), (16, 32), (5, 300), (40, 1), (100, 1))
 
 
 def are_launched(config: LanguageModelConfig, architecture: int) -> bool:

@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rfa.model.config import GATE_RANGE, PROCESS_GATE_SCALE, Innovation
-from rfa.model.product_triton import STAGES, WARPS, Norm, Tile, multiplied
+from rfa.model.product_triton import STAGES, Norm, Tile, multiplied, normed
 from rfa.model.recurrence.slots_reference import SlotParameters
 from rfa.model.recurrence.triton import MAX_INNER, MAX_SLOTS, MAX_WIDTH
 from rfa.model.recurrence.triton_forward import blocks, warps
@@ -240,7 +240,7 @@ def tell(
 def logits_kernel(
     p_x, p_norm, p_embedding, p_logits, p_evidence, p_broken, p_log_precision, p_is_finite, n_rows,
     FACTORS: tl.constexpr, COLUMNS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    PARTS: tl.constexpr, INTERPRETED: tl.constexpr, EPS: tl.constexpr,
+    PARTS: tl.constexpr, LENGTH: tl.constexpr, INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr, EPS: tl.constexpr,
     HEADS: tl.constexpr, LAYERS: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """Program (j, i): BM rows by BN tokens of the vocabulary; the first of its rows also tells of them."""
@@ -248,8 +248,9 @@ def logits_kernel(
     o_row, o_column = tl.arange(0, BM), tl.arange(0, BN)  # [BM], [BN]
     m_row, m_column = o_row < (n_rows - i_row).to(tl.int32), o_column < (COLUMNS - i_column).to(tl.int32)
     b_logits = multiplied(
-        p_x + i_row * FACTORS, p_norm, p_embedding + i_column * FACTORS, m_row[:, None], m_column[:, None],
-        FACTORS, BM, BN, BK, PARTS, INTERPRETED, True, EPS,
+        tl.zeros([BM, BN], tl.float32), p_x + i_row * FACTORS, p_norm, p_embedding + i_column * FACTORS,
+        m_row[:, None], m_column[:, None],
+        FACTORS, BM, BN, BK, PARTS, LENGTH, INTERPRETED, WITH_NORM, EPS,
     )  # fmt: skip
     p_logits += i_row * COLUMNS + i_column
     m_logits = m_row[:, None] & m_column[None, :]  # [BM, BN]
@@ -359,13 +360,15 @@ def step_slots(
 def concluded(x: Tensor, norm: Norm, embedding: Tensor, outcome: Outcome) -> tuple[Tensor, Tensor, Tensor]:
     """Logits `[B, V]` of the residual stream `[B, d]`, log_precision `[B]`, and 1 where all new slots are finite, else
     0, `[B]`."""
-    tile = Tile.of(embedding)
     layers, rows, heads = outcome.broken.shape
-    logits, log_precision, is_finite = x.new_empty((rows, tile.COLUMNS)), x.new_empty(rows), x.new_empty(rows)
+    tile = Tile.of(embedding, rows)
+    x, rest = normed(x, norm, tile, embedding.dtype)
+    told = outcome.evidence
+    logits, log_precision, is_finite = told.new_empty((rows, tile.COLUMNS)), told.new_empty(rows), told.new_empty(rows)
     with torch.cuda.device_of(x):
         logits_kernel[tile.grid(rows)](
             x, norm.weight, embedding, logits, outcome.evidence, outcome.broken, log_precision, is_finite, rows,
-            **tile._asdict(), EPS=norm.eps,
-            HEADS=heads, LAYERS=layers, BLOCK_H=triton.next_power_of_2(heads), num_warps=WARPS, num_stages=STAGES,
+            **tile._asdict(), WITH_NORM=rest is not None, EPS=norm.eps,
+            HEADS=heads, LAYERS=layers, BLOCK_H=triton.next_power_of_2(heads), num_warps=tile.warps, num_stages=STAGES,
         )  # fmt: skip
     return logits, log_precision, is_finite

@@ -7,10 +7,11 @@ A decode step is short of time, not of arithmetic: each kernel in its graph take
 compute. So what is between two products has no kernel of its own: each program makes the norm of its rows anew.
 
 A library's product takes another algorithm for another number of rows, and a text would change with its company. Here
-a matrix has one tile, whatever the rows. A program takes `BLOCK_ROWS` of them and few columns, for many programs read a
-matrix sooner, and its warps share the factors out among themselves; of a vocabulary it takes many, and its warps share
-them. Every row is summed in one order, each part from its first factor to its last and then the parts by pairs,
-whatever lies beside it.
+every row is summed in one order: a sum has parts of `PART` factors that follow one another, each is taken from its
+first factor to its last, and parts are added by pairs. How many rows and columns a program takes changes nothing of
+that. Few rows go in blocks of 16 by few columns, for many programs read a matrix sooner, and where there are several
+parts each warp has one. Many rows go in larger blocks, which read the matrix less often, and their norm is made once,
+by a kernel before.
 
 Layout: rows `[B, in]`, matrices `[out, in]` in float32, float16 or bfloat16, contiguous. Products in 16 bits take
 factors that are rounded to them; those of float32 are not.
@@ -21,6 +22,7 @@ factors that are rounded to them; those of float32 are not.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -30,14 +32,18 @@ from torch import Tensor
 
 from rfa.model.attention.triton_blocks import is_interpreted
 
-# Rows and warps of a program. Its kernel asks for what comes next by itself, and needs no stages for it.
-BLOCK_ROWS, WARPS, STAGES = 16, 8, 1
-# Factors that a program takes at once, of 16 bits and of 32, and the fewest of a part: a tensor core's.
-BLOCK_FACTORS, LEAST_FACTORS = {2: 1024, 4: 128}, 16
-# Columns of a program: as few as a tensor core takes, but no more programs than this, and no larger piece of W.
-LEAST_COLUMNS, PROGRAMS, BLOCK_BYTES = 4, 128, 32 << 10
-# Columns, and factors at once, of a program whose warps share the columns: of matrices that have many of them.
-WIDE_COLUMNS, WIDE_FACTORS = 128, 256
+# Factors of a part, as long as there are not more parts than this.
+PART, MOST_PARTS = 256, 8
+# What a tensor core takes of the factors.
+LEAST_FACTORS = 16
+# A block of few rows, and factors that its program takes at once, of 16 bits and of 32.
+FEW_ROWS, FACTORS_AT_ONCE = 16, {2: 1024, 4: 128}
+# Its columns: as few as a tensor core takes, but no more programs than this, and no larger piece of W at once.
+LEAST_COLUMNS, PROGRAMS, PIECE_BYTES = 4, 128, 32 << 10
+# Warps of a program where they have no part each, and the kernels' stages: they ask for what comes next by themselves.
+WARPS, STAGES = 4, 1
+# Factors whose squares are summed at once.
+SQUARES = tl.constexpr(256)
 SQRT_HALF = tl.constexpr(0.7071067811865476)
 
 
@@ -48,9 +54,24 @@ class Norm(NamedTuple):
     eps: float
 
 
+class ManyRows(NamedTuple):
+    """What a program takes of many rows: rows, columns, factors of a part at once, by so many warps; and how many
+    programs there must be."""
+
+    rows: int
+    columns: int
+    factors: int
+    warps: int
+    programs: int
+
+
+# The best of some dozen for 64 and for 1,024 rows on an H200. A block of 64 rows has no four warps: they would be given
+# products of another kind (wgmma), whose sums may be others.
+LARGE, MEDIUM = ManyRows(64, 64, 64, 2, 128), ManyRows(32, 32, 64, WARPS, 64)
+
+
 class Tile(NamedTuple):
-    """What a program of a product takes, as a kernel's constants have it. PARTS: of a sum, one a warp; 1: the warps
-    share the columns."""
+    """What a program of a product takes, as a kernel's constants have it. PARTS: of a sum, LENGTH factors each."""
 
     FACTORS: int
     COLUMNS: int
@@ -58,25 +79,56 @@ class Tile(NamedTuple):
     BN: int
     BK: int
     PARTS: int
+    LENGTH: int
     INTERPRETED: bool
 
     @classmethod
-    def of(cls, weight: Tensor) -> Tile:
-        """The one for a matrix."""
-        columns, factors = weight.shape
-        size = weight.dtype.itemsize
-        if size == 2 and columns >= PROGRAMS * WIDE_COLUMNS:
-            block, parts, own = min(WIDE_FACTORS, triton.next_power_of_2(factors)), 1, WIDE_COLUMNS
-        else:
-            block, parts = min(BLOCK_FACTORS[size], triton.next_power_of_2(factors)), WARPS
-            block = max(block, LEAST_FACTORS * WARPS)
-            own = min(triton.next_power_of_2(triton.cdiv(columns, PROGRAMS)), BLOCK_BYTES // size // block)
-        block, own = max(block, LEAST_FACTORS), max(own, LEAST_COLUMNS)
-        return cls(factors, columns, BLOCK_ROWS, own, block, parts, is_interpreted())
+    def of(cls, weight: Tensor, rows: int) -> Tile:
+        """The one for a matrix and a number of rows."""
+        return _tile(*weight.shape, weight.dtype.itemsize, _block(weight, rows), is_interpreted())
+
+    @property
+    def is_of_many(self) -> bool:
+        """Whether it is for many rows."""
+        return self.BM > FEW_ROWS
+
+    @property
+    def warps(self) -> int:
+        """Of a program."""
+        if LARGE.rows == self.BM:
+            return LARGE.warps
+        return self.PARTS if self.PARTS > 1 and not self.is_of_many else max(WARPS, self.PARTS)
 
     def grid(self, rows: int) -> tuple[int, int]:
         """Programs for so many rows: columns go first, for those of a row read the same."""
-        return triton.cdiv(self.COLUMNS, self.BN), triton.cdiv(rows, self.BM)
+        return _blocks(self.COLUMNS, self.BN), _blocks(rows, self.BM)
+
+
+def _blocks(numbers: int, of: int) -> int:
+    """`triton.cdiv`, which takes microseconds on a host."""
+    return -(-numbers // of)
+
+
+def _block(weight: Tensor, rows: int) -> ManyRows | None:
+    """For many rows; None: there are few, or they are float32."""
+    columns, factors = weight.shape
+    if weight.dtype.itemsize == 2:
+        for block in (LARGE, MEDIUM) if factors <= PART else (MEDIUM,):
+            programs = _blocks(rows, block.rows) * _blocks(columns, block.columns)
+            if rows >= block.rows and programs >= block.programs:
+                return block
+    return None
+
+
+@functools.cache
+def _tile(columns: int, factors: int, size: int, block: ManyRows | None, interpreted: bool) -> Tile:
+    parts = min(triton.next_power_of_2(_blocks(factors, PART)), MOST_PARTS)
+    length = _blocks(factors, parts * LEAST_FACTORS) * LEAST_FACTORS
+    if block is not None:
+        return Tile(factors, columns, block.rows, block.columns, block.factors, parts, length, interpreted)
+    at_once = min(triton.next_power_of_2(length), FACTORS_AT_ONCE[size] // parts)
+    own = min(triton.next_power_of_2(_blocks(columns, PROGRAMS)), PIECE_BYTES // size // (parts * at_once))
+    return Tile(factors, columns, FEW_ROWS, max(own, LEAST_COLUMNS), at_once, parts, length, interpreted)
 
 
 @triton.jit
@@ -86,83 +138,109 @@ def in_parts(b_x, PARTS: tl.constexpr):
 
 
 @triton.jit
-def sum_of_parts(b_sum, BM: tl.constexpr, BN: tl.constexpr):
-    """Of [8, BM, BN] neighbours are added, and neighbours of these. As a reduction it would leave all of it with every
+def sum_of_parts(b_sum, BM: tl.constexpr, BN: tl.constexpr, PARTS: tl.constexpr):
+    """Of [P, BM, BN] neighbours are added, and neighbours of these. As a reduction it would leave all of it with every
     warp, and GELU be computed by each."""
-    b_sum = tl.reshape(tl.permute(b_sum, (1, 2, 0)), [BM, BN, 2, 2, 2])
+    b_sum = tl.permute(b_sum, (1, 2, 0))
+    if PARTS == 8:
+        b_one, b_other = tl.split(tl.reshape(b_sum, [BM, BN, 2, 2, 2]))
+        b_one, b_other = tl.split(b_one + b_other)
+        b_sum = b_one + b_other
+    elif PARTS == 4:
+        b_one, b_other = tl.split(tl.reshape(b_sum, [BM, BN, 2, 2]))
+        b_sum = b_one + b_other
     b_one, b_other = tl.split(b_sum)
-    b_one, b_other = tl.split(b_one + b_other)
-    b_one, b_other = tl.split(b_one + b_other)
     return b_one + b_other
 
 
 @triton.jit
-def within(m_other, o_factor, first, FACTORS: tl.constexpr, BK: tl.constexpr):
-    """Of a block whose rows are masked, which of the factors from `first` on there are."""
-    if FACTORS % BK != 0:
+def within(m_other, o_own, o_factor, first, FACTORS: tl.constexpr, PARTS: tl.constexpr, LENGTH: tl.constexpr):
+    """Of what there is by m_other, the factors from `first` of each part on."""
+    if PARTS * LENGTH != FACTORS:
         m_other = m_other & (o_factor < FACTORS - first)
-    return m_other
+    return m_other & (o_own < LENGTH - first)
 
 
 @triton.jit
-def inverse_length(
-    p_row, m_row, o_factor, FACTORS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, EPS: tl.constexpr
-):
-    """1 / sqrt(mean x² + eps) of the rows at p_row [BM, BK], [BM]."""
+def inverse_length(p_x, m_row, FACTORS: tl.constexpr, BM: tl.constexpr, EPS: tl.constexpr):
+    """1 / sqrt(mean x² + eps) of the rows at p_x, [BM]; m_row [BM, 1]: which there are. A row lies in one warp, and so
+    has its bits with any BM and any number of warps."""
+    o_factor = tl.arange(0, SQUARES)[None, :]  # [1, K]
+    p_row = p_x + tl.arange(0, BM)[:, None] * FACTORS + o_factor  # [BM, K]
     b_square = tl.zeros([BM], tl.float32)  # [BM]
-    for first in range(0, FACTORS, BK):
-        b_x = tl.load(p_row + first, mask=within(m_row, o_factor, first, FACTORS, BK), other=0.0)  # [BM, BK]
+    for first in range(0, FACTORS, SQUARES):
+        b_x = tl.load(p_row + first, mask=m_row & (o_factor < FACTORS - first), other=0.0)  # [BM, K]
         b_square += tl.sum(b_x * b_x, axis=1)
     return tl.rsqrt(b_square / FACTORS + EPS)
 
 
 @triton.jit
 def multiplied(
-    p_x, p_norm, p_weight, m_row, m_column,
+    b_sum, p_x, p_norm, p_weight, m_row, m_column,
     FACTORS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr,
-    INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr, EPS: tl.constexpr,
+    LENGTH: tl.constexpr, INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
-    """The rows at p_x, or their norm, by those of the matrix at p_weight, [BM, BN]; m_row [BM, 1], m_column [BN, 1]:
-    which there are."""
-    o_factor = tl.arange(0, BK)[None, :]  # [1, BK]
+    """b_sum [BM, BN] and the rows at p_x, or their norm, by those of the matrix at p_weight; m_row [BM, 1], m_column
+    [BN, 1]: which there are."""
+    o_k = tl.arange(0, PARTS * BK)[None, :]  # [1, K], of all parts
+    o_own = o_k % BK  # within a part
+    o_factor = (o_k // BK) * LENGTH + o_own  # [1, K]
     o_row = tl.arange(0, BM)[:, None]  # [BM, 1]
-    p_row = p_x + o_row * FACTORS + o_factor  # [BM, BK]
-    p_column = p_weight + tl.arange(0, BN)[:, None] * FACTORS + o_factor  # [BN, BK]
+    p_row = p_x + o_row * FACTORS + o_factor  # [BM, K]
+    p_column = p_weight + tl.arange(0, BN)[:, None] * FACTORS + o_factor  # [BN, K]
     # The matrix comes from farther away than all else: it is asked for first, and of the next turn before this one.
-    b_weight = tl.load(p_column, mask=within(m_column, o_factor, 0, FACTORS, BK), other=0.0)  # [BN, BK]
+    b_weight = tl.load(p_column, mask=within(m_column, o_own, o_factor, 0, FACTORS, PARTS, LENGTH), other=0.0)
     if WITH_NORM:
-        b_scale = inverse_length(p_row, m_row, o_factor, FACTORS, BM, BK, EPS)  # [BM]
-    b_sum = tl.zeros([BM, BN] if PARTS == 1 else [PARTS, BM, BN], tl.float32)
-    for first in range(0, FACTORS, BK):
-        m_next = m_column & (o_factor < FACTORS - BK - first)  # [BN, BK]
-        b_next = tl.load(p_column + first + BK, mask=m_next, other=0.0)  # [BN, BK]
-        m_factor = within(m_row, o_factor, first, FACTORS, BK)
-        b_x = tl.load(p_row + first, mask=m_factor, other=0.0)  # [BM, BK]
+        b_scale = inverse_length(p_x, m_row, FACTORS, BM, EPS)  # [BM]
+    b_parts = tl.zeros([PARTS, BM, BN], tl.float32)
+    for first in range(0, LENGTH, BK):
+        m_next = within(m_column, o_own, o_factor, first + BK, FACTORS, PARTS, LENGTH)  # [BN, K]
+        b_next = tl.load(p_column + first + BK, mask=m_next, other=0.0)  # [BN, K]
+        m_factor = within(m_row, o_own, o_factor, first, FACTORS, PARTS, LENGTH)  # [BM, K]
+        b_x = tl.load(p_row + first, mask=m_factor, other=0.0)  # [BM, K]
         if WITH_NORM:
             # Of every row, as x is laid out.
-            b_norm = tl.load(p_norm + first + 0 * o_row + o_factor, mask=m_factor, other=0.0)  # [BM, BK]
+            b_norm = tl.load(p_norm + first + 0 * o_row + o_factor, mask=m_factor, other=0.0)  # [BM, K]
             b_x = b_x * b_scale[:, None] * b_norm
         if INTERPRETED:  # which cuts bfloat16 off where the hardware rounds, and knows no product of it
             b_x, b_weight = b_x.to(tl.float32), b_weight.to(tl.float32)
         else:
             b_x = b_x.to(b_weight.dtype)
         if PARTS == 1:
+            # From what is there on: the compiler joins a sum behind a product with it where there is one turn alone.
             b_sum = tl.dot(b_x, tl.trans(b_weight), b_sum, input_precision="ieee")
         else:
-            b_columns = tl.permute(in_parts(b_weight, PARTS), (0, 2, 1))  # [P, BK / P, BN]
-            b_sum = tl.dot(in_parts(b_x, PARTS), b_columns, b_sum, input_precision="ieee")
+            b_columns = tl.permute(in_parts(b_weight, PARTS), (0, 2, 1))  # [P, K / P, BN]
+            b_parts = tl.dot(in_parts(b_x, PARTS), b_columns, b_parts, input_precision="ieee")
         b_weight = b_next
     if PARTS > 1:
-        b_sum = sum_of_parts(b_sum, BM, BN)
+        b_sum += sum_of_parts(b_parts, BM, BN, PARTS)
     return b_sum
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def normed_kernel(p_x, p_norm, p_out, n_rows, FACTORS: tl.constexpr, BM: tl.constexpr, EPS: tl.constexpr):
+    """Program i: the norm of BM rows, in the dtype of p_out."""
+    i_row = tl.program_id(0).to(tl.int64) * BM
+    o_row, o_factor = tl.arange(0, BM)[:, None], tl.arange(0, SQUARES)[None, :]  # [BM, 1], [1, K]
+    m_row = o_row < (n_rows - i_row).to(tl.int32)
+    p_x += i_row * FACTORS
+    p_out += i_row * FACTORS
+    o_x = o_row * FACTORS + o_factor  # [BM, K]
+    b_scale = inverse_length(p_x, m_row, FACTORS, BM, EPS)  # [BM]
+    for first in range(0, FACTORS, SQUARES):
+        m_x = m_row & (o_factor < FACTORS - first)  # [BM, K]
+        b_norm = tl.load(p_norm + first + 0 * o_row + o_factor, mask=m_x, other=0.0)  # [BM, K]
+        b_out = tl.load(p_x + o_x + first, mask=m_x, other=0.0) * b_scale[:, None] * b_norm  # [BM, K]
+        tl.store(p_out + o_x + first, b_out.to(p_out.dtype.element_ty), mask=m_x)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
 def product_kernel(
     p_x, p_norm, p_weight, p_out, n_rows,
     FACTORS: tl.constexpr, COLUMNS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    PARTS: tl.constexpr, INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr, EPS: tl.constexpr,
-    WITH_GELU: tl.constexpr, IS_ADDED: tl.constexpr,
+    PARTS: tl.constexpr, LENGTH: tl.constexpr, INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr,
+    EPS: tl.constexpr, WITH_GELU: tl.constexpr, IS_ADDED: tl.constexpr,
 ):  # fmt: skip
     """Program (j, i): BM rows by BN columns. IS_ADDED: to what is there."""
     i_row, i_column = tl.program_id(1).to(tl.int64) * BM, tl.program_id(0).to(tl.int64) * BN
@@ -171,28 +249,41 @@ def product_kernel(
     p_out += i_row * COLUMNS + i_column
     o_out = o_row[:, None] * COLUMNS + o_column[None, :]  # [BM, BN]
     m_out = m_row[:, None] & m_column[None, :]  # [BM, BN]
+    b_out = tl.zeros([BM, BN], tl.float32)
     if IS_ADDED:
-        b_before = tl.load(p_out + o_out, mask=m_out, other=0.0)  # [BM, BN]
+        b_out = tl.load(p_out + o_out, mask=m_out, other=0.0)  # [BM, BN]
     b_out = multiplied(
-        p_x + i_row * FACTORS, p_norm, p_weight + i_column * FACTORS, m_row[:, None], m_column[:, None],
-        FACTORS, BM, BN, BK, PARTS, INTERPRETED, WITH_NORM, EPS,
+        b_out, p_x + i_row * FACTORS, p_norm, p_weight + i_column * FACTORS, m_row[:, None], m_column[:, None],
+        FACTORS, BM, BN, BK, PARTS, LENGTH, INTERPRETED, WITH_NORM, EPS,
     )  # fmt: skip
-    if IS_ADDED:
-        b_out += b_before
     if WITH_GELU:
         b_out = 0.5 * b_out * (1.0 + tl.erf(b_out * SQRT_HALF))
     tl.store(p_out + o_out, b_out.to(p_out.dtype.element_ty), mask=m_out)
 
 
+def normed(x: Tensor, norm: Norm, tile: Tile, dtype: torch.dtype) -> tuple[Tensor, Norm | None]:
+    """Rows `[B, in]` for a product by this tile, and what is left of their norm: it is made here of many rows."""
+    if not tile.is_of_many:
+        return x, norm
+    out = torch.empty_like(x, dtype=torch.float32 if tile.INTERPRETED else dtype)
+    with torch.cuda.device_of(x):
+        normed_kernel[(_blocks(len(x), FEW_ROWS),)](
+            x, norm.weight, out, len(x), FACTORS=tile.FACTORS, BM=FEW_ROWS, EPS=norm.eps, num_warps=WARPS,
+        )  # fmt: skip
+    return out, None
+
+
 def _launch(
     x: Tensor, weight: Tensor, out: Tensor, norm: Norm | None, *, with_gelu: bool = False, is_added: bool = False
 ) -> None:
-    tile = Tile.of(weight)
+    tile = Tile.of(weight, len(x))
+    if norm is not None:
+        x, norm = normed(x, norm, tile, weight.dtype)
     with torch.cuda.device_of(x):
         product_kernel[tile.grid(len(x))](
             x, x if norm is None else norm.weight, weight, out, len(x), **tile._asdict(),
             WITH_NORM=norm is not None, EPS=0.0 if norm is None else norm.eps,
-            WITH_GELU=with_gelu, IS_ADDED=is_added, num_warps=WARPS, num_stages=STAGES,
+            WITH_GELU=with_gelu, IS_ADDED=is_added, num_warps=tile.warps, num_stages=STAGES,
         )  # fmt: skip
 
 

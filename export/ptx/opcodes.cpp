@@ -142,6 +142,8 @@ const std::vector<Opcode>& table() {
         {"max.s32", each<[](S32 a, S32 b) -> S32 { return std::max(a, b); }>},
         {"max.u32", each<[](U32 a, U32 b) -> U32 { return std::max(a, b); }>},
         {"max.s64", each<[](S64 a, S64 b) -> S64 { return std::max(a, b); }>},
+        {"min.u32", each<[](U32 a, U32 b) -> U32 { return std::min(a, b); }>},
+        {"min.u64", each<[](U64 a, U64 b) -> U64 { return std::min(a, b); }>},
         {"min.s32", each<[](S32 a, S32 b) -> S32 { return std::min(a, b); }>},
         {"min.s64", each<[](S64 a, S64 b) -> S64 { return std::min(a, b); }>},
         {"and.b16", each<[](U16 a, U16 b) -> U16 { return a & b; }>},

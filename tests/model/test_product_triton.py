@@ -13,14 +13,14 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from rfa.model import product_triton
-from rfa.model.product_triton import BLOCK_FACTORS, BLOCK_ROWS, Norm, Tile, add_product, product
+from rfa.model.product_triton import FEW_ROWS, LARGE, MEDIUM, PART, Norm, Tile, add_product, product
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EPS = 1e-6  # of the norm
 # Half a unit of float32.
 UNIT = torch.finfo(torch.float32).eps / 2
-# Rows, columns, factors: of no whole block; of several turns; one.
-SHAPES = [(19, 43, 100), (3, 9, 2 * BLOCK_FACTORS[4] + 5), (1, 1, 1)]
+# Rows, columns, factors: of no whole block; of several parts and turns; one.
+SHAPES = [(19, 43, 100), (3, 9, 2 * PART + 5), (1, 1, 1)]
 
 
 def of(rows: int, columns: int, factors: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Norm, Tensor]:
@@ -35,9 +35,14 @@ def of(rows: int, columns: int, factors: int, dtype: torch.dtype) -> tuple[Tenso
 
 
 @pytest.fixture
-def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Matrices have many columns sooner."""
-    monkeypatch.setattr(product_triton, "PROGRAMS", 1)
+def soon_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are many however few programs there are."""
+    make_many_soon(monkeypatch)
+
+
+def make_many_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, block in {"LARGE": LARGE, "MEDIUM": MEDIUM}.items():
+        monkeypatch.setattr(product_triton, name, block._replace(programs=1))
 
 
 def normed(x: Tensor, norm: Norm) -> Tensor:
@@ -78,15 +83,26 @@ def assert_products(rows: int, columns: int, factors: int, dtype: torch.dtype) -
         assert ((found[name].double() - exact).abs() <= limit).all(), name
 
 
-def assert_company_changes_nothing(dtype: torch.dtype, columns: int = 43) -> None:
+def assert_company_changes_nothing(dtype: torch.dtype, rows: int = FEW_ROWS + 3, factors: int = 100) -> None:
     """First, last or in the middle of a block, alone or beside others, broken ones among them."""
-    x, weight, norm, before = of(BLOCK_ROWS + 3, columns, 100, dtype)
+    x, weight, norm, before = of(rows, 43, factors, dtype)
     x[5], before[5] = torch.nan, torch.nan
     whole = every_form(x, weight, norm, before)
-    for rows in ([0], [BLOCK_ROWS + 2], [1, 9, 16], [5, 17], [*reversed(range(6, 18))]):
-        for name, part in every_form(x[rows], weight, norm, before[rows]).items():
-            assert torch.equal(part.nan_to_num(1e9), whole[name][rows].nan_to_num(1e9)), (name, rows)
-            assert part.isnan().all(1).tolist() == [row == 5 for row in rows], (name, rows)
+    for own in ([0], [rows - 1], [1, 9, 16], [5, 17], [*reversed(range(6, 18))], [*range(3, rows, 2)]):
+        for name, part in every_form(x[own], weight, norm, before[own]).items():
+            assert torch.equal(part.nan_to_num(1e9), whole[name][own].nan_to_num(1e9)), (name, own)
+            assert part.isnan().all(1).tolist() == [row == 5 for row in own], (name, own)
+
+
+def assert_many_rows(dtype: torch.dtype) -> None:
+    """In blocks of either size, and a row as among few."""
+    for rows, factors in ((2 * LARGE.rows + 3, 100), (2 * MEDIUM.rows + 3, 2 * PART + 5)):
+        block = LARGE if factors <= PART else MEDIUM
+        tile = Tile.of(torch.empty(43, factors, dtype=dtype), rows)
+        assert (tile.BM, tile.BN, tile.BK, tile.warps) == (*block[:3], max(tile.PARTS, block.warps))
+        assert_products(rows, 43, factors, dtype)
+        if not tile.INTERPRETED:  # where NumPy sums a block, in an order that depends on how large it is
+            assert_company_changes_nothing(dtype, rows, factors)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -98,25 +114,24 @@ def test_a_row_is_summed_alike_among_any_others() -> None:
     assert_company_changes_nothing(torch.float32)
 
 
-@pytest.mark.usefixtures("few_programs")
-def test_many_columns() -> None:
-    """As of a vocabulary."""
-    assert_many_columns(torch.float16)
-
-
-def assert_many_columns(dtype: torch.dtype) -> None:
-    assert Tile.of(torch.empty(150, 300, dtype=dtype)).PARTS == 1
-    assert_products(3, 150, 300, dtype)
-    assert_company_changes_nothing(dtype, columns=150)
+@pytest.mark.usefixtures("soon_many")
+def test_many_rows() -> None:
+    assert_many_rows(torch.float16)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rows", [1, 40, 1024])
 @pytest.mark.parametrize("factors", [1, 256, 1000, 4096])
 @pytest.mark.parametrize("columns", [1, 256, 1792, 50_257])
-def test_tiles(columns: int, factors: int, dtype: torch.dtype) -> None:
-    """Powers of two; factors enough for a tensor core; many programs where there are columns for them."""
-    tile = Tile.of(torch.empty(columns, factors, dtype=dtype))
-    assert all(number & (number - 1) == 0 for number in (tile.BN, tile.BK))
-    assert tile.BK // tile.PARTS >= 16
-    assert tile.BN * tile.BK * dtype.itemsize <= 64 << 10
-    assert tile.BN == 4 or 2 * columns // tile.BN > 128
+def test_tiles(columns: int, factors: int, rows: int, dtype: torch.dtype) -> None:
+    """Powers of two; factors enough for a tensor core; many programs where there are columns for them; and the parts of
+    a sum do not depend on the rows."""
+    weight = torch.empty(columns, factors, dtype=dtype)
+    tile = Tile.of(weight, rows)
+    assert Tile.of(weight, 1)[5:7] == (tile.PARTS, tile.LENGTH) and factors <= tile.PARTS * tile.LENGTH
+    assert all(number & (number - 1) == 0 for number in (tile.BN, tile.BK, tile.PARTS, tile.warps))
+    assert tile.BK >= 16
+    assert tile.BN * tile.BK * tile.PARTS * dtype.itemsize <= 64 << 10
+    assert tile.is_of_many or tile.BN == 4 or 2 * columns // tile.BN > 128
+    # Another kind of product, wgmma, takes 64 rows by four warps.
+    assert tile.BM < 64 or tile.warps % 4

@@ -186,6 +186,8 @@ EACH: dict[str, tuple[str, Callable[..., Any]]] = {
     "max.s32": ("s32 s32 s32", np.maximum),
     "max.u32": ("u32 u32 u32", np.maximum),
     "max.s64": ("s64 s64 s64", np.maximum),
+    "min.u32": ("u32 u32 u32", np.minimum),
+    "min.u64": ("u64 u64 u64", np.minimum),
     "min.NaN.f32": ("f32 f32 f32", by_sign(np.minimum, is_largest=False)),
     "min.f32": ("f32 f32 f32", by_sign(np.fmin, is_largest=False)),
     "min.s32": ("s32 s32 s32", np.minimum),

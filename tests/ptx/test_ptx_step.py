@@ -20,7 +20,6 @@ from rfa.model import decoder as decoding
 from rfa.model import product_triton
 from rfa.model.config import Innovation
 from rfa.model.decoder import Decoder
-from rfa.model.product_triton import Tile
 from tests.model import test_decoder as steps
 from tests.model import test_decoder_triton as parts
 from tests.model import test_product_triton as products
@@ -51,15 +50,16 @@ def test_products(emulator: Emulator, dtype: torch.dtype) -> None:
     """With what is around them; and a row has its bits in any company."""
     with emulated(emulator):
         products.assert_products(19, 43, 100, dtype)
-        products.assert_products(3, 9, 2 * Tile.of(torch.empty(9, 4096, dtype=dtype)).BK + 5, dtype)
+        products.assert_products(3, 9, 4 * product_triton.PART + 5, dtype)
         products.assert_company_changes_nothing(dtype)
     assert set(emulator.played) == {"product_kernel"}
 
 
-def test_products_of_many_columns(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product_triton, "PROGRAMS", 1)
+def test_products_of_many_rows(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    products.make_many_soon(monkeypatch)
     with emulated(emulator):
-        products.assert_many_columns(torch.bfloat16)
+        products.assert_many_rows(torch.bfloat16)
+    assert set(emulator.played) == {"product_kernel", "normed_kernel"}
 
 
 @pytest.mark.parametrize(("inner", "innovation"), [(1, "key"), slow(3, "value")])
