@@ -76,9 +76,10 @@ def rfa_inputs(
         nu=uniform(3, 4 * complex_dims + 3),
         tau=uniform(0.5, 2),
     )
-    gaps = uniform(0, 2, batch, length)
+    # Summed on the CPU: a GPU takes partial sums in parallel, which may fall by a rounding where a gap is 0.
+    gaps = 2 * torch.rand(batch, length, **draw)
     gaps[:, 1::5] = 0
-    return AttentionInputs(q, k, v, dynamics, gaps.cumsum(-1) if irregular else None).to(dtype)
+    return AttentionInputs(q, k, v, dynamics, gaps.cumsum(-1).to(place) if irregular else None).to(dtype)
 
 
 def _outputs_and_gradients(

@@ -90,7 +90,8 @@ def _fused(
         far_field=far_field,
     )
     (out,) = fused_rotation(result.out, phase=phase)
-    return result._replace(out=out)
+    # The compiler of torch 2.11 stops at the class that `_replace` makes a tuple of.
+    return AttentionResult(out, result.log_norm, result.precision)
 
 
 def _is_faster_eager(dtype: torch.dtype, width: int) -> bool:
@@ -173,4 +174,4 @@ def robust_filter_attention(
         return _fused(q, k, v, phase, dynamics, times, cu_seqlens, kernel, far_field)
     rotated_q, rotated_k, rotated_v = (rotate(x.to(dtype), -phase) for x in (q, k, v))
     result = _eager((rotated_q, rotated_k, rotated_v), dynamics.to(dtype), times, cu_seqlens, kernel, far_field)
-    return result._replace(out=rotate(result.out, phase).to(q.dtype))
+    return AttentionResult(rotate(result.out, phase).to(q.dtype), result.log_norm, result.precision)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from rfa.model.decoder import Decoder, SlotPool, Turn, product
 from rfa.model.decoder_constants import decoder_constants
 from rfa.model.dynamics import rotate
 from rfa.model.language import LanguageModel
+from tests.kernels import interpreted
 
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 3, "n_heads": 2, "head_dim": 6, "n_slots": 5}
 VARIANTS: tuple[dict[str, Any], ...] = (
@@ -75,9 +75,6 @@ def test_steps_are_those_of_the_model(given: dict[str, Any]) -> None:
     assert all(torch.equal(part[:, [1, 2, 3, 5]], before) for part, before in zip(pool, untouched, strict=True))
 
 
-interpreted = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") != "1", reason="the kernels are defined for the GPU that is here"
-)
 OTHERS = torch.tensor([1, 3, 2])
 
 

@@ -11,9 +11,9 @@ from rfa.model.attention.triton_rotation import _rotation_kernel
 from rfa.model.decoder_triton import slots_kernel
 from rfa.model.kernel_launches import KernelCall, launches_taken, source_hash, take_launches
 from rfa.model.recurrence.triton_forward import scan_kernel
+from tests.kernels import interpreted
 
-if torch.cuda.is_available():
-    pytest.skip("the kernels are defined for the GPU that is here", allow_module_level=True)
+pytestmark = interpreted
 
 
 def turned(grid: object = (2,)) -> torch.Tensor:

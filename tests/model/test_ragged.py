@@ -1,4 +1,7 @@
-"""Many streams at once: by the kernels the numbers of one by one, a stream's bits its own, in few launches."""
+"""Many streams at once: by the kernels the numbers of one by one, a stream's bits its own, in few launches.
+
+They run on a GPU where there is one, else in Triton's interpreter.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,15 @@ pytest.importorskip("triton")
 from rfa.model import ragged as ragged_module
 from rfa.model.attention.pages import PAGE_KEYS
 from rfa.model.decoder import Decoder
-from rfa.model.language import StepOutput
+from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.ragged import Ragged, RaggedDecoder
 from rfa.model.recurrence import slots
+from tests.kernels import IS_INTERPRETED, interpreted
 from tests.model.test_decoder import assert_close
-from tests.model.test_decoder import model_of as small_model
+from tests.model.test_decoder import model_of as model_on_cpu
 from tests.nodes import Nodes
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WIDTH = 16
 SIZE: dict[str, Any] = {"head_dim": WIDTH // 2, "n_layers": 2}
 RECURRENT: tuple[dict[str, Any], ...] = ({}, {"own_readout": True, "output_gate": True, "learned_decay": True})
@@ -47,23 +52,36 @@ class Pools(NamedTuple):
     def of(cls, ragged: RaggedDecoder, layers: int = 2) -> Pools:
         """Nothing that was not written may be read: all NaN."""
         shape = layers, POOL * PAGE_KEYS, 2, WIDTH
-        return cls(*(torch.full(shape, torch.nan, dtype=ragged.cache_dtype) for _ in range(2)))
+        return cls(*(torch.full(shape, torch.nan, dtype=ragged.cache_dtype, device=DEVICE) for _ in range(2)))
+
+
+def small_model(**given: Any) -> LanguageModel:
+    return model_on_cpu(**given).to(DEVICE)
 
 
 def decoder_of(given: dict[str, Any], dtype: torch.dtype = torch.float32) -> Decoder:
     return Decoder(small_model(**SIZE, **given), dtype)
 
 
-@pytest.fixture
-def by_kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A decoder as it is on a GPU."""
-
+def made_on(monkeypatch: pytest.MonkeyPatch, *, is_gpu: bool) -> Any:
     def made(decoder: Decoder) -> RaggedDecoder:
         for module in (ragged_module, slots):
-            monkeypatch.setattr(module, "is_on_gpu", lambda _: True)
+            monkeypatch.setattr(module, "is_on_gpu", lambda _: is_gpu)
         return RaggedDecoder(decoder)
 
     return made
+
+
+@pytest.fixture
+def by_kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A decoder as it is on a GPU."""
+    return made_on(monkeypatch, is_gpu=True)
+
+
+@pytest.fixture
+def by_torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A decoder as it is elsewhere, until the next one is made."""
+    return made_on(monkeypatch, is_gpu=False)
 
 
 def tokens_of(counts: Sequence[int], seed: int) -> list[list[int]]:
@@ -72,7 +90,7 @@ def tokens_of(counts: Sequence[int], seed: int) -> list[list[int]]:
 
 
 def noise_of(rows: int) -> Tensor:
-    return torch.randn(rows, 2, WIDTH, generator=torch.Generator().manual_seed(9))
+    return torch.randn(rows, 2, WIDTH, generator=torch.Generator().manual_seed(9)).to(DEVICE)
 
 
 @torch.no_grad()
@@ -81,14 +99,14 @@ def extended(ragged: RaggedDecoder, pools: Pools, streams: Sequence[int] = (0, 1
     outputs = []
     for counts, begins, seed in ((BEFORE, (0, 0, 0), 1), (NEXT, BEFORE, 2)):
         tokens = tokens_of(counts, seed)
-        piece = Ragged.of([tokens[i] for i in streams], [begins[i] for i in streams], torch.device("cpu"))
+        piece = Ragged.of([tokens[i] for i in streams], [begins[i] for i in streams], DEVICE)
         outputs.append(ragged.extend(piece, [PAGES[i] for i in streams], *pools, noise_of(3)[list(streams)]))
     return outputs
 
 
 @pytest.mark.parametrize("given", ATTENTION, ids=str)
-def test_attention_by_the_kernels_is_that_of_one_by_one(given: dict[str, Any], by_kernels: Any) -> None:
-    one_by_one = RaggedDecoder(decoder_of(given))
+def test_attention_by_the_kernels_is_that_of_one_by_one(given: dict[str, Any], by_kernels: Any, by_torch: Any) -> None:
+    one_by_one = by_torch(decoder_of(given))
     assert one_by_one.attention_refusal == "it runs on a GPU"
     pools = Pools.of(one_by_one)
     expected = extended(one_by_one, pools)
@@ -112,22 +130,29 @@ def test_a_stream_has_the_same_bits_in_any_company(by_kernels: Any) -> None:
         alone = Pools.of(fused)
         for ours, theirs in zip(extended(fused, alone, [stream]), outputs, strict=True):
             assert all(torch.equal(part[0], wanted[stream]) for part, wanted in zip(ours, theirs, strict=True))
-        rows = (torch.tensor(own)[:, None] * PAGE_KEYS + torch.arange(PAGE_KEYS)).flatten()
+        rows = (
+            torch.tensor(own, device=DEVICE)[:, None] * PAGE_KEYS + torch.arange(PAGE_KEYS, device=DEVICE)
+        ).flatten()
         for part, wanted in zip(alone, together, strict=True):
             assert torch.equal(part[:, rows].nan_to_num(), wanted[:, rows].nan_to_num())
 
 
 @torch.no_grad()
 def test_a_prompt_in_pieces_has_the_bits_of_one_at_once(by_kernels: Any) -> None:
+    """A GPU's compiler may round otherwise in the loop over whole blocks than in that over blocks that end early."""
     fused = by_kernels(decoder_of(ATTENTION[0]))
     (tokens,), noise = tokens_of([PAGE_KEYS + 4], 3), noise_of(1)
     whole, parts = Pools.of(fused), Pools.of(fused)
-    device, pages = torch.device("cpu"), PAGES[:1]
-    expected = fused.extend(Ragged.of([tokens], [0], device), pages, *whole, noise)
+    pages = PAGES[:1]
+    expected = fused.extend(Ragged.of([tokens], [0], DEVICE), pages, *whole, noise)
     for first, end in ((0, 1), (1, 65), (65, 67), (67, 68)):
-        found = fused.extend(Ragged.of([tokens[first:end]], [first], device), pages, *parts, noise)
-    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
-    assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(parts, whole, strict=True))
+        found = fused.extend(Ragged.of([tokens[first:end]], [first], DEVICE), pages, *parts, noise)
+    for part, wanted in zip((*found, *parts), (*expected, *whole), strict=True):
+        assert torch.equal(part.isnan(), wanted.isnan())
+        if IS_INTERPRETED:
+            assert torch.equal(part.nan_to_num(), wanted.nan_to_num())
+        else:
+            assert_close(part.nan_to_num(), wanted.nan_to_num(), len(tokens))
 
 
 # The slots.
@@ -140,15 +165,15 @@ def read(ragged: RaggedDecoder, streams: Sequence[int] = (0, 1, 2)) -> tuple[lis
     outputs = []
     for counts, begins, seed in (((9, 5, 1), (0, 7, 1_000_000), 1), (NEXT, (9, 12, 1_000_001), 2)):
         tokens = tokens_of(counts, seed)
-        piece = Ragged.of([tokens[i] for i in streams], [begins[i] for i in streams], torch.device("cpu"))
+        piece = Ragged.of([tokens[i] for i in streams], [begins[i] for i in streams], DEVICE)
         output, *slots = ragged.prefill(piece, *slots)
         outputs.append(output)
     return outputs, slots
 
 
 @pytest.mark.parametrize("given", RECURRENT, ids=str)
-def test_prompts_by_the_kernels_are_those_of_one_by_one(given: dict[str, Any], by_kernels: Any) -> None:
-    one_by_one = RaggedDecoder(decoder_of(given))
+def test_prompts_by_the_kernels_are_those_of_one_by_one(given: dict[str, Any], by_kernels: Any, by_torch: Any) -> None:
+    one_by_one = by_torch(decoder_of(given))
     assert one_by_one.scan_refusal == "it runs on a GPU"
     expected, state = read(one_by_one)
     fused = by_kernels(decoder_of(given))
@@ -173,6 +198,7 @@ def test_slots_have_the_same_bits_in_any_company(by_kernels: Any) -> None:
 # What is launched, and what the kernels do not run.
 
 
+@interpreted
 @torch.no_grad()
 @pytest.mark.parametrize("mode", ["attention", "recurrent"])
 def test_a_layer_of_a_piece_is_few_launches(mode: str, by_kernels: Any) -> None:
@@ -182,7 +208,7 @@ def test_a_layer_of_a_piece_is_few_launches(mode: str, by_kernels: Any) -> None:
         fused = by_kernels(Decoder(model, torch.float32))
         state, pools = model.init_state(3), Pools.of(fused, layers)
         slots = [part.transpose(0, 1).clone() for part in (state.means, state.precisions)]
-        piece = Ragged.of(tokens_of((3, 1, 2), 1), (0, 0, 0), torch.device("cpu"))
+        piece = Ragged.of(tokens_of((3, 1, 2), 1), (0, 0, 0), DEVICE)
         with Nodes() as seen:
             if mode == "attention":
                 fused.extend(piece, PAGES, *pools, noise_of(3))

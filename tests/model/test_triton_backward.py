@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rfa.bench.kernel_cases import AttentionInputs, rfa_inputs
-from rfa.bench.rounding import assert_within_rounding, relative_error
+from rfa.bench.rounding import allowed_errors, assert_within_rounding, relative_error
 from rfa.model.attention.reference import attend
 from rfa.model.dynamics import Dynamics
 
@@ -24,6 +24,7 @@ pytest.importorskip("triton")
 
 from rfa.model.attention.launch import Launch
 from rfa.model.attention.triton_backward import backward
+from tests.kernels import assert_variants_agree
 
 NAMES = ("q", "k", "v", "mu", "sigma2", "eta2", "gamma2", "nu", "tau")
 pytestmark = pytest.mark.usefixtures("on_the_gpu")
@@ -299,22 +300,31 @@ def test_two_runs_agree_to_the_bit() -> None:
         assert torch.equal(first[name], second[name]), name
 
 
+def assert_left_out(names: tuple[str, ...], inputs: AttentionInputs, **options: bool) -> None:
+    """With these options the gradients of `names` are 0, and the others as they are without."""
+    inputs = inputs._replace(dynamics=inputs.dynamics.to(torch.float32))
+    weights = random_weights(inputs, inputs.q.shape[1], True)
+    oracle, dtype = reference(inputs, weights, "student_t", torch.float64), inputs.q.dtype
+    full, partial = fused(inputs, weights, oracle), fused(inputs, weights, oracle, **options)
+    for name in names:
+        assert full[name].abs().min() > 0 and not partial.pop(name).any(), name
+
+    def eager_errors() -> dict[str, float]:
+        found = reference(inputs, weights, "student_t", torch.float32).gradients
+        return {
+            name: relative_error(found[name].to(dtype) if name in "qkv" else found[name], exact)
+            for name, exact in oracle.gradients.items()
+        }
+
+    kept = {name: full[name] for name in partial}
+    assert_variants_agree(partial, kept, lambda: allowed_errors(eager_errors, dtype))
+
+
 def test_without_gradients_of_the_dynamics() -> None:
-    inputs = rfa_inputs(1, 60, 2, 8, dtype=torch.float32)
-    weights = random_weights(inputs, 60, True)
-    oracle = reference(inputs, weights, "student_t", torch.float64)
-    full, partial = fused(inputs, weights, oracle), fused(inputs, weights, oracle, needs_dynamics=False)
-    for name in NAMES:
-        expected = full[name] if name in "qkv" else torch.zeros(2)
-        assert torch.equal(partial[name], expected), name
+    assert_left_out(NAMES[3:], rfa_inputs(1, 60, 2, 8, dtype=torch.float32), needs_dynamics=False)
 
 
 @pytest.mark.parametrize("irregular", [False, True])
-def test_without_the_gradient_of_the_decay(irregular) -> None:
+def test_without_the_gradient_of_the_decay(irregular: bool) -> None:
     inputs = rfa_inputs(1, 60, 2, 8, dtype=torch.float16, irregular=irregular)
-    weights = random_weights(inputs, 60, True)
-    oracle = reference(inputs, weights, "student_t", torch.float32)
-    full, partial = fused(inputs, weights, oracle), fused(inputs, weights, oracle, needs_decay=False)
-    assert full["mu"].abs().min() > 0
-    for name in NAMES:
-        assert torch.equal(partial[name], torch.zeros(2) if name == "mu" else full[name]), name
+    assert_left_out(("mu",), inputs, needs_decay=False)

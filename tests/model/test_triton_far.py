@@ -23,6 +23,7 @@ from rfa.model.attention.triton import attention_backward_op, attention_op, fuse
 from rfa.model.attention.triton_backward import backward
 from rfa.model.attention.triton_far import NEVER, far_horizons
 from rfa.model.attention.triton_forward import forward
+from tests.kernels import IS_INTERPRETED
 
 # Rows that need the running maximum are found by the overflow of their sums.
 pytestmark = [
@@ -40,6 +41,9 @@ TWO_DTYPES = pytest.mark.parametrize("dtype", [torch.float32, FLOAT16], ids=str)
 BLOCK = 32
 SAME = Launch(BLOCK, BLOCK, 4, 1)
 NAMES = ("q", "k", "v", "mu", "sigma2", "eta2", "gamma2", "nu", "tau")
+# An error with which nothing is far. Of a kernel without a far field a GPU's compiler makes another one, which rounds
+# otherwise: there it is one that no pair of these tests is within.
+NOTHING_FAR = None if IS_INTERPRETED else 1e-300
 
 
 def inputs_of(length, mu, dtype=torch.float32, *, batch=1, complex_dims=8, **options):
@@ -317,7 +321,9 @@ def test_far_keys_are_not_read(dtype):
 
 @TWO_DTYPES
 def test_far_queries_are_not_read(dtype):
-    """By the kernel of the keys."""
+    """By the kernel of the keys. Where they are near every key shows them: as NaN, but that a GPU takes the smaller of
+    NaN and 0 for 0, the distance of such a query from any key.
+    """
     inputs = inputs_of(100, (0.0, 0.5, 2.0), dtype)
     result, weights = run_forward(inputs, 1e-3), weights_of(inputs, 100)
     spoilt = inputs._replace(q=inputs.q.clone())
@@ -325,19 +331,19 @@ def test_far_queries_are_not_read(dtype):
     before, after = (run_backward(x, 1e-3, result, weights) for x in (inputs, spoilt))
     for name in "kv":
         assert torch.equal(after[name][:, :64, 1:], before[name][:, :64, 1:]), name
-        assert after[name][:, :64, 0].isnan().all(), name
+        assert (after[name][:, :64, 0] != before[name][:, :64, 0]).any(-1).all(), name
 
 
 @TWO_DTYPES
 def test_heads_without_a_far_field_are_untouched(dtype):
     """No decay, and a horizon beyond the first key; beside a head that has one."""
     inputs = inputs_of(70, (0.0, 0.05, 3.0), dtype)
-    plain, collapsed = (run_forward(inputs, far_field) for far_field in (None, 1e-4))
+    plain, collapsed = (run_forward(inputs, far_field) for far_field in (NOTHING_FAR, 1e-4))
     for name, got, expected in zip(plain._fields, collapsed, plain, strict=True):
         assert torch.equal(got[:, :, :2], expected[:, :, :2]), name
     assert not torch.equal(collapsed.log_norm[:, :, 2], plain.log_norm[:, :, 2])
     weights = weights_of(inputs, 70)
-    expected, got = (run_backward(inputs, far_field, plain, weights) for far_field in (None, 1e-4))
+    expected, got = (run_backward(inputs, far_field, plain, weights) for far_field in (NOTHING_FAR, 1e-4))
     for name in NAMES:
         heads = (..., slice(2), slice(None)) if name in "qkv" else slice(2)
         assert torch.equal(got[name][heads], expected[name][heads]), name
@@ -370,6 +376,11 @@ def starts():
     return torch.tensor([0, *LENGTHS]).cumsum(0).int()
 
 
+def alone_starts(length):
+    """Of one sequence. A GPU has other kernels for what is not packed, which round otherwise."""
+    return None if IS_INTERPRETED else torch.tensor([0, length]).int()
+
+
 @pytest.mark.parametrize(("kernel", "is_packed"), [("student_t", False), ("gaussian", True)], ids=["rows", "packed"])
 def test_an_error_below_rounding_keeps_the_rule_of_every_faster_path(kernel, is_packed):
     inputs = inputs_of(sum(LENGTHS), (0.0, 5.0))
@@ -383,7 +394,7 @@ def test_packed_sequences_equal_each_alone(dtype):
     inputs = inputs_of(sum(LENGTHS), (0.0, 0.5, 2.0), dtype)
     run = partial(fused, dynamics=inputs.dynamics, far_field=1e-2)
     parts = zip(*(x.split(LENGTHS, 1) for x in inputs[:3]), strict=True)
-    alone = [run(*part) for part in parts]
+    alone = [run(*part, cu_seqlens=alone_starts(part[0].shape[1])) for part in parts]
     together = run(*inputs[:3], cu_seqlens=starts())
     for actual, expected in zip(together, zip(*alone, strict=True), strict=True):
         assert torch.equal(actual, torch.cat(expected, dim=1))

@@ -42,6 +42,7 @@ from rfa.service.runtime.torch_golden import check_golden_on
 from rfa.service.runtime.torch_kernels import CudaDriver, CudaError, kernels_of
 from rfa.service.runtime.torch_language import TorchLanguageRuntime
 from rfa.service.settings import Settings
+from tests.kernels import interpreted
 from tests.ptx.launches import Compiler, Emulator, emulated
 from tests.service.fake_cuda import STREAM, FakeGpu, compiled
 from tests.small_kernels import ARCHITECTURE, with_kernels
@@ -108,6 +109,7 @@ def test_all_that_serving_launches_is_taken_and_gives_the_golden_outputs(bundle:
     assert len([name for name, _ in gpu.launched if name == "scan_kernel"]) % layers == 0
 
 
+@interpreted
 def test_numbers_are_those_of_what_triton_compiles_for_each_launch(bundle: Bundle, gpu: FakeGpu) -> None:
     compiler = Compiler()
     try:
@@ -144,11 +146,13 @@ def told(bundle: Bundle, gpu: FakeGpu, *, is_trusted: bool = True) -> torch_kern
     return use.told()
 
 
+@interpreted
 def test_only_signed_code_runs(bundle: Bundle, gpu: FakeGpu) -> None:
     assert told(bundle, gpu, is_trusted=False) == torch_kernels.GpuKernels((), ALL, torch_kernels.UNTRUSTED)
     assert not gpu.launched
 
 
+@interpreted
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
@@ -164,6 +168,7 @@ def test_what_does_not_fit_the_gpu_is_compiled(
     assert found.reason is not None and reason in found.reason
 
 
+@interpreted
 def test_what_the_driver_refuses_is_compiled(bundle: Bundle, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = [replace(kernel, cubin=kernel.cubin.replace(b".text.", b".tixt.")) for kernel in bundle.kernels]
     monkeypatch.setattr(bundle, "_kernels", tuple(broken))
@@ -171,6 +176,7 @@ def test_what_the_driver_refuses_is_compiled(bundle: Bundle, gpu: FakeGpu, monke
     assert found.compiled == ALL and found.reason == "cuModuleGetFunction: named symbol not found"
 
 
+@interpreted
 def test_kernels_of_another_source_are_not_taken(bundle: Bundle, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = [
         replace(kernel, entry=kernel.entry.model_copy(update={"source": "0" * 64}))

@@ -6,7 +6,6 @@ What it has in common with the others is in test_runtime_laws.py.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -37,6 +36,7 @@ from rfa.service.runtime.torch_golden import AttentionSession, check_golden_on
 from rfa.service.runtime.torch_language import TorchLanguageRuntime
 from rfa.service.runtime.torch_pages import PagedContext
 from rfa.service.settings import ConfigurationError, Settings
+from tests.kernels import interpreted
 from tests.service.exact import TEXT, begun, crowd, silence
 from tests.service.models import model_info
 
@@ -109,10 +109,9 @@ def test_what_rounding_would_hide_is_found_without_it(bundle: Bundle, monkeypatc
         check_golden_on(runtime, bundle)
 
 
+@interpreted
 @pytest.mark.slow
 def test_the_golden_outputs_are_reproduced_by_the_kernels(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("the kernels are defined for the GPU that is here")
     for module in (decoder, drawing):
         monkeypatch.setattr(module, "is_on_gpu", lambda _: True)
     by_kernels = TorchLanguageRuntime(bundle, device="cpu", streams=2, max_rows=1)
@@ -175,14 +174,13 @@ def nodes_of_a_step(runtime: TorchLanguageRuntime, choice: Choice) -> Any:
     return nodes
 
 
+@interpreted
 @pytest.mark.parametrize(
     ("choice", "sorts"), [(Choice(), 0), (Choice(0.8, 40, 0.9), 0), (Choice(0.8, 40, 0.9, top=3), SORTS)]
 )
 def test_a_step_is_few_launches(
     runtime: TorchLanguageRuntime, monkeypatch: pytest.MonkeyPatch, choice: Choice, sorts: int
 ) -> None:
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("the kernels are defined for the GPU that is here")
     monkeypatch.undo()  # what fills unwritten memory is no launch of the step
     eager = nodes_of_a_step(runtime, choice)
     assert len(eager) > 3 * MOST_NODES, "the counter counts nothing"
