@@ -7,7 +7,6 @@ in both cases.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -16,7 +15,7 @@ import numpy as np
 
 from rfa.bench.gpu import gpu_hardware, require_gpu
 from rfa.bench.kernel_truth import WrongResultError
-from rfa.bench.paired import Bar, Timer, interleaved, quantiles, ratio
+from rfa.bench.paired import Bar, Timer, host_clock, interleaved, quantiles, ratio
 from rfa.export.bundle import Bundle, BundleError, open_bundle
 from rfa.measured import origin
 from rfa.model.series.config import FEATURES
@@ -68,13 +67,6 @@ def check_series(
             raise WrongResultError(f"series, {shape}: {worst} has relative error {each[worst]:.2g} beside the CPU's")
         errors[shape] = each[worst]
     return errors
-
-
-def host_clock(call: Callable[[], object]) -> float:
-    """Milliseconds of a call."""
-    begun = time.perf_counter()
-    call()
-    return 1e3 * (time.perf_counter() - begun)
 
 
 def measure_series(
