@@ -62,6 +62,13 @@ def test_cases_take_turns():
     assert samples["a"] == [1.0, 6.0, 8.0, 10.0]
 
 
+def test_slow_cases_get_fewer_rounds_and_equally_many():
+    clock = itertools.count(0.0, 1.0)
+    samples = interleaved({"a": int, "b": int}, lambda call: 1.0, rounds=30, warmups=0, clock=lambda: next(clock))
+    # Five without a look at the clock, and then until it says five seconds: a second a look.
+    assert [len(found) for found in samples.values()] == [9, 9]
+
+
 def test_quantiles_and_ratio_are_of_the_samples():
     assert quantiles([4.0, 1.0, 2.0, 3.0, 5.0, 6.0]) == {"p20_ms": 2.0, "p50_ms": 3.5, "p80_ms": 5.0}
     # Each sample is held against that of its own round.
@@ -234,6 +241,22 @@ def test_a_shape_gives_rows_and_bars(eager_public, monkeypatch):
     assert met["forward flex / ours"].actual is None
     assert not met["forward flex / ours"].is_met
     json.dumps(rows, allow_nan=False)
+
+
+def test_what_is_only_checked_has_errors_and_no_time(eager_public, monkeypatch):
+    monkeypatch.setattr(kernel_attention, "TOKENS", 32)
+    monkeypatch.setattr(kernel_attention, "HIDDEN", 128)
+    given = {"fused": Case(kernel_rivals.eager), "flex": Case(no_memory)}
+    monkeypatch.setattr(kernel_attention, "cases", lambda length, device: given)
+    (ours, public) = kernel_attention.check_attention(64, 16, device="cpu")["rows"]
+    assert [row["implementation"] for row in (ours, public)] == ["fused", "public"]
+    assert ours["errors"].keys() == {"out", "grad q", "grad k", "grad v"} and "p50_ms" not in ours
+    assert (ours["batch"], ours["length"], ours["heads"], ours["width"]) == (2, 16, 2, 64)
+    (failed,) = kernel_attention.check_attention(64, 16, ("flex",), device="cpu")["rows"]
+    assert failed["failed"] == "OutOfMemoryError: CUDA out of memory."
+    given["fused"] = Case(without_decay)
+    with pytest.raises(WrongResultError, match="fused: out"):
+        kernel_attention.check_attention(64, 16, device="cpu")
 
 
 @needs_gpu
