@@ -132,9 +132,8 @@ def run_gpu_check(
         NoGpuError: there is none.
     """
     device = require_gpu()
-    document: dict[str, Any] = {
-        **origin("rfa gpu-check"), "hardware": gpu_hardware(device), "longest_seconds": seconds, "parts": {},
-    }  # fmt: skip
+    document = origin("rfa gpu-check")
+    document |= {"hardware": document["hardware"] | gpu_hardware(device), "longest_seconds": seconds, "parts": {}}
     begun = clock()
     at_once = max((check.seconds for check in checks), default=0)
     total = at_once + sum(part.seconds for part in parts)
