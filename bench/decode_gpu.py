@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
@@ -30,7 +29,7 @@ from rfa.measured import origin, write_result
 from rfa.model.decoder import Decoder
 from rfa.model.language import LanguageModel, SlotState
 from rfa.service.engine.text.sampling import Choice, DrawnToken, Draws
-from rfa.service.runtime.torch_pool import DevicePool
+from rfa.service.runtime.torch_pool import DevicePool, Rows
 from rfa.service.runtime.torch_step import StepRunner
 from rfa.training.language import LanguageRun, find_config
 
@@ -97,10 +96,10 @@ class ServedSteps:
             self._turn(self._tokens)
         return torch.stack(found, 1)
 
-    def _rows(self) -> tuple[NDArray[np.int64], ...]:
+    def _rows(self) -> tuple[Rows, Rows, Rows, Rows]:
         return self._tokens, self._positions, self._sources, self._targets
 
-    def _turn(self, tokens: NDArray[np.int64]) -> None:
+    def _turn(self, tokens: Rows) -> None:
         self._tokens, self._positions = tokens, self._positions + 1
         self._sources, self._targets = self._targets, self._sources
 
