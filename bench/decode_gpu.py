@@ -40,7 +40,7 @@ PROFILED = (1, 64, 1024)
 POSITIONS = (10, 1_000_000)
 CHECKED_BATCH, CHECKED_TOKENS = 2, 8
 ROUNDS, SERVED_ROUNDS = 20, 60
-STEPS_PER_SAMPLE = 50
+STEPS_PER_SAMPLE = 10
 GREEDY, DRAWN = "greedy", "drawn"
 CHOICES = {GREEDY: Choice(), DRAWN: Choice(temperature=0.8, top_p=0.95, uniform=0.5)}
 MICROSECONDS_BAR, TOKENS_BAR, FLATNESS_BAR = 100.0, 1e6, 1.05
@@ -210,7 +210,7 @@ def paper_model(device: torch.device) -> LanguageModel:
     return LanguageModel(LanguageRun.from_file(find_config(CONFIG)).model).to(device)
 
 
-def run_check_decoding() -> dict[str, Any]:
+def check_paper() -> dict[str, Any]:
     """Errors of the paper-size model; nothing is timed.
 
     Raises:
@@ -221,14 +221,13 @@ def run_check_decoding() -> dict[str, Any]:
     return {"errors": check_decoding(model, ServedSteps(model, CHECKED_BATCH, torch.bfloat16, with_graph=True))}
 
 
-def run_decode_gpu() -> dict[str, Any]:
-    """Measure the paper-size model; returns the document that `write_decode_gpu` stores.
+def measure_paper() -> dict[str, Any]:
+    """Times of the paper-size model, of a step that was checked.
 
     Raises:
         NoGpuError: there is no GPU.
-        WrongResultError: the graph does not compute the model.
     """
-    errors, device = run_check_decoding()["errors"], require_gpu()
+    device = require_gpu()
     model = paper_model(device)
     timer = EventTimer(repeats=STEPS_PER_SAMPLE, is_flushing=False)
     found, bars = measure_decoding(
@@ -241,14 +240,18 @@ def run_decode_gpu() -> dict[str, Any]:
         **origin("rfa bench decode"),
         "hardware": gpu_hardware(device),
         "steps_per_sample": STEPS_PER_SAMPLE,
-        "errors": errors,
         **found,
         "bars": [bar.to_dict() for bar in bars],
     }
 
 
 def write_decode_gpu(out: Path) -> dict[str, Any]:
-    """`run_decode_gpu` to a JSON file."""
-    document = run_decode_gpu()
+    """Check, measure, and write a JSON file.
+
+    Raises:
+        NoGpuError: there is no GPU.
+        WrongResultError: the graph does not compute the model.
+    """
+    document = check_paper() | measure_paper()
     write_result(out, document)
     return document

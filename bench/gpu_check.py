@@ -2,14 +2,15 @@
 
 First everything is checked and nothing is timed, so that what is wrong is known within a minute: all checks at once,
 each in a process of its own, where they also compile what the timings run. Then come the timings one after the other,
-the benches of decoding and of the kernels, what matters most before the rest; each checks once more what it times. A
-part begins only if its estimate fits in what is left of the time; what is left out is named.
+the benches of decoding and of the kernels, what matters most before the rest. A part begins only if what it needs was
+right, and if its estimate fits in what is left of the time; what is left out is named.
 """
 
 from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +23,7 @@ from typing import Any, Final
 import torch
 from tqdm import tqdm
 
-from rfa.bench.decode_gpu import run_check_decoding, run_decode_gpu
+from rfa.bench.decode_gpu import check_paper, measure_paper
 from rfa.bench.gpu import gpu_hardware, require_gpu
 from rfa.bench.kernel import Measured
 from rfa.bench.kernel_attention import FLEX, LENGTHS, WIDTHS, check_attention, measure_attention, measure_memory
@@ -30,13 +31,14 @@ from rfa.bench.kernel_slots import check_slots, measure_slots
 from rfa.bench.kernel_training import measure_training
 from rfa.bench.kernel_truth import WrongResultError
 from rfa.bench.paired import EventTimer
-from rfa.bench.prompts_gpu import run_check_prompts, run_prompts_gpu
-from rfa.bench.series_gpu import run_series_gpu
+from rfa.bench.prompts_gpu import check_paper_prompts, measure_paper_prompts
+from rfa.bench.series_gpu import check_packaged_series, run_series_gpu
 from rfa.measured import origin, write_result
 
 # Seconds of everything, unless another number is asked for.
 LONGEST: Final = 25 * 60.0
 SHORT, LONG = LENGTHS[0], LENGTHS[-1]
+DECODING_IS_RIGHT, PROMPTS_ARE_RIGHT = "decoding is right", "prompts are right"
 
 
 class GpuCheckError(ValueError):
@@ -50,11 +52,13 @@ class Part:
     Attributes:
         seconds: an estimate from an H200; of a check, those of all of them, which are made at once.
         run: gives what the bench writes down.
+        needs: the check without which its times would mean nothing; None: it checks by itself what it times.
     """
 
     name: str
     seconds: float
     run: Callable[[], dict[str, Any]]
+    needs: str | None = None
 
 
 def together(measured: Iterable[Measured]) -> dict[str, Any]:
@@ -68,25 +72,26 @@ def together(measured: Iterable[Measured]) -> dict[str, Any]:
 
 # Rivals that are compiled are checked too, and may fail: a timing has no time to compile them.
 CHECKS: Final[Sequence[Part]] = (
-    *(Part(f"attention is right, {width} reals", 90, partial(check_attention, width, SHORT)) for width in WIDTHS),
-    Part("slots are right", 90, check_slots),
-    Part("decoding is right", 90, run_check_decoding),
-    Part("prompts are right", 90, run_check_prompts),
+    *(Part(f"attention is right, {width} reals", 80, partial(check_attention, width, SHORT)) for width in WIDTHS),
+    Part("slots are right", 80, check_slots),
+    Part(DECODING_IS_RIGHT, 80, check_paper),
+    Part(PROMPTS_ARE_RIGHT, 80, check_paper_prompts),
+    Part("long series are right", 80, check_packaged_series),
     *(
-        Part(f"{FLEX} compiles, {width} reals, {length:,} tokens", 90, partial(check_attention, width, length, (FLEX,)))
+        Part(f"{FLEX} compiles, {width} reals, {length:,} tokens", 80, partial(check_attention, width, length, (FLEX,)))
         for length in (SHORT, LONG)
         for width in WIDTHS
     ),
 )
 PARTS: Final[Sequence[Part]] = (
-    Part("decoding", 40, run_decode_gpu),
-    Part("prompts", 30, run_prompts_gpu),
-    Part(f"attention, {SHORT:,} tokens", 60, lambda: together(measure_attention(EventTimer(), lengths=(SHORT,)))),
-    Part(f"attention, {LONG:,} tokens", 90, lambda: together(measure_attention(EventTimer(), lengths=(LONG,)))),
-    Part("long series", 40, run_series_gpu),
-    Part("training", 60, lambda: together([measure_training(EventTimer(repeats=5, is_flushing=False))])),
+    Part("decoding", 20, measure_paper, needs=DECODING_IS_RIGHT),
+    Part("prompts", 10, measure_paper_prompts, needs=PROMPTS_ARE_RIGHT),
+    Part(f"attention, {SHORT:,} tokens", 35, lambda: together(measure_attention(EventTimer(), lengths=(SHORT,)))),
+    Part(f"attention, {LONG:,} tokens", 45, lambda: together(measure_attention(EventTimer(), lengths=(LONG,)))),
+    Part("long series", 25, run_series_gpu),
+    Part("training", 25, lambda: together([measure_training(EventTimer(repeats=5, is_flushing=False))])),
     Part("slots", 40, lambda: together([measure_slots(EventTimer())])),
-    Part("memory", 40, lambda: together([measure_memory(EventTimer())])),
+    Part("memory", 20, lambda: together([measure_memory(EventTimer())])),
 )
 
 
@@ -115,7 +120,11 @@ def checked(checks: Sequence[Part]) -> dict[str, dict[str, Any]]:
     """What became of each check, all of them run at once."""
     if not checks:
         return {}
-    with ProcessPoolExecutor(len(checks), mp_context=multiprocessing.get_context("spawn")) as processes:
+    # What runs on the processor there must not have each process take all of its cores.
+    threads = max(1, (os.cpu_count() or 1) // len(checks))
+    with ProcessPoolExecutor(
+        len(checks), multiprocessing.get_context("spawn"), initializer=torch.set_num_threads, initargs=(threads,)
+    ) as processes:
         return dict(zip((check.name for check in checks), processes.map(timed_outcome, checks), strict=True))
 
 
@@ -145,8 +154,10 @@ def run_gpu_check(
         for part in parts:
             before, left = clock(), seconds - (clock() - begun)
             bar.set_postfix_str(f"{part.name}, about {part.seconds:.0f} s; at most {left / 60:.0f} min to go")
-            if part.seconds > left:
-                found: dict[str, Any] = {"status": "left out", "reason": f"{left:.0f} s were left"}
+            if part.needs is not None and document["parts"].get(part.needs, {}).get("status") != "done":
+                found: dict[str, Any] = {"status": "left out", "reason": f"not done: {part.needs}"}
+            elif part.seconds > left:
+                found = {"status": "left out", "reason": f"{left:.0f} s were left"}
             else:
                 found = outcome(part)
             document["parts"][part.name] = {**found, "seconds": round(clock() - before, 1)}

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 QUANTILES = {"p20": 0.2, "p50": 0.5, "p80": 0.8}
 # A case that takes seconds is not called for minutes: rounds end after so long, but not before so many.
-SECONDS, FEWEST_ROUNDS = 4.0, 5
+SECONDS, FEWEST_ROUNDS = 2.0, 5
 # More than the second-level cache of any GPU so far.
 CACHE_BYTES = 256 * 2**20
 

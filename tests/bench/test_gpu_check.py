@@ -90,6 +90,18 @@ def test_a_check_has_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("somewhere")
+def test_what_was_not_right_is_not_timed(tmp_path: Path) -> None:
+    parts = [
+        Part("first", 1, raising(WrongResultError("off by two"))), Part("second", 1, dict),
+        *(Part(f"timed {name}", 1, dict, needs=name) for name in ("first", "second", "third")),
+    ]  # fmt: skip
+    document = run_gpu_check(tmp_path / "check.json", checks=(), parts=parts)
+    timed = {name: part for name, part in document["parts"].items() if name.startswith("timed")}
+    assert [part["status"] for part in timed.values()] == ["left out", "done", "left out"]
+    assert timed["timed first"]["reason"] == "not done: first"
+
+
+@pytest.mark.usefixtures("somewhere")
 def test_an_interrupted_run_leaves_what_it_has(tmp_path: Path) -> None:
     out = tmp_path / "check.json"
 
@@ -116,7 +128,8 @@ def test_the_command_ends_with_1_where_something_is_wrong(tmp_path: Path, monkey
 def test_everything_fits_in_the_time_and_what_is_timed_was_checked() -> None:
     assert max(check.seconds for check in CHECKS) + sum(part.seconds for part in PARTS) <= LONGEST / 2
     pickle.dumps(CHECKS)
-    assert [check.name for check in CHECKS[:5]] == [
+    assert {part.needs for part in PARTS} - {None} <= {check.name for check in CHECKS}
+    assert [check.name for check in CHECKS[:6]] == [
         "attention is right, 64 reals", "attention is right, 128 reals", "slots are right", "decoding is right",
-        "prompts are right",
+        "prompts are right", "long series are right",
     ]  # fmt: skip
