@@ -117,14 +117,14 @@ def timed_outcome(part: Part) -> dict[str, Any]:
 
 
 def checked(checks: Sequence[Part]) -> dict[str, dict[str, Any]]:
-    """What became of each check, all of them run at once."""
+    """What became of each check, as many of them at once as there are cores."""
     if not checks:
         return {}
+    cores = os.cpu_count() or 1
+    workers = min(len(checks), cores)
     # What runs on the processor there must not have each process take all of its cores.
-    threads = max(1, (os.cpu_count() or 1) // len(checks))
-    with ProcessPoolExecutor(
-        len(checks), multiprocessing.get_context("spawn"), initializer=torch.set_num_threads, initargs=(threads,)
-    ) as processes:
+    threads = torch.set_num_threads, (cores // workers,)
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), *threads) as processes:
         return dict(zip((check.name for check in checks), processes.map(timed_outcome, checks), strict=True))
 
 
