@@ -35,7 +35,7 @@ from rfa.training.language import LanguageRun, find_config
 
 CONFIG = "paper"
 BATCHES = (1, 8, 64, 256, 1024, 4096)
-# Where the time of a step goes is told of these.
+# Of a step that draws, the kernels are told of these.
 PROFILED = (1, 64, 1024)
 POSITIONS = (10, 1_000_000)
 CHECKED_BATCH, CHECKED_TOKENS = 2, 8

@@ -116,7 +116,7 @@ def _decoding(part: Row) -> Iterator[Table]:
         yield Table(head, rows, note)
     for batch in dict.fromkeys(row["batch"] for row in part.get("kernels", ())):
         own = [row for row in part["kernels"] if row["batch"] == batch]
-        yield _kernels(f"Where the step of {batch:,} texts goes:", own)
+        yield _kernels(f"Kernels of a step that draws, texts at a time: {batch:,}.", own)
 
 
 def _prompts(rows: Sequence[Row]) -> Iterator[Table]:
