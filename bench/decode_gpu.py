@@ -1,42 +1,53 @@
-"""Decoding on a GPU: the paper-size model, one CUDA graph a step with everything in it, state in place.
+"""Decoding on a GPU as it is served: the server's step with the paper-size model, one CUDA graph with the draw in it.
 
-A step is all layers, the vocabulary head and the draw of the next token, which the next step reads; the host only
-replays the graph. Before any clock starts, the graph is given the tokens of a text and must give the distributions of
-the model itself (`LanguageModel.step` on a CPU, by the tests' rule of tolerance), early and late in a stream. A
-state has one size, so a late stream is one that begins at its position.
+Before any clock starts, the step is given the tokens of a text and must give the distributions of the model itself
+(`LanguageModel.step` on a CPU, by the tests' rule of tolerance), early and late in a stream. A state has one size, so a
+late stream is one that begins at its position.
+
+Two times are told of every batch. Of the graph alone, replay after replay, by the device: what a GPU can do. And of the
+whole call of the server, by the clock of the host: what is asked for is laid down and sent, the graph runs, and what
+was drawn is read back and told of every row. Bars are of the graph, with a draw by temperature and nucleus.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from rfa.bench.gpu import gpu_hardware, require_gpu
+from rfa.bench.kernel_times import kernel_rows
 from rfa.bench.kernel_truth import Truth, allowances
-from rfa.bench.paired import Bar, EventTimer, Timer, interleaved, quantiles, ratio
+from rfa.bench.paired import Bar, EventTimer, Timer, host_clock, interleaved, quantiles, ratio
 from rfa.measured import origin, write_result
-from rfa.model.decoder import Decoder, SlotPool
+from rfa.model.decoder import Decoder
 from rfa.model.language import LanguageModel, SlotState
+from rfa.service.engine.text.sampling import Choice, DrawnToken, Draws
+from rfa.service.runtime.torch_pool import DevicePool, Rows
+from rfa.service.runtime.torch_step import StepRunner
 from rfa.training.language import LanguageRun, find_config
 
 CONFIG = "paper"
 BATCHES = (1, 8, 64, 256, 1024, 4096)
+# Of a step that draws, the kernels are told of these.
+PROFILED = (1, 64, 1024)
 POSITIONS = (10, 1_000_000)
 CHECKED_BATCH, CHECKED_TOKENS = 2, 8
-ROUNDS = 20
-STEPS_PER_SAMPLE = 50
-TEMPERATURE = 0.8
-WARM_UP = 3
+ROUNDS, SERVED_ROUNDS = 20, 60
+STEPS_PER_SAMPLE = 10
+GREEDY, DRAWN = "greedy", "drawn"
+CHOICES = {GREEDY: Choice(), DRAWN: Choice(temperature=0.8, top_p=0.95, uniform=0.5)}
 MICROSECONDS_BAR, TOKENS_BAR, FLATNESS_BAR = 100.0, 1e6, 1.05
 
 
-class Decoding:
-    """`batch` streams of a model, from their first token.
+class ServedSteps:
+    """`batch` streams of a model on the server's step, from their first token.
 
     Args:
         model: float32, on the device to decode on.
@@ -44,65 +55,53 @@ class Decoding:
         with_graph: capture a step and replay it; False, as on a CPU: run it.
     """
 
-    logits: Tensor  # [batch, V], of the last step
-
     def __init__(self, model: LanguageModel, batch: int, dtype: torch.dtype, *, with_graph: bool) -> None:
-        device = model.embedding.weight.device
-        self.decoder = Decoder(model, dtype)
-        state = model.init_state(batch)
-        self.initial = SlotPool(*(part.detach().transpose(0, 1).contiguous() for part in state[:2]))
-        self.pool = SlotPool(*(part.clone() for part in self.initial))
-        self.tokens, self.positions = torch.ones(2, batch, dtype=torch.int64, device=device).unbind()
-        self.rows = torch.arange(batch, device=device)
-        self.noise = torch.zeros(batch, model.config.n_heads, 2 * model.config.head_dim, device=device)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        if with_graph:
-            self._capture()
+        state, device = model.init_state(1), model.embedding.weight.device
+        means, precisions = (part.detach()[0].cpu().numpy() for part in state[:2])
+        self._pool = DevicePool(means, precisions, batch, batch, str(device))
+        self._runner = StepRunner(Decoder(model, dtype), self._pool, batch, with_graph=with_graph)
+        self._noise = np.zeros((batch, model.config.n_heads, 2 * model.config.head_dim), dtype=np.float32)
+        self.batch = batch
         self.restart(0)
-
-    @torch.no_grad()
-    def _step(self) -> None:
-        output = self.decoder.step(self.tokens, self.positions, self.noise, self.pool, self.rows)
-        self.logits = output.logits
-        # The largest of p / Exp(1) is a draw from p.
-        race = torch.empty_like(self.logits).exponential_().log_()
-        self.tokens.copy_(torch.sub(self.logits, race, alpha=TEMPERATURE).argmax(-1))
-        self.positions.add_(1)
-
-    def _capture(self) -> None:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                self._step()
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self._step()
 
     def restart(self, position: int) -> None:
         """Every stream as before its first token, which will be at `position`."""
-        for part, initial in zip(self.pool, self.initial, strict=True):
-            part.copy_(initial)
-        self.tokens.fill_(1)
-        self.positions.fill_(position)
+        # Of the two rows of a seat, one is read and the other written.
+        self._sources, self._targets = np.arange(2 * self.batch).reshape(-1, 2).T
+        for part in self._pool.slots:
+            part[:, : 2 * self.batch] = part[:, self._pool.initial_row, None]
+        self._tokens, self._positions = np.ones(self.batch, dtype=np.int64), np.full(self.batch, position)
 
-    def step(self) -> None:
-        """One token of every stream."""
-        if self.graph is None:
-            self._step()
+    def draw(self, choice: Choice) -> list[DrawnToken]:
+        """One token of every stream, as the server draws it; the next call reads it."""
+        draws = Draws([choice] * self.batch, np.float32(1))
+        drawn, _ = self._runner.draw(*self._rows(), self._noise, draws)
+        self._turn(np.array([row.token for row in drawn]))
+        return drawn
+
+    def replay(self) -> None:
+        """The step that was last drawn once more, on the device alone."""
+        if self._runner._graphs:
+            self._runner._graphs[False][0].replay()
         else:
-            self.graph.replay()
+            self._runner._compute(is_ranked=False)
 
     def read(self, tokens: Tensor, position: int) -> Tensor:
         """Logits less their mean `[batch, n, V]` after each token `[batch, n]` of a text from `position` on."""
         self.restart(position)
         found = []
         for token in tokens.unbind(1):
-            self.tokens.copy_(token)
-            self.step()
-            found.append(centred(self.logits))
+            self._tokens = token.numpy()
+            found.append(centred(torch.from_numpy(self._runner.run(*self._rows(), self._noise).logits.copy())))
+            self._turn(self._tokens)
         return torch.stack(found, 1)
+
+    def _rows(self) -> tuple[Rows, Rows, Rows, Rows]:
+        return self._tokens, self._positions, self._sources, self._targets
+
+    def _turn(self, tokens: Rows) -> None:
+        self._tokens, self._positions = tokens, self._positions + 1
+        self._sources, self._targets = self._targets, self._sources
 
 
 def centred(logits: Tensor) -> Tensor:
@@ -112,7 +111,7 @@ def centred(logits: Tensor) -> Tensor:
 
 @torch.no_grad()
 def read_by_model(model: LanguageModel, tokens: Tensor, position: int, *, is_autocast: bool = False) -> Tensor:
-    """The same by the model itself."""
+    """What `ServedSteps.read` gives, by the model itself."""
     state = model.init_state(tokens.shape[0])
     state = SlotState(state.means, state.precisions, state.position + position)
     found = []
@@ -123,49 +122,117 @@ def read_by_model(model: LanguageModel, tokens: Tensor, position: int, *, is_aut
     return torch.stack(found, 1)
 
 
-def check_decoding(model: LanguageModel, decoding: Decoding) -> dict[str, float]:
+def check_decoding(model: LanguageModel, steps: ServedSteps) -> dict[str, float]:
     """Relative errors of the logits at both positions.
 
     Raises:
         WrongResultError: larger than twice those of the model in bfloat16, plus one rounding.
     """
     on_cpu = copy.deepcopy(model).cpu()
-    batch = decoding.tokens.shape[0]
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(model.config.vocab_size, (batch, CHECKED_TOKENS), generator=generator)
+    tokens = torch.randint(model.config.vocab_size, (steps.batch, CHECKED_TOKENS), generator=generator)
     errors: dict[str, float] = {}
     for position in POSITIONS:
         exact = {f"at {position}": read_by_model(on_cpu, tokens, position)}
         eager = {f"at {position}": read_by_model(on_cpu, tokens, position, is_autocast=True)}
         truth = Truth(exact, allowances(exact, eager, torch.bfloat16), None)
-        found = decoding.read(tokens.to(decoding.tokens.device), position).cpu()
-        errors |= truth.check("decoding", {f"at {position}": found})
+        errors |= truth.check("decoding", {f"at {position}": steps.read(tokens, position)})
     return errors
 
 
-def run_decode_gpu() -> dict[str, Any]:
-    """Measure the paper-size model; returns the document that `write_decode_gpu` stores.
+Maker = Callable[[int], ServedSteps]
+
+
+def measure_decoding(
+    make: Maker, timer: Timer, clock: Timer, *, batches: Sequence[int] = BATCHES
+) -> tuple[dict[str, Any], list[Bar]]:
+    """Rows by position, by batch and by kernel, and the bars.
+
+    Args:
+        make: gives the streams of a batch.
+        timer: of a replay, by the device.
+        clock: of a call of the server, by the host.
+    """
+    positions, flatness = _by_position(make, timer)
+    rows: list[dict[str, Any]] = []
+    kernels: list[dict[str, Any]] = []
+    for batch in tqdm(batches, desc="batch sizes"):
+        try:
+            steps = make(batch)
+        except torch.OutOfMemoryError:
+            rows.append({"batch": batch, "failed": "the GPU's memory does not hold it"})
+            continue
+        rows += [_of_choice(steps, name, timer, clock) for name in CHOICES]
+        if batch in PROFILED:
+            kernels += [{"batch": batch, **row} for row in kernel_rows(steps.replay)]
+        del steps
+    drawn = [row for row in rows if row.get("choice") == DRAWN]
+    alone = next(row for row in drawn if row["batch"] == 1)
+    bars = [
+        Bar("µs per token at batch 1", MICROSECONDS_BAR, 1e3 * alone["p50_ms"]),
+        Bar("tokens per second at the best batch", TOKENS_BAR, max(row["tokens_per_second"] for row in drawn),
+            is_minimum=True),
+        Bar(f"step at position {POSITIONS[1]:,} / at {POSITIONS[0]}", FLATNESS_BAR, flatness),
+    ]  # fmt: skip
+    return {"positions": positions, "batches": rows, "kernels": kernels}, bars
+
+
+def _of_choice(steps: ServedSteps, name: str, timer: Timer, clock: Timer) -> dict[str, Any]:
+    """A batch that draws in one way: the graph alone, and the whole call."""
+    batch, choice = steps.batch, CHOICES[name]
+    steps.draw(choice)
+    graph = quantiles(interleaved({name: steps.replay}, timer, rounds=ROUNDS)[name])
+    served = interleaved({name: lambda: steps.draw(choice)}, clock, rounds=SERVED_ROUNDS)
+    whole = quantiles(served[name])
+    return {
+        "batch": batch, "choice": name, **graph, "tokens_per_second": round(1e3 * batch / graph["p50_ms"]),
+        "served": {**whole, "tokens_per_second": round(1e3 * batch / whole["p50_ms"])},
+    }  # fmt: skip
+
+
+def _by_position(make: Maker, timer: Timer) -> tuple[list[dict[str, Any]], float]:
+    """Batch 1 early and late in a stream, and late over early."""
+    cases = {}
+    for position in POSITIONS:
+        steps = make(1)
+        steps.restart(position)
+        steps.draw(CHOICES[DRAWN])
+        cases[str(position)] = steps.replay
+    samples = interleaved(cases, timer, rounds=ROUNDS, label="positions")
+    rows = [{"position": position, **quantiles(samples[str(position)])} for position in POSITIONS]
+    near, far = (samples[str(position)] for position in POSITIONS)
+    return rows, ratio(far, near)
+
+
+def paper_model(device: torch.device) -> LanguageModel:
+    """The model of CONFIG with random weights, the same ones every time."""
+    torch.manual_seed(0)
+    return LanguageModel(LanguageRun.from_file(find_config(CONFIG)).model).to(device)
+
+
+def check_paper() -> dict[str, Any]:
+    """Errors of the paper-size model; nothing is timed.
 
     Raises:
         NoGpuError: there is no GPU.
         WrongResultError: the graph does not compute the model.
     """
+    model = paper_model(require_gpu())
+    return {"errors": check_decoding(model, ServedSteps(model, CHECKED_BATCH, torch.bfloat16, with_graph=True))}
+
+
+def measure_paper() -> dict[str, Any]:
+    """Times of the paper-size model, of a step that was checked.
+
+    Raises:
+        NoGpuError: there is no GPU.
+    """
     device = require_gpu()
-    torch.manual_seed(0)
-    model = LanguageModel(LanguageRun.from_file(find_config(CONFIG)).model).to(device)
-    checked = Decoding(model, CHECKED_BATCH, torch.bfloat16, with_graph=True)
-    errors = check_decoding(model, checked)
-    del checked
+    model = paper_model(device)
     timer = EventTimer(repeats=STEPS_PER_SAMPLE, is_flushing=False)
-    positions, flatness = _by_position(model, timer)
-    batches = _by_batch(model, timer)
-    best = max(row["tokens_per_second"] for row in batches)
-    alone = next(row for row in batches if row["batch"] == 1)
-    bars = [
-        Bar("µs per token at batch 1", MICROSECONDS_BAR, 1e3 * alone["p50_ms"]),
-        Bar("tokens per second at the best batch", TOKENS_BAR, best, is_minimum=True),
-        Bar(f"step at position {POSITIONS[1]:,} / at {POSITIONS[0]}", FLATNESS_BAR, flatness),
-    ]
+    found, bars = measure_decoding(
+        lambda batch: ServedSteps(model, batch, torch.bfloat16, with_graph=True), timer, host_clock
+    )
     return {
         "config": CONFIG,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -173,38 +240,18 @@ def run_decode_gpu() -> dict[str, Any]:
         **origin("rfa bench decode"),
         "hardware": gpu_hardware(device),
         "steps_per_sample": STEPS_PER_SAMPLE,
-        "rounds": ROUNDS,
-        "errors": errors,
-        "positions": positions,
-        "batches": batches,
+        **found,
         "bars": [bar.to_dict() for bar in bars],
     }
 
 
-def _by_position(model: LanguageModel, timer: Timer) -> tuple[list[dict[str, Any]], float]:
-    """Batch 1 early and late in a stream, and late over early."""
-    cases = {}
-    for position in POSITIONS:
-        decoding = Decoding(model, 1, torch.bfloat16, with_graph=True)
-        decoding.restart(position)
-        cases[str(position)] = decoding.step
-    samples = interleaved(cases, timer, rounds=ROUNDS, label="positions")
-    rows = [{"position": position, **quantiles(samples[str(position)])} for position in POSITIONS]
-    near, far = (samples[str(position)] for position in POSITIONS)
-    return rows, ratio(far, near)
-
-
-def _by_batch(model: LanguageModel, timer: Timer) -> list[dict[str, Any]]:
-    rows = []
-    for batch in tqdm(BATCHES, desc="batch sizes"):
-        decoding = Decoding(model, batch, torch.bfloat16, with_graph=True)
-        summary = quantiles(interleaved({"step": decoding.step}, timer, rounds=ROUNDS)["step"])
-        rows.append({"batch": batch, **summary, "tokens_per_second": round(1e3 * batch / summary["p50_ms"])})
-    return rows
-
-
 def write_decode_gpu(out: Path) -> dict[str, Any]:
-    """`run_decode_gpu` to a JSON file."""
-    document = run_decode_gpu()
+    """Check, measure, and write a JSON file.
+
+    Raises:
+        NoGpuError: there is no GPU.
+        WrongResultError: the graph does not compute the model.
+    """
+    document = check_paper() | measure_paper()
     write_result(out, document)
     return document

@@ -1,39 +1,44 @@
 """`rfa gpu-check`: what to run first on a GPU. Everything right, then how fast; one file to send back.
 
-The parts are the benches of the kernels and of decoding, each of which checks before it times. First the kernels are
-checked at one length of every width and nothing is timed, so that what is wrong is known within minutes; then come the
-timings, what matters most before the rest. A part begins only if its estimate fits in what is left of LONGEST; what is
-left out is named. The estimates are guesses until a GPU has run them.
+First everything is checked and nothing is timed, so that what is wrong is known within a minute: all checks at once,
+each in a process of its own, where they also compile what the timings run. Then come the timings one after the other,
+the benches of decoding and of the kernels, what matters most before the rest. A part begins only if what it needs was
+right, and if its estimate fits in what is left of the time; what is left out is named.
 """
 
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from tqdm import tqdm
 
-from rfa.bench.decode_gpu import run_decode_gpu
+from rfa.bench.decode_gpu import check_paper, measure_paper
 from rfa.bench.gpu import gpu_hardware, require_gpu
 from rfa.bench.kernel import Measured
-from rfa.bench.kernel_attention import LENGTHS, measure_attention, measure_memory
-from rfa.bench.kernel_slots import measure_slots
+from rfa.bench.kernel_attention import FLEX, LENGTHS, WIDTHS, check_attention, measure_attention, measure_memory
+from rfa.bench.kernel_slots import check_slots, measure_slots
 from rfa.bench.kernel_training import measure_training
 from rfa.bench.kernel_truth import WrongResultError
 from rfa.bench.paired import EventTimer
-from rfa.bench.prompts_gpu import run_prompts_gpu
-from rfa.bench.series_gpu import run_series_gpu
+from rfa.bench.prompts_gpu import check_paper_prompts, measure_paper_prompts
+from rfa.bench.series_gpu import check_packaged_series, run_series_gpu
 from rfa.measured import origin, write_result
 
-# Seconds of all parts together.
+# Seconds of everything, unless another number is asked for.
 LONGEST: Final = 25 * 60.0
 SHORT, LONG = LENGTHS[0], LENGTHS[-1]
+DECODING_IS_RIGHT, PROMPTS_ARE_RIGHT = "decoding is right", "prompts are right"
 
 
 class GpuCheckError(ValueError):
@@ -45,18 +50,15 @@ class Part:
     """A bench as it is run here.
 
     Attributes:
-        seconds: an estimate.
+        seconds: an estimate from an H200; of a check, those of all of them, which are made at once.
         run: gives what the bench writes down.
+        needs: the check without which its times would mean nothing; None: it checks by itself what it times.
     """
 
     name: str
     seconds: float
     run: Callable[[], dict[str, Any]]
-
-
-def untimed(call: Callable[[], object]) -> float:
-    """In the place of a timer, where only what is computed matters."""
-    return 1.0
+    needs: str | None = None
 
 
 def together(measured: Iterable[Measured]) -> dict[str, Any]:
@@ -68,25 +70,29 @@ def together(measured: Iterable[Measured]) -> dict[str, Any]:
     }
 
 
-def checked(measured: Iterable[Measured]) -> dict[str, Any]:
-    """Of rows that were not timed their errors, of ours and of the rivals' that were right."""
-    shown = ("measure", "implementation", "config", "length", "width", "dtype", "pass", "errors", "failed")
-    rows = [row for rows, _ in measured for row in rows]
-    return {"rows": [{name: row[name] for name in shown if name in row} for row in rows]}
-
-
+# Rivals that are compiled are checked too, and may fail: a timing has no time to compile them.
+CHECKS: Final[Sequence[Part]] = (
+    *(Part(f"attention is right, {width} reals", 80, partial(check_attention, width, SHORT)) for width in WIDTHS),
+    Part("slots are right", 80, check_slots),
+    Part(DECODING_IS_RIGHT, 80, check_paper),
+    Part(PROMPTS_ARE_RIGHT, 80, check_paper_prompts),
+    Part("long series are right", 80, check_packaged_series),
+    *(
+        Part(f"{FLEX} compiles, {width} reals, {length:,} tokens", 80, partial(check_attention, width, length, (FLEX,)))
+        for length in (SHORT, LONG)
+        for width in WIDTHS
+    ),
+)
 PARTS: Final[Sequence[Part]] = (
-    Part("attention is right", 240, lambda: checked(measure_attention(untimed, lengths=(SHORT,)))),
-    Part("slots are right", 60, lambda: checked([measure_slots(untimed)])),
-    Part("decoding", 150, run_decode_gpu),
-    Part("prompts", 90, run_prompts_gpu),
-    Part("long series", 60, run_series_gpu),
-    Part(f"attention, {SHORT:,} tokens", 240, lambda: together(measure_attention(EventTimer(), lengths=(SHORT,)))),
-    Part(f"attention, {LONG:,} tokens", 240, lambda: together(measure_attention(EventTimer(), lengths=(LONG,)))),
-    Part("slots", 90, lambda: together([measure_slots(EventTimer())])),
-    Part("memory", 60, lambda: together([measure_memory(EventTimer())])),
-    Part("training", 240, lambda: together([measure_training(EventTimer(repeats=5, is_flushing=False))])),
-)  # fmt: skip
+    Part("decoding", 20, measure_paper, needs=DECODING_IS_RIGHT),
+    Part("prompts", 10, measure_paper_prompts, needs=PROMPTS_ARE_RIGHT),
+    Part(f"attention, {SHORT:,} tokens", 35, lambda: together(measure_attention(EventTimer(), lengths=(SHORT,)))),
+    Part(f"attention, {LONG:,} tokens", 45, lambda: together(measure_attention(EventTimer(), lengths=(LONG,)))),
+    Part("long series", 25, run_series_gpu),
+    Part("training", 25, lambda: together([measure_training(EventTimer(repeats=5, is_flushing=False))])),
+    Part("slots", 40, lambda: together([measure_slots(EventTimer())])),
+    Part("memory", 20, lambda: together([measure_memory(EventTimer())])),
+)
 
 
 def outcome(part: Part) -> dict[str, Any]:
@@ -104,25 +110,54 @@ def outcome(part: Part) -> dict[str, Any]:
             torch.cuda.empty_cache()
 
 
+def timed_outcome(part: Part) -> dict[str, Any]:
+    """`outcome`, and the seconds that it took."""
+    begun = time.monotonic()
+    return {**outcome(part), "seconds": round(time.monotonic() - begun, 1)}
+
+
+def checked(checks: Sequence[Part]) -> dict[str, dict[str, Any]]:
+    """What became of each check, as many of them at once as there are cores."""
+    if not checks:
+        return {}
+    cores = os.cpu_count() or 1
+    workers = min(len(checks), cores)
+    # What runs on the processor there must not have each process take all of its cores.
+    threads = torch.set_num_threads, (cores // workers,)
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), *threads) as processes:
+        return dict(zip((check.name for check in checks), processes.map(timed_outcome, checks), strict=True))
+
+
 def run_gpu_check(
-    out: Path, *, parts: Sequence[Part] = PARTS, clock: Callable[[], float] = time.monotonic
-) -> dict[str, Any]:
-    """Run the parts, and write after each, so that an interrupted run leaves what it has.
+    out: Path, *, seconds: float = LONGEST, checks: Sequence[Part] = CHECKS, parts: Sequence[Part] = PARTS,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Any]:  # fmt: skip
+    """Make the checks, run the parts, and write after each, so that an interrupted run leaves what it has.
+
+    Args:
+        seconds: a part is left out that may not end within so many.
 
     Raises:
         NoGpuError: there is none.
     """
     device = require_gpu()
-    document: dict[str, Any] = {
-        **origin("rfa gpu-check"), "hardware": gpu_hardware(device), "longest_seconds": LONGEST, "parts": {},
-    }  # fmt: skip
+    document = origin("rfa gpu-check")
+    document |= {"hardware": document["hardware"] | gpu_hardware(device), "longest_seconds": seconds, "parts": {}}
     begun = clock()
-    with tqdm(total=sum(part.seconds for part in parts), unit="s", bar_format="{l_bar}{bar}| {postfix}") as bar:
+    at_once = max((check.seconds for check in checks), default=0)
+    total = at_once + sum(part.seconds for part in parts)
+    with tqdm(total=total, unit="s", bar_format="{l_bar}{bar}| {postfix}") as bar:
+        bar.set_postfix_str(f"{len(checks)} checks at once, about {at_once:.0f} s")
+        document["parts"] = checked(checks)
+        write_result(out, document)
+        bar.update(at_once)
         for part in parts:
-            before, left = clock(), LONGEST - (clock() - begun)
+            before, left = clock(), seconds - (clock() - begun)
             bar.set_postfix_str(f"{part.name}, about {part.seconds:.0f} s; at most {left / 60:.0f} min to go")
-            if part.seconds > left:
-                found: dict[str, Any] = {"status": "left out", "reason": f"{left:.0f} s were left"}
+            if part.needs is not None and document["parts"].get(part.needs, {}).get("status") != "done":
+                found: dict[str, Any] = {"status": "left out", "reason": f"not done: {part.needs}"}
+            elif part.seconds > left:
+                found = {"status": "left out", "reason": f"{left:.0f} s were left"}
             else:
                 found = outcome(part)
             document["parts"][part.name] = {**found, "seconds": round(clock() - before, 1)}

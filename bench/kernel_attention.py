@@ -117,6 +117,51 @@ class Runner:
         return {name: every[name] for name in self.case.passes}
 
 
+class Checked:
+    """Implementations on one problem, held to the truth.
+
+    Attributes:
+        errors: of those that are right, and of the public function where ours is among them.
+        calls: (name, pass) → what may be timed.
+        failures: rows of the rivals that are wrong or do not run.
+
+    Raises:
+        WrongResultError: ours is not within the tolerance.
+    """
+
+    def __init__(self, problem: Problem, given: dict[str, Case]) -> None:
+        self._problem = problem
+        self.errors: dict[str, dict[str, float]] = {}
+        self.calls: dict[tuple[str, str], Callable[[], object]] = {}
+        self.failures: list[dict[str, Any]] = []
+        truths: dict[bool, Truth] = {}
+        for name, case in given.items():
+            if case.is_robust not in truths:
+                truths[case.is_robust] = truth_of(problem, robust_rows if case.is_robust else softmax_rows)
+            self._check(name, case, truths[case.is_robust])
+        if OURS in given:
+            self.calls[PUBLIC, "forward"], self.errors[PUBLIC] = _public(problem, truths[True])
+
+    def _check(self, name: str, case: Case, truth: Truth) -> None:
+        runner = Runner(case, self._problem)
+        try:
+            self.errors[name] = runner.check(name, truth)
+        except Exception as error:
+            if name == OURS:
+                raise
+            self.failures.append({**self.row(name), "failed": _first_line(error)})
+        else:
+            self.calls |= {(name, pass_name): call for pass_name, call in runner.calls().items()}
+        finally:
+            _release()
+
+    def row(self, name: str) -> dict[str, Any]:
+        """What every row of an implementation says."""
+        batch, length, heads, width = self._problem.grad_out.shape
+        return {"measure": "attention", "implementation": name, "batch": batch, "length": length, "heads": heads,
+                "width": width, "dtype": str(self._problem.dtype).split(".")[1]}  # fmt: skip
+
+
 def measure_shape(
     length: int, width: int, given: dict[str, Case], timer: Timer, *, tokens: int = TOKENS, hidden: int = HIDDEN,
     dtype: torch.dtype = torch.bfloat16, device: torch.device | str = "cuda", rounds: int = ROUNDS,
@@ -127,25 +172,9 @@ def measure_shape(
         WrongResultError: ours is not within the tolerance.
     """
     batch, heads = tokens // length, hidden // width
-    shape = {"batch": batch, "length": length, "heads": heads, "width": width, "dtype": str(dtype).split(".")[1]}
     problem = make_problem(batch, length, heads, width, dtype, device)
-    truths = {True: truth_of(problem, robust_rows), False: truth_of(problem, softmax_rows)}
-    rows: list[dict[str, Any]] = []
-    calls: dict[tuple[str, str], Callable[[], object]] = {}
-    errors: dict[str, dict[str, float]] = {}
-    for name, case in given.items():
-        runner = Runner(case, problem)
-        try:
-            errors[name] = runner.check(name, truths[case.is_robust])
-        except Exception as error:
-            if name == OURS:
-                raise
-            rows.append({"measure": "attention", "implementation": name, **shape, "failed": _first_line(error)})
-            continue
-        finally:
-            _release()
-        calls |= {(name, pass_name): call for pass_name, call in runner.calls().items()}
-    calls[PUBLIC, "forward"], errors[PUBLIC] = _public(problem, truths[True])
+    checked = Checked(problem, given)
+    rows, calls = list(checked.failures), checked.calls
     samples: dict[tuple[str, str], list[float]] = {}
     for pass_name in PASSES:
         now = {name: call for (name, p), call in calls.items() if p == pass_name}
@@ -155,8 +184,8 @@ def measure_shape(
         tflop = matrix_tflop(batch, length, heads, width) * WORK[pass_name]
         summary = quantiles(times)
         rows.append(
-            {"measure": "attention", "implementation": name, **shape, "pass": pass_name, **summary,
-             "tflops": round(1e3 * tflop / summary["p50_ms"], 1), "errors": errors[name]}
+            {**checked.row(name), "pass": pass_name, **summary, "tflops": round(1e3 * tflop / summary["p50_ms"], 1),
+             "errors": checked.errors[name]}
         )  # fmt: skip
     return rows, shape_bars(length, width, samples)
 
@@ -213,6 +242,24 @@ def measure_attention(
         # Compiled code of a length is of no use to the next one.
         torch.compiler.reset()
         _release()
+
+
+def check_attention(
+    width: int, length: int, names: Sequence[str] = (OURS,), *, device: torch.device | str = "cuda"
+) -> dict[str, Any]:
+    """Errors of some at one shape, of ours by default; nothing is timed, and what a timing needs is compiled.
+
+    Raises:
+        WrongResultError: ours is not within the tolerance.
+    """
+    problem = make_problem(TOKENS // length, length, HIDDEN // width, width, torch.bfloat16, device)
+    every = cases(length, device)
+    checked = Checked(problem, {name: every[name] for name in names})
+    for (_, pass_name), call in checked.calls.items():
+        if pass_name == "forward":  # without gradients, for which the check had others
+            call()
+    right = [{**checked.row(name), "errors": errors} for name, errors in checked.errors.items()]
+    return {"rows": [*right, *checked.failures]}
 
 
 def peak_bytes(case: Case, problem: Problem) -> int:

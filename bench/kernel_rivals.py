@@ -6,6 +6,9 @@ passes: the first gives the norm of the weights, the second takes E into the log
 first one's scales the output:
 
     out = flex(L + log E) · exp(lse₂ - lse₁),   L = tau ((kappa - 1) log V - kappa log(V + R² / nu))
+
+Backward, it adds what |q|² and |k|² of the residual get from each pair to memory atomically: other than through a dot
+product it has no way to a gradient.
 """
 
 from __future__ import annotations
@@ -55,8 +58,12 @@ def flex(length: int, device: torch.device | str, *, is_compiled: bool = True) -
         is_still = d.mu == 0
         half_life = 1 / (2 * torch.where(is_still, torch.ones_like(d.mu), d.mu))
 
+        def past(i: Tensor, j: Tensor) -> Tensor:
+            # Masked pairs pass through the gradients of q2 and k2 too, with weight 0: their E must not be infinite.
+            return (i - j).clamp_min(0).to(torch.float32)
+
         def logit(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            lag = (i - j).to(torch.float32)
+            lag = past(i, j)
             decay = torch.exp(-d.mu[h] * lag)
             accumulated = torch.where(is_still[h], lag, (1 - decay * decay) * half_life[h])
             spread = d.sigma2[h] * accumulated + d.eta2[h] * decay * decay + d.gamma2[h]
@@ -65,12 +72,14 @@ def flex(length: int, device: torch.device | str, *, is_compiled: bool = True) -
             return d.tau[h] * ((kappa[h] - 1) * torch.log(spread) - kappa[h] * torch.log(total))
 
         def transported(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return logit(score, b, h, i, j) - d.mu[h] * (i - j).to(torch.float32)
+            return logit(score, b, h, i, j) - d.mu[h] * past(i, j)
 
         options: dict[str, Any] = {"block_mask": mask, "scale": 1.0, "return_aux": AuxRequest(lse=True)}
-        _, plain = flex_attention(q, k, v, score_mod=logit, **options)
+        unused, plain = flex_attention(q, k, v, score_mod=logit, **options)
         out, decayed = flex_attention(q, k, v, score_mod=transported, **options)
-        return (out * torch.exp(decayed.lse - plain.lse)[..., None]).to(q.dtype).transpose(1, 2)
+        # torch 2.11 compiles no backward pass of an output without a gradient: this one's is zero.
+        norm = plain.lse + 0 * unused[..., 0]
+        return (out * torch.exp(decayed.lse - norm)[..., None]).to(q.dtype).transpose(1, 2)
 
     if not is_compiled:
         return attention

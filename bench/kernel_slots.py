@@ -86,6 +86,26 @@ def scan_truth(problem: ScanProblem) -> Truth:
     return Truth(exact, allowances(exact, problem.results(LOOP), torch.float32), None)
 
 
+def check_slots() -> dict[str, Any]:
+    """Errors of ours in both configs; nothing is timed.
+
+    Raises:
+        WrongResultError: one is not within the tolerance.
+    """
+    rows = []
+    for config in CONFIGS:
+        problem = make_scan(config, "cuda")
+        errors = scan_truth(problem).check(OURS, problem.results(OURS))
+        rows.append({"measure": "slots", "implementation": OURS, **_shape(config, problem), "errors": errors})
+    return {"rows": rows}
+
+
+def _shape(config: str, problem: ScanProblem) -> dict[str, Any]:
+    batch, length, heads, width = problem.leaves[0].shape
+    return {"config": config, "batch": batch, "length": length, "heads": heads, "width": width,
+            "slots": problem.leaves[3].shape[-1], "dtype": "float32"}  # fmt: skip
+
+
 def measure_slots(timer: Timer, *, rounds: int = ROUNDS) -> tuple[list[dict[str, Any]], list[Bar]]:
     """Forward and forward+backward of both configs."""
     rows: list[dict[str, Any]] = []
@@ -93,9 +113,7 @@ def measure_slots(timer: Timer, *, rounds: int = ROUNDS) -> tuple[list[dict[str,
         problem = make_scan(config, "cuda")
         truth = scan_truth(problem)
         errors = {name: truth.check(name, problem.results(name)) for name in IMPLEMENTATIONS}
-        batch, length, heads, width = problem.leaves[0].shape
-        shape = {"config": config, "batch": batch, "length": length, "heads": heads, "width": width,
-                 "slots": problem.leaves[3].shape[-1], "dtype": "float32"}  # fmt: skip
+        shape = _shape(config, problem)
         for pass_name, make_call in {"forward": _forward, "forward+backward": _both}.items():
             calls = {name: make_call(problem, name) for name in IMPLEMENTATIONS}
             samples = interleaved(calls, timer, rounds=rounds, warmups=2, label=f"slots {config} {pass_name}")

@@ -7,6 +7,7 @@ part of a launch is not in the sample.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,8 @@ import torch
 from tqdm import tqdm
 
 QUANTILES = {"p20": 0.2, "p50": 0.5, "p80": 0.8}
+# A case that takes seconds is not called for minutes: rounds end after so long, but not before so many.
+SECONDS, FEWEST_ROUNDS = 2.0, 5
 # More than the second-level cache of any GPU so far.
 CACHE_BYTES = 256 * 2**20
 
@@ -46,16 +49,28 @@ class EventTimer:
         return float(start.elapsed_time(end)) / self.repeats
 
 
+def host_clock(call: Callable[[], object]) -> float:
+    """Milliseconds of a call by the clock of the host, of a call that waits for what it asked of the device."""
+    begun = time.perf_counter()
+    call()
+    return 1e3 * (time.perf_counter() - begun)
+
+
 def interleaved(
-    cases: Mapping[str, Callable[[], object]], timer: Timer, *, rounds: int, warmups: int = 3, label: str = "rounds"
-) -> dict[str, list[float]]:
-    """Samples of each case, one a round; the order turns, so that no case always follows the same one."""
+    cases: Mapping[str, Callable[[], object]], timer: Timer, *, rounds: int, warmups: int = 3, label: str = "rounds",
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, list[float]]:  # fmt: skip
+    """Samples of each case, one a round, `rounds` or as many as SECONDS have time for; the order turns, so that no case
+    always follows the same one."""
     for call in cases.values():
         for _ in range(warmups):
             call()
     order = list(cases)
     samples: dict[str, list[float]] = {name: [] for name in cases}
+    begun = clock()
     for i in tqdm(range(rounds), desc=label, leave=False):
+        if i >= FEWEST_ROUNDS and clock() - begun > SECONDS:
+            break
         shift = i % len(order)
         for name in order[shift:] + order[:shift]:
             samples[name].append(timer(cases[name]))

@@ -7,7 +7,6 @@ in both cases.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -16,7 +15,7 @@ import numpy as np
 
 from rfa.bench.gpu import gpu_hardware, require_gpu
 from rfa.bench.kernel_truth import WrongResultError
-from rfa.bench.paired import Bar, Timer, interleaved, quantiles, ratio
+from rfa.bench.paired import Bar, Timer, host_clock, interleaved, quantiles, ratio
 from rfa.export.bundle import Bundle, BundleError, open_bundle
 from rfa.measured import origin
 from rfa.model.series.config import FEATURES
@@ -70,13 +69,6 @@ def check_series(
     return errors
 
 
-def host_clock(call: Callable[[], object]) -> float:
-    """Milliseconds of a call."""
-    begun = time.perf_counter()
-    call()
-    return 1e3 * (time.perf_counter() - begun)
-
-
 def measure_series(
     ours: SeriesRuntime, compiled: SeriesRuntime, shapes: Mapping[str, tuple[int, int]], timer: Timer
 ) -> tuple[list[dict[str, Any]], list[Bar]]:
@@ -120,6 +112,20 @@ def both(bundle: Bundle, device: str) -> tuple[SeriesRuntime, SeriesRuntime]:
     return runtimes
 
 
+def check_packaged_series() -> dict[str, Any]:
+    """Errors of the packaged model; nothing is timed.
+
+    Raises:
+        NoGpuError: there is no GPU.
+        WrongResultError: what is told is not what the processor tells.
+    """
+    return {"errors": check_series(*both(_packaged(), str(require_gpu())), SHAPES)}
+
+
+def _packaged() -> Bundle:
+    return open_bundle(next(path for path in default_bundles() if path.name == BUNDLE))
+
+
 def run_series_gpu() -> dict[str, Any]:
     """Measure the packaged model.
 
@@ -128,8 +134,7 @@ def run_series_gpu() -> dict[str, Any]:
         WrongResultError: what is told is not what the processor tells.
     """
     device = require_gpu()
-    bundle = open_bundle(next(path for path in default_bundles() if path.name == BUNDLE))
-    runtimes = both(bundle, str(device))
+    runtimes = both(_packaged(), str(device))
     errors = check_series(*runtimes, SHAPES)
     rows, bars = measure_series(*runtimes, SHAPES, host_clock)
     return {

@@ -50,9 +50,12 @@ def _filled(make):
         out = make(*args, **kwargs)
         if out.device.type == "meta" or torch.compiler.is_compiling():
             return out
+        memory = out.detach()  # of a leaf that wants a gradient too
         if out.is_floating_point() or out.is_complex():
-            return out.fill_(float("nan"))
-        return out.fill_(True if out.dtype is torch.bool else torch.iinfo(out.dtype).max)
+            memory.fill_(float("nan"))
+        else:
+            memory.fill_(True if out.dtype is torch.bool else torch.iinfo(out.dtype).max)
+        return out
 
     return filled
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from rfa.bench.results_page.gpu import bar, figure
 from rfa.bench.results_page.network import over_naive
 from rfa.bench.results_page.parts import Document, percent
 
@@ -22,6 +23,8 @@ def headlines(documents: Mapping[str, Document]) -> Iterator[Headline]:
     yield _anomalies(documents["filter-nab"])
     yield _perplexity(documents["language"])
     yield _confidence(documents["token-calibration"])
+    if "gpu-check" in documents:
+        yield from _gpu(documents["gpu-check"])
 
 
 def caption(documents: Mapping[str, Document]) -> str:
@@ -132,3 +135,24 @@ def _confidence(document: Document) -> Headline:
         percent(stage["ece"], 2),
         f"a perfect model on as many tokens: {percent(stage['floor'], 2)}",
     )
+
+
+def _gpu(document: Document) -> Iterator[Headline]:
+    """The bars that say most, of those that were measured."""
+    device = document["hardware"]["device"]
+    told = (
+        ("µs per token at batch 1", "a decode step, one text", "{:.0f} µs"),
+        ("tokens per second at the best batch", "decoding, many texts", "{:,.0f} tokens a second"),
+        ("ms of a quantum", "1,024 tokens of prompts, the slowest kind", "{:.1f} ms"),
+        (
+            "forward, ours / flash, 128 reals, N = 16384",
+            "attention over 16,384 tokens",
+            "{:.2f} of flash's time",
+        ),
+        ("backward, ours / flash, 128 reals, N = 16384", "its gradients", "{:.2f} of flash's time"),
+        ("training step", "a training step", "{:.2f} of softmax attention's time"),
+    )
+    for name, what, form in told:
+        found = bar(document, name)
+        if found is not None:
+            yield f"{device}: {what}", form.format(found["actual"]), f"asked: {found['kind']} {figure(found['bar'])}"

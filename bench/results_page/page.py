@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rfa.bench.results_page import filters, language, network, serving, suite, worst
+from rfa.bench.results_page import filters, gpu, language, network, serving, suite, worst
 from rfa.bench.results_page.headlines import caption, headlines
 from rfa.bench.results_page.parts import Document, Facts, Shown, ShownBar, Table
 from rfa.measured import HOME, RESULTS
@@ -18,7 +18,7 @@ PAGE = HOME / "docs" / "RESULTS.md"
 README = HOME / "README.md"
 WORDS = Path(__file__).with_name("results.toml")
 SHOWN: Mapping[str, Shown] = {
-    **filters.SHOWN, **network.SHOWN, **worst.SHOWN, **language.SHOWN, **serving.SHOWN, **suite.SHOWN
+    **filters.SHOWN, **network.SHOWN, **worst.SHOWN, **language.SHOWN, **gpu.SHOWN, **serving.SHOWN, **suite.SHOWN
 }  # fmt: skip
 # The table of the README stands between these lines.
 BETWEEN = ("<!-- results: made by `make results` -->", "<!-- end of results -->")
@@ -43,6 +43,7 @@ class Result:
         words: what was measured, and how.
         says: what to make of it.
         figures: pictures drawn from the same run, as paths from docs/.
+        is_lent: measured on a machine that is not at hand; while the file is not there, the page has nothing of it.
     """
 
     file: str
@@ -52,6 +53,7 @@ class Result:
     words: str
     says: str = ""
     figures: Sequence[str] = ()
+    is_lent: bool = False
 
     @property
     def link(self) -> str:
@@ -74,11 +76,12 @@ def page(documents: Mapping[str, Document]) -> str:
     Raises:
         ValueError: a file of results/ has no words or nothing to show of it, or these have no file.
     """
-    results = declared()
-    for names in ({result.file for result in results}, SHOWN.keys()):
+    results = [result for result in declared() if result.file in documents or not result.is_lent]
+    missing = {result.file for result in declared()} - {result.file for result in results}
+    for names in ({result.file for result in results}, SHOWN.keys() - missing):
         if unlike := names ^ documents.keys():
             raise ValueError(f"declared and present in results/ are not the same: {', '.join(sorted(unlike))}")
-    bars = {name: list(shown.bars(documents[name])) for name, shown in SHOWN.items()}
+    bars = {result.file: list(SHOWN[result.file].bars(documents[result.file])) for result in results}
     blocks = [
         BEGINNING,
         *("## Overview\n", _text(_overview(results, documents, bars))),
@@ -147,7 +150,11 @@ def _section(result: Result, document: Document, bars: Sequence[ShownBar]) -> li
 def _origin(part: Document, document: Document) -> str:
     """Commit, hardware and date of a part; what it does not say, the document does."""
     commit = f"Commit {part.get('commit', document.get('commit'))}"
-    if told := _hardware(part, document):
+    told = _hardware(part, document)
+    if "device" in told:
+        versions = f"driver {told['driver']}, CUDA {told['cuda']}, torch {told['torch']}, Triton {told['triton']}"
+        return f"{commit}, {told['device']}, {versions}, {told['date']}"
+    if told:
         return f"{commit}, {told['cpu']}, cores: {told['cores']}, Python {told['python']}, {told['date']}"
     return f"{commit}; the result does not depend on the hardware, and names no date"
 

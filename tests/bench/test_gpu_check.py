@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 from rfa.bench import gpu_check
-from rfa.bench.gpu_check import LONGEST, PARTS, Part, checked, lines, problems, run_gpu_check, together, untimed
+from rfa.bench.gpu_check import CHECKS, LONGEST, PARTS, Part, lines, problems, run_gpu_check, together
 from rfa.bench.kernel_truth import WrongResultError
 from rfa.bench.paired import Bar
 from rfa.cli.main import app
@@ -26,6 +28,10 @@ def somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU of which nothing is asked."""
     monkeypatch.setattr(gpu_check, "require_gpu", lambda: torch.device("cpu"))
     monkeypatch.setattr(gpu_check, "gpu_hardware", lambda device: {"device": "a GPU"})
+
+
+def place() -> dict[str, Any]:
+    return {"process": os.getpid()}
 
 
 def raising(error: Exception) -> Callable[[], dict[str, Any]]:
@@ -52,8 +58,8 @@ def test_what_is_wrong_or_fails_is_told_and_the_rest_is_run(tmp_path: Path) -> N
         Part("third", 1, lambda: together([([ROW], bars)])),
     ]
     out = tmp_path / "check.json"
-    document = run_gpu_check(out, parts=parts)
-    assert json.loads(out.read_text()) == document and document["hardware"] == {"device": "a GPU"}
+    document = run_gpu_check(out, checks=(), parts=parts)
+    assert json.loads(out.read_text()) == document and document["hardware"]["device"] == "a GPU"
     assert [part["status"] for part in document["parts"].values()] == ["wrong", "failed", "done"]
     assert document["parts"]["third"]["rows"] == [ROW]
     assert problems(document) == (
@@ -64,13 +70,35 @@ def test_what_is_wrong_or_fails_is_told_and_the_rest_is_run(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("somewhere")
 def test_a_part_that_does_not_fit_in_the_time_is_left_out(tmp_path: Path) -> None:
-    """Each look at the clock is 400 seconds later; the second part would end after 25 minutes, the third would not."""
+    """Each look at the clock is 400 seconds later, and four are taken for a part."""
     clock = itertools.count(0, 400)
     parts = [Part(str(k), seconds, dict) for k, seconds in enumerate((300, 2_000, 1))]
-    document = run_gpu_check(tmp_path / "check.json", parts=parts, clock=lambda: float(next(clock)))
-    statuses = [part["status"] for part in document["parts"].values()]
-    assert statuses[:2] == ["done", "left out"]
-    assert "were left" in document["parts"]["1"]["reason"] and problems(document) == ""
+    document = run_gpu_check(
+        tmp_path / "check.json", seconds=3_000, checks=(), parts=parts, clock=lambda: float(next(clock))
+    )
+    assert [part["status"] for part in document["parts"].values()] == ["done", "left out", "left out"]
+    assert document["parts"]["1"]["reason"] == "600 s were left" and document["longest_seconds"] == 3_000
+    assert problems(document) == ""
+
+
+@pytest.mark.usefixtures("somewhere")
+def test_a_check_has_a_process_of_its_own(tmp_path: Path) -> None:
+    document = run_gpu_check(tmp_path / "check.json", checks=[Part("kernels", 1, place)], parts=[])
+    found = document["parts"]["kernels"]
+    assert found["status"] == "done" and found["process"] != os.getpid() and found["seconds"] > 0
+    assert json.loads((tmp_path / "check.json").read_text()) == document
+
+
+@pytest.mark.usefixtures("somewhere")
+def test_what_was_not_right_is_not_timed(tmp_path: Path) -> None:
+    parts = [
+        Part("first", 1, raising(WrongResultError("off by two"))), Part("second", 1, dict),
+        *(Part(f"timed {name}", 1, dict, needs=name) for name in ("first", "second", "third")),
+    ]  # fmt: skip
+    document = run_gpu_check(tmp_path / "check.json", checks=(), parts=parts)
+    timed = {name: part for name, part in document["parts"].items() if name.startswith("timed")}
+    assert [part["status"] for part in timed.values()] == ["left out", "done", "left out"]
+    assert timed["timed first"]["reason"] == "not done: first"
 
 
 @pytest.mark.usefixtures("somewhere")
@@ -81,14 +109,15 @@ def test_an_interrupted_run_leaves_what_it_has(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_gpu_check(out, parts=[Part("done", 1, dict), Part("stopped", 1, stop)])
+        run_gpu_check(out, checks=(), parts=[Part("done", 1, dict), Part("stopped", 1, stop)])
     assert list(json.loads(out.read_text())["parts"]) == ["done"]
 
 
 @pytest.mark.usefixtures("somewhere")
 def test_the_command_ends_with_1_where_something_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(out: Path) -> dict[str, Any]:
-        return run_gpu_check(out, parts=[Part("kernels", 1, raising(WrongResultError("off by two")))])
+    def run(out: Path, seconds: float) -> dict[str, Any]:
+        assert seconds == LONGEST
+        return run_gpu_check(out, checks=(), parts=[Part("kernels", 1, raising(WrongResultError("off by two")))])
 
     monkeypatch.setattr(gpu_check, "run_gpu_check", run)
     result = CliRunner().invoke(app, ["gpu-check", "--out", str(tmp_path / "check.json")], prog_name="rfa")
@@ -96,13 +125,11 @@ def test_the_command_ends_with_1_where_something_is_wrong(tmp_path: Path, monkey
     assert "kernels: wrong, off by two" in result.stderr.splitlines()[-1]
 
 
-def test_all_parts_fit_in_the_time_and_correctness_comes_first() -> None:
-    assert sum(part.seconds for part in PARTS) <= LONGEST
-    assert [part.name for part in PARTS[:2]] == ["attention is right", "slots are right"]
-
-
-def test_of_what_is_only_checked_no_time_is_told() -> None:
-    assert untimed(lambda: 1 / 0) == 1.0
-    assert checked([([ROW], [Bar("b", 1.0, 1.0)])]) == {
-        "rows": [{"measure": "slots", "implementation": "fused", "errors": {"out": 1e-6}}]
-    }
+def test_everything_fits_in_the_time_and_what_is_timed_was_checked() -> None:
+    assert max(check.seconds for check in CHECKS) + sum(part.seconds for part in PARTS) <= LONGEST / 2
+    pickle.dumps(CHECKS)
+    assert {part.needs for part in PARTS} - {None} <= {check.name for check in CHECKS}
+    assert [check.name for check in CHECKS[:6]] == [
+        "attention is right, 64 reals", "attention is right, 128 reals", "slots are right", "decoding is right",
+        "prompts are right", "long series are right",
+    ]  # fmt: skip

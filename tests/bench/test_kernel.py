@@ -62,6 +62,13 @@ def test_cases_take_turns():
     assert samples["a"] == [1.0, 6.0, 8.0, 10.0]
 
 
+def test_slow_cases_get_fewer_rounds_and_equally_many():
+    clock = itertools.count(0.0, 1.0)
+    samples = interleaved({"a": int, "b": int}, lambda call: 1.0, rounds=30, warmups=0, clock=lambda: next(clock))
+    # Five without a look at the clock, and then until it says more than two seconds: a second a look.
+    assert [len(found) for found in samples.values()] == [7, 7]
+
+
 def test_quantiles_and_ratio_are_of_the_samples():
     assert quantiles([4.0, 1.0, 2.0, 3.0, 5.0, 6.0]) == {"p20_ms": 2.0, "p50_ms": 3.5, "p80_ms": 5.0}
     # Each sample is held against that of its own round.
@@ -153,13 +160,16 @@ def test_wrong_attention_is_caught(attention, quantity, problem, truth):
         run(attention, problem, truth)
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_in_two_passes_is_rfa(problem, truth):
-    """Uncompiled: a CPU has no compiled FlexAttention with the norm, and no gradient of it."""
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile", "ignore:The .grad attribute")
+def test_flex_attention_in_two_passes_is_rfa(problem, monkeypatch):
+    """Uncompiled: on a CPU torch compiles no FlexAttention with the norm. It refuses gradients there, but has them."""
+    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *_: None)
+    # With so much decay, E of a masked pair would be infinite if its lag were negative.
+    dynamics = dataclasses.replace(problem.dynamics, mu=20 * problem.dynamics.mu)
+    problem = dataclasses.replace(problem, dynamics=dynamics)
     attention = kernel_rivals.flex(problem.length, "cpu", is_compiled=False)
-    q, k, v = problem.rotated
-    out = attention(q, k, v, problem.dynamics)
-    assert truth.check("flex", {"out": out})["out"] < 1e-5
+    errors = run(attention, problem, truth_of(problem, robust_rows))
+    assert set(errors) == {"out", "grad q", "grad k", "grad v"} and max(errors.values()) < 1e-5
 
 
 def test_the_fused_kernels_pass_their_check():
@@ -231,6 +241,22 @@ def test_a_shape_gives_rows_and_bars(eager_public, monkeypatch):
     assert met["forward flex / ours"].actual is None
     assert not met["forward flex / ours"].is_met
     json.dumps(rows, allow_nan=False)
+
+
+def test_what_is_only_checked_has_errors_and_no_time(eager_public, monkeypatch):
+    monkeypatch.setattr(kernel_attention, "TOKENS", 32)
+    monkeypatch.setattr(kernel_attention, "HIDDEN", 128)
+    given = {"fused": Case(kernel_rivals.eager), "flex": Case(no_memory)}
+    monkeypatch.setattr(kernel_attention, "cases", lambda length, device: given)
+    (ours, public) = kernel_attention.check_attention(64, 16, device="cpu")["rows"]
+    assert [row["implementation"] for row in (ours, public)] == ["fused", "public"]
+    assert ours["errors"].keys() == {"out", "grad q", "grad k", "grad v"} and "p50_ms" not in ours
+    assert (ours["batch"], ours["length"], ours["heads"], ours["width"]) == (2, 16, 2, 64)
+    (failed,) = kernel_attention.check_attention(64, 16, ("flex",), device="cpu")["rows"]
+    assert failed["failed"] == "OutOfMemoryError: CUDA out of memory."
+    given["fused"] = Case(without_decay)
+    with pytest.raises(WrongResultError, match="fused: out"):
+        kernel_attention.check_attention(64, 16, device="cpu")
 
 
 @needs_gpu

@@ -279,7 +279,8 @@ def test_the_check_is_given_the_time_and_the_arguments_that_it_takes(monkeypatch
 
     asked: list[Path] = []
 
-    def run(out: Path) -> dict[str, Any]:
+    def run(out: Path, *, seconds: float) -> dict[str, Any]:
+        assert seconds == gpu_check.LONGEST
         asked.append(out)
         return {"parts": {"slots": {"status": "done", "seconds": 1.0}}}
 
