@@ -166,15 +166,20 @@ def measure_decoding(
         if batch in PROFILED:
             kernels += [{"batch": batch, **row} for row in kernel_rows(steps.replay)]
         del steps
-    drawn = [row for row in rows if row.get("choice") == DRAWN]
-    alone = next(row for row in drawn if row["batch"] == 1)
-    bars = [
-        Bar("µs per token at batch 1", MICROSECONDS_BAR, 1e3 * alone["p50_ms"]),
-        Bar("tokens per second at the best batch", TOKENS_BAR, max(row["tokens_per_second"] for row in drawn),
-            is_minimum=True),
-        Bar(f"step at position {POSITIONS[1]:,} / at {POSITIONS[0]}", FLATNESS_BAR, flatness),
-    ]  # fmt: skip
+    bars = [bar for name in CHOICES for bar in _bars_of(name, rows)]
+    bars.append(Bar(f"step at position {POSITIONS[1]:,} / at {POSITIONS[0]}", FLATNESS_BAR, flatness))
     return {"positions": positions, "batches": rows, "kernels": kernels}, bars
+
+
+def _bars_of(name: str, rows: Sequence[dict[str, Any]]) -> list[Bar]:
+    """Of the batches that choose in one way."""
+    own = [row for row in rows if row.get("choice") == name]
+    alone = next(row for row in own if row["batch"] == 1)
+    best = max(row["tokens_per_second"] for row in own)
+    return [
+        Bar(f"µs per token at batch 1, {name}", MICROSECONDS_BAR, 1e3 * alone["p50_ms"]),
+        Bar(f"tokens per second at the best batch, {name}", TOKENS_BAR, best, is_minimum=True),
+    ]
 
 
 def _of_choice(steps: ServedSteps, name: str, timer: Timer, clock: Timer) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Paired timings on a GPU: cases take turns in one process, so that a change of clocks meets all of them.
 
-A sample is the time between two CUDA events around one call. A write over the whole second-level cache precedes it:
-every call starts from memory, and the host is ahead of the device when the first event is recorded, so that Python's
-part of a launch is not in the sample.
+A sample is the time between two CUDA events around one call. A write over the whole second-level cache precedes it, so
+that every call starts from memory, and then the device idles for longer than the host took for a call so far: the host
+is ahead of it when the first event is recorded, and Python's part of a launch is not in the sample.
 """
 
 from __future__ import annotations
@@ -21,17 +21,26 @@ QUANTILES = {"p20": 0.2, "p50": 0.5, "p80": 0.8}
 SECONDS, FEWEST_ROUNDS = 2.0, 5
 # More than the second-level cache of any GPU so far.
 CACHE_BYTES = 256 * 2**20
+# Of the time that the host took for a call, for it may take longer the next time; and no more than this, for a call
+# that waits for the device takes as long as that.
+HEAD_START, LONGEST_START = 1.5, 0.02
+# Cycles of a GPU's clock in a second, or more.
+CYCLES = 2e9
 
 Timer = Callable[[Callable[[], object]], float]
 
 
 @dataclass
 class EventTimer:
-    """Milliseconds of a call by CUDA events; `repeats` calls in a row make a sample, their mean is its time."""
+    """Milliseconds of a call by CUDA events; `repeats` calls in a row make a sample, their mean is its time.
+
+    is_flushing: from memory, and without the host's part; else calls follow one another as they do in a loop.
+    """
 
     repeats: int = 1
     is_flushing: bool = True
     _cache: torch.Tensor = field(init=False)
+    _host: dict[int, float] = field(init=False, default_factory=dict)  # seconds of each call, by its id
 
     def __post_init__(self) -> None:
         self._cache = torch.empty(CACHE_BYTES, dtype=torch.int8, device="cuda")
@@ -41,9 +50,13 @@ class EventTimer:
         torch.cuda.synchronize()
         if self.is_flushing:
             self._cache.zero_()
+            ahead = min(HEAD_START * self._host.get(id(call), LONGEST_START), LONGEST_START)
+            torch.cuda._sleep(int(CYCLES * ahead))
         start.record()
+        begun = time.perf_counter()
         for _ in range(self.repeats):
             call()
+        self._host[id(call)] = max(time.perf_counter() - begun, self._host.get(id(call), 0.0))
         end.record()
         torch.cuda.synchronize()
         return float(start.elapsed_time(end)) / self.repeats

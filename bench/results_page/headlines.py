@@ -141,8 +141,8 @@ def _gpu(document: Document) -> Iterator[Headline]:
     """The bars that say most, of those that were measured."""
     device = document["hardware"]["device"]
     told = (
-        ("µs per token at batch 1", "a decode step, one text", "{:.0f} µs"),
-        ("tokens per second at the best batch", "decoding, many texts", "{:,.0f} tokens a second"),
+        ("µs per token at batch 1, greedy", "a decode step, one text", "{:.0f} µs"),
+        ("tokens per second at the best batch, greedy", "decoding, many texts", "{:,.0f} tokens a second"),
         ("ms of a quantum", "1,024 tokens of prompts, the slowest kind", "{:.1f} ms"),
         (
             "forward, ours / flash, 128 reals, N = 16384",
