@@ -1,7 +1,7 @@
 """The next tokens of many streams of a decoder at once, as many of each as there are: prompts, and steps by attention.
 
 On a GPU the tokens lie side by side, `[T, …]`, through products that sum each row in an order of its own
-(`product_triton`), and the fused attention over pages (`attention.pages`) or the scan of the slots: nine launches a
+(`product_triton`), and the fused attention over pages (`attention.pages`) or the scan of the slots: eight launches a
 layer, however many streams, and a stream's bits do not depend on the others. Elsewhere, and for models that
 the kernels do not run, streams go one by one, as `Decoder.extend` and `Decoder.prefill` have them: the reference.
 
@@ -10,11 +10,14 @@ No gradients: the caller holds `torch.no_grad`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rfa.model.attention.pages import PAGE_KEYS, KeyPages, PagedHeads, Pieces, paged_attention, places_of
@@ -22,64 +25,107 @@ from rfa.model.attention.validation import fused_refusal
 from rfa.model.config import Mode
 from rfa.model.decoder import NORM_EPS, Decoder
 from rfa.model.language import StepOutput
+from rfa.model.packed import Fields, Packed
 from rfa.model.recurrence.slots import is_on_gpu, slot_scan, triton_refusal
 from rfa.model.recurrence.slots_reference import SlotInputs
+
+if TYPE_CHECKING:
+    from rfa.model.ragged_triton import LastTokens
+
+# The pages of a stream, in order.
+PageList = Sequence[int] | NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """Tokens of S streams, one stream behind the other.
+    """Tokens of S streams, one stream behind the other, on the host.
 
     Attributes:
         tokens, positions: `[T]` int64.
         counts: tokens of each stream, at least one.
         begins: position of the first of them.
+        device: that they are for.
     """
 
-    tokens: Tensor
-    positions: Tensor
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
     counts: list[int]
     begins: list[int]
+    device: torch.device
 
     @classmethod
     def of(cls, tokens: Sequence[Sequence[int]], begins: Sequence[int], device: torch.device) -> Ragged:
         """From the tokens of each stream and the position of the first of them."""
         counts = [len(piece) for piece in tokens]
-        positions = [first + index for first, count in zip(begins, counts, strict=True) for index in range(count)]
-        together = torch.tensor([[token for piece in tokens for token in piece], positions], device=device)
-        return cls(together[0], together[1], counts, list(begins))
+        total = sum(counts)
+        together = np.fromiter(chain.from_iterable(tokens), np.int64, total)
+        places = [0, *accumulate(counts)][:-1]
+        before = np.array(begins, np.int64) - np.array(places, np.int64)
+        return cls(together, _repeated(before, counts) + np.arange(total), counts, list(begins), device)
 
     @property
     def totals(self) -> list[int]:
         """Keys of each stream, those of its tokens included."""
         return [begin + count for begin, count in zip(self.begins, self.counts, strict=True)]
 
-    @property
-    def last(self) -> Tensor:
-        """Where in T each stream ends, `[S]` int64."""
-        return torch.tensor([end - 1 for end in accumulate(self.counts)], device=self.tokens.device)
 
-    def pieces(self, pages: Sequence[Sequence[int]]) -> tuple[Pieces, Tensor]:
-        """The tokens as queries behind their keys, and the row `[T]` of each in the pools.
+@dataclass(frozen=True)
+class PagedTokens:
+    """Tokens of S streams behind the keys that these have in pages, on their device; some of both may be padding.
 
-        Args:
-            pages: of each stream, in order, for all its keys.
-        """
-        totals, device = self.totals, self.tokens.device
-        held = [own[: -(-total // PAGE_KEYS)] for own, total in zip(pages, totals, strict=True)]
-        most = max(map(len, held))
-        table = torch.tensor([[*own, *[0] * (most - len(own))] for own in held], dtype=torch.int32, device=device)
-        stream = torch.tensor([row for row, count in enumerate(self.counts) for _ in range(count)], device=device)
-        places = table[stream, self.positions // PAGE_KEYS].long() * PAGE_KEYS + self.positions % PAGE_KEYS
-        starts = [[0, *accumulate(lengths)] for lengths in (self.counts, totals)]
-        both = torch.tensor(starts, dtype=torch.int32, device=device)
-        return Pieces(both[0], both[1], KeyPages(table, sum(totals), max(totals)), max(self.counts)), places
+    Attributes:
+        tokens, positions: `[T]` int64.
+        places: `[T]` int64, the row of each in the pools.
+        streams: `[T]` int64, whose it is.
+        last: `[S]` int64, where in T each stream ends.
+        pieces: the tokens as queries behind their keys.
+    """
 
-    def rows(self) -> Tensor:
-        """The place of each token in `[S, longest]`, `[T]` int64."""
-        longest = max(self.counts)
-        places = [row * longest + index for row, count in enumerate(self.counts) for index in range(count)]
-        return torch.tensor(places, device=self.tokens.device)
+    tokens: Tensor
+    positions: Tensor
+    places: Tensor
+    streams: Tensor
+    last: Tensor
+    pieces: Pieces
+
+    @staticmethod
+    def fields(tokens: int, streams: int, pages: int) -> Fields:
+        """What crosses to the device for so many of them, and for so many pages of a stream at most."""
+        by_token = dict.fromkeys(("tokens", "positions", "places", "streams"), (torch.int64, (tokens,)))
+        starts = dict.fromkeys(("query_starts", "key_starts"), (torch.int32, (streams + 1,)))
+        return {**by_token, "last": (torch.int64, (streams,)), **starts, "pages": (torch.int32, (streams, pages))}
+
+    @classmethod
+    def of(cls, given: Mapping[str, Tensor], n_keys: int, longest_keys: int, longest: int) -> PagedTokens:
+        """From those fields; keys of all streams and of one, and tokens of one, or more."""
+        pages = KeyPages(given["pages"], n_keys, longest_keys)
+        pieces = Pieces(given["query_starts"], given["key_starts"], pages, longest)
+        return cls(given["tokens"], given["positions"], given["places"], given["streams"], given["last"], pieces)
+
+
+def lay_on_pages(ragged: Ragged, pages: Sequence[PageList], scratch: int, to: Mapping[str, NDArray[Any]]) -> None:
+    """Write the fields of `PagedTokens`, the arrays `to` of the host. What they have room for beyond these tokens and
+    streams is padding: streams of one token each, alike and alone.
+
+    Args:
+        pages: of each stream, in order, for all its keys.
+        scratch: a page that nobody else reads, which padding has.
+    """
+    tokens, streams = len(ragged.tokens), len(ragged.counts)
+    table, more = to["pages"], [1] * (len(to["last"]) - streams)
+    table[streams:, 0] = scratch
+    for row, (own, total) in enumerate(zip(pages, ragged.totals, strict=True)):
+        held = -(-total // PAGE_KEYS)
+        table[row, :held] = own[:held]
+    counts = ragged.counts + more
+    for name, lengths in (("query_starts", counts), ("key_starts", ragged.totals + more)):
+        to[name][0], to[name][1:] = 0, np.cumsum(lengths)
+    for name, given in (("tokens", ragged.tokens), ("positions", ragged.positions)):
+        to[name][:tokens], to[name][tokens:] = given, 0
+    to["last"][:] = to["query_starts"][1:] - 1
+    to["streams"][:] = _repeated(np.arange(len(counts)), counts)
+    page, within = np.divmod(to["positions"], PAGE_KEYS)
+    to["places"][:] = table[to["streams"], page].astype(np.int64) * PAGE_KEYS + within
 
 
 class RaggedDecoder:
@@ -107,6 +153,10 @@ class RaggedDecoder:
                 for layer in layers
             ]  # fmt: skip
 
+    def tables(self, longest: int) -> list[tuple[Tensor, ...]]:
+        """What the layers hold for up to so many keys, made now: a captured step reads it where it is."""
+        return [heads.distances(longest) for heads in self._heads]
+
     def extend(
         self, ragged: Ragged, pages: Sequence[Sequence[int]], keys: Tensor, values: Tensor, noise: Tensor
     ) -> StepOutput:
@@ -120,25 +170,45 @@ class RaggedDecoder:
         Returns:
             outputs of the last tokens, a row a stream.
         """
+        return self.extend_and_look(ragged, pages, keys, values, noise)[0]
+
+    def extend_and_look(
+        self, ragged: Ragged, pages: Sequence[PageList], keys: Tensor, values: Tensor, noise: Tensor
+    ) -> tuple[StepOutput, Tensor]:
+        """`extend`, and for each stream 1 if all its new keys and values are finite, else 0, `[S]` float32."""
         if self.attention_refusal is not None:
             return self._extend_each(ragged, pages, keys, values, noise)
-        from rfa.model.ragged_triton import arrange_for_pages
+        totals = ragged.totals
+        most = -(-max(totals) // PAGE_KEYS)
+        given = Packed(PagedTokens.fields(len(ragged.tokens), len(totals), most), ragged.device)
+        lay_on_pages(ragged, pages, 0, given.arrays)
+        given.send()
+        laid = PagedTokens.of(given.tensors, sum(totals), max(totals), max(ragged.counts))
+        return self.extend_laid(laid, keys, values, noise)
+
+    def extend_laid(self, laid: PagedTokens, keys: Tensor, values: Tensor, noise: Tensor) -> tuple[StepOutput, Tensor]:
+        """The same of tokens that are on the device: what it launches depends on their number, and on what `pieces`
+        has as a number, so that a graph can be captured of it. Outputs of padding are of no meaning."""
+        from rfa.model.decoder_triton import Outcome
+        from rfa.model.ragged_triton import LastTokens, Watch, arrange_for_pages
 
         config = self._decoder.config
-        pieces, places = ragged.pieces(pages)
-        residual = _Residual(self._decoder, "attention", ragged)
-        for index, layer in enumerate(residual.layers):
+        residual = _Residual(self._decoder, "attention", laid.tokens, laid.positions)
+        rows, layers = len(laid.last), residual.layers
+        outcome = Outcome.empty(rows, len(layers), config.n_heads, 2 * config.head_dim, laid.tokens.device)
+        outcome.broken.zero_()
+        for index, layer in enumerate(layers):
             joint = residual.joint(index)
             q = arrange_for_pages(
-                joint, residual.turn, keys[index], values[index], places, is_unit=config.unit_norm,
+                joint, residual.turn, keys[index], values[index], laid.places,
+                Watch(laid.streams, outcome.broken[index]), is_unit=config.unit_norm,
                 turns_values=config.rotate_values,
             )  # fmt: skip
-            is_last = layer is residual.layers[-1]
-            result = paged_attention(q, keys[index], values[index], self._heads[index], pieces)
-            if not is_last:
+            result = paged_attention(q, keys[index], values[index], self._heads[index], laid.pieces)
+            if layer is not layers[-1]:
                 residual.mix(index, result.out, joint, is_turned=config.rotate_values)
-        last = ragged.last
-        return residual.conclude(last, result.out[last], result.precision[last], joint, noise, config.rotate_values)
+        told = LastTokens(laid.last, result.precision, noise, layers[-1].dynamics.gamma2, outcome)
+        return residual.conclude(result.out, joint, told, is_turned=config.rotate_values)
 
     def prefill(self, ragged: Ragged, means: Tensor, precisions: Tensor) -> tuple[StepOutput, Tensor, Tensor]:
         """Tokens in recurrent mode, from slots `[L, S, H, slots, 4D]`, `[L, S, H, slots]` to slots.
@@ -148,12 +218,13 @@ class RaggedDecoder:
         """
         if self.scan_refusal is not None:
             return self._prefill_each(ragged, means, precisions)
-        from rfa.model.decoder_triton import Gates
-        from rfa.model.ragged_triton import arrange_for_slots
+        from rfa.model.decoder_triton import Gates, Outcome
+        from rfa.model.ragged_triton import LastTokens, arrange_for_slots
 
         shape = len(ragged.counts), max(ragged.counts)
-        lengths, rows = torch.tensor(ragged.counts, device=means.device), ragged.rows()
-        residual = _Residual(self._decoder, "recurrent", ragged)
+        given = _laid_for_slots(ragged)
+        rows, config = given["rows"], self._decoder.config
+        residual = _Residual(self._decoder, "recurrent", given["tokens"], given["positions"])
         after = []
         for index, layer in enumerate(residual.layers):
             joint = residual.joint(index)
@@ -162,22 +233,23 @@ class RaggedDecoder:
             tokens = arrange_for_slots(joint, residual.turn, gates, rows, shape)
             readout, *slots = slot_scan(
                 tokens, means[index], precisions[index], held.parameters,
-                inner=self._decoder.config.inner, lengths=lengths,
+                inner=config.inner, lengths=given["counts"],
             )  # fmt: skip
             after.append(slots)
             if layer is not residual.layers[-1]:
                 residual.mix(index, readout.out.flatten(0, 1), joint, is_turned=True, rows=rows)
-        last = ragged.last
-        out, precision = (part.flatten(0, 1)[rows[last]] for part in (readout.out, readout.precision))
-        output = residual.conclude(last, out, precision, joint, None, True)
+        # Of no layer: whether the slots are finite, their owner sees.
+        outcome = Outcome.empty(shape[0], 0, config.n_heads, 2 * config.head_dim, means.device)
+        told = LastTokens(given["last"], readout.precision, None, layer.dynamics.gamma2, outcome)
+        output, _ = residual.conclude(readout.out.flatten(0, 1), joint, told, is_turned=True, rows=rows)
         after_means, after_precisions = (torch.stack(part) for part in zip(*after, strict=True))
         return output, after_means, after_precisions
 
     def _extend_each(
-        self, ragged: Ragged, pages: Sequence[Sequence[int]], keys: Tensor, values: Tensor, noise: Tensor
-    ) -> StepOutput:
-        outputs = []
-        parts = zip(ragged.tokens.split(ragged.counts), ragged.begins, pages, noise[:, None], strict=True)
+        self, ragged: Ragged, pages: Sequence[PageList], keys: Tensor, values: Tensor, noise: Tensor
+    ) -> tuple[StepOutput, Tensor]:
+        outputs, finite = [], []
+        parts = zip(_each(ragged), ragged.begins, pages, noise[:, None], strict=True)
         for tokens, begin, own, sample in parts:
             held = torch.tensor(own, device=keys.device)
             places = places_of(held, torch.arange(begin + len(tokens), device=keys.device))
@@ -187,12 +259,13 @@ class RaggedDecoder:
             )
             keys[:, own_places], values[:, own_places] = new_keys.transpose(1, 2), new_values.transpose(1, 2)
             outputs.append(output)
-        return _joined(outputs)
+            finite.append(torch.stack([part.isfinite().all() for part in (new_keys, new_values)]).all())
+        return _joined(outputs), torch.stack(finite).float()
 
     def _prefill_each(self, ragged: Ragged, means: Tensor, precisions: Tensor) -> tuple[StepOutput, Tensor, Tensor]:
         found = [
             self._decoder.prefill(tokens, begin, means[:, row], precisions[:, row])
-            for row, (tokens, begin) in enumerate(zip(ragged.tokens.split(ragged.counts), ragged.begins, strict=True))
+            for row, (tokens, begin) in enumerate(zip(_each(ragged), ragged.begins, strict=True))
         ]
         outputs, after_means, after_precisions = zip(*found, strict=True)
         return _joined(outputs), torch.stack(after_means, 1), torch.stack(after_precisions, 1)
@@ -201,7 +274,7 @@ class RaggedDecoder:
 class _Residual:
     """The residual stream of tokens side by side, and the layers of a mode around their mixers."""
 
-    def __init__(self, decoder: Decoder, mode: Mode, ragged: Ragged) -> None:
+    def __init__(self, decoder: Decoder, mode: Mode, tokens: Tensor, positions: Tensor) -> None:
         from rfa.model import decoder_triton
 
         self._decoder = decoder
@@ -209,7 +282,7 @@ class _Residual:
         self.layers = stack.layers
         self._norm = stack.norm
         self._x, self.turn = decoder_triton.begin(
-            ragged.tokens, ragged.positions, decoder.embedding, decoder.scale, decoder.omega.double()
+            tokens, positions, decoder.embedding, decoder.scale, decoder.omega.double()
         )
 
     def joint(self, index: int) -> Tensor:
@@ -221,39 +294,36 @@ class _Residual:
 
     def mix(self, index: int, out: Tensor, joint: Tensor, *, is_turned: bool, rows: Tensor | None = None) -> None:
         """Go on with what the mixer of a layer gave, to the end of the layer."""
-        from rfa.model.product_triton import Norm, add_product, product
         from rfa.model.ragged_triton import settle
 
-        layer, dtype = self.layers[index], self._decoder.dtype
-        mixed = settle(out, self.turn if is_turned else None, self._output_gates(index, joint), dtype, rows)
+        turn = self.turn if is_turned else None
+        self._finish(index, settle(out, turn, self._output_gates(index, joint), self._decoder.dtype, rows))
+
+    def _finish(self, index: int, mixed: Tensor) -> None:
+        from rfa.model.product_triton import Norm, add_product, product
+
+        layer = self.layers[index]
         add_product(self._x, mixed, layer.readout.mix_out)
         norm = Norm(layer.readout.feed_forward_norm, NORM_EPS)
         add_product(self._x, product(self._x, layer.up, norm, with_gelu=True), layer.down)
 
     def conclude(
-        self, last: Tensor, out: Tensor, precision: Tensor, joint: Tensor, noise: Tensor | None, is_turned: bool
-    ) -> StepOutput:
-        """The outputs of the last tokens `[S]`, of which alone the rest of the last layer is computed.
-
-        Args:
-            out, precision: of the last layer's mixer for these tokens, `[S, H, 2D]` and `[S, H]`.
-            joint: of the last layer, for all tokens.
-        """
-        from rfa.model.decoder_triton import Turned
-        from rfa.model.product_triton import Norm, product
+        self, out: Tensor, joint: Tensor, last: LastTokens, *, is_turned: bool, rows: Tensor | None = None
+    ) -> tuple[StepOutput, Tensor]:
+        """The outputs of the last tokens `[S]`, of which alone the rest of the last layer is computed, and whether what
+        the layers were told to watch is finite, `[S]` float32."""
+        from rfa.model.decoder_triton import concluded
+        from rfa.model.product_triton import Norm
         from rfa.model.ragged_triton import settle
 
-        layer = self.layers[-1]
-        latent = out
-        if is_turned:
-            turn = Turned(*(part[last] for part in self.turn))
-            latent = settle(out, turn, None, torch.float32).reshape(out.shape)
-        if noise is not None:
-            latent = latent + noise * torch.sqrt((1 / precision + layer.dynamics.gamma2) / 2)[..., None]
-        self._x = self._x[last]
-        self.mix(len(self.layers) - 1, latent.contiguous(), joint[last], is_turned=False)
-        logits = product(self._x, self._decoder.embedding, Norm(self._norm, NORM_EPS))
-        return StepOutput(logits, torch.log(precision).mean(-1), latent)
+        index, turn = len(self.layers) - 1, self.turn if is_turned else None
+        mixed = settle(out, turn, self._output_gates(index, joint), self._decoder.dtype, rows, last)
+        if len(last.places) < len(self._x):  # else they are all the tokens that there are, in order
+            self._x = self._x[last.places]
+        self._finish(index, mixed)
+        norm = Norm(self._norm, NORM_EPS)
+        logits, log_precision, is_finite = concluded(self._x, norm, self._decoder.embedding, last.outcome)
+        return StepOutput(logits, log_precision, last.outcome.latent), is_finite
 
     def _output_gates(self, index: int, joint: Tensor) -> tuple[Tensor, Tensor] | None:
         bias = self.layers[index].output_gate_bias
@@ -284,6 +354,34 @@ def _scan_refusal(decoder: Decoder) -> str | None:
     vectors, gates = torch.zeros(1, 1, heads, width, device=device), torch.zeros(1, 1, heads, slots, device=device)
     tokens = SlotInputs(vectors, vectors, vectors, gates, gates)
     return triton_refusal(tokens, means, gates[0], config.inner, config.innovation, with_gradients=False)
+
+
+def _laid_for_slots(ragged: Ragged) -> dict[str, Tensor]:
+    """On its device: tokens, positions, the place of each in `[S, longest]`, where each stream ends, and its tokens."""
+    counts = np.array(ragged.counts)
+    first_rows = np.arange(len(counts)) * counts.max() - np.array(ragged.begins)
+    arrays = {
+        "tokens": ragged.tokens,
+        "positions": ragged.positions,
+        "rows": _repeated(first_rows, ragged.counts) + ragged.positions,
+        "last": counts.cumsum() - 1,
+        "counts": counts,
+    }
+    given = Packed({name: (torch.int64, array.shape) for name, array in arrays.items()}, ragged.device)
+    for name, array in arrays.items():
+        given.arrays[name][:] = array
+    given.send()
+    return given.tensors
+
+
+def _repeated(numbers: NDArray[np.int64], counts: list[int]) -> NDArray[np.int64]:
+    """Each so many times."""
+    return np.repeat(numbers, np.array(counts, np.int64))
+
+
+def _each(ragged: Ragged) -> Sequence[Tensor]:
+    """The tokens of each stream."""
+    return torch.from_numpy(ragged.tokens).to(ragged.device).split(ragged.counts)
 
 
 def _joined(outputs: Sequence[StepOutput]) -> StepOutput:

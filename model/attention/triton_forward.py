@@ -80,6 +80,8 @@ from rfa.model.placement import capability_of
 NOTHING = tl.constexpr(-1.0e30)
 # A block's column vectors: E(s); sigma2 phi(s) + eta2 E(s)²; |k|² / 2; K of a distant block.
 COLUMNS = tl.constexpr(4)
+# Of the columns of pages, at most, where sequences are not more: as many as a GPU runs at a time, or two times that.
+COLUMN_PROGRAMS = 4096
 # Reals of a block of keys above which a thread has no registers for the decays of its columns: each turn loads them,
 # which those that wait for shared memory had better not.
 KEPT_DECAYS = tl.constexpr(4096)
@@ -87,18 +89,14 @@ KEPT_DECAYS = tl.constexpr(4096)
 ROUNDING = tl.constexpr(2.0**-18)
 
 
-@triton.jit(do_not_specialize=LENGTHS)
-def _columns_kernel(
-    p_k, p_heads, p_stamps, p_starts, p_columns, p_pages,
-    stride_kb, stride_kt, stride_kh, stride_stamps, stride_pages, n_keys, n_blocks,
+@triton.jit
+def _describe_block(
+    p_k, p_heads, p_stamps, p_columns, p_pages, stride_kb, stride_kt, stride_kh, stride_stamps, n_keys, n_blocks,
+    i_block, i_head, i_sequence, i_batch, first, length,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr,
     PAGE: tl.constexpr,
 ):  # fmt: skip
-    """What a block of keys brings to every query behind it, [H, blocks, COLUMNS, BN]."""
-    i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    i_batch, first, length = sequence(p_starts, i_sequence, n_keys, IS_PACKED)
-    if i_block * BN >= length:
-        return
+    """What one block brings; p_pages: those of its sequence."""
     mu = tl.load(p_heads + i_head * 6)
     sigma2 = tl.load(p_heads + i_head * 6 + 1)
     eta2 = tl.load(p_heads + i_head * 6 + 2)
@@ -111,7 +109,7 @@ def _columns_kernel(
     m_k = m_key[:, None] & (o_w < WIDTH)[None, :]
     place = token
     if PAGE > 0:
-        place = block_place(p_pages + i_sequence * stride_pages, i_block, BN, PAGE) + tl.arange(0, BN)
+        place = block_place(p_pages, i_block, BN, PAGE) + tl.arange(0, BN)
     b_k = tl.load(p_row + place[:, None] * stride_kt + o_w[None, :], mask=m_k, other=0.0).to(tl.float32)  # [BN, W]
     if HAS_STAMPS:
         p_time = p_stamps + i_batch * stride_stamps
@@ -134,6 +132,34 @@ def _columns_kernel(
     b_slow = b_variance / tl.where(is_slow, b_decay * b_decay, 1.0)  # [BN]
     steady = sigma2 / tl.where(is_slow, 1.0, 2.0 * mu)
     tl.store(p_out + 3 * BN, b_half_k2 + 0.5 * nu * tl.where(is_slow, b_slow, eta2 - steady))
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def _columns_kernel(
+    p_k, p_heads, p_stamps, p_starts, p_columns, p_pages,
+    stride_kb, stride_kt, stride_kh, stride_stamps, stride_pages, n_keys, n_blocks,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr,
+    PAGE: tl.constexpr,
+):  # fmt: skip
+    """What a block of keys brings to every query behind it, [H, blocks, COLUMNS, BN]. Of pages a program takes every
+    so-manieth block: a captured step does not know how many there are."""
+    i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    i_batch, first, length = sequence(p_starts, i_sequence, n_keys, IS_PACKED)
+    if i_block * BN >= length:
+        return
+    if PAGE == 0:
+        _describe_block(
+            p_k, p_heads, p_stamps, p_columns, p_pages, stride_kb, stride_kt, stride_kh, stride_stamps, n_keys,
+            n_blocks, i_block, i_head, i_sequence, i_batch, first, length,
+            WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_PACKED, PAGE,
+        )  # fmt: skip
+    else:
+        for i_own in range(i_block, tl.cdiv(length, BN), tl.num_programs(0)):
+            _describe_block(
+                p_k, p_heads, p_stamps, p_columns, p_pages + i_sequence * stride_pages, stride_kb, stride_kt, stride_kh,
+                stride_stamps, n_keys, n_blocks, i_own, i_head, i_sequence, i_batch, first, length,
+                WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_PACKED, PAGE,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -766,7 +792,10 @@ def forward(
         "PAGE": PAGE_KEYS if pages else 0,
     }
     table_of_pages, stride_pages = (pages.table, pages.table.stride(0)) if pages else (None, 0)
-    _columns_kernel[(triton.cdiv(longest_keys, shape.block_n), n_heads, sequences)](
+    n_programs = triton.cdiv(longest_keys, shape.block_n)
+    if pages is not None:
+        n_programs = min(n_programs, max(1, COLUMN_PROGRAMS // (n_heads * sequences)))
+    _columns_kernel[(n_programs, n_heads, sequences)](
         k, heads, key_stamps, key_starts, columns, table_of_pages,
         *k.stride()[:3], batch_stride(key_stamps), stride_pages, n_keys, n_blocks,
         **common, num_warps=4,
