@@ -13,6 +13,7 @@ Layout: tokens `[T, …]`, contiguous, float32.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -91,6 +92,12 @@ def arrange_kernel(
         tl.store(p_process + i_row * S + o_s, b_process, mask=m_s)
 
 
+@functools.cache
+def power_of_two(size: int) -> int:
+    """The next one; Triton's own function takes the host as long as some launches."""
+    return int(triton.next_power_of_2(size))
+
+
 class Watch(NamedTuple):
     """Where what is not finite is told: of streams `[T]` int64, whose the tokens are, as a 1 in broken `[S, H]` int32,
     which is of zeros."""
@@ -121,7 +128,7 @@ def arrange_for_pages(
         arrange_kernel[(tokens, heads)](
             joint, *turn, q, keys, values, places, *watch, nothing, nothing, nothing, nothing, nothing,
             joint.stride(0),
-            H=heads, D=dims, BD=triton.next_power_of_2(dims), S=1, BS=1, LOWEST=0.0, HIGHEST=0.0, PROCESS_SCALE=0.0,
+            H=heads, D=dims, BD=power_of_two(dims), S=1, BS=1, LOWEST=0.0, HIGHEST=0.0, PROCESS_SCALE=0.0,
             IS_UNIT=is_unit, TURNS_VALUES=turns_values, FOR_SLOTS=False, num_warps=1,
         )  # fmt: skip
     return q
@@ -142,7 +149,7 @@ def arrange_for_slots(joint: Tensor, turn: Turned, gates: Gates, rows: Tensor, s
     with torch.cuda.device_of(joint):
         arrange_kernel[(tokens, heads)](
             joint, *turn, q, k, v, rows, rows, rows, *gates[:3], measurement, process, joint.stride(0),
-            H=heads, D=dims, BD=triton.next_power_of_2(dims), S=slots, BS=triton.next_power_of_2(slots),
+            H=heads, D=dims, BD=power_of_two(dims), S=slots, BS=power_of_two(slots),
             LOWEST=GATE_RANGE[0], HIGHEST=GATE_RANGE[1], PROCESS_SCALE=PROCESS_GATE_SCALE,
             IS_UNIT=False, TURNS_VALUES=True, FOR_SLOTS=True, num_warps=1,
         )  # fmt: skip
@@ -231,7 +238,7 @@ def settle(
     with torch.cuda.device_of(x):
         settle_kernel[(tokens, heads)](
             x, x if rows is None else rows, *(turn or (x, x)), logits, bias, out, *told, logits.stride(0),
-            H=heads, D=width // 2, BD=triton.next_power_of_2(width // 2), HAS_ROWS=rows is not None,
+            H=heads, D=width // 2, BD=power_of_two(width // 2), HAS_ROWS=rows is not None,
             IS_TURNED=turn is not None, IS_GATED=gates is not None, IS_LAST=last is not None,
             IS_SAMPLED=last is not None and last.noise is not None, num_warps=1,
         )  # fmt: skip

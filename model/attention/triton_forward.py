@@ -45,6 +45,7 @@ from rfa.model.attention.triton_blocks import (
     all_blocks,
     batch_stride,
     block_place,
+    blocks_of,
     elapsed,
     first_block,
     is_interpreted,
@@ -710,7 +711,7 @@ def distances(
 ) -> Distances:  # fmt: skip
     """For keys up to `longest` and inputs of 16 bits, whose times are token numbers; of the Student-t kernel."""
     shape = blocks or _launch(heads.device, width, dtype, with_precision)
-    n_heads, count = heads.shape[0], triton.cdiv(longest, shape.block_n)
+    n_heads, count = heads.shape[0], blocks_of(longest, shape.block_n)
     found = Distances(
         heads.new_empty((shape.block_m, TERMS.value), dtype=torch.float16),
         heads.new_empty((n_heads, count, TERMS.value, shape.block_n), dtype=torch.float16),
@@ -785,14 +786,14 @@ def forward(
     fast = q.dtype.itemsize == 2 and not interpreted
     common = {
         "WIDTH": width,
-        "BLOCK_W": max(16, triton.next_power_of_2(width)),
+        "BLOCK_W": max(16, 1 << (width - 1).bit_length()),
         "BN": shape.block_n,
         "HAS_STAMPS": has_stamps,
         "IS_PACKED": is_packed,
         "PAGE": PAGE_KEYS if pages else 0,
     }
     table_of_pages, stride_pages = (pages.table, pages.table.stride(0)) if pages else (None, 0)
-    n_programs = triton.cdiv(longest_keys, shape.block_n)
+    n_programs = blocks_of(longest_keys, shape.block_n)
     if pages is not None:
         n_programs = min(n_programs, max(1, COLUMN_PROGRAMS // (n_heads * sequences)))
     _columns_kernel[(n_programs, n_heads, sequences)](
@@ -811,7 +812,7 @@ def forward(
     elif (count := held.marks.shape[1] * shape.block_n) < longest_keys:
         raise ValueError(f"the table of distances is of {count} keys, got a sequence of {longest_keys}")
     table, n_distances = (held, held.marks.shape[1]) if held else ((None,) * 4, 0)
-    _forward_kernel[(triton.cdiv(longest - 1, shape.block_m) + 1, n_heads, sequences)](
+    _forward_kernel[(blocks_of(longest - 1, shape.block_m) + 1, n_heads, sequences)](
         q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts, columns,
         *table, horizons, table_of_pages, out, log_norm, precision,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], batch_stride(query_stamps), batch_stride(key_stamps),
