@@ -10,122 +10,26 @@ No gradients: the caller holds `torch.no_grad`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from rfa.model.attention.pages import PAGE_KEYS, KeyPages, PagedHeads, Pieces, paged_attention, places_of
+from rfa.model.attention.pages import PAGE_KEYS, PagedHeads, paged_attention, places_of
 from rfa.model.attention.validation import fused_refusal
 from rfa.model.config import Mode
 from rfa.model.decoder import NORM_EPS, Decoder
 from rfa.model.language import StepOutput
-from rfa.model.packed import Fields, Packed
+from rfa.model.packed import Packed
+from rfa.model.ragged_layout import PagedTokens, PageList, Ragged, SlotTokens, lay_for_slots, lay_on_pages
 from rfa.model.recurrence.slots import is_on_gpu, slot_scan, triton_refusal
-from rfa.model.recurrence.slots_reference import SlotInputs
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotReadout
 
 if TYPE_CHECKING:
     from rfa.model.ragged_triton import LastTokens
 
-# The pages of a stream, in order.
-PageList = Sequence[int] | NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """Tokens of S streams, one stream behind the other, on the host.
-
-    Attributes:
-        tokens, positions: `[T]` int64.
-        counts: tokens of each stream, at least one.
-        begins: position of the first of them.
-        device: that they are for.
-    """
-
-    tokens: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    counts: list[int]
-    begins: list[int]
-    device: torch.device
-
-    @classmethod
-    def of(cls, tokens: Sequence[Sequence[int]], begins: Sequence[int], device: torch.device) -> Ragged:
-        """From the tokens of each stream and the position of the first of them."""
-        counts = [len(piece) for piece in tokens]
-        total = sum(counts)
-        together = np.fromiter(chain.from_iterable(tokens), np.int64, total)
-        places = [0, *accumulate(counts)][:-1]
-        before = np.array(begins, np.int64) - np.array(places, np.int64)
-        return cls(together, _repeated(before, counts) + np.arange(total), counts, list(begins), device)
-
-    @property
-    def totals(self) -> list[int]:
-        """Keys of each stream, those of its tokens included."""
-        return [begin + count for begin, count in zip(self.begins, self.counts, strict=True)]
-
-
-@dataclass(frozen=True)
-class PagedTokens:
-    """Tokens of S streams behind the keys that these have in pages, on their device; some of both may be padding.
-
-    Attributes:
-        tokens, positions: `[T]` int64.
-        places: `[T]` int64, the row of each in the pools.
-        streams: `[T]` int64, whose it is.
-        last: `[S]` int64, where in T each stream ends.
-        pieces: the tokens as queries behind their keys.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    places: Tensor
-    streams: Tensor
-    last: Tensor
-    pieces: Pieces
-
-    @staticmethod
-    def fields(tokens: int, streams: int, pages: int) -> Fields:
-        """What crosses to the device for so many of them, and for so many pages of a stream at most."""
-        by_token = dict.fromkeys(("tokens", "positions", "places", "streams"), (torch.int64, (tokens,)))
-        starts = dict.fromkeys(("query_starts", "key_starts"), (torch.int32, (streams + 1,)))
-        return {**by_token, "last": (torch.int64, (streams,)), **starts, "pages": (torch.int32, (streams, pages))}
-
-    @classmethod
-    def of(cls, given: Mapping[str, Tensor], n_keys: int, longest_keys: int, longest: int) -> PagedTokens:
-        """From those fields; keys of all streams and of one, and tokens of one, or more."""
-        pages = KeyPages(given["pages"], n_keys, longest_keys)
-        pieces = Pieces(given["query_starts"], given["key_starts"], pages, longest)
-        return cls(given["tokens"], given["positions"], given["places"], given["streams"], given["last"], pieces)
-
-
-def lay_on_pages(ragged: Ragged, pages: Sequence[PageList], scratch: int, to: Mapping[str, NDArray[Any]]) -> None:
-    """Write the fields of `PagedTokens`, the arrays `to` of the host. What they have room for beyond these tokens and
-    streams is padding: streams of one token each, alike and alone.
-
-    Args:
-        pages: of each stream, in order, for all its keys.
-        scratch: a page that nobody else reads, which padding has.
-    """
-    tokens, streams = len(ragged.tokens), len(ragged.counts)
-    table, more = to["pages"], [1] * (len(to["last"]) - streams)
-    table[streams:, 0] = scratch
-    for row, (own, total) in enumerate(zip(pages, ragged.totals, strict=True)):
-        held = -(-total // PAGE_KEYS)
-        table[row, :held] = own[:held]
-    counts = ragged.counts + more
-    for name, lengths in (("query_starts", counts), ("key_starts", ragged.totals + more)):
-        to[name][0], to[name][1:] = 0, np.cumsum(lengths)
-    for name, given in (("tokens", ragged.tokens), ("positions", ragged.positions)):
-        to[name][:tokens], to[name][tokens:] = given, 0
-    to["last"][:] = to["query_starts"][1:] - 1
-    to["streams"][:] = _repeated(np.arange(len(counts)), counts)
-    page, within = np.divmod(to["positions"], PAGE_KEYS)
-    to["places"][:] = table[to["streams"], page].astype(np.int64) * PAGE_KEYS + within
+__all__ = ["Ragged", "RaggedDecoder"]
 
 
 class RaggedDecoder:
@@ -190,25 +94,43 @@ class RaggedDecoder:
         """The same of tokens that are on the device: what it launches depends on their number, and on what `pieces`
         has as a number, so that a graph can be captured of it. Outputs of padding are of no meaning."""
         from rfa.model.decoder_triton import Outcome
-        from rfa.model.ragged_triton import LastTokens, Watch, arrange_for_pages
+        from rfa.model.ragged_triton import LastTokens
+
+        config, layers = self._decoder.config, self._decoder.stack("attention").layers
+        sizes = len(laid.last), len(layers), config.n_heads, 2 * config.head_dim
+        outcome = Outcome.empty(*sizes, laid.tokens.device)
+        residual, joint, q = self._keep(laid, keys, values, outcome.broken)
+        result = paged_attention(q, keys[-1], values[-1], self._heads[-1], laid.pieces)
+        told = LastTokens(laid.last, result.precision, noise, layers[-1].dynamics.gamma2, outcome)
+        return residual.conclude(result.out, joint, told, is_turned=config.rotate_values)
+
+    def keep_laid(self, laid: PagedTokens, keys: Tensor, values: Tensor) -> Tensor:
+        """All that tokens of prompts are read for: their keys and values. Returns, `[L, S, H]` int32, 1 where some are
+        not finite, else 0."""
+        config = self._decoder.config
+        broken = laid.last.new_empty((config.n_layers, len(laid.last), config.n_heads), dtype=torch.int32)
+        self._keep(laid, keys, values, broken)
+        return broken
+
+    def _keep(
+        self, laid: PagedTokens, keys: Tensor, values: Tensor, broken: Tensor
+    ) -> tuple[_Residual, Tensor, Tensor]:
+        """Up to the queries of the last layer: the residual stream, and its joint product and they."""
+        from rfa.model.ragged_triton import Watch, arrange_for_pages
 
         config = self._decoder.config
         residual = _Residual(self._decoder, "attention", laid.tokens, laid.positions)
-        rows, layers = len(laid.last), residual.layers
-        outcome = Outcome.empty(rows, len(layers), config.n_heads, 2 * config.head_dim, laid.tokens.device)
-        outcome.broken.zero_()
-        for index, layer in enumerate(layers):
+        broken.zero_()
+        for index, layer in enumerate(residual.layers):
             joint = residual.joint(index)
             q = arrange_for_pages(
-                joint, residual.turn, keys[index], values[index], laid.places,
-                Watch(laid.streams, outcome.broken[index]), is_unit=config.unit_norm,
-                turns_values=config.rotate_values,
+                joint, residual.turn, keys[index], values[index], laid.places, Watch(laid.streams, broken[index]),
+                is_unit=config.unit_norm, turns_values=config.rotate_values,
             )  # fmt: skip
-            result = paged_attention(q, keys[index], values[index], self._heads[index], laid.pieces)
-            if layer is not layers[-1]:
-                residual.mix(index, result.out, joint, is_turned=config.rotate_values)
-        told = LastTokens(laid.last, result.precision, noise, layers[-1].dynamics.gamma2, outcome)
-        return residual.conclude(result.out, joint, told, is_turned=config.rotate_values)
+            if layer is not residual.layers[-1]:
+                out = paged_attention(q, keys[index], values[index], self._heads[index], laid.pieces).out
+                residual.mix(index, out, joint, is_turned=config.rotate_values)
+        return residual, joint, q
 
     def prefill(self, ragged: Ragged, means: Tensor, precisions: Tensor) -> tuple[StepOutput, Tensor, Tensor]:
         """Tokens in recurrent mode, from slots `[L, S, H, slots, 4D]`, `[L, S, H, slots]` to slots.
@@ -218,32 +140,50 @@ class RaggedDecoder:
         """
         if self.scan_refusal is not None:
             return self._prefill_each(ragged, means, precisions)
-        from rfa.model.decoder_triton import Gates, Outcome
-        from rfa.model.ragged_triton import LastTokens, arrange_for_slots
+        from rfa.model.decoder_triton import Outcome
+        from rfa.model.ragged_triton import LastTokens
 
-        shape = len(ragged.counts), max(ragged.counts)
-        given = _laid_for_slots(ragged)
-        rows, config = given["rows"], self._decoder.config
-        residual = _Residual(self._decoder, "recurrent", given["tokens"], given["positions"])
-        after = []
+        config, streams, longest = self._decoder.config, len(ragged.counts), max(ragged.counts)
+        given = Packed(SlotTokens.fields(len(ragged.tokens), streams), ragged.device)
+        lay_for_slots(ragged, longest, given.arrays)
+        given.send()
+        laid = SlotTokens.of(given.tensors, longest)
+        residual, joint, readout, after_means, after_precisions = self._scan(laid, means, precisions)
+        # Of no layer: whether the slots are finite, their owner sees.
+        outcome = Outcome.empty(streams, 0, config.n_heads, 2 * config.head_dim, means.device)
+        told = LastTokens(laid.last, readout.precision, None, residual.layers[-1].dynamics.gamma2, outcome)
+        output, _ = residual.conclude(readout.out.flatten(0, 1), joint, told, is_turned=True, rows=laid.rows)
+        return output, after_means, after_precisions
+
+    def scan_laid(self, laid: SlotTokens, means: Tensor, precisions: Tensor) -> tuple[Tensor, Tensor]:
+        """All that tokens of prompts are read for: means and precisions after them, of tokens that are on the device.
+        What it launches depends on numbers of tokens and streams alone, so that a graph can be captured of it."""
+        _, _, _, *after = self._scan(laid, means, precisions)
+        return after[0], after[1]
+
+    def _scan(
+        self, laid: SlotTokens, means: Tensor, precisions: Tensor
+    ) -> tuple[_Residual, Tensor, SlotReadout, Tensor, Tensor]:
+        """Up to the mixer of the last layer: the residual stream, its joint product and read-out; means, precisions."""
+        from rfa.model.decoder_triton import Gates
+        from rfa.model.ragged_triton import arrange_for_slots
+
+        residual = _Residual(self._decoder, "recurrent", laid.tokens, laid.positions)
+        shape, after = (len(laid.counts), laid.longest), []
         for index, layer in enumerate(residual.layers):
             joint = residual.joint(index)
             held = layer.held
             gates = Gates(held.gate_bias, layer.dynamics.eta2, held.own_process, layer.output_gate_bias)
-            tokens = arrange_for_slots(joint, residual.turn, gates, rows, shape)
+            tokens = arrange_for_slots(joint, residual.turn, gates, laid.rows, shape)
             readout, *slots = slot_scan(
                 tokens, means[index], precisions[index], held.parameters,
-                inner=config.inner, lengths=given["counts"],
+                inner=self._decoder.config.inner, lengths=laid.counts,
             )  # fmt: skip
             after.append(slots)
             if layer is not residual.layers[-1]:
-                residual.mix(index, readout.out.flatten(0, 1), joint, is_turned=True, rows=rows)
-        # Of no layer: whether the slots are finite, their owner sees.
-        outcome = Outcome.empty(shape[0], 0, config.n_heads, 2 * config.head_dim, means.device)
-        told = LastTokens(given["last"], readout.precision, None, layer.dynamics.gamma2, outcome)
-        output, _ = residual.conclude(readout.out.flatten(0, 1), joint, told, is_turned=True, rows=rows)
+                residual.mix(index, readout.out.flatten(0, 1), joint, is_turned=True, rows=laid.rows)
         after_means, after_precisions = (torch.stack(part) for part in zip(*after, strict=True))
-        return output, after_means, after_precisions
+        return residual, joint, readout, after_means, after_precisions
 
     def _extend_each(
         self, ragged: Ragged, pages: Sequence[PageList], keys: Tensor, values: Tensor, noise: Tensor
@@ -354,29 +294,6 @@ def _scan_refusal(decoder: Decoder) -> str | None:
     vectors, gates = torch.zeros(1, 1, heads, width, device=device), torch.zeros(1, 1, heads, slots, device=device)
     tokens = SlotInputs(vectors, vectors, vectors, gates, gates)
     return triton_refusal(tokens, means, gates[0], config.inner, config.innovation, with_gradients=False)
-
-
-def _laid_for_slots(ragged: Ragged) -> dict[str, Tensor]:
-    """On its device: tokens, positions, the place of each in `[S, longest]`, where each stream ends, and its tokens."""
-    counts = np.array(ragged.counts)
-    first_rows = np.arange(len(counts)) * counts.max() - np.array(ragged.begins)
-    arrays = {
-        "tokens": ragged.tokens,
-        "positions": ragged.positions,
-        "rows": _repeated(first_rows, ragged.counts) + ragged.positions,
-        "last": counts.cumsum() - 1,
-        "counts": counts,
-    }
-    given = Packed({name: (torch.int64, array.shape) for name, array in arrays.items()}, ragged.device)
-    for name, array in arrays.items():
-        given.arrays[name][:] = array
-    given.send()
-    return given.tensors
-
-
-def _repeated(numbers: NDArray[np.int64], counts: list[int]) -> NDArray[np.int64]:
-    """Each so many times."""
-    return np.repeat(numbers, np.array(counts, np.int64))
 
 
 def _each(ragged: Ragged) -> Sequence[Tensor]:

@@ -81,7 +81,7 @@ def arrange_kernel(
         i_stream = tl.load(p_streams + i_t)
         is_finite = (tl.abs(b_k.to(tl.float32)) < float("inf")) & (tl.abs(b_v.to(tl.float32)) < float("inf"))  # [2, D]
         is_broken = tl.max(tl.max(tl.where(is_finite, 0, 1), axis=0), axis=0)
-        tl.store(p_broken + i_stream * H + i_h, 1, mask=is_broken > 0)
+        tl.store(p_broken + i_stream * H + i_h, 1, mask=(is_broken > 0) & (i_stream >= 0))
     if FOR_SLOTS:
         o_s = tl.arange(0, BS)  # [S]
         m_s = o_s < S  # [S]
@@ -99,8 +99,8 @@ def power_of_two(size: int) -> int:
 
 
 class Watch(NamedTuple):
-    """Where what is not finite is told: of streams `[T]` int64, whose the tokens are, as a 1 in broken `[S, H]` int32,
-    which is of zeros."""
+    """Where what is not finite is told: of streams `[T]` int64, whose the tokens are, -1 of nobody's, as a 1 in broken
+    `[S, H]` int32, which is of zeros."""
 
     streams: Tensor
     broken: Tensor

@@ -19,7 +19,8 @@ from rfa.model.attention.pages import LEAST_DISTANCES, PAGE_KEYS
 from rfa.model.draw import ranked
 from rfa.model.language import StepOutput
 from rfa.model.packed import Packed
-from rfa.model.ragged import PagedTokens, Ragged, RaggedDecoder, lay_on_pages
+from rfa.model.ragged import RaggedDecoder
+from rfa.model.ragged_layout import PagedTokens, Ragged, lay_on_pages
 from rfa.service.engine.text.sampling import DrawnToken, Draws
 from rfa.service.runtime.torch_draw import TokenDraw
 from rfa.service.runtime.torch_graph import GraphRoom

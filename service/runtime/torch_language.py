@@ -2,8 +2,8 @@
 
 Matrices are bfloat16 on a GPU and float32 on a CPU, where the tests run; states are float32 on both, and their bytes
 are those of the ONNX runtime, so that a text may go on on another kind of machine. A step is one CUDA graph per batch
-size; prompts are read many at once, a piece of each at a time, and attention streams over pages of one pool
-(`rfa.model.ragged`).
+size; prompts are read many at once, a piece of each at a time, in graphs too, and attention streams over pages of one
+pool (`rfa.model.ragged`).
 
 Only the GPU runtime imports torch and the model, and it is imported only when the server runs on a GPU.
 """
@@ -24,7 +24,8 @@ from rfa.model.checkpoint import build_model
 from rfa.model.decoder import Decoder
 from rfa.model.language import StepOutput as Stepped
 from rfa.model.packed import sent
-from rfa.model.ragged import Ragged, RaggedDecoder
+from rfa.model.ragged import RaggedDecoder
+from rfa.model.ragged_layout import Ragged
 from rfa.service.engine.text.sampling import DrawnToken, Draws
 from rfa.service.runtime.batching import BatchSizes, Run, agreeing_sizes
 from rfa.service.runtime.language import Advance, Context, Language, SlotContext, StepOutput, TurnAdvance
@@ -34,6 +35,7 @@ from rfa.service.runtime.torch_draw import BYTES_PER_LOGIT
 from rfa.service.runtime.torch_graph import GraphRoom
 from rfa.service.runtime.torch_pages import PagedAdvance, PagedContext, PagePool, bounded_memory, pages_needed, pages_of
 from rfa.service.runtime.torch_pool import DevicePool, Rows
+from rfa.service.runtime.torch_prompts import PagedPromptRunner, PromptRunners, SlotPromptRunner
 from rfa.service.runtime.torch_step import StepRunner
 from rfa.service.settings import ConfigurationError
 
@@ -91,12 +93,15 @@ class TorchLanguageRuntime(Language):
             self._decoder = _decoder(bundle, device, dtype)
             self._ragged = RaggedDecoder(self._decoder)
             self._hold_pages(attention_tokens)
-            self._hold_attention_steps(max_rows, longest, with_graphs=on_gpu)
+            # One lock is of all graphs, so they share what they work in.
+            self._room = GraphRoom() if on_gpu else None
+            self._hold_attention_steps(max_rows, longest)
             if on_gpu:
                 self._say_what_is_eager()
             self.pool = StatePool({}, streams)
             if "recurrent" in self.modes:
                 self._hold_slots(streams, max_rows, device, with_graphs=on_gpu)
+            self._hold_prompts(max_rows)
         self._warm_up()
 
     def _hold_slots(self, streams: int, max_rows: int, device: str, *, with_graphs: bool) -> None:
@@ -126,19 +131,36 @@ class TorchLanguageRuntime(Language):
             )
         self.pages = PagePool(shape, count, device, dtype)
 
-    def _hold_attention_steps(self, max_rows: int, longest: int, *, with_graphs: bool) -> None:
+    def _hold_attention_steps(self, max_rows: int, longest: int) -> None:
         """Runners by the number of rows; the largest first, for the others work in its memory."""
         has_kernels = "attention" in self.modes and self._ragged.attention_refusal is None
-        self._attention_room = GraphRoom() if with_graphs and has_kernels else None
         self._longest_pages = min(pages_of(longest), self.pages.capacity)
         sizes = _candidate_sizes(max_rows) if has_kernels else []
         self._attention_runners = {size: self._make_attention_runner(size) for size in reversed(sizes)}
         self._attention_sizes = BatchSizes(sizes)
 
     def _make_attention_runner(self, size: int) -> PagedStepRunner:
-        return PagedStepRunner(
-            self._ragged, self.pages, size, self._longest_pages, len(self.vocabulary), self._attention_room
-        )
+        room = self._room if self._ragged.attention_refusal is None else None
+        return PagedStepRunner(self._ragged, self.pages, size, self._longest_pages, len(self.vocabulary), room)
+
+    def _hold_prompts(self, max_rows: int) -> None:
+        """Graphs of the modes that the kernels run; elsewhere prompts are launched as they come."""
+        self._paged_prompts: PromptRunners[PagedPromptRunner] | None = None
+        self._slot_prompts: PromptRunners[SlotPromptRunner] | None = None
+        if self._room is None:
+            return
+        if "recurrent" in self.modes and self._ragged.scan_refusal is None:
+            self._slot_prompts = PromptRunners(
+                lambda tokens, rows: SlotPromptRunner(self._ragged, self._pool, tokens, rows, self._room),
+                self.prefill_tokens, max_rows,
+            )  # fmt: skip
+        if "attention" in self.modes and self._ragged.attention_refusal is None:
+            self._paged_prompts = PromptRunners(
+                lambda tokens, rows: PagedPromptRunner(
+                    self._ragged, self.pages, tokens, rows, self._longest_pages, self._room
+                ),
+                self.prefill_tokens, max_rows,
+            )  # fmt: skip
 
     def has_room(self, room: int, streams: int, common: int) -> bool:
         """See `Language`."""
@@ -162,10 +184,23 @@ class TorchLanguageRuntime(Language):
         streams = [context for context in contexts if isinstance(context, PagedContext)]
         if not streams:
             return super().prefill(contexts, pieces)
-        return self._extend(streams, pieces, np.zeros((len(streams), *self.latent_shape), dtype=np.float32))[1]
+        if self._paged_prompts is None:
+            return self._extend(streams, pieces, np.zeros((len(streams), *self.latent_shape), dtype=np.float32))[1]
+        for stream, piece in zip(streams, pieces, strict=True):
+            stream.make_room(len(piece))
+        ragged = Ragged.of(pieces, [stream.position for stream in streams], self._decoder.device)
+        with self._lock, bounded_memory():
+            finite = self._paged_prompts.of(ragged).read(ragged, [stream.table() for stream in streams])
+        return _paged_advances(streams, ragged.counts, finite)
 
     def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> list[TurnAdvance]:
-        return self._read(contexts, pieces)[1]
+        if self._slot_prompts is None:
+            return self._read(contexts, pieces)[1]
+        ragged = Ragged.of(pieces, [context.position for context in contexts], self._decoder.device)
+        seats = [context.seat for context in contexts]
+        with self._lock, bounded_memory():
+            finite = self._slot_prompts.of(ragged).read(ragged, self._pool.current(seats), self._pool.spare(seats))
+        return self._advances(contexts, finite, ragged.counts)
 
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
@@ -188,11 +223,7 @@ class TorchLanguageRuntime(Language):
         for part, new in zip(slots, after, strict=True):
             part.index_copy_(1, targets, new)
             finite.append(new.isfinite().transpose(0, 1).flatten(1).all(1))
-        advances = [
-            TurnAdvance(context, self._pool, is_finite, len(piece))
-            for context, is_finite, piece in zip(contexts, torch.stack(finite).all(0).tolist(), pieces, strict=True)
-        ]
-        return output, advances
+        return output, self._advances(contexts, torch.stack(finite).all(0).cpu().numpy(), ragged.counts)
 
     def extend(
         self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
@@ -226,7 +257,7 @@ class TorchLanguageRuntime(Language):
             return self._draw_by_attention(streams, tokens, noise, draws)
         with self._lock:
             drawn, finite = self._runner(slots).draw(*self._rows(slots, tokens), noise, draws)
-        return drawn, self._advances(slots, finite)
+        return drawn, self._advances(slots, finite, [1] * len(slots))
 
     @torch.no_grad()
     def _draw_by_attention(
@@ -251,7 +282,7 @@ class TorchLanguageRuntime(Language):
     ) -> tuple[StepOutput, list[TurnAdvance]]:
         with self._lock:
             result = self._runner(contexts).run(*self._rows(contexts, tokens), noise)
-        advances = self._advances(contexts, result.is_finite)
+        advances = self._advances(contexts, result.is_finite, [1] * len(contexts))
         return StepOutput(result.logits, result.log_precision, result.latent), advances
 
     def _runner(self, contexts: Sequence[SlotContext]) -> StepRunner:
@@ -263,10 +294,12 @@ class TorchLanguageRuntime(Language):
         positions = np.asarray([context.position for context in contexts], dtype=np.int64)
         return np.asarray(tokens, dtype=np.int64), positions, self._pool.current(seats), self._pool.spare(seats)
 
-    def _advances(self, contexts: Sequence[SlotContext], is_finite: NDArray[np.bool_]) -> list[TurnAdvance]:
+    def _advances(
+        self, contexts: Sequence[SlotContext], is_finite: NDArray[np.bool_], counts: Sequence[int]
+    ) -> list[TurnAdvance]:
         return [
-            TurnAdvance(context, self._pool, bool(finite), 1)
-            for context, finite in zip(contexts, is_finite, strict=True)
+            TurnAdvance(context, self._pool, bool(finite), count)
+            for context, finite, count in zip(contexts, is_finite, counts, strict=True)
         ]
 
     def _warm_up(self) -> None:
@@ -298,7 +331,8 @@ class TorchLanguageRuntime(Language):
         # Of a quantum of prompts, each as long as the longest: queries, keys, values and what is read, the gates, and
         # four numbers of each slot between the kernels of the scan.
         heads, width = self.latent_shape
-        prompts = 4 * max_rows * self.prefill_tokens * heads * (4 * width + 6 * bundle.language.n_slots)
+        # Once where a graph is warmed up, once where it works.
+        prompts = 2 * 4 * max_rows * self.prefill_tokens * heads * (4 * width + 6 * bundle.language.n_slots)
         # Each size of a batch has memory of its own, and all smaller ones together as much as the largest.
         draws = len(self.modes) * 2 * max_rows * len(self.vocabulary) * BYTES_PER_LOGIT
         steps = 0

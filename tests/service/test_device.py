@@ -68,7 +68,7 @@ def test_a_gpu_whose_memory_is_too_small_is_refused(books_bundle: Path, monkeypa
     runtime = TorchLanguageRuntime(bundle, device="cpu", streams=1, max_rows=1)
     weights = sum(array.nbytes for array in bundle.weights().values())
     heads, width = runtime.latent_shape
-    prompts = 4 * 8 * runtime.prefill_tokens * heads * (4 * width + 6 * bundle.language.n_slots)
+    prompts = 2 * 4 * 8 * runtime.prefill_tokens * heads * (4 * width + 6 * bundle.language.n_slots)
     draws = len(runtime.modes) * 2 * 8 * len(runtime.vocabulary) * BYTES_PER_LOGIT
     steps = PagedStepRunner.bytes_needed((len(runtime.initial["means"]), heads, width), 8, 4096)
     assert steps > 4 * heads * 8 * 4096 * 4, "columns of every key"

@@ -22,7 +22,8 @@ from rfa.model import ragged as ragged_module
 from rfa.model.attention.pages import PAGE_KEYS
 from rfa.model.draw import ranked
 from rfa.model.packed import Packed
-from rfa.model.ragged import Ragged, RaggedDecoder
+from rfa.model.ragged import RaggedDecoder
+from rfa.model.ragged_layout import Ragged
 from rfa.service.engine.text.sampling import Choice, DrawnToken, Draws
 from rfa.service.runtime.torch_attention import PagedStepRunner
 from rfa.service.runtime.torch_draw import TokenDraw

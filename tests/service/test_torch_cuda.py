@@ -159,6 +159,32 @@ def test_steps_of_attention_have_their_bits_in_any_company_and_are_those_of_prom
         context.release()
 
 
+@pytest.mark.parametrize("counts", [[5], [64], [300], [1024], [3, 70, 1, 200]])
+def test_graphs_of_prompts_leave_the_bits_of_prompts_launched_one_by_one(
+    runtime: TorchLanguageRuntime, counts: list[int]
+) -> None:
+    """Slots by `read_prompts`, keys and values by `extend`, which are in no graph."""
+    draw = np.random.default_rng(1)
+    pieces = [draw.integers(0, len(runtime.vocabulary), count).tolist() for count in counts]
+    left: list[list[bytes]] = []
+    for in_graph in (True, False):
+        recurrent: list[Any] = [runtime.start("recurrent") for _ in counts]
+        attention: list[Any] = [runtime.start("attention", room=count + 1) for count in counts]
+        if in_graph:
+            advances = [*runtime.prefill(recurrent, pieces), *runtime.prefill(attention, pieces)]
+        else:
+            noise = silence(runtime, len(counts))
+            advances = [*runtime.read_prompts(recurrent, pieces)[1], *runtime.extend(attention, pieces, noise)[1]]
+        assert all(advance.is_finite() for advance in advances)
+        for advance in advances:
+            advance.commit()
+        kept = [part[:, one.rows(0, one.position)].float() for one in attention for part in runtime.pages.rows]
+        left.append([*map(runtime.pack, recurrent), *(part.cpu().numpy().tobytes() for part in kept)])
+        for context in (*recurrent, *attention):
+            context.release()
+    assert left[0] == left[1]
+
+
 def test_a_replayed_step_of_attention_allocates_nothing(runtime: TorchLanguageRuntime) -> None:
     context: Any = runtime.start("attention", room=60)
     (advance,) = runtime.prefill([context], [[1, 2, 3]])
