@@ -28,6 +28,7 @@ from rfa.service.engine.text.sampling import Choice, DrawnToken, Draws
 from rfa.service.runtime.torch_attention import PagedStepRunner
 from rfa.service.runtime.torch_draw import TokenDraw
 from rfa.service.runtime.torch_pages import PagedContext, PagePool
+from tests.graph_room import LaunchedRoom
 from tests.model.test_ragged import ATTENTION, WIDTH, decoder_of, tokens_of
 from tests.model.test_ragged import noise_of as normal
 from tests.nodes import Nodes
@@ -74,8 +75,8 @@ class Streams:
             context.position += len(piece)
         return found
 
-    def runner(self, size: int, longest: int = 2) -> PagedStepRunner:
-        return PagedStepRunner(self.ragged, self.pool, size, longest, VOCABULARY, None)
+    def runner(self, size: int, longest: int = 2, room: Any = None) -> PagedStepRunner:
+        return PagedStepRunner(self.ragged, self.pool, size, longest, VOCABULARY, room)
 
     def given(self, step: int) -> tuple[list[int], np.ndarray, Draws]:
         """Tokens, noise and what is drawn, of each stream the same in any company."""
@@ -125,22 +126,20 @@ def test_steps_have_the_bits_of_pieces_of_one_token() -> None:
 
 
 def test_a_row_has_its_bits_in_any_company_and_beside_any_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In 16 bits, where the distances of keys come from a table that is as long as the runner's streams may be."""
-    monkeypatch.setattr("rfa.model.attention.pages.LEAST_DISTANCES", 2 * PAGE_KEYS)
+    """In 16 bits, where what the distances of keys tell comes from a table."""
+    monkeypatch.setattr("rfa.model.attention.pages.LEAST_DISTANCES", 4 * PAGE_KEYS)
     ragged = RaggedDecoder(decoder_of(ATTENTION[0], torch.bfloat16))
-    together = Streams(ragged, (2, 0))
+    together, alone = Streams(ragged, (2, 0)), Streams(ragged, (0,))
     told = together.steps(4)
-    for index, (size, longest) in enumerate([(2, 2), (1, 3)]):
-        alone = Streams(ragged, together.which[index : index + 1])
-        assert alone.steps(size, longest) == [[row[index]] for row in told]
-        assert all(map(torch.equal, alone.kept(0), together.kept(index)))
+    assert alone.steps(1, longest=4) == [row[1:] for row in told]
+    assert all(map(torch.equal, alone.kept(0), together.kept(1)))
 
 
 def test_padding_touches_a_page_that_nobody_reads() -> None:
     streams = Streams(RaggedDecoder(decoder_of(ATTENTION[0])), (0, 1))
     before = [part.clone() for part in streams.pool.rows]
     tokens, noise, draws = streams.given(0)
-    streams.runner(4).draw(streams.contexts, tokens, noise, draws)
+    streams.runner(4, room=LaunchedRoom()).draw(streams.contexts, tokens, noise, draws)
     written = {int(context.rows(context.position, context.position + 1)) for context in streams.contexts}
     for part, earlier in zip(streams.pool.rows, before, strict=True):
         changed = (part.nan_to_num() != earlier.nan_to_num()).flatten(2).any(2).any(0).nonzero()[:, 0].tolist()

@@ -6,6 +6,7 @@ By the kernels of a GPU, in Triton's interpreter; captured in a graph, on one: t
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from rfa.model.recurrence import slots
 from rfa.service.runtime.torch_pages import PagedContext, PagePool
 from rfa.service.runtime.torch_pool import DevicePool
 from rfa.service.runtime.torch_prompts import PagedPromptRunner, PromptRunners, SlotPromptRunner
+from tests.graph_room import LaunchedRoom
 from tests.model.test_ragged import ATTENTION, RECURRENT, SIZE, WIDTH, decoder_of, small_model, tokens_of
 
 # Of numpy, in the place of a GPU, on the token that is not finite.
@@ -31,8 +33,9 @@ CPU = torch.device("cpu")
 # Of three streams, of which the second gives what is not finite: a token that there is not.
 COUNTS, BEGINS, UNKNOWN = (2, 1, 3), (PAGE_KEYS - 1, 4, 0), 61
 PIECES = [tokens_of(COUNTS, 1)[0], [UNKNOWN], tokens_of(COUNTS, 1)[2]]
-# Room for one stream more, with a token, and three that are nobody's.
-TOKENS, STREAMS = 10, 4
+# Room for one stream more, with a token, and one that is nobody's.
+TOKENS, STREAMS = 8, 4
+ROOM: Any = LaunchedRoom()
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +64,7 @@ def pool_of(ragged: RaggedDecoder) -> tuple[PagePool, list[PagedContext]]:
 def test_keys_of_prompts_beside_padding_are_those_of_prompts_alone() -> None:
     ragged = RaggedDecoder(decoder_of(ATTENTION[0]))
     pool, contexts = pool_of(ragged)
-    finite = PagedPromptRunner(ragged, pool, TOKENS, STREAMS, 3, None).read(
+    finite = PagedPromptRunner(ragged, pool, TOKENS, STREAMS, 3, ROOM).read(
         ragged_of([0, 1, 2]), [context.table() for context in contexts]
     )
     assert finite.tolist() == [True, False, True]
@@ -84,7 +87,7 @@ def test_slots_after_prompts_beside_padding_are_those_of_prompts_alone() -> None
     pool = DevicePool(state.means[0].numpy(), state.precisions[0].numpy(), 4, STREAMS, "cpu")
     before = [part.clone() for part in pool.slots]
     sources, targets = np.array([pool.initial_row] * 3), np.array([1, 3, 5])
-    finite = SlotPromptRunner(ragged, pool, TOKENS, STREAMS, None).read(ragged_of([0, 1, 2]), sources, targets)
+    finite = SlotPromptRunner(ragged, pool, TOKENS, STREAMS, ROOM).read(ragged_of([0, 1, 2]), sources, targets)
     assert finite.tolist() == [True, False, True]
     for index in (0, 2):
         start = (part[:, [pool.initial_row]] for part in before)
