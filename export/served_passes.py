@@ -17,7 +17,8 @@ from rfa.model.attention.pages import PAGE_KEYS, places_of
 from rfa.model.decoder import Decoder, SlotPool
 from rfa.model.draw import Distribution, Drawn, draw
 from rfa.model.language import LanguageModel, StepOutput
-from rfa.model.ragged import Ragged, RaggedDecoder
+from rfa.model.ragged import RaggedDecoder
+from rfa.model.ragged_layout import Ragged
 
 # Of the matrices: what serves on a GPU, and what is held to the golden outputs when a bundle is loaded there.
 DTYPES = (torch.bfloat16, torch.float32)

@@ -1,7 +1,7 @@
 """The next tokens of many streams of a decoder at once, as many of each as there are: prompts, and steps by attention.
 
 On a GPU the tokens lie side by side, `[T, …]`, through products that sum each row in an order of its own
-(`product_triton`), and the fused attention over pages (`attention.pages`) or the scan of the slots: nine launches a
+(`product_triton`), and the fused attention over pages (`attention.pages`) or the scan of the slots: eight launches a
 layer, however many streams, and a stream's bits do not depend on the others. Elsewhere, and for models that
 the kernels do not run, streams go one by one, as `Decoder.extend` and `Decoder.prefill` have them: the reference.
 
@@ -11,75 +11,25 @@ No gradients: the caller holds `torch.no_grad`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from rfa.model.attention.pages import PAGE_KEYS, KeyPages, PagedHeads, Pieces, paged_attention, places_of
+from rfa.model.attention.pages import PAGE_KEYS, PagedHeads, paged_attention, places_of
 from rfa.model.attention.validation import fused_refusal
 from rfa.model.config import Mode
 from rfa.model.decoder import NORM_EPS, Decoder
 from rfa.model.language import StepOutput
+from rfa.model.packed import Packed
+from rfa.model.ragged_layout import PagedTokens, PageList, Ragged, SlotTokens, lay_for_slots, lay_on_pages
 from rfa.model.recurrence.slots import is_on_gpu, slot_scan, triton_refusal
-from rfa.model.recurrence.slots_reference import SlotInputs
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotReadout
 
+if TYPE_CHECKING:
+    from rfa.model.ragged_triton import LastTokens
 
-@dataclass(frozen=True)
-class Ragged:
-    """Tokens of S streams, one stream behind the other.
-
-    Attributes:
-        tokens, positions: `[T]` int64.
-        counts: tokens of each stream, at least one.
-        begins: position of the first of them.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    counts: list[int]
-    begins: list[int]
-
-    @classmethod
-    def of(cls, tokens: Sequence[Sequence[int]], begins: Sequence[int], device: torch.device) -> Ragged:
-        """From the tokens of each stream and the position of the first of them."""
-        counts = [len(piece) for piece in tokens]
-        positions = [first + index for first, count in zip(begins, counts, strict=True) for index in range(count)]
-        together = torch.tensor([[token for piece in tokens for token in piece], positions], device=device)
-        return cls(together[0], together[1], counts, list(begins))
-
-    @property
-    def totals(self) -> list[int]:
-        """Keys of each stream, those of its tokens included."""
-        return [begin + count for begin, count in zip(self.begins, self.counts, strict=True)]
-
-    @property
-    def last(self) -> Tensor:
-        """Where in T each stream ends, `[S]` int64."""
-        return torch.tensor([end - 1 for end in accumulate(self.counts)], device=self.tokens.device)
-
-    def pieces(self, pages: Sequence[Sequence[int]]) -> tuple[Pieces, Tensor]:
-        """The tokens as queries behind their keys, and the row `[T]` of each in the pools.
-
-        Args:
-            pages: of each stream, in order, for all its keys.
-        """
-        totals, device = self.totals, self.tokens.device
-        held = [own[: -(-total // PAGE_KEYS)] for own, total in zip(pages, totals, strict=True)]
-        most = max(map(len, held))
-        table = torch.tensor([[*own, *[0] * (most - len(own))] for own in held], dtype=torch.int32, device=device)
-        stream = torch.tensor([row for row, count in enumerate(self.counts) for _ in range(count)], device=device)
-        places = table[stream, self.positions // PAGE_KEYS].long() * PAGE_KEYS + self.positions % PAGE_KEYS
-        starts = [[0, *accumulate(lengths)] for lengths in (self.counts, totals)]
-        both = torch.tensor(starts, dtype=torch.int32, device=device)
-        return Pieces(both[0], both[1], KeyPages(table, sum(totals), max(totals)), max(self.counts)), places
-
-    def rows(self) -> Tensor:
-        """The place of each token in `[S, longest]`, `[T]` int64."""
-        longest = max(self.counts)
-        places = [row * longest + index for row, count in enumerate(self.counts) for index in range(count)]
-        return torch.tensor(places, device=self.tokens.device)
+__all__ = ["Ragged", "RaggedDecoder"]
 
 
 class RaggedDecoder:
@@ -107,6 +57,10 @@ class RaggedDecoder:
                 for layer in layers
             ]  # fmt: skip
 
+    def tables(self, longest: int) -> list[tuple[Tensor, ...]]:
+        """What the layers hold for up to so many keys, made now: a captured step reads it where it is."""
+        return [heads.distances(longest) for heads in self._heads]
+
     def extend(
         self, ragged: Ragged, pages: Sequence[Sequence[int]], keys: Tensor, values: Tensor, noise: Tensor
     ) -> StepOutput:
@@ -120,25 +74,63 @@ class RaggedDecoder:
         Returns:
             outputs of the last tokens, a row a stream.
         """
+        return self.extend_and_look(ragged, pages, keys, values, noise)[0]
+
+    def extend_and_look(
+        self, ragged: Ragged, pages: Sequence[PageList], keys: Tensor, values: Tensor, noise: Tensor
+    ) -> tuple[StepOutput, Tensor]:
+        """`extend`, and for each stream 1 if all its new keys and values are finite, else 0, `[S]` float32."""
         if self.attention_refusal is not None:
             return self._extend_each(ragged, pages, keys, values, noise)
-        from rfa.model.ragged_triton import arrange_for_pages
+        totals = ragged.totals
+        most = -(-max(totals) // PAGE_KEYS)
+        given = Packed(PagedTokens.fields(len(ragged.tokens), len(totals), most), ragged.device)
+        lay_on_pages(ragged, pages, 0, given.arrays)
+        given.send()
+        laid = PagedTokens.of(given.tensors, sum(totals), max(totals), max(ragged.counts))
+        return self.extend_laid(laid, keys, values, noise)
+
+    def extend_laid(self, laid: PagedTokens, keys: Tensor, values: Tensor, noise: Tensor) -> tuple[StepOutput, Tensor]:
+        """The same of tokens that are on the device: what it launches depends on their number, and on what `pieces`
+        has as a number, so that a graph can be captured of it. Outputs of padding are of no meaning."""
+        from rfa.model.decoder_triton import Outcome
+        from rfa.model.ragged_triton import LastTokens
+
+        config, layers = self._decoder.config, self._decoder.stack("attention").layers
+        sizes = len(laid.last), len(layers), config.n_heads, 2 * config.head_dim
+        outcome = Outcome.empty(*sizes, laid.tokens.device)
+        residual, joint, q = self._keep(laid, keys, values, outcome.broken)
+        result = paged_attention(q, keys[-1], values[-1], self._heads[-1], laid.pieces)
+        told = LastTokens(laid.last, result.precision, noise, layers[-1].dynamics.gamma2, outcome)
+        return residual.conclude(result.out, joint, told, is_turned=config.rotate_values)
+
+    def keep_laid(self, laid: PagedTokens, keys: Tensor, values: Tensor) -> Tensor:
+        """All that tokens of prompts are read for: their keys and values. Returns, `[L, S, H]` int32, 1 where some are
+        not finite, else 0."""
+        config = self._decoder.config
+        broken = laid.last.new_empty((config.n_layers, len(laid.last), config.n_heads), dtype=torch.int32)
+        self._keep(laid, keys, values, broken)
+        return broken
+
+    def _keep(
+        self, laid: PagedTokens, keys: Tensor, values: Tensor, broken: Tensor
+    ) -> tuple[_Residual, Tensor, Tensor]:
+        """Up to the queries of the last layer: the residual stream, and its joint product and they."""
+        from rfa.model.ragged_triton import Watch, arrange_for_pages
 
         config = self._decoder.config
-        pieces, places = ragged.pieces(pages)
-        residual = _Residual(self._decoder, "attention", ragged)
+        residual = _Residual(self._decoder, "attention", laid.tokens, laid.positions)
+        broken.zero_()
         for index, layer in enumerate(residual.layers):
             joint = residual.joint(index)
             q = arrange_for_pages(
-                joint, residual.turn, keys[index], values[index], places, is_unit=config.unit_norm,
-                turns_values=config.rotate_values,
+                joint, residual.turn, keys[index], values[index], laid.places, Watch(laid.streams, broken[index]),
+                is_unit=config.unit_norm, turns_values=config.rotate_values,
             )  # fmt: skip
-            is_last = layer is residual.layers[-1]
-            result = paged_attention(q, keys[index], values[index], self._heads[index], pieces)
-            if not is_last:
-                residual.mix(index, result.out, joint, is_turned=config.rotate_values)
-        last = ragged.last
-        return residual.conclude(last, result.out[last], result.precision[last], joint, noise, config.rotate_values)
+            if layer is not residual.layers[-1]:
+                out = paged_attention(q, keys[index], values[index], self._heads[index], laid.pieces).out
+                residual.mix(index, out, joint, is_turned=config.rotate_values)
+        return residual, joint, q
 
     def prefill(self, ragged: Ragged, means: Tensor, precisions: Tensor) -> tuple[StepOutput, Tensor, Tensor]:
         """Tokens in recurrent mode, from slots `[L, S, H, slots, 4D]`, `[L, S, H, slots]` to slots.
@@ -148,36 +140,56 @@ class RaggedDecoder:
         """
         if self.scan_refusal is not None:
             return self._prefill_each(ragged, means, precisions)
+        from rfa.model.decoder_triton import Outcome
+        from rfa.model.ragged_triton import LastTokens
+
+        config, streams, longest = self._decoder.config, len(ragged.counts), max(ragged.counts)
+        given = Packed(SlotTokens.fields(len(ragged.tokens), streams), ragged.device)
+        lay_for_slots(ragged, longest, given.arrays)
+        given.send()
+        laid = SlotTokens.of(given.tensors, longest)
+        residual, joint, readout, after_means, after_precisions = self._scan(laid, means, precisions)
+        # Of no layer: whether the slots are finite, their owner sees.
+        outcome = Outcome.empty(streams, 0, config.n_heads, 2 * config.head_dim, means.device)
+        told = LastTokens(laid.last, readout.precision, None, residual.layers[-1].dynamics.gamma2, outcome)
+        output, _ = residual.conclude(readout.out.flatten(0, 1), joint, told, is_turned=True, rows=laid.rows)
+        return output, after_means, after_precisions
+
+    def scan_laid(self, laid: SlotTokens, means: Tensor, precisions: Tensor) -> tuple[Tensor, Tensor]:
+        """All that tokens of prompts are read for: means and precisions after them, of tokens that are on the device.
+        What it launches depends on numbers of tokens and streams alone, so that a graph can be captured of it."""
+        _, _, _, *after = self._scan(laid, means, precisions)
+        return after[0], after[1]
+
+    def _scan(
+        self, laid: SlotTokens, means: Tensor, precisions: Tensor
+    ) -> tuple[_Residual, Tensor, SlotReadout, Tensor, Tensor]:
+        """Up to the mixer of the last layer: the residual stream, its joint product and read-out; means, precisions."""
         from rfa.model.decoder_triton import Gates
         from rfa.model.ragged_triton import arrange_for_slots
 
-        shape = len(ragged.counts), max(ragged.counts)
-        lengths, rows = torch.tensor(ragged.counts, device=means.device), ragged.rows()
-        residual = _Residual(self._decoder, "recurrent", ragged)
-        after = []
+        residual = _Residual(self._decoder, "recurrent", laid.tokens, laid.positions)
+        shape, after = (len(laid.counts), laid.longest), []
         for index, layer in enumerate(residual.layers):
             joint = residual.joint(index)
             held = layer.held
             gates = Gates(held.gate_bias, layer.dynamics.eta2, held.own_process, layer.output_gate_bias)
-            tokens = arrange_for_slots(joint, residual.turn, gates, rows, shape)
+            tokens = arrange_for_slots(joint, residual.turn, gates, laid.rows, shape)
             readout, *slots = slot_scan(
                 tokens, means[index], precisions[index], held.parameters,
-                inner=self._decoder.config.inner, lengths=lengths,
+                inner=self._decoder.config.inner, lengths=laid.counts,
             )  # fmt: skip
             after.append(slots)
             if layer is not residual.layers[-1]:
-                residual.mix(index, readout.out.flatten(0, 1), joint, is_turned=True, rows=rows)
-        last = ragged.last
-        out, precision = (part.flatten(0, 1)[rows[last]] for part in (readout.out, readout.precision))
-        output = residual.conclude(last, out, precision, joint, None, True)
+                residual.mix(index, readout.out.flatten(0, 1), joint, is_turned=True, rows=laid.rows)
         after_means, after_precisions = (torch.stack(part) for part in zip(*after, strict=True))
-        return output, after_means, after_precisions
+        return residual, joint, readout, after_means, after_precisions
 
     def _extend_each(
-        self, ragged: Ragged, pages: Sequence[Sequence[int]], keys: Tensor, values: Tensor, noise: Tensor
-    ) -> StepOutput:
-        outputs = []
-        parts = zip(ragged.tokens.split(ragged.counts), ragged.begins, pages, noise[:, None], strict=True)
+        self, ragged: Ragged, pages: Sequence[PageList], keys: Tensor, values: Tensor, noise: Tensor
+    ) -> tuple[StepOutput, Tensor]:
+        outputs, finite = [], []
+        parts = zip(_each(ragged), ragged.begins, pages, noise[:, None], strict=True)
         for tokens, begin, own, sample in parts:
             held = torch.tensor(own, device=keys.device)
             places = places_of(held, torch.arange(begin + len(tokens), device=keys.device))
@@ -187,12 +199,13 @@ class RaggedDecoder:
             )
             keys[:, own_places], values[:, own_places] = new_keys.transpose(1, 2), new_values.transpose(1, 2)
             outputs.append(output)
-        return _joined(outputs)
+            finite.append(torch.stack([part.isfinite().all() for part in (new_keys, new_values)]).all())
+        return _joined(outputs), torch.stack(finite).float()
 
     def _prefill_each(self, ragged: Ragged, means: Tensor, precisions: Tensor) -> tuple[StepOutput, Tensor, Tensor]:
         found = [
             self._decoder.prefill(tokens, begin, means[:, row], precisions[:, row])
-            for row, (tokens, begin) in enumerate(zip(ragged.tokens.split(ragged.counts), ragged.begins, strict=True))
+            for row, (tokens, begin) in enumerate(zip(_each(ragged), ragged.begins, strict=True))
         ]
         outputs, after_means, after_precisions = zip(*found, strict=True)
         return _joined(outputs), torch.stack(after_means, 1), torch.stack(after_precisions, 1)
@@ -201,7 +214,7 @@ class RaggedDecoder:
 class _Residual:
     """The residual stream of tokens side by side, and the layers of a mode around their mixers."""
 
-    def __init__(self, decoder: Decoder, mode: Mode, ragged: Ragged) -> None:
+    def __init__(self, decoder: Decoder, mode: Mode, tokens: Tensor, positions: Tensor) -> None:
         from rfa.model import decoder_triton
 
         self._decoder = decoder
@@ -209,7 +222,7 @@ class _Residual:
         self.layers = stack.layers
         self._norm = stack.norm
         self._x, self.turn = decoder_triton.begin(
-            ragged.tokens, ragged.positions, decoder.embedding, decoder.scale, decoder.omega.double()
+            tokens, positions, decoder.embedding, decoder.scale, decoder.omega.double()
         )
 
     def joint(self, index: int) -> Tensor:
@@ -221,39 +234,36 @@ class _Residual:
 
     def mix(self, index: int, out: Tensor, joint: Tensor, *, is_turned: bool, rows: Tensor | None = None) -> None:
         """Go on with what the mixer of a layer gave, to the end of the layer."""
-        from rfa.model.product_triton import Norm, add_product, product
         from rfa.model.ragged_triton import settle
 
-        layer, dtype = self.layers[index], self._decoder.dtype
-        mixed = settle(out, self.turn if is_turned else None, self._output_gates(index, joint), dtype, rows)
+        turn = self.turn if is_turned else None
+        self._finish(index, settle(out, turn, self._output_gates(index, joint), self._decoder.dtype, rows))
+
+    def _finish(self, index: int, mixed: Tensor) -> None:
+        from rfa.model.product_triton import Norm, add_product, product
+
+        layer = self.layers[index]
         add_product(self._x, mixed, layer.readout.mix_out)
         norm = Norm(layer.readout.feed_forward_norm, NORM_EPS)
         add_product(self._x, product(self._x, layer.up, norm, with_gelu=True), layer.down)
 
     def conclude(
-        self, last: Tensor, out: Tensor, precision: Tensor, joint: Tensor, noise: Tensor | None, is_turned: bool
-    ) -> StepOutput:
-        """The outputs of the last tokens `[S]`, of which alone the rest of the last layer is computed.
-
-        Args:
-            out, precision: of the last layer's mixer for these tokens, `[S, H, 2D]` and `[S, H]`.
-            joint: of the last layer, for all tokens.
-        """
-        from rfa.model.decoder_triton import Turned
-        from rfa.model.product_triton import Norm, product
+        self, out: Tensor, joint: Tensor, last: LastTokens, *, is_turned: bool, rows: Tensor | None = None
+    ) -> tuple[StepOutput, Tensor]:
+        """The outputs of the last tokens `[S]`, of which alone the rest of the last layer is computed, and whether what
+        the layers were told to watch is finite, `[S]` float32."""
+        from rfa.model.decoder_triton import concluded
+        from rfa.model.product_triton import Norm
         from rfa.model.ragged_triton import settle
 
-        layer = self.layers[-1]
-        latent = out
-        if is_turned:
-            turn = Turned(*(part[last] for part in self.turn))
-            latent = settle(out, turn, None, torch.float32).reshape(out.shape)
-        if noise is not None:
-            latent = latent + noise * torch.sqrt((1 / precision + layer.dynamics.gamma2) / 2)[..., None]
-        self._x = self._x[last]
-        self.mix(len(self.layers) - 1, latent.contiguous(), joint[last], is_turned=False)
-        logits = product(self._x, self._decoder.embedding, Norm(self._norm, NORM_EPS))
-        return StepOutput(logits, torch.log(precision).mean(-1), latent)
+        index, turn = len(self.layers) - 1, self.turn if is_turned else None
+        mixed = settle(out, turn, self._output_gates(index, joint), self._decoder.dtype, rows, last)
+        if len(last.places) < len(self._x):  # else they are all the tokens that there are, in order
+            self._x = self._x[last.places]
+        self._finish(index, mixed)
+        norm = Norm(self._norm, NORM_EPS)
+        logits, log_precision, is_finite = concluded(self._x, norm, self._decoder.embedding, last.outcome)
+        return StepOutput(logits, log_precision, last.outcome.latent), is_finite
 
     def _output_gates(self, index: int, joint: Tensor) -> tuple[Tensor, Tensor] | None:
         bias = self.layers[index].output_gate_bias
@@ -284,6 +294,11 @@ def _scan_refusal(decoder: Decoder) -> str | None:
     vectors, gates = torch.zeros(1, 1, heads, width, device=device), torch.zeros(1, 1, heads, slots, device=device)
     tokens = SlotInputs(vectors, vectors, vectors, gates, gates)
     return triton_refusal(tokens, means, gates[0], config.inner, config.innovation, with_gradients=False)
+
+
+def _each(ragged: Ragged) -> Sequence[Tensor]:
+    """The tokens of each stream."""
+    return torch.from_numpy(ragged.tokens).to(ragged.device).split(ragged.counts)
 
 
 def _joined(outputs: Sequence[StepOutput]) -> StepOutput:

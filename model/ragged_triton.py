@@ -1,7 +1,7 @@
 """Kernels around the mixers of many sequences' tokens side by side, in which a token's bits are its own.
 
     arrange    queries, keys and values in the rotating frame, and the gates of the slots, where their mixer takes them
-    settle     e^{i omega t} times what a mixer gives, and the gates of the outputs
+    settle     e^{i omega t} times what a mixer gives, and the gates of the outputs; and what is told of the last tokens
 
 All else is that of a step (`decoder_triton`), the products too (`product_triton`).
 
@@ -13,6 +13,9 @@ Layout: tokens `[T, …]`, contiguous, float32.
 
 from __future__ import annotations
 
+import functools
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -21,6 +24,7 @@ from torch import Tensor
 from rfa.model.config import GATE_RANGE, PROCESS_GATE_SCALE
 from rfa.model.decoder_triton import (
     Gates,
+    Outcome,
     Turned,
     exponential,
     gates_of,
@@ -41,14 +45,16 @@ def of_length_one(b_x):
     return b_x / tl.maximum(length, SHORTEST, propagate_nan=tl.PropagateNan.ALL)
 
 
-@triton.jit(do_not_specialize=["joint_t"])
+@triton.jit(do_not_specialize=["joint_t"], do_not_specialize_on_alignment=["p_broken"])
 def arrange_kernel(
-    p_joint, p_cos, p_sin, p_q, p_k, p_v, p_places, p_bias, p_eta2, p_own_process, p_measurement, p_process, joint_t,
+    p_joint, p_cos, p_sin, p_q, p_k, p_v, p_places, p_streams, p_broken,
+    p_bias, p_eta2, p_own_process, p_measurement, p_process, joint_t,
     H: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, S: tl.constexpr, BS: tl.constexpr,
     LOWEST: tl.constexpr, HIGHEST: tl.constexpr, PROCESS_SCALE: tl.constexpr,
     IS_UNIT: tl.constexpr, TURNS_VALUES: tl.constexpr, FOR_SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """Program (t, h): head h of token t. FOR_SLOTS: the query goes to the token's place, too, and there are gates."""
+    """Program (t, h): head h of token t. FOR_SLOTS: the query goes to the token's place, too, and there are gates; else
+    what is not finite is told of the token's stream."""
     i_t, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_d = tl.arange(0, BD)  # [D]
     m_d = o_d < D  # [D]
@@ -68,8 +74,14 @@ def arrange_kernel(
     else:
         b_v = load_vector(p_joint + (2 * H + i_h) * 2 * D, o_d, m_d, D)  # [2, D]
     store_vector(p_q + i_row * 2 * D, b_q.to(p_q.dtype.element_ty), o_d, m_d, D)
-    store_vector(p_k + i_place * 2 * D, b_k.to(p_k.dtype.element_ty), o_d, m_d, D)
-    store_vector(p_v + i_place * 2 * D, b_v.to(p_v.dtype.element_ty), o_d, m_d, D)
+    b_k, b_v = b_k.to(p_k.dtype.element_ty), b_v.to(p_v.dtype.element_ty)
+    store_vector(p_k + i_place * 2 * D, b_k, o_d, m_d, D)
+    store_vector(p_v + i_place * 2 * D, b_v, o_d, m_d, D)
+    if not FOR_SLOTS:
+        i_stream = tl.load(p_streams + i_t)
+        b_nothing = b_k.to(tl.float32) * 0.0 + b_v.to(tl.float32) * 0.0  # [2, D], NaN of what is not finite
+        is_broken = tl.sum(tl.sum(b_nothing, axis=0), axis=0) != 0.0
+        tl.store(p_broken + i_stream * H + i_h, 1, mask=is_broken & (i_stream >= 0))
     if FOR_SLOTS:
         o_s = tl.arange(0, BS)  # [S]
         m_s = o_s < S  # [S]
@@ -80,9 +92,24 @@ def arrange_kernel(
         tl.store(p_process + i_row * S + o_s, b_process, mask=m_s)
 
 
+@functools.cache
+def power_of_two(size: int) -> int:
+    """The next one; Triton's own function takes the host as long as some launches."""
+    return int(triton.next_power_of_2(size))
+
+
+class Watch(NamedTuple):
+    """Where what is not finite is told: of streams `[T]` int64, whose the tokens are, -1 of nobody's, as a 1 in broken
+    `[S, H]` int32, which is of zeros."""
+
+    streams: Tensor
+    broken: Tensor
+
+
 def arrange_for_pages(
-    joint: Tensor, turn: Turned, keys: Tensor, values: Tensor, places: Tensor, *, is_unit: bool, turns_values: bool
-) -> Tensor:
+    joint: Tensor, turn: Turned, keys: Tensor, values: Tensor, places: Tensor, watch: Watch, *,
+    is_unit: bool, turns_values: bool,
+) -> Tensor:  # fmt: skip
     """Queries `[T, H, 2D]` for attention, from the joint product; keys and values go to their pages.
 
     Args:
@@ -90,6 +117,7 @@ def arrange_for_pages(
         turn: of each token.
         keys, values: pools `[…, H, 2D]` of one dtype, that of the queries too.
         places: `[T]` int64, the row of each token in them.
+        watch: of the keys and values as they are kept.
         is_unit: queries and keys are of length one.
         turns_values: values are turned too.
     """
@@ -98,8 +126,9 @@ def arrange_for_pages(
     nothing = joint
     with torch.cuda.device_of(joint):
         arrange_kernel[(tokens, heads)](
-            joint, *turn, q, keys, values, places, nothing, nothing, nothing, nothing, nothing, joint.stride(0),
-            H=heads, D=dims, BD=triton.next_power_of_2(dims), S=1, BS=1, LOWEST=0.0, HIGHEST=0.0, PROCESS_SCALE=0.0,
+            joint, *turn, q, keys, values, places, *watch, nothing, nothing, nothing, nothing, nothing,
+            joint.stride(0),
+            H=heads, D=dims, BD=power_of_two(dims), S=1, BS=1, LOWEST=0.0, HIGHEST=0.0, PROCESS_SCALE=0.0,
             IS_UNIT=is_unit, TURNS_VALUES=turns_values, FOR_SLOTS=False, num_warps=1,
         )  # fmt: skip
     return q
@@ -119,8 +148,8 @@ def arrange_for_slots(joint: Tensor, turn: Turned, gates: Gates, rows: Tensor, s
     measurement, process = (joint.new_empty((*shape, heads, slots)) for _ in range(2))
     with torch.cuda.device_of(joint):
         arrange_kernel[(tokens, heads)](
-            joint, *turn, q, k, v, rows, *gates[:3], measurement, process, joint.stride(0),
-            H=heads, D=dims, BD=triton.next_power_of_2(dims), S=slots, BS=triton.next_power_of_2(slots),
+            joint, *turn, q, k, v, rows, rows, rows, *gates[:3], measurement, process, joint.stride(0),
+            H=heads, D=dims, BD=power_of_two(dims), S=slots, BS=power_of_two(slots),
             LOWEST=GATE_RANGE[0], HIGHEST=GATE_RANGE[1], PROCESS_SCALE=PROCESS_GATE_SCALE,
             IS_UNIT=False, TURNS_VALUES=True, FOR_SLOTS=True, num_warps=1,
         )  # fmt: skip
@@ -129,13 +158,21 @@ def arrange_for_slots(joint: Tensor, turn: Turned, gates: Gates, rows: Tensor, s
 
 @triton.jit(do_not_specialize=["gates_t"])
 def settle_kernel(
-    p_x, p_rows, p_cos, p_sin, p_gates, p_bias, p_out, gates_t, H: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
-    HAS_ROWS: tl.constexpr, IS_TURNED: tl.constexpr, IS_GATED: tl.constexpr,
+    p_x, p_rows, p_cos, p_sin, p_gates, p_bias, p_out,
+    p_last, p_precision, p_noise, p_gamma2, p_latent, p_evidence, gates_t,
+    H: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
+    HAS_ROWS: tl.constexpr, IS_TURNED: tl.constexpr, IS_GATED: tl.constexpr, IS_LAST: tl.constexpr,
+    IS_SAMPLED: tl.constexpr,
 ):  # fmt: skip
-    """Program (t, h): head h of token t."""
-    i_t, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """Program (t, h): head h of token t, or, IS_LAST, of the last token of stream t, in the layer that is told of.
+    IS_SAMPLED: its latent is."""
+    i_out, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_d = tl.arange(0, BD)  # [D]
     m_d = o_d < D  # [D]
+    i_t = i_out
+    if IS_LAST:
+        i_t = tl.load(p_last + i_out)
+    i_out = i_out * H + i_h
     i_row = i_t * H + i_h
     i_place = i_row
     if HAS_ROWS:
@@ -145,32 +182,64 @@ def settle_kernel(
         b_cos = tl.load(p_cos + i_row * D + o_d, mask=m_d, other=0.0)  # [D]
         b_sin = tl.load(p_sin + i_row * D + o_d, mask=m_d, other=0.0)  # [D]
         b_x = turned_back(b_x, b_cos, b_sin)
+    if IS_LAST:
+        evidence = tl.load(p_precision + i_place)
+        if IS_SAMPLED:
+            spread = tl.sqrt_rn((1.0 / evidence + tl.load(p_gamma2 + i_h)) / 2.0)
+            b_x += load_vector(p_noise + i_out * 2 * D, o_d, m_d, D) * spread
+        store_vector(p_latent + i_out * 2 * D, b_x, o_d, m_d, D)
+        tl.store(p_evidence + i_out, evidence)
     if IS_GATED:
         gate = tl.load(p_gates + i_t * gates_t + i_h) + tl.load(p_bias + i_h)
         b_x *= 1.0 / (1.0 + exponential(-gate))
-    store_vector(p_out + i_row * 2 * D, b_x.to(p_out.dtype.element_ty), o_d, m_d, D)
+    store_vector(p_out + i_out * 2 * D, b_x.to(p_out.dtype.element_ty), o_d, m_d, D)
+
+
+class LastTokens(NamedTuple):
+    """The last tokens of S streams in the last layer, and where what is told of them goes.
+
+    Attributes:
+        places: `[S]` int64, which of the T they are.
+        precision: of the mixer, as x but for its last dim.
+        noise: `[S, H, 2D]` for the sample of the latent, or None for its mean.
+        gamma2: `[H]`.
+        outcome: gets latent and evidence.
+    """
+
+    places: Tensor
+    precision: Tensor
+    noise: Tensor | None
+    gamma2: Tensor
+    outcome: Outcome
 
 
 def settle(
     x: Tensor, turn: Turned | None, gates: tuple[Tensor, Tensor] | None, dtype: torch.dtype,
-    rows: Tensor | None = None,
+    rows: Tensor | None = None, last: LastTokens | None = None,
 ) -> Tensor:  # fmt: skip
-    """What a mixer gives on its way to the residual stream, `[T, H · 2D]` in `dtype`.
+    """What a mixer gives on its way to the residual stream, `[T, H · 2D]` in `dtype`, or of the last ones.
 
     Args:
         x: `[T, H, 2D]` float32, or with rows `[…, H, 2D]`.
         turn: of each token; None where x is not in the rotating frame.
         gates: of the outputs `[T, H]`, those of a token side by side, and their bias `[H]`; None where there are none.
         rows: `[T]` int64, the place of each token in x; None where they lie in order.
+        last: the tokens that it is wanted of, in the last layer; None in the others, of all.
     """
     heads, width = x.shape[-2:]
     tokens = len(x) if rows is None else len(rows)
+    told = (x,) * 6
+    if last is not None:
+        tokens, outcome = len(last.places), last.outcome
+        noise = x if last.noise is None else last.noise
+        told = (last.places, last.precision, noise, last.gamma2, outcome.latent, outcome.evidence)
     out = x.new_empty((tokens, heads * width), dtype=dtype)
     logits, bias = gates or (x, x)
     with torch.cuda.device_of(x):
         settle_kernel[(tokens, heads)](
-            x, x if rows is None else rows, *(turn or (x, x)), logits, bias, out, logits.stride(0),
-            H=heads, D=width // 2, BD=triton.next_power_of_2(width // 2), HAS_ROWS=rows is not None,
-            IS_TURNED=turn is not None, IS_GATED=gates is not None, num_warps=1,
+            x, x if rows is None else rows, *(turn or (x, x)), logits, bias, out, *told, logits.stride(0),
+            H=heads, D=width // 2, BD=power_of_two(width // 2), HAS_ROWS=rows is not None,
+            IS_TURNED=turn is not None, IS_GATED=gates is not None, IS_LAST=last is not None,
+            IS_SAMPLED=last is not None and last.noise is not None, num_warps=1,
         )  # fmt: skip
     return out

@@ -9,7 +9,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import InterpretedFunction
 
 # They reserve memory, and leave it as it is.
-ALLOCATIONS = ("aten.empty.memory_format", "aten.new_empty.default", "aten.empty_strided.default")
+ALLOCATIONS = (
+    "aten.empty.memory_format", "aten.new_empty.default", "aten.empty_strided.default", "aten.empty_like.default",
+)  # fmt: skip
 
 
 class Nodes(TorchDispatchMode):

@@ -25,8 +25,8 @@ class KeyPages(NamedTuple):
 
     Attributes:
         table: `[S, most pages]` int32, the pages of each sequence in order; what follows its last page is not read.
-        n_keys: of all sequences together.
-        longest: most keys of one.
+        n_keys: of all sequences together, or more.
+        longest: most keys of one, or more.
     """
 
     table: Tensor
@@ -40,7 +40,7 @@ class Pieces(NamedTuple):
     Attributes:
         query_starts, key_starts: `[S + 1]` int32 on the device, from 0.
         pages: of all keys, those of the tokens themselves, the last ones of each sequence, among them.
-        longest: most tokens of a sequence.
+        longest: most tokens of a sequence, or more.
     """
 
     query_starts: Tensor
@@ -65,25 +65,23 @@ class PagedHeads:
     def __init__(self, heads: Tensor, width: int, dtype: torch.dtype, kernel: Kernel, *, with_precision: bool) -> None:
         self.parameters, self.kernel, self.with_precision = heads, kernel, with_precision
         self._width, self._dtype = width, dtype
-        self._held: tuple[Tensor, ...] = ()
-        self._count = 0
+        # For how many keys, and what: together, for two prompts may ask at once.
+        self._held: tuple[int, tuple[Tensor, ...]] = 0, ()
 
     def distances(self, longest: int) -> tuple[Tensor, ...]:
         """What `triton_forward.distances` gives, for at least as many keys; nothing where the kernel has no table."""
         if self.kernel == "gaussian" or self._dtype == torch.float32:
             return ()
-        if longest > self._count:
+        count, held = self._held
+        if longest > count:
             from rfa.model.attention.triton_forward import distances
 
             # Of a power of two: a text that grows asks for it a dozen times.
             count = max(LEAST_DISTANCES, 1 << (longest - 1).bit_length())
             with torch.cuda.device_of(self.parameters):
-                self._held = distances(
-                    self.parameters, self._width, self._dtype, count, with_precision=self.with_precision
-                )
-            # Only now: where memory runs out, what was held is as long as it was.
-            self._count = count
-        return self._held
+                held = distances(self.parameters, self._width, self._dtype, count, with_precision=self.with_precision)
+            self._held = count, held
+        return held
 
 
 def paged_attention(q: Tensor, keys: Tensor, values: Tensor, heads: PagedHeads, pieces: Pieces) -> AttentionResult:
@@ -94,15 +92,19 @@ def paged_attention(q: Tensor, keys: Tensor, values: Tensor, heads: PagedHeads, 
         keys, values: `[pages · PAGE_KEYS, H, 2D]` in the dtype of q.
 
     Returns:
-        out `[T, H, 2D]`, log_norm and precision `[T, H]`, float32; precision `[0]` where it is left out.
+        out `[T, H, 2D]`, log_norm and precision `[T, H]`, float32; precision `[0]` where it is left out. It has no
+        gradient, and is no operator of torch: one costs the host more than the launches do.
     """
-    from rfa.model.attention.triton import paged_attention_op
+    from rfa.model.attention.triton_forward import Distances, forward
 
-    found = paged_attention_op(
-        q, keys, values, heads.parameters, pieces.query_starts, pieces.key_starts, *pieces.pages, pieces.longest,
-        heads.kernel == "gaussian", heads.with_precision, heads.distances(pieces.pages.longest),
-    )  # fmt: skip
-    return AttentionResult(*found)
+    held = heads.distances(pieces.pages.longest)
+    with torch.cuda.device_of(q):
+        out, log_norm, precision = forward(
+            q[None], keys[None], values[None], heads.parameters, None, None, pieces.query_starts, pieces.key_starts,
+            pieces.longest, heads.kernel == "gaussian", heads.with_precision, pages=pieces.pages,
+            out_dtype=torch.float32, held=Distances(*held) if held else None,
+        )  # fmt: skip
+    return AttentionResult(out[0], log_norm[0], precision[0] if heads.with_precision else precision)
 
 
 def places_of(pages: Tensor, index: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 The equations are those of `reference.py`; `triton_forward.py` and `triton_backward.py` compute them, and
 `triton_rotation.py` the way into the rotating frame and back. The operators `rfa::attention`,
-`rfa::attention_backward`, `rfa::paged_attention` and `rfa::rotate` are opaque: compilers and `torch.export` see their
+`rfa::attention_backward` and `rfa::rotate` are opaque: compilers and `torch.export` see their
 shapes and no more. Memory is O(N), gradients are the same from run to run, and there is no second derivative. The
 scalars of the heads travel as one tensor `heads` `[H, 6]`: mu, sigma2, eta2, gamma2, nu, tau. A time travels as two
 float32 whose sum it is, counted from the first key: a single float32 resolves minutes.
@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rfa.model.attention.pages import KeyPages
 from rfa.model.attention.reference import AttentionResult
 from rfa.model.attention.triton_backward import backward
 from rfa.model.attention.triton_far import far_horizons
-from rfa.model.attention.triton_forward import Distances, forward
+from rfa.model.attention.triton_forward import forward
 from rfa.model.attention.triton_rotation import rotation
 from rfa.model.attention.validation import check_far_field
 from rfa.model.config import KERNELS, Kernel, check_choice
@@ -86,43 +85,6 @@ def _(
     # Not `empty_like`: it would promise the strides of a transposed q, and compiled code would believe it.
     log_norm = heads.new_empty(rows)
     return q.new_empty(q.shape), log_norm, heads.new_empty(rows if with_precision else (0,))
-
-
-@torch.library.custom_op(
-    "rfa::paged_attention",
-    mutates_args=(),
-    schema=(
-        "(Tensor q, Tensor keys, Tensor values, Tensor heads, Tensor query_starts, Tensor key_starts, Tensor pages, "
-        "SymInt n_keys, SymInt longest_keys, SymInt longest, bool is_gaussian, bool with_precision, Tensor[] held) "
-        "-> (Tensor, Tensor, Tensor)"
-    ),
-)
-def paged_attention_op(
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    heads: Tensor,
-    query_starts: Tensor,
-    key_starts: Tensor,
-    pages: Tensor,
-    n_keys: int,
-    longest_keys: int,
-    longest: int,
-    is_gaussian: bool,
-    with_precision: bool,
-    held: list[Tensor],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """See `pages.paged_attention`: out `[T, H, W]`, log_norm and precision `[T, H]`, float32; it has no gradient.
-
-    held: `triton_forward.Distances` of these heads, or nothing: they are worked out again.
-    """
-    where = KeyPages(pages, n_keys, longest_keys)
-    with torch.cuda.device_of(q):
-        out, log_norm, precision = forward(
-            q[None], keys[None], values[None], heads, None, None, query_starts, key_starts, longest, is_gaussian,
-            with_precision, pages=where, out_dtype=torch.float32, held=Distances(*held) if held else None,
-        )  # fmt: skip
-    return out[0], log_norm[0], precision[0] if with_precision else precision
 
 
 @torch.library.custom_op(

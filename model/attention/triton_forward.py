@@ -45,6 +45,7 @@ from rfa.model.attention.triton_blocks import (
     all_blocks,
     batch_stride,
     block_place,
+    blocks_of,
     elapsed,
     first_block,
     is_interpreted,
@@ -80,6 +81,8 @@ from rfa.model.placement import capability_of
 NOTHING = tl.constexpr(-1.0e30)
 # A block's column vectors: E(s); sigma2 phi(s) + eta2 E(s)²; |k|² / 2; K of a distant block.
 COLUMNS = tl.constexpr(4)
+# Of the columns of pages, at most, where sequences are not more: as many as a GPU runs at a time, or two times that.
+COLUMN_PROGRAMS = 4096
 # Reals of a block of keys above which a thread has no registers for the decays of its columns: each turn loads them,
 # which those that wait for shared memory had better not.
 KEPT_DECAYS = tl.constexpr(4096)
@@ -87,18 +90,14 @@ KEPT_DECAYS = tl.constexpr(4096)
 ROUNDING = tl.constexpr(2.0**-18)
 
 
-@triton.jit(do_not_specialize=LENGTHS)
-def _columns_kernel(
-    p_k, p_heads, p_stamps, p_starts, p_columns, p_pages,
-    stride_kb, stride_kt, stride_kh, stride_stamps, stride_pages, n_keys, n_blocks,
+@triton.jit
+def _describe_block(
+    p_k, p_heads, p_stamps, p_columns, p_pages, stride_kb, stride_kt, stride_kh, stride_stamps, n_keys, n_blocks,
+    i_block, i_head, i_sequence, i_batch, first, length,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr,
     PAGE: tl.constexpr,
 ):  # fmt: skip
-    """What a block of keys brings to every query behind it, [H, blocks, COLUMNS, BN]."""
-    i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    i_batch, first, length = sequence(p_starts, i_sequence, n_keys, IS_PACKED)
-    if i_block * BN >= length:
-        return
+    """What one block brings; p_pages: those of its sequence."""
     mu = tl.load(p_heads + i_head * 6)
     sigma2 = tl.load(p_heads + i_head * 6 + 1)
     eta2 = tl.load(p_heads + i_head * 6 + 2)
@@ -111,7 +110,7 @@ def _columns_kernel(
     m_k = m_key[:, None] & (o_w < WIDTH)[None, :]
     place = token
     if PAGE > 0:
-        place = block_place(p_pages + i_sequence * stride_pages, i_block, BN, PAGE) + tl.arange(0, BN)
+        place = block_place(p_pages, i_block, BN, PAGE) + tl.arange(0, BN)
     b_k = tl.load(p_row + place[:, None] * stride_kt + o_w[None, :], mask=m_k, other=0.0).to(tl.float32)  # [BN, W]
     if HAS_STAMPS:
         p_time = p_stamps + i_batch * stride_stamps
@@ -134,6 +133,34 @@ def _columns_kernel(
     b_slow = b_variance / tl.where(is_slow, b_decay * b_decay, 1.0)  # [BN]
     steady = sigma2 / tl.where(is_slow, 1.0, 2.0 * mu)
     tl.store(p_out + 3 * BN, b_half_k2 + 0.5 * nu * tl.where(is_slow, b_slow, eta2 - steady))
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def _columns_kernel(
+    p_k, p_heads, p_stamps, p_starts, p_columns, p_pages,
+    stride_kb, stride_kt, stride_kh, stride_stamps, stride_pages, n_keys, n_blocks,
+    WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr,
+    PAGE: tl.constexpr,
+):  # fmt: skip
+    """What a block of keys brings to every query behind it, [H, blocks, COLUMNS, BN]. Of pages a program takes every
+    so-manieth block: a captured step does not know how many there are."""
+    i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    i_batch, first, length = sequence(p_starts, i_sequence, n_keys, IS_PACKED)
+    if i_block * BN >= length:
+        return
+    if PAGE == 0:
+        _describe_block(
+            p_k, p_heads, p_stamps, p_columns, p_pages, stride_kb, stride_kt, stride_kh, stride_stamps, n_keys,
+            n_blocks, i_block, i_head, i_sequence, i_batch, first, length,
+            WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_PACKED, PAGE,
+        )  # fmt: skip
+    else:
+        for i_own in range(i_block, tl.cdiv(length, BN), tl.num_programs(0)):
+            _describe_block(
+                p_k, p_heads, p_stamps, p_columns, p_pages + i_sequence * stride_pages, stride_kb, stride_kt, stride_kh,
+                stride_stamps, n_keys, n_blocks, i_own, i_head, i_sequence, i_batch, first, length,
+                WIDTH, BLOCK_W, BN, HAS_STAMPS, IS_PACKED, PAGE,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -684,7 +711,7 @@ def distances(
 ) -> Distances:  # fmt: skip
     """For keys up to `longest` and inputs of 16 bits, whose times are token numbers; of the Student-t kernel."""
     shape = blocks or _launch(heads.device, width, dtype, with_precision)
-    n_heads, count = heads.shape[0], triton.cdiv(longest, shape.block_n)
+    n_heads, count = heads.shape[0], blocks_of(longest, shape.block_n)
     found = Distances(
         heads.new_empty((shape.block_m, TERMS.value), dtype=torch.float16),
         heads.new_empty((n_heads, count, TERMS.value, shape.block_n), dtype=torch.float16),
@@ -759,14 +786,17 @@ def forward(
     fast = q.dtype.itemsize == 2 and not interpreted
     common = {
         "WIDTH": width,
-        "BLOCK_W": max(16, triton.next_power_of_2(width)),
+        "BLOCK_W": max(16, 1 << (width - 1).bit_length()),
         "BN": shape.block_n,
         "HAS_STAMPS": has_stamps,
         "IS_PACKED": is_packed,
         "PAGE": PAGE_KEYS if pages else 0,
     }
     table_of_pages, stride_pages = (pages.table, pages.table.stride(0)) if pages else (None, 0)
-    _columns_kernel[(triton.cdiv(longest_keys, shape.block_n), n_heads, sequences)](
+    n_programs = blocks_of(longest_keys, shape.block_n)
+    if pages is not None:
+        n_programs = min(n_programs, max(1, COLUMN_PROGRAMS // (n_heads * sequences)))
+    _columns_kernel[(n_programs, n_heads, sequences)](
         k, heads, key_stamps, key_starts, columns, table_of_pages,
         *k.stride()[:3], batch_stride(key_stamps), stride_pages, n_keys, n_blocks,
         **common, num_warps=4,
@@ -782,7 +812,7 @@ def forward(
     elif (count := held.marks.shape[1] * shape.block_n) < longest_keys:
         raise ValueError(f"the table of distances is of {count} keys, got a sequence of {longest_keys}")
     table, n_distances = (held, held.marks.shape[1]) if held else ((None,) * 4, 0)
-    _forward_kernel[(triton.cdiv(longest - 1, shape.block_m) + 1, n_heads, sequences)](
+    _forward_kernel[(blocks_of(longest - 1, shape.block_m) + 1, n_heads, sequences)](
         q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts, columns,
         *table, horizons, table_of_pages, out, log_norm, precision,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], batch_stride(query_stamps), batch_stride(key_stamps),

@@ -54,6 +54,7 @@ def language_loader(settings: Settings) -> LoadLanguage:
             runtime = TorchLanguageRuntime(
                 bundle, device="cuda", streams=streams, max_rows=settings.max_batch_rows,
                 attention_tokens=settings.max_running * settings.max_attention_tokens,
+                longest_attention=settings.max_attention_tokens,
             )  # fmt: skip
             check_golden_on(runtime, bundle)
         runtime.kernels = use.told()

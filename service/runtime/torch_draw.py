@@ -6,7 +6,7 @@ What is computed is `rfa.model.draw`. What goes in and what comes out has fixed 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from rfa.model.draw import NUMBERS, Distribution, Drawn, Ranked, draw, fixed_point, ranked
 from rfa.model.language import StepOutput
+from rfa.model.packed import Fields, Packed
 from rfa.service.engine.text.sampling import Choice, DrawnToken, Draws, TopLogits
 
-Fields = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 # Of a step's memory for each of its logits: those themselves, weights, and what is sorted of them.
 BYTES_PER_LOGIT = 64
 SMALLEST_TEMPERATURE = float(np.finfo(np.float32).tiny)
@@ -109,43 +109,6 @@ class TokenDraw:
             for row, choice in enumerate(draws.choices)
         ]
         return tokens, numbers["slots_finite"] == 1
-
-
-class Packed:
-    """Arrays of several types in one piece of a device's memory and in one of the host's, so that one copy moves all.
-
-    Args:
-        fields: type and shape of each.
-        device: the device.
-
-    Attributes:
-        tensors: the arrays on the device.
-        arrays: those on the host, which a GPU reads and writes by itself.
-    """
-
-    def __init__(self, fields: Fields, device: torch.device) -> None:
-        # Larger types first: each begins at a multiple of its size.
-        fields = dict(sorted(fields.items(), key=lambda field: -field[1][0].itemsize))
-        sizes = [dtype.itemsize * math.prod(shape) for dtype, shape in fields.values()]
-        self._there = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
-        self._here = torch.zeros(sum(sizes), dtype=torch.uint8, pin_memory=self._there.is_cuda)
-        there, here = (
-            {
-                name: part.view(dtype).view(shape)
-                for (name, (dtype, shape)), part in zip(fields.items(), memory.split(sizes), strict=True)
-            }
-            for memory in (self._there, self._here)
-        )
-        self.tensors = there
-        self.arrays = {name: part.numpy() for name, part in here.items()}
-
-    def send(self) -> None:
-        """Copy from the host to the device, behind what it was given to do."""
-        self._there.copy_(self._here, non_blocking=True)
-
-    def fetch(self) -> None:
-        """Copy from the device to the host, and wait for it."""
-        self._here.copy_(self._there)
 
 
 def _numbers(choice: Choice, vocabulary: int) -> tuple[float, float, int, float]:

@@ -2,8 +2,8 @@
 
 Matrices are bfloat16 on a GPU and float32 on a CPU, where the tests run; states are float32 on both, and their bytes
 are those of the ONNX runtime, so that a text may go on on another kind of machine. A step is one CUDA graph per batch
-size; prompts are read many at once, a piece of each at a time, and attention streams over pages of one pool
-(`rfa.model.ragged`).
+size; prompts are read many at once, a piece of each at a time, in graphs too, and attention streams over pages of one
+pool (`rfa.model.ragged`).
 
 Only the GPU runtime imports torch and the model, and it is imported only when the server runs on a GPU.
 """
@@ -23,14 +23,19 @@ from rfa.export.bundle import Bundle
 from rfa.model.checkpoint import build_model
 from rfa.model.decoder import Decoder
 from rfa.model.language import StepOutput as Stepped
-from rfa.model.ragged import Ragged, RaggedDecoder
+from rfa.model.packed import sent
+from rfa.model.ragged import RaggedDecoder
+from rfa.model.ragged_layout import Ragged
 from rfa.service.engine.text.sampling import DrawnToken, Draws
-from rfa.service.runtime.batching import Run, agreeing_sizes
+from rfa.service.runtime.batching import BatchSizes, Run, agreeing_sizes
 from rfa.service.runtime.language import Advance, Context, Language, SlotContext, StepOutput, TurnAdvance
 from rfa.service.runtime.pool import StatePool
-from rfa.service.runtime.torch_draw import BYTES_PER_LOGIT, Packed, TokenDraw
+from rfa.service.runtime.torch_attention import PagedStepRunner
+from rfa.service.runtime.torch_draw import BYTES_PER_LOGIT
+from rfa.service.runtime.torch_graph import GraphRoom
 from rfa.service.runtime.torch_pages import PagedAdvance, PagedContext, PagePool, bounded_memory, pages_needed, pages_of
 from rfa.service.runtime.torch_pool import DevicePool, Rows
+from rfa.service.runtime.torch_prompts import PagedPromptRunner, PromptRunners, SlotPromptRunner
 from rfa.service.runtime.torch_step import StepRunner
 from rfa.service.settings import ConfigurationError
 
@@ -53,6 +58,7 @@ class TorchLanguageRuntime(Language):
         streams: recurrent contexts that exist at the same time, at most.
         max_rows: rows of a step, at most.
         attention_tokens: of all attention streams together; on a GPU as many of them as its memory has room for.
+        longest_attention: tokens of one of them, at most; None = all of these.
         dtype: of the matrices; None = bfloat16 on a GPU, float32 elsewhere.
 
     Raises:
@@ -66,7 +72,7 @@ class TorchLanguageRuntime(Language):
 
     def __init__(
         self, bundle: Bundle, *, device: str, streams: int = 64, max_rows: int = 24, attention_tokens: int = 8192,
-        dtype: torch.dtype | None = None,
+        longest_attention: int | None = None, dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         if bundle.language.window:
             raise ConfigurationError(
@@ -80,17 +86,22 @@ class TorchLanguageRuntime(Language):
         on_gpu = torch.device(device).type == "cuda"
         dtype = dtype or (torch.bfloat16 if on_gpu else torch.float32)
         self.rounding = _rounding(dtype, layers=self._layers)
+        longest = min(longest_attention or attention_tokens, attention_tokens)
         if on_gpu:
-            self._check_memory(bundle, streams, max_rows)
+            self._check_memory(bundle, streams, max_rows, longest)
         with _sufficient_memory(bundle.name):
             self._decoder = _decoder(bundle, device, dtype)
             self._ragged = RaggedDecoder(self._decoder)
             self._hold_pages(attention_tokens)
+            # One lock is of all graphs, so they share what they work in.
+            self._room = GraphRoom() if on_gpu else None
+            self._hold_attention_steps(max_rows, longest)
             if on_gpu:
                 self._say_what_is_eager()
             self.pool = StatePool({}, streams)
             if "recurrent" in self.modes:
                 self._hold_slots(streams, max_rows, device, with_graphs=on_gpu)
+            self._hold_prompts(max_rows)
         self._warm_up()
 
     def _hold_slots(self, streams: int, max_rows: int, device: str, *, with_graphs: bool) -> None:
@@ -112,14 +123,44 @@ class TorchLanguageRuntime(Language):
         count = pages_of(tokens)
         if device.type == "cuda":
             free = torch.cuda.mem_get_info(device)[0] // ATTENTION_SHARE
-            count = min(count, free // PagePool.bytes_of_page(shape, dtype))
+            count = min(count, free // PagePool.bytes_of_page(shape, dtype) - 1)
         if "attention" in self.modes and count < 1:
             raise ConfigurationError(
                 f"RFA_DEVICE=cuda: no GPU memory is left for attention with bundle {self.name!r}: lower "
                 "RFA_MAX_RUNNING or RFA_PROCESSES, end what else uses the GPU, or serve with RFA_DEVICE=cpu"
             )
         self.pages = PagePool(shape, count, device, dtype)
-        self._draws: dict[int, tuple[Packed, TokenDraw]] = {}  # by the number of streams
+
+    def _hold_attention_steps(self, max_rows: int, longest: int) -> None:
+        """Runners by the number of rows; the largest first, for the others work in its memory."""
+        has_kernels = "attention" in self.modes and self._ragged.attention_refusal is None
+        self._longest_pages = min(pages_of(longest), self.pages.capacity)
+        sizes = _candidate_sizes(max_rows) if has_kernels else []
+        self._attention_runners = {size: self._make_attention_runner(size) for size in reversed(sizes)}
+        self._attention_sizes = BatchSizes(sizes)
+
+    def _make_attention_runner(self, size: int) -> PagedStepRunner:
+        room = self._room if self._ragged.attention_refusal is None else None
+        return PagedStepRunner(self._ragged, self.pages, size, self._longest_pages, len(self.vocabulary), room)
+
+    def _hold_prompts(self, max_rows: int) -> None:
+        """Graphs of the modes that the kernels run; elsewhere prompts are launched as they come."""
+        self._paged_prompts: PromptRunners[PagedPromptRunner] | None = None
+        self._slot_prompts: PromptRunners[SlotPromptRunner] | None = None
+        if self._room is None:
+            return
+        if "recurrent" in self.modes and self._ragged.scan_refusal is None:
+            self._slot_prompts = PromptRunners(
+                lambda tokens, rows: SlotPromptRunner(self._ragged, self._pool, tokens, rows, self._room),
+                self.prefill_tokens, max_rows,
+            )  # fmt: skip
+        if "attention" in self.modes and self._ragged.attention_refusal is None:
+            self._paged_prompts = PromptRunners(
+                lambda tokens, rows: PagedPromptRunner(
+                    self._ragged, self.pages, tokens, rows, self._longest_pages, self._room
+                ),
+                self.prefill_tokens, max_rows,
+            )  # fmt: skip
 
     def has_room(self, room: int, streams: int, common: int) -> bool:
         """See `Language`."""
@@ -138,58 +179,73 @@ class TorchLanguageRuntime(Language):
     def _start_attention(self, room: int, forks: int, common: int) -> PagedContext:
         return PagedContext(self.pages, room, forks, common)
 
-    def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> list[TurnAdvance]:
-        return self.read_prompts(contexts, pieces)[1]
+    def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
+        """See `Language`; the outputs stay on the device."""
+        streams = [context for context in contexts if isinstance(context, PagedContext)]
+        if not streams:
+            return super().prefill(contexts, pieces)
+        if self._paged_prompts is None:
+            return self._extend(streams, pieces, np.zeros((len(streams), *self.latent_shape), dtype=np.float32))[1]
+        for stream, piece in zip(streams, pieces, strict=True):
+            stream.make_room(len(piece))
+        ragged = Ragged.of(pieces, [stream.position for stream in streams], self._decoder.device)
+        with self._lock, bounded_memory():
+            finite = self._paged_prompts.of(ragged).read(ragged, [stream.table() for stream in streams])
+        return _paged_advances(streams, ragged.counts, finite)
 
-    @torch.no_grad()
+    def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> list[TurnAdvance]:
+        if self._slot_prompts is None:
+            return self._read(contexts, pieces)[1]
+        ragged = Ragged.of(pieces, [context.position for context in contexts], self._decoder.device)
+        seats = [context.seat for context in contexts]
+        with self._lock, bounded_memory():
+            finite = self._slot_prompts.of(ragged).read(ragged, self._pool.current(seats), self._pool.spare(seats))
+        return self._advances(contexts, finite, ragged.counts)
+
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
     ) -> tuple[StepOutput, list[TurnAdvance]]:
         """A piece of a prompt in each of B recurrent streams; the outputs are those of their last tokens."""
+        output, advances = self._read(contexts, pieces)
+        return _on_host(output), advances
+
+    @torch.no_grad()
+    def _read(
+        self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
+    ) -> tuple[Stepped, list[TurnAdvance]]:
         slots, device = self._pool.slots, self._decoder.device
         seats = [context.seat for context in contexts]
-        sources, targets = (torch.from_numpy(rows(seats)).to(device) for rows in (self._pool.current, self._pool.spare))
+        sources, targets = sent(np.stack([self._pool.current(seats), self._pool.spare(seats)]), device)
         with bounded_memory():
             ragged = Ragged.of(pieces, [context.position for context in contexts], device)
             output, *after = self._ragged.prefill(ragged, slots.means[:, sources], slots.precisions[:, sources])
-        finite = torch.ones(len(contexts), dtype=torch.bool, device=device)
+        finite = []
         for part, new in zip(slots, after, strict=True):
             part.index_copy_(1, targets, new)
-            finite &= new.isfinite().transpose(0, 1).flatten(1).all(1)
-        advances = [
-            TurnAdvance(context, self._pool, is_finite, len(piece))
-            for context, is_finite, piece in zip(contexts, finite.tolist(), pieces, strict=True)
-        ]
-        return _on_host(output), advances
+            finite.append(new.isfinite().transpose(0, 1).flatten(1).all(1))
+        return output, self._advances(contexts, torch.stack(finite).all(0).cpu().numpy(), ragged.counts)
 
     def extend(
         self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[StepOutput, list[PagedAdvance]]:
         """See `Language`."""
         streams = [context for context in contexts if isinstance(context, PagedContext)]
-        output, finite = self._extend(streams, pieces, noise)
-        return _on_host(output), _paged_advances(streams, pieces, finite)
+        output, advances = self._extend(streams, pieces, noise)
+        return _on_host(output), advances
 
     @torch.no_grad()
     def _extend(
         self, streams: Sequence[PagedContext], pieces: Sequence[Sequence[int]], noise: Array
-    ) -> tuple[Stepped, torch.Tensor]:
-        """On the device: outputs of the last tokens, and for each stream whether its new keys and values are finite."""
+    ) -> tuple[Stepped, list[PagedAdvance]]:
+        """Outputs of the last tokens, on the device."""
         for stream, piece in zip(streams, pieces, strict=True):
             stream.make_room(len(piece))
-        pool, device = self.pages, self._decoder.device
+        device = self._decoder.device
         with bounded_memory():
             ragged = Ragged.of(pieces, [stream.position for stream in streams], device)
-            output = self._ragged.extend(
-                ragged, [stream.pages for stream in streams], pool.keys, pool.values, torch.tensor(noise, device=device)
-            )
-            written = torch.cat([
-                stream.rows(stream.position, stream.position + len(piece))
-                for stream, piece in zip(streams, pieces, strict=True)
-            ])  # fmt: skip
-            rows = torch.stack([part[:, written].isfinite() for part in (pool.keys, pool.values)])
-        broken = (~rows.transpose(0, 2).flatten(1).all(1)).cumsum(0)[ragged.last]
-        return output, broken.diff(prepend=broken.new_zeros(1)) == 0
+            pages = [stream.table() for stream in streams]
+            output, finite = self._ragged.extend_and_look(ragged, pages, *self.pages.rows, sent(noise, device))
+        return output, _paged_advances(streams, list(map(len, pieces)), finite.bool().cpu().numpy())
 
     def draw(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
@@ -198,34 +254,35 @@ class TorchLanguageRuntime(Language):
         slots = [context for context in contexts if isinstance(context, SlotContext)]
         if len(slots) < len(contexts):
             streams = [context for context in contexts if isinstance(context, PagedContext)]
-            return self._draw_by_attention(streams, [[token] for token in tokens], noise, draws)
+            return self._draw_by_attention(streams, tokens, noise, draws)
         with self._lock:
             drawn, finite = self._runner(slots).draw(*self._rows(slots, tokens), noise, draws)
-        return drawn, self._advances(slots, finite)
+        return drawn, self._advances(slots, finite, [1] * len(slots))
 
     @torch.no_grad()
     def _draw_by_attention(
-        self, streams: Sequence[PagedContext], pieces: Sequence[Sequence[int]], noise: Array, draws: Draws
+        self, streams: Sequence[PagedContext], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], list[PagedAdvance]]:
-        output, finite = self._extend(streams, pieces, noise)
-        size, device = len(streams), self._decoder.device
-        with self._lock:
-            if size not in self._draws:
-                given = Packed(TokenDraw.given_fields(size), device)
-                self._draws[size] = given, TokenDraw(size, len(self.vocabulary), given, device)
-            given, token_draw = self._draws[size]
-            token_draw.lay(draws)
-            given.send()
-            order = token_draw.compute(output, finite.float(), is_ranked=draws.are_ranked)
-            drawn, kept = token_draw.read(draws, output.latent, order)
-        return drawn, _paged_advances(streams, pieces, kept)
+        for stream in streams:
+            stream.make_room(1)
+        with self._lock, bounded_memory():
+            drawn, kept = self._attention_runner(len(streams)).draw(streams, tokens, noise, draws)
+        return drawn, _paged_advances(streams, [1] * len(streams), kept)
+
+    def _attention_runner(self, rows: int) -> PagedStepRunner:
+        """One that may pad; of a model that goes stream by stream one of just so many, made when it is asked for."""
+        if self._ragged.attention_refusal is None:
+            return self._attention_runners[self._attention_sizes.padded(rows)]
+        if rows not in self._attention_runners:
+            self._attention_runners[rows] = self._make_attention_runner(rows)
+        return self._attention_runners[rows]
 
     def _step_slots(
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, list[TurnAdvance]]:
         with self._lock:
             result = self._runner(contexts).run(*self._rows(contexts, tokens), noise)
-        advances = self._advances(contexts, result.is_finite)
+        advances = self._advances(contexts, result.is_finite, [1] * len(contexts))
         return StepOutput(result.logits, result.log_precision, result.latent), advances
 
     def _runner(self, contexts: Sequence[SlotContext]) -> StepRunner:
@@ -237,10 +294,12 @@ class TorchLanguageRuntime(Language):
         positions = np.asarray([context.position for context in contexts], dtype=np.int64)
         return np.asarray(tokens, dtype=np.int64), positions, self._pool.current(seats), self._pool.spare(seats)
 
-    def _advances(self, contexts: Sequence[SlotContext], is_finite: NDArray[np.bool_]) -> list[TurnAdvance]:
+    def _advances(
+        self, contexts: Sequence[SlotContext], is_finite: NDArray[np.bool_], counts: Sequence[int]
+    ) -> list[TurnAdvance]:
         return [
-            TurnAdvance(context, self._pool, bool(finite), 1)
-            for context, finite in zip(contexts, is_finite, strict=True)
+            TurnAdvance(context, self._pool, bool(finite), count)
+            for context, finite, count in zip(contexts, is_finite, counts, strict=True)
         ]
 
     def _warm_up(self) -> None:
@@ -266,16 +325,20 @@ class TorchLanguageRuntime(Language):
 
         return run
 
-    def _check_memory(self, bundle: Bundle, streams: int, max_rows: int) -> None:
+    def _check_memory(self, bundle: Bundle, streams: int, max_rows: int, longest: int) -> None:
         weights = sum(array.nbytes for array in bundle.weights().values())
         slots = DevicePool.bytes_needed(self.context_bytes, streams, max_rows)
         # Of a quantum of prompts, each as long as the longest: queries, keys, values and what is read, the gates, and
         # four numbers of each slot between the kernels of the scan.
         heads, width = self.latent_shape
-        prompts = 4 * max_rows * self.prefill_tokens * heads * (4 * width + 6 * bundle.language.n_slots)
+        # Once where a graph is warmed up, once where it works.
+        prompts = 2 * 4 * max_rows * self.prefill_tokens * heads * (4 * width + 6 * bundle.language.n_slots)
         # Each size of a batch has memory of its own, and all smaller ones together as much as the largest.
-        draws = 2 * max_rows * len(self.vocabulary) * BYTES_PER_LOGIT
-        needed, free = weights + slots + prompts + draws + WORKSPACE_BYTES, torch.cuda.mem_get_info()[0]
+        draws = len(self.modes) * 2 * max_rows * len(self.vocabulary) * BYTES_PER_LOGIT
+        steps = 0
+        if "attention" in self.modes:
+            steps = PagedStepRunner.bytes_needed((self._layers, *self.latent_shape), max_rows, longest)
+        needed, free = weights + slots + prompts + draws + steps + WORKSPACE_BYTES, torch.cuda.mem_get_info()[0]
         if needed > free:
             raise ConfigurationError(
                 f"RFA_DEVICE=cuda: bundle {self.name!r} needs {_mib(needed)} of GPU memory, {_mib(slots)} of it for "
@@ -306,11 +369,10 @@ def _candidate_sizes(max_rows: int) -> list[int]:
 
 
 def _paged_advances(
-    streams: Sequence[PagedContext], pieces: Sequence[Sequence[int]], finite: torch.Tensor | NDArray[np.bool_]
+    streams: Sequence[PagedContext], counts: Sequence[int], finite: NDArray[np.bool_]
 ) -> list[PagedAdvance]:
     return [
-        PagedAdvance(stream, len(piece), good)
-        for stream, piece, good in zip(streams, pieces, finite.tolist(), strict=True)
+        PagedAdvance(stream, count, bool(good)) for stream, count, good in zip(streams, counts, finite, strict=True)
     ]
 
 

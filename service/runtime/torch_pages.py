@@ -13,9 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rfa.model.attention.pages import PAGE_KEYS, places_of
+from rfa.model.packed import sent
 from rfa.service.errors import Overloaded
 
 
@@ -24,19 +27,20 @@ class PagePool:
 
     Args:
         shape: L, H, 2D.
-        capacity: number of pages.
+        capacity: number of pages that streams may have.
         device: where they live.
         dtype: of keys and values.
 
     Attributes:
-        keys, values: `[L, capacity · PAGE_KEYS, H, 2D]`.
+        keys, values: `[L, (capacity + 1) · PAGE_KEYS, H, 2D]`.
+        scratch_page: the last one, which rows that are padding write to.
     """
 
     def __init__(self, shape: tuple[int, int, int], capacity: int, device: torch.device, dtype: torch.dtype) -> None:
         layers, heads, width = shape
-        rows = layers, capacity * PAGE_KEYS, heads, width
+        rows = layers, (capacity + 1) * PAGE_KEYS, heads, width
         self.keys, self.values = (torch.zeros(rows, dtype=dtype, device=device) for _ in range(2))
-        self.capacity = capacity
+        self.capacity = self.scratch_page = capacity
         self._free = list(reversed(range(capacity)))
         self._owners = [0] * capacity
         self._lock = threading.Lock()
@@ -46,6 +50,11 @@ class PagePool:
         """Device memory of a page."""
         layers, heads, width = shape
         return 2 * layers * PAGE_KEYS * heads * width * dtype.itemsize
+
+    @property
+    def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values."""
+        return self.keys, self.values
 
     @property
     def in_use(self) -> int:
@@ -86,11 +95,9 @@ class PagePool:
         """Make pages the same as others."""
         if not sources:
             return
-        source, target = (
-            torch.tensor(pages, dtype=torch.int64, device=self.keys.device) for pages in (sources, targets)
-        )
-        for rows in (self.keys, self.values):
-            pages = rows.unflatten(1, (self.capacity, PAGE_KEYS))
+        source, target = sent(np.array([sources, targets]), self.keys.device)
+        for rows in self.rows:
+            pages = rows.unflatten(1, (-1, PAGE_KEYS))
             pages[:, target] = pages[:, source]
 
 
@@ -110,6 +117,7 @@ class PagedContext:
     def __init__(self, pool: PagePool, room: int = 1, forks: int = 0, common: int = 0) -> None:
         self.pool = pool
         self.position = 0
+        self._table = np.empty(0, np.int32)
         taken = iter(pool.acquire(pages_needed(room, forks, common)))
         self.pages = list(islice(taken, pages_of(room)))
         self._of_forks = [list(islice(taken, _own_pages(room, common))) for _ in range(forks)]
@@ -153,6 +161,12 @@ class PagedContext:
         for pages in (self.pages, *self._of_forks):
             self.pool.release(pages)
         self.pages, self._of_forks = [], []
+
+    def table(self) -> NDArray[np.int32]:
+        """Its pages as an array, made again where there are more: those that it has stay as they are."""
+        if len(self._table) != len(self.pages):
+            self._table = np.array(self.pages, np.int32)
+        return self._table
 
     def rows(self, begin: int, end: int) -> torch.Tensor:
         """Where in the pool the keys of these tokens are."""

@@ -1,7 +1,6 @@
 """The decode step at one batch size: fixed places for what goes in and what comes out, and on a GPU one CUDA graph.
 
-A replayed graph launches all kernels of all layers at once and allocates nothing; launched one by one from Python they
-would take longer than they run. A graph reads and writes the same addresses every time, hence the fixed places, and
+A graph reads and writes the same addresses every time, hence the fixed places, and
 hence one step at a time: the caller holds a lock.
 
 The next tokens are chosen in the graph. There are two: one for batches of which some row is told its best tokens, with
@@ -10,6 +9,7 @@ a sort of all, and one for those of which none is.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from rfa.model.decoder import Decoder
 from rfa.model.draw import Ranked
 from rfa.model.language import StepOutput
+from rfa.model.packed import Fields, Packed
 from rfa.service.engine.text.sampling import Choice, DrawnToken, Draws
-from rfa.service.runtime.torch_draw import Fields, Packed, TokenDraw
+from rfa.service.runtime.torch_draw import TokenDraw
+from rfa.service.runtime.torch_graph import GraphRoom
 from rfa.service.runtime.torch_pool import DevicePool, Rows
 
 Array = NDArray[np.float32]
-WARM_UP = 2  # runs before a graph is captured: libraries allocate and choose kernels in the first
 
 
 class StepResult(NamedTuple):
@@ -68,7 +69,9 @@ class StepRunner:
         self._graphs: dict[bool, tuple[torch.cuda.CUDAGraph, Computed]] = {}
         self._lay(self._padding[:, :0], np.empty((0, *self._latent_shape), dtype=np.float32), Draws([], np.float32(1)))
         if with_graph:
-            self._capture()
+            room = GraphRoom()
+            for is_ranked in (False, True):
+                self._graphs[is_ranked] = room.capture(partial(self._compute, is_ranked=is_ranked))
 
     def run(self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array) -> StepResult:
         """One token of n <= size streams: slots are read from rows `sources` of the pool and written to `targets`."""
@@ -112,22 +115,6 @@ class StepRunner:
             tokens, positions, self._given.tensors["noise"], self._pool.slots, sources, targets
         )
         return Computed(output, self._draw.compute(output, is_finite, is_ranked=is_ranked))
-
-    def _capture(self) -> None:
-        # One graph runs at a time, and what it leaves is read before another does: they share what they work in.
-        memory = torch.cuda.graph_pool_handle()
-        for is_ranked in (False, True):
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(WARM_UP):
-                    self._compute(is_ranked=is_ranked)
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            # Other threads may go on using the GPU: bundles are loaded anew while the old ones serve.
-            with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
-                stepped = self._compute(is_ranked=is_ranked)
-            self._graphs[is_ranked] = graph, stepped
 
 
 def _padding(pool: DevicePool, size: int) -> Rows:

@@ -19,7 +19,8 @@ from rfa.model import ragged as ragged_module
 from rfa.model.attention.pages import PAGE_KEYS
 from rfa.model.decoder import Decoder
 from rfa.model.language import LanguageModel, StepOutput
-from rfa.model.ragged import Ragged, RaggedDecoder
+from rfa.model.ragged import RaggedDecoder
+from rfa.model.ragged_layout import Ragged
 from rfa.model.recurrence import slots
 from tests.kernels import IS_INTERPRETED, interpreted
 from tests.model.test_decoder import assert_close

@@ -27,7 +27,7 @@ if torch.cuda.is_available():
 
 slow = partial(pytest.param, marks=pytest.mark.slow)
 ATTENTION = {"_columns_kernel", "table_kernel", "_forward_kernel"}
-AROUND = {"begin_kernel", "product_kernel", "arrange_kernel", "settle_kernel"}
+AROUND = {"begin_kernel", "product_kernel", "arrange_kernel", "settle_kernel", "logits_kernel"}
 
 
 @pytest.fixture(params=[slow(80), 90], ids="sm_{}".format)

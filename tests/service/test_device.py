@@ -22,6 +22,7 @@ from rfa.service.process.snapshot import Snapshot
 from rfa.service.process.supervisor import Supervisor
 from rfa.service.runtime import device
 from rfa.service.runtime.language import CpuLanguage
+from rfa.service.runtime.torch_attention import PagedStepRunner
 from rfa.service.runtime.torch_draw import BYTES_PER_LOGIT
 from rfa.service.runtime.torch_kernels import StoredLaunches
 from rfa.service.runtime.torch_language import WORKSPACE_BYTES, TorchLanguageRuntime
@@ -67,13 +68,15 @@ def test_a_gpu_whose_memory_is_too_small_is_refused(books_bundle: Path, monkeypa
     runtime = TorchLanguageRuntime(bundle, device="cpu", streams=1, max_rows=1)
     weights = sum(array.nbytes for array in bundle.weights().values())
     heads, width = runtime.latent_shape
-    prompts = 4 * 8 * runtime.prefill_tokens * heads * (4 * width + 6 * bundle.language.n_slots)
-    draws = 2 * 8 * len(runtime.vocabulary) * BYTES_PER_LOGIT
-    fitting = (free - WORKSPACE_BYTES - weights - prompts - draws) // runtime.context_bytes
+    prompts = 2 * 4 * 8 * runtime.prefill_tokens * heads * (4 * width + 6 * bundle.language.n_slots)
+    draws = len(runtime.modes) * 2 * 8 * len(runtime.vocabulary) * BYTES_PER_LOGIT
+    steps = PagedStepRunner.bytes_needed((len(runtime.initial["means"]), heads, width), 8, 4096)
+    assert steps > 4 * heads * 8 * 4096 * 4, "columns of every key"
+    fitting = (free - WORKSPACE_BYTES - weights - prompts - draws - steps) // runtime.context_bytes
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 80 << 30))
-    runtime._check_memory(bundle, streams=(fitting - 9) // 2, max_rows=8)
+    runtime._check_memory(bundle, streams=(fitting - 9) // 2, max_rows=8, longest=4096)
     with pytest.raises(ConfigurationError) as error:
-        runtime._check_memory(bundle, streams=fitting // 2, max_rows=8)
+        runtime._check_memory(bundle, streams=fitting // 2, max_rows=8, longest=4096)
     message = str(error.value)
     assert "bundle 'books'" in message and "2,048 MiB are free" in message and "RFA_MAX_RUNNING" in message
 

@@ -13,6 +13,7 @@ import torch
 
 from rfa.export.bundle import Bundle, open_bundle
 from rfa.service.engine.models import load_models
+from rfa.service.engine.text.sampling import Choice, Draws
 from rfa.service.runtime.language import LanguageRuntime
 from rfa.service.runtime.torch_golden import check_golden_on
 from rfa.service.runtime.torch_language import TorchLanguageRuntime
@@ -93,6 +94,112 @@ def test_a_graph_gives_the_bits_of_its_kernels_launched_one_by_one(runtime: Torc
             runtime._pool.turn(seat)
     for context in contexts:
         context.release()
+
+
+@pytest.mark.parametrize("size", [1, MAX_ROWS])
+def test_a_graph_of_attention_gives_the_bits_of_its_kernels_launched_one_by_one(
+    runtime: TorchLanguageRuntime, size: int
+) -> None:
+    """Of a step of rows that lie before, at and behind the end of a page, some of them padding."""
+    rows = max(1, size - 1)
+    tokens = runtime.vocabulary.encode(TEXT * 3)
+    told: list[list[Any]] = []
+    for with_graph in (True, False):
+        runner = runtime._make_attention_runner(size)
+        if not with_graph:
+            runner._graph = None
+        contexts: list[Any] = [runtime.start("attention", room=80) for _ in range(rows)]
+        for advance in runtime.prefill(contexts, [tokens[: 60 + row] for row in range(rows)]):
+            advance.commit()
+        draw, found = np.random.default_rng(0), []
+        for _ in range(5):
+            noise = draw.standard_normal((rows, *runtime.latent_shape), dtype=np.float32)
+            choices = [Choice(0.9, uniform=draw.random(), top=3 * (row % 2), with_latent=True) for row in range(rows)]
+            given = draw.integers(0, len(runtime.vocabulary), rows).tolist()
+            drawn, finite = runner.draw(contexts, given, noise, Draws(choices, np.float32(1.1)))
+            assert finite.all() and all(one.is_finite for one in drawn)
+            found.append([(one.token, one.log_probability, one.latent.tobytes()) for one in drawn])
+            for context in contexts:
+                context.position += 1
+        kept = [
+            part[:, context.rows(0, context.position)].float() for context in contexts for part in runtime.pages.rows
+        ]
+        told.append([found, [part.cpu().numpy().tobytes() for part in kept]])
+        for context in contexts:
+            context.release()
+    assert told[0] == told[1]
+
+
+def test_steps_of_attention_have_their_bits_in_any_company_and_are_those_of_prompts(
+    runtime: TorchLanguageRuntime,
+) -> None:
+    tokens = runtime.vocabulary.encode(TEXT * 3)
+    draws = Draws([Choice(with_latent=True)] * 3, np.float32(1))
+
+    def begun_at(lengths: list[int]) -> list[Any]:
+        contexts: list[Any] = [runtime.start("attention", room=80) for _ in lengths]
+        for advance in runtime.prefill(contexts, [tokens[:length] for length in lengths]):
+            advance.commit()
+        return contexts
+
+    lengths = [63, 10, 70]
+    together = begun_at(lengths)
+    drawn, advances = runtime.draw(together, [5, 6, 7], silence(runtime, 3), draws)
+    for row, length in enumerate(lengths):
+        (alone,), (again,) = begun_at([length]), begun_at([length])
+        one = Draws(draws.choices[:1], draws.calibration)
+        (found,), _ = runtime.draw([alone], [5 + row], silence(runtime), one)
+        output, _ = runtime.step([again], [5 + row], silence(runtime))
+        assert found.latent.tobytes() == drawn[row].latent.tobytes() == output.latent[0].tobytes()
+        assert (found.token, found.log_probability) == (drawn[row].token, drawn[row].log_probability)
+        alone.release()
+        again.release()
+    assert all(advance.is_finite() for advance in advances)
+    for context in together:
+        context.release()
+
+
+@pytest.mark.parametrize("counts", [[5], [64], [300], [1024], [3, 70, 1, 200]])
+def test_graphs_of_prompts_leave_the_bits_of_prompts_launched_one_by_one(
+    runtime: TorchLanguageRuntime, counts: list[int]
+) -> None:
+    """Slots by `read_prompts`, keys and values by `extend`, which are in no graph."""
+    draw = np.random.default_rng(1)
+    pieces = [draw.integers(0, len(runtime.vocabulary), count).tolist() for count in counts]
+    left: list[list[bytes]] = []
+    for in_graph in (True, False):
+        recurrent: list[Any] = [runtime.start("recurrent") for _ in counts]
+        attention: list[Any] = [runtime.start("attention", room=count + 1) for count in counts]
+        if in_graph:
+            advances = [*runtime.prefill(recurrent, pieces), *runtime.prefill(attention, pieces)]
+        else:
+            noise = silence(runtime, len(counts))
+            advances = [*runtime.read_prompts(recurrent, pieces)[1], *runtime.extend(attention, pieces, noise)[1]]
+        assert all(advance.is_finite() for advance in advances)
+        for advance in advances:
+            advance.commit()
+        kept = [part[:, one.rows(0, one.position)].float() for one in attention for part in runtime.pages.rows]
+        left.append([*map(runtime.pack, recurrent), *(part.cpu().numpy().tobytes() for part in kept)])
+        for context in (*recurrent, *attention):
+            context.release()
+    assert left[0] == left[1]
+
+
+def test_a_replayed_step_of_attention_allocates_nothing(runtime: TorchLanguageRuntime) -> None:
+    context: Any = runtime.start("attention", room=60)
+    (advance,) = runtime.prefill([context], [[1, 2, 3]])
+    advance.commit()
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            _, (taken,) = runtime.draw([context], [4], silence(runtime), Draws([Choice(0.9, 40, 0.9)], np.float32(1)))
+            taken.commit()
+
+    steps(1)
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    steps(20)
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+    context.release()
 
 
 def test_a_replayed_step_allocates_nothing(runtime: TorchLanguageRuntime) -> None:

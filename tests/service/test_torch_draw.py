@@ -17,8 +17,9 @@ import torch
 
 from rfa.model import draw as drawing
 from rfa.model.language import StepOutput
+from rfa.model.packed import Packed
 from rfa.service.engine.text.sampling import Choice, DrawnToken, Draws, drawn_tokens
-from rfa.service.runtime.torch_draw import Packed, TokenDraw
+from rfa.service.runtime.torch_draw import TokenDraw
 
 CALIBRATION = np.float32(1.3)
 EPS = float(np.finfo(np.float32).eps)

@@ -1,0 +1,174 @@
+"""Where the tokens of many streams lie, one stream behind the other: laid on the host, for one copy to a device.
+
+What is laid may have room for more tokens and streams than there are, as what a graph reads has: padding that touches
+nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rfa.model.attention.pages import PAGE_KEYS, KeyPages, Pieces
+from rfa.model.packed import Fields
+
+# The pages of a stream, in order.
+PageList = Sequence[int] | NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Tokens of S streams, one stream behind the other, on the host.
+
+    Attributes:
+        tokens, positions: `[T]` int64.
+        counts: tokens of each stream, at least one.
+        begins: position of the first of them.
+        device: that they are for.
+    """
+
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    counts: list[int]
+    begins: list[int]
+    device: torch.device
+
+    @classmethod
+    def of(cls, tokens: Sequence[Sequence[int]], begins: Sequence[int], device: torch.device) -> Ragged:
+        """From the tokens of each stream and the position of the first of them."""
+        counts = [len(piece) for piece in tokens]
+        total = sum(counts)
+        together = np.fromiter(chain.from_iterable(tokens), np.int64, total)
+        places = [0, *accumulate(counts)][:-1]
+        before = np.array(begins, np.int64) - np.array(places, np.int64)
+        return cls(together, _repeated(before, counts) + np.arange(total), counts, list(begins), device)
+
+    @property
+    def totals(self) -> list[int]:
+        """Keys of each stream, those of its tokens included."""
+        return [begin + count for begin, count in zip(self.begins, self.counts, strict=True)]
+
+
+@dataclass(frozen=True)
+class PagedTokens:
+    """Tokens of S streams behind the keys that these have in pages, on their device; some of both may be padding.
+
+    Attributes:
+        tokens, positions: `[T]` int64.
+        places: `[T]` int64, the row of each in the pools.
+        streams: `[T]` int64, whose it is; -1 of nobody's.
+        last: `[S]` int64, where in T each stream ends.
+        pieces: the tokens as queries behind their keys.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    places: Tensor
+    streams: Tensor
+    last: Tensor
+    pieces: Pieces
+
+    @staticmethod
+    def fields(tokens: int, streams: int, pages: int) -> Fields:
+        """What crosses to the device for so many of them, and for so many pages of a stream at most."""
+        by_token = dict.fromkeys(("tokens", "positions", "places", "streams"), (torch.int64, (tokens,)))
+        starts = dict.fromkeys(("query_starts", "key_starts"), (torch.int32, (streams + 1,)))
+        return {**by_token, "last": (torch.int64, (streams,)), **starts, "pages": (torch.int32, (streams, pages))}
+
+    @classmethod
+    def of(cls, given: Mapping[str, Tensor], n_keys: int, longest_keys: int, longest: int) -> PagedTokens:
+        """From those fields; keys of all streams and of one, and tokens of one, or more."""
+        pages = KeyPages(given["pages"], n_keys, longest_keys)
+        pieces = Pieces(given["query_starts"], given["key_starts"], pages, longest)
+        return cls(given["tokens"], given["positions"], given["places"], given["streams"], given["last"], pieces)
+
+
+def lay_on_pages(ragged: Ragged, pages: Sequence[PageList], scratch: int, to: Mapping[str, NDArray[Any]]) -> None:
+    """Write the fields of `PagedTokens`, the arrays `to` of the host. What they have room for beyond these tokens and
+    streams is padding: streams of one token each, as far as there are tokens, then tokens that are nobody's.
+
+    Args:
+        pages: of each stream, in order, for all its keys.
+        scratch: a page that nobody else reads, which padding has.
+    """
+    tokens, streams = len(ragged.tokens), len(ragged.counts)
+    more = _padding(len(to["tokens"]) - tokens, len(to["last"]) - streams)
+    counts, table = ragged.counts + more, to["pages"]
+    owned = sum(counts)
+    table[streams:, 0] = scratch
+    for row, (own, total) in enumerate(zip(pages, ragged.totals, strict=True)):
+        held = -(-total // PAGE_KEYS)
+        table[row, :held] = own[:held]
+    for name, lengths in (("query_starts", counts), ("key_starts", ragged.totals + more)):
+        to[name][0], to[name][1:] = 0, np.cumsum(lengths)
+    for name, given in (("tokens", ragged.tokens), ("positions", ragged.positions)):
+        to[name][:tokens], to[name][tokens:] = given, 0
+    to["last"][:] = to["query_starts"][1:] - 1
+    owners = _repeated(np.arange(len(counts)), counts)
+    to["streams"][:owned], to["streams"][owned:] = owners, -1
+    page, within = np.divmod(to["positions"][:owned], PAGE_KEYS)
+    to["places"][:owned] = table[owners, page].astype(np.int64) * PAGE_KEYS + within
+    to["places"][owned:] = scratch * PAGE_KEYS
+
+
+@dataclass(frozen=True)
+class SlotTokens:
+    """Tokens of S streams for their slots, on their device; some of both may be padding.
+
+    Attributes:
+        tokens, positions: `[T]` int64.
+        rows: `[T]` int64, the place of each in `[S, longest]`.
+        counts: `[S]` int64, tokens of each stream.
+        last: `[S]` int64, where in T each stream ends.
+        longest: most tokens of a stream, or more.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    rows: Tensor
+    counts: Tensor
+    last: Tensor
+    longest: int
+
+    @staticmethod
+    def fields(tokens: int, streams: int) -> Fields:
+        """What crosses to the device for so many of them."""
+        by_token = dict.fromkeys(("tokens", "positions", "rows"), (torch.int64, (tokens,)))
+        return {**by_token, **dict.fromkeys(("counts", "last"), (torch.int64, (streams,)))}
+
+    @classmethod
+    def of(cls, given: Mapping[str, Tensor], longest: int) -> SlotTokens:
+        """From those fields."""
+        return cls(given["tokens"], given["positions"], given["rows"], given["counts"], given["last"], longest)
+
+
+def lay_for_slots(ragged: Ragged, longest: int, to: Mapping[str, NDArray[Any]]) -> None:
+    """Write the fields of `SlotTokens`, the arrays `to` of the host. Beyond these tokens and streams there are streams
+    without tokens, and tokens that are nobody's: behind those of the first stream, which then has fewer than longest.
+    """
+    tokens, streams = len(ragged.tokens), len(ragged.counts)
+    places = np.arange(streams) * longest - np.array(ragged.begins, np.int64)
+    rows = _repeated(places, ragged.counts) + ragged.positions
+    laid = ("tokens", ragged.tokens, 0), ("positions", ragged.positions, 0), ("rows", rows, longest - 1)
+    for name, given, padding in laid:
+        to[name][:tokens], to[name][tokens:] = given, padding
+    to["counts"][:streams], to["counts"][streams:] = ragged.counts, 0
+    to["last"][:] = np.maximum(to["counts"].cumsum() - 1, 0)
+
+
+def _padding(tokens: int, streams: int) -> list[int]:
+    """Tokens of the streams that are padding, of so many at most together."""
+    owned = min(tokens, streams)
+    return [1] * owned + [0] * (streams - owned)
+
+
+def _repeated(numbers: NDArray[np.int64], counts: list[int]) -> NDArray[np.int64]:
+    """Each so many times."""
+    return np.repeat(numbers, np.array(counts, np.int64))
