@@ -2,8 +2,8 @@
 
 Before any clock starts, ragged prompts must leave the distributions of the model itself (on a CPU, by the tests' rule
 of tolerance). Then the time of a quantum: 1,024 tokens of one prompt, of sixteen, and behind a context; so long every
-running text waits. It is told by the clock of the host, from the call to the end of its work on the device; beside it
-stands the device's part, the sum of its kernels and copies, for launching them from Python may take longer.
+running text waits. Timed are the server's own runners, a CUDA graph each, by the clock of the host, from the call to
+what it is told; beside it stands the device's part, the sum of its kernels and copies.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,11 +27,23 @@ from rfa.model.attention.pages import PAGE_KEYS
 from rfa.model.config import Mode
 from rfa.model.decoder import Decoder
 from rfa.model.language import LanguageModel
-from rfa.model.ragged import Ragged, RaggedDecoder
+from rfa.model.ragged import RaggedDecoder
+from rfa.model.ragged_layout import Ragged
+from rfa.service.runtime.torch_graph import GraphRoom
+from rfa.service.runtime.torch_language import TorchLanguageRuntime
+from rfa.service.runtime.torch_pages import PagePool
+from rfa.service.runtime.torch_pool import DevicePool
+from rfa.service.runtime.torch_prompts import PagedPromptRunner, SlotPromptRunner
+from rfa.service.settings import Settings
 
 CHECKED: Final = (1, 63, 64, 65, 300)
 # Tokens of each prompt of a quantum, and how many were read before.
 QUANTA: Final = {"one prompt": ([1024], 0), "sixteen prompts": ([64] * 16, 0), "behind 3,072 tokens": ([1024], 3072)}
+# Of the largest piece, and the most streams in one, as served unless told otherwise.
+TOKENS: Final = TorchLanguageRuntime.prefill_tokens
+STREAMS: Final = Settings.model_fields["max_batch_rows"].get_default(
+    call_default_factory=True, validated_data={"device": "cuda"}
+)
 MODES: Final[tuple[Mode, ...]] = ("attention", "recurrent")
 ROUNDS: Final = 20
 MILLISECONDS_BAR: Final = 10.0
@@ -73,11 +86,49 @@ class Prompts:
             output = self._ragged.prefill(ragged, *self._slots)[0]
         return centred(output.logits)
 
-    def finish(self, tokens: Sequence[Sequence[int]], begins: Sequence[int], mode: Mode) -> None:
-        """`read`, and wait for the device."""
-        self.read(tokens, begins, mode)
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+
+class ServedPrompts:
+    """What reads a quantum on a server: a runner of each mode, for one stream or for as many as a step has.
+
+    Args:
+        model: float32, on the device to read on.
+        dtype: of the matrices.
+        counts, behind: tokens of each stream, and how many it has read before.
+    """
+
+    def __init__(self, model: LanguageModel, dtype: torch.dtype, counts: Sequence[int], behind: int) -> None:
+        decoder = Decoder(model, dtype)
+        device, config = decoder.device, model.config
+        ragged, room = RaggedDecoder(decoder), GraphRoom() if device.type == "cuda" else None
+        # The pages of each, and of the longest; those of what was read before are zeros: time does not depend on them.
+        held = [-(-(count + behind) // PAGE_KEYS) for count in counts]
+        self._pages = [
+            np.arange(end - own, end, dtype=np.int32) for own, end in zip(held, np.cumsum(held), strict=True)
+        ]
+        streams = 1 if len(counts) == 1 else STREAMS
+        shape = config.n_layers, config.n_heads, 2 * config.head_dim
+        pages = PagePool(shape, sum(held), device, ragged.cache_dtype)
+        means, precisions = (part.detach()[0].cpu().numpy() for part in model.init_state(1)[:2])
+        slots = DevicePool(means, precisions, len(counts), streams, str(device))
+        self._paged = PagedPromptRunner(ragged, pages, TOKENS, streams, max(held), room)
+        self._slotted = SlotPromptRunner(ragged, slots, TOKENS, streams, room)
+        self._seats = np.arange(len(counts)), np.arange(len(counts)) + len(counts)
+        self._tokens, self._begins = tokens_of(counts, config.vocab_size), [behind] * len(counts)
+        self._device = device
+
+    def read(self, mode: Mode) -> None:
+        """A quantum, and what the host is told of it.
+
+        Raises:
+            WrongResultError: something is not finite.
+        """
+        ragged = Ragged.of(self._tokens, self._begins, self._device)
+        if mode == "attention":
+            finite = self._paged.read(ragged, self._pages)
+        else:
+            finite = self._slotted.read(ragged, *self._seats)
+        if not finite.all():
+            raise WrongResultError(f"prompts in mode {mode} leave what is not finite")
 
 
 def tokens_of(counts: Sequence[int], size: int) -> list[list[int]]:
@@ -125,10 +176,8 @@ def measure_prompts(model: LanguageModel, timer: Timer) -> tuple[list[dict[str, 
     """Time of each quantum in each mode, and the bar of the slowest."""
     rows: list[dict[str, Any]] = []
     for name, (counts, behind) in QUANTA.items():
-        prompts = Prompts(model, torch.bfloat16, [count + behind for count in counts])
-        tokens, begins = tokens_of(counts, model.config.vocab_size), [behind] * len(counts)
-
-        cases: dict[str, Callable[[], object]] = {m: partial(prompts.finish, tokens, begins, m) for m in MODES}
+        prompts = ServedPrompts(model, torch.bfloat16, counts, behind)
+        cases: dict[str, Callable[[], object]] = {mode: partial(prompts.read, mode) for mode in MODES}
         samples = interleaved(cases, timer, rounds=ROUNDS, label=name)
         for mode in MODES:
             summary = quantiles(samples[mode])
