@@ -4,12 +4,13 @@ A replayed graph launches all kernels of all layers at once and allocates nothin
 would take longer than they run. A graph reads and writes the same addresses every time, hence the fixed places, and
 hence one step at a time: the caller holds a lock.
 
-The next tokens are chosen in the graph. There are two: one for batches of which some row is told its best tokens, with
-a sort of all, and one for those of which none is.
+The next tokens are chosen in the graph. There are four: for batches of which some row is told its best tokens, with a
+sort of all, and for those of which none is; and with the search for where top_k and top_p end, and without.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -64,8 +65,8 @@ class StepRunner:
         }
         self._given = Packed({**fields, **TokenDraw.given_fields(size)}, device)
         self._draw = TokenDraw(size, config.vocab_size, self._given, device)
-        # By whether they rank the tokens.
-        self._graphs: dict[bool, tuple[torch.cuda.CUDAGraph, Computed]] = {}
+        # By whether they rank the tokens, and whether they filter them.
+        self._graphs: dict[tuple[bool, bool], tuple[torch.cuda.CUDAGraph, Computed]] = {}
         self._lay(self._padding[:, :0], np.empty((0, *self._latent_shape), dtype=np.float32), Draws([], np.float32(1)))
         if with_graph:
             self._capture()
@@ -90,9 +91,10 @@ class StepRunner:
         self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array, draws: Draws
     ) -> Computed:
         self._lay(np.stack([tokens, positions, sources, targets]), noise, draws)
+        kind = draws.are_ranked, draws.are_filtered
         if not self._graphs:
-            return self._compute(is_ranked=draws.are_ranked)
-        graph, stepped = self._graphs[draws.are_ranked]
+            return self._compute(*kind)
+        graph, stepped = self._graphs[kind]
         graph.replay()
         return stepped
 
@@ -105,29 +107,29 @@ class StepRunner:
         self._given.send()
 
     @torch.no_grad()
-    def _compute(self, *, is_ranked: bool) -> Computed:
+    def _compute(self, is_ranked: bool, is_filtered: bool) -> Computed:
         """The step, and the choice of the next tokens."""
         tokens, positions, sources, targets = self._given.tensors["numbers"].unbind()
         output, is_finite = self._decoder.step_between(
             tokens, positions, self._given.tensors["noise"], self._pool.slots, sources, targets
         )
-        return Computed(output, self._draw.compute(output, is_finite, is_ranked=is_ranked))
+        return Computed(output, self._draw.compute(output, is_finite, is_ranked=is_ranked, is_filtered=is_filtered))
 
     def _capture(self) -> None:
         # One graph runs at a time, and what it leaves is read before another does: they share what they work in.
         memory = torch.cuda.graph_pool_handle()
-        for is_ranked in (False, True):
+        for kind in product((False, True), repeat=2):
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(WARM_UP):
-                    self._compute(is_ranked=is_ranked)
+                    self._compute(*kind)
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
             # Other threads may go on using the GPU: bundles are loaded anew while the old ones serve.
             with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
-                stepped = self._compute(is_ranked=is_ranked)
-            self._graphs[is_ranked] = graph, stepped
+                stepped = self._compute(*kind)
+            self._graphs[kind] = graph, stepped
 
 
 def _padding(pool: DevicePool, size: int) -> Rows:
