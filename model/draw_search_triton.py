@@ -35,14 +35,14 @@ HIGHEST_RANK = tl.constexpr(2**63 - 1)
 
 
 @triton.jit
-def lowest_edge(lowest, top_p, is_nucleus, is_cut, UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr):
+def lowest_edge(lowest, top_p, is_cut, UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr):
     """The exponent of the lowest logit, or one below which is too little weight to matter.
 
     That is less than a unit; or, of a nucleus of all tokens, so little that V of them are less than half of 1 - top_p,
     and so not in it.
     """
     bottom = tl.cast(-(UNIT_BITS + 2) * LN2, tl.float32)
-    if is_nucleus & (is_cut == 0):
+    if (top_p < float("inf")) & (is_cut == 0):
         left_out = ((1.0 - top_p).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
         if left_out > LEAST_LEFT_OUT:
             bottom = tl.maximum(bottom, (left_out - TOKEN_BITS - 1).to(tl.float32) * LN2)

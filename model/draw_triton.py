@@ -1,5 +1,5 @@
-"""The choice of the next tokens of a batch on a GPU, three kernels, or four where tokens are ruled out by their place or
-by the mass before them: `draw.draw_by_torch` is the reference.
+"""The choice of the next tokens of a batch on a GPU, three kernels, or four where top_k or top_p rule out tokens:
+`draw.draw_by_torch` is the reference.
 
 All but the last go over the blocks of a row side by side: for how far its logits reach; for the sums of their
 exponentials, which are most of the work; and, of rows that are filtered, for a short list of the tokens that may be the
@@ -63,9 +63,9 @@ def weigh_kernel(
     VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr,
     UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, EDGES: tl.constexpr, IS_FILTERED: tl.constexpr,
 ):  # fmt: skip
-    """Program (b, j): of block j of row b the sums of the weights at its temperature, of the best logit alone where only
-    the first place is wanted, of all weights as they are, and at the calibration's temperature, `[B, J, 3]` int64; and
-    of a row that is filtered, its lowest edge and the block's `edge_sums`."""
+    """Program (b, j): of block j of row b the sums of the weights at its temperature, of the best logit alone where
+    only the first place is wanted, of all weights as they are, and at the calibration's temperature, `[B, J, 3]` int64;
+    and of a row that is filtered, its lowest edge and the block's `edge_sums`."""
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
     b_x = tl.load(p_logits + i_b * VOCABULARY + o_v, mask=o_v < VOCABULARY, other=float("-inf"))  # [V]
@@ -84,12 +84,10 @@ def weigh_kernel(
         b_scaled = scaled_weights(b_exponent, UNIT_BITS)  # [V]
     tl.store(p_sums, tl.sum(b_scaled.to(tl.int64), axis=0))
     if IS_FILTERED:
-        if is_nucleus | is_cut:
-            lowest = quotient(number_of(low) - top, temperature)
-            lowest = lowest_edge(lowest, top_p, is_nucleus, is_cut, UNIT_BITS, TOKEN_BITS)
-            tl.store(p_lowest + i_b, lowest)  # all programs of the row write the same
-            o_sums = (i_b * BLOCKS + i_j) * EDGES
-            edge_sums(p_shares + o_sums, p_places + o_sums, b_exponent, b_scaled, lowest, is_nucleus, is_cut, EDGES)
+        lowest = lowest_edge(quotient(number_of(low) - top, temperature), top_p, is_cut, UNIT_BITS, TOKEN_BITS)
+        tl.store(p_lowest + i_b, lowest)  # all programs of the row write the same
+        o_sums = (i_b * BLOCKS + i_j) * EDGES
+        edge_sums(p_shares + o_sums, p_places + o_sums, b_exponent, b_scaled, lowest, is_nucleus, is_cut, EDGES)
 
 
 @triton.jit
