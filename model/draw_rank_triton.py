@@ -69,12 +69,11 @@ def scaled_weights(b_exponent, UNIT_BITS: tl.constexpr):
 
 
 @triton.jit
-def row_extent(p_extents, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr):
-    """The lowest and the highest logit of a row, as `ordered` has them, from those of its blocks."""
+def extents(p_extents, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr):
+    """The lowest and the highest logit of each block of a row, as `ordered` has them, `[J]`."""
     o_j = tl.arange(0, BLOCK_J)  # [J]
-    m_j = o_j < BLOCKS  # [J]
-    low = tl.min(tl.load(p_extents + 2 * o_j, mask=m_j, other=0x7FFFFFFF), axis=0)
-    return low, tl.max(tl.load(p_extents + 2 * o_j + 1, mask=m_j, other=-0x80000000), axis=0)
+    b_low = tl.load(p_extents + 2 * o_j, mask=o_j < BLOCKS, other=0x7FFFFFFF)  # [J]
+    return b_low, tl.load(p_extents + 2 * o_j + 1, mask=o_j < BLOCKS, other=-0x80000000)
 
 
 @triton.jit

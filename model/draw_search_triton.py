@@ -21,7 +21,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rfa.model.draw_rank_triton import filters, number_of, quotient, ranks, row_extent, scaled_weights
+from rfa.model.draw_rank_triton import extents, filters, number_of, quotient, ranks, scaled_weights
 
 # Sums of float32 that only say where to look are believed up to this part: thousands of roundings of one sign.
 ROOM = tl.constexpr(2.0**-10)
@@ -77,9 +77,11 @@ def bin_of(
     o_j, o_w = tl.arange(0, BLOCK_J), tl.arange(0, EDGES)
     o_jw = o_j[:, None] * EDGES + o_w[None, :]  # [J, W]
     m_share, m_place = o_j < tl.where(is_nucleus, BLOCKS, 0), o_j < tl.where(is_cut, BLOCKS, 0)  # [J], [J]
-    b_share = tl.sum(tl.load(p_shares + o_jw, mask=m_share[:, None], other=0.0), axis=0)  # [W]
-    b_place = tl.sum(tl.load(p_places + o_jw, mask=m_place[:, None], other=0), axis=0)  # [W]
-    total = tl.sum(tl.load(p_sums + 3 * o_j, mask=o_j < BLOCKS, other=0), axis=0).to(tl.float32)
+    b_sum = tl.load(p_sums + 3 * o_j, mask=o_j < BLOCKS, other=0)  # [J]
+    b_shares = tl.load(p_shares + o_jw, mask=m_share[:, None], other=0.0)  # [J, W]
+    b_places = tl.load(p_places + o_jw, mask=m_place[:, None], other=0)  # [J, W]
+    b_share, b_place = tl.sum(b_shares, axis=0), tl.sum(b_places, axis=0)  # [W], [W]
+    total = tl.sum(b_sum, axis=0).to(tl.float32)
 
     # The k-th is at or above this edge and below the next; at -1 those below all edges have no weight: none is missed.
     i_kth = tl.sum((b_place > last_place).to(tl.int32), axis=0) - 1
@@ -107,16 +109,18 @@ def narrow_kernel(
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     top_p, last_place, is_nucleus, is_cut = filters(p_top_p + i_b, p_last_place + i_b, VOCABULARY)
     if is_nucleus | is_cut:
-        p_extents += 2 * BLOCKS * i_b
-        _, high_key = row_extent(p_extents, BLOCKS, BLOCK_J)
-        top, temperature = number_of(high_key), tl.load(p_temperature + i_b)
+        # All that is read before a sum of the row is asked for before it: a sum waits for all threads.
+        temperature, lowest = tl.load(p_temperature + i_b), tl.load(p_lowest + i_b)
+        best = tl.load(p_extents + 2 * (BLOCKS * i_b + i_j) + 1)
+        _, b_high = extents(p_extents + 2 * BLOCKS * i_b, BLOCKS, BLOCK_J)  # [J]
         low, high = bin_of(
             p_shares + i_b * BLOCKS * EDGES, p_places + i_b * BLOCKS * EDGES, p_sums + 3 * BLOCKS * i_b,
-            tl.load(p_lowest + i_b), top_p, last_place, is_nucleus, is_cut, BLOCKS, BLOCK_J, EDGES,
+            lowest, top_p, last_place, is_nucleus, is_cut, BLOCKS, BLOCK_J, EDGES,
         )  # fmt: skip
+        top = number_of(tl.max(b_high, axis=0))
         above, n_above, n_listed = tl.cast(0, tl.int64), tl.cast(0, tl.int32), tl.cast(0, tl.int32)
         # Most blocks have nothing that is good enough.
-        if quotient(number_of(tl.load(p_extents + 2 * i_j + 1)) - top, temperature) >= low:
+        if quotient(number_of(best) - top, temperature) >= low:
             o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
             m_v = o_v < VOCABULARY  # [V]
             b_x = tl.load(p_logits + i_b * VOCABULARY + o_v, mask=m_v, other=float("-inf"))  # [V]

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from rfa.model.draw import SUM_BITS, Distribution, Drawn, token_bits
-from rfa.model.draw_rank_triton import filters, number_of, ordered, quotient, ranks, row_extent, scaled_weights
+from rfa.model.draw_rank_triton import extents, filters, number_of, ordered, quotient, ranks, scaled_weights
 from rfa.model.draw_search_triton import LOWEST_RANK, block_sums, edge_sums, last_rank, lowest_edge, narrow_kernel
 from rfa.model.language import StepOutput
 
@@ -33,14 +33,6 @@ EDGES = 16
 WAY_BITS = 2
 # Of infinity, as `ordered` has it.
 INFINITE = tl.constexpr(0x7F800000)
-
-
-@triton.jit
-def is_broken(p_x, N: tl.constexpr, BLOCK_N: tl.constexpr):
-    """1 if one of N numbers is not finite, else 0."""
-    o_n = tl.arange(0, BLOCK_N)
-    b_x = tl.load(p_x + o_n, mask=o_n < N, other=0.0)  # [N]
-    return tl.max(tl.where(tl.abs(b_x) < float("inf"), 0, 1), axis=0)
 
 
 @triton.jit
@@ -69,9 +61,10 @@ def weigh_kernel(
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
     b_x = tl.load(p_logits + i_b * VOCABULARY + o_v, mask=o_v < VOCABULARY, other=float("-inf"))  # [V]
-    low, high = row_extent(p_extents + 2 * BLOCKS * i_b, BLOCKS, BLOCK_J)
     top_p, last_place, is_nucleus, is_cut = filters(p_top_p + i_b, p_last_place + i_b, VOCABULARY)
-    top, temperature, calibration = number_of(high), tl.load(p_temperature + i_b), tl.load(p_calibration)
+    temperature, calibration = tl.load(p_temperature + i_b), tl.load(p_calibration)
+    b_low, b_high = extents(p_extents + 2 * BLOCKS * i_b, BLOCKS, BLOCK_J)  # [J], [J]
+    low, top = tl.min(b_low, axis=0), number_of(tl.max(b_high, axis=0))
     p_sums += 3 * (i_b * BLOCKS + i_j)
     b_difference = b_x - top  # [V]
     tl.store(p_sums + 1, tl.sum(scaled_weights(b_difference, UNIT_BITS).to(tl.int64), axis=0))
@@ -92,24 +85,26 @@ def weigh_kernel(
 
 @triton.jit
 def kept(
-    p_ranks, p_weights, p_above, p_counts, b_sum, top_p, last_place, is_nucleus, is_cut, top, temperature,
+    p_ranks, p_weights, p_counts, b_sum, b_above, b_count, b_better, top_p, last_place, is_nucleus, is_cut,
+    top, temperature,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, TOKEN_BITS: tl.constexpr, PART: tl.constexpr,
     WAY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """The lowest rank kept of a row, and the weight that is kept of its blocks `[J]`, of which all together is
-    `b_sum`."""
+    """The lowest rank kept of a row, and the weight that is kept of its blocks `[J]`.
+
+    Args:
+        b_sum: weight of the blocks.
+        b_above, b_better: weight and number of what is better than all in the list, by block.
+        b_count: places in the list, by block.
+    """
     rank = tl.cast(LOWEST_RANK, tl.int64)
-    o_j = tl.arange(0, BLOCK_J)  # [J]
-    m_j = o_j < tl.where(is_nucleus | is_cut, BLOCKS, 0)  # [J]
-    b_count = tl.load(p_counts + 2 * o_j, mask=m_j, other=0)  # [J]
-    most = tl.max(b_count, axis=0)
+    most = tl.where(is_nucleus | is_cut, tl.max(b_count, axis=0), 0)
     if most > 0:
-        b_above = tl.load(p_above + o_j, mask=m_j, other=0)  # [J]
-        n_above = tl.sum(tl.load(p_counts + 2 * o_j + 1, mask=m_j, other=0), axis=0)
-        is_cut = is_cut & (n_above + tl.sum(b_count, axis=0) > last_place)
+        n_above = tl.sum(b_better, axis=0)
+        ends_in_list = is_cut & (n_above + tl.sum(b_count, axis=0) > last_place)
         rank = last_rank(
-            p_ranks, p_weights, p_counts, most, tl.sum(b_above, axis=0), n_above, tl.sum(b_sum, axis=0),
-            top_p, last_place, is_nucleus, is_cut, top, temperature, TOKEN_BITS, BLOCK, BLOCKS, BLOCK_J, PART, WAY_BITS,
+            p_ranks, p_weights, p_counts, most, tl.sum(b_above, axis=0), n_above, tl.sum(b_sum, axis=0), top_p,
+            last_place, is_nucleus, ends_in_list, top, temperature, TOKEN_BITS, BLOCK, BLOCKS, BLOCK_J, PART, WAY_BITS,
         )  # fmt: skip
         b_sum = b_above + block_sums(p_ranks, p_weights, p_counts, most, rank, BLOCK, BLOCKS, BLOCK_J, PART)
     return rank, b_sum
@@ -132,26 +127,28 @@ def draw_kernel(
     """Program b: the token of row b, and what is told of it."""
     i_b = tl.program_id(0).to(tl.int64)
     p_logits += i_b * VOCABULARY
-    low, high = row_extent(p_extents + 2 * BLOCKS * i_b, BLOCKS, BLOCK_J)
-    top, temperature, uniform = number_of(high), tl.load(p_temperature + i_b), tl.load(p_uniform + i_b)
+    # All that is read before a sum of the row is asked for before it: a sum waits for all threads.
     top_p, last_place, is_nucleus, is_cut = filters(p_top_p + i_b, p_last_place + i_b, VOCABULARY)
-    broken = is_broken(p_latent + i_b * LATENT, LATENT, BLOCK_L)
-    broken = tl.where(tl.abs(tl.load(p_log_precision + i_b)) < float("inf"), broken, 1)
-    broken = tl.where((high < INFINITE) & (low > -INFINITE), broken, 1)
-    o_j = tl.arange(0, BLOCK_J)  # [J]
+    temperature, uniform = tl.load(p_temperature + i_b), tl.load(p_uniform + i_b)
+    log_precision, slots_finite = tl.load(p_log_precision + i_b), tl.load(p_slots_finite + i_b)
+    o_l, o_j = tl.arange(0, BLOCK_L), tl.arange(0, BLOCK_J)
     m_j = o_j < BLOCKS  # [J]
+    b_latent = tl.load(p_latent + i_b * LATENT + o_l, mask=o_l < LATENT, other=0.0)  # [L]
+    b_low, b_high = extents(p_extents + 2 * BLOCKS * i_b, BLOCKS, BLOCK_J)  # [J], [J]
     p_sums += 3 * (BLOCKS * i_b + o_j)
-    b_sum = tl.load(p_sums, mask=m_j, other=0)  # [J]
-    tl.store(p_told + i_b, tl.sum(tl.load(p_sums + 1, mask=m_j, other=0), axis=0))
-    tl.store(p_told + n_rows + i_b, tl.sum(tl.load(p_sums + 2, mask=m_j, other=0), axis=0))
-    tl.store(p_numbers + i_b, top)
-    tl.store(p_numbers + 2 * n_rows + i_b, tl.where(broken == 0, 1.0, 0.0))
-    tl.store(p_numbers + 3 * n_rows + i_b, tl.load(p_slots_finite + i_b))
-
+    b_sum, b_plain = tl.load(p_sums, mask=m_j, other=0), tl.load(p_sums + 1, mask=m_j, other=0)  # [J], [J]
+    b_calibrated = tl.load(p_sums + 2, mask=m_j, other=0)  # [J]
+    if IS_FILTERED:
+        p_counts += 2 * BLOCKS * i_b
+        b_above = tl.load(p_above + BLOCKS * i_b + o_j, mask=m_j, other=0)  # [J]
+        b_count = tl.load(p_counts + 2 * o_j, mask=m_j, other=0)  # [J]
+        b_better = tl.load(p_counts + 2 * o_j + 1, mask=m_j, other=0)  # [J]
+    low, high = tl.min(b_low, axis=0), tl.max(b_high, axis=0)
+    top = number_of(high)
     if IS_FILTERED:
         rank, b_sum = kept(
-            p_ranks + i_b * VOCABULARY, p_weights + i_b * VOCABULARY, p_above + i_b * BLOCKS,
-            p_counts + 2 * i_b * BLOCKS, b_sum, top_p, last_place, is_nucleus, is_cut, top, temperature,
+            p_ranks + i_b * VOCABULARY, p_weights + i_b * VOCABULARY, p_counts, b_sum, b_above, b_count, b_better,
+            top_p, last_place, is_nucleus, is_cut, top, temperature,
             BLOCK, BLOCKS, BLOCK_J, TOKEN_BITS, PART, WAY_BITS,
         )  # fmt: skip
     # The uniform falls into a block, then into a token.
@@ -169,8 +166,16 @@ def draw_kernel(
     token = i_j * BLOCK + tl.sum((tl.cumsum(b_weight, axis=0) <= mark).to(tl.int32), axis=0)
     # Only a row that is broken goes beyond.
     token = tl.minimum(token, VOCABULARY - 1)
+    chosen = tl.load(p_logits + token)
+    is_finite = (low > -INFINITE) & (high < INFINITE) & (tl.abs(log_precision) < float("inf"))
+    broken = tl.max(tl.where(tl.abs(b_latent) < float("inf"), 0, 1), axis=0)
     tl.store(p_tokens + i_b, token.to(tl.int64))
-    tl.store(p_numbers + n_rows + i_b, tl.load(p_logits + token))
+    tl.store(p_told + i_b, tl.sum(b_plain, axis=0))
+    tl.store(p_told + n_rows + i_b, tl.sum(b_calibrated, axis=0))
+    tl.store(p_numbers + i_b, top)
+    tl.store(p_numbers + n_rows + i_b, chosen)
+    tl.store(p_numbers + 2 * n_rows + i_b, tl.where(is_finite & (broken == 0), 1.0, 0.0))
+    tl.store(p_numbers + 3 * n_rows + i_b, slots_finite)
 
 
 def draw_by_kernel(
