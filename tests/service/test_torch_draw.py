@@ -193,6 +193,10 @@ SPLIT = np.nextafter(np.float32(1), np.float32(0))
         (TIED, Choice(), 1),
         # Of two logits that have one exponential the better is first, though its index is not.
         (np.array([SPLIT, 1], np.float32), Choice(100.0, top_p=0.3, uniform=0.5), 1),
+        # Two that have one exponent, of which the better has the last place, both stay.
+        (np.array([3, 1, SPLIT], np.float32), Choice(1.0, top_k=2, uniform=0.999), 2),
+        # The last place is below all weight: what is kept of 1.553 is 1.382, and so more than the best two.
+        (np.array([0, -1, -2, -3, *[-99] * 4], np.float32), Choice(1.0, top_k=6, top_p=0.89, uniform=0.999), 2),
         # The bound between two equal ones, from above and from below.
         (np.array([0, 0], np.float32), Choice(1.0, uniform=0.5), 1),
         (np.array([0, 0], np.float32), Choice(1.0, uniform=math.nextafter(0.5, 0)), 0),
@@ -212,6 +216,13 @@ SPLIT = np.nextafter(np.float32(1), np.float32(0))
 def test_ties_and_ends_are_those_of_the_cpu(logits: np.ndarray, choice: Choice, expected: int) -> None:
     draws = Draws([choice], CALIBRATION)
     assert [side(logits[None], draws)[0].token for side in (on_device, on_host)] == [expected, expected]
+
+
+def test_a_search_is_needed_where_tokens_are_ruled_out() -> None:
+    drawn = [Choice(), Choice(top_k=5, top_p=0.5), Choice(0.5)]
+    assert not Draws(drawn, CALIBRATION).are_filtered
+    for choice in (Choice(0.5, top_k=5), Choice(0.5, top_p=0.5)):
+        assert Draws([*drawn, choice], CALIBRATION).are_filtered
 
 
 @either_side
