@@ -72,7 +72,8 @@ class TokenDraw:
         given["top_p"][rows] = top_p
         given["uniform"][rows] = [choice.uniform for choice in drawn]
         given["last_place"][rows] = np.minimum(places, self._vocabulary) - 1
-        given["temperature"][rows] = np.maximum([choice.temperature for choice in drawn], SMALLEST_TEMPERATURE)
+        temperatures = np.array([choice.temperature for choice in drawn], dtype=np.float64)
+        given["temperature"][rows] = np.maximum(temperatures, SMALLEST_TEMPERATURE)
 
     def compute(
         self, output: StepOutput, is_finite: Tensor, *, is_ranked: bool, is_filtered: bool = True

@@ -10,7 +10,6 @@ sort of all, and for those of which none is; and with the search for where top_k
 
 from __future__ import annotations
 
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +24,8 @@ from rfa.service.runtime.torch_draw import Fields, Packed, TokenDraw
 from rfa.service.runtime.torch_pool import DevicePool, Rows
 
 Array = NDArray[np.float32]
+# Whether a step ranks the tokens, and whether it filters them.
+KINDS = ((False, False), (False, True), (True, False), (True, True))
 WARM_UP = 2  # runs before a graph is captured: libraries allocate and choose kernels in the first
 
 
@@ -65,7 +66,7 @@ class StepRunner:
         }
         self._given = Packed({**fields, **TokenDraw.given_fields(size)}, device)
         self._draw = TokenDraw(size, config.vocab_size, self._given, device)
-        # By whether they rank the tokens, and whether they filter them.
+        # By kind.
         self._graphs: dict[tuple[bool, bool], tuple[torch.cuda.CUDAGraph, Computed]] = {}
         self._lay(self._padding[:, :0], np.empty((0, *self._latent_shape), dtype=np.float32), Draws([], np.float32(1)))
         if with_graph:
@@ -118,7 +119,7 @@ class StepRunner:
     def _capture(self) -> None:
         # One graph runs at a time, and what it leaves is read before another does: they share what they work in.
         memory = torch.cuda.graph_pool_handle()
-        for kind in product((False, True), repeat=2):
+        for kind in KINDS:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
