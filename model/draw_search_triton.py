@@ -8,7 +8,7 @@ last one kept is where the number or weight of all that are at least as good rea
 2. The sums of all blocks tell between which two edges the search ends (`narrow_kernel`). What lies there is listed,
    block by block, and what lies above is summed.
 3. A program a row finds the last token kept in that list (`last_rank`), by a few turns of a search over the bits of its
-   logits, then over those of the tokens, if several have one logit.
+   logits and, of equal ones, of its tokens.
 
 Where the edges lie decides how long the list is, and nothing else. It is all of the row if all logits are equal.
 """
@@ -30,8 +30,9 @@ EDGES_AT_ONCE = tl.constexpr(4)
 LN2 = tl.constexpr(0.6931471805599453)
 # Below 2 to the power of this, what a nucleus leaves out may be lost in the rounding of its mass.
 LEAST_LEFT_OUT = tl.constexpr(-40)
-LOWEST_RANK = tl.constexpr(-(2**63))
-HIGHEST_RANK = tl.constexpr(2**63 - 1)
+# Beyond all ranks, and near enough that their difference is an int64.
+LOWEST_RANK = tl.constexpr(-(2**62))
+HIGHEST_RANK = tl.constexpr(2**62 - 1)
 
 
 @triton.jit
@@ -170,16 +171,15 @@ def span(
 
 @triton.jit
 def bound(
-    p_ranks, p_weights, p_counts, most, least, beyond, above, need, STEP_BITS: tl.constexpr, IS_WEIGHED: tl.constexpr,
+    p_ranks, p_weights, p_counts, most, least, beyond, above, need, IS_WEIGHED: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr, WAY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """The highest multiple of 2^STEP_BITS in [least, beyond) that with all of the list above it, and with `above`,
-    reaches `need`, as `least` does. Without IS_WEIGHED a rank weighs 1."""
+    """The highest rank of the list in [least, beyond) that with all of the list above it, and with `above`, reaches
+    `need`, as the rank `least` does. Without IS_WEIGHED a rank weighs 1."""
     o_way = tl.arange(0, 1 << WAY_BITS)  # [W]
-    least, beyond = least >> STEP_BITS, ((beyond - 1) >> STEP_BITS) + 1
     while beyond - least > 1:
         step = (beyond - least + (1 << WAY_BITS) - 1) >> WAY_BITS
-        b_candidate = (least + o_way * step) << STEP_BITS  # [W]
+        b_candidate = least + o_way * step  # [W]
         b_sum = tl.zeros([1 << WAY_BITS], tl.int64) + above  # [W]
         for first in range(0, most, PART):
             o_n, m_n = listed(p_counts, first, BLOCK, BLOCKS, BLOCK_J, PART)
@@ -193,7 +193,9 @@ def bound(
         b_reached = b_sum.to(need.dtype) >= need  # [W]
         least += tl.maximum(tl.sum(b_reached.to(tl.int32), axis=0) - 1, 0) * step
         beyond = tl.minimum(beyond, least + step)
-    return least << STEP_BITS
+        # Most of the range has no logits: a list of some hundred has one left after a few turns.
+        least, beyond = span(p_ranks, p_counts, most, least, beyond, BLOCK, BLOCKS, BLOCK_J, PART)
+    return least
 
 
 @triton.jit
@@ -217,7 +219,7 @@ def last_of_the_best(
 ):  # fmt: skip
     """The lowest rank of the list whose exponent is that of the last place, or above: several logits may have one."""
     kth = bound(
-        p_ranks, p_ranks, p_counts, most, least, beyond, n_above, last_place + 1, TOKEN_BITS, False,
+        p_ranks, p_ranks, p_counts, most, least, beyond, n_above, last_place + 1, False,
         BLOCK, BLOCKS, BLOCK_J, PART, WAY_BITS,
     )  # fmt: skip
     exponent = quotient(number_of((kth >> TOKEN_BITS).to(tl.int32)) - top, temperature)
@@ -256,15 +258,7 @@ def last_rank(
     if is_nucleus:
         need = total.to(tl.float64) * top_p
         least = bound(
-            p_ranks, p_weights, p_counts, most, least, beyond, above, need, TOKEN_BITS, True,
-            BLOCK, BLOCKS, BLOCK_J, PART, WAY_BITS,
-        )  # fmt: skip
-        # One logit; most often of one token.
-        least, beyond = span(
-            p_ranks, p_counts, most, least, least + (1 << TOKEN_BITS), BLOCK, BLOCKS, BLOCK_J, PART
-        )  # fmt: skip
-        least = bound(
-            p_ranks, p_weights, p_counts, most, least, beyond, above, need, 0, True,
+            p_ranks, p_weights, p_counts, most, least, beyond, above, need, True,
             BLOCK, BLOCKS, BLOCK_J, PART, WAY_BITS,
         )  # fmt: skip
     return least
