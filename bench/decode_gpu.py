@@ -62,6 +62,7 @@ class ServedSteps:
         self._runner = StepRunner(Decoder(model, dtype), self._pool, batch, with_graph=with_graph)
         self._noise = np.zeros((batch, model.config.n_heads, 2 * model.config.head_dim), dtype=np.float32)
         self.batch = batch
+        self._is_filtered = False
         self.restart(0)
 
     def restart(self, position: int) -> None:
@@ -75,16 +76,14 @@ class ServedSteps:
     def draw(self, choice: Choice) -> list[DrawnToken]:
         """One token of every stream, as the server draws it; the next call reads it."""
         draws = Draws([choice] * self.batch, np.float32(1))
+        self._is_filtered = draws.are_filtered
         drawn, _ = self._runner.draw(*self._rows(), self._noise, draws)
         self._turn(np.array([row.token for row in drawn]))
         return drawn
 
     def replay(self) -> None:
         """The step that was last drawn once more, on the device alone."""
-        if self._runner._graphs:
-            self._runner._graphs[False][0].replay()
-        else:
-            self._runner._compute(is_ranked=False)
+        self._runner.step(is_filtered=self._is_filtered)
 
     def read(self, tokens: Tensor, position: int) -> Tensor:
         """Logits less their mean `[batch, n, V]` after each token `[batch, n]` of a text from `position` on."""

@@ -240,7 +240,8 @@ def _compare_attention(runs: Runs, tokens: Sequence[int], errors: dict[str, floa
 
 def _compare_draws(runs: Runs, output: StepOutput, errors: dict[str, float]) -> None:
     """From the same logits."""
-    found, wanted = runs.by_kernels("draw", output), runs.eagerly("draw", output)
-    for part, change in (("tokens", torch.Tensor.double), ("numbers", torch.Tensor.double), ("sums", torch.log)):
-        ours, theirs = (change(getattr(drawn, part)) for drawn in (found, wanted))
-        _note(errors, f"draw after the golden text: {part}", _error(ours, theirs))
+    for is_filtered in (False, True):
+        found, wanted = runs.by_kernels("draw", output, is_filtered), runs.eagerly("draw", output, is_filtered)
+        for part, change in (("tokens", torch.Tensor.double), ("numbers", torch.Tensor.double), ("sums", torch.log)):
+            ours, theirs = (change(getattr(drawn, part)) for drawn in (found, wanted))
+            _note(errors, f"draw after the golden text: {part}", _error(ours, theirs))

@@ -14,7 +14,7 @@ import torch
 from rfa.export.served_passes import DTYPES, ServedPasses, initial_slots
 from rfa.model.config import LanguageModelConfig
 from rfa.model.kernel_launches import KernelLaunch, recorded_launches
-from rfa.model.language import LanguageModel
+from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.placement import as_on_gpu
 
 # Streams and tokens at which launches are recorded: one and many, of sizes that nothing divides and that 16 does, and
@@ -51,14 +51,19 @@ def _run_slots(passes: ServedPasses, model: LanguageModel, streams: int, length:
     slots = initial_slots(model, streams)
     passes.prefill([[0] * length] * streams, [0] * streams, slots)
     output, _ = passes.step([0] * streams, [length] * streams, passes.silence(streams), slots)
-    passes.draw(output)
+    _run_draws(passes, output)
 
 
 def _run_attention(passes: ServedPasses, streams: int, length: int) -> None:
     empty = [passes.empty_cache()] * streams
     _, held = passes.extend([[0] * length] * streams, empty, passes.silence(streams))
     output, _ = passes.extend([[0]] * streams, held, passes.silence(streams))
-    passes.draw(output)
+    _run_draws(passes, output)
+
+
+def _run_draws(passes: ServedPasses, output: StepOutput) -> None:
+    for is_filtered in (False, True):
+        passes.draw(output, is_filtered)
 
 
 def common(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:

@@ -91,16 +91,17 @@ class ServedPasses:
         new = [own[begin:] for own, begin in zip(places, begins, strict=True)]
         return output, [Cache(keys[:, own].float(), values[:, own].float()) for own in new]
 
-    def draw(self, output: StepOutput) -> Drawn:
-        """The next tokens after outputs of B rows, the middle of what they are drawn from: of the first row nine tenths
-        of the best half of all tokens, of the others all."""
+    def draw(self, output: StepOutput, is_filtered: bool) -> Drawn:
+        """The next tokens after outputs of B rows, the middle of what they are drawn from: of all tokens, or of the
+        first row of nine tenths of the best half."""
         rows, vocabulary = output.logits.shape
         ones = torch.ones(rows)
         top_p, last_place = torch.full((rows,), math.inf, dtype=torch.float64), torch.full((rows,), vocabulary - 1)
-        top_p[0], last_place[0] = 0.9, vocabulary // 2
+        if is_filtered:
+            top_p[0], last_place[0] = 0.9, vocabulary // 2
         given = Distribution(top_p, 0.5 * ones.double(), last_place, ones, torch.ones(1))
         drawn = Drawn.empty(rows, output.logits.device)
-        draw(output, ones, given, drawn)
+        draw(output, ones, given, drawn, is_filtered=is_filtered)
         return drawn
 
     def empty_cache(self) -> Cache:

@@ -6,7 +6,7 @@ last digits, which moves the bounds between tokens by as little. They are summed
 less: sums that are the same in any order, so that a row is the same in a batch of any size, and that never fall from
 one token to the next, as sums of floats in a tree do.
 
-On a GPU these are three kernels (`draw_triton`); elsewhere, and without Triton, what stands here, the reference.
+On a GPU these are kernels (`draw_triton`); elsewhere, and without Triton, what stands here, the reference.
 Neither waits for the device or depends on what it computes in its shape: both can be captured in a CUDA graph.
 """
 
@@ -96,7 +96,7 @@ def integer_weights(exponents: Tensor) -> Tensor:
     return exponents.exp().mul_(fixed_point(exponents.shape[-1])).long()
 
 
-def draw(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Drawn) -> None:
+def draw(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Drawn, *, is_filtered: bool) -> None:
     """Choose the next tokens of B rows.
 
     Args:
@@ -104,11 +104,13 @@ def draw(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Dra
         slots_finite: `[B]` float32, 1 where what a row keeps is finite, else 0.
         given: what to draw from.
         out: written.
+        is_filtered: of some row top_p, or a last place between the first and the last of all, rules out tokens: a GPU
+            searches for them.
     """
     if is_on_gpu(output.logits) and _has_triton():
         from rfa.model.draw_triton import draw_by_kernel
 
-        draw_by_kernel(output, slots_finite, given, out)
+        draw_by_kernel(output, slots_finite, given, out, is_filtered=is_filtered)
     else:
         draw_by_torch(output, slots_finite, given, out)
 

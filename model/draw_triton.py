@@ -1,16 +1,12 @@
-"""The choice of the next tokens of a batch on a GPU, three kernels: `draw.draw_by_torch` is the reference.
+"""The choice of the next tokens of a batch on a GPU, three kernels, or four where top_k or top_p rule out tokens:
+`draw.draw_by_torch` is the reference.
 
-Two go over the blocks of a row side by side: for how far its logits reach, and for their exponentials, which are most
-of the work. The third, a program a row, chooses.
+All but the last go over the blocks of a row side by side: for how far its logits reach; for the sums of their
+exponentials, which are most of the work; and, of rows that are filtered, for a short list of the tokens that may be the
+last one kept (`draw_search_triton`). The last, a program a row, ends the search, finds the block that the token is in
+by the sums of all, and the token in that block.
 
-Nothing is sorted. A logit's bits, seen as an integer, have its order; with the token behind them there are no ties.
-Which logits are the k best, and which tokens are the nucleus, is where the number or the weight of all that are at
-least as good reaches a bound: a few turns of a search that sums the row for several candidates at once. The draw
-itself sums in the order of the vocabulary.
-
-Weights are formed once and kept in memory as integers; all that is decided after that is the sum and comparison of
-integers, so that no order of summing, and no way in which the compiler joins a product with a sum within `exponential`,
-can have two places of the kernel see two weights of one token. Quotients are rounded as IEEE asks.
+All that is decided is the sum and comparison of integers, so that no order of summing matters.
 
 Rows of logits `[V]` float32 of any length, in blocks of at most `LARGEST_BLOCK`.
 """
@@ -24,181 +20,96 @@ import torch
 import triton
 import triton.language as tl
 
-from rfa.model.decoder_triton import exponential
 from rfa.model.draw import SUM_BITS, Distribution, Drawn, token_bits
+from rfa.model.draw_rank_triton import extents, filters, number_of, ordered, quotient, ranks, scaled_weights
+from rfa.model.draw_search_triton import LOWEST_RANK, block_sums, edge_sums, last_rank, lowest_edge, narrow_kernel
 from rfa.model.language import StepOutput
 
 # Logits of a block, and how many of them a warp has.
-LARGEST_BLOCK = 4096
+LARGEST_BLOCK = 2048
 OF_A_WARP = 256
-# Candidates of a turn of the search, as a power of two.
+# Into how many parts edges divide a row, and candidates of a turn of the search, as a power of two.
+EDGES = 16
 WAY_BITS = 2
-# e to the power of this is none of the units in which weights are integers.
-NO_WEIGHT = tl.constexpr(-64.0)
-# What of an integer below 0 turns the order of its numbers round: all bits but the sign.
-WITHOUT_SIGN = tl.constexpr(0x7FFFFFFF)
-
-
-@triton.jit
-def ordered(b_x):
-    """Floats as int32 in their order; both zeros are one."""
-    b_bits = tl.where(b_x == 0.0, 0.0, b_x).to(tl.int32, bitcast=True)
-    return tl.where(b_bits < 0, b_bits ^ WITHOUT_SIGN, b_bits)
-
-
-@triton.jit
-def number_of(key):
-    """The float that `ordered` made an int32 of."""
-    return tl.where(key < 0, key ^ WITHOUT_SIGN, key).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def ranks(b_x, o_token, TOKEN_BITS: tl.constexpr):
-    """Logits as int64 in their order and, if there are bits for it, of equal ones the first token above the others."""
-    b_rank = ordered(b_x).to(tl.int64) << TOKEN_BITS
-    if TOKEN_BITS > 0:
-        b_rank += (1 << TOKEN_BITS) - 1 - o_token
-    return b_rank
-
-
-@triton.jit
-def integer_weights(b_exponent, UNIT_BITS: tl.constexpr):
-    """exp of exponents of at most 0 as int64, in units of 2^-UNIT_BITS."""
-    return (exponential(tl.maximum(b_exponent, NO_WEIGHT)) * (1 << UNIT_BITS)).to(tl.int64)
-
-
-@triton.jit
-def bound(
-    p_logits, p_weights, least, beyond, need, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, TOKEN_BITS: tl.constexpr,
-    WAY_BITS: tl.constexpr, IS_WEIGHED: tl.constexpr,
-):  # fmt: skip
-    """The highest rank in [least, beyond) that with all above it has at least the weight `need`, which `least` has; and
-    that weight. Without IS_WEIGHED a logit weighs 1."""
-    o_way = tl.arange(0, 1 << WAY_BITS)  # [W]
-    weight = tl.cast(0, tl.int64)
-    while beyond - least > 1:
-        step = (beyond - least + (1 << WAY_BITS) - 1) >> WAY_BITS
-        b_candidate = least + o_way * step  # [W]
-        b_sum = tl.zeros([1 << WAY_BITS, BLOCK], tl.int64)  # [W, V]
-        for first in range(0, VOCABULARY, BLOCK):
-            o_v = first + tl.arange(0, BLOCK)  # [V]
-            m_v = o_v < VOCABULARY  # [V]
-            b_rank = ranks(tl.load(p_logits + o_v, mask=m_v, other=0.0), o_v, TOKEN_BITS)  # [V]
-            if IS_WEIGHED:
-                b_weight = tl.load(p_weights + o_v, mask=m_v, other=0)  # [V]
-            else:
-                b_weight = m_v.to(tl.int64)  # [V]
-            b_sum += tl.where(b_rank[None, :] >= b_candidate[:, None], b_weight[None, :], 0)
-        b_sums = tl.sum(b_sum, axis=1)  # [W]
-        i_way = tl.maximum(tl.sum((b_sums.to(need.dtype) >= need).to(tl.int32), axis=0) - 1, 0)
-        weight = tl.sum(tl.where(o_way == i_way, b_sums, 0), axis=0)
-        least += i_way * step
-        beyond = least + step
-    return least, weight
-
-
-@triton.jit
-def is_broken(p_x, N: tl.constexpr, BLOCK_N: tl.constexpr):
-    """1 if one of N numbers is not finite, else 0."""
-    o_n = tl.arange(0, BLOCK_N)
-    b_x = tl.load(p_x + o_n, mask=o_n < N, other=0.0)  # [N]
-    return tl.max(tl.where(tl.abs(b_x) < float("inf"), 0, 1), axis=0)
+# Of infinity, as `ordered` has it.
+INFINITE = tl.constexpr(0x7F800000)
 
 
 @triton.jit
 def extent_kernel(p_logits, p_extents, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):
-    """Program (b, j): of block j of row b the lowest and the highest as `ordered` has them, and 1 if one is not finite,
-    else 0; `[B, J, 3]` int32."""
+    """Program (b, j): of block j of row b the lowest and the highest as `ordered` has them, `[B, J, 2]` int32. What is
+    no number is lower or higher than all."""
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
     m_v = o_v < VOCABULARY  # [V]
-    b_x = tl.load(p_logits + i_b * VOCABULARY + o_v, mask=m_v, other=0.0)  # [V]
-    b_key = ordered(b_x)  # [V]
-    p_extents += 3 * (i_b * tl.num_programs(1) + i_j)
+    b_key = ordered(tl.load(p_logits + i_b * VOCABULARY + o_v, mask=m_v, other=0.0))  # [V]
+    p_extents += 2 * (i_b * tl.num_programs(1) + i_j)
     tl.store(p_extents, tl.min(tl.where(m_v, b_key, 0x7FFFFFFF), axis=0))
     tl.store(p_extents + 1, tl.max(tl.where(m_v, b_key, -0x80000000), axis=0))
-    tl.store(p_extents + 2, tl.max(tl.where(tl.abs(b_x) < float("inf"), 0, 1), axis=0))
-
-
-@triton.jit
-def extent(p_extents, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr):
-    """What `extent_kernel` says of a block, of the whole row."""
-    o_j = tl.arange(0, BLOCK_J)  # [J]
-    m_j = o_j < BLOCKS  # [J]
-    low = tl.min(tl.load(p_extents + 3 * o_j, mask=m_j, other=0x7FFFFFFF), axis=0)
-    high = tl.max(tl.load(p_extents + 3 * o_j + 1, mask=m_j, other=-0x80000000), axis=0)
-    return low, high, tl.max(tl.load(p_extents + 3 * o_j + 2, mask=m_j, other=0), axis=0)
-
-
-@triton.jit
-def exponent_of(key, top, temperature):
-    """Of a logit, as `ordered` has it. Several logits may have one."""
-    return tl.div_rn(number_of(key) - top, temperature)
-
-
-@triton.jit(do_not_specialize_on_alignment=["p_last_place", "p_temperature", "p_calibration"])
-def weigh_kernel(
-    p_logits, p_extents, p_last_place, p_temperature, p_calibration, p_weights, p_sums,
-    VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, UNIT_BITS: tl.constexpr,
-):  # fmt: skip
-    """Program (b, j): the weights of block j of row b at its temperature, of the best logit alone where only the first
-    place is wanted; their sum, and those of all weights as they are and at the calibration's temperature, `[B, J, 3]`
-    int64."""
-    i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    low, high, _ = extent(p_extents + 3 * BLOCKS * i_b, BLOCKS, BLOCK_J)
-    top, temperature, calibration = number_of(high), tl.load(p_temperature + i_b), tl.load(p_calibration)
-    least = exponent_of(tl.where(tl.load(p_last_place + i_b) == 0, high, low), top, temperature)
-    o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
-    m_v = o_v < VOCABULARY  # [V]
-    b_x = tl.load(p_logits + i_b * VOCABULARY + o_v, mask=m_v, other=0.0)  # [V]
-    b_exponent = tl.div_rn(b_x - top, temperature)  # [V]
-    b_weight = tl.where(m_v & (b_exponent >= least), integer_weights(b_exponent, UNIT_BITS), 0)  # [V]
-    tl.store(p_weights + i_b * VOCABULARY + o_v, b_weight, mask=m_v)
-    b_plain = tl.where(m_v, integer_weights(b_x - top, UNIT_BITS), 0)  # [V]
-    b_exponent = tl.div_rn(b_x, calibration) - tl.div_rn(top, calibration)  # [V]
-    b_calibrated = tl.where(m_v, integer_weights(b_exponent, UNIT_BITS), 0)  # [V]
-    p_sums += 3 * (i_b * BLOCKS + i_j)
-    tl.store(p_sums, tl.sum(b_weight, axis=0))
-    tl.store(p_sums + 1, tl.sum(b_plain, axis=0))
-    tl.store(p_sums + 2, tl.sum(b_calibrated, axis=0))
-
-
-@triton.jit
-def cut(p_logits, p_weights, top, least, temperature, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):
-    """Take away the weights of exponents below `least`; the sum of what is left."""
-    b_total = tl.zeros([BLOCK], tl.int64)  # [V]
-    for first in range(0, VOCABULARY, BLOCK):
-        o_v = first + tl.arange(0, BLOCK)  # [V]
-        m_v = o_v < VOCABULARY  # [V]
-        b_exponent = tl.div_rn(tl.load(p_logits + o_v, mask=m_v, other=0.0) - top, temperature)  # [V]
-        b_weight = tl.where(b_exponent >= least, tl.load(p_weights + o_v, mask=m_v, other=0), 0)  # [V]
-        tl.store(p_weights + o_v, b_weight, mask=m_v)
-        b_total += b_weight
-    return tl.sum(b_total, axis=0)
-
-
-@triton.jit
-def token_at(
-    p_logits, p_weights, mark, least, begin, end, before,
-    VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, TOKEN_BITS: tl.constexpr,
-):  # fmt: skip
-    """The first token with which the weights of ranks of at least `least`, summed by token, are more than the mark: of
-    those in [begin, end), with the weight `before` of all before them."""
-    token = tl.cast(0, tl.int32)
-    for first in range(begin, end, BLOCK):
-        o_v = first + tl.arange(0, BLOCK)  # [V]
-        m_v = o_v < VOCABULARY  # [V]
-        b_rank = ranks(tl.load(p_logits + o_v, mask=m_v, other=0.0), o_v, TOKEN_BITS)  # [V]
-        b_weight = tl.load(p_weights + o_v, mask=m_v & (b_rank >= least), other=0)  # [V]
-        weight = tl.sum(b_weight, axis=0)
-        if (before <= mark) & (mark < before + weight):
-            b_is_passed = before + tl.cumsum(b_weight, axis=0) <= mark  # [V]
-            token = first + tl.sum(b_is_passed.to(tl.int32), axis=0)
-        before += weight
-    return token
 
 
 # Of rows laid side by side the addresses are divisible by whatever the number of rows is.
+@triton.jit(do_not_specialize_on_alignment=["p_top_p", "p_last_place", "p_temperature", "p_calibration"])
+def weigh_kernel(
+    p_logits, p_extents, p_top_p, p_last_place, p_temperature, p_calibration, p_sums, p_lowest, p_shares, p_places,
+    VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr,
+    UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, EDGES: tl.constexpr, IS_FILTERED: tl.constexpr,
+):  # fmt: skip
+    """Program (b, j): of block j of row b the sums of the weights at its temperature, of the best logit alone where
+    only the first place is wanted, of all weights as they are, and at the calibration's temperature, `[B, J, 3]` int64;
+    and of a row that is filtered, its lowest edge and the block's `edge_sums`."""
+    i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
+    b_x = tl.load(p_logits + i_b * VOCABULARY + o_v, mask=o_v < VOCABULARY, other=float("-inf"))  # [V]
+    top_p, last_place, is_nucleus, is_cut = filters(p_top_p + i_b, p_last_place + i_b, VOCABULARY)
+    temperature, calibration = tl.load(p_temperature + i_b), tl.load(p_calibration)
+    b_low, b_high = extents(p_extents + 2 * BLOCKS * i_b, BLOCKS, BLOCK_J)  # [J], [J]
+    low, top = tl.min(b_low, axis=0), number_of(tl.max(b_high, axis=0))
+    p_sums += 3 * (i_b * BLOCKS + i_j)
+    b_difference = b_x - top  # [V]
+    tl.store(p_sums + 1, tl.sum(scaled_weights(b_difference, UNIT_BITS).to(tl.int64), axis=0))
+    b_calibrated = quotient(b_x, calibration) - quotient(top, calibration)  # [V]
+    tl.store(p_sums + 2, tl.sum(scaled_weights(b_calibrated, UNIT_BITS).to(tl.int64), axis=0))
+    b_exponent = quotient(b_difference, temperature)  # [V]
+    if last_place == 0:
+        b_scaled = tl.where(b_exponent >= 0.0, 1.0 * (1 << UNIT_BITS), 0.0)  # [V]
+    else:
+        b_scaled = scaled_weights(b_exponent, UNIT_BITS)  # [V]
+    tl.store(p_sums, tl.sum(b_scaled.to(tl.int64), axis=0))
+    if IS_FILTERED:
+        lowest = lowest_edge(quotient(number_of(low) - top, temperature), top_p, is_cut, UNIT_BITS, TOKEN_BITS)
+        tl.store(p_lowest + i_b, lowest)  # all programs of the row write the same
+        o_sums = (i_b * BLOCKS + i_j) * EDGES
+        edge_sums(p_shares + o_sums, p_places + o_sums, b_exponent, b_scaled, lowest, is_nucleus, is_cut, EDGES)
+
+
+@triton.jit
+def kept(
+    p_ranks, p_weights, p_counts, b_sum, b_above, b_count, b_better, top_p, last_place, is_nucleus, is_cut,
+    top, temperature,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, TOKEN_BITS: tl.constexpr, PART: tl.constexpr,
+    WAY_BITS: tl.constexpr,
+):  # fmt: skip
+    """The lowest rank kept of a row, and the weight that is kept of its blocks `[J]`.
+
+    Args:
+        b_sum: weight of the blocks.
+        b_above, b_better: weight and number of what is better than all in the list, by block.
+        b_count: places in the list, by block.
+    """
+    rank = tl.cast(LOWEST_RANK, tl.int64)
+    most = tl.where(is_nucleus | is_cut, tl.max(b_count, axis=0), 0)
+    if most > 0:
+        n_above = tl.sum(b_better, axis=0)
+        ends_in_list = is_cut & (n_above + tl.sum(b_count, axis=0) > last_place)
+        rank = last_rank(
+            p_ranks, p_weights, p_counts, most, tl.sum(b_above, axis=0), n_above, tl.sum(b_sum, axis=0), top_p,
+            last_place, is_nucleus, ends_in_list, top, temperature, TOKEN_BITS, BLOCK, BLOCKS, BLOCK_J, PART, WAY_BITS,
+        )  # fmt: skip
+        b_sum = b_above + block_sums(p_ranks, p_weights, p_counts, most, rank, BLOCK, BLOCKS, BLOCK_J, PART)
+    return rank, b_sum
+
+
 @triton.jit(
     do_not_specialize=["n_rows"],
     do_not_specialize_on_alignment=[
@@ -208,78 +119,108 @@ def token_at(
 )  # fmt: skip
 def draw_kernel(
     p_logits, p_log_precision, p_latent, p_slots_finite, p_top_p, p_uniform, p_last_place, p_temperature,
-    p_tokens, p_told, p_numbers, p_extents, p_sums, p_weights, n_rows,
+    p_tokens, p_told, p_numbers, p_extents, p_sums, p_ranks, p_weights, p_above, p_counts, n_rows,
     VOCABULARY: tl.constexpr, LATENT: tl.constexpr, BLOCK: tl.constexpr, BLOCK_L: tl.constexpr, BLOCKS: tl.constexpr,
-    BLOCK_J: tl.constexpr, TOKEN_BITS: tl.constexpr, WAY_BITS: tl.constexpr,
+    BLOCK_J: tl.constexpr, UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, PART: tl.constexpr,
+    WAY_BITS: tl.constexpr, IS_FILTERED: tl.constexpr,
 ):  # fmt: skip
     """Program b: the token of row b, and what is told of it."""
     i_b = tl.program_id(0).to(tl.int64)
     p_logits += i_b * VOCABULARY
-    p_weights += i_b * VOCABULARY
-    low, high, broken = extent(p_extents + 3 * BLOCKS * i_b, BLOCKS, BLOCK_J)
-    o_j = tl.arange(0, BLOCK_J)  # [J]
-    p_sums += 3 * (BLOCKS * i_b + o_j)
+    # All that is read before a sum of the row is asked for before it: a sum waits for all threads.
+    top_p, last_place, is_nucleus, is_cut = filters(p_top_p + i_b, p_last_place + i_b, VOCABULARY)
+    temperature, uniform = tl.load(p_temperature + i_b), tl.load(p_uniform + i_b)
+    log_precision, slots_finite = tl.load(p_log_precision + i_b), tl.load(p_slots_finite + i_b)
+    o_l, o_j = tl.arange(0, BLOCK_L), tl.arange(0, BLOCK_J)
     m_j = o_j < BLOCKS  # [J]
-    b_sum = tl.load(p_sums, mask=m_j, other=0)  # [J]
-    weight = tl.sum(b_sum, axis=0)
-
-    # Without a search the sums of the blocks tell in which of them the token is.
-    top, last_place, top_p = number_of(high), tl.load(p_last_place + i_b), tl.load(p_top_p + i_b)
-    mark = (weight.to(tl.float64) * tl.load(p_uniform + i_b)).to(tl.int64)
+    b_latent = tl.load(p_latent + i_b * LATENT + o_l, mask=o_l < LATENT, other=0.0)  # [L]
+    b_low, b_high = extents(p_extents + 2 * BLOCKS * i_b, BLOCKS, BLOCK_J)  # [J], [J]
+    p_sums += 3 * (BLOCKS * i_b + o_j)
+    b_sum, b_plain = tl.load(p_sums, mask=m_j, other=0), tl.load(p_sums + 1, mask=m_j, other=0)  # [J], [J]
+    b_calibrated = tl.load(p_sums + 2, mask=m_j, other=0)  # [J]
+    if IS_FILTERED:
+        p_counts += 2 * BLOCKS * i_b
+        b_above = tl.load(p_above + BLOCKS * i_b + o_j, mask=m_j, other=0)  # [J]
+        b_count = tl.load(p_counts + 2 * o_j, mask=m_j, other=0)  # [J]
+        b_better = tl.load(p_counts + 2 * o_j + 1, mask=m_j, other=0)  # [J]
+    low, high = tl.min(b_low, axis=0), tl.max(b_high, axis=0)
+    top = number_of(high)
+    if IS_FILTERED:
+        rank, b_sum = kept(
+            p_ranks + i_b * VOCABULARY, p_weights + i_b * VOCABULARY, p_counts, b_sum, b_above, b_count, b_better,
+            top_p, last_place, is_nucleus, is_cut, top, temperature,
+            BLOCK, BLOCKS, BLOCK_J, TOKEN_BITS, PART, WAY_BITS,
+        )  # fmt: skip
+    # The uniform falls into a block, then into a token.
+    mark = (tl.sum(b_sum, axis=0).to(tl.float64) * uniform).to(tl.int64)
     i_j = tl.minimum(tl.sum((tl.cumsum(b_sum, axis=0) <= mark).to(tl.int32), axis=0), BLOCKS - 1)
-    is_cut = (last_place > 0) & (last_place < VOCABULARY - 1)
-    is_searched = is_cut | (top_p < float("inf"))
-    begin, end = tl.where(is_searched, 0, i_j * BLOCK), tl.where(is_searched, VOCABULARY, (i_j + 1) * BLOCK)
-    before = tl.where(is_searched, 0, tl.sum(tl.where(o_j < i_j, b_sum, 0), axis=0))
-    if is_cut:
-        kth, _ = bound(
-            p_logits, p_weights, low.to(tl.int64), high.to(tl.int64) + 1, last_place + 1,
-            VOCABULARY, BLOCK, 0, WAY_BITS, False,
-        )  # fmt: skip
-        temperature = tl.load(p_temperature + i_b)
-        least = exponent_of(kth.to(tl.int32), top, temperature)
-        weight = cut(p_logits, p_weights, top, least, temperature, VOCABULARY, BLOCK)
-    tl.debug_barrier()  # weights are read by other threads than have written them
-
-    rank = low.to(tl.int64) << TOKEN_BITS
-    if top_p < float("inf"):
-        rank, weight = bound(
-            p_logits, p_weights, rank, (high.to(tl.int64) + 1) << TOKEN_BITS, weight.to(tl.float64) * top_p,
-            VOCABULARY, BLOCK, TOKEN_BITS, WAY_BITS, True,
-        )  # fmt: skip
-    mark = (weight.to(tl.float64) * tl.load(p_uniform + i_b)).to(tl.int64)
-    token = token_at(p_logits, p_weights, mark, rank, begin, end, before, VOCABULARY, BLOCK, TOKEN_BITS)
-
-    broken = tl.maximum(broken, is_broken(p_latent + i_b * LATENT, LATENT, BLOCK_L))
-    broken = tl.where(tl.abs(tl.load(p_log_precision + i_b)) < float("inf"), broken, 1)
+    mark -= tl.sum(tl.where(o_j < i_j, b_sum, 0), axis=0)
+    o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
+    b_x = tl.load(p_logits + o_v, mask=o_v < VOCABULARY, other=float("-inf"))  # [V]
+    b_exponent = quotient(b_x - top, temperature)  # [V]
+    b_weight = scaled_weights(b_exponent, UNIT_BITS).to(tl.int64)  # [V]
+    if last_place == 0:
+        b_weight = tl.where(b_exponent >= 0.0, b_weight, 0)  # [V]
+    if IS_FILTERED:
+        b_weight = tl.where(ranks(b_x, o_v, TOKEN_BITS) >= rank, b_weight, 0)  # [V]
+    token = i_j * BLOCK + tl.sum((tl.cumsum(b_weight, axis=0) <= mark).to(tl.int32), axis=0)
+    # Only a row that is broken goes beyond.
+    token = tl.minimum(token, VOCABULARY - 1)
+    chosen = tl.load(p_logits + token)
+    is_finite = (low > -INFINITE) & (high < INFINITE) & (tl.abs(log_precision) < float("inf"))
+    broken = tl.max(tl.where(tl.abs(b_latent) < float("inf"), 0, 1), axis=0)
     tl.store(p_tokens + i_b, token.to(tl.int64))
-    tl.store(p_told + i_b, tl.sum(tl.load(p_sums + 1, mask=m_j, other=0), axis=0))
-    tl.store(p_told + n_rows + i_b, tl.sum(tl.load(p_sums + 2, mask=m_j, other=0), axis=0))
+    tl.store(p_told + i_b, tl.sum(b_plain, axis=0))
+    tl.store(p_told + n_rows + i_b, tl.sum(b_calibrated, axis=0))
     tl.store(p_numbers + i_b, top)
-    tl.store(p_numbers + n_rows + i_b, tl.load(p_logits + token))
-    tl.store(p_numbers + 2 * n_rows + i_b, tl.where(broken == 0, 1.0, 0.0))
-    tl.store(p_numbers + 3 * n_rows + i_b, tl.load(p_slots_finite + i_b))
+    tl.store(p_numbers + n_rows + i_b, chosen)
+    tl.store(p_numbers + 2 * n_rows + i_b, tl.where(is_finite & (broken == 0), 1.0, 0.0))
+    tl.store(p_numbers + 3 * n_rows + i_b, slots_finite)
 
 
-def draw_by_kernel(output: StepOutput, slots_finite: torch.Tensor, given: Distribution, out: Drawn) -> None:
+def draw_by_kernel(
+    output: StepOutput, slots_finite: torch.Tensor, given: Distribution, out: Drawn, *, is_filtered: bool
+) -> None:
     """See `draw.draw`."""
     logits, log_precision, latents = (part.contiguous() for part in output)
     rows, vocabulary = logits.shape
     latent, bits = latents[0].numel(), token_bits(vocabulary)
     block = min(LARGEST_BLOCK, triton.next_power_of_2(vocabulary))
     blocks = triton.cdiv(vocabulary, block)
-    extents = logits.new_empty((rows, blocks, 3), dtype=torch.int32)
-    sums, weights = (logits.new_empty(shape, dtype=torch.int64) for shape in ((rows, blocks, 3), (rows, vocabulary)))
-    warps = max(1, block // OF_A_WARP)
-    many = {"BLOCKS": blocks, "BLOCK_J": triton.next_power_of_2(blocks)}
-    with torch.cuda.device_of(logits):
-        extent_kernel[(rows, blocks)](logits, extents, VOCABULARY=vocabulary, BLOCK=block, num_warps=warps)
-        weigh_kernel[(rows, blocks)](
-            logits, extents, given.last_place, given.temperature, given.calibration, weights, sums,
-            VOCABULARY=vocabulary, BLOCK=block, **many, UNIT_BITS=SUM_BITS - bits, num_warps=warps,
+    of_blocks = triton.next_power_of_2(blocks)
+
+    def room(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+        return logits.new_empty(shape, dtype=dtype)
+
+    sizes = {"VOCABULARY": vocabulary, "BLOCK": block}
+    parts = {"BLOCKS": blocks, "BLOCK_J": of_blocks, "UNIT_BITS": SUM_BITS - bits, "TOKEN_BITS": bits}
+    warps, by_block = max(1, block // OF_A_WARP), (rows, blocks)
+    extents, sums = room(torch.int32, rows, blocks, 2), room(torch.int64, rows, blocks, 3)
+    marks: tuple[torch.Tensor | None, ...] = (None,) * 3  # the lowest edge, and what lies at or above each
+    found: tuple[torch.Tensor | None, ...] = (None,) * 4  # of the list, and of what is better
+    if is_filtered:
+        marks = (
+            room(torch.float32, rows), room(torch.float32, rows, blocks, EDGES), room(torch.int32, rows, blocks, EDGES),
         )  # fmt: skip
+        found = (
+            room(torch.int64, rows, vocabulary), room(torch.int64, rows, vocabulary), room(torch.int64, rows, blocks),
+            room(torch.int32, rows, blocks, 2),
+        )  # fmt: skip
+    top_p, uniform, last_place, temperature, calibration = given
+    with torch.cuda.device_of(logits):
+        extent_kernel[by_block](logits, extents, **sizes, num_warps=warps)
+        weigh_kernel[by_block](
+            logits, extents, top_p, last_place, temperature, calibration, sums, *marks,
+            **sizes, **parts, EDGES=EDGES, IS_FILTERED=is_filtered, num_warps=warps,
+        )  # fmt: skip
+        if is_filtered:
+            narrow_kernel[by_block](
+                logits, extents, top_p, last_place, temperature, *marks, sums, *found,
+                **sizes, **parts, EDGES=EDGES, num_warps=warps,
+            )  # fmt: skip
         draw_kernel[(rows,)](
-            logits, log_precision, latents, slots_finite, *given[:4], *out, extents, sums, weights, rows,
-            VOCABULARY=vocabulary, LATENT=latent, BLOCK=block, BLOCK_L=triton.next_power_of_2(latent), **many,
-            TOKEN_BITS=bits, WAY_BITS=WAY_BITS, num_warps=warps,
+            logits, log_precision, latents, slots_finite, top_p, uniform, last_place, temperature, *out,
+            extents, sums, *found, rows,
+            **sizes, LATENT=latent, BLOCK_L=triton.next_power_of_2(latent), **parts,
+            PART=max(1, block // of_blocks), WAY_BITS=WAY_BITS, IS_FILTERED=is_filtered, num_warps=warps,
         )  # fmt: skip

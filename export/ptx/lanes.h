@@ -145,14 +145,16 @@ template <Space space, class T> void read(Machine& m, Warp& warp, const Instruct
     }
   for (int i = 0; i < n; i++) {
     const Operand& to = m.operand(x, i);
-    if (sizeof(T) == 8 || to.bytes != 8) {
-      assign(m, warp, to, out[i], lanes);
-      continue;
-    }
-    int64_t wide[LANES] = {};  // a wider register takes the number
-    for (int lane = 0; lane < LANES; lane++)
-      if (lanes >> lane & 1) wide[lane] = out[i][lane];
-    assign(m, warp, to, wide, lanes);
+    auto widened = [&](auto one) {  // a wider register takes the number
+      decltype(one) wide[LANES] = {};
+      for (int lane = 0; lane < LANES; lane++)
+        if (lanes >> lane & 1) wide[lane] = out[i][lane];
+      assign(m, warp, to, wide, lanes);
+    };
+    if (sizeof(T) < 8 && to.bytes == 8) widened(int64_t());
+    else if (sizeof(T) < 4 && to.bytes == 4) widened(int32_t());
+    else if (sizeof(T) < 2 && to.bytes == 2) widened(int16_t());
+    else assign(m, warp, to, out[i], lanes);
   }
 }
 
@@ -161,7 +163,8 @@ template <Space space, class T> void write(Machine& m, Warp& warp, const Instruc
   int n = x.count - 1, bytes = n * sizeof(T);
   Addresses to(warp, m.operand(x, 0));
   uint32_t lanes = m.lanes_of(warp, x);
-  Lanes<T> in[8];
+  // No register is a byte wide.
+  Lanes<std::conditional_t<sizeof(T) == 1, uint16_t, T>> in[8];
   for (int i = 0; i < n; i++) in[i].load(m, warp, m.operand(x, i + 1));
   for (int lane = 0; lane < LANES; lane++)
     if (lanes >> lane & 1) {

@@ -9,6 +9,7 @@ caller holds a lock.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rfa.model.attention.pages import LEAST_DISTANCES, PAGE_KEYS
-from rfa.model.draw import ranked
 from rfa.model.language import StepOutput
 from rfa.model.packed import Packed
 from rfa.model.ragged import RaggedDecoder
@@ -53,12 +53,14 @@ class PagedStepRunner:
         self._given = Packed({**fields, "noise": noise, **TokenDraw.given_fields(size)}, device)
         self._draw = TokenDraw(size, vocabulary, self._given, device)
         self._laid = PagedTokens.of(self._given.tensors, size * longest * PAGE_KEYS, longest * PAGE_KEYS, 1)
-        self._graph: tuple[torch.cuda.CUDAGraph, StepOutput] | None = None
+        # By whether rows are filtered.
+        self._graphs: dict[bool, tuple[torch.cuda.CUDAGraph, StepOutput]] = {}
         if room is not None:
             # The graph reads them where they are, whatever prompts ask for later.
             self._tables = ragged.tables(longest * PAGE_KEYS)
             self._lay(Ragged.of([], [], device), [], np.empty((0, *noise[1][1:]), np.float32), Draws([], np.float32(1)))
-            self._graph = room.capture(self._compute)
+            for is_filtered in (False, True):
+                self._graphs[is_filtered] = room.capture(partial(self._compute, is_filtered=is_filtered))
 
     @staticmethod
     def bytes_needed(shape: tuple[int, int, int], size: int, longest: int) -> int:
@@ -77,15 +79,14 @@ class PagedStepRunner:
         pages = [stream.table() for stream in streams]
         self._lay(ragged, pages, noise, draws)
         if self._ragged.attention_refusal is not None:
-            output = self._chosen(*self._ragged.extend_and_look(ragged, pages, *self._pool.rows, self._noise))
-        elif self._graph is None:
-            output = self._compute()
+            output, finite = self._ragged.extend_and_look(ragged, pages, *self._pool.rows, self._noise)
+            self._draw.compute(output, finite, is_filtered=draws.are_filtered)
+        elif not self._graphs:
+            output = self._compute(is_filtered=draws.are_filtered)
         else:
-            graph, output = self._graph
+            graph, output = self._graphs[draws.are_filtered]
             graph.replay()
-        # Outside of the graph: few ask for it, and graphs with it would be as many again.
-        order = ranked(output.logits) if draws.are_ranked else None
-        return self._draw.read(draws, output.latent, order)
+        return self._draw.read(draws, output)
 
     @property
     def _device(self) -> torch.device:
@@ -104,10 +105,8 @@ class PagedStepRunner:
         self._given.send()
 
     @torch.no_grad()
-    def _compute(self) -> StepOutput:
+    def _compute(self, *, is_filtered: bool) -> StepOutput:
         """The step, and the choice of the next tokens."""
-        return self._chosen(*self._ragged.extend_laid(self._laid, *self._pool.rows, self._noise))
-
-    def _chosen(self, output: StepOutput, is_finite: Tensor) -> StepOutput:
-        self._draw.compute(output, is_finite, is_ranked=False)
+        output, is_finite = self._ragged.extend_laid(self._laid, *self._pool.rows, self._noise)
+        self._draw.compute(output, is_finite, is_filtered=is_filtered)
         return output

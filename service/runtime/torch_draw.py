@@ -21,6 +21,8 @@ from rfa.service.engine.text.sampling import Choice, DrawnToken, Draws, TopLogit
 # Of a step's memory for each of its logits: those themselves, weights, and what is sorted of them.
 BYTES_PER_LOGIT = 64
 SMALLEST_TEMPERATURE = float(np.finfo(np.float32).tiny)
+# What goes in of a row that takes the most probable token.
+GREEDY = {"top_p": math.inf, "uniform": 0.0, "last_place": 0, "temperature": 1.0}
 
 
 class TokenDraw:
@@ -57,80 +59,78 @@ class TokenDraw:
 
     def lay(self, draws: Draws) -> None:
         """Put what is asked for among what goes in next."""
-        rows = [_numbers(choice, self._vocabulary) for choice in draws.choices]
-        padding = [_numbers(Choice(), self._vocabulary)] * (self._size - len(rows))
-        columns = zip(*rows, *padding, strict=True)
-        for name, column in zip(Distribution._fields, (*columns, draws.calibration), strict=True):
-            self._given.arrays[name][:] = column
+        given = self._given.arrays
+        given["calibration"][:] = draws.calibration
+        for name, number in GREEDY.items():
+            given[name].fill(number)
+        rows = [row for row, choice in enumerate(draws.choices) if choice.temperature is not None]
+        if not rows:
+            return
+        drawn = [draws.choices[row] for row in rows]
+        top_p = [math.inf if choice.top_p is None or choice.top_p >= 1 else choice.top_p for choice in drawn]
+        places = np.array([choice.top_k or self._vocabulary for choice in drawn])
+        given["top_p"][rows] = top_p
+        given["uniform"][rows] = [choice.uniform for choice in drawn]
+        given["last_place"][rows] = np.minimum(places, self._vocabulary) - 1
+        temperatures = np.array([choice.temperature for choice in drawn], dtype=np.float64)
+        given["temperature"][rows] = np.maximum(temperatures, SMALLEST_TEMPERATURE)
 
-    def compute(self, output: StepOutput, is_finite: Tensor, *, is_ranked: bool) -> Ranked | None:
+    def compute(self, output: StepOutput, is_finite: Tensor, *, is_filtered: bool) -> None:
         """Choose; on the device only.
 
         Args:
             output: of the step.
             is_finite: `[B]` float32, 1 where what a row keeps is, else 0.
-            is_ranked: the best tokens are told (`Draws.are_ranked`): the order of all is given back.
+            is_filtered: False promises that no row has a filter (`Draws.are_filtered`).
         """
         tensors = self._given.tensors
         given = Distribution(*(tensors[name] for name in Distribution._fields))
-        draw(output, is_finite, given, Drawn(**self._found.tensors))
-        return ranked(output.logits) if is_ranked else None
+        draw(output, is_finite, given, Drawn(**self._found.tensors), is_filtered=is_filtered)
 
-    def read(self, draws: Draws, latent: Tensor, order: Ranked | None) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
+    def read(self, draws: Draws, output: StepOutput) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
         """Wait for the device, and tell what is asked for of the rows that are no padding, and whether what each keeps
         is finite.
 
         Args:
-            latent: `[B, H, 2D]` of the step.
-            order: as `compute` gave it.
+            output: of the step, as `compute` had it.
         """
+        # Behind a graph: few ask for it, and graphs with it would be as many again.
+        order = ranked(output.logits) if draws.are_ranked else None
         self._found.fetch()
-        count = len(draws.choices)
-        found = {name: part[..., :count].copy() for name, part in self._found.arrays.items()}
+        choices, count = draws.choices, len(draws.choices)
+        found = {name: part[..., :count] for name, part in self._found.arrays.items()}
         numbers = dict(zip(NUMBERS, found["numbers"], strict=True))
         scales = np.array([[1], [draws.calibration]], dtype=np.float32)
         with np.errstate(all="ignore"):  # a broken row is told as one
             normalisers = numbers["top"] / scales + np.log(found["sums"] / fixed_point(self._vocabulary))
             log_probabilities = numbers["chosen"] / scales - normalisers
         finite = (numbers["is_finite"] == 1) & np.isfinite(normalisers).all(0)
-        tops = _tops(draws.choices, normalisers[0], order)
         # What a device chose of a broken row is nothing to tell.
-        chosen = np.where(finite, found["tokens"], 0)
-        latents = latent[:count].cpu().numpy() if any(choice.with_latent for choice in draws.choices) else None
-        tokens = [
-            DrawnToken(
-                int(chosen[row]),
-                float(log_probabilities[0, row]),
-                float(log_probabilities[1, row]),
-                bool(finite[row]),
-                tops[row] if finite[row] else None,
-                latents[row] if latents is not None and choice.with_latent else None,
-            )
-            for row, choice in enumerate(draws.choices)
-        ]
+        columns = np.where(finite, found["tokens"], 0), *log_probabilities, finite
+        tops = _tops(choices, normalisers[0], finite, order)
+        latents = _latents(choices, output.latent)
+        tokens = list(map(DrawnToken._make, zip(*(column.tolist() for column in columns), tops, latents, strict=True)))
         return tokens, numbers["slots_finite"] == 1
 
 
-def _numbers(choice: Choice, vocabulary: int) -> tuple[float, float, int, float]:
-    """Of a row, in the order of `Distribution`."""
-    if choice.temperature is None:
-        return math.inf, 0.0, 0, 1.0
-    return (
-        math.inf if choice.top_p is None or choice.top_p >= 1 else choice.top_p,
-        choice.uniform,
-        min(choice.top_k or vocabulary, vocabulary) - 1,
-        max(choice.temperature, SMALLEST_TEMPERATURE),
-    )
-
-
-def _tops(choices: Sequence[Choice], normalisers: NDArray[np.float64], order: Ranked | None) -> list[TopLogits | None]:
+def _tops(
+    choices: Sequence[Choice], normalisers: NDArray[np.float64], finite: NDArray[np.bool_], order: Ranked | None
+) -> Sequence[TopLogits | None]:
     """The most probable tokens of the rows that ask for some."""
-    most = max(choice.top for choice in choices)
-    if order is None or most == 0:
+    if order is None:
         return [None] * len(choices)
+    most = max(choice.top for choice in choices)
     logits, tokens = (part[: len(choices), :most].cpu().numpy() for part in order)
     told = logits.astype(np.float64) - normalisers[:, None]
     return [
-        TopLogits(tokens[row, : choice.top], told[row, : choice.top]) if choice.top else None
+        TopLogits(tokens[row, : choice.top], told[row, : choice.top]) if choice.top and finite[row] else None
         for row, choice in enumerate(choices)
     ]
+
+
+def _latents(choices: Sequence[Choice], latent: Tensor) -> Sequence[NDArray[np.float32] | None]:
+    """Those of the rows that ask for it."""
+    if not any(choice.with_latent for choice in choices):
+        return [None] * len(choices)
+    latents = latent[: len(choices)].cpu().numpy()
+    return [latents[row] if choice.with_latent else None for row, choice in enumerate(choices)]

@@ -1,10 +1,8 @@
 """The decode step at one batch size: fixed places for what goes in and what comes out, and on a GPU one CUDA graph.
 
-A graph reads and writes the same addresses every time, hence the fixed places, and
-hence one step at a time: the caller holds a lock.
-
-The next tokens are chosen in the graph. There are two: one for batches of which some row is told its best tokens, with
-a sort of all, and one for those of which none is.
+A graph reads and writes the same addresses every time, hence the fixed places, and hence one step at a time: the caller
+holds a lock. The next tokens are chosen in it. There are two: with the search for where top_k and top_p end, and
+without.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from rfa.model.decoder import Decoder
-from rfa.model.draw import Ranked
 from rfa.model.language import StepOutput
 from rfa.model.packed import Fields, Packed
 from rfa.service.engine.text.sampling import Choice, DrawnToken, Draws
@@ -35,13 +32,6 @@ class StepResult(NamedTuple):
     log_precision: Array
     latent: Array
     is_finite: NDArray[np.bool_]
-
-
-class Computed(NamedTuple):
-    """What a step leaves on the device beside the tokens: its output, and the order of the logits where it has one."""
-
-    output: StepOutput
-    order: Ranked | None
 
 
 class StepRunner:
@@ -65,39 +55,41 @@ class StepRunner:
         }
         self._given = Packed({**fields, **TokenDraw.given_fields(size)}, device)
         self._draw = TokenDraw(size, config.vocab_size, self._given, device)
-        # By whether they rank the tokens.
-        self._graphs: dict[bool, tuple[torch.cuda.CUDAGraph, Computed]] = {}
+        # By whether rows are filtered.
+        self._graphs: dict[bool, tuple[torch.cuda.CUDAGraph, StepOutput]] = {}
         self._lay(self._padding[:, :0], np.empty((0, *self._latent_shape), dtype=np.float32), Draws([], np.float32(1)))
         if with_graph:
             room = GraphRoom()
-            for is_ranked in (False, True):
-                self._graphs[is_ranked] = room.capture(partial(self._compute, is_ranked=is_ranked))
+            for is_filtered in (False, True):
+                self._graphs[is_filtered] = room.capture(partial(self._compute, is_filtered=is_filtered))
 
     def run(self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array) -> StepResult:
         """One token of n <= size streams: slots are read from rows `sources` of the pool and written to `targets`."""
         draws = Draws([Choice()] * len(tokens), np.float32(1))
-        stepped = self._advance(tokens, positions, sources, targets, noise, draws)
-        _, is_finite = self._draw.read(draws, stepped.output.latent, None)
-        logits, log_precision, latent = (part[: len(tokens)].cpu().numpy() for part in stepped.output)
-        return StepResult(logits, log_precision, latent, is_finite)
+        output = self._advance(tokens, positions, sources, targets, noise, draws)
+        _, is_finite = self._draw.read(draws, output)
+        return StepResult(*(part[: len(tokens)].cpu().numpy() for part in output), is_finite)
 
     def draw(
         self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
         """`run`, of which what is drawn comes to the host, and not the logits; and of every row whether its new slots
         are finite."""
-        stepped = self._advance(tokens, positions, sources, targets, noise, draws)
-        return self._draw.read(draws, stepped.output.latent, stepped.order)
+        return self._draw.read(draws, self._advance(tokens, positions, sources, targets, noise, draws))
 
     def _advance(
         self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array, draws: Draws
-    ) -> Computed:
+    ) -> StepOutput:
         self._lay(np.stack([tokens, positions, sources, targets]), noise, draws)
+        return self.step(is_filtered=draws.are_filtered)
+
+    def step(self, *, is_filtered: bool) -> StepOutput:
+        """The step of what was laid last, on the device; its output, until the next one."""
         if not self._graphs:
-            return self._compute(is_ranked=draws.are_ranked)
-        graph, stepped = self._graphs[draws.are_ranked]
+            return self._compute(is_filtered=is_filtered)
+        graph, output = self._graphs[is_filtered]
         graph.replay()
-        return stepped
+        return output
 
     def _lay(self, numbers: Rows, noise: Array, draws: Draws) -> None:
         """Give the device the inputs of n <= size rows, and padding for the others."""
@@ -108,13 +100,14 @@ class StepRunner:
         self._given.send()
 
     @torch.no_grad()
-    def _compute(self, *, is_ranked: bool) -> Computed:
+    def _compute(self, *, is_filtered: bool) -> StepOutput:
         """The step, and the choice of the next tokens."""
         tokens, positions, sources, targets = self._given.tensors["numbers"].unbind()
         output, is_finite = self._decoder.step_between(
             tokens, positions, self._given.tensors["noise"], self._pool.slots, sources, targets
         )
-        return Computed(output, self._draw.compute(output, is_finite, is_ranked=is_ranked))
+        self._draw.compute(output, is_finite, is_filtered=is_filtered)
+        return output
 
 
 def _padding(pool: DevicePool, size: int) -> Rows:

@@ -90,10 +90,10 @@ def laid(rows: list[Row]) -> tuple[StepOutput, torch.Tensor, Distribution]:
     return output, torch.ones(size, device=DEVICE), given
 
 
-def by_kernel(rows: list[Row]) -> Drawn:
+def by_kernel(rows: list[Row], *, is_filtered: bool = True) -> Drawn:
     output, slots_finite, given = laid(rows)
     drawn = Drawn.empty(len(rows), DEVICE)
-    draw_by_kernel(output, slots_finite, given, drawn)
+    draw_by_kernel(output, slots_finite, given, drawn, is_filtered=is_filtered)
     return drawn
 
 
@@ -120,24 +120,36 @@ def test_a_row_may_have_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_draws_match(150, 6)
 
 
-def test_no_candidate_of_the_search_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same bits by halves, and by eight at once."""
-    rows = rows_of(61, 3)
+def same(found: Drawn, wanted: Drawn) -> bool:
+    return all(torch.equal(part, other) for part, other in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize(("edges", "bits"), [(1, 2), (4, 1), (32, 3)])
+def test_no_edge_and_no_candidate_of_the_search_decides(edges: int, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits with all of a row in the list, by halves, and by eight at once."""
+    rows = rows_of(61, 7)
     plain = by_kernel(rows)
-    for bits in (1, 3):
-        monkeypatch.setattr(draw_triton, "WAY_BITS", bits)
-        assert all(torch.equal(part, other) for part, other in zip(by_kernel(rows), plain, strict=True))
+    monkeypatch.setattr(draw_triton, "EDGES", edges)
+    monkeypatch.setattr(draw_triton, "WAY_BITS", bits)
+    assert same(by_kernel(rows), plain)
+
+
+def test_rows_without_a_filter_need_no_search() -> None:
+    """And get what they get beside rows that have one."""
+    rows = [row for row in rows_of(150, 13) if row.top_p == math.inf and row.last_place in (0, 149)]
+    assert len({row.last_place for row in rows}) == 2
+    assert same(by_kernel(rows, is_filtered=False), by_kernel(rows))
 
 
 def test_a_gpu_draws_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """And others by the reference."""
     output, slots_finite, given = laid(rows_of(7, 1))
     drawn, seen = Drawn.empty(1, DEVICE), []
-    monkeypatch.setattr(draw_triton, "draw_by_kernel", lambda *_: seen.append("kernel"))
+    monkeypatch.setattr(draw_triton, "draw_by_kernel", lambda *_, is_filtered: seen.append("kernel"))
     monkeypatch.setattr(drawing, "draw_by_torch", lambda *_: seen.append("torch"))
     for is_on_gpu in (True, False):
         monkeypatch.setattr(drawing, "is_on_gpu", lambda _, answer=is_on_gpu: answer)
-        drawing.draw(output, slots_finite, given, drawn)
+        drawing.draw(output, slots_finite, given, drawn, is_filtered=True)
     assert seen == ["kernel", "torch"]
 
 

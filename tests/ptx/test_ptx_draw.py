@@ -30,7 +30,7 @@ def test_tokens_are_those_that_are_certain(emulator: Emulator) -> None:
     """In one block, of which four warps have a part."""
     with emulated(emulator):
         draws.assert_draws_match(700, 7)
-    assert set(emulator.played) == {"extent_kernel", "weigh_kernel", "draw_kernel"}
+    assert set(emulator.played) == {"extent_kernel", "weigh_kernel", "narrow_kernel", "draw_kernel"}
 
 
 @pytest.mark.slow

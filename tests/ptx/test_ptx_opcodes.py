@@ -150,6 +150,7 @@ EACH: dict[str, tuple[str, Callable[..., Any]]] = {
     ),
     "cvt.rn.f32.f64": ("f32 f64", lambda a: a.astype(np.float32)),
     "cvt.rn.f32.s32": ("f32 s32", lambda a: a.astype(np.float32)),
+    "cvt.rn.f32.s64": ("f32 s64", lambda a: a.astype(np.float32)),
     "cvt.rn.f32.u32": ("f32 u32", lambda a: a.astype(np.float32)),
     "cvt.rn.f64.s64": ("f64 s64", lambda a: a.astype(np.float64)),
     "cvt.rni.ftz.s32.f32": ("s32 f32", lambda a: to_integer(np.rint(flush(a)))),

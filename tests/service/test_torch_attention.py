@@ -20,7 +20,6 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 from rfa.model import draw as drawing
 from rfa.model import ragged as ragged_module
 from rfa.model.attention.pages import PAGE_KEYS
-from rfa.model.draw import ranked
 from rfa.model.packed import Packed
 from rfa.model.ragged import RaggedDecoder
 from rfa.model.ragged_layout import Ragged
@@ -118,8 +117,8 @@ def test_steps_have_the_bits_of_pieces_of_one_token() -> None:
         output, is_finite = theirs.extend([[token] for token in tokens], torch.from_numpy(noise))
         draw.lay(draws)
         places.send()
-        draw.compute(output, is_finite, is_ranked=False)
-        drawn, _ = draw.read(draws, output.latent, ranked(output.logits))
+        draw.compute(output, is_finite, is_filtered=draws.are_filtered)
+        drawn, _ = draw.read(draws, output)
         assert found[step] == list(map(digits, drawn))
     for index in range(2):
         assert all(map(torch.equal, ours.kept(index), theirs.kept(index)))

@@ -58,8 +58,8 @@ def on_device(logits: np.ndarray, draws: Draws, size: int | None = None) -> list
     draw = draw_of(size, vocabulary, draws)
     padding = [(0, size - rows), (0, 0)]
     output = StepOutput(torch.from_numpy(np.pad(logits, padding)), torch.zeros(size), torch.zeros(size, 2, 4))
-    order = draw.compute(output, torch.ones(size), is_ranked=draws.are_ranked)
-    return draw.read(draws, output.latent, order)[0]
+    draw.compute(output, torch.ones(size), is_filtered=draws.are_filtered)
+    return draw.read(draws, output)[0]
 
 
 def on_host(logits: np.ndarray, draws: Draws) -> list[DrawnToken]:
@@ -194,6 +194,10 @@ SPLIT = np.nextafter(np.float32(1), np.float32(0))
         (TIED, Choice(), 1),
         # Of two logits that have one exponential the better is first, though its index is not.
         (np.array([SPLIT, 1], np.float32), Choice(100.0, top_p=0.3, uniform=0.5), 1),
+        # Two that have one exponent, of which the better has the last place, both stay.
+        (np.array([3, 1, SPLIT], np.float32), Choice(1.0, top_k=2, uniform=0.999), 2),
+        # The last place is below all weight: what is kept of 1.553 is 1.382, and so more than the best two.
+        (np.array([0, -1, -2, -3, *[-99] * 4], np.float32), Choice(1.0, top_k=6, top_p=0.89, uniform=0.999), 2),
         # The bound between two equal ones, from above and from below.
         (np.array([0, 0], np.float32), Choice(1.0, uniform=0.5), 1),
         (np.array([0, 0], np.float32), Choice(1.0, uniform=math.nextafter(0.5, 0)), 0),
@@ -213,6 +217,13 @@ SPLIT = np.nextafter(np.float32(1), np.float32(0))
 def test_ties_and_ends_are_those_of_the_cpu(logits: np.ndarray, choice: Choice, expected: int) -> None:
     draws = Draws([choice], CALIBRATION)
     assert [side(logits[None], draws)[0].token for side in (on_device, on_host)] == [expected, expected]
+
+
+def test_a_search_is_needed_where_tokens_are_ruled_out() -> None:
+    drawn = [Choice(), Choice(top_k=5, top_p=0.5), Choice(0.5)]
+    assert not Draws(drawn, CALIBRATION).are_filtered
+    for choice in (Choice(0.5, top_k=5), Choice(0.5, top_p=0.5)):
+        assert Draws([*drawn, choice], CALIBRATION).are_filtered
 
 
 @either_side
@@ -283,8 +294,8 @@ def test_a_broken_row_is_told_as_one_and_touches_no_other(value: float, broken: 
     def both() -> list[list[DrawnToken]]:
         tensors = StepOutput(*(torch.from_numpy(part) for part in output.values()))
         made = draw_of(3, 300, draws)
-        order = made.compute(tensors, torch.ones(3), is_ranked=draws.are_ranked)
-        return [made.read(draws, tensors.latent, order)[0], drawn_tokens(**output, draws=draws)]
+        made.compute(tensors, torch.ones(3), is_filtered=draws.are_filtered)
+        return [made.read(draws, tensors)[0], drawn_tokens(**output, draws=draws)]
 
     healthy = [list(map(told, side)) for side in both()]
     output[broken].reshape(3, -1)[1, -1] = value
@@ -300,5 +311,5 @@ def test_slots_that_are_broken_are_told_apart() -> None:
     draws = Draws([Choice()] * 3, CALIBRATION)
     made = draw_of(4, 5, draws)
     output = StepOutput(torch.zeros(4, 5), torch.zeros(4), torch.zeros(4, 2, 4))
-    made.compute(output, torch.tensor([1.0, 0, 1, 1]), is_ranked=False)
-    assert made.read(draws, output.latent, None)[1].tolist() == [True, False, True]
+    made.compute(output, torch.tensor([1.0, 0, 1, 1]), is_filtered=False)
+    assert made.read(draws, output)[1].tolist() == [True, False, True]

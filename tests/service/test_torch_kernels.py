@@ -141,7 +141,7 @@ def told(bundle: Bundle, gpu: FakeGpu, *, is_trusted: bool = True) -> torch_kern
         kernels_of(bundle, is_trusted=is_trusted, launches=gpu.launches) as use,
     ):
         _, slots = passes.prefill([[1, 2]], [0], initial_slots(model, 1))
-        passes.draw(passes.step([3], [2], passes.silence(1), slots)[0])
+        passes.draw(passes.step([3], [2], passes.silence(1), slots)[0], is_filtered=False)
     assert {name for name, _ in gpu.launched} == use.stored
     return use.told()
 
@@ -333,8 +333,8 @@ def test_serving_other_models_launches_what_is_stored_alone(what: str) -> None:
                 pieces, begins, silence = [[1] * n for n in counts], [3] * len(counts), passes.silence(len(counts))
                 if passes.has_slots:
                     _, slots = passes.prefill(pieces, begins, initial_slots(model, len(counts)))
-                    passes.draw(passes.step([1] * len(counts), begins, silence, slots)[0])
+                    passes.draw(passes.step([1] * len(counts), begins, silence, slots)[0], is_filtered=True)
                 output, held = passes.extend(pieces, [passes.empty_cache()] * len(counts), silence)
-                passes.draw(output)
+                passes.draw(output, is_filtered=False)
                 passes.extend(pieces, held, silence)
     assert_all_are_taken(ledger)

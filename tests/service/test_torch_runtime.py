@@ -44,9 +44,9 @@ MAX_ROWS = 8
 # Kernels, copies and memsets of a step, those from and to the host and the choice of tokens among them; at worst.
 MOST_NODES = 45
 # Beside five a layer: the embedding, the logits with what is told of a row, the draw's three, a copy from and one to
-# the host. A row whose best tokens are told needs a sort, which counts as one here: it is four kernels up to 4,096
-# tokens and a dozen beyond.
-OTHER_NODES, SORTS = 7, 1
+# the host. Where tokens are ruled out, the draw has one more. A row whose best tokens are told needs a sort, which
+# counts as one here: it is four kernels up to 4,096 tokens and a dozen beyond.
+OTHER_NODES, SEARCHES, SORTS = 7, 1, 1
 
 
 @pytest.fixture(scope="module")
@@ -150,13 +150,13 @@ class Calls(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("is_ranked", [False, True])
-def test_a_step_can_be_captured_in_a_graph(runtime: TorchLanguageRuntime, is_ranked: bool) -> None:
+@pytest.mark.parametrize("is_filtered", [False, True])
+def test_a_step_can_be_captured_in_a_graph(runtime: TorchLanguageRuntime, is_filtered: bool) -> None:
     """It waits for no number, whose value a graph could not know, and calls the same operators every time."""
     calls = []
     for _ in range(2):
         with Calls() as seen:
-            runtime._runners[MAX_ROWS]._compute(is_ranked=is_ranked)
+            runtime._runners[MAX_ROWS]._compute(is_filtered=is_filtered)
         calls.append(seen.names)
     waiting = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal.default", "bincount")
     assert not [name for name in calls[0] if any(part in name for part in waiting)]
@@ -176,10 +176,16 @@ def nodes_of_a_step(runtime: TorchLanguageRuntime, choice: Choice) -> Any:
 
 @interpreted
 @pytest.mark.parametrize(
-    ("choice", "sorts"), [(Choice(), 0), (Choice(0.8, 40, 0.9), 0), (Choice(0.8, 40, 0.9, top=3), SORTS)]
+    ("choice", "more"),
+    [
+        (Choice(), 0),
+        (Choice(0.8), 0),
+        (Choice(0.8, 40, 0.9), SEARCHES),
+        (Choice(0.8, 40, 0.9, top=3), SEARCHES + SORTS),
+    ],
 )
 def test_a_step_is_few_launches(
-    runtime: TorchLanguageRuntime, monkeypatch: pytest.MonkeyPatch, choice: Choice, sorts: int
+    runtime: TorchLanguageRuntime, monkeypatch: pytest.MonkeyPatch, choice: Choice, more: int
 ) -> None:
     monkeypatch.undo()  # what fills unwritten memory is no launch of the step
     eager = nodes_of_a_step(runtime, choice)
@@ -190,7 +196,7 @@ def test_a_step_is_few_launches(
         nodes = nodes_of_a_step(runtime, choice)
     layers = len(runtime.initial["means"])
     assert "aten.mm.default" not in nodes.operators
-    assert len(nodes) == 5 * layers + OTHER_NODES + sorts, (nodes.operators, nodes.launches)
+    assert len(nodes) == 5 * layers + OTHER_NODES + more, (nodes.operators, nodes.launches)
     assert len(nodes) <= MOST_NODES
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,14 @@ class Draws:
         """Whether the most probable tokens are told of a row: all of them must be put into order."""
         return any(choice.top > 0 for choice in self.choices)
 
+    @property
+    def are_filtered(self) -> bool:
+        """Whether a row that is drawn has one of `top_k` and `top_p`: where they end must be searched for."""
+        return any(
+            choice.temperature is not None and not (choice.top_k is None and choice.top_p is None)
+            for choice in self.choices
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TopLogits:
@@ -63,8 +71,7 @@ class TopLogits:
     log_probabilities: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnToken:
+class DrawnToken(NamedTuple):
     """What is told of one row of a step.
 
     Attributes:
