@@ -515,6 +515,18 @@ def test_words_of_16_bits_in_shared_memory() -> None:
     np.testing.assert_array_equal(out, np.arange(32))
 
 
+def test_bytes_in_shared_memory() -> None:
+    """Of registers of 16 bits, of which the lower half is written; and half words, read into wider registers."""
+    body = """
+    mul.lo.s32 %r1, %r0, 2;  cvt.u16.u32 %rs1, %r0;  cvt.u16.u32 %rs2, %r1;
+    st.shared.v2.b8 [%r1], {%rs1, %rs2};  ld.shared.b8 %rs3, [%r1+1];  ld.shared.b16 %r2, [%r1];
+    cvt.u32.u16 %r3, %rs3;
+    mad.wide.u32 %rd10, %r0, 8, %rd0;  st.global.v2.b32 [%rd10], {%r2, %r3};"""
+    out, lane = words(64), np.arange(32)
+    run(kernel(body, parameters=1), out, shared_bytes=64)
+    np.testing.assert_array_equal(out.reshape(32, 2), np.stack([lane + 256 * 2 * lane, 2 * lane], 1))
+
+
 def test_parameters_keep_their_sign() -> None:
     body = """
     ld.param.s32 %rd5, [p1];  ld.param.b32 %r2, [p1];  ld.param.b64 %rd6, [p1];
