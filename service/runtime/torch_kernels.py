@@ -14,7 +14,7 @@ import ctypes
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -23,82 +23,13 @@ from typing import Any
 import torch
 
 from rfa.export.bundle import Bundle, StoredKernel
-from rfa.model.kernel_launches import THREADS_OF_A_WARP, KernelCall, source_hash, take_launches
+from rfa.model.kernel_launches import KernelCall, source_hash, take_launches
+from rfa.service.runtime.torch_driver import CudaDriver, CudaError
 from rfa.service.schemas.replies import GpuKernels
 
 logger = logging.getLogger("rfa.engine")
 LIBRARY = "libcuda.so.1"
 UNTRUSTED = "machine code is taken only from bundles that a key of RFA_TRUSTED_KEYS has signed"
-# Shared memory that a CTA may have without being asked for.
-COMMON_SHARED_BYTES = 48 << 10
-MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
-
-
-class CudaError(RuntimeError):
-    """The driver refuses a call."""
-
-
-class CudaDriver:
-    """The few functions of the CUDA driver that load and launch a kernel; the context is the one that torch made.
-
-    Args:
-        library: libcuda, or what stands for it.
-    """
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._library = library
-        address, word = ctypes.c_void_p, ctypes.c_uint
-        library.cuDriverGetVersion.argtypes = (ctypes.POINTER(ctypes.c_int),)
-        library.cuModuleLoadData.argtypes = (ctypes.POINTER(address), ctypes.c_char_p)
-        library.cuModuleGetFunction.argtypes = (ctypes.POINTER(address), address, ctypes.c_char_p)
-        library.cuFuncSetAttribute.argtypes = (address, ctypes.c_int, ctypes.c_int)
-        library.cuLaunchKernel.argtypes = (address, *(word,) * 7, address, ctypes.POINTER(address), address)
-        library.cuGetErrorString.argtypes = (ctypes.c_int, ctypes.POINTER(ctypes.c_char_p))
-
-    @property
-    def version(self) -> tuple[int, int]:
-        """Of CUDA that it knows: (12, 8)."""
-        number = ctypes.c_int()
-        self._check(self._library.cuDriverGetVersion(ctypes.byref(number)), "cuDriverGetVersion")
-        return number.value // 1000, number.value % 1000 // 10
-
-    def load(self, kernel: StoredKernel) -> ctypes.c_void_p:
-        """The kernel's function on the current GPU, for as long as the process lives.
-
-        Raises:
-            CudaError: the driver refuses it.
-        """
-        module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        self._check(self._library.cuModuleLoadData(ctypes.byref(module), kernel.cubin), "cuModuleLoadData")
-        name = kernel.entry.name.encode()
-        self._check(self._library.cuModuleGetFunction(ctypes.byref(function), module, name), "cuModuleGetFunction")
-        if kernel.entry.shared_bytes > COMMON_SHARED_BYTES:
-            self._check(
-                self._library.cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.entry.shared_bytes),
-                "cuFuncSetAttribute",
-            )
-        return function
-
-    def launch(
-        self, function: ctypes.c_void_p, kernel: StoredKernel, grid: tuple[int, int, int], stream: int, arguments: Any
-    ) -> None:
-        """Launch it; `arguments` as of `StoredKernel.arguments`, which the driver copies.
-
-        Raises:
-            CudaError: the driver refuses it.
-        """
-        threads, shared = kernel.entry.warps * THREADS_OF_A_WARP, kernel.entry.shared_bytes
-        places = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-        self._check(
-            self._library.cuLaunchKernel(function, *grid, threads, 1, 1, shared, stream, places, None),
-            f"cuLaunchKernel of {kernel.entry.name}",
-        )
-
-    def _check(self, code: int, what: str) -> None:
-        if code:
-            text = ctypes.c_char_p()
-            self._library.cuGetErrorString(code, ctypes.byref(text))
-            raise CudaError(f"{what}: {(text.value or b'').decode() or f'error {code}'}")
 
 
 @dataclass
@@ -124,23 +55,25 @@ class StoredLaunches:
 
     Args:
         driver: of the GPU, which is not asked for without kernels.
-        capability: the GPU's.
-        stream: the handle of the stream that torch launches on.
+        capability: of torch's current device.
+        stream: the handle of the stream that torch launches on, on a device.
     """
 
     def __init__(
-        self, driver: Callable[[], CudaDriver], capability: Callable[[], tuple[int, int]], stream: Callable[[], int]
+        self, driver: Callable[[], CudaDriver], capability: Callable[[], tuple[int, int]], stream: Callable[[int], int]
     ) -> None:
         self._open_driver, self._capability, self._stream = driver, capability, stream
         self._lock = threading.Lock()
-        self._loaded: dict[tuple[bytes, str], tuple[StoredKernel, ctypes.c_void_p]] = {}
+        self._known: set[tuple[int, bytes, str]] = set()
+        # By device and name; a tuple is replaced whole, under those who launch.
+        self._loaded: dict[tuple[int, str], tuple[tuple[StoredKernel, ctypes.c_void_p], ...]] = {}
 
     @functools.cached_property
     def _driver(self) -> CudaDriver:
         return self._open_driver()
 
     def load(self, bundle: Bundle) -> str | None:
-        """Load a bundle's kernels for this GPU; returns why not, or not all of them."""
+        """Load a bundle's kernels for torch's current GPU; returns why not, or not all of them."""
         if not bundle.kernels:
             return "the bundle has none"
         capability, version = self._capability(), self._driver.version
@@ -161,22 +94,28 @@ class StoredLaunches:
 
     def _load(self, kernel: StoredKernel) -> None:
         # Two signatures may have come to the same code.
-        key = kernel.cubin, kernel.entry.model_dump_json()
+        device = self._driver.current_device()
+        key = device, kernel.cubin, kernel.entry.model_dump_json()
         with self._lock:
-            if key not in self._loaded:
-                self._loaded = {**self._loaded, key: (kernel, self._driver.load(kernel))}
+            if key in self._known:
+                return
+            place = device, kernel.entry.name
+            self._loaded[place] = (*self._loaded.get(place, ()), (kernel, self._driver.load(kernel, device)))
+            self._known.add(key)
 
     def take(self, call: KernelCall) -> bool:
         """Launch what fits; see `rfa.model.kernel_launches`."""
         use = _USE.get()
-        for kernel, function in self._loaded.values():
+        device = device_of(call.values)
+        for kernel, function in self._loaded.get((device, call.name), ()):
             if not kernel.fits(call.name, call.values, call.options):
                 continue
             if kernel.entry.source != source_hash(call.function):
                 if use is not None:
                     use.reason = f"{call.name} of the bundle is of another version of rfa-server"
                 continue
-            self._driver.launch(function, kernel, call.grid, self._stream(), kernel.arguments(call.values))
+            arguments = kernel.arguments(call.values)
+            self._driver.launch(function, kernel, device, call.grid, self._stream(device), arguments)
             if use is not None:
                 use.stored.add(call.name)
             return True
@@ -185,13 +124,18 @@ class StoredLaunches:
         return False
 
 
+def device_of(values: Mapping[str, Any]) -> int:
+    """The GPU that a launch's tensors are on, as torch counts them; 0 of what stands for one."""
+    return next((value.device.index or 0 for value in values.values() if isinstance(value, torch.Tensor)), 0)
+
+
 @functools.cache
 def _launches() -> StoredLaunches:
-    """Of this process, which has one GPU; from the first call on they take its launches."""
+    """Of this process; from the first call on they take its launches."""
     found = StoredLaunches(
-        lambda: CudaDriver(ctypes.CDLL(LIBRARY)),
+        lambda: CudaDriver(ctypes.CDLL(LIBRARY), torch.cuda.current_device),
         torch.cuda.get_device_capability,
-        lambda: int(torch.cuda.current_stream().cuda_stream),
+        lambda device: int(torch.cuda.current_stream(device).cuda_stream),
     )
     take_launches(found.take)
     return found

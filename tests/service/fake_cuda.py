@@ -15,7 +15,8 @@ from torch import Tensor
 from rfa.export.bundle import StoredKernel
 from rfa.export.ptx import machine
 from rfa.model.kernel_launches import KernelCall
-from rfa.service.runtime.torch_kernels import CudaDriver, StoredLaunches
+from rfa.service.runtime.torch_driver import CudaDriver
+from rfa.service.runtime.torch_kernels import StoredLaunches
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 STREAM = 0x5EED
@@ -37,13 +38,15 @@ def compiled(folder: Path) -> ctypes.CDLL:
 class FakeGpu:
     """What its driver was asked to launch.
 
-    launched: names with grid and block; failures: of the checks here, which cannot be raised through C.
+    device: torch's current one; launched: names with grid and block; failures: of the checks here, which cannot be
+    raised through C.
     """
 
     library: ctypes.CDLL
     kernels: Sequence[StoredKernel]
     version: int = 12080
     capability: tuple[int, int] = (8, 0)
+    device: int = 0
     launched: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
     _tensors: dict[int, Tensor] = field(default_factory=dict)
@@ -51,7 +54,8 @@ class FakeGpu:
     def __post_init__(self) -> None:
         self._callback = _PLAYED(self._play)
         self.library.fake_set(self._callback, self.version)
-        self.launches = StoredLaunches(lambda: CudaDriver(self.library), lambda: self.capability, lambda: STREAM)
+        self.driver = CudaDriver(self.library, lambda: self.device)
+        self.launches = StoredLaunches(lambda: self.driver, lambda: self.capability, lambda device: STREAM + device)
 
     def take(self, call: KernelCall) -> bool:
         """In front of the launches: the tensors that addresses are of."""
@@ -73,7 +77,7 @@ class FakeGpu:
         return 0
 
     def _played(self, kernel: StoredKernel, sizes: list[int], shared: int, stream: int, parameters: Any) -> None:
-        assert stream == STREAM
+        assert stream == STREAM + self.library.fake_current()
         assert shared == kernel.entry.shared_bytes
         assert sizes[3:] == [32 * kernel.entry.warps, 1, 1]
         header = kernel.ptx[kernel.ptx.index(".entry") :].partition(")")[0]

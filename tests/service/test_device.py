@@ -163,7 +163,8 @@ def test_the_runtime_for_a_gpu_gets_the_limits_and_must_reproduce_the_golden_out
     monkeypatch.setattr(device, "check_gpu", lambda: None)
     monkeypatch.setattr("rfa.service.runtime.torch_language.TorchLanguageRuntime", on_cpu)
     monkeypatch.setattr("rfa.service.runtime.torch_golden.check_golden_on", lambda runtime, _: checked.append(runtime))
-    nothing = StoredLaunches(driver=pytest.fail, capability=pytest.fail, stream=pytest.fail)  # nobody has kernels
+    # Nobody has kernels.
+    nothing = StoredLaunches(driver=pytest.fail, capability=pytest.fail, stream=lambda _: pytest.fail("a launch"))
     monkeypatch.setattr("rfa.service.runtime.torch_kernels._launches", lambda: nothing)
     settings = Settings(bundles=(books_bundle, linear_bundle), device="cuda", **given)
     models = load_models(settings)

@@ -39,12 +39,12 @@ from rfa.service.engine.models import _facts
 from rfa.service.engine.text.sampling import Choice, Draws
 from rfa.service.runtime import device, torch_golden, torch_kernels, torch_language
 from rfa.service.runtime.torch_golden import check_golden_on
-from rfa.service.runtime.torch_kernels import CudaDriver, CudaError, kernels_of
+from rfa.service.runtime.torch_kernels import kernels_of
 from rfa.service.runtime.torch_language import TorchLanguageRuntime
 from rfa.service.settings import Settings
 from tests.kernels import interpreted
 from tests.ptx.launches import Compiler, Emulator, emulated
-from tests.service.fake_cuda import STREAM, FakeGpu, compiled
+from tests.service.fake_cuda import FakeGpu, compiled
 from tests.small_kernels import ARCHITECTURE, with_kernels
 
 # What prompts and steps of the small model launch.
@@ -52,6 +52,23 @@ ALL = (
     "arrange_kernel", "begin_kernel", "draw_kernel", "extent_kernel", "logits_kernel", "product_kernel", "scan_kernel",
     "settle_kernel", "slots_kernel", "values_kernel", "weigh_kernel", "weights_kernel",
 )  # fmt: skip
+
+
+HOME = Path(__file__).resolve().parents[2]
+
+
+def run_without_interpreter(program: str, *arguments: str) -> str:
+    """What a program in Python prints, whose kernels are those that Triton would compile."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=HOME,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -190,25 +207,35 @@ def test_kernels_of_another_source_are_not_taken(bundle: Bundle, gpu: FakeGpu, m
     assert found.reason == "slots_kernel of the bundle is of another version of rfa-server"
 
 
-def test_much_shared_memory_is_asked_for(bundle: Bundle, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver takes no launch with more than 48 KiB that were not asked for when the kernel was loaded."""
-    kernel = bundle.kernels[0]
-    large = replace(kernel, entry=kernel.entry.model_copy(update={"shared_bytes": 72704}))
-    driver = CudaDriver(gpu.library)
-    noted: list[int] = []
-    monkeypatch.setattr(gpu, "_played", lambda kernel, sizes, shared, *_: noted.append(shared))
-    packed = [ctypes.c_uint64(0)]
-    driver.launch(driver.load(large), large, (1, 1, 1), STREAM, packed)
-    assert noted == [72704]
-    with pytest.raises(CudaError, match=r"cuLaunchKernel of .*: invalid argument"):
-        driver.launch(driver.load(kernel), large, (1, 1, 1), STREAM, packed)
+SERVE = """
+import os, sys
+from pathlib import Path
+from triton.runtime.driver import driver
+def stop(self):
+    raise AssertionError("Triton's driver was asked for")
+type(driver).active = type(driver).default = property(stop)
+import numpy, torch
+from rfa.export.bundle import open_bundle
+from rfa.model.kernel_launches import launches_taken
+from rfa.model.placement import as_on_gpu
+from rfa.service.runtime.torch_kernels import kernels_of
+from tests.service.fake_cuda import FakeGpu
+from tests.service.test_torch_kernels import answers, ctypes, runtime_of
+assert "TRITON_INTERPRET" not in os.environ
+bundle = open_bundle(sys.argv[1])
+gpu = FakeGpu(ctypes.CDLL(sys.argv[2]), bundle.kernels)
+gpu._played = lambda *_: None
+with as_on_gpu((8, 0)), launches_taken(gpu.take), kernels_of(bundle, is_trusted=True, launches=gpu.launches) as use:
+    answers(runtime_of(bundle, torch.bfloat16))
+assert not use.compiled and use.reason is None, use
+print(*sorted(use.stored))
+"""
 
 
-def test_a_grid_that_cuda_refuses_is_an_error(bundle: Bundle, gpu: FakeGpu) -> None:
-    driver = CudaDriver(gpu.library)
-    kernel = bundle.kernels[0]
-    with pytest.raises(CudaError, match="invalid argument"):
-        driver.launch(driver.load(kernel), kernel, (1, 65536, 1), STREAM, [ctypes.c_uint64(0)])
+def test_serving_never_makes_tritons_driver(bundle: Bundle, library: ctypes.CDLL) -> None:
+    """It compiles C, for which the image of stored kernels has no compiler. Here are the functions that Triton would
+    compile, not those of its interpreter, which needs no driver; their numbers do not matter."""
+    assert run_without_interpreter(SERVE, str(bundle.path), library._name).split() == list(ALL)
 
 
 def test_info_says_which_kernels_run(
@@ -240,7 +267,6 @@ from rfa.model.config import LanguageModelConfig
 config = LanguageModelConfig.from_dict(json.loads(sys.argv[1]))
 json.dump([asked_for(launch) for launch in common(serving_launches(config, int(sys.argv[2])))], sys.stdout)
 """
-HOME = Path(__file__).resolve().parents[2]
 # Streams and tokens that are not recorded.
 PIECES = ([5], [1, 1], [16, 1, 2], [64, 7, 130])
 OTHERS: dict[str, dict[str, Any]] = {
@@ -266,10 +292,8 @@ class Ledger:
     @classmethod
     def of(cls, config: Mapping[str, Any], architecture: int) -> Ledger:
         """What export would compile for an architecture, by a process without Triton's interpreter."""
-        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-        command = [sys.executable, "-c", RECORD, json.dumps(dict(config)), str(architecture)]
-        done = subprocess.run(command, cwd=HOME, env=environment, capture_output=True, text=True, check=True)
-        entries = [KernelEntry.model_construct(**entry) for entry in read_entries(done.stdout)]
+        recorded = run_without_interpreter(RECORD, json.dumps(dict(config)), str(architecture))
+        entries = [KernelEntry.model_construct(**entry) for entry in read_entries(recorded)]
         return cls([StoredKernel(entry, b"", "") for entry in entries])
 
     def take(self, call: KernelCall) -> bool:
