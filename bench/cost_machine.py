@@ -36,8 +36,7 @@ class MachineLoop:
 class Machine:
     """A compiled kernel: its loops with matrix products, in the order of the source; and all of it, gone through once.
 
-    constants: the kernel's compile-time numbers; inner: instructions of each loop, in the source's order, when
-    there are no products.
+    constants: the kernel's compile-time numbers.
     """
 
     kernel: str
@@ -49,7 +48,6 @@ class Machine:
     constants: Mapping[str, int]
     loops: Sequence[MachineLoop]
     whole: Mapping[str, int]
-    inner: Sequence[Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -71,12 +69,8 @@ def machine(text: str, *, kernel: str, architecture: int, **resources: Any) -> M
         )
         for loop in matrix_loops(text)
     ]
-    found, whole = loops_and_whole(text)
-    outermost = [loop for loop in found if not any(loop.blocks < other.blocks for other in found)]
-    inner = [] if loops else [dict(loop.opcodes) for loop in sorted(outermost, key=lambda loop: min(loop.blocks))]
-    return Machine(
-        kernel=kernel, architecture=architecture, loops=loops, whole=dict(whole.opcodes), inner=inner, **resources
-    )
+    _, whole = loops_and_whole(text)
+    return Machine(kernel=kernel, architecture=architecture, loops=loops, whole=dict(whole.opcodes), **resources)
 
 
 def compiled(launch: Any, architecture: int) -> Machine:

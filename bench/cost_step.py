@@ -13,6 +13,9 @@ behind the other, where its registers and shared memory do not hold all at a tim
 instruction every clock if none waits for another (bound), every fourth if each waits for the one before (serial: the
 latency of arithmetic since Volta), and here every second (assumed): eight warps on an SM are little company, two a
 scheduler. An SM gets its bytes at the rate that it has when all of them ask.
+
+Of the draw, the instructions are those of a row at a temperature: a greedy one goes round the quotients, half of what
+`weigh_kernel` has and an eighth of `draw_kernel`.
 """
 
 from __future__ import annotations
@@ -38,8 +41,10 @@ TRIPS = {
     "weigh_kernel": 2, "draw_kernel": 3,
 }  # fmt: skip
 WITH_WEIGHTS = ("product_kernel", "logits_kernel")
-# Bytes a token of the vocabulary, of the draw of a row without a filter.
-DRAWING = {"extent_kernel": 4.0, "weigh_kernel": 4.0, "draw_kernel": 0.0}
+# Of a row that is not filtered: these read its logits, a block a program, the last one block and what they leave of
+# each: two extents of 4 bytes and three sums of 8.
+BY_BLOCK = ("extent_kernel", "weigh_kernel")
+LEFT_OF_A_BLOCK = 2 * 4.0 + 3 * 8.0
 
 
 @dataclass(frozen=True)
@@ -120,10 +125,11 @@ def _launches(machine: Machine, model: LanguageModelConfig) -> Launches:
         count = 1 if constants["IS_LAST"] else model.n_layers - 1
         programs, read = model.n_heads, 4.0 * model.n_slots * (4 * model.head_dim + 1)
         moved = 2 * programs * read
-    elif name in DRAWING:
-        moved = DRAWING[name] * model.vocab_size
-        programs = 1 if name == "draw_kernel" else -(-model.vocab_size // constants["BLOCK"])
-        read = moved / programs
+    elif name in BY_BLOCK:
+        moved = 4.0 * model.vocab_size
+        programs, read = -(-model.vocab_size // constants["BLOCK"]), 4.0 * constants["BLOCK"]
+    elif name == "draw_kernel":
+        moved = read = 4.0 * constants["BLOCK"] + LEFT_OF_A_BLOCK * -(-model.vocab_size // constants["BLOCK"])
     told = f"product {constants['FACTORS']}×{constants['COLUMNS']}" if name == "product_kernel" else name
     return Launches(
         told, count, moved, TRIPS[name], issued, name in WITH_WEIGHTS, programs, read,

@@ -1,9 +1,11 @@
 """`rfa gpu-check`: what to run first on a GPU. Everything right, then how fast; one file to send back.
 
-First everything is checked and nothing is timed, so that what is wrong is known within a minute: all checks at once,
-each in a process of its own, where they also compile what the timings run. Then come the timings one after the other,
-the benches of decoding and of the kernels, what matters most before the rest. A part begins only if what it needs was
-right, and if its estimate fits in what is left of the time; what is left out is named.
+First what is served and trained with is checked and nothing is timed, so that what is wrong is known after a minute:
+all checks at once, each in a process of its own, where they also compile what the timings run. Then come the timings
+one after the other, what matters most before the rest. Last are the parts that compile for minutes before they time,
+and check by themselves what they do: FlexAttention as a rival, and long series, whose network numba compiles for the
+processor. A part begins only if what it needs was right, and if its estimate fits in what is left of the time; what is
+left out is named.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ import multiprocessing
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,13 +28,23 @@ from tqdm import tqdm
 from rfa.bench.decode_gpu import check_paper, measure_paper
 from rfa.bench.gpu import gpu_hardware, require_gpu
 from rfa.bench.kernel import Measured
-from rfa.bench.kernel_attention import FLEX, LENGTHS, WIDTHS, check_attention, measure_attention, measure_memory
+from rfa.bench.kernel_attention import (
+    EAGER,
+    FLASH,
+    FLEX,
+    LENGTHS,
+    OURS,
+    WIDTHS,
+    check_attention,
+    measure_attention,
+    measure_memory,
+)
 from rfa.bench.kernel_slots import check_slots, measure_slots
 from rfa.bench.kernel_training import measure_training
 from rfa.bench.kernel_truth import WrongResultError
 from rfa.bench.paired import EventTimer
 from rfa.bench.prompts_gpu import check_paper_prompts, measure_paper_prompts
-from rfa.bench.series_gpu import check_packaged_series, run_series_gpu
+from rfa.bench.series_gpu import run_series_gpu
 from rfa.measured import origin, write_result
 
 # Seconds of everything, unless another number is asked for.
@@ -50,7 +62,7 @@ class Part:
     """A bench as it is run here.
 
     Attributes:
-        seconds: an estimate from an H200; of a check, those of all of them, which are made at once.
+        seconds: an estimate from an H200 with 16 cores; of a check, beside the others.
         run: gives what the bench writes down.
         needs: the check without which its times would mean nothing; None: it checks by itself what it times.
     """
@@ -70,28 +82,39 @@ def together(measured: Iterable[Measured]) -> dict[str, Any]:
     }
 
 
-# Rivals that are compiled are checked too, and may fail: a timing has no time to compile them.
+def attention(length: int, names: Sequence[str], widths: Sequence[int] = WIDTHS) -> dict[str, Any]:
+    """Ours beside the rivals that are named."""
+    return together(measure_attention(EventTimer(), widths=widths, lengths=(length,), names=names))
+
+
+# Timings wait for the slowest, so that nothing runs beside them: no check is here that compiles for minutes.
 CHECKS: Final[Sequence[Part]] = (
-    *(Part(f"attention is right, {width} reals", 80, partial(check_attention, width, SHORT)) for width in WIDTHS),
-    Part("slots are right", 80, check_slots),
-    Part(DECODING_IS_RIGHT, 80, check_paper),
-    Part(PROMPTS_ARE_RIGHT, 80, check_paper_prompts),
-    Part("long series are right", 80, check_packaged_series),
-    *(
-        Part(f"{FLEX} compiles, {width} reals, {length:,} tokens", 80, partial(check_attention, width, length, (FLEX,)))
-        for length in (SHORT, LONG)
-        for width in WIDTHS
-    ),
+    *(Part(f"attention is right, {width} reals", 30, partial(check_attention, width, SHORT)) for width in WIDTHS),
+    Part("slots are right", 25, check_slots),
+    Part(DECODING_IS_RIGHT, 20, check_paper),
+    Part(PROMPTS_ARE_RIGHT, 65, check_paper_prompts),
 )
+# Seconds in which FlexAttention compiles, by width.
+FLEX_COMPILES: Final = {64: 90, 128: 50}
 PARTS: Final[Sequence[Part]] = (
-    Part("decoding", 20, measure_paper, needs=DECODING_IS_RIGHT),
+    Part("decoding", 15, measure_paper, needs=DECODING_IS_RIGHT),
     Part("prompts", 10, measure_paper_prompts, needs=PROMPTS_ARE_RIGHT),
-    Part(f"attention, {SHORT:,} tokens", 35, lambda: together(measure_attention(EventTimer(), lengths=(SHORT,)))),
-    Part(f"attention, {LONG:,} tokens", 45, lambda: together(measure_attention(EventTimer(), lengths=(LONG,)))),
-    Part("long series", 25, run_series_gpu),
+    # Eager takes more memory and time at this length than it is worth.
+    Part(f"attention, {LONG:,} tokens", 40, partial(attention, LONG, (OURS, FLASH))),
+    Part(f"attention, {SHORT:,} tokens", 50, partial(attention, SHORT, (OURS, FLASH, EAGER))),
     Part("training", 25, lambda: together([measure_training(EventTimer(repeats=5, is_flushing=False))])),
     Part("slots", 40, lambda: together([measure_slots(EventTimer())])),
     Part("memory", 20, lambda: together([measure_memory(EventTimer())])),
+    *(
+        Part(
+            f"attention beside {FLEX}, {width} reals, {length:,} tokens",
+            FLEX_COMPILES[width],
+            partial(attention, length, (OURS, FLEX), (width,)),
+        )
+        for length in (LONG, SHORT)
+        for width in WIDTHS
+    ),
+    Part("long series", 165, run_series_gpu),
 )
 
 
@@ -116,23 +139,25 @@ def timed_outcome(part: Part) -> dict[str, Any]:
     return {**outcome(part), "seconds": round(time.monotonic() - begun, 1)}
 
 
-def checked(checks: Sequence[Part]) -> dict[str, dict[str, Any]]:
-    """What became of each check, as many of them at once as there are cores."""
+def checked(checks: Sequence[Part]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What became of each check as it ends, by its name; as many of them at once as there are cores."""
     if not checks:
-        return {}
+        return
     cores = os.cpu_count() or 1
     workers = min(len(checks), cores)
     # What runs on the processor there must not have each process take all of its cores.
     threads = torch.set_num_threads, (cores // workers,)
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), *threads) as processes:
-        return dict(zip((check.name for check in checks), processes.map(timed_outcome, checks), strict=True))
+        running = {processes.submit(timed_outcome, check): check.name for check in checks}
+        for one in as_completed(running):
+            yield running[one], one.result()
 
 
 def run_gpu_check(
     out: Path, *, seconds: float = LONGEST, checks: Sequence[Part] = CHECKS, parts: Sequence[Part] = PARTS,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:  # fmt: skip
-    """Make the checks, run the parts, and write after each, so that an interrupted run leaves what it has.
+    """Make the checks, run the parts, and write as each ends, so that an interrupted run leaves what it has.
 
     Args:
         seconds: a part is left out that may not end within so many.
@@ -144,25 +169,29 @@ def run_gpu_check(
     document = origin("rfa gpu-check")
     document |= {"hardware": document["hardware"] | gpu_hardware(device), "longest_seconds": seconds, "parts": {}}
     begun = clock()
+
+    def keep(name: str, found: dict[str, Any]) -> None:
+        document["parts"][name] = found
+        document["seconds"] = round(clock() - begun, 1)
+        write_result(out, document)
+
     at_once = max((check.seconds for check in checks), default=0)
     total = at_once + sum(part.seconds for part in parts)
     with tqdm(total=total, unit="s", bar_format="{l_bar}{bar}| {postfix}") as bar:
         bar.set_postfix_str(f"{len(checks)} checks at once, about {at_once:.0f} s")
-        document["parts"] = checked(checks)
-        write_result(out, document)
+        for name, found in checked(checks):
+            keep(name, found)
         bar.update(at_once)
         for part in parts:
             before, left = clock(), seconds - (clock() - begun)
             bar.set_postfix_str(f"{part.name}, about {part.seconds:.0f} s; at most {left / 60:.0f} min to go")
             if part.needs is not None and document["parts"].get(part.needs, {}).get("status") != "done":
-                found: dict[str, Any] = {"status": "left out", "reason": f"not done: {part.needs}"}
+                found = {"status": "left out", "reason": f"not done: {part.needs}"}
             elif part.seconds > left:
                 found = {"status": "left out", "reason": f"{left:.0f} s were left"}
             else:
                 found = outcome(part)
-            document["parts"][part.name] = {**found, "seconds": round(clock() - before, 1)}
-            document["seconds"] = round(clock() - begun, 1)
-            write_result(out, document)
+            keep(part.name, {**found, "seconds": round(clock() - before, 1)})
             bar.update(part.seconds)
     return document
 

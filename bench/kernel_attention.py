@@ -7,7 +7,7 @@ runs out of memory, does not compile or is wrong gets a row that says so, and no
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ PASSES = ("forward", "backward", "forward+backward")
 WORK = {"forward": 1.0, "backward": 2.5, "forward+backward": 3.5}
 OURS, PUBLIC = "fused", "public"
 FLASH, FLEX, EAGER = "flash", "flex", "eager"
+EVERY = (OURS, FLASH, FLEX, EAGER)
 SCALARS = ("mu", "sigma2", "eta2", "gamma2", "nu", "tau")
 
 
@@ -52,16 +53,17 @@ def fused(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> Tensor:
     return fused_attention(q, k, v, dynamics, with_precision=False).out
 
 
-def cases(length: int, device: torch.device | str) -> dict[str, Case]:
-    """What is timed, ours first."""
+def cases(length: int, device: torch.device | str, names: Sequence[str] = EVERY) -> dict[str, Case]:
+    """What is timed, by name; a rival that is not asked for is not made."""
     # The graph of one sequence is what fits; of a batch of them, or of a long one, it does not.
     eager_passes = ("forward", "forward+backward") if length <= EAGER_GRADIENT_LENGTH else ("forward",)
-    return {
-        OURS: Case(fused, has_scalar_gradients=True),
-        FLASH: Case(rivals.flash, is_robust=False),
-        FLEX: Case(rivals.flex(length, device)),
-        EAGER: Case(rivals.eager, has_scalar_gradients=True, passes=eager_passes),
+    made: dict[str, Callable[[], Case]] = {
+        OURS: lambda: Case(fused, has_scalar_gradients=True),
+        FLASH: lambda: Case(rivals.flash, is_robust=False),
+        FLEX: lambda: Case(rivals.flex(length, device)),
+        EAGER: lambda: Case(rivals.eager, has_scalar_gradients=True, passes=eager_passes),
     }
+    return {name: made[name]() for name in names}
 
 
 def matrix_tflop(batch: int, length: int, heads: int, width: int) -> float:
@@ -187,7 +189,7 @@ def measure_shape(
             {**checked.row(name), "pass": pass_name, **summary, "tflops": round(1e3 * tflop / summary["p50_ms"], 1),
              "errors": checked.errors[name]}
         )  # fmt: skip
-    return rows, shape_bars(length, width, samples)
+    return rows, shape_bars(length, width, samples, given)
 
 
 def _public(problem: Problem, truth: Truth) -> tuple[Callable[[], object], dict[str, float]]:
@@ -211,8 +213,11 @@ def _release() -> None:
         torch.cuda.empty_cache()
 
 
-def shape_bars(length: int, width: int, samples: dict[tuple[str, str], list[float]]) -> list[Bar]:
-    """The issue's bars of one shape. A rival without a time leaves its bar unmet, except eager's beyond its memory."""
+def shape_bars(
+    length: int, width: int, samples: dict[tuple[str, str], list[float]], asked: Collection[str]
+) -> list[Bar]:
+    """The issue's bars of one shape, on the rivals that were asked for. One without a time leaves its bar unmet, except
+    eager's beyond its memory."""
     limits = {"forward": {64: 1.25, 128: 1.0}[width], "backward": 1.4}
     where = f"{width} reals, N = {length}"
 
@@ -220,12 +225,15 @@ def shape_bars(length: int, width: int, samples: dict[tuple[str, str], list[floa
         pair = [samples.get((name, pass_name)) for name in (a, b)]
         return None if pair[0] is None or pair[1] is None else ratio(pair[0], pair[1])
 
-    bars = [Bar(f"{p}, ours / flash, {where}", limit, over(OURS, FLASH, p)) for p, limit in limits.items()]
-    bars += [
-        Bar(f"{p}, flex / ours, {where}", 2.0, over(FLEX, OURS, p), is_minimum=True)
-        for p in ("forward", "forward+backward")
-    ]
-    if length == 4096:
+    bars = []
+    if FLASH in asked:
+        bars += [Bar(f"{p}, ours / flash, {where}", limit, over(OURS, FLASH, p)) for p, limit in limits.items()]
+    if FLEX in asked:
+        bars += [
+            Bar(f"{p}, flex / ours, {where}", 2.0, over(FLEX, OURS, p), is_minimum=True)
+            for p in ("forward", "forward+backward")
+        ]
+    if EAGER in asked and length == 4096:
         bars += [
             Bar(f"{p}, eager / ours, {where}", 5.0, over(EAGER, OURS, p), is_minimum=True)
             for p in ("forward", "forward+backward")
@@ -234,32 +242,28 @@ def shape_bars(length: int, width: int, samples: dict[tuple[str, str], list[floa
 
 
 def measure_attention(
-    timer: Timer, *, widths: Sequence[int] = WIDTHS, lengths: Sequence[int] = LENGTHS
+    timer: Timer, *, widths: Sequence[int] = WIDTHS, lengths: Sequence[int] = LENGTHS, names: Sequence[str] = EVERY
 ) -> Iterable[tuple[list[dict[str, Any]], list[Bar]]]:
-    """Every shape in turn."""
+    """Every shape in turn, of ours and the rivals that are named."""
     for width, length in itertools.product(widths, lengths):
-        yield measure_shape(length, width, cases(length, "cuda"), timer)
+        yield measure_shape(length, width, cases(length, "cuda", names), timer)
         # Compiled code of a length is of no use to the next one.
         torch.compiler.reset()
         _release()
 
 
-def check_attention(
-    width: int, length: int, names: Sequence[str] = (OURS,), *, device: torch.device | str = "cuda"
-) -> dict[str, Any]:
-    """Errors of some at one shape, of ours by default; nothing is timed, and what a timing needs is compiled.
+def check_attention(width: int, length: int, *, device: torch.device | str = "cuda") -> dict[str, Any]:
+    """Errors of ours at one shape; nothing is timed, and what a timing needs is compiled.
 
     Raises:
         WrongResultError: ours is not within the tolerance.
     """
     problem = make_problem(TOKENS // length, length, HIDDEN // width, width, torch.bfloat16, device)
-    every = cases(length, device)
-    checked = Checked(problem, {name: every[name] for name in names})
+    checked = Checked(problem, cases(length, device, (OURS,)))
     for (_, pass_name), call in checked.calls.items():
         if pass_name == "forward":  # without gradients, for which the check had others
             call()
-    right = [{**checked.row(name), "errors": errors} for name, errors in checked.errors.items()]
-    return {"rows": [*right, *checked.failures]}
+    return {"rows": [{**checked.row(name), "errors": errors} for name, errors in checked.errors.items()]}
 
 
 def peak_bytes(case: Case, problem: Problem) -> int:

@@ -263,15 +263,21 @@ def test_programs_of_a_step_share_an_sm_by_hand():
 
 
 def test_the_step_is_that_of_the_paper():
-    toy = replace(TOY, whole={"FADD": 10}, inner=[{"FADD": 2}, {"FADD": 7}])
+    toy = replace(TOY, whole={"FADD": 10})
     products = {256: (1792, 1024), 512: (256,), 1024: (256,)}
     constants = [{"FACTORS": k, "COLUMNS": n, "BN": 8} for k, columns in products.items() for n in columns]
     machines = [replace(toy, kernel="product_kernel", constants=own) for own in constants]
     machines += [replace(toy, kernel="slots_kernel", constants={"IS_LAST": is_last}) for is_last in (0, 1)]
     vocabulary = {"FACTORS": 256, "COLUMNS": 50_257, "BN": 128}
     machines += [replace(toy, kernel="begin_kernel"), replace(toy, kernel="logits_kernel", constants=vocabulary)]
-    machines += [replace(toy, kernel=name, constants={"BLOCK": 2048}) for name in cost_step.DRAWING]
+    drawing = (*cost_step.BY_BLOCK, "draw_kernel")
+    machines += [replace(toy, kernel=name, constants={"BLOCK": 2048}) for name in drawing]
     launches = cost_step.step(machines)
+    # 25 blocks of 2,048 logits; the draw reads of each what the two before it left there, and walks through one.
+    by_block = (25, 4 * 50_257, 4 * 2048)
+    assert [(one.programs, one.moved, one.read) for one in launches[-3:]] == [
+        by_block, by_block, (1, 4 * 2048 + 25 * 32, 4 * 2048 + 25 * 32)
+    ]  # fmt: skip
     # With the copies from and to the host these are the 37 that a step is.
     assert sum(one.count for one in launches) == 5 * 6 + 5
     weights = sum(one.count * one.moved for one in launches if one.has_weights) / 2

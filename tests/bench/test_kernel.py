@@ -246,17 +246,26 @@ def test_a_shape_gives_rows_and_bars(eager_public, monkeypatch):
 def test_what_is_only_checked_has_errors_and_no_time(eager_public, monkeypatch):
     monkeypatch.setattr(kernel_attention, "TOKENS", 32)
     monkeypatch.setattr(kernel_attention, "HIDDEN", 128)
-    given = {"fused": Case(kernel_rivals.eager), "flex": Case(no_memory)}
-    monkeypatch.setattr(kernel_attention, "cases", lambda length, device: given)
+    monkeypatch.setattr(kernel_attention, "fused", kernel_rivals.eager)
     (ours, public) = kernel_attention.check_attention(64, 16, device="cpu")["rows"]
     assert [row["implementation"] for row in (ours, public)] == ["fused", "public"]
     assert ours["errors"].keys() == {"out", "grad q", "grad k", "grad v"} and "p50_ms" not in ours
     assert (ours["batch"], ours["length"], ours["heads"], ours["width"]) == (2, 16, 2, 64)
-    (failed,) = kernel_attention.check_attention(64, 16, ("flex",), device="cpu")["rows"]
-    assert failed["failed"] == "OutOfMemoryError: CUDA out of memory."
-    given["fused"] = Case(without_decay)
+    monkeypatch.setattr(kernel_attention, "fused", without_decay)
     with pytest.raises(WrongResultError, match="fused: out"):
         kernel_attention.check_attention(64, 16, device="cpu")
+
+
+def test_a_rival_that_is_not_asked_for_is_not_made_and_has_no_bar(eager_public, monkeypatch):
+    monkeypatch.setattr(kernel_rivals, "flex", lambda *_: pytest.fail("made"))
+    monkeypatch.setattr(kernel_attention, "fused", kernel_rivals.eager)
+    monkeypatch.setattr(kernel_rivals, "flash", kernel_rivals.eager)
+    _, bars = measure_tiny(kernel_attention.cases(16, "cpu", ("fused", "flash")), monkeypatch)
+    assert [bar.name for bar in bars] == [f"{p}, ours / flash, 64 reals, N = 16" for p in ("forward", "backward")]
+    _, bars = measure_tiny({"fused": Case(kernel_rivals.eager), "flex": Case(no_memory)}, monkeypatch)
+    assert [bar.name.split(", 64")[0] for bar in bars] == ["forward, flex / ours", "forward+backward, flex / ours"]
+    with pytest.raises(pytest.fail.Exception, match="made"):
+        kernel_attention.cases(16, "cpu")
 
 
 @needs_gpu
@@ -290,13 +299,13 @@ def test_ours_must_be_right(eager_public, monkeypatch):
 def test_bars_are_those_of_the_issue():
     times = {"fused": 1.0, "flash": 1.0, "flex": 3.0, "eager": 6.0}
     samples = {(n, p): [t, t] for n, t in times.items() for p in ("forward", "backward", "forward+backward")}
-    limits = {(bar.name, bar.limit) for bar in kernel_attention.shape_bars(4096, 64, samples)}
+    limits = {(bar.name, bar.limit) for bar in kernel_attention.shape_bars(4096, 64, samples, times)}
     assert ("forward, ours / flash, 64 reals, N = 4096", 1.25) in limits
     assert ("backward, ours / flash, 64 reals, N = 4096", 1.4) in limits
     assert ("forward, flex / ours, 64 reals, N = 4096", 2.0) in limits
     assert ("forward, eager / ours, 64 reals, N = 4096", 5.0) in limits
-    assert all(bar.is_met for bar in kernel_attention.shape_bars(4096, 64, samples))
-    bars = kernel_attention.shape_bars(2048, 128, samples)
+    assert all(bar.is_met for bar in kernel_attention.shape_bars(4096, 64, samples, times))
+    bars = kernel_attention.shape_bars(2048, 128, samples, times)
     assert ("forward, ours / flash, 128 reals, N = 2048", 1.0) in {(bar.name, bar.limit) for bar in bars}
     assert not any("eager" in bar.name for bar in bars)
 
