@@ -42,8 +42,11 @@ FEW_ROWS, FACTORS_AT_ONCE = 16, {2: 1024, 4: 128}
 LEAST_COLUMNS, PROGRAMS, PIECE_BYTES = 4, 128, 32 << 10
 # Warps of a program where they have no part each, and the kernels' stages: they ask for what comes next by themselves.
 WARPS, STAGES = 4, 1
-# Factors whose squares are summed at once.
-SQUARES = tl.constexpr(256)
+# Factors of which a norm takes the squares at once, in sums of four, and the units of these: 2^23.
+AT_ONCE, UNITS = tl.constexpr(256), tl.constexpr(8388608.0)
+# Of the bits of a float those of its exponent; the least and most that are looked at, 2^-103 and 2^126; 254 as one.
+EXPONENT, INVERSE = tl.constexpr(0x7F800000), tl.constexpr(254 << 23)
+LEAST_POWER, MOST_POWER = tl.constexpr(24 << 23), tl.constexpr(253 << 23)
 SQRT_HALF = tl.constexpr(0.7071067811865476)
 
 
@@ -163,15 +166,28 @@ def within(m_other, o_own, o_factor, first, FACTORS: tl.constexpr, PARTS: tl.con
 
 @triton.jit
 def inverse_length(p_x, m_row, FACTORS: tl.constexpr, BM: tl.constexpr, EPS: tl.constexpr):
-    """1 / sqrt(mean x² + eps) of the rows at p_x, [BM]; m_row [BM, 1]: which there are. A row lies in one warp, and so
-    has its bits with any BM and any number of warps."""
-    o_factor = tl.arange(0, SQUARES)[None, :]  # [1, K]
+    """1 / sqrt(mean x² + eps) of the rows at p_x, [BM]; m_row [BM, 1]: which there are. Of one that is not finite NaN.
+
+    Each kernel lays a row out over its threads in a way of its own, and floats have other sums in another order. So
+    squares become integers, in units of 2^-23 of the power of two at or below the largest: they have one sum.
+    """
+    o_factor = tl.arange(0, AT_ONCE)[None, :]  # [1, K]
     p_row = p_x + tl.arange(0, BM)[:, None] * FACTORS + o_factor  # [BM, K]
-    b_square = tl.zeros([BM], tl.float32)  # [BM]
-    for first in range(0, FACTORS, SQUARES):
+    b_square = tl.zeros([BM, AT_ONCE // 4], tl.float32)  # [BM, K / 4]
+    for first in range(0, FACTORS, AT_ONCE):
         b_x = tl.load(p_row + first, mask=m_row & (o_factor < FACTORS - first), other=0.0)  # [BM, K]
-        b_square += tl.sum(b_x * b_x, axis=1)
-    return tl.rsqrt(b_square / FACTORS + EPS)
+        b_even, b_odd = tl.split(tl.reshape(b_x, [BM, AT_ONCE // 2, 2]))
+        # No sum that an assembler could join with the product in it, in one kernel and not in the other.
+        b_one, b_other = tl.split(tl.reshape(tl.fma(b_odd, b_odd, b_even * b_even), [BM, AT_ONCE // 4, 2]))
+        b_square += b_one + b_other
+    b_top = tl.max(tl.where(b_square < float("inf"), b_square, float("inf")), axis=1)  # [BM]
+    # The power of two at or below it, from the bits of its exponent; those of the inverse are what is left of 254.
+    b_power = tl.minimum(tl.maximum(b_top.to(tl.int32, bitcast=True) & EXPONENT, LEAST_POWER), MOST_POWER)  # [BM]
+    b_units = (-(b_power - INVERSE)).to(tl.float32, bitcast=True) * UNITS  # [BM]
+    b_unit = b_power.to(tl.float32, bitcast=True) / UNITS  # [BM]
+    b_finite = tl.where(b_square < float("inf"), b_square, 0.0)  # [BM, K]
+    b_sum = tl.sum((b_finite * b_units[:, None] + 0.5).to(tl.int32), axis=1).to(tl.float32) * b_unit  # [BM]
+    return tl.where(b_top < float("inf"), tl.rsqrt(tl.fma(b_sum, 1.0 / FACTORS, EPS)), float("nan"))
 
 
 @triton.jit
@@ -222,13 +238,13 @@ def multiplied(
 def normed_kernel(p_x, p_norm, p_out, n_rows, FACTORS: tl.constexpr, BM: tl.constexpr, EPS: tl.constexpr):
     """Program i: the norm of BM rows, in the dtype of p_out."""
     i_row = tl.program_id(0).to(tl.int64) * BM
-    o_row, o_factor = tl.arange(0, BM)[:, None], tl.arange(0, SQUARES)[None, :]  # [BM, 1], [1, K]
+    o_row, o_factor = tl.arange(0, BM)[:, None], tl.arange(0, AT_ONCE)[None, :]  # [BM, 1], [1, K]
     m_row = o_row < (n_rows - i_row).to(tl.int32)
     p_x += i_row * FACTORS
     p_out += i_row * FACTORS
     o_x = o_row * FACTORS + o_factor  # [BM, K]
     b_scale = inverse_length(p_x, m_row, FACTORS, BM, EPS)  # [BM]
-    for first in range(0, FACTORS, SQUARES):
+    for first in range(0, FACTORS, AT_ONCE):
         m_x = m_row & (o_factor < FACTORS - first)  # [BM, K]
         b_norm = tl.load(p_norm + first + 0 * o_row + o_factor, mask=m_x, other=0.0)  # [BM, K]
         b_out = tl.load(p_x + o_x + first, mask=m_x, other=0.0) * b_scale[:, None] * b_norm  # [BM, K]

@@ -237,6 +237,7 @@ const std::vector<Opcode>& table() {
         {"or.pred", logic<[](U32 a, U32 b) -> U32 { return a | b; }>},
         {"xor.pred", logic<[](U32 a, U32 b) -> U32 { return a ^ b; }>},
         {"not.pred", logic<[](U32 a, U32) -> U32 { return ~a; }>},
+        {"setp.eq.b16", compare<[](U16 a, U16 b) { return a == b; }>},
         {"setp.ne.b16", compare<[](U16 a, U16 b) { return a != b; }>},
         {"setp.eq.b32", compare<[](U32 a, U32 b) { return a == b; }>},
         {"setp.ne.b32", compare<[](U32 a, U32 b) { return a != b; }>},

@@ -83,9 +83,11 @@ def assert_products(rows: int, columns: int, factors: int, dtype: torch.dtype) -
         assert ((found[name].double() - exact).abs() <= limit).all(), name
 
 
-def assert_company_changes_nothing(dtype: torch.dtype, rows: int = FEW_ROWS + 3, factors: int = 100) -> None:
+def assert_company_changes_nothing(
+    dtype: torch.dtype, rows: int = FEW_ROWS + 3, factors: int = 100, columns: int = 43
+) -> None:
     """First, last or in the middle of a block, alone or beside others, broken ones among them."""
-    x, weight, norm, before = of(rows, 43, factors, dtype)
+    x, weight, norm, before = of(rows, columns, factors, dtype)
     x[5], before[5] = torch.nan, torch.nan
     whole = every_form(x, weight, norm, before)
     for own in ([0], [rows - 1], [1, 9, 16], [5, 17], [*reversed(range(6, 18))], [*range(3, rows, 2)]):
@@ -103,6 +105,22 @@ def assert_many_rows(dtype: torch.dtype) -> None:
         assert_products(rows, 43, factors, dtype)
         if not tile.INTERPRETED:  # where NumPy sums a block, in an order that depends on how large it is
             assert_company_changes_nothing(dtype, rows, factors)
+
+
+def assert_norms_agree(factors: int) -> None:
+    """The norm that a product makes, times the matrix of one, has the bits of the norm that is made for many rows."""
+    x, _, norm, _ = of(35, 1, factors, torch.float32)
+    x *= torch.logspace(-12, 12, len(x), device=DEVICE)[:, None]
+    weight = torch.eye(factors, device=DEVICE)
+    tile = Tile.of(weight.half(), 64)._replace(BM=LARGE.rows)
+    made, rest = product_triton.normed(x, norm, tile, torch.float32)
+    assert rest is None
+    assert torch.equal(made, product(x, weight, norm))
+
+
+@pytest.mark.parametrize("factors", [1, 100, 256])
+def test_norms_agree(factors: int) -> None:
+    assert_norms_agree(factors)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

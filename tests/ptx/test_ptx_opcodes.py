@@ -256,8 +256,7 @@ COMPARISONS: dict[str, Callable[..., Any]] = {
 COMPARED = [
     *(f"setp.{name}.f32" for name in COMPARISONS if name != "equ"),
     *("setp.le.f64", "setp.ne.f64", "setp.equ.f64"),
-    *(f"setp.{name}.b{bits}" for name in ("eq", "ne") for bits in (32, 64)),
-    "setp.ne.b16",
+    *(f"setp.{name}.b{bits}" for name in ("eq", "ne") for bits in (16, 32, 64)),
     *(f"setp.{name}.s32" for name in ("lt", "le", "gt", "ge")),
     *("setp.lt.u32", "setp.gt.u32", "setp.lt.u64", "setp.gt.u64"),
     *(f"setp.{name}.s64" for name in ("lt", "le", "gt", "ge")),

@@ -267,8 +267,8 @@ from rfa.model.config import LanguageModelConfig
 config = LanguageModelConfig.from_dict(json.loads(sys.argv[1]))
 json.dump([asked_for(launch) for launch in common(serving_launches(config, int(sys.argv[2])))], sys.stdout)
 """
-# Streams and tokens that are not recorded.
-PIECES = ([5], [1, 1], [16, 1, 2], [64, 7, 130])
+# Streams and tokens that are not recorded, among them so many that products take each of their blocks.
+PIECES = ([5], [1, 1], [16, 1, 2], [64, 7, 130], [500, 3, 600], [1] * 41, [3] * 90)
 OTHERS: dict[str, dict[str, Any]] = {
     "all modes": {
         "d_model": 40, "n_layers": 3, "n_heads": 3, "head_dim": 10, "n_slots": 5, "mlp_ratio": 2, "own_readout": True,
@@ -357,8 +357,9 @@ def test_serving_other_models_launches_what_is_stored_alone(what: str) -> None:
                 pieces, begins, silence = [[1] * n for n in counts], [3] * len(counts), passes.silence(len(counts))
                 if passes.has_slots:
                     _, slots = passes.prefill(pieces, begins, initial_slots(model, len(counts)))
-                    passes.draw(passes.step([1] * len(counts), begins, silence, slots)[0], is_filtered=True)
+                    passes.step([1] * len(counts), begins, silence, slots)
                 output, held = passes.extend(pieces, [passes.empty_cache()] * len(counts), silence)
-                passes.draw(output, is_filtered=False)
+                for is_filtered in (False, True):
+                    passes.draw(output, is_filtered=is_filtered)
                 passes.extend(pieces, held, silence)
     assert_all_are_taken(ledger)
