@@ -93,8 +93,8 @@ def on_a_gpu() -> Iterator[None]:
         yield
 
 
-def runtime_of(bundle: Bundle, dtype: torch.dtype = torch.float32) -> TorchLanguageRuntime:
-    return TorchLanguageRuntime(bundle, device="cpu", streams=4, max_rows=3, dtype=dtype)
+def runtime_of(bundle: Bundle, dtype: torch.dtype = torch.float32, rows: int = 3) -> TorchLanguageRuntime:
+    return TorchLanguageRuntime(bundle, device="cpu", streams=rows + 1, max_rows=rows, dtype=dtype)
 
 
 def answers(runtime: TorchLanguageRuntime) -> list[np.ndarray]:
@@ -268,7 +268,7 @@ config = LanguageModelConfig.from_dict(json.loads(sys.argv[1]))
 json.dump([asked_for(launch) for launch in common(serving_launches(config, int(sys.argv[2])))], sys.stdout)
 """
 # Streams and tokens that are not recorded, among them so many that products take each of their blocks.
-PIECES = ([5], [1, 1], [16, 1, 2], [64, 7, 130], [500, 3, 600], [1] * 41, [3] * 90)
+PIECES = ([5], [1, 1], [16, 1, 2], [64, 7, 130], [600, 3, 700], [1] * 41, [3] * 90)
 OTHERS: dict[str, dict[str, Any]] = {
     "all modes": {
         "d_model": 40, "n_layers": 3, "n_heads": 3, "head_dim": 10, "n_slots": 5, "mlp_ratio": 2, "own_readout": True,
@@ -340,7 +340,7 @@ def test_serving_the_shipped_bundle_launches_what_is_stored_alone(books_bundle: 
     ledger = Ledger.of(bundle.config, architecture)
     with as_on_gpu(divmod(architecture, 10)), launches_taken(ledger.take):
         for dtype in DTYPES:
-            runtime = runtime_of(bundle, dtype)
+            runtime = runtime_of(bundle, dtype, rows=max(map(len, PIECES)))
             for pieces in PIECES:
                 serve(runtime, pieces)
     assert_all_are_taken(ledger)
