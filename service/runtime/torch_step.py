@@ -68,7 +68,8 @@ class StepRunner:
         draws = Draws([Choice()] * len(tokens), np.float32(1))
         output = self._advance(tokens, positions, sources, targets, noise, draws)
         _, is_finite = self._draw.read(draws, output)
-        return StepResult(*(part[: len(tokens)].cpu().numpy() for part in output), is_finite)
+        logits, log_precision, latent = (part[: len(tokens)].cpu().numpy() for part in output)
+        return StepResult(logits, log_precision, latent, is_finite)
 
     def draw(
         self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array, draws: Draws

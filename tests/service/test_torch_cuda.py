@@ -107,7 +107,7 @@ def test_a_graph_of_attention_gives_the_bits_of_its_kernels_launched_one_by_one(
     for with_graph in (True, False):
         runner = runtime._make_attention_runner(size)
         if not with_graph:
-            runner._graph = None
+            runner._graphs.clear()
         contexts: list[Any] = [runtime.start("attention", room=80) for _ in range(rows)]
         for advance in runtime.prefill(contexts, [tokens[: 60 + row] for row in range(rows)]):
             advance.commit()
