@@ -1,8 +1,8 @@
 """Launch parameters of the fused kernels of attention: one frozen table, nothing is tuned while requests wait.
 
-Chosen by compilation ahead of time, for none has run on a GPU. No 16-bit entry of 64 or 128 reals spills in its main
-loop or asks for more shared memory than a program may have (`bench/aot.py` has the limits and the test). Among those,
-what `rfa bench cost` predicts to be fastest: a model of issue and latency over all loops, not the count of one.
+No 16-bit entry of 64 or 128 reals spills in its main loop or asks for more shared memory than a program may have
+(`bench/aot.py` has the limits and the test). Among those, on sm_90 what an H200 was fastest with, in the notes of
+27 November 2026; elsewhere what `rfa bench cost` predicts to be: a model of issue and latency over all loops.
 Programs of four warps are two to an SM: one issues while the other waits. Where there is one, two stages make every
 turn wait for L2, for then the copies of a turn begin when the turn before ends; with three they begin a turn earlier.
 
@@ -44,7 +44,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # A100: 568 and 10,243; 491 and 10,034.
         # RTX 4090: 489 and 10,432; 453 and 9,967.
         (8, 0): {64: Launch(128, 64, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
-        # H100: 270 and 3,900; 195 and 2,728.
+        # H100: 270 and 3,900; 189 and 3,089: on an H200 the better one by 13 %, though not by the model.
         (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(64, 32, 4, 3), 256: Launch(64, 32, 8, 2)},
         # B200: 331 and 2,957; 207 and 2,044.
         (10, 0): {64: Launch(64, 64, 4, 3), 128: Launch(128, 64, 8, 3), 256: Launch(64, 32, 8, 2)},
@@ -90,7 +90,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # A100: 829 and 20,343; 922 and 21,523.
         # RTX 4090: 759 and 19,504; 852 and 19,973.
         (8, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 128, 8, 3), 256: Launch(16, 64, 4, 1)},
-        # H100: 367 and 7,342; 283 and 5,758.
+        # H100: 367 and 7,342; 291 and 5,828: on an H200 14 % better than two stages, though not by the model.
         (9, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 64, 4, 3), 256: Launch(16, 64, 4, 1)},
         # B200: 335 and 6,168; 210 and 3,915.
         (10, 0): {64: Launch(32, 64, 4, 3), 128: Launch(32, 64, 4, 2), 256: Launch(16, 64, 4, 1)},
