@@ -44,7 +44,8 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # A100: 568 and 10,243; 491 and 10,034.
         # RTX 4090: 489 and 10,432; 453 and 9,967.
         (8, 0): {64: Launch(128, 64, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
-        # H100: 270 and 3,900; 189 and 3,089: on an H200 the better one by 13 %, though not by the model.
+        # At 128 reals better by 13 % on an H200 than 128 × 64 by 8 warps, though not by the model.
+        # H100: 270 and 3,900; 189 and 3,089.
         (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(64, 32, 4, 3), 256: Launch(64, 32, 8, 2)},
         # B200: 331 and 2,957; 207 and 2,044.
         (10, 0): {64: Launch(64, 64, 4, 3), 128: Launch(128, 64, 8, 3), 256: Launch(64, 32, 8, 2)},
@@ -90,7 +91,8 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # A100: 829 and 20,343; 922 and 21,523.
         # RTX 4090: 759 and 19,504; 852 and 19,973.
         (8, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 128, 8, 3), 256: Launch(16, 64, 4, 1)},
-        # H100: 367 and 7,342; 291 and 5,828: on an H200 14 % better than two stages, though not by the model.
+        # At 128 reals better by 14 % on an H200 than two stages, though not by the model.
+        # H100: 367 and 7,342; 291 and 5,828.
         (9, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 64, 4, 3), 256: Launch(16, 64, 4, 1)},
         # B200: 335 and 6,168; 210 and 3,915.
         (10, 0): {64: Launch(32, 64, 4, 3), 128: Launch(32, 64, 4, 2), 256: Launch(16, 64, 4, 1)},
