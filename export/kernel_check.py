@@ -5,6 +5,7 @@ Golden calls    of prefill, step and attention with float32 matrices, against th
 text    in each dtype: the golden text, again and again until blocks are far apart, and beside it a stream of one token,
         read by slots with a step after it, and by attention in two pieces; against the same passes in eager code;
         and the tokens drawn after each
+products        of a layer and of the vocabulary, of as many rows as there are kernels for
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from torch import Tensor
 from rfa.export.bundle import Bundle
 from rfa.export.documents import BundleError
 from rfa.export.golden import GoldenMismatch, run_golden
+from rfa.export.kernel_recording import SIZES
 from rfa.export.ptx import machine
 from rfa.export.ptx.program import UnknownPtxError
 from rfa.export.served_passes import DTYPES, Cache, ServedPasses, initial_slots
 from rfa.export.stored_kernels import StoredKernel
+from rfa.model.config import Mode
 from rfa.model.decoder import SlotPool
 from rfa.model.kernel_launches import KernelCall, launches_taken, source_hash
 from rfa.model.language import StepOutput
@@ -203,9 +206,24 @@ def _text_errors(bundle: Bundle, runs: Runs) -> dict[str, float]:
     errors: dict[str, float] = {}
     if runs.launched.has_slots:
         _compare_slots(runs, tokens, errors)
+        _compare_products(runs, "recurrent", errors)
     if runs.launched.has_attention:
         _compare_attention(runs, tokens, errors)
+        _compare_products(runs, "attention", errors)
     return errors
+
+
+def _compare_products(runs: Runs, mode: Mode, errors: dict[str, float]) -> None:
+    """Of as many rows as there are kernels for; those of float32 are the same for any number."""
+    if runs.launched.decoder.dtype == torch.float32:
+        return
+    streams = {streams for streams, _ in SIZES}
+    tokens = {count * length for count, length in SIZES}
+    for name, all_rows in (("products", streams | tokens), ("logits", streams)):
+        for rows in sorted(all_rows):
+            found, wanted = runs.by_kernels(name, mode, rows), runs.eagerly(name, mode, rows)
+            for part in wanted:
+                _note(errors, f"products of many rows: {part}", _error(found[part], wanted[part]))
 
 
 def _compare_slots(runs: Runs, tokens: Sequence[int], errors: dict[str, float]) -> None:

@@ -11,14 +11,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rfa.model.attention.pages import PAGE_KEYS, places_of
-from rfa.model.decoder import Decoder, SlotPool
+from rfa.model.config import Mode
+from rfa.model.decoder import NORM_EPS, Decoder, SlotPool, product
 from rfa.model.draw import Distribution, Drawn, draw
 from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.ragged import RaggedDecoder
 from rfa.model.ragged_layout import Ragged
+from rfa.model.recurrence.slots import is_on_gpu
 
 # Of the matrices: what serves on a GPU, and what is held to the golden outputs when a bundle is loaded there.
 DTYPES = (torch.bfloat16, torch.float32)
@@ -91,6 +94,48 @@ class ServedPasses:
         new = [own[begin:] for own, begin in zip(places, begins, strict=True)]
         return output, [Cache(keys[:, own].float(), values[:, own].float()) for own in new]
 
+    def products(self, mode: Mode, rows: int) -> dict[str, Tensor]:
+        """What the matrices of a mode's first layer make of so many rows of noise: large batches and long prompts go
+        through kernels that few rows do not launch."""
+        x, layer = self._noise(rows, self.decoder.config.d_model), self.decoder.stack(mode).layers[0]
+        readout = layer.readout
+        mixed, total = self._noise(rows, readout.mix_out.shape[1]).to(readout.mix_out.dtype), x.clone()
+        if not is_on_gpu(readout.mix_in):
+            total = total + product(mixed, readout.mix_out)
+            inner = F.gelu(product(_norm(total, readout.feed_forward_norm), layer.up))
+            joint = product(_norm(x, readout.mixer_norm), readout.mix_in)
+            return {"joint": joint, "total": total + product(inner, layer.down)}
+        from rfa.model import product_triton as by_kernel
+
+        joint = by_kernel.product(x, readout.mix_in, by_kernel.Norm(readout.mixer_norm, NORM_EPS))
+        by_kernel.add_product(total, mixed, readout.mix_out)
+        norm = by_kernel.Norm(readout.feed_forward_norm, NORM_EPS)
+        by_kernel.add_product(total, by_kernel.product(total, layer.up, norm, with_gelu=True), layer.down)
+        return {"joint": joint, "total": total}
+
+    def logits(self, mode: Mode, rows: int) -> dict[str, Tensor]:
+        """Those of so many rows of noise."""
+        stack, embedding, config = self.decoder.stack(mode), self.decoder.embedding, self.decoder.config
+        x = self._noise(rows, config.d_model)
+        # Behind a step layers tell whether their slots are finite, behind a prompt they do not.
+        told = {"logits": len(stack.layers), "logits of prompts": 0}
+        if not is_on_gpu(embedding):
+            return dict.fromkeys(told, product(_norm(x, stack.norm), embedding))
+        from rfa.model.decoder_triton import Outcome, concluded
+        from rfa.model.product_triton import Norm
+
+        found = {}
+        for name, layers in told.items():
+            outcome = Outcome.empty(rows, layers, config.n_heads, 1, embedding.device)
+            outcome.evidence.fill_(1)
+            outcome.broken.zero_()
+            found[name] = concluded(x, Norm(stack.norm, NORM_EPS), embedding, outcome)[0]
+        return found
+
+    @staticmethod
+    def _noise(rows: int, width: int) -> Tensor:
+        return torch.randn(rows, width, generator=torch.Generator().manual_seed(rows))
+
     def draw(self, output: StepOutput, is_filtered: bool) -> Drawn:
         """The next tokens after outputs of B rows, the middle of what they are drawn from: of all tokens, or of the
         first row of nine tenths of the best half."""
@@ -118,3 +163,7 @@ def initial_slots(model: LanguageModel, streams: int) -> SlotPool:
     """Those of B streams before their first token."""
     state = model.init_state(streams)
     return SlotPool(*(part.transpose(0, 1).contiguous() for part in (state.means, state.precisions)))
+
+
+def _norm(x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x, weight.shape, weight, NORM_EPS)

@@ -286,8 +286,9 @@ def largest_excess(bundle: Bundle) -> float:
 @emulated
 def test_executed_they_give_the_golden_outputs(bundle: Bundle) -> None:
     found = list(kernel_errors(bundle, model_of(bundle)))
-    # Five numbers each of the golden calls, and in either dtype of a prompt and of a step; three of the draws.
-    assert len(found) == 5 + 2 * (2 * 5 + 3) and all("kernels for sm_80, " in what for what, _, _ in found)
+    # Five numbers each of the golden calls, and in either dtype of a prompt and of a step; three of draws;
+    # and four of products.
+    assert len(found) == 5 + 2 * (2 * 5 + 3) + 4 and all("kernels for sm_80, " in what for what, _, _ in found)
     assert len([what for what, _, _ in found if "golden calls" in what]) == 5
     assert all(error <= limit for _, error, limit in found)
     assert max(error for _, error, _ in found) > 0, "what ran is what it is compared with"
@@ -384,5 +385,6 @@ def test_all_kernels_of_the_shipped_bundle(books_bundle: Path, tmp_path: Path) -
     report = verify.verify_bundle(made.path)
     assert report.passed and report.kernels == "executed"
     for architecture in ("sm_80", "sm_90"):
-        # Golden calls; in either dtype a prompt and a step by slots, attention with the rows of its cache, and a draw.
-        assert len([entry for entry in report.comparisons if architecture in entry.what]) == 7 + 2 * (2 * 5 + 5 + 3)
+        # Golden calls; in either dtype a prompt and a step by slots, attention with the rows of its cache, and a draw;
+        # and products.
+        assert len([entry for entry in report.comparisons if architecture in entry.what]) == 7 + 2 * (2 * 5 + 5 + 3) + 4
