@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rfa.model.attention.pages import PAGE_KEYS, places_of
 from rfa.model.config import Mode
-from rfa.model.decoder import NORM_EPS, Decoder, SlotPool, product
+from rfa.model.decoder import NORM_EPS, Decoder, SlotPool, normed, product
 from rfa.model.draw import Distribution, Drawn, draw
 from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.ragged import RaggedDecoder
@@ -102,8 +102,8 @@ class ServedPasses:
         mixed, total = self._noise(rows, readout.mix_out.shape[1]).to(readout.mix_out.dtype), x.clone()
         if not is_on_gpu(readout.mix_in):
             total = total + product(mixed, readout.mix_out)
-            inner = F.gelu(product(_norm(total, readout.feed_forward_norm), layer.up))
-            joint = product(_norm(x, readout.mixer_norm), readout.mix_in)
+            inner = F.gelu(product(normed(total, readout.feed_forward_norm), layer.up))
+            joint = product(normed(x, readout.mixer_norm), readout.mix_in)
             return {"joint": joint, "total": total + product(inner, layer.down)}
         from rfa.model import product_triton as by_kernel
 
@@ -120,7 +120,7 @@ class ServedPasses:
         # Behind a step layers tell whether their slots are finite, behind a prompt they do not.
         told = {"logits": len(stack.layers), "logits of prompts": 0}
         if not is_on_gpu(embedding):
-            return dict.fromkeys(told, product(_norm(x, stack.norm), embedding))
+            return dict.fromkeys(told, product(normed(x, stack.norm), embedding))
         from rfa.model.decoder_triton import Outcome, concluded
         from rfa.model.product_triton import Norm
 
@@ -163,7 +163,3 @@ def initial_slots(model: LanguageModel, streams: int) -> SlotPool:
     """Those of B streams before their first token."""
     state = model.init_state(streams)
     return SlotPool(*(part.transpose(0, 1).contiguous() for part in (state.means, state.precisions)))
-
-
-def _norm(x: Tensor, weight: Tensor) -> Tensor:
-    return F.rms_norm(x, weight.shape, weight, NORM_EPS)

@@ -367,7 +367,7 @@ class Decoder:
         """Query, key and value of tokens `[..., H, 2D]` from the residual stream `[..., d]`, and behind them what the
         gates of the slots and of the outputs get, `[..., 2 · H · S (+ H)]`."""
         heads, width = self.config.n_heads, 2 * self.config.head_dim
-        joint = product(_normed(x, layer.readout.mixer_norm), layer.readout.mix_in)
+        joint = product(normed(x, layer.readout.mixer_norm), layer.readout.mix_in)
         vectors, gates = joint.tensor_split([3 * heads * width], dim=-1)
         vectors = vectors.reshape(*x.shape[:-1], 3, heads, width)
         if self.config.rotate_values and not self.config.unit_norm:
@@ -404,11 +404,11 @@ class Decoder:
         if opened is not None:
             latent = latent * opened[..., None]
         x = x + product(latent.flatten(-2), layer.readout.mix_out)
-        inner = F.gelu(product(_normed(x, layer.readout.feed_forward_norm), layer.up))
+        inner = F.gelu(product(normed(x, layer.readout.feed_forward_norm), layer.up))
         return x + product(inner, layer.down)
 
     def _output(self, stack: Stack, x: Tensor, precision: Tensor, latent: Tensor) -> StepOutput:
-        logits = product(_normed(x, stack.norm), self.embedding)
+        logits = product(normed(x, stack.norm), self.embedding)
         return StepOutput(logits, torch.log(precision).mean(-1), latent)
 
 
@@ -432,5 +432,6 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     return flat.reshape(*x.shape[:-1], -1)
 
 
-def _normed(x: Tensor, weight: Tensor) -> Tensor:
+def normed(x: Tensor, weight: Tensor) -> Tensor:
+    """x / sqrt(mean x² + eps) times the weight."""
     return F.rms_norm(x, weight.shape, weight, NORM_EPS)

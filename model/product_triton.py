@@ -30,7 +30,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rfa.model.attention.triton_blocks import is_interpreted
+from rfa.model.attention.triton_blocks import blocks_of, is_interpreted
 
 # Factors of a part, as long as there are not more parts than this.
 PART, MOST_PARTS = 256, 8
@@ -104,12 +104,7 @@ class Tile(NamedTuple):
 
     def grid(self, rows: int) -> tuple[int, int]:
         """Programs for so many rows: columns go first, for those of a row read the same."""
-        return _blocks(self.COLUMNS, self.BN), _blocks(rows, self.BM)
-
-
-def _blocks(numbers: int, of: int) -> int:
-    """`triton.cdiv`, which takes microseconds on a host."""
-    return -(-numbers // of)
+        return blocks_of(self.COLUMNS, self.BN), blocks_of(rows, self.BM)
 
 
 def _block(weight: Tensor, rows: int) -> ManyRows | None:
@@ -117,7 +112,7 @@ def _block(weight: Tensor, rows: int) -> ManyRows | None:
     columns, factors = weight.shape
     if weight.dtype.itemsize == 2:
         for block in (LARGE, MEDIUM) if factors <= PART else (MEDIUM,):
-            programs = _blocks(rows, block.rows) * _blocks(columns, block.columns)
+            programs = blocks_of(rows, block.rows) * blocks_of(columns, block.columns)
             if rows >= block.rows and programs >= block.programs:
                 return block
     return None
@@ -125,12 +120,12 @@ def _block(weight: Tensor, rows: int) -> ManyRows | None:
 
 @functools.cache
 def _tile(columns: int, factors: int, size: int, block: ManyRows | None, interpreted: bool) -> Tile:
-    parts = min(triton.next_power_of_2(_blocks(factors, PART)), MOST_PARTS)
-    length = _blocks(factors, parts * LEAST_FACTORS) * LEAST_FACTORS
+    parts = min(triton.next_power_of_2(blocks_of(factors, PART)), MOST_PARTS)
+    length = blocks_of(factors, parts * LEAST_FACTORS) * LEAST_FACTORS
     if block is not None:
         return Tile(factors, columns, block.rows, block.columns, block.factors, parts, length, interpreted)
     at_once = min(triton.next_power_of_2(length), FACTORS_AT_ONCE[size] // parts)
-    own = min(triton.next_power_of_2(_blocks(columns, PROGRAMS)), PIECE_BYTES // size // (parts * at_once))
+    own = min(triton.next_power_of_2(blocks_of(columns, PROGRAMS)), PIECE_BYTES // size // (parts * at_once))
     return Tile(factors, columns, FEW_ROWS, max(own, LEAST_COLUMNS), at_once, parts, length, interpreted)
 
 
@@ -283,7 +278,7 @@ def normed(x: Tensor, norm: Norm, tile: Tile, dtype: torch.dtype) -> tuple[Tenso
         return x, norm
     out = torch.empty_like(x, dtype=torch.float32 if tile.INTERPRETED else dtype)
     with torch.cuda.device_of(x):
-        normed_kernel[(_blocks(len(x), FEW_ROWS),)](
+        normed_kernel[(blocks_of(len(x), FEW_ROWS),)](
             x, norm.weight, out, len(x), FACTORS=tile.FACTORS, BM=FEW_ROWS, EPS=norm.eps, num_warps=WARPS,
         )  # fmt: skip
     return out, None
