@@ -15,6 +15,11 @@ forecasts believe, the rest is their own error. c is what the innovations are to
 S over their mean.
 Of a row that is a stream's first, second or third the network knows nothing: it is foretold as the last value, by
 Student's t of the moves so far.
+
+Of the first rows w is 1: so few do not tell an outlier from a move. What lies further off than was foretold may be
+either, and by as much as it does not fit the state is told as one of the two, with K for the chance of a move:
+
+    P ← w P + (1 - w) max(P, K (1 - K) e²)                      w by the z² of a normal, e² / (P⁻ + R)
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -232,6 +237,12 @@ def _true_to_told(numbers):
 
 
 @part
+def _weight(square):
+    """How far an innovation fits what was foretold: Student's t, of math.md."""
+    return min(1.0, (NU + 1) / (NU + square))
+
+
+@part
 def _take_column(numbers, rows, row, quantiles, value, noise, out, few, a):
     """Condition a column on a value, NaN where missing; nis, weight, log-determinant, and whether it is scored."""
     is_seen, ask = not np.isnan(value), rows.before[row, a]
@@ -275,11 +286,14 @@ def _take_column(numbers, rows, row, quantiles, value, noise, out, few, a):
         else:
             square = innovation * innovation / total
         if seen > YOUNG:
-            weight = min(1.0, (NU + 1) / (NU + square))
+            weight = _weight(square)
         kept = weight * prior / (weight * prior + left) if left > 0 else 1.0
         mean = middle + kept * innovation
         after = prior * left / (weight * prior + left) if left > 0 else 0.0
         after = max(after, 1e-6 * spread) + weight * (1 - weight) * (kept * innovation) ** 2
+        if seen <= YOUNG:
+            odd = 1 - _weight(innovation * innovation / total)
+            after += odd * max(kept * (1 - kept) * innovation * innovation - after, 0.0)
         if is_asked and rows.after[row, a] >= 0:
             # What the forecast of the next cell has become, by this value.
             now = rows.scales[row, a, 2] + rows.scales[row, a, 3] * quantiles[rows.after[row, a], MEDIAN]

@@ -203,6 +203,18 @@ def test_the_first_rows_promise_little(runtime):
     assert found["mean"][0, 0] == 20
 
 
+@pytest.mark.parametrize("place", [2, 3, 4, 7, 12, 20])
+def test_early_on_what_may_be_an_outlier_is_told_as_one_or_a_move(runtime, place):
+    """Of two places, with a chance K of the one at a distance e, the variance is K (1 - K) e²."""
+    x = np.random.default_rng(1).normal(100, 5, 21)
+    x[place] = 1e5
+    found, _ = told(runtime, np.arange(21.0), x)
+    mean, std = found["mean"][place, 0], found["std"][place, 0]
+    to_new, to_old = x[place] - mean, mean - 100
+    # An unknown level is within 6 deviations of noise of the middle of the rest; 1 % for what fits after all.
+    assert std >= 0.99 * np.sqrt(to_new * (to_old - 30))
+
+
 def test_a_number_beyond_all_is_left_out_and_the_rest_of_its_stream(runtime):
     values = season(40).tolist()
     values[25] = 1e200
