@@ -34,16 +34,24 @@ class BatchSizes:
         raise ValueError(f"a batch of {rows} rows, where the model was loaded for {self.sizes[-1]}")
 
 
-def agreeing_sizes(run: Run, candidates: Sequence[int]) -> BatchSizes:
+def agreeing_sizes(run: Run, candidates: Sequence[int], rows: int) -> BatchSizes:
     """The candidates at which every row comes out as in the largest batch, wherever in the batch it stands.
+
+    The largest is the first that holds all rows and in which they come out alike themselves: a batch of five has an odd
+    row, which some kernels sum in an order of its own. Where there is none all batches are padded to one size.
 
     Args:
         run: the model's outputs for these rows of some fixed example input.
         candidates: sizes to try.
+        rows: of a batch, at most.
     """
-    largest = max(candidates)
-    expected = run(np.arange(largest))
-    return BatchSizes([size for size in candidates if _agrees(run, size, largest, expected)] or [largest])
+    enough = sorted(size for size in candidates if size >= rows)
+    for largest in enough:
+        expected = run(np.arange(largest))
+        if _agrees(run, largest, largest, expected):
+            smaller = [size for size in candidates if size < largest and _agrees(run, size, largest, expected)]
+            return BatchSizes([*smaller, largest])
+    return BatchSizes(enough[:1])
 
 
 def _agrees(run: Run, size: int, largest: int, expected: Sequence[NDArray[np.float32]]) -> bool:

@@ -28,6 +28,8 @@ from rfa.service.schemas.replies import GpuKernels
 
 Array = NDArray[np.float32]
 SMALLEST_CACHE = 64
+# Of so many rows a product's kernels leave none over that is summed by itself: the largest batch may be padded to it.
+EVEN_ROWS = 8
 
 
 class StepOutput(NamedTuple):
@@ -396,7 +398,8 @@ class LanguageRuntime(CpuLanguage):
         if "recurrent" in self.modes:
             self._step = bundle.session("step")
             self._prefill = bundle.session("prefill")
-            self.batch_sizes = agreeing_sizes(self._probe(max_rows), range(1, max_rows + 1))
+            largest = -(-max_rows // EVEN_ROWS) * EVEN_ROWS
+            self.batch_sizes = agreeing_sizes(self._probe(largest), range(1, largest + 1), max_rows)
 
     def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> list[SlotAdvance]:
         return [self._read_piece(context, piece) for context, piece in zip(contexts, pieces, strict=True)]

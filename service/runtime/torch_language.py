@@ -113,7 +113,7 @@ class TorchLanguageRuntime(Language):
             size: StepRunner(self._decoder, self._pool, size, with_graph=with_graphs)
             for size in _candidate_sizes(max_rows)
         }
-        self.batch_sizes = agreeing_sizes(self._probe(max_rows), list(self._runners))
+        self.batch_sizes = agreeing_sizes(self._probe(max_rows), list(self._runners), max_rows)
         self._runners = {size: self._runners[size] for size in self.batch_sizes.sizes}
 
     def _hold_pages(self, tokens: int) -> None:

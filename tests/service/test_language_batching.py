@@ -126,9 +126,22 @@ def test_batches_are_padded_to_sizes_that_agree() -> None:
             values[0] = np.nextafter(values[0], np.float32(9))
         return [values, 2 * values]
 
-    sizes = agreeing_sizes(run, range(1, 9))
+    sizes = agreeing_sizes(run, range(1, 9), 8)
     assert sizes.sizes == (1, 4, 6, 8)
     assert [sizes.padded(rows) for rows in range(1, 9)] == [1, 4, 4, 4, 6, 6, 8, 8]
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(4, (2, 4)), (5, (2, 4, 6)), (9, (9,))])
+def test_the_largest_batch_agrees_with_itself_where_one_does(rows: int, sizes: tuple[int, ...]) -> None:
+    """The last row of an odd number of them is summed in another order, as by some products."""
+
+    def run(chosen: np.ndarray) -> list[np.ndarray]:
+        values = chosen.astype(np.float32)
+        if len(chosen) % 2:
+            values[-1] += np.float32(0.5)
+        return [values]
+
+    assert agreeing_sizes(run, range(1, 10), rows).sizes == sizes
 
 
 @pytest.mark.anyio
