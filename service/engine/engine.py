@@ -38,6 +38,7 @@ from rfa.service.engine.systems import SystemPlace, Systems
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import LONG_PROMPT, GenerateOptions
+from rfa.service.engine.text.prompt import attention_room
 from rfa.service.engine.text.state import LanguageState, largest_state
 from rfa.service.errors import InvalidRequest, NotFound, NotReady
 from rfa.service.memory import Lease
@@ -180,10 +181,13 @@ class Engine:
             )
         per_token = self.numbers_per_token(model.name, options.top_n_tokens, with_latents=options.return_latents)
         self._limit_reply(options.names.whole, per_token * options.max_new_tokens * options.samples)
-        self._hold(lease, options.names.whole, self._generation_bytes(model, options))
+        is_held = (options.mode or model.default_mode) == "attention"
+        reader, room = attention_room(model.vocabulary, options, self._prompt_limits) if is_held else (None, 0)
+        contexts = cache_bytes(model.cache_bytes, room, options.samples)
+        self._hold(lease, options.names.whole, self._generation_bytes(model, options) + contexts)
         short, long = self._served.prefill[model.name, options.mode or model.default_mode]
         stage = long if len(options.prompt) > LONG_PROMPT else short
-        return self._submit(GenerateJob(stage, model, options))
+        return self._submit(GenerateJob(stage, model, options, reader, lease, room))
 
     def numbers_per_token(self, model_name: str | None, top: int, *, with_latents: bool) -> int:
         """About how many numbers a reply tells of a token, by which its size is held to what this server sends.
@@ -455,10 +459,6 @@ class Engine:
             size += TEXT_COPIES * options.samples * length
         if options.returns_state or options.resumed is not None:
             size += STATE_COPIES * model.context_bytes
-        if mode == "attention":
-            # A token is a byte of the prompt at least, a character has four at most.
-            prompt = min(4 * length, options.truncate or 4 * length) + options.max_new_tokens
-            size += cache_bytes(model.cache_bytes, min(prompt, self._settings.max_attention_tokens), options.samples)
         return size
 
     def _hold(self, lease: Lease | None, param: str, size: int) -> None:

@@ -162,14 +162,13 @@ def generation_bytes(tokens: int, top: int, latent: int, ahead: int | None) -> i
 
 
 def cache_bytes(cache: int, tokens: int, samples: int) -> int:
-    """The attention contexts of a request, which double when they are full.
+    """The attention contexts of a request.
 
     Args:
         cache: bytes of a token.
         tokens: of the prompt and of one continuation.
     """
-    capacity = 1 << (tokens - 1).bit_length()
-    return cache * capacity * samples + cache * capacity // 2
+    return cache * tokens * samples
 
 
 def _body_bytes(encoded: int, *, is_streamed: bool) -> int:

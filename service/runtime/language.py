@@ -1,8 +1,7 @@
 """A language bundle as functions on numpy arrays: start, prefill, step, in the decoding modes that it has.
 
 The recurrent context of a stream is a few filter slots per head, of constant size, in a pool. The attention context is
-a cache of rotated keys and values, which grows by doubling so that its cost is amortised; the graph reads only its
-valid part.
+a cache of rotated keys and values, with room for as many tokens as it is to hold; the graph reads only its valid part.
 """
 
 from __future__ import annotations
@@ -152,8 +151,9 @@ class CacheContext:
 
     def fork(self) -> CacheContext:
         """An independent continuation from here."""
-        capacity = self.keys.shape[2]
-        return CacheContext(self.grown(self.keys, capacity), self.grown(self.values, capacity), self.position)
+        capacity, rows = self.keys.shape[2], slice(self.position)
+        keys, values = (self.grown(part[:, :, rows], capacity) for part in (self.keys, self.values))
+        return CacheContext(keys, values, self.position)
 
     def release(self) -> None:
         """Let go of the cache."""
@@ -345,7 +345,8 @@ class CpuLanguage(Language):
 
     def _start_attention(self, room: int, forks: int, common: int) -> CacheContext:
         heads, width = self.latent_shape
-        shape = self._layers, heads, SMALLEST_CACHE, width
+        # Zeros take no memory until they are written.
+        shape = self._layers, heads, max(room, SMALLEST_CACHE), width
         return CacheContext(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
 
     def extend(

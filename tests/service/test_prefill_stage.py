@@ -14,6 +14,7 @@ from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.errors import EngineFailure, InternalError, InvalidRequest, Overloaded
+from rfa.service.memory import MemoryBudget
 from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
 from tests.service.models import FakeLanguage, Seen, SeenMore, fake_models
@@ -112,6 +113,17 @@ async def test_a_context_is_asked_for_room_for_its_text_and_for_its_forks() -> N
     stage = stage_of(model)
     stage.run([job_of(stage, model, 12, samples=3)])
     assert asked == [(15, 2, 11)]
+
+
+async def test_room_that_no_token_will_have_is_given_back() -> None:
+    """Of a long prompt each byte was taken for one."""
+    model = FakeLanguage(cache_bytes=100)
+    stage = stage_of(model)
+    options = GenerateOptions(prompt="|" + 11 * "a", max_new_tokens=3, seed=0, mode="attention", samples=2)
+    lease = MemoryBudget(100_000).take(1_000 + 2 * 100 * 50)
+    job = GenerateJob(stage, model, options, None, lease, 50)  # type: ignore[arg-type]
+    stage.run([job])
+    assert job.streams and lease.size == 1_000 + 2 * 100 * (12 + 3)
 
 
 async def test_what_never_fits_is_refused_and_not_asked_to_come_again() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from rfa.service.engine.text import prompt
 from rfa.service.engine.text.cuts import RUN, check_splitting
 from rfa.service.engine.text.incremental import Vocabulary
-from rfa.service.engine.text.prompt import LONGEST_PIECE, USUAL_PIECE, PromptReader
+from rfa.service.engine.text.options import GenerateOptions, PromptLimits
+from rfa.service.engine.text.prompt import LONGEST_PIECE, USUAL_PIECE, PromptReader, attention_room
 from rfa.service.errors import InvalidRequest
 from tests.service.conftest import Connect
 from tests.service.models import END_OF_TEXT, FakeLanguage, byte_vocabulary, fake_models
@@ -163,3 +164,27 @@ async def test_the_deadline_holds_while_a_prompt_is_tokenised(connect: Connect) 
         body = {"inputs": "word " * 3_000, "parameters": {"deadline_ms": 10}}
         details = (await client.post("/generate", json=body)).json()["details"]
     assert (details["finish_reason"], details["generated_tokens"], details["input_length"]) == ("deadline", 0, 0)
+
+
+WORDS = "It was the " * 30
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "room"),
+    [
+        (WORDS, {}, len(BOOKS.encode(WORDS)) + 1 + 64),
+        (WORDS, {"truncate": 5}, 5 + 1 + 64),
+        ("", {}, 1 + 64),
+        ("é" * USUAL_PIECE, {}, len(BOOKS.encode("é" * USUAL_PIECE)) + 1 + 64),
+        ("é" * (USUAL_PIECE + 1), {}, 2 * (USUAL_PIECE + 1) + 1 + 64),
+        ((5, 6, 7), {}, 3 + 1 + 64),
+        (WORDS, {"max_new_tokens": 9_000}, 8_000),
+    ],
+    ids=["short", "truncated", "empty", "longest short", "long", "tokens", "limit"],
+)
+def test_room_is_asked_for_the_tokens_of_a_short_prompt_and_the_bytes_of_a_long_one(
+    text: Any, given: dict[str, Any], room: int
+) -> None:
+    options = GenerateOptions(**{"prompt": text, "max_new_tokens": 64, "seed": 0, **given})
+    reader, found = attention_room(BOOKS, options, PromptLimits(100_000, 8_000))
+    assert found == room and (reader is None) == isinstance(text, tuple)

@@ -200,7 +200,7 @@ async def test_what_can_never_be_held_is_refused_for_good(connect: Any) -> None:
 
 async def test_attention_contexts_are_leased(connect: Any) -> None:
     body = {"inputs": "say |", "parameters": {"decode": "attention", "max_new_tokens": 2_000, "n": 16}}
-    async with connect(fake_models(FakeLanguage(cache_bytes=4_096))) as client:
+    async with connect(fake_models(FakeLanguage(cache_bytes=16_384))) as client:
         refused = await client.post("/generate", json=body)
         body["parameters"]["n"] = 1
         assert (await client.post("/generate", json=body)).status_code == 200

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rfa.service.engine.job import Job
+from rfa.service.engine.reply_size import cache_bytes
 from rfa.service.engine.text.generated import FinishedText, Generation, TokenEvent
 from rfa.service.engine.text.incremental import TextStream
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.engine.text.prompt import PromptReader
 from rfa.service.engine.text.state import LanguageState
+from rfa.service.memory import Lease
 from rfa.service.runtime.language import Language
 from rfa.service.schemas.replies import FinishReason, GenerateTimings
 
@@ -46,15 +48,30 @@ class GrowingText:
 
 
 class GenerateJob(Job):
-    """A generate request; see `generate_job`."""
+    """A generate request.
 
-    def __init__(self, stage: PrefillStage, model: Language, options: GenerateOptions) -> None:
+    Args:
+        reader: of its prompt, where one has begun.
+        lease: of memory, that holds its attention contexts.
+        room: tokens that each of these is leased for.
+    """
+
+    def __init__(
+        self,
+        stage: PrefillStage,
+        model: Language,
+        options: GenerateOptions,
+        reader: PromptReader | None = None,
+        lease: Lease | None = None,
+        room: int = 0,
+    ) -> None:
         deadline = None if options.deadline_ms is None else options.deadline_ms / 1000
         super().__init__(stage, deadline_seconds=deadline)
         self.model = model
         self.options = options
         self.mode = options.mode or model.default_mode
-        self.reader: PromptReader | None = None
+        self.reader = reader
+        self._lease, self._room = lease, room
         self.prompt: list[int] = []
         self.prefilled = 0
         self.context: Any = None
@@ -88,6 +105,12 @@ class GenerateJob(Job):
     def live(self) -> list[GrowingText]:
         """Continuations that still grow."""
         return [stream for stream in self.streams if stream.finish_reason is None]
+
+    def keep_room(self, tokens: int) -> None:
+        """Give back what is leased for more tokens of an attention context than so many."""
+        if self._lease is not None and self._room > tokens:
+            self._lease.shrink(cache_bytes(self.model.cache_bytes, self._room - tokens, self.options.samples))
+            self._room = tokens
 
     def begin_decoding(self, stage: DecodeStage) -> None:
         """The prompt is read but for its last token: fork one stream per sample. Forks before one that fails are the

@@ -88,6 +88,7 @@ class PrefillStage:
                 param=names.max_new_tokens,
                 code="context_too_long",
             )
+        job.keep_room(room)
         return job.model.start(job.mode, room=room, forks=samples - 1, common=common)
 
     def _complete(self, job: GenerateJob, read: Sequence[int]) -> list[int]:

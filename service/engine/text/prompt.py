@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from rfa.service.engine.text.incremental import Vocabulary
+from rfa.service.engine.text.options import GenerateOptions, PromptLimits
 from rfa.service.errors import InvalidRequest
 
 USUAL_PIECE: Final = 2_048  # characters: about a millisecond
@@ -49,6 +50,11 @@ class PromptReader:
         self._end = begin
 
     @property
+    def at_most(self) -> int:
+        """Tokens that it can come to: of what is not read yet, one a byte."""
+        return min(self._count + len(self._text[: self._end].encode()), self._most)
+
+    @property
     def tokens(self) -> list[int]:
         """The last `most` tokens, as far as they were read."""
         found = [token for piece in reversed(self._pieces) for token in piece]
@@ -69,3 +75,23 @@ class PromptReader:
                 code="word_too_long",
             )
         return place or 0
+
+
+def attention_room(
+    vocabulary: Vocabulary, options: GenerateOptions, limits: PromptLimits
+) -> tuple[PromptReader | None, int]:
+    """The reader of a prompt that is text, and the most tokens that an attention context of it can come to.
+
+    Those of a short prompt are counted at once: where each byte is taken for a token, a budget of memory holds a few of
+    the contexts that fit into it.
+    """
+    prompt, reader = options.prompt, None
+    count = len(prompt)
+    if isinstance(prompt, str):
+        reader = PromptReader(vocabulary, prompt, limits.wanted(options))
+        if len(prompt) <= USUAL_PIECE:
+            reader.read()
+        count = reader.at_most
+    # One more: what a state has left to be read, or the end of a text that is the whole of an empty prompt.
+    room = min(count, options.truncate or count) + 1 + options.max_new_tokens
+    return reader, min(room, limits.attention_tokens)
