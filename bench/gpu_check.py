@@ -11,6 +11,7 @@ left out is named.
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 import os
 import time
@@ -164,10 +165,14 @@ def run_gpu_check(
 
     Raises:
         NoGpuError: there is none.
+        ValueError: the time is no number of seconds, or `out` can be no file.
     """
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"the seconds to measure for must be positive and finite, got {seconds}")
     device = require_gpu()
     document = origin("rfa gpu-check")
     document |= {"hardware": document["hardware"] | gpu_hardware(device), "longest_seconds": seconds, "parts": {}}
+    write_result(out, document)  # what cannot be written is known before the GPU's time is spent
     begun = clock()
 
     def keep(name: str, found: dict[str, Any]) -> None:

@@ -46,8 +46,10 @@ def write_result(path: Path, document: Mapping[str, Any]) -> None:
     """Write a document of figures as JSON, as a whole or not at all: a reader, or a cut, never meets half a file.
 
     Raises:
-        ValueError: a figure is not finite, for which JSON has no word.
+        ValueError: a figure is not finite, for which JSON has no word, or the path is that of a folder or device.
     """
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no file that could be written anew")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import pickle
 import time
@@ -78,6 +79,24 @@ def test_what_is_wrong_or_fails_is_told_and_the_rest_is_run(tmp_path: Path) -> N
         "first: wrong, fused: out has relative error 2; second: failed, RuntimeError: out of luck"
     )
     assert "  ours / theirs: 1.5 (at most 1.25) MISSED" in lines(document)
+
+
+@pytest.mark.usefixtures("somewhere")
+@pytest.mark.parametrize("seconds", [0.0, -5.0, math.nan, math.inf])
+def test_a_time_that_is_none_is_refused(tmp_path: Path, seconds: float) -> None:
+    with pytest.raises(ValueError, match="positive and finite"):
+        run_gpu_check(tmp_path / "check.json", seconds=seconds, checks=(), parts=())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("somewhere")
+def test_a_place_where_nothing_can_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    place = tmp_path / "folder"
+    place.mkdir()
+    ran: list[str] = []
+    with pytest.raises(ValueError, match="folder is no file"):
+        run_gpu_check(place, checks=(), parts=[Part("first", 1, lambda: ran.append("first") or {})])
+    assert not ran and [file.name for file in tmp_path.iterdir()] == ["folder"]
 
 
 @pytest.mark.usefixtures("somewhere")
