@@ -22,7 +22,7 @@ CONFIG = LanguageModelConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=2, h
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
     monkeypatch.setattr(prompts_gpu, "CHECKED", (1, 5, 30))
-    monkeypatch.setattr(prompts_gpu, "QUANTA", {"one": ([8], 0), "three": ([2, 3, 4], 0), "behind": ([4], 70)})
+    monkeypatch.setattr(prompts_gpu, "QUANTA", {"three": ([2, 1, 2], 0), "behind": ([2], 9)})
     return LanguageModel(CONFIG)
 
 
@@ -45,7 +45,7 @@ def test_every_quantum_is_timed_in_both_modes(model: LanguageModel, monkeypatch:
     """By the server's runners, whose kernels run in Triton's interpreter here."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("the kernels are defined for the GPU that is here")
-    monkeypatch.setattr(prompts_gpu, "TOKENS", 16)
+    monkeypatch.setattr(prompts_gpu, "TOKENS", 8)
     monkeypatch.setattr(prompts_gpu, "STREAMS", 4)
     monkeypatch.setattr(prompts_gpu, "ROUNDS", 1)
     for module in (ragged, slots):
@@ -57,9 +57,9 @@ def test_every_quantum_is_timed_in_both_modes(model: LanguageModel, monkeypatch:
 
     rows, (bar,) = measure_prompts(model, timed)
     assert [(row["quantum"], row["mode"]) for row in rows] == [
-        (name, mode) for name in ("one", "three", "behind") for mode in ("attention", "recurrent")
+        (name, mode) for name in ("three", "behind") for mode in ("attention", "recurrent")
     ]
-    assert [row["tokens_per_second"] for row in rows] == [4000] * 2 + [4500] * 2 + [2000] * 2
+    assert [row["tokens_per_second"] for row in rows] == [2500] * 2 + [1000] * 2
     assert all(row["kernels"] == [] and row["launches"] == row["device_ms"] == 0 for row in rows)  # no GPU's
     assert bar.actual == 2.0 and bar.to_dict()["met"]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -43,6 +44,7 @@ NO_LAUNCH = ("rfa.", "aten.fill_", "aten.ge", "aten.le", "aten.bitwise_and", "at
 BEFORE, NEXT = (PAGE_KEYS - 1, 5, 1), (2, 1, 4)
 PAGES = ([5, 0], [2, 7], [1, 4])
 POOL = 8
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 class Pools(NamedTuple):
@@ -105,7 +107,7 @@ def extended(ragged: RaggedDecoder, pools: Pools, streams: Sequence[int] = (0, 1
     return outputs
 
 
-@pytest.mark.parametrize("given", ATTENTION, ids=str)
+@pytest.mark.parametrize("given", [ATTENTION[0], *map(slow, ATTENTION[1:])], ids=str)
 def test_attention_by_the_kernels_is_that_of_one_by_one(given: dict[str, Any], by_kernels: Any, by_torch: Any) -> None:
     one_by_one = by_torch(decoder_of(given))
     assert one_by_one.attention_refusal == "it runs on a GPU"
@@ -138,6 +140,7 @@ def test_a_stream_has_the_same_bits_in_any_company(by_kernels: Any) -> None:
             assert torch.equal(part[:, rows].nan_to_num(), wanted[:, rows].nan_to_num())
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_prompt_in_pieces_has_the_bits_of_one_at_once(by_kernels: Any) -> None:
     """A GPU's compiler may round otherwise in the loop over whole blocks than in that over blocks that end early."""
@@ -172,7 +175,7 @@ def read(ragged: RaggedDecoder, streams: Sequence[int] = (0, 1, 2)) -> tuple[lis
     return outputs, slots
 
 
-@pytest.mark.parametrize("given", RECURRENT, ids=str)
+@pytest.mark.parametrize("given", [slow(RECURRENT[0]), RECURRENT[1]], ids=str)
 def test_prompts_by_the_kernels_are_those_of_one_by_one(given: dict[str, Any], by_kernels: Any, by_torch: Any) -> None:
     one_by_one = by_torch(decoder_of(given))
     assert one_by_one.scan_refusal == "it runs on a GPU"

@@ -179,8 +179,8 @@ def nodes_of_a_step(runtime: TorchLanguageRuntime, choice: Choice) -> Any:
     ("choice", "more"),
     [
         (Choice(), 0),
-        (Choice(0.8), 0),
-        (Choice(0.8, 40, 0.9), SEARCHES),
+        pytest.param(Choice(0.8), 0, marks=pytest.mark.slow),
+        pytest.param(Choice(0.8, 40, 0.9), SEARCHES, marks=pytest.mark.slow),
         (Choice(0.8, 40, 0.9, top=3), SEARCHES + SORTS),
     ],
 )
