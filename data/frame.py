@@ -272,7 +272,7 @@ def _column(table: Table, name: str, strict: bool) -> tuple[np.ndarray | None, s
 
     column: Any = table.columns[name]
     if pa.types.is_string(column.type):
-        read = read_numbers(column, name, table.separator, table.first_row, strict=strict)
+        read = read_numbers(table, name, strict=strict)
         return (None, "") if read is None else (read.values, read.note)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
         return None, ""

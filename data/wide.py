@@ -108,7 +108,7 @@ def _holds_labels(table: Table, name: str) -> bool:
     import pyarrow as pa
 
     column = table.columns[name]
-    return pa.types.is_string(column.type) and read_numbers(column, name, table.separator, table.first_row) is None
+    return pa.types.is_string(column.type) and read_numbers(table, name) is None
 
 
 def _is_distinct(table: Table, by: Sequence[str]) -> bool:
