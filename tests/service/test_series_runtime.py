@@ -184,6 +184,20 @@ def test_units_are_the_callers(runtime, factor):
     np.testing.assert_allclose(other["mean"] / factor, one["mean"], rtol=0, atol=1e-2 * scale)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_level_tells_nothing_once_zero_is_far(runtime, sign):
+    """Of values that have all their digits at both levels, from the fourth row on: before, a guess by the size of the
+    value is all there is. What is learned of a stream tells, too, whether a guess was remembered."""
+    near, far = sign * 2.0**14, sign * 2.0**30
+    x = np.rint(season(120) * 2**10) / 2**10
+    levels = {"mean": 1, "interval": 1, "bands": 1, "moments": np.array([1.0, 0.0])[:, None]}
+    one, other = (told(runtime, np.arange(120.0), level + x)[0] for level in (near, far))
+    for name, told_of in one.items():
+        moved = other[name] - levels.get(name, 0) * (far - near)
+        # Widths of 1e-3 and more, at a level that float64 tells to 1e-7.
+        np.testing.assert_allclose(moved[3:], told_of[3:], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
 @pytest.mark.parametrize(
     "values",
     [[0.0] * 60, [5.0] * 60, [0.0, 1.0] * 30, [1e-300] * 30 + [2e-300] * 30, [1e12, -1e12] * 30, [None] * 60,
