@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -45,7 +46,21 @@ class Numbers:
     note: str = ""
 
 
-def read_numbers(table: Table, name: str, *, strict: bool = False) -> Numbers | None:
+@dataclass(frozen=True)
+class Writing:
+    """How numbers are written in the columns of a table."""
+
+    table: Table
+
+    @cached_property
+    def marks(self) -> set[str]:
+        """What stands before decimals, by the columns that tell; the clock is none."""
+        clock = clock_column(self.table.columns)
+        columns = (column for name, column in self.table.columns.items() if name != clock)
+        return {_mark(column, self.table.separator) for column in columns} - {""}
+
+
+def read_numbers(writing: Writing, name: str, *, strict: bool = False) -> Numbers | None:
     """A column of text as numbers; None: it holds labels (fewer than half of what is there are numbers).
 
     A comma is for decimals where a semicolon or a tab separates the cells, else for thousands, unless only the other
@@ -58,6 +73,7 @@ def read_numbers(table: Table, name: str, *, strict: bool = False) -> Numbers | 
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    table = writing.table
     texts = _present(table.columns[name])
     cells, odd = texts, np.array([], int)
     rule: str | None = ""
@@ -75,7 +91,7 @@ def read_numbers(table: Table, name: str, *, strict: bool = False) -> Numbers | 
             f"column {name!r}: decimal points and decimal commas are mixed; write one of them, or choose columns with "
             "--column"
         )
-    rule, doubt = _settled(rule, cells, table, name)
+    rule, doubt = _settled(rule, cells, writing)
     notes = [f"column {name!r}: {said}" for said in (SAID[rule], doubt) if said]
     return _finite(cells, rule, name, table.first_row, [(int(k), texts[int(k)].as_py()) for k in odd], notes, strict)
 
@@ -102,31 +118,32 @@ def _rule(cells: Any, separator: str | None) -> str | None:
     return next((rule for rule in order if _fits(cells, RULES[rule])), None)
 
 
-def _settled(rule: str, cells: Any, table: Table, name: str) -> tuple[str, str]:
+def _settled(rule: str, cells: Any, writing: Writing) -> tuple[str, str]:
     """The rule for plain numbers whose points may stand between thousands, and what is said where that is in doubt.
 
-    Such are 999 and 1.007. What surely stands before decimals in another column tells. Else three digits behind every
-    point are decimals; where some numbers have none, what separates the cells decides, as it does of commas.
+    Such are 999 and 1.007. What stands before decimals in the table tells. Where nothing does three digits behind every
+    point are decimals, and so are those of numbers some of which have none; but that is in doubt.
     """
     if rule or not _may_have_points(cells):
         return rule, ""
-    own = (name, clock_column(table.columns))
-    others = (column for other, column in table.columns.items() if other not in own)
-    marks = {_mark(column, table.separator) for column in others} - {""}
-    if len(marks) == 1:
-        return ("points" if marks == {","} else ""), ""
-    if _are_pointed(cells):
-        return "", ""
-    return ("points", "") if table.separator in BESIDE_COMMAS else ("", IN_DOUBT)
+    if writing.marks == {","}:
+        return "points", ""
+    return "", "" if writing.marks == {"."} or _are_pointed(cells) else IN_DOUBT
 
 
 def _mark(column: Any, separator: str | None) -> str:
-    """What stands before decimals in a column of numbers; nothing where it has none, or tells nothing."""
+    """What stands before decimals in a column of numbers; nothing where it has none, or tells nothing.
+
+    Where it may have points between thousands, and not behind every number, what separates the cells tells, as it does
+    of commas.
+    """
     import pyarrow as pa
 
     if not pa.types.is_string(column.type):
         return ""
-    cells = _tidied(_present(column))
+    cells = _present(column)
+    if not _fits(cells, PLAIN):
+        cells = _tidied(cells)
     rule = _rule(cells, separator)
     if rule != "":
         return "" if rule is None else MARKS[rule]

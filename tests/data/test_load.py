@@ -77,7 +77,8 @@ BETWEEN, DOUBTED = "points stand between thousands", "a point before three digit
         ("\t", MIXED, (), [999, 1007, -1015], BETWEEN),
         (",", MIXED, (), [999, 1.007, -1.015], DOUBTED),
         # Other columns tell more than what separates the cells.
-        (";", MIXED, ("1.5", "2", "3"), [999, 1.007, -1.015], ""),
+        (";", MIXED, ("1.5", "2", "3"), [999, 1.007, -1.015], DOUBTED),
+        (",", MIXED, ("1.5", "2", "3"), [999, 1.007, -1.015], ""),
         (",", MIXED, ('"1,5"', "2", "3"), [999, 1007, -1015], BETWEEN),
         (";", FIXED, ("1,5", "2", "3"), [1007, 12015, 1250], BETWEEN),
         (";", FIXED, MIXED, [1007, 12015, 1250], BETWEEN),
