@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from rfa.data.clock import Clock, clock_column, read_clock
-from rfa.data.numbers import odd_cells, read_numbers
+from rfa.data.numbers import Writing, odd_cells, read_numbers
 from rfa.data.part import between, regular, step_of
 from rfa.data.series import Series
 from rfa.data.table import Table
@@ -243,8 +243,9 @@ def _values(
     found: dict[str, np.ndarray] = {}
     notes: list[str] = []
     skipped: list[str] = []
+    writing = Writing(table)
     for name in names:
-        values, note = _column(table, name, strict)
+        values, note = _column(writing, name, strict)
         if note:
             notes.append(note)
         if values is None or (np.isnan(values).all() and not is_chosen):
@@ -266,13 +267,14 @@ def _counts_rows(values: np.ndarray) -> bool:
     return len(values) > 2 and bool((np.diff(values) == 1).all())
 
 
-def _column(table: Table, name: str, strict: bool) -> tuple[np.ndarray | None, str]:
+def _column(writing: Writing, name: str, strict: bool) -> tuple[np.ndarray | None, str]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    table = writing.table
     column: Any = table.columns[name]
     if pa.types.is_string(column.type):
-        read = read_numbers(column, name, table.separator, table.first_row, strict=strict)
+        read = read_numbers(writing, name, strict=strict)
         return (None, "") if read is None else (read.values, read.note)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
         return None, ""

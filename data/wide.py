@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.data.clock import clock_column, read_clock
-from rfa.data.numbers import read_numbers
+from rfa.data.numbers import Writing, read_numbers
 from rfa.data.table import MISSING, Table
 
 FEWEST_STEPS: Final = 3
@@ -108,7 +108,7 @@ def _holds_labels(table: Table, name: str) -> bool:
     import pyarrow as pa
 
     column = table.columns[name]
-    return pa.types.is_string(column.type) and read_numbers(column, name, table.separator, table.first_row) is None
+    return pa.types.is_string(column.type) and read_numbers(Writing(table), name) is None
 
 
 def _is_distinct(table: Table, by: Sequence[str]) -> bool:

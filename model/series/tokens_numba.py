@@ -14,8 +14,10 @@ is its seasonal path:
     path_j(h) = x at t + h - ceil(h / p_j) p_j          and that of persistence, x at t
 
 A token is `FEATURES` numbers about a stream at one of its cells, all of them asinh((x - c) / s) or logs of ratios: a
-stream in other units, at another level, has the same ones but for what tells where zero is. Both training and the
-compiled stream come through here, cell by cell, so that a token is the same number in both.
+stream in other units, at another level, has the same ones but for what tells where zero is, and that is told only as
+far as sinh(`FARTHEST_ZERO`) scales. Few series of training are further from it, so that a network knows nothing of how
+much further, and whatever it made of it would hang on the level alone. Both training and the compiled stream come
+through here, cell by cell, so that a token is the same number in both.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -49,6 +51,10 @@ NUMBERS = BELIEF + BELIEFS
 FAR = 1024.0
 # Cells that a stream may have at most when it begins anew.
 BEGUN = 62
+# Where zero is at most, after asinh: 200 scales off. Of the synthetic series' tokens one in 170 is further.
+FARTHEST_ZERO = 6.0
+# What moves by less, of its value, is rounding; and what the scale is then.
+RESOLUTION, STILL = 1e-14, 1e-9
 # A mean error that nothing is known of.
 UNKNOWN = 1e150
 # Counts of a stream: cells, values seen, where its newest cell is in the ring, the lag that fills empty cells, and bits
@@ -202,8 +208,9 @@ def centre(numbers, counts, ring):
 @part
 def unit(numbers):
     """The scale, never zero: where nothing moved, a small share of the value."""
-    smallest = 1e-9 * max(abs(numbers[LAST]), abs(numbers[MEAN]))
-    return max(numbers[SCALE], smallest, 1e-300)
+    usual = max(abs(numbers[LAST]), abs(numbers[MEAN]))
+    scale = numbers[SCALE] if numbers[SCALE] > RESOLUTION * usual else STILL * usual
+    return max(scale, 1e-300)
 
 
 @part
@@ -248,6 +255,14 @@ def noise_bound(numbers):
 @part
 def _squashed(x, c, s):
     return np.float32(math.asinh((x - c) / s))
+
+
+@part
+def _zero(numbers, c, s):
+    """Where zero is. Of a stream that stands still the unit is a share of its level, and tells nothing of it."""
+    if s > numbers[SCALE]:
+        return _squashed(0.0, c, s)
+    return np.float32(min(max(math.asinh(-c / s), -FARTHEST_ZERO), FARTHEST_ZERO))
 
 
 @part
@@ -322,7 +337,7 @@ def token(numbers, counts, ring, errors, since, lags, offsets, row):
     row[at + 6] = np.float32(0 if is_first else min(max(math.log(s / numbers[EARLIER_SCALE]), -5.0), 5.0))
     row[at + 7] = _squashed(numbers[LOW], c, s)
     row[at + 8] = _squashed(numbers[HIGH], c, s)
-    row[at + 9] = _squashed(0.0, c, s)
+    row[at + 9] = _zero(numbers, c, s)
     row[at + 10] = np.float32(numbers[REPEATS])
     row[at + 11] = np.float32(numbers[ZEROS])
     row[at + 12] = _squashed(numbers[LAST], c, s)

@@ -14,7 +14,8 @@ for a forecast that is off, and does not know it, moves too little: where noise 
 forecasts believe, the rest is their own error. c is what the innovations are to the widths foretold of them, squared:
 S over their mean.
 Of a row that is a stream's first, second or third the network knows nothing: it is foretold as the last value, by
-Student's t of the moves so far.
+Student's t of the moves so far. Before there is a move it is told by the size of the value, which is a guess: nothing
+is scored by it, and nothing learned, so that no later row depends on the level of a stream.
 
 Of the first rows w is 1: so few do not tell an outlier from a move. What lies further off than was foretold may be
 either, and by as much as it does not fit the state is told as one of the two, with K for the chance of a move:
@@ -61,7 +62,7 @@ from rfa.model.series.stream_numba import (
     keep,
     wave,
 )
-from rfa.model.series.tokens_numba import CAP, KEEP
+from rfa.model.series.tokens_numba import CAP, KEEP, RESOLUTION
 from rfa.model.student import normal_square, stretched, stretching, widening
 from rfa.service.engine.filter import (
     adaptive,
@@ -96,8 +97,10 @@ MOST_BY_NOISE = 0.9
 LEAST_MISS, LARGEST_MISS = 0.4, 3.2
 # Deviations that a move and an innovation count for in the gain, and that an innovation counts for at most.
 BOUND, FURTHEST_OFF = 4.0, 1e3
-# Of the value: the deviation before a second one; and the least of all, of the value and of the largest variance.
-FIRST_GUESS, RESOLUTION, TINY = 0.25, 1e-12, 1e-150
+# Of the value: the deviation before there is a move, a guess; the least of all.
+FIRST_GUESS, TINY = 0.25, 1e-150
+# Values before which that is all there is to foretell by.
+GUESSED = 2
 UNKNOWN_VARIANCE = 1e12
 OUTLIERS = (0.02, 10.0)
 # Files that kernels of this one are made of, beside it.
@@ -267,7 +270,7 @@ def _take_column(numbers, rows, row, quantiles, value, noise, out, few, a):
     else:
         # The moves so far: of one value none, of two or three their mean size.
         few[0, a] = few[1, a] = 1.0 / max(seen - 1, 1)
-        deviation = FIRST_GUESS * abs(c) if seen < 2 else 1.25 * s
+        deviation = FIRST_GUESS * abs(c) if seen < GUESSED else 1.25 * s
         deviation = max(deviation, _least(middle, 0.0)) * widening(1.0, few[0, a])
     gain = (FIRST_GAIN * FIRST_INNOVATIONS + numbers[MOVED]) / (FIRST_INNOVATIONS + numbers[SQUARED])
     gain = min(max(gain, _least_gain(numbers, rows.noise[row, a]), 0.01), 1.0)
@@ -313,7 +316,7 @@ def _take_column(numbers, rows, row, quantiles, value, noise, out, few, a):
         normal_square(square, few[0, a]),
         weight,
         np.log(total * stretching(square, few[0, a])),
-        is_seen,
+        is_seen and seen >= GUESSED,
     )
 
 
@@ -346,7 +349,7 @@ def _foretell(rows, row, quantiles, leads, unit, known, foretold, a):
         first, second, share = rows.ahead[row, a, h, 0], rows.ahead[row, a, h, 1], rows.share[row, a, h]
         if seen < UNASKED:
             few = 1.0 / max(seen - 1, 1)
-            deviation = max(FIRST_GUESS * abs(c) if seen < 2 else 1.25 * s, _least(c, 0.0))
+            deviation = max(FIRST_GUESS * abs(c) if seen < GUESSED else 1.25 * s, _least(c, 0.0))
             steps = leads[h] / unit if unit > 0 else 1.0
             deviation *= np.sqrt(max(steps, 1.0)) * widening(1.0, few)
             known.forecast_mean[h, a], known.forecast_covariance[h, a, a] = c, deviation * deviation
@@ -386,6 +389,7 @@ def tell(out, work, rows, count, quantiles, foretold, followed, batch, told, tra
         nis, weight, log_det, scored, precision = 0.0, 0.0, 0.0, 0, 0.0
         unit = rows.unit[row]
         for a in range(size):
+            known.is_foretold[a] = rows.seen[row, a] >= GUESSED
             if rows.is_look[row]:
                 one, trust, log_size, is_scored = _look(work.numbers[stream, a], rows, row, out, known.few, a)
             else:

@@ -78,7 +78,7 @@ def room_of_known(out: Observed, horizon: int, sides: int = 0) -> Known:
     return Known(
         out.mean, out.covariance, out.innovation, out.innovation_covariance, np.zeros((horizon, size)),
         np.zeros((horizon, size, size)), out.scalars, np.zeros((2, size)), np.zeros((horizon, size)),
-        np.zeros((horizon, size, sides)),
+        np.zeros((horizon, size, sides)), np.ones(size, np.bool_),
     )  # fmt: skip
 
 

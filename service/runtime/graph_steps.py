@@ -56,7 +56,7 @@ def _conclude() -> Any:
             one = Known(
                 known.mean[i], known.covariance[i], known.innovation[i], known.innovation_covariance[i],
                 known.forecast_mean[i], known.forecast_covariance[i], known.scalars[i], known.few[i],
-                known.forecast_few[i], known.sides[i],
+                known.forecast_few[i], known.sides[i], known.is_foretold[i],
             )  # fmt: skip
             conclude.conclude(
                 streams, leads, tables, wanted, seats[row], times[row], values[row], one, is_finite[i], told, row, room
@@ -206,7 +206,7 @@ class GraphSteps:
         few, ahead = np.zeros((count, 2, self.size)), (count, len(readout.horizon), self.size)
         known = Known(
             mean, covariance, innovation, spread, means, covariances, scalars, few, np.zeros(ahead),
-            np.zeros((*ahead, 0)),
+            np.zeros((*ahead, 0)), np.ones((count, self.size), np.bool_),
         )  # fmt: skip
         streams, tables = streams_of(pool), readout.calibration.tables
         room = conclude.scratch(streams, tables, readout.wanted)

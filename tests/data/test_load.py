@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from rfa.data import Key, Series, key_name, load_series, load_table, read_frame
+from rfa.data.content import read_table
 
 CORPUS = Path(__file__).parent / "corpus"
 CASES: list[dict[str, Any]] = json.loads((CORPUS / "expected.json").read_text(encoding="utf-8"))
@@ -63,6 +64,44 @@ def test_a_file_is_read_right_or_refused_with_what_to_do(case: dict[str, Any]) -
     assert failed.keys() == case.get("failed", {}).keys()
     for key, told in case.get("failed", {}).items():
         assert f"series {key!r}: {told}" in failed[key]
+
+
+MIXED, FIXED = ("999", "1.007", "-1.015"), ("1.007", "12.015", "1.250")
+BETWEEN, DOUBTED = "points stand between thousands", "a point before three digits is taken to stand before decimals"
+
+
+@pytest.mark.parametrize(
+    ("separator", "cells", "others", "values", "note"),
+    [
+        (";", MIXED, (), [999, 1007, -1015], BETWEEN),
+        ("\t", MIXED, (), [999, 1007, -1015], BETWEEN),
+        (",", MIXED, (), [999, 1.007, -1.015], DOUBTED),
+        # Other columns tell more than what separates the cells.
+        (";", MIXED, ("1.5", "2", "3"), [999, 1.007, -1.015], DOUBTED),
+        (",", MIXED, ("1.5", "2", "3"), [999, 1.007, -1.015], ""),
+        (",", MIXED, ('"1,5"', "2", "3"), [999, 1007, -1015], BETWEEN),
+        (";", FIXED, ("1,5", "2", "3"), [1007, 12015, 1250], BETWEEN),
+        (";", FIXED, MIXED, [1007, 12015, 1250], BETWEEN),
+        # Three decimals of a sensor, and numbers that have no such points.
+        (";", FIXED, (), [1.007, 12.015, 1.25], ""),
+        (",", FIXED, ("1", "2", "3"), [1.007, 12.015, 1.25], ""),
+        (";", ("0.999", "1", "1.007"), (), [0.999, 1, 1.007], ""),
+        (";", ("1", "1.007", "1.25"), (), [1, 1.007, 1.25], ""),
+        (";", ("1500", "1.007", "2.125"), (), [1500, 1.007, 2.125], ""),
+        (",", ("999", "1.234.567", "1.015"), (), [999, 1234567, 1015], BETWEEN),
+        (";", ("999 €", "", "1.015 €"), (), [999, math.nan, 1015], BETWEEN),
+    ],
+)
+def test_points_are_between_thousands_where_the_file_says_so(
+    separator: str, cells: tuple[str, ...], others: tuple[str, ...], values: list[float], note: str
+) -> None:
+    days = ("date", "01.03.2026", "14.03.2026", "15.03.2026")
+    columns = [days, ("a", *cells), *([("b", *others)] if others else [])]
+    text = "\n".join(separator.join(row) for row in zip(*columns, strict=True))
+    found = read_frame(read_table(text.encode(), None))[()]
+    np.testing.assert_array_equal(found.values[:, 0], values)
+    said = [told for told in found.notes if "'a'" in told and "stand" in told]
+    assert len(said) == bool(note) and all(note in told for told in said)
 
 
 def test_a_part_of_a_series_is_named_by_its_times() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rfa.model.series import config as seen
-from rfa.model.series.tokens_numba import describe
+from rfa.model.series.tokens_numba import FARTHEST_ZERO, describe
 
 END = 640
 LEADS = np.array([1, 7, 24, 64, 200, 767])
@@ -95,7 +95,10 @@ def test_tokens_see_nothing_that_comes_later(gaps):
 
 
 @pytest.mark.parametrize("gaps", [0.0, 0.3])
-@pytest.mark.parametrize(("factor", "level"), [(4.0, 0.0), (0.125, 0.0), (1.0, 1024.0), (1e-12, 0.0), (1e12, 0.0)])
+@pytest.mark.parametrize(
+    ("factor", "level"),
+    [(4.0, 0.0), (0.125, 0.0), (1.0, 1024.0), (1.0, 2.0**30), (1e-12, 0.0), (1e12, 0.0)],
+)
 def test_units_and_levels_change_only_where_zero_is(gaps, factor, level):
     """By powers of two and levels that the values have digits for the numbers are the same but for rounding."""
     x = np.round(seasonal(gaps=gaps) * 64) / 64
@@ -110,6 +113,8 @@ def test_units_and_levels_change_only_where_zero_is(gaps, factor, level):
     np.testing.assert_allclose(others[3], path, atol=2e-4)
     if level:
         assert np.abs(others[0][5:, zero] - rows[5:, zero]).min() > 0.5
+    if level > 1e6:
+        assert (others[0][:, zero] == -FARTHEST_ZERO).all()
 
 
 def test_an_empty_cell_is_filled_by_the_best_lag():

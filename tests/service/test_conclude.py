@@ -137,6 +137,7 @@ def invented(rng: np.random.Generator) -> Known:
         rng.choice(FEW, (STREAMS, 2, SIZE)),
         rng.choice(FEW, (STREAMS, len(HORIZON), SIZE)),
         np.zeros((STREAMS, len(HORIZON), SIZE, 0)),
+        np.ones((STREAMS, SIZE), bool),
     )
 
 

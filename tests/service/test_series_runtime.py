@@ -184,6 +184,28 @@ def test_units_are_the_callers(runtime, factor):
     np.testing.assert_allclose(other["mean"] / factor, one["mean"], rtol=0, atol=1e-2 * scale)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_level_tells_nothing_once_zero_is_far(runtime, sign):
+    """Of values that have all their digits at both levels, from the fourth row on."""
+    near, far = sign * 2.0**14, sign * 2.0**30
+    x = np.rint(season(120) * 2**10) / 2**10
+    levels = {"mean": 1, "interval": 1, "bands": 1, "moments": np.array([1.0, 0.0])[:, None]}
+    one, other = (told(runtime, np.arange(120.0), level + x)[0] for level in (near, far))
+    for name, told_of in one.items():
+        moved = other[name] - levels.get(name, 0) * (far - near)
+        # Widths of 1e-3 and more, at a level that float64 tells to 1e-7.
+        np.testing.assert_allclose(moved[3:], told_of[3:], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_guess_by_the_size_of_a_value_is_not_remembered(runtime):
+    """Near zero the second value is as far off as was guessed, far from it that is nothing; neither teaches."""
+    one, other = (told(runtime, np.arange(3.0), level + np.array([20.0, 25.0, 23.0]))[1] for level in (0, 2.0**30))
+    assert one.surprise == other.surprise
+    for name, learned in one.adaptive.items():
+        if name != "adaptive.mean":
+            np.testing.assert_array_equal(learned, other.adaptive[name], err_msg=name)
+
+
 @pytest.mark.parametrize(
     "values",
     [[0.0] * 60, [5.0] * 60, [0.0, 1.0] * 30, [1e-300] * 30 + [2e-300] * 30, [1e12, -1e12] * 30, [None] * 60,

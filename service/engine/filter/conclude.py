@@ -23,6 +23,7 @@ from rfa.model.compiling import kept_part, merged, part
 from rfa.model.student import stretched
 from rfa.service.engine.filter import adaptive, forecast_checks, learned_normal, learned_tail
 from rfa.service.engine.filter.adaptive import (
+    INFINITE,
     Tracks,
     counted_radius,
     lead_of,
@@ -129,7 +130,8 @@ class Known(NamedTuple):
     learned, as of student.py: their intervals are Student's t, whose 68 % a deviation holds.
 
     sides `[H, P, 2 calibrated]` are half widths of the forecasts' intervals by the model, below their means and above;
-    of no columns where a deviation tells them."""
+    of no columns where a deviation tells them. is_foretold `[P]`: not where all that was told of a component was a
+    guess; it is not scored, and forecasts made of it count as infinite."""
 
     mean: Array
     covariance: Array
@@ -141,6 +143,7 @@ class Known(NamedTuple):
     few: Array
     forecast_few: Array
     sides: Array
+    is_foretold: Array
 
 
 class Told(NamedTuple):
@@ -459,8 +462,8 @@ def _wait(leads, tracks, wanted, seat, now, unit, count, known, room):
         for a in range(len(room.scores)):
             tracks.mean[seat, place, a] = known.forecast_mean[column, a]
             for width in range(widths):
-                radius = counted_radius(room.radius[column, a, width], room.shift[lead, a, width % levels])
-                tracks.radius[seat, place, a, width] = radius
+                shift = room.shift[lead, a, width % levels] if known.is_foretold[a] else INFINITE
+                tracks.radius[seat, place, a, width] = counted_radius(room.radius[column, a, width], shift)
 
 
 # Kept: it takes longer than the rest of most kernels.
@@ -486,7 +489,7 @@ def conclude(streams, leads, tables, wanted, seat, now, value, known, is_finite,
     for a in range(len(value)):
         is_seen = value[a] == value[a]
         seen += 1 if is_seen else 0
-        room.is_scored[a] = is_seen and count > 0
+        room.is_scored[a] = is_seen and count > 0 and known.is_foretold[a]
         told.mean[row, a] = known.mean[a]
         deviation = np.sqrt(max(known.covariance[a, a], 0.0))
         told.std[row, a] = deviation * wanted.state_scale
