@@ -189,7 +189,8 @@ def _warning(
     if not model.suits_any:
         advice = f"{model.name!r} does not describe this series: name no model, or {FIT}"
     elif code == "high_coverage":
-        advice = f"they are too wide, as where values stand still or repeat: leave such stretches out, or {FIT}"
+        causes = "as after a value far off, or where values stand still or repeat"
+        advice = f"they are too wide, {causes}: leave these out, or {FIT}"
     elif code == "low_coverage":
         advice = f"the series changes faster than its intervals learn: send more of its past first, or {FIT}"
     elif code == "far_ahead":
