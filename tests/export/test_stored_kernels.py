@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -352,12 +353,15 @@ def test_a_kernel_too_few_is_found_and_one_too_many(bundle: Bundle, monkeypatch:
     assert found["logits_kernel-9.sm_80: launched by nothing"] == float("inf")
 
 
-def test_a_bar_tells_how_far_the_comparison_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_tells_how_far_the_comparison_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Where it takes minutes, outside of a terminal as well."""
+    monkeypatch.setattr(verify, "tqdm", partial(verify.tqdm, mininterval=0))
     told = {"what": "x", "error": 0.0, "limit": 1.0}
     lines = [json.dumps(line) for line in (0.05, told, 0.6, told)]
     assert len(list(verify._told(lines, is_long=True))) == 2
-    assert "compare:   0%" in (shown := capsys.readouterr().err) and "<" in shown
+    assert "compare:  60%" in (shown := capsys.readouterr().err) and "<" in shown
     assert len(list(verify._told(lines, is_long=False))) == 2 and not capsys.readouterr().err
 
 
