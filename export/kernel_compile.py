@@ -213,24 +213,25 @@ def _parameter(launch: KernelLaunch, index: int, name: str) -> dict[str, Any]:
     }
 
 
-def _say(told: Any) -> None:
-    sys.stdout.write(json.dumps(told) + "\n")
-    sys.stdout.flush()
-
-
 def main() -> None:
     """Compile for one architecture; see above."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # Triton prints what ptxas refuses
+
+    def say(told: Any) -> None:
+        print(json.dumps(told), file=answers, flush=True)
+
     request = json.loads(sys.argv[1])
     architecture = int(request["architecture"])
     launches = common(serving_launches(LanguageModelConfig.from_dict(request["config"]), architecture))
-    _say(len(launches))
+    say(len(launches))
     numbers: Counter[str] = Counter()
     for launch in launches:
         stem = launch.call.name.strip("_")
         numbers[stem] += 1
         entry, made = stored(launch, architecture, f"{stem}-{numbers[stem]}.sm_{architecture}")
         files = {name: base64.b64encode(data).decode() for name, data in made.items()}
-        _say([entry, files])
+        say([entry, files])
 
 
 if __name__ == "__main__":
