@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from rfa.service.runtime.device import gpu_refusal
+
 
 class NoGpuError(RuntimeError):
     """A measurement that needs a GPU, where there is none."""
@@ -21,12 +23,12 @@ def require_gpu() -> torch.device:
     """The current CUDA device.
 
     Raises:
-        NoGpuError: there is none.
+        NoGpuError: there is none, or torch is not built for one.
     """
-    if not torch.cuda.is_available():
+    reason = gpu_refusal()
+    if reason is not None:
         raise NoGpuError(
-            f"this measurement needs an NVIDIA GPU, torch {torch.__version__} sees none; "
-            "`rfa bench aot` is what can be known of the kernels without one"
+            f"this measurement needs {reason}; `rfa bench aot` is what can be known of the kernels without one"
         )
     return torch.device("cuda", torch.cuda.current_device())
 

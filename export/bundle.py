@@ -46,7 +46,14 @@ from rfa.export.manifest import (
     decode_manifest,
 )
 from rfa.export.onnx_runtime import ort
-from rfa.export.stored_kernels import StoredKernel, is_kernel_file, largest_kernel_file, read_kernels
+from rfa.export.stored_kernels import (
+    KERNELS_FILE,
+    MAX_ALL_CODE_BYTES,
+    StoredKernel,
+    is_kernel_file,
+    largest_kernel_file,
+    read_kernels,
+)
 
 if TYPE_CHECKING:
     from rfa.export.signing import PublicKey
@@ -378,6 +385,9 @@ def _check_required(manifest: Manifest) -> None:
         limit = MAX_GRAPH_BYTES if name in graphs else largest_kernel_file(name) if is_kernel else MAX_BYTES[name]
         if spec.size > limit:
             raise BundleError(f"{name}: {spec.size} bytes, at most {limit} expected")
+    total = sum(spec.size for name, spec in manifest.files.items() if is_kernel_file(name))
+    if total > MAX_ALL_CODE_BYTES:
+        raise BundleError(f"{KERNELS_FILE}: {total} bytes of kernels, at most {MAX_ALL_CODE_BYTES} expected")
 
 
 def _load_arrays(data: bytes, file: str) -> dict[str, np.ndarray]:

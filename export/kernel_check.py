@@ -10,9 +10,10 @@ products        of a layer and of the vocabulary, of as many rows as there are k
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,31 +74,68 @@ class Emulated:
         return True
 
 
-def kernel_errors(bundle: Bundle, model: Any) -> Iterator[tuple[str, float, float]]:
+def kernel_errors(
+    bundle: Bundle, model: Any, report: Callable[[float], None] = lambda _: None
+) -> Iterator[tuple[str, float, float]]:
     """What was compared, the largest difference in units of the largest number (at least 1), and the limit for it; a
     kernel that nothing launched is infinitely far off.
+
+    Args:
+        report: called with the share of the work that is done, some ten times for each architecture.
 
     Raises:
         BundleError: a launch that no kernel fits, a kernel of another source, or one that does what none may.
     """
-    for architecture in sorted({kernel.entry.architecture for kernel in bundle.kernels}):
+    architectures = sorted({kernel.entry.architecture for kernel in bundle.kernels})
+    for index, architecture in enumerate(architectures):
         emulated = Emulated([kernel for kernel in bundle.kernels if kernel.entry.architecture == architecture])
-        for dtype in DTYPES:
-            runs = Runs.of(model, dtype, emulated, int(architecture.removeprefix("sm_")))
-            errors = _text_errors(bundle, runs)
-            if dtype == torch.float32:
-                errors |= _golden_errors(bundle, runs, architecture)
-            limit = FLOAT32_LIMIT if dtype == torch.float32 else model.config.n_layers * BFLOAT16_LAYER_LIMIT
+        all_runs = [Runs.of(model, dtype, emulated, int(architecture.removeprefix("sm_"))) for dtype in DTYPES]
+        parts = [_parts(bundle, runs) for runs in all_runs]
+        total, done = sum(part.weight for own in parts for part in own), 0
+        for runs, own in zip(all_runs, parts, strict=True):
+            errors: dict[str, float] = {}
+            for part in own:
+                part.compare(errors)
+                done += part.weight
+                report((index + done / total) / len(architectures))
             for what, error in errors.items():
-                yield f"kernels for {architecture}, {what} in {str(dtype).removeprefix('torch.')}", error, limit
+                name = str(runs.dtype).removeprefix("torch.")
+                yield f"kernels for {architecture}, {what} in {name}", error, _limit(model, runs.dtype)
         for kernel in emulated.kernels:
             if kernel.entry.file not in emulated.played:
                 yield f"{kernel.entry.file}: launched by nothing", float("inf"), 0.0
 
 
+def _limit(model: Any, dtype: torch.dtype) -> float:
+    return FLOAT32_LIMIT if dtype == torch.float32 else float(model.config.n_layers * BFLOAT16_LAYER_LIMIT)
+
+
+class Part(NamedTuple):
+    """What is compared at once, into the errors by name; weight: of its time, in seconds of `books` and a processor."""
+
+    weight: int
+    compare: Callable[[dict[str, float]], None]
+
+
+def _parts(bundle: Bundle, runs: Runs) -> list[Part]:
+    """All that is compared in one dtype."""
+    tokens, is_exact = _text(bundle), runs.dtype == torch.float32
+    parts = []
+    if runs.launched.has_slots:
+        parts.append(Part(27 if is_exact else 10, partial(_compare_slots, runs, tokens)))
+    if runs.launched.has_attention:
+        parts.append(Part(27 if is_exact else 10, partial(_compare_attention, runs, tokens)))
+    if is_exact:
+        return [*parts, Part(40, partial(_compare_golden, bundle, runs))]
+    # Those of float32 are the same kernels for any number of rows.
+    modes: dict[Mode, bool] = {"recurrent": runs.launched.has_slots, "attention": runs.launched.has_attention}
+    return [*parts, *(Part(8, partial(_compare_products, runs, mode)) for mode, has_any in modes.items() if has_any)]
+
+
 class Runs(NamedTuple):
     """The passes of a model in one dtype: those that launch kernels, which are emulated, and the eager ones."""
 
+    dtype: torch.dtype
     launched: ServedPasses
     eager: ServedPasses
     emulated: Emulated
@@ -108,7 +146,7 @@ class Runs(NamedTuple):
         """For a GPU of this architecture."""
         with as_on_gpu(divmod(architecture, 10)):
             launched = ServedPasses(model, dtype)
-        return cls(launched, ServedPasses(model, dtype), emulated, architecture)
+        return cls(dtype, launched, ServedPasses(model, dtype), emulated, architecture)
 
     @torch.no_grad()
     def by_kernels(self, name: str, *arguments: Any) -> Any:
@@ -184,39 +222,28 @@ def _attention(runs: Runs, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {**output._asdict(), "new_keys": keys, "new_values": values}
 
 
-def _golden_errors(bundle: Bundle, runs: Runs, architecture: str) -> dict[str, float]:
-    errors: dict[str, float] = {}
+def _compare_golden(bundle: Bundle, runs: Runs, errors: dict[str, float]) -> None:
     sessions: dict[str, Any] = {name: bundle.session(name) for name in bundle.manifest.graphs}
     graphs = [*(["prefill", "step"] if runs.launched.has_slots else []), *["attention"] * runs.launched.has_attention]
     launched = {name: _Session(runs, sessions[name], name, errors) for name in graphs}
     try:
         run_golden(bundle.golden, {**sessions, **launched}, bundle.weights())
     except GoldenMismatch as error:
-        raise BundleError(f"golden.json by the kernels for {architecture}: {error}") from None
-    return errors
+        raise BundleError(f"golden.json by the kernels for sm_{runs.architecture}: {error}") from None
 
 
 # The text.
 
 
-def _text_errors(bundle: Bundle, runs: Runs) -> dict[str, float]:
+def _text(bundle: Bundle) -> list[int]:
+    """Token ids of the golden text, again and again, and one more."""
     followed = bundle.golden["continuation"]
     text = [*bundle.golden["prompt"], *followed.get("attention", followed.get("recurrent", []))]
-    tokens = (text * (TEXT_TOKENS // len(text) + 1))[: TEXT_TOKENS + 1]
-    errors: dict[str, float] = {}
-    if runs.launched.has_slots:
-        _compare_slots(runs, tokens, errors)
-        _compare_products(runs, "recurrent", errors)
-    if runs.launched.has_attention:
-        _compare_attention(runs, tokens, errors)
-        _compare_products(runs, "attention", errors)
-    return errors
+    return (text * (TEXT_TOKENS // len(text) + 1))[: TEXT_TOKENS + 1]
 
 
 def _compare_products(runs: Runs, mode: Mode, errors: dict[str, float]) -> None:
-    """Of as many rows as there are kernels for; those of float32 are the same for any number."""
-    if runs.launched.decoder.dtype == torch.float32:
-        return
+    """Of as many rows as there are kernels for."""
     streams = {streams for streams, _ in SIZES}
     tokens = {count * length for count, length in SIZES}
     for name, all_rows in (("products", streams | tokens), ("logits", streams)):

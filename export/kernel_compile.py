@@ -1,8 +1,9 @@
 """The kernels that serving a language model on a GPU launches, compiled for a GPU that need not be here.
 
-A process of its own compiles, an architecture each:
+A process of its own compiles, an architecture each, and says first how many kernels there are, then each, a line of
+JSON:
 
-    python -m rfa.export.kernel_compile < {"config": …, "architecture": 90} > {"kernels": […], "files": {…}}
+    python -m rfa.export.kernel_compile '{"config": …, "architecture": 90}'    2 [entry, files] [entry, files]
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import mean
 from typing import Any
+
+from tqdm import tqdm
 
 import rfa
 from rfa.export.documents import canonical_json
 from rfa.export.kernel_recording import are_launched, common, serving_launches
-from rfa.export.stored_kernels import ENTRY, KERNELS_FILE, MAX_KERNELS, TARGET
+from rfa.export.stored_kernels import ENTRY, KERNELS_FILE, MAX_KERNELS_OF_A_GPU, TARGET
 from rfa.model.config import LanguageModelConfig
 from rfa.model.kernel_launches import THREADS_OF_A_WARP, KernelLaunch, source_hash
 
@@ -31,6 +35,7 @@ from rfa.model.kernel_launches import THREADS_OF_A_WARP, KernelLaunch, source_ha
 ARCHITECTURES = {f"sm_{number}": number for number in (80, 86, 89, 90)}
 RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+)")
 CUDA = re.compile(r"release (\d+\.\d+)")
+WORKER = (sys.executable, "-m", "rfa.export.kernel_compile")
 # What compiles differs from run to run by nothing, and names no folder of this machine.
 ENVIRONMENT = {"TRITON_DISABLE_LINE_INFO": "1"}
 
@@ -55,33 +60,57 @@ def kernel_files(config: LanguageModelConfig, architectures: Sequence[int]) -> d
     """The files of a bundle with the kernels of a model: kernels.json, and machine code and PTX of each.
 
     Raises:
-        KernelCompilationError: no kernel runs the model, or the compiler refuses one; its last lines say why.
+        KernelCompilationError: no kernel runs the model, a GPU needs more than a bundle may have, or the compiler
+            refuses one; its last lines say why.
     """
     if not are_launched(config, min(architectures)):
         raise KernelCompilationError("no kernel of a GPU runs this model")
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        parts = list(pool.map(lambda architecture: _compile_apart(config, architecture), architectures))
-    entries = [entry for part in parts for entry in part["kernels"]]
-    if len(entries) > MAX_KERNELS:
-        raise KernelCompilationError(f"{len(entries)} kernels, a bundle has at most {MAX_KERNELS}: for fewer GPUs?")
-    files = {name: base64.b64decode(text) for part in parts for name, text in part["files"].items()}
-    return {KERNELS_FILE: canonical_json({"kernels": entries}), **files}
+    with _Bar(len(architectures)) as bar, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        parts = pool.map(lambda architecture: list(_compiled_apart(config, architecture, bar)), architectures)
+        made = [kernel for part in parts for kernel in part]
+    files = {name: base64.b64decode(text) for _, texts in made for name, text in texts.items()}
+    return {KERNELS_FILE: canonical_json({"kernels": [entry for entry, _ in made]}), **files}
 
 
-def _compile_apart(config: LanguageModelConfig, architecture: int) -> dict[str, Any]:
-    """Not in Triton's interpreter, whatever this process was started with."""
+class _Bar(tqdm):
+    """Over the kernels of all architectures; those that have not yet said how many they have will have as many."""
+
+    def __init__(self, architectures: int) -> None:
+        super().__init__(desc="compile", unit="kernel", leave=False)
+        self.architectures, self.counts = architectures, list[int]()
+
+    def expect(self, count: int) -> None:
+        self.counts.append(count)
+        self.total = round(self.architectures * mean(self.counts))
+        self.refresh()
+
+
+def _compiled_apart(config: LanguageModelConfig, architecture: int, bar: _Bar) -> Iterator[list[Any]]:
+    """The entry and the files of each kernel. Not in Triton's interpreter, whatever this process was started with."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | ENVIRONMENT
     request = json.dumps({"config": config.to_dict(), "architecture": architecture})
-    command = [sys.executable, "-m", "rfa.export.kernel_compile"]
     home = Path(str(rfa.__file__)).parent.parent
-    done = subprocess.run(
-        command, input=request, cwd=home, env=environment, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    # A file, for a pipe that nobody reads yet would stop who fills it.
+    with tempfile.TemporaryFile("w+") as complaints:
+        with subprocess.Popen(
+            [*WORKER, request], cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=complaints, text=True,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            count = int(process.stdout.readline() or 0)
+            if count > MAX_KERNELS_OF_A_GPU:
+                process.kill()
+                raise KernelCompilationError(
+                    f"{count} kernels for sm_{architecture}, a bundle has at most {MAX_KERNELS_OF_A_GPU} for each GPU"
+                )
+            bar.expect(count)
+            for line in process.stdout:
+                yield json.loads(line)
+                bar.update()
+        complaints.seek(0)
+        reason = (complaints.read().strip().splitlines() or ["no message"])[-1]
+    if process.returncode != 0:
         raise KernelCompilationError(f"compiling kernels for sm_{architecture} failed: {reason[-500:]}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
 
 
 def compile_launch(launch: KernelLaunch, architecture: int) -> Any:
@@ -186,18 +215,23 @@ def _parameter(launch: KernelLaunch, index: int, name: str) -> dict[str, Any]:
 
 def main() -> None:
     """Compile for one architecture; see above."""
-    request = json.load(sys.stdin)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # Triton prints what ptxas refuses
+
+    def say(told: Any) -> None:
+        print(json.dumps(told), file=answers, flush=True)
+
+    request = json.loads(sys.argv[1])
     architecture = int(request["architecture"])
-    config = LanguageModelConfig.from_dict(request["config"])
-    entries, files = [], {}
+    launches = common(serving_launches(LanguageModelConfig.from_dict(request["config"]), architecture))
+    say(len(launches))
     numbers: Counter[str] = Counter()
-    for launch in common(serving_launches(config, architecture)):
+    for launch in launches:
         stem = launch.call.name.strip("_")
         numbers[stem] += 1
         entry, made = stored(launch, architecture, f"{stem}-{numbers[stem]}.sm_{architecture}")
-        entries.append(entry)
-        files.update({name: base64.b64encode(data).decode() for name, data in made.items()})
-    sys.stdout.write(json.dumps({"kernels": entries, "files": files}) + "\n")
+        files = {name: base64.b64encode(data).decode() for name, data in made.items()}
+        say([entry, files])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
 from rfa.export.documents import STRICT, BundleError, Sha256, canonical_json, json_object, read_json, sha256
+from rfa.export.stored_kernels import MAX_KERNELS
 
 FORMAT_VERSION: Final = 1
 MANIFEST_FILE = "manifest.json"
@@ -24,7 +25,8 @@ Kind = Literal["lm", "filter", "series"]
 Dtype = Literal["float64", "float32", "int64", "int32", "bool"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
 MAX_MANIFEST_BYTES = 4 << 20
-MAX_FILES = 256
+# Two of each kernel, and some 20 of all else.
+MAX_FILES = 2 * MAX_KERNELS + 64
 
 
 class _Named:

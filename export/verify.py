@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,9 @@ from rfa.export.bundle import Bundle, BundleError, StoredKernel, check_golden, o
 if TYPE_CHECKING:
     from rfa.export.signing import PublicKey
 
+# Graphs are compared in seconds, kernels in minutes.
+GRAPHS_SHARE = 0.05
+BAR = "{l_bar}{bar}| {elapsed}<{remaining}"
 STEPS = 1000
 # Largest difference, in units of the output's largest magnitude (at least 1).
 LIMIT = 1e-5
@@ -151,9 +154,13 @@ def _kernel_info(kernel: StoredKernel) -> dict[str, Any]:
     return kernel.entry.model_dump(include=told)
 
 
-def compare_with_torch(bundle: Bundle) -> Iterator[Comparison]:
+def compare_with_torch(bundle: Bundle, report: Callable[[float], None] = lambda _: None) -> Iterator[Comparison]:
     """The bundle's graphs, and its kernels where they can be executed, against the torch model rebuilt from it, in this
-    process; one after the other, for kernels take minutes."""
+    process; one after the other, for kernels take minutes.
+
+    Args:
+        report: called with the share of the work that is done.
+    """
     import torch
 
     from rfa.export.loading import model_of
@@ -167,7 +174,8 @@ def compare_with_torch(bundle: Bundle) -> Iterator[Comparison]:
     if bundle.kernels and kernels_left_out() is None:
         from rfa.export.kernel_check import kernel_errors
 
-        for entry in kernel_errors(bundle, model):
+        report(GRAPHS_SHARE)
+        for entry in kernel_errors(bundle, model, lambda share: report(GRAPHS_SHARE + (1 - GRAPHS_SHARE) * share)):
             yield Comparison(*entry)
 
 
@@ -190,13 +198,22 @@ def _in_fresh_process(bundle: Bundle) -> tuple[Comparison, ...]:
             text=True,
         ) as process:  # fmt: skip
             assert process.stdout is not None
-            lines = tqdm(process.stdout, desc="compare", unit=" outputs", disable=None, leave=False)
-            found = tuple(Comparison(**json.loads(line)) for line in lines)
+            found = tuple(_told(process.stdout, is_long=bool(bundle.kernels)))
         complaints.seek(0)
         reason = (complaints.read().strip().splitlines() or ["no message"])[-1]
     if process.returncode != 0:
         raise BundleError(f"{bundle.name}: comparing with torch failed: {reason}")
     return found
+
+
+def _told(lines: Iterable[str], *, is_long: bool) -> Iterator[Comparison]:
+    """What `main` writes, behind a bar: seconds of work show it in a terminal alone, minutes of it everywhere."""
+    with tqdm(total=1.0, desc="compare", bar_format=BAR, disable=False if is_long else None, leave=False) as bar:
+        for told in map(json.loads, lines):
+            if isinstance(told, float):
+                bar.update(told - bar.n)
+            else:
+                yield Comparison(**told)
 
 
 def _run(session: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -388,10 +405,15 @@ def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 
 
 def main() -> None:
-    """`python -m rfa.export.verify BUNDLE`: a line of JSON for each comparison. What `verify_bundle` runs."""
-    for entry in compare_with_torch(open_bundle(sys.argv[1])):
-        sys.stdout.write(json.dumps(asdict(entry)) + "\n")
-        sys.stdout.flush()
+    """`python -m rfa.export.verify BUNDLE`: a line of JSON for each comparison, and between them the share of the work
+    that is done. What `verify_bundle` runs."""
+    for entry in compare_with_torch(open_bundle(sys.argv[1]), _say):
+        _say(asdict(entry))
+
+
+def _say(told: Any) -> None:
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

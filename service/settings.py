@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, IPvAnyNetwork, SecretStr, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rfa.service.machine import available_cores
@@ -22,6 +24,7 @@ FilterRuntimeName = Literal["auto", "compiled", "onnx"]
 USEFUL_THREADS = 4
 BUNDLE_ROOT = Path(__file__).resolve().parent.parent / "bundles"
 PREFIX = "RFA_"
+DEVICE = re.compile(r"auto|cpu|cuda(?::[0-9]{1,2})?")
 # Read by `rfa` itself, whatever the command.
 NOT_SETTINGS = frozenset({"RFA_DEBUG"})
 
@@ -52,7 +55,6 @@ class Settings(BaseSettings):
     )
     device: str = Field(
         default="auto",
-        pattern=r"^(auto|cpu|cuda(:[0-9]{1,2})?)$",
         description="of language models, and of long series of the kind series: auto, cpu, cuda or cuda:1; auto is the "
         "CPU. Of several server processes each has a GPU of its own, from that one on",
     )
@@ -223,6 +225,16 @@ class Settings(BaseSettings):
     def is_on_gpu(self) -> bool:
         """Whether language models are computed on one."""
         return self.gpu_of(0) is not None
+
+    @field_validator("device")
+    @classmethod
+    def know_device(cls, value: str) -> str:
+        """In words that need no knowledge of patterns."""
+        if not DEVICE.fullmatch(value):
+            raise PydanticCustomError(
+                "device", "must be auto, cpu, cuda, or cuda:1 and the like, GPUs of NVIDIA being counted from 0"
+            )
+        return value
 
     @field_validator("bundles", mode="before")
     @classmethod

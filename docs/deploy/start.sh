@@ -1,5 +1,5 @@
 #!/bin/sh
-# What the CPU image runs: the server, with the kernels that were compiled when the image was built.
+# What every image runs: the server, with the CPU's kernels that were compiled when the image was built.
 #
 # numba keeps kernels in a folder that it can write to, and an image's root is often read-only: they are copied to
 # where it can. A processor that they do not fit compiles its own at each start.

@@ -17,11 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rfa.export.documents import BundleError
-from rfa.export.manifest import MANIFEST_FILE
+from rfa.export.manifest import MANIFEST_FILE, MAX_FILES
 from rfa.service.bundle_version import bundle_version
 
-# As many as a bundle may have; more are not even looked at.
-MAX_FILES = 256
 PIECE_BYTES = 1 << 20
 
 

@@ -42,7 +42,7 @@ def language_loader(settings: Settings) -> LoadLanguage:
             f"RFA_TEXT_RUNTIME={settings.text_runtime} is a runtime of the CPU, and RFA_DEVICE={settings.device} asks "
             "for the GPU: leave one of them out"
         )
-    check_gpu()
+    check_gpu(settings)
     from rfa.service.runtime.torch_golden import check_golden_on
     from rfa.service.runtime.torch_kernels import kernels_of
     from rfa.service.runtime.torch_language import TorchLanguageRuntime
@@ -118,28 +118,34 @@ def compiled_refusal(bundle: Bundle) -> str | None:
     return refusal(bundle)
 
 
-def check_gpu() -> None:
-    """Find out whether torch can use a GPU.
+def check_gpu(settings: Settings) -> None:
+    """Find out whether torch can use the GPU that this process was given.
 
     Raises:
         ConfigurationError: it cannot.
     """
-    otherwise = "or serve with RFA_DEVICE=cpu"
+    reason = gpu_refusal()
+    if reason is not None:
+        processes = f" with RFA_PROCESSES={settings.processes}" if settings.processes > 1 else ""
+        raise ConfigurationError(
+            f"RFA_DEVICE={settings.device}{processes} needs {reason}, or serve with RFA_DEVICE=cpu"
+        )
+
+
+def gpu_refusal() -> str | None:
+    """What is missing where torch can use no GPU, and what to do about it; None where it can."""
     try:
         import torch
     except ImportError:
-        raise ConfigurationError(
-            "RFA_DEVICE=cuda needs torch, which is not installed: in a checkout pip install -e '.[gpu,fast]', "
-            f"{otherwise}"
-        ) from None
+        return "torch, which is not installed: in a checkout pip install -e '.[gpu,fast]'"
     if torch.version.cuda is None:
-        raise ConfigurationError(
-            f"RFA_DEVICE=cuda needs torch with CUDA, and torch {torch.__version__} is built without: install the build "
-            f"for your CUDA version from pytorch.org, {otherwise}"
+        return (
+            f"torch with CUDA, and torch {torch.__version__} is built without: install the build for your CUDA version "
+            "from pytorch.org"
         )
     if not torch.cuda.is_available():
-        raise ConfigurationError(
-            "RFA_DEVICE=cuda: torch finds no NVIDIA GPU, or not the one that is meant: see how many nvidia-smi lists, "
-            "whether the container was given them (docker run --gpus all), and that RFA_PROCESSES are no more of them, "
-            f"{otherwise}"
+        return (
+            f"an NVIDIA GPU, and torch {torch.__version__} finds none, or not the one that is meant: see how many "
+            "nvidia-smi lists, and whether the container was given them (docker run --gpus all)"
         )
+    return None

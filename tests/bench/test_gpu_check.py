@@ -54,11 +54,17 @@ def raising(error: Exception) -> Callable[[], dict[str, Any]]:
     return run
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("built_for", "told"), [(None, "needs torch with CUDA, and torch"), ("13.0", "needs an NVIDIA GPU, and torch")]
+)
+def test_without_a_gpu_it_says_in_one_line_what_is_missing(
+    built_for: str | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", built_for)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     out = tmp_path / "check.json"
     result = CliRunner().invoke(app, ["gpu-check", "--out", str(out)], prog_name="rfa")
-    assert result.exit_code == 2 and "needs an NVIDIA GPU" in result.stderr and result.stderr.count("\n") == 1
+    assert result.exit_code == 2 and told in result.stderr and result.stderr.count("\n") == 1
     assert not out.exists()
 
 

@@ -36,7 +36,7 @@ def test_without_a_gpu_it_says_so_and_exits_with_2(tmp_path):
     out = tmp_path / "kernel.json"
     result = CliRunner().invoke(app, ["bench", "kernel", "--out", str(out)], prog_name="rfa")
     assert result.exit_code == 2
-    assert "needs an NVIDIA GPU" in result.stderr
+    assert "this measurement needs" in result.stderr
     assert result.stderr.count("\n") == 1
     assert not out.exists()
 

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -285,7 +286,10 @@ def largest_excess(bundle: Bundle) -> float:
 
 @emulated
 def test_executed_they_give_the_golden_outputs(bundle: Bundle) -> None:
-    found = list(kernel_errors(bundle, model_of(bundle)))
+    shares: list[float] = []
+    found = list(kernel_errors(bundle, model_of(bundle), shares.append))
+    # Of a text and of products, of a text and of golden calls.
+    assert len(shares) == 4 and shares == sorted(set(shares)) and shares[-1] == 1
     # Five numbers each of the golden calls, and in either dtype of a prompt and of a step; three of draws;
     # and four of products.
     assert len(found) == 5 + 2 * (2 * 5 + 3) + 4 and all("kernels for sm_80, " in what for what, _, _ in found)
@@ -347,6 +351,18 @@ def test_a_kernel_too_few_is_found_and_one_too_many(bundle: Bundle, monkeypatch:
     monkeypatch.setattr(bundle, "_kernels", (*complete, again))
     found = {what: error / limit if limit else error for what, error, limit in kernel_errors(bundle, model_of(bundle))}
     assert found["logits_kernel-9.sm_80: launched by nothing"] == float("inf")
+
+
+def test_a_bar_tells_how_far_the_comparison_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where it takes minutes, outside of a terminal as well."""
+    monkeypatch.setattr(verify, "tqdm", partial(verify.tqdm, mininterval=0))
+    told = {"what": "x", "error": 0.0, "limit": 1.0}
+    lines = [json.dumps(line) for line in (0.05, told, 0.6, told)]
+    assert len(list(verify._told(lines, is_long=True))) == 2
+    assert "compare:  60%" in (shown := capsys.readouterr().err) and "<" in shown
+    assert len(list(verify._told(lines, is_long=False))) == 2 and not capsys.readouterr().err
 
 
 def test_verify_says_when_it_cannot_execute_them(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from unittest.mock import AsyncMock
 import pytest
 import torch
 
+from rfa.cli.console import explain
 from rfa.export.bundle import open_bundle
 from rfa.service.app import create_app
 from rfa.service.child_environment import child_environment
@@ -60,7 +61,9 @@ def test_a_machine_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     message = refusal()
-    assert "finds no NVIDIA GPU" in message and "nvidia-smi" in message and "--gpus" in message
+    assert message.startswith("RFA_DEVICE=cuda needs an NVIDIA GPU") and "nvidia-smi" in message and "--gpus" in message
+    asked = refusal(device="cuda:1", processes=2)
+    assert asked.startswith("RFA_DEVICE=cuda:1 with RFA_PROCESSES=2 needs an NVIDIA GPU"), "what was asked for"
 
 
 def test_a_gpu_whose_memory_is_too_small_is_refused(books_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,9 +107,13 @@ def test_each_process_has_a_gpu_of_its_own() -> None:
     assert [one.gpu_of(k) for k in range(2)] == [0, 1] and [second.gpu_of(k) for k in range(2)] == [1, 2]
     assert one.is_on_gpu and second.is_on_gpu and Settings(bundles=(), device="cuda:1").processes == 1
     assert Settings(bundles=()).gpu_of(1) is None
-    for name in ("cuda:", "cuda:x", "cuda:-1", "gpu", "cuda:100"):
-        with pytest.raises(ValueError, match="device"):
+    for name in ("cuda:", "cuda:x", "cuda:-1", "gpu", "mps", "CUDA", "cuda:100", "cuda:1\n"):
+        with pytest.raises(ValueError, match="device") as error:
             Settings(bundles=(), device=name)
+        said = (
+            "device (RFA_DEVICE): must be auto, cpu, cuda, or cuda:1 and the like, GPUs of NVIDIA being counted from 0"
+        )
+        assert explain(error.value) == said
 
 
 @pytest.mark.parametrize(
@@ -160,7 +167,7 @@ def test_the_runtime_for_a_gpu_gets_the_limits_and_must_reproduce_the_golden_out
         made.append(real(bundle, device="cpu", **limits))
         return made[-1]
 
-    monkeypatch.setattr(device, "check_gpu", lambda: None)
+    monkeypatch.setattr(device, "check_gpu", lambda _: None)
     monkeypatch.setattr("rfa.service.runtime.torch_language.TorchLanguageRuntime", on_cpu)
     monkeypatch.setattr("rfa.service.runtime.torch_golden.check_golden_on", lambda runtime, _: checked.append(runtime))
     # Nobody has kernels.

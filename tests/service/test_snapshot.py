@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from rfa.export.documents import BundleError
+from rfa.export.manifest import MAX_FILES
 from rfa.service.bundle_version import bundle_version
 from rfa.service.process.private import private_directory
-from rfa.service.process.snapshot import MAX_FILES, take_snapshot
+from rfa.service.process.snapshot import take_snapshot
 
 PLENTY = 1 << 20
 

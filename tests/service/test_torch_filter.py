@@ -410,7 +410,7 @@ def test_a_server_with_a_gpu_says_where_long_series_go(
     bundle: Bundle, oscillator_bundle: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(device, "check_gpu", lambda: None)
+    monkeypatch.setattr(device, "check_gpu", lambda _: None)
     settings = Settings(bundles=(bundle.path, oscillator_bundle), device="cuda")
     with caplog.at_level(logging.INFO, "rfa.engine"):
         models = load_models(settings)

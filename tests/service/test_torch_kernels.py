@@ -242,7 +242,7 @@ def test_info_says_which_kernels_run(
     bundle: Bundle, gpu: FakeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a server loads a bundle, but for the device: without keys nobody has signed it, whom one could trust."""
-    monkeypatch.setattr(device, "check_gpu", lambda: None)
+    monkeypatch.setattr(device, "check_gpu", lambda _: None)
     monkeypatch.setattr(torch_kernels, "_launches", lambda: gpu.launches)
     monkeypatch.setattr(torch_language, "TorchLanguageRuntime", lambda bundle, **_: runtime_of(bundle))
     monkeypatch.setattr(torch_golden, "check_golden_on", lambda runtime, bundle: 0)
