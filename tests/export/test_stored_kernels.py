@@ -125,6 +125,17 @@ CHANGES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
         lambda c: c.update({first(c, ".ptx"): c[first(c, ".ptx")].replace(b"\t.param .u64", b"", 1)}),
         "other parameters than kernels.json says",
     ),
+    "PTX with warps beyond counting": (
+        lambda c: c.update({first(c, ".ptx"): c[first(c, ".ptx")].replace(b".reqntid ", b".reqntid " + b"3" * 5000)}),
+        r"\.ptx: not PTX of the kernel",
+    ),
+    # Each begins what only the end of the text could end.
+    "PTX of entries alone": (
+        lambda c: c.update({first(c, ".ptx"): b".target sm_80\n" + b".visible .entry k(\n" * (3 << 16)}),
+        r"\.ptx: not PTX of the kernel",
+    ),
+    "a version beyond counting": (lambda c: set_entry(c, cuda="9" * 5000 + ".0"), r"kernels\.json: .*cuda: "),
+    "another version beyond counting": (lambda c: set_entry(c, triton="3" + ".7" * 5000), r"kernels\.json: .*triton: "),
     "other warps": (lambda c: set_entry(c, warps=32), "with 32 warps"),
     "another name": (lambda c: set_entry(c, name="other_kernel"), "not PTX of the kernel 'other_kernel'"),
     "a path": (lambda c: set_entry(c, file="../scan_kernel-1.sm_80"), "lists a file that is missing"),
