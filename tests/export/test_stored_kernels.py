@@ -339,6 +339,37 @@ def test_a_kernel_that_writes_elsewhere_is_found(bundle: Bundle, monkeypatch: py
         largest_excess(bundle)
 
 
+ADDED = {
+    "a register that is not there": ("mov.b32 %r4000000, 1;", "a register that is not declared"),
+    "an address that wraps": ("mov.b64 %rd1, -4;\n\tst.shared.b32 [%rd1], %r1;", "shared access out of bounds"),
+    "a branch to nowhere": ("bra $nowhere;", "a branch to nowhere"),
+    "registers of no class": (".reg .b32 \t%q<8>;", "registers that are unknown: %q"),
+}
+
+
+@emulated
+@pytest.mark.parametrize("what", ADDED)
+def test_a_kernel_that_is_no_kernel_is_refused(bundle: Bundle, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the name of its file, and before it does anything to the process."""
+    line, reason = ADDED[what]
+    begin = kernel(bundle, "begin_kernel")
+    at = begin.ptx.index("\n", begin.ptx.rindex(".reg")) + 1
+    changed = replace(begin, ptx=f"{begin.ptx[:at]}\t{line}\n{begin.ptx[at:]}")
+    monkeypatch.setattr(bundle, "_kernels", (changed, *others(bundle, begin)))
+    with pytest.raises(BundleError, match=rf"(?s)begin_kernel-\d\.sm_80\.ptx: .*{reason}"):
+        largest_excess(bundle)
+
+
+@emulated
+def test_a_kernel_of_fewer_parameters_is_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What opening the bundle counts may stand in a comment."""
+    begin = kernel(bundle, "begin_kernel")
+    changed = replace(begin, ptx=".visible .entry begin_kernel()\n.reqntid 32\n{\nret;\n}\n")
+    monkeypatch.setattr(bundle, "_kernels", (changed, *others(bundle, begin)))
+    with pytest.raises(BundleError, match=r"begin_kernel-\d\.sm_80\.ptx: begin_kernel takes 0 arguments"):
+        largest_excess(bundle)
+
+
 @emulated
 def test_kernels_of_another_source_are_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = bundle.kernels[0]
