@@ -25,7 +25,6 @@ from rfa.export.documents import BundleError
 from rfa.export.golden import GoldenMismatch, run_golden
 from rfa.export.kernel_recording import SIZES
 from rfa.export.ptx import machine
-from rfa.export.ptx.program import UnknownPtxError
 from rfa.export.served_passes import DTYPES, Cache, ServedPasses, initial_slots
 from rfa.export.stored_kernels import StoredKernel
 from rfa.model.config import Mode
@@ -68,7 +67,7 @@ class Emulated:
         try:
             program = machine.load(kernel.ptx)
             machine.run(program, call.grid, arguments, shared_bytes=kernel.entry.shared_bytes)
-        except (UnknownPtxError, machine.FaultsError) as error:
+        except (ValueError, machine.FaultsError) as error:
             raise BundleError(f"{kernel.entry.file}.ptx: {str(error)[:300]}") from None
         self.played[kernel.entry.file] = self.played.get(kernel.entry.file, 0) + 1
         return True

@@ -36,7 +36,8 @@ ELF_HEADER: Final = struct.Struct("<4s5B7xHH")
 ELF64_LITTLE_ENDIAN: Final = (b"\x7fELF", 2, 1, 1)
 EM_CUDA: Final = 190
 TARGET: Final = re.compile(r"^\.target (sm_[0-9]+a?)\s*$", re.MULTILINE)
-ENTRY: Final = re.compile(r"^\.visible \.entry (\w+)\(([^)]*)\)\s*\.reqntid (\d+)", re.MULTILINE)
+# Parameters end where another entry could begin, and there are a thousand threads: neither is looked for any further.
+ENTRY: Final = re.compile(r"^\.visible \.entry (\w+)\(([^()]*)\)\s*\.reqntid (\d{1,4})\b", re.MULTILINE)
 
 # A dtype of torch by the name that it has in a kernel's signature.
 NAMES: Final = {
@@ -47,7 +48,7 @@ NUMBERS: Final = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "fp32": ctypes.c
 TYPE: Final = r"^(?:constexpr|i32|i64|fp32|\*(?:fp64|fp32|fp16|bf16|i32|i64))$"
 
 Architecture = Annotated[str, Field(pattern=r"^sm_[0-9]{2,3}$")]
-Version = Annotated[str, Field(pattern=r"^[0-9]+(?:\.[0-9]+)+$")]
+Version = Annotated[str, Field(pattern=r"^[0-9]{1,4}(?:\.[0-9]{1,4}){1,3}$")]
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
 
 

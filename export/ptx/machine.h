@@ -3,6 +3,9 @@
 // A warp runs until it waits or is preempted, so any interleaving of warps can be played. What a program may not do is
 // told as a Fault, and the run goes on: accesses out of bounds or misaligned, shared memory that is read before it is
 // written or raced for between two barriers, copies read before they are waited for, barriers that some lanes miss.
+//
+// Programs are not trusted. What an instruction names, its operands and where it goes, the parser has checked against
+// the `Form` of its opcode, and nothing here checks it again; what it computes, an address or a size, is checked here.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +21,9 @@ constexpr int LANES = 32;
 constexpr uint32_t EVERY = 0xffffffffu;
 // Registers and shared memory before they are written: NaN as float32, as float64 and as two numbers of 16 bits.
 constexpr uint64_t POISON = 0x7ff87fff7fff7fffull;
+// Of a warp: groups of copies, or of products, that are committed and not waited for; and places that products read,
+// of which the largest product has some four thousand.
+constexpr size_t MOST_GROUPS = 1 << 10, MOST_READS = 1 << 20;
 
 // These are laid out alike in machine.py.
 struct Operand {
@@ -92,11 +98,17 @@ struct Warp {
   std::map<int32_t, Promise> promised;      // by the register's place
   std::vector<uint32_t> read;               // cells, by products that are not committed
   std::vector<std::vector<uint32_t>> read_by_groups;
+  size_t n_reads = 0;                       // in both
   uint64_t fenced = 0;                      // the clock of the last proxy fence
   int32_t fence_epoch = -1;
 
   template <class T> T* lanes(int32_t place) { return reinterpret_cast<T*>(registers.data() + place); }
 };
+
+// Whether bytes from an offset on lie in a memory of so many; no sum can wrap.
+inline bool is_within(uint64_t offset, uint64_t bytes, uint64_t size) {
+  return bytes <= size && offset <= size - bytes;
+}
 
 struct Machine;
 using Handler = void (*)(Machine&, Warp&, const Instruction&);
@@ -144,7 +156,7 @@ struct Machine {
   unsigned char* global(Warp& warp, int lane, uint64_t address, int bytes) {
     if (address % bytes) fault(warp, lane, "misaligned global access", address);
     for (int i = 0; i < launch.n_ranges; i++)
-      if (address >= launch.ranges[i].low && address + bytes <= launch.ranges[i].high)
+      if (is_within(address - launch.ranges[i].low, bytes, launch.ranges[i].high - launch.ranges[i].low))
         return reinterpret_cast<unsigned char*>(address);
     fault(warp, lane, "global access outside of the arguments", address);
     nowhere.fill(0xff);
@@ -152,7 +164,7 @@ struct Machine {
   }
 
   unsigned char* local(Warp& warp, int lane, uint64_t address, int bytes) {
-    if (address + bytes <= uint64_t(launch.local_bytes)) return &warp.local[lane * launch.local_bytes + address];
+    if (is_within(address, bytes, launch.local_bytes)) return &warp.local[lane * size_t(launch.local_bytes) + address];
     fault(warp, lane, "local access out of bounds", address);
     nowhere.fill(0xff);
     return nowhere.data();
@@ -162,7 +174,7 @@ struct Machine {
 
   bool fits(Warp& warp, int lane, uint64_t address, int bytes) {
     if (address % bytes) fault(warp, lane, "misaligned shared access", address);
-    if (address + bytes <= uint64_t(launch.shared_bytes)) return true;
+    if (is_within(address, bytes, launch.shared_bytes)) return true;
     fault(warp, lane, "shared access out of bounds", address);
     return false;
   }
@@ -209,14 +221,24 @@ struct Machine {
 
   // Asynchronous copies: their destination is NaN until the warp waits, and theirs alone until the next barrier.
 
-  void copy(Warp& warp, int lane, uint64_t to, uint64_t from, int bytes, int taken) {
+  void copy(Warp& warp, int lane, uint64_t to, uint64_t from, int bytes, uint32_t taken) {
     Copy copy{uint32_t(to), bytes, warp.at, {}};
+    if (taken > uint32_t(bytes)) return fault(warp, lane, "a copy of more than its size", taken);
     if (taken) std::memcpy(copy.data.data(), global(warp, lane, from, taken), taken);
     if (!fits(warp, lane, to, bytes)) return;
     note_write(warp, lane, to, bytes, true);
-    for (uint32_t i = to / 2; i < (to + bytes) / 2; i++) cells[i].copies++;
+    Cell* first = &cells[to / 2];
+    // A fault is noted, and copies that nobody waits for are no more than shared memory holds.
+    if (std::any_of(first, first + bytes / 2, [](const Cell& cell) { return cell.copies; })) return;
+    for (int i = 0; i < bytes / 2; i++) first[i].copies++;
     std::memset(&shared[to], 0xff, bytes);
     warp.copies.push_back(copy);
+  }
+
+  void commit_copies(Warp& warp) {
+    if (warp.committed.size() == MOST_GROUPS) return fault(warp, 0, "copies that nothing waits for", MOST_GROUPS);
+    warp.committed.push_back(std::move(warp.copies));
+    warp.copies.clear();
   }
 
   void wait_for_copies(Warp& warp, size_t open) {
@@ -237,13 +259,14 @@ struct Machine {
   // warp that stored or, behind a barrier, of their own. Their accumulators are NaN until they are waited for.
 
   void product_reads(Warp& warp, uint32_t address, int bytes) {
+    if (warp.n_reads >= MOST_READS) return fault(warp, 0, "products that nothing waits for", warp.n_reads);
     for (uint32_t i = address / 2; i < (address + bytes) / 2; i++) {
       Cell& cell = cells[i];
       bool is_fenced = cell.written < warps[std::max(cell.writer, 0)].fenced || cell.write_epoch < warp.fence_epoch;
       if (cell.written && !is_fenced)
         fault(warp, 0, "product of what was stored without a proxy fence", 2 * i, cell.written_at);
       cell.products++;
-      warp.read.push_back(i);
+      warp.read.push_back(i), warp.n_reads++;
     }
   }
 
@@ -261,14 +284,16 @@ struct Machine {
   }
 
   void commit_products(Warp& warp) {
+    if (warp.read_by_groups.size() == MOST_GROUPS) return fault(warp, 0, "products that nothing waits for", 0);
     warp.read_by_groups.push_back(std::move(warp.read));
     warp.read.clear();
     warp.n_groups++;
   }
 
   void wait_for_products(Warp& warp, int open) {
-    while (int(warp.read_by_groups.size()) > open) {
+    while (warp.read_by_groups.size() > size_t(open)) {
       for (uint32_t i : warp.read_by_groups.front()) cells[i].products--;
+      warp.n_reads -= warp.read_by_groups.front().size();
       warp.read_by_groups.erase(warp.read_by_groups.begin());
     }
     for (auto i = warp.promised.begin(); i != warp.promised.end();) {

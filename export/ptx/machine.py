@@ -22,7 +22,8 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from rfa.export.ptx.program import Instruction, Operand, Program, parse
+from rfa.export.ptx.operands import Opcode, Operand
+from rfa.export.ptx.program import Instruction, Program, parse
 
 SOURCES = ("machine.h", "arithmetic.h", "lanes.h", "matrix.h", "opcodes.cpp")
 COMPILER = "c++"
@@ -106,7 +107,7 @@ def _library() -> ctypes.CDLL:
                 subprocess.run([COMPILER, *FLAGS, str(folder / SOURCES[-1]), "-o", str(out)], check=True)
                 out.replace(kept)
     library = ctypes.CDLL(str(kept))
-    library.ptx_name.restype = ctypes.c_char_p
+    library.ptx_name.restype = library.ptx_operands.restype = ctypes.c_char_p
     library.ptx_run.restype = ctypes.c_long
     library.ptx_run.argtypes = (
         ctypes.POINTER(Instruction), ctypes.c_int, ctypes.POINTER(Operand), ctypes.POINTER(_Launch),
@@ -116,10 +117,11 @@ def _library() -> ctypes.CDLL:
 
 
 @functools.cache
-def opcodes() -> dict[str, int]:
-    """Name → number of every instruction that the emulator knows."""
+def opcodes() -> dict[str, Opcode]:
+    """By name, every instruction that the emulator knows."""
     library = _library()
-    return {library.ptx_name(i).decode(): i for i in range(library.ptx_count())}
+    numbers = range(library.ptx_count())
+    return {library.ptx_name(i).decode(): Opcode.of(i, library.ptx_operands(i).decode()) for i in numbers}
 
 
 @functools.lru_cache(maxsize=64)
@@ -127,7 +129,7 @@ def load(ptx: str) -> Program:
     """A kernel, ready to be run.
 
     Raises:
-        UnknownPtxError: it has instructions beyond those of `opcodes`.
+        UnknownPtxError: see `parse`.
     """
     return parse(ptx, opcodes())
 

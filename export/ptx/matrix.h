@@ -13,9 +13,10 @@ template <bool is_transposed> void tile_place(int lane, int half, int& row, int&
   if (is_transposed) std::swap(row, column);
 }
 
-template <bool is_transposed> void read_tiles(Machine& m, Warp& warp, const Instruction& x) {
+inline std::string times(int n, const char* one) { return std::to_string(n) + "x" + one; }
+
+template <int n, bool is_transposed> void run_read_tiles(Machine& m, Warp& warp, const Instruction& x) {
   if (!m.is_whole(warp, m.lanes_of(warp, x))) return;
-  int n = x.count - 1;
   Addresses from(warp, m.operand(x, n));
   for (int i = 0; i < n; i++) {
     uint16_t tile[8][8];
@@ -29,16 +30,19 @@ template <bool is_transposed> void read_tiles(Machine& m, Warp& warp, const Inst
         out[lane] |= uint32_t(tile[row][column]) << 16 * half;
       }
     }
-    assign(m, warp, m.operand(x, i), out, EVERY);
+    assign(warp, m.operand(x, i), out, EVERY);
   }
 }
+template <int n, bool is_transposed> constexpr Form read_tiles{run_read_tiles<n, is_transposed>, [] {
+  return times(n, "w4 a");
+}};
 
-template <bool is_transposed> void write_tiles(Machine& m, Warp& warp, const Instruction& x) {
+template <int n, bool is_transposed> void run_write_tiles(Machine& m, Warp& warp, const Instruction& x) {
   if (!m.is_whole(warp, m.lanes_of(warp, x))) return;
   Addresses to(warp, m.operand(x, 0));
-  for (int i = 0; i < x.count - 1; i++) {
+  for (int i = 0; i < n; i++) {
     Lanes<uint32_t> in;
-    in.load(m, warp, m.operand(x, i + 1));
+    in.load(warp, m.operand(x, i + 1));
     uint16_t tile[8][8];
     for (int lane = 0; lane < LANES; lane++)
       for (int half = 0, row, column; half < 2; half++) {
@@ -48,6 +52,9 @@ template <bool is_transposed> void write_tiles(Machine& m, Warp& warp, const Ins
     for (int row = 0; row < 8; row++) m.shared_write(warp, i * 8 + row, to.values[i * 8 + row], 16, tile[row]);
   }
 }
+template <int n, bool is_transposed> constexpr Form write_tiles{run_write_tiles<n, is_transposed>, [] {
+  return "a " + times(n, "r4");
+}};
 
 template <class T> float number(uint32_t pair, int half) { return std::bit_cast<T>(uint16_t(pair >> 16 * half)); }
 
@@ -55,7 +62,7 @@ template <class T> float number(uint32_t pair, int half) { return std::bit_cast<
 template <class T> void left_factor(Machine& m, Warp& warp, const Instruction& x, int first, float (&a)[16][16]) {
   for (int i = 0; i < 4; i++) {
     Lanes<uint32_t> in;
-    in.load(m, warp, m.operand(x, first + i));
+    in.load(warp, m.operand(x, first + i));
     for (int lane = 0; lane < LANES; lane++)
       for (int half = 0; half < 2; half++)
         a[lane / 4 + i % 2 * 8][lane % 4 * 2 + half + i / 2 * 8] = number<T>(in[lane], half);
@@ -70,19 +77,19 @@ template <class Sum> void accumulate(int n, float (*out)[LANES], const float (*o
 }
 
 // D = A B + C of a warp: B [16, 8] of 2 registers.
-template <class T> void warp_product(Machine& m, Warp& warp, const Instruction& x) {
+template <class T> void run_warp_product(Machine& m, Warp& warp, const Instruction& x) {
   if (!m.is_whole(warp, m.lanes_of(warp, x))) return;
   float a[16][16], b[16][8], c[4][LANES], out[4][LANES];
   left_factor<T>(m, warp, x, 4, a);
   for (int i = 0; i < 2; i++) {
     Lanes<uint32_t> in;
-    in.load(m, warp, m.operand(x, 8 + i));
+    in.load(warp, m.operand(x, 8 + i));
     for (int lane = 0; lane < LANES; lane++)
       for (int half = 0; half < 2; half++) b[lane % 4 * 2 + half + 8 * i][lane / 4] = number<T>(in[lane], half);
   }
   for (int i = 0; i < 4; i++) {
     Lanes<float> in;
-    in.load(m, warp, m.operand(x, 10 + i));
+    in.load(warp, m.operand(x, 10 + i));
     std::copy(in.values, in.values + LANES, c[i]);
   }
   accumulate(8, out, c, [&](int row, int column) {
@@ -90,8 +97,11 @@ template <class T> void warp_product(Machine& m, Warp& warp, const Instruction& 
     for (int k = 0; k < 16; k++) sum += double(a[row][k]) * b[k][column];
     return float(sum);
   });
-  for (int i = 0; i < 4; i++) assign(m, warp, m.operand(x, i), out[i], EVERY);
+  for (int i = 0; i < 4; i++) assign(warp, m.operand(x, i), out[i], EVERY);
 }
+template <class T> constexpr Form warp_product{run_warp_product<T>, [] {
+  return std::string("4xw4 4xr4 2xr4 4xr4");
+}};
 
 // Where a matrix lies in shared memory: rows of 16, 32, 64 or 128 bytes, eight of which are swizzled together.
 struct Descriptor {
@@ -121,7 +131,7 @@ template <class T> float factor(Machine& m, Warp& warp, const Descriptor& at, in
   uint32_t address = at.address(outer, k, is_outer_first);
   T value;
   std::memcpy(&value, m.shared_read(warp, 0, address, 2), 2);
-  if (address + 2 <= uint32_t(m.launch.shared_bytes)) m.product_reads(warp, address, 2);
+  if (is_within(address, 2, m.launch.shared_bytes)) m.product_reads(warp, address, 2);
   return value;
 }
 
@@ -131,8 +141,11 @@ template <class T> void group_product(Machine& m, Warp& warp, const Instruction&
   int n_sums = 0, n_left = 0;
   for (int i = 0; i < x.count; i++) n_sums += m.operand(x, i).group == 0, n_left += m.operand(x, i).group == 1;
   const Operand* rest = &m.operand(x, n_sums + n_left);  // B, whether D is added, ±A, ±B, A and B the other way round
-  if (rest[2].value != 1 || rest[3].value != 1) m.fault(warp, 0, "a factor with its sign changed", 0);
-  auto descriptor = [&](const Operand& operand) { return Descriptor(warp.lanes<uint64_t>(operand.place)[0]); };
+  auto descriptor = [&](const Operand& operand) {
+    Lanes<uint64_t> in;
+    in.load(warp, operand);
+    return Descriptor(in[0]);
+  };
   int n = 2 * n_sums;
   float a[16][16];
   static thread_local float b[16][256], old[128][LANES], out[128][LANES];
@@ -157,4 +170,10 @@ template <class T> void group_product(Machine& m, Warp& warp, const Instruction&
     return float(sum);
   });
   for (int i = 0; i < n_sums; i++) m.promise(warp, m.operand(x, i).place, reinterpret_cast<uint32_t*>(out[i]));
+}
+
+// No factor has its sign changed.
+inline std::string group_operands(int columns) {
+  std::string sums = times(columns / 2, "w4 ");
+  return sums + "r8 r8 rp #1 #1 n n | " + sums + "4xr4 r8 rp #1 #1 n";
 }

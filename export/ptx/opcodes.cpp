@@ -15,7 +15,6 @@ using S32 = int32_t;
 using S64 = int64_t;
 
 void barrier(Machine& m, Warp& warp, const Instruction& x) {
-  if (x.count > 1) m.fault(warp, 0, "a barrier of some warps", 0);
   if (m.is_whole(warp, m.lanes_of(warp, x))) warp.state = State::WAITS;
 }
 
@@ -30,16 +29,23 @@ void copy(Machine& m, Warp& warp, const Instruction& x) {
   Addresses to(warp, m.operand(x, 0)), from(warp, m.operand(x, 1));
   int bytes = m.operand(x, 2).value;
   Lanes<U32> taken;
-  taken.load(m, warp, m.operand(x, x.count - 1));
+  taken.load(warp, m.operand(x, x.count - 1));
   uint32_t lanes = m.lanes_of(warp, x);
   for (int lane = 0; lane < LANES; lane++)
     if (lanes >> lane & 1) m.copy(warp, lane, to.values[lane], from.values[lane], bytes, taken[lane]);
 }
 
-void commit_copies(Machine&, Warp& warp, const Instruction&) {
-  warp.committed.push_back(std::move(warp.copies));
-  warp.copies.clear();
+// In bytes: one of these, and how many of them to take.
+std::string copy_operands(std::initializer_list<int> sizes) {
+  std::string forms;
+  for (int bytes : sizes) {
+    std::string one = "a a #" + std::to_string(bytes);
+    forms += (forms.empty() ? "" : " | ") + one + " | " + one + " r4";
+  }
+  return forms;
 }
+
+void commit_copies(Machine& m, Warp& warp, const Instruction&) { m.commit_copies(warp); }
 
 void wait_for_copies(Machine& m, Warp& warp, const Instruction& x) { m.wait_for_copies(warp, m.operand(x, 0).value); }
 
@@ -62,7 +68,7 @@ void multiply_add_carry_out(Machine& m, Warp& warp, const Instruction& x) {
     U64 sum = U64(std::get<0>(in)[lane] * std::get<1>(in)[lane]) + std::get<2>(in)[lane];
     out[lane] = sum, warp.carry[lane] = sum >> 32;
   }
-  assign(m, warp, m.operand(x, 0), out, m.lanes_of(warp, x));
+  assign(warp, m.operand(x, 0), out, m.lanes_of(warp, x));
 }
 
 void multiply_high_add_carry(Machine& m, Warp& warp, const Instruction& x) {
@@ -73,23 +79,35 @@ void multiply_high_add_carry(Machine& m, Warp& warp, const Instruction& x) {
     U32 high = U64(std::get<0>(in)[lane]) * std::get<1>(in)[lane] >> 32;
     out[lane] = high + std::get<2>(in)[lane] + warp.carry[lane];
   }
-  assign(m, warp, m.operand(x, 0), out, m.lanes_of(warp, x));
+  assign(warp, m.operand(x, 0), out, m.lanes_of(warp, x));
 }
 
 struct Opcode {
   std::string name;
   Handler handler;
+  std::string operands;
+
+  Opcode(std::string name, Form form) : Opcode(name, form.run, form.operands()) {}
+  Opcode(std::string name, Handler handler, std::string operands) : name(name), handler(handler), operands(operands) {}
 };
+
+template <int n> void add_tiles(std::vector<Opcode>& rows) {
+  std::string shape = ".sync.aligned.m8n8.x" + std::to_string(n);
+  rows.push_back({"ldmatrix" + shape + ".shared.b16", read_tiles<n, false>});
+  rows.push_back({"ldmatrix" + shape + ".trans.shared.b16", read_tiles<n, true>});
+  rows.push_back({"stmatrix" + shape + ".shared.b16", write_tiles<n, false>});
+  rows.push_back({"stmatrix" + shape + ".trans.shared.b16", write_tiles<n, true>});
+}
 
 const std::vector<Opcode>& table() {
   static const std::vector<Opcode> known = [] {
     std::vector<Opcode> rows = {
         // Control.
-        {"bar.sync", barrier},
-        {"bar.warp.sync", nothing},
-        {"bra", branch},
-        {"bra.uni", branch},
-        {"ret", leave},
+        {"bar.sync", barrier, "n"},
+        {"bar.warp.sync", nothing, "r4"},
+        {"bra", branch, "l"},
+        {"bra.uni", branch, "l"},
+        {"ret", leave, ""},
         // Moves.
         {"mov.b16", move<U16>},
         {"mov.u16", move<U16>},
@@ -97,11 +115,11 @@ const std::vector<Opcode>& table() {
         {"mov.u32", move<U32>},
         {"mov.b64", move<U64>},
         {"mov.u64", move<U64>},
-        {"mov.pred", logic<[](U32 a, U32) -> U32 { return a; }>},
-        {"selp.b16", select<U16>},
-        {"selp.b32", select<U32>},
-        {"selp.b64", select<U64>},
-        {"selp.f32", select<U32>},
+        {"mov.pred", logic<[](U32 a) -> U32 { return a; }>},
+        {"selp.b16", choice<U16>},
+        {"selp.b32", choice<U32>},
+        {"selp.b64", choice<U64>},
+        {"selp.f32", choice<U32>},
         {"prmt.b32", each<[](U32 a, U32 b, U32 c) { return permuted(a, b, c); }>},
         {"shfl.sync.bfly.b32", shuffle<[](U32 lane, U32 by) { return lane ^ by; }>},
         {"shfl.sync.idx.b32", shuffle<[](U32, U32 by) { return by; }>},
@@ -128,8 +146,8 @@ const std::vector<Opcode>& table() {
         {"mad.wide.u16", each<[](uint16_t a, uint16_t b, U32 c) -> U32 { return U32(a) * b + c; }>},
         {"mad.wide.s32", each<[](S32 a, S32 b, U64 c) -> U64 { return U64(S64(a) * b) + c; }>},
         {"mad.wide.u32", each<[](U32 a, U32 b, U64 c) -> U64 { return U64(a) * b + c; }>},
-        {"mad.lo.cc.u32", multiply_add_carry_out},
-        {"madc.hi.u32", multiply_high_add_carry},
+        {"mad.lo.cc.u32", multiply_add_carry_out, "w4 r4 r4 r4"},
+        {"madc.hi.u32", multiply_high_add_carry, "w4 r4 r4 r4"},
         // A quotient by 0 is whatever the machine makes of it.
         {"div.s32", each<[](S32 a, S32 b) -> S32 { return b == 0 ? -1 : b == -1 ? S32(-U32(a)) : a / b; }>},
         {"rem.s32", each<[](S32 a, S32 b) -> S32 { return b == 0 ? a : b == -1 ? 0 : a % b; }>},
@@ -236,7 +254,7 @@ const std::vector<Opcode>& table() {
         {"and.pred", logic<[](U32 a, U32 b) -> U32 { return a & b; }>},
         {"or.pred", logic<[](U32 a, U32 b) -> U32 { return a | b; }>},
         {"xor.pred", logic<[](U32 a, U32 b) -> U32 { return a ^ b; }>},
-        {"not.pred", logic<[](U32 a, U32) -> U32 { return ~a; }>},
+        {"not.pred", logic<[](U32 a) -> U32 { return ~a; }>},
         {"setp.eq.b16", compare<[](U16 a, U16 b) { return a == b; }>},
         {"setp.ne.b16", compare<[](U16 a, U16 b) { return a != b; }>},
         {"setp.eq.b32", compare<[](U32 a, U32 b) { return a == b; }>},
@@ -272,48 +290,43 @@ const std::vector<Opcode>& table() {
         {"setp.ne.f64", compare<[](double a, double b) { return a < b || b < a; }>},
         {"setp.equ.f64", compare<[](double a, double b) { return !(a < b || b < a); }>},
         // Memory.
-        {"ld.param.b32", read_parameter<U32>},
-        {"ld.param.s32", read_parameter<S32>},
-        {"ld.param.b64", read_parameter<U64>},
-        {"ld.global.b16", read<Space::GLOBAL, U16>},
-        {"ld.global.b32", read<Space::GLOBAL, U32>},
-        {"ld.global.b64", read<Space::GLOBAL, U64>},
-        {"st.global.b16", write<Space::GLOBAL, U16>},
-        {"st.global.b32", write<Space::GLOBAL, U32>},
-        {"st.global.b64", write<Space::GLOBAL, U64>},
-        {"ld.shared.b8", read<Space::SHARED, uint8_t>},
-        {"ld.shared.b16", read<Space::SHARED, U16>},
-        {"ld.shared.b32", read<Space::SHARED, U32>},
-        {"ld.shared.s32", read<Space::SHARED, S32>},
-        {"ld.shared.b64", read<Space::SHARED, U64>},
-        {"st.shared.b8", write<Space::SHARED, uint8_t>},
-        {"st.shared.b16", write<Space::SHARED, U16>},
-        {"st.shared.b32", write<Space::SHARED, U32>},
-        {"st.shared.b64", write<Space::SHARED, U64>},
-        {"ld.local.b32", read<Space::LOCAL, U32>},
-        {"st.local.b32", write<Space::LOCAL, U32>},
-        {"cp.async.ca.shared.global", copy},
-        {"cp.async.cg.shared.global", copy},
-        {"cp.async.commit_group", commit_copies},
-        {"cp.async.wait_group", wait_for_copies},
+        {"ld.param.b32", load_parameter<U32>},
+        {"ld.param.s32", load_parameter<S32>},
+        {"ld.param.b64", load_parameter<U64>},
+        {"ld.global.b16", load<Space::GLOBAL, U16>},
+        {"ld.global.b32", load<Space::GLOBAL, U32>},
+        {"ld.global.b64", load<Space::GLOBAL, U64>},
+        {"st.global.b16", store<Space::GLOBAL, U16>},
+        {"st.global.b32", store<Space::GLOBAL, U32>},
+        {"st.global.b64", store<Space::GLOBAL, U64>},
+        {"ld.shared.b8", load<Space::SHARED, uint8_t>},
+        {"ld.shared.b16", load<Space::SHARED, U16>},
+        {"ld.shared.b32", load<Space::SHARED, U32>},
+        {"ld.shared.s32", load<Space::SHARED, S32>},
+        {"ld.shared.b64", load<Space::SHARED, U64>},
+        {"st.shared.b8", store<Space::SHARED, uint8_t>},
+        {"st.shared.b16", store<Space::SHARED, U16>},
+        {"st.shared.b32", store<Space::SHARED, U32>},
+        {"st.shared.b64", store<Space::SHARED, U64>},
+        {"ld.local.b32", load<Space::LOCAL, U32>},
+        {"st.local.b32", store<Space::LOCAL, U32>},
+        {"cp.async.ca.shared.global", copy, copy_operands({4, 8, 16})},
+        {"cp.async.cg.shared.global", copy, copy_operands({16})},
+        {"cp.async.commit_group", commit_copies, ""},
+        {"cp.async.wait_group", wait_for_copies, "n"},
         // Matrices.
         {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", warp_product<Bfloat>},
         {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", warp_product<Half>},
-        {"fence.proxy.async.shared::cta", proxy_fence},
-        {"wgmma.fence.sync.aligned", nothing},
-        {"wgmma.commit_group.sync.aligned", commit_products},
-        {"wgmma.wait_group.sync.aligned", wait_for_products},
+        {"fence.proxy.async.shared::cta", proxy_fence, ""},
+        {"wgmma.fence.sync.aligned", nothing, ""},
+        {"wgmma.commit_group.sync.aligned", commit_products, ""},
+        {"wgmma.wait_group.sync.aligned", wait_for_products, "n"},
     };
-    for (std::string n : {"x1", "x2", "x4"}) {
-      rows.push_back({"ldmatrix.sync.aligned.m8n8." + n + ".shared.b16", read_tiles<false>});
-      rows.push_back({"ldmatrix.sync.aligned.m8n8." + n + ".trans.shared.b16", read_tiles<true>});
-      rows.push_back({"stmatrix.sync.aligned.m8n8." + n + ".shared.b16", write_tiles<false>});
-      rows.push_back({"stmatrix.sync.aligned.m8n8." + n + ".trans.shared.b16", write_tiles<true>});
-    }
+    add_tiles<1>(rows), add_tiles<2>(rows), add_tiles<4>(rows);
     for (int n = 8; n <= 256; n += 8) {
       std::string shape = "wgmma.mma_async.sync.aligned.m64n" + std::to_string(n) + "k16.f32.";
-      rows.push_back({shape + "bf16.bf16", group_product<Bfloat>});
-      rows.push_back({shape + "f16.f16", group_product<Half>});
+      rows.push_back({shape + "bf16.bf16", group_product<Bfloat>, group_operands(n)});
+      rows.push_back({shape + "f16.f16", group_product<Half>, group_operands(n)});
     }
     return rows;
   }();
@@ -332,6 +345,8 @@ extern "C" {
 int ptx_count() { return table().size(); }
 
 const char* ptx_name(int opcode) { return table()[opcode].name.c_str(); }
+
+const char* ptx_operands(int opcode) { return table()[opcode].operands.c_str(); }
 
 // Ends behind the first CTA with faults; those beyond `room`, and repeated ones, are counted only.
 long ptx_run(const Instruction* program, int length, const Operand* operands, const Launch* launch, Fault* faults,

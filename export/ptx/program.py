@@ -8,40 +8,34 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-LANES = 32
-# In the order of `Special` in machine.h.
-SPECIAL = ("%tid.x", "%ctaid.x", "%ctaid.y", "%ctaid.z", "%nctaid.x", "%nctaid.y", "%nctaid.z", "%laneid")
-# Bytes of a register of a class, a lane. A predicate is one bit: a word for all lanes.
-REGISTER_BYTES = {"rs": 2, "r": 4, "rd": 8, "p": 0}
-POINTERS = ("%SP", "%SPL")  # of local memory, which begins at 0
+from rfa.export.ptx.operands import LANES, POINTERS, Opcode, Operand, Scope, UnknownPtxError, count_of
+
 # What says how memory is cached or ordered changes no number.
 WITHOUT_MEANING = re.compile(r"\.(?:volatile|nc|relaxed|gpu|v[248]|L1::\w+|L2::\w+)\b")
 
-ENTRY = re.compile(r"\.visible\s+\.entry\s+(?P<name>[\w$]+)\((?P<parameters>[^)]*)\)(?P<directives>[^{]*)\{")
-CONSTANT = re.compile(r"\.global\s+\.align\s+\d+\s+\.b8\s+(?P<name>[\w$]+)\[\d+\]\s*=\s*\{(?P<bytes>[^}]*)\};")
+# Untrusted texts of megabytes are read by these: none may look for its end beyond where the next could begin.
+COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)|//[^\n]*", re.DOTALL)
+ENTRY = re.compile(r"\.visible\s+\.entry\s+(?P<name>[\w$]+)\((?P<parameters>[^(){}]*)\)(?P<directives>[^(){}]*)\{")
+CONSTANT = re.compile(r"\.global\s+\.align\s+\d+\s+\.b8\s+(?P<name>[\w$]+)\[\d+\]\s*=\s*\{(?P<bytes>[\d,\s]*)\};")
 REGISTERS = re.compile(r"\.reg\s+\.\w+\s+%(?P<kind>\w+)<(?P<count>\d+)>;")
 LOCAL = re.compile(r"\.local\s+\.align\s+\d+\s+\.b8\s+(?P<name>\w+)\[(?P<bytes>\d+)\];")
-STATEMENT = re.compile(r"\$[\w$]+:|(?:[^;{}:]|::)*(?:\{[^{}]*\}[^;{}]*)*;")
-INSTRUCTION = re.compile(r"(?:@(?P<negated>!?)%p(?P<guard>\d+)\s+)?(?P<opcode>[\w.:]+)\s*(?P<operands>.*)", re.DOTALL)
+DIRECTIVE = re.compile(r"^[ \t]*\.(?!\w+:)[^\n]*$", re.MULTILINE)
+# Before an instruction: labels, and braces of inline PTX, which scope nothing.
+LEADING = re.compile(r"\s*(?:(?P<label>\$[\w$]+):|[{}])")
+INSTRUCTION = re.compile(r"(?:@(?P<negated>!?)(?P<guard>%p\d+)\s+)?(?P<opcode>[\w.:]+)\s*(?P<operands>.*)", re.DOTALL)
 OPERAND = re.compile(r"\{[^{}]*\}|\[[^\[\]]*\]|[^,\s][^,]*")
-ADDRESS = re.compile(r"\[\s*(?P<base>[%\w$.]+)\s*(?:\+\s*(?P<offset>-?\d+))?\s*\]")
-REGISTER = re.compile(r"%(?P<kind>rs|rd|r|p)(?P<index>\d+)")
-FLOAT = re.compile(r"0[fFdD](?P<bits>[0-9a-fA-F]+)")
+# What takes a label; and what a program may end with, for all lanes: behind it there is nothing.
+TO_LABEL = (((1, "l"),),)
+LAST = ("ret", "bra", "bra.uni")
 
-
-class UnknownPtxError(ValueError):
-    """PTX that the emulator cannot read or run."""
-
-
-class Operand(ctypes.Structure):
-    """As in machine.h."""
-
-    _fields_ = (
-        ("value", ctypes.c_int64), ("place", ctypes.c_int32), ("bytes", ctypes.c_int32), ("group", ctypes.c_int32),
-    )  # fmt: skip
+# Of a CTA, on any GPU.
+MOST_THREADS = 1024
+# Registers and local memory of a CTA: four times what any kernel here takes. PTX has a register for each number that a
+# kernel ever computes, many more than a GPU.
+MOST_BYTES = 64 << 20
 
 
 class Instruction(ctypes.Structure):
@@ -69,113 +63,77 @@ class Program:
     constants: list[ctypes.Array[ctypes.c_char]]
 
 
-# Where a move puts a part that nobody wants.
-NOWHERE = Operand(0, -1, 0, 0)
-
-
-@dataclass
-class _Scope:
-    """What the names of a kernel stand for. places: of the first register of a class."""
-
-    parameters: list[str]
-    places: dict[str, int] = field(default_factory=dict)
-    symbols: dict[str, int] = field(default_factory=lambda: {"global_smem": 0})
-
-    def operand(self, text: str, group: int) -> Operand:
-        if found := REGISTER.fullmatch(text):
-            return self._register(found["kind"], int(found["index"]), group)
-        if text in SPECIAL:
-            return Operand(0, SPECIAL.index(text) * LANES * 4, 4, group)
-        if text == "_":
-            raise UnknownPtxError("a result that nobody wants")
-        if found := ADDRESS.fullmatch(text):
-            base = self.operand(found["base"], group)
-            base.value += int(found["offset"] or 0)
-            return base
-        return Operand(self._number(text), -1, 0, group)
-
-    def _register(self, kind: str, index: int, group: int) -> Operand:
-        step = REGISTER_BYTES[kind]
-        return Operand(0, self.places[kind] + index * (step * LANES or 4), step, group)
-
-    def _number(self, text: str) -> int:
-        if text in self.symbols:
-            return self.symbols[text]
-        if text in self.parameters:
-            return self.parameters.index(text)
-        if found := FLOAT.fullmatch(text):
-            return _signed(int(found["bits"], 16))
-        try:
-            return _signed(int(text.removesuffix("U"), 0))
-        except ValueError:
-            raise UnknownPtxError(f"operand {text!r}") from None
-
-
-def _signed(bits: int) -> int:
-    return bits - 2**64 if bits >= 2**63 else bits
-
-
-def parse(ptx: str, opcodes: Mapping[str, int]) -> Program:
+def parse(ptx: str, opcodes: Mapping[str, Opcode]) -> Program:
     """The kernel in a text of PTX.
 
     Args:
-        opcodes: name → number of every instruction that can be run.
+        opcodes: by name, all that can be run.
 
     Raises:
-        UnknownPtxError: there are instructions or operands beyond these; all of them are named.
+        UnknownPtxError: there are instructions or operands beyond these, all of which are named; it can run off its
+            end, or declares more memory than any kernel has use for.
     """
-    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", ptx, flags=re.DOTALL)
-    entry = ENTRY.search(text)
-    if entry is None:
+    text = COMMENT.sub("", ptx)
+    entry, end = ENTRY.search(text), text.rfind("}")
+    if entry is None or end < entry.end():
         raise UnknownPtxError("no entry point")
-    body = text[entry.end() : text.rindex("}")]
-    scope = _Scope([part.split()[-1] for part in entry["parameters"].split(",") if part.strip()])
+    body = text[entry.end() : end]
+    names = [part.split()[-1] for part in entry["parameters"].split(",") if part.strip()]
+    scope = Scope({name: index for index, name in enumerate(names)})
     constants = _declare(scope, text, body)
-    register_bytes = scope.places["end"]
+    warps = _warps(entry["directives"])
+    local_bytes = max((count_of(found["bytes"]) for found in LOCAL.finditer(body)), default=0)
+    if warps * (scope.end + LANES * local_bytes) > MOST_BYTES:
+        raise UnknownPtxError(f"registers and local memory of a CTA beyond {MOST_BYTES} bytes")
     instructions, operands, lines = _assemble(scope, body, opcodes)
-    warps = int(_found(r"\.reqntid\s+(\d+)", entry["directives"])) // LANES
-    local_bytes = max((int(found["bytes"]) for found in LOCAL.finditer(body)), default=0)
     return Program(
-        entry["name"], scope.parameters, warps, register_bytes, local_bytes, lines,
+        entry["name"], names, warps, scope.end, local_bytes, lines,
         (Instruction * len(instructions))(*instructions), (Operand * max(1, len(operands)))(*operands), constants,
     )  # fmt: skip
 
 
-def _found(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
-    if found is None:
-        raise UnknownPtxError(f"nothing like {pattern!r}")
-    return found[1]
+def _warps(directives: str) -> int:
+    found = re.search(r"\.reqntid\s+(\d+)", directives)
+    threads = count_of(found[1]) if found else 0
+    if threads % LANES or not 0 < threads <= MOST_THREADS:
+        raise UnknownPtxError(f"a CTA of {threads} threads")
+    return threads // LANES
 
 
-def _declare(scope: _Scope, text: str, body: str) -> list[ctypes.Array[ctypes.c_char]]:
-    """Places of registers, 8 bytes aligned, and addresses of symbols; the constants among them."""
-    end = len(SPECIAL) * LANES * 4
+def _declare(scope: Scope, text: str, body: str) -> list[ctypes.Array[ctypes.c_char]]:
+    """Registers, and addresses of symbols; the constants among them."""
     for found in REGISTERS.finditer(body):
-        step = REGISTER_BYTES[found["kind"]] * LANES or 4
-        scope.places[found["kind"]] = end
-        end += -(-step * int(found["count"]) // 8) * 8
-    scope.places["end"] = end
+        scope.declare(found["kind"], count_of(found["count"]))
     scope.symbols |= {found["name"]: 0 for found in LOCAL.finditer(body)}
     constants = []
     for found in CONSTANT.finditer(text):
-        values = bytes(int(value) for value in found["bytes"].split(","))
+        try:
+            values = bytes(map(int, found["bytes"].split(",")))
+        except ValueError:
+            raise UnknownPtxError(f"constant {found['name']!r}, not of bytes") from None
         constants.append(ctypes.create_string_buffer(values, len(values)))
         scope.symbols[found["name"]] = ctypes.addressof(constants[-1])
     return constants
 
 
-def _statements(body: str) -> Iterator[str]:
-    """Labels with their colon and instructions without their semicolon; declarations and lone braces left out."""
-    without = re.sub(r"^\s*(?:\.(?!\w+:)[^\n]*|[{}])\s*$", "", body, flags=re.MULTILINE)
-    for found in STATEMENT.finditer(without):
-        statement = found[0].strip().removesuffix(";").strip()
-        if statement:
-            yield statement
+def _statements(body: str) -> Iterator[tuple[list[str], str]]:
+    """Instructions without their semicolon, each with the labels before it; declarations and lone braces left out."""
+    labels = []
+    *whole, rest = DIRECTIVE.sub("", body).split(";")
+    for part in (*whole, rest):
+        start = 0
+        while found := LEADING.match(part, start):
+            start = found.end()
+            labels += [found["label"]] if found["label"] else []
+        if statement := part[start:].strip():
+            yield labels, statement
+            labels = []
+    if statement:
+        raise UnknownPtxError(f"no semicolon behind {statement!r}")
 
 
 def _assemble(
-    scope: _Scope, body: str, opcodes: Mapping[str, int]
+    scope: Scope, body: str, opcodes: Mapping[str, Opcode]
 ) -> tuple[list[Instruction], list[Operand], list[str]]:
     instructions: list[Instruction] = []
     operands: list[Operand] = []
@@ -183,40 +141,45 @@ def _assemble(
     labels: dict[str, int] = {}
     branches: dict[int, str] = {}
     unknown: dict[str, str] = {}
-    for statement in _statements(body):
-        if statement.endswith(":"):
-            labels[statement[:-1]] = len(instructions)
-            continue
+    for before, statement in _statements(body):
+        labels |= dict.fromkeys(before, len(instructions))
         found = INSTRUCTION.fullmatch(statement)
         if found is None:
             raise UnknownPtxError(f"statement {statement!r}")
         texts = OPERAND.findall(found["operands"])
         if texts and texts[0] in POINTERS:
             continue  # 0, as everywhere
-        opcode = found["opcode"] if "." not in found["opcode"] else WITHOUT_MEANING.sub("", found["opcode"])
-        if opcode not in opcodes:
-            unknown[opcode] = statement
+        name = found["opcode"] if "." not in found["opcode"] else WITHOUT_MEANING.sub("", found["opcode"])
+        if name not in opcodes:
+            unknown[name] = statement
             continue
-        if opcode.startswith("bra"):
-            branches[len(instructions)], texts = texts[0], []
-        first = len(operands)
+        opcode, first = opcodes[name], len(operands)
         try:
-            for group, text in enumerate(texts):
-                parts = [part.strip() for part in text[1:-1].split(",")] if text.startswith("{") else [text.strip()]
-                is_move = opcode.startswith("mov.")
-                operands += [
-                    NOWHERE if is_move and part == "_" else scope.operand("0" if part in POINTERS else part, group)
-                    for part in parts
-                ]
+            operands += scope.operands(opcode, texts)
+            guard = -1 if found["guard"] is None else scope.operand("rp", found["guard"])[1]
         except UnknownPtxError as error:
             unknown[str(error)] = statement
             continue
-        guard = -1 if found["guard"] is None else scope.operand(f"%p{found['guard']}", 0).place
+        if opcode.forms == TO_LABEL:
+            branches[len(instructions)] = texts[0].strip()
         count = len(operands) - first
-        instructions.append(Instruction(opcodes[opcode], first, count, guard, bool(found["negated"]), -1))
+        instructions.append(Instruction(opcode.number, first, count, guard, bool(found["negated"]), -1))
         lines.append(" ".join(statement.split()))
+    unknown |= _aimed(instructions, branches, labels, lines)
     if unknown:
         raise UnknownPtxError("; ".join(f"{what} in {statement!r}" for what, statement in unknown.items()))
-    for index, label in branches.items():
-        instructions[index].target = labels[label]
+    if not lines or lines[-1].split()[0] not in LAST:
+        raise UnknownPtxError(f"no end, which is one of {', '.join(LAST)} for all lanes: {lines[-1:]}")
     return instructions, operands, lines
+
+
+def _aimed(
+    instructions: Sequence[Instruction], branches: Mapping[int, str], labels: Mapping[str, int], lines: Sequence[str]
+) -> dict[str, str]:
+    """Sets the targets of branches; those that have none, as what is unknown. Behind a last label there is nothing."""
+    unknown = {}
+    for index, label in branches.items():
+        instructions[index].target = labels.get(label, len(instructions))
+        if instructions[index].target == len(instructions):
+            unknown[f"a branch to nowhere, {label!r},"] = lines[index]
+    return unknown

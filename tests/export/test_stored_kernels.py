@@ -126,6 +126,17 @@ CHANGES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
         lambda c: c.update({first(c, ".ptx"): c[first(c, ".ptx")].replace(b"\t.param .u64", b"", 1)}),
         "other parameters than kernels.json says",
     ),
+    "PTX with warps beyond counting": (
+        lambda c: c.update({first(c, ".ptx"): c[first(c, ".ptx")].replace(b".reqntid ", b".reqntid " + b"3" * 5000)}),
+        r"\.ptx: not PTX of the kernel",
+    ),
+    # Each begins what only the end of the text could end.
+    "PTX of entries alone": (
+        lambda c: c.update({first(c, ".ptx"): b".target sm_80\n" + b".visible .entry k(\n" * (3 << 16)}),
+        r"\.ptx: not PTX of the kernel",
+    ),
+    "a version beyond counting": (lambda c: set_entry(c, cuda="9" * 5000 + ".0"), r"kernels\.json: .*cuda: "),
+    "another version beyond counting": (lambda c: set_entry(c, triton="3" + ".7" * 5000), r"kernels\.json: .*triton: "),
     "other warps": (lambda c: set_entry(c, warps=32), "with 32 warps"),
     "another name": (lambda c: set_entry(c, name="other_kernel"), "not PTX of the kernel 'other_kernel'"),
     "a path": (lambda c: set_entry(c, file="../scan_kernel-1.sm_80"), "lists a file that is missing"),
@@ -329,6 +340,37 @@ def test_a_kernel_that_writes_elsewhere_is_found(bundle: Bundle, monkeypatch: py
     changed = replace(stored, ptx=ptx)
     monkeypatch.setattr(bundle, "_kernels", (changed, *others(bundle, stored)))
     with pytest.raises(BundleError, match=r"(?s)slots_kernel-1\.sm_80\.ptx: .*outside of the arguments"):
+        largest_excess(bundle)
+
+
+ADDED = {
+    "a register that is not there": ("mov.b32 %r4000000, 1;", "a register that is not declared"),
+    "an address that wraps": ("mov.b64 %rd1, -4;\n\tst.shared.b32 [%rd1], %r1;", "shared access out of bounds"),
+    "a branch to nowhere": ("bra $nowhere;", "a branch to nowhere"),
+    "registers of no class": (".reg .b32 \t%q<8>;", "registers that are unknown: %q"),
+}
+
+
+@emulated
+@pytest.mark.parametrize("what", ADDED)
+def test_a_kernel_that_is_no_kernel_is_refused(bundle: Bundle, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the name of its file, and before it does anything to the process."""
+    line, reason = ADDED[what]
+    begin = kernel(bundle, "begin_kernel")
+    at = begin.ptx.index("\n", begin.ptx.rindex(".reg")) + 1
+    changed = replace(begin, ptx=f"{begin.ptx[:at]}\t{line}\n{begin.ptx[at:]}")
+    monkeypatch.setattr(bundle, "_kernels", (changed, *others(bundle, begin)))
+    with pytest.raises(BundleError, match=rf"(?s)begin_kernel-\d\.sm_80\.ptx: .*{reason}"):
+        largest_excess(bundle)
+
+
+@emulated
+def test_a_kernel_of_fewer_parameters_is_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What opening the bundle counts may stand in a comment."""
+    begin = kernel(bundle, "begin_kernel")
+    changed = replace(begin, ptx=".visible .entry begin_kernel()\n.reqntid 32\n{\nret;\n}\n")
+    monkeypatch.setattr(bundle, "_kernels", (changed, *others(bundle, begin)))
+    with pytest.raises(BundleError, match=r"begin_kernel-\d\.sm_80\.ptx: begin_kernel takes 0 arguments"):
         largest_excess(bundle)
 
 

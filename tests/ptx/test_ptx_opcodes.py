@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rfa.export.ptx import machine
-from rfa.export.ptx.program import UnknownPtxError
+from rfa.export.ptx.operands import UnknownPtxError
 from tests.ptx.written import kernel, run, words
 
 pytestmark = pytest.mark.skipif(machine.missing() is not None, reason=str(machine.missing()))
