@@ -9,7 +9,7 @@
 
 // How an instruction runs, and its operands for the parser, in the words of operands.py: one for each, alternatives
 // behind bars. "w4" is a register of 4 bytes that it writes, "W4" one at least as wide, "r4" a register or an immediate
-// that it reads, "wp" and "rp" predicates, "a" an address, "c" a parameter; "2xr4" stands for {a, b}.
+// that it reads, "R4" one at least as wide, "wp" and "rp" predicates, "a" an address, "c" a parameter; "2xr4" stands for {a, b}.
 struct Form {
   Handler run;
   std::string (*operands)();
@@ -79,6 +79,22 @@ template <auto F> void run_each(Machine& m, Warp& warp, const Instruction& x) {
 }
 template <auto F> constexpr Form each{run_each<F>, [] {
   return written<typename Of<decltype(F)>::Result>() + Of<decltype(F)>::operands();
+}};
+
+// d = F(a) of an integer, which may be the lower part of a wider register.
+template <auto F, class R, class T> void run_converted(Machine& m, Warp& warp, const Instruction& x) {
+  const Operand& from = m.operand(x, 1);
+  if (from.place < 0 || from.bytes == sizeof(T)) return run_each<F>(m, warp, x);
+  R out[LANES];
+  for (int lane = 0; lane < LANES; lane++) {
+    T low;
+    std::memcpy(&low, &warp.registers[from.place + lane * from.bytes], sizeof(T));
+    out[lane] = F(low);
+  }
+  assign(warp, m.operand(x, 0), out, m.lanes_of(warp, x));
+}
+template <class R, class T, auto F = [](T a) -> R { return a; }> constexpr Form converted{run_converted<F, R, T>, [] {
+  return written<R>() + " R" + std::to_string(sizeof(T));
 }};
 
 // p = F(a, b)

@@ -134,15 +134,15 @@ class Scope:
         if found is None or what in "n#":
             return self._immediate(what, width, text)
         place, size = found
-        if what != "r" and place < len(SPECIAL) * LANES * 4:
+        if what not in "rR" and place < len(SPECIAL) * LANES * 4:
             raise UnknownPtxError(f"no register to write: {text!r}")
         wanted = 0 if width == "p" else int(width)
-        if size != wanted and not (what == "W" and size > wanted):
+        if size != wanted and not (what in "WR" and size > wanted):
             raise UnknownPtxError(f"a register of another width: {text!r}")
         return 0, place, size
 
     def _immediate(self, what: str, width: str, text: str) -> tuple[int, int, int]:
-        if what not in "rn#":
+        if what not in "rRn#":
             raise UnknownPtxError(f"no register to write: {text!r}")
         value = self._number(text)
         if (what == "n" and not 0 <= value < 2**31) or (what == "#" and value != int(width)):

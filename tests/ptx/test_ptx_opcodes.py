@@ -536,6 +536,20 @@ def test_parameters_keep_their_sign() -> None:
     np.testing.assert_array_equal(out, [-5, -1, -5, -1, -5, 5])
 
 
+def test_the_lower_part_of_a_wider_register_is_converted() -> None:
+    """With its sign and without, whatever lies above it."""
+    body = """
+    mad.wide.u32 %rd1, %r0, 24, %rd0;  ld.global.b64 %rd2, [%rd1];
+    cvt.s64.s32 %rd3, %rd2;  cvt.u64.u16 %rd4, %rd2;  cvt.rn.f32.s32 %r2, %rd2;
+    st.global.b64 [%rd1], %rd3;  st.global.b64 [%rd1+8], %rd4;  st.global.b32 [%rd1+16], %r2;"""
+    numbers = (torch.arange(32) - 16) * 0x3_9876_5432 + (torch.arange(32) << 40)
+    out = torch.stack([numbers, torch.zeros_like(numbers), torch.zeros_like(numbers)], 1)
+    run(kernel(body, parameters=1), out)
+    lowest = numbers.to(torch.int32)
+    assert torch.equal(out[:, 0], lowest.long()) and torch.equal(out[:, 1], numbers & 0xFFFF)
+    assert torch.equal(out[:, 2].to(torch.int32), lowest.float().view(torch.int32))
+
+
 def test_constants_have_an_address() -> None:
     constants = ".global .align 4 .b8 table[8] = {1, 0, 0, 0, 2, 1, 0, 0};\n"
     body = """

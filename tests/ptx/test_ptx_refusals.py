@@ -20,7 +20,8 @@ pytestmark = pytest.mark.skipif(machine.missing() is not None, reason=str(machin
 # What stands for a part of a kind, by the registers of `written`; and what does not (a predicate has no narrower one).
 RIGHT = {
     "wp": "%p1", "w2": "%rs1", "w4": "%r1", "w8": "%rd1", "W1": "%rs1", "W2": "%rs1", "W4": "%r1", "W8": "%rd1",
-    "rp": "%p1", "r2": "%rs1", "r4": "%r1", "r8": "%rd1", "o2": "%rs1", "o4": "%r1", "n": "0", "a": "[%rd1]",
+    "rp": "%p1", "r2": "%rs1", "r4": "%r1", "r8": "%rd1",
+    "R2": "%rs1", "R4": "%r1", "R8": "%rd1", "o2": "%rs1", "o4": "%r1", "n": "0", "a": "[%rd1]",
     "c": "[p0]", "l": "$L_end",
 }  # fmt: skip
 UNDECLARED = {"p": "%p16", "1": "%rs32", "2": "%rs32", "4": "%r1024", "8": "%rd64"}
@@ -35,7 +36,7 @@ def right(kind: str) -> str:
 
 def wrong(kind: str) -> list[str]:
     """What is no part of a kind."""
-    of_width = [UNDECLARED[kind[1:]], NARROWER[kind[1:]], "%r1000000000", "7e9"] if kind[0] in "wWor" else ["[%r1024]"]
+    of_width = [UNDECLARED[kind[1:]], NARROWER[kind[1:]], "%r1000000000", "7e9"] if kind[0] in "wWorR" else ["[%r1024]"]
     return [*of_width, *([NEVER[kind[0]]] if kind[0] in NEVER else []), *(["%laneid"] if kind[0] in "wWo" else [])]
 
 
