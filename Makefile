@@ -17,10 +17,10 @@ PORT ?= 8000
 # Options for every pip call, for example PIP_FLAGS="--quiet --no-index --find-links wheels".
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
-# Processes that share the tests: one per core, and two more because a third of the time they wait for others. The numeric
+# Processes that share the tests: one per core, and one more because a quarter of the time they wait for others. The numeric
 # libraries run one thread in each. What these are told about threads, nproc takes for the number of cores.
 CORES := $(shell env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc 2>/dev/null || echo 2)
-TEST_WORKERS ?= $(shell expr $(CORES) + 2)
+TEST_WORKERS ?= $(shell expr $(CORES) + 1)
 SERVE_FLAGS ?=
 
 BIN := $(VENV)/bin

@@ -79,9 +79,8 @@ def doubts(
     found = []
     observations = sum(checks.weighted_nis_bins)
     if is_whole and model.suits_any and observations < LEAST:
-        # The first was scored by nothing.
-        rows = f"{observations + 1} rows" if observations else "one row at most"
-        found.append(_warning(model, "few_rows", f"intervals rest on {rows}, and are wide for it"))
+        rows = "1 row" if observations == 1 else f"{observations or 'no'} rows"
+        found.append(_warning(model, "few_rows", f"{rows} could be held against a forecast: intervals are wide for it"))
     seldom = SELDOM / (2 + len(checks.components) + sum(lead.scored > 0 for lead in checks.leads))
     share = checks.outliers / observations if observations else 0.0
     if share > MANY_OUTLIERS and _is_seldom(share, MANY_OUTLIERS, observations, seldom):
