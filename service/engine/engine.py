@@ -181,11 +181,11 @@ class Engine:
             )
         per_token = self.numbers_per_token(model.name, options.top_n_tokens, with_latents=options.return_latents)
         self._limit_reply(options.names.whole, per_token * options.max_new_tokens * options.samples)
-        is_held = (options.mode or model.default_mode) == "attention"
-        reader, room = attention_room(model.vocabulary, options, self._prompt_limits) if is_held else (None, 0)
+        mode, limits = options.mode or model.default_mode, self._prompt_limits
+        reader, room = attention_room(model.vocabulary, options, limits) if mode == "attention" else (None, 0)
         contexts = cache_bytes(model.cache_bytes, room, options.samples)
         self._hold(lease, options.names.whole, self._generation_bytes(model, options) + contexts)
-        short, long = self._served.prefill[model.name, options.mode or model.default_mode]
+        short, long = self._served.prefill[model.name, mode]
         stage = long if len(options.prompt) > LONG_PROMPT else short
         return self._submit(GenerateJob(stage, model, options, reader, lease, room))
 
