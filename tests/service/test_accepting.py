@@ -170,13 +170,21 @@ async def test_a_server_gives_each_process_its_share(tmp_path: Path) -> None:
         return [int(float(count)) for count in re.findall(r"rfa_open_connections\{[^}]*\} (\S+)", server.metrics())]
 
     with serving(tmp_path, processes=4) as server, ExitStack() as held:
-        url = server.url
-        clients = [held.enter_context(httpx.Client(base_url=url, timeout=PATIENCE)) for _ in range(40)]
-        assert all(client.get("/health").status_code == 200 for client in clients)
-        wait_until(lambda: sum(shares()) >= 40)
+        clients: list[httpx.Client] = []
+
+        def connect(count: int) -> None:
+            for _ in range(count):
+                client = held.enter_context(httpx.Client(base_url=server.url, timeout=PATIENCE, verify=False))
+                assert client.get("/health").status_code == 200
+                clients.append(client)
+            wait_until(lambda: sum(shares()) >= len(clients))
+
+        connect(160)
+        # A process that the machine let starve gets what follows until it has as many as the others.
+        while len(clients) < 320 and 3 * min(shares()) < 2 * max(shares()):
+            connect(40)
         found = shares()
-        # Ten each where nobody else needs the cores; a process that does not get one in time is not waited for.
-        assert len(found) == 4 and min(found) >= 5 and max(found) <= 20, found
+        assert len(found) == 4 and 3 * min(found) >= 2 * max(found), found
         assert all(client.get("/health").status_code == 200 for client in clients)
 
 
