@@ -25,6 +25,7 @@ USEFUL_THREADS = 4
 BUNDLE_ROOT = Path(__file__).resolve().parent.parent / "bundles"
 PREFIX = "RFA_"
 DEVICE = re.compile(r"auto|cpu|cuda(?::[0-9]{1,2})?")
+SESSIONS = re.compile(r"off|memory|rediss?://.+")
 # Read by `rfa` itself, whatever the command.
 NOT_SETTINGS = frozenset({"RFA_DEBUG"})
 
@@ -205,7 +206,7 @@ class Settings(BaseSettings):
     state_audience: str = Field(default="rfa", description="part of every seal: deployments differ")
     state_seconds: int = Field(default=86_400, ge=1, description="a state token is good for so long")
     sessions: str = Field(
-        default="off", pattern=r"^(off|memory|rediss?://.+)$", description="where named sessions live"
+        default="off", description="where named sessions live: off, memory, or the address of a Redis"
     )
     sessions_password_file: Path | None = Field(
         default=None, description="the password of the Redis of `sessions`, where its URL has none"
@@ -233,6 +234,16 @@ class Settings(BaseSettings):
         if not DEVICE.fullmatch(value):
             raise PydanticCustomError(
                 "device", "must be auto, cpu, cuda, or cuda:1 and the like, GPUs of NVIDIA being counted from 0"
+            )
+        return value
+
+    @field_validator("sessions")
+    @classmethod
+    def know_sessions(cls, value: str) -> str:
+        """The same of these."""
+        if not SESSIONS.fullmatch(value):
+            raise PydanticCustomError(
+                "sessions", "must be off, memory, or a Redis as redis://host:6379/0 or rediss://…"
             )
         return value
 

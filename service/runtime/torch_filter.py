@@ -230,7 +230,7 @@ def check_memory(bundle: Bundle, config: SeriesConfig) -> None:
     needed, free = weights + bytes_needed(config) + WORKSPACE_BYTES, torch.cuda.mem_get_info()[0]
     if needed > free:
         raise ConfigurationError(
-            f"RFA_DEVICE=cuda: bundle {bundle.name!r} needs {needed >> 20:,} MiB of GPU memory for long series, and "
+            f"bundle {bundle.name!r} needs {needed >> 20:,} MiB of GPU memory for long series, and "
             f"{free >> 20:,} MiB are free: lower RFA_PROCESSES, end what else uses the GPU, or serve with "
             "RFA_DEVICE=cpu"
         )

@@ -76,7 +76,7 @@ class TorchLanguageRuntime(Language):
     ) -> None:  # fmt: skip
         if bundle.language.window:
             raise ConfigurationError(
-                f"RFA_DEVICE=cuda: bundle {bundle.name!r} has a window of {bundle.language.window} exact tokens, which "
+                f"bundle {bundle.name!r} has a window of {bundle.language.window} exact tokens, which "
                 "are kept on a CPU only: serve it with RFA_DEVICE=cpu"
             )
         super().__init__(bundle)
@@ -126,7 +126,7 @@ class TorchLanguageRuntime(Language):
             count = min(count, free // PagePool.bytes_of_page(shape, dtype) - 1)
         if "attention" in self.modes and count < 1:
             raise ConfigurationError(
-                f"RFA_DEVICE=cuda: no GPU memory is left for attention with bundle {self.name!r}: lower "
+                f"no GPU memory is left for attention with bundle {self.name!r}: lower "
                 "RFA_MAX_RUNNING or RFA_PROCESSES, end what else uses the GPU, or serve with RFA_DEVICE=cpu"
             )
         self.pages = PagePool(shape, count, device, dtype)
@@ -341,7 +341,7 @@ class TorchLanguageRuntime(Language):
         needed, free = weights + slots + prompts + draws + steps + WORKSPACE_BYTES, torch.cuda.mem_get_info()[0]
         if needed > free:
             raise ConfigurationError(
-                f"RFA_DEVICE=cuda: bundle {self.name!r} needs {_mib(needed)} of GPU memory, {_mib(slots)} of it for "
+                f"bundle {self.name!r} needs {_mib(needed)} of GPU memory, {_mib(slots)} of it for "
                 f"the states of {streams} streams, and {_mib(free)} are free: lower RFA_MAX_RUNNING or RFA_PROCESSES, "
                 "end what else uses the GPU, or serve with RFA_DEVICE=cpu"
             )
@@ -387,7 +387,7 @@ def _sufficient_memory(name: str) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError:
         raise ConfigurationError(
-            f"RFA_DEVICE=cuda: the GPU's memory ran out while bundle {name!r} was loaded: lower RFA_MAX_RUNNING or "
+            f"the GPU's memory ran out while bundle {name!r} was loaded: lower RFA_MAX_RUNNING or "
             "RFA_PROCESSES, end what else uses the GPU, or serve with RFA_DEVICE=cpu"
         ) from None
 

@@ -201,6 +201,22 @@ class GenerateRequest(Request):
     state: StateReference | None = Field(default=None, description=STATE)
     return_state: ReturnState = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def check_places(cls, document: Any) -> Any:
+        """A field of the parameters stands in them, one of the request beside them: other servers have it otherwise."""
+        beside = document if type(document) is dict else {}
+        within = beside.get("parameters")
+        of_these, of_those = GenerateParameters.model_fields.keys(), cls.model_fields.keys()
+        for name in beside:
+            if name in of_these - of_those:
+                raise FieldError(name, f"{name} belongs in parameters.", "extra_forbidden")
+        for name in within if type(within) is dict else ():
+            if name in of_those - of_these:
+                path = f"parameters.{name}"
+                raise FieldError(path, f"{path}: {name} belongs beside parameters, not in them.", "extra_forbidden")
+        return document
+
     @model_validator(mode="after")
     def check_state(self) -> GenerateRequest:
         """A state is of one continuation of the recurrent mode."""

@@ -293,6 +293,24 @@ async def test_limits_of_the_server(connect: Any, body: dict[str, Any], param: s
     assert (response.json()["error"]["param"], response.json()["error"]["code"]) == (param, code)
 
 
+@pytest.mark.parametrize(
+    ("body", "param", "said"),
+    [
+        ({"decode": "attention", "temperature": 0}, "decode", "decode belongs in parameters."),
+        ({"parameters": {"seed": 1, "stream": True}}, "parameters.stream", "stream belongs beside parameters"),
+        ({"parameters": {"hurry": True}}, "parameters.hurry", "parameters.hurry: Unknown field."),
+    ],
+)
+async def test_a_field_in_the_wrong_place_is_told_its_own(
+    connect: Any, body: dict[str, Any], param: str, said: str
+) -> None:
+    async with connect() as client:
+        response = await client.post("/generate", json={"inputs": "a", **body})
+    error = read(ErrorReply, response.content).error
+    assert (response.status_code, error.param, error.code) == (422, param, "extra_forbidden")
+    assert said in error.message
+
+
 async def test_an_unknown_model_is_told_which_exist(connect: Any) -> None:
     async with connect() as client:
         response = await client.post("/generate", json={"inputs": "a", "model": "nope"})

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rfa.cli.console import explain
 from rfa.service.machine import available_cores
 from rfa.service.settings import ConfigurationError, Settings, check_names
 
@@ -89,6 +90,14 @@ def test_a_misspelt_name_is_refused_with_the_one_that_was_meant(name: str, meant
 def test_a_name_like_no_other_is_refused_too(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} is set"):
         check_names({name: "1"})
+
+
+@pytest.mark.parametrize("value", ["", "on", "redis", "redis://", "http://a", "memory\n"])
+def test_a_place_of_sessions_that_is_none_is_told_which_are(value: str) -> None:
+    with pytest.raises(ValueError, match="sessions") as error:
+        Settings(bundles=(), sessions=value)
+    said = "sessions (RFA_SESSIONS): must be off, memory, or a Redis as redis://host:6379/0 or rediss://…"
+    assert explain(error.value) == said
 
 
 def test_every_setting_may_be_set_in_either_case_and_others_are_not_ours() -> None:
