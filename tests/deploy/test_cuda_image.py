@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rfa.bench.gpu import NoGpuError
 from tests.deploy.built import BUNDLES, MARKS, Image, ask, built, inside, keys_for, serving
 from tests.waiting import PATIENCE
 
@@ -74,8 +75,9 @@ def test_triton_compiles_where_a_compiler_is(image: Image, target: str, tmp_path
 
 def test_the_check_of_a_gpu_misses_nothing_but_the_gpu(image: Image, target: str, tmp_path: Path) -> None:
     code, text = said(image, tmp_path, "rfa", "gpu-check", "--json")
-    assert code == 1
-    assert (LACKS if target == "cuda-jit" else re.compile("checkout")).search(text.splitlines()[-1]), text
+    is_jit = target == "cuda-jit"
+    assert code == (NoGpuError.exit_code if is_jit else 1)
+    assert (LACKS if is_jit else re.compile("checkout")).search(text.splitlines()[-1]), text
 
 
 def test_where_no_gpu_is_the_server_says_so(image: Image, tmp_path: Path) -> None:
@@ -87,7 +89,7 @@ def test_where_no_gpu_is_the_server_says_so(image: Image, tmp_path: Path) -> Non
 
 def test_it_serves_on_the_cpu_without_rights_on_a_read_only_root(image: Image, tmp_path: Path) -> None:
     with serving(image, keys_for(image, tmp_path)) as (server, port):
-        assert ask(port, "/ready", key=None)[1]["models"] == BUNDLES
+        assert set(BUNDLES) <= set(ask(port, "/ready", key=None)[1]["models"])
         status, reply = ask(port, "/generate", {"inputs": "It was the", "parameters": {"max_new_tokens": 5}})
         assert (status, reply["details"]["generated_tokens"]) == (200, 5)
         server.send_signal(signal.SIGTERM)
