@@ -37,6 +37,8 @@ from rfa.model.placement import as_on_gpu
 FLOAT32_LIMIT = 1e-4
 # Of a layer in bfloat16: attention rounds queries, keys, values and weights, by 2^-9 each, and eager code does not.
 BFLOAT16_LAYER_LIMIT = 4 * 2.0**-9
+# Of all launches for an architecture: half an hour. `books` takes 500 million.
+MOST_INSTRUCTIONS = 10**10
 # More than two blocks of queries and their keys.
 TEXT_TOKENS = 300
 
@@ -45,10 +47,12 @@ TEXT_TOKENS = 300
 class Emulated:
     """Takes launches, and executes what is stored for them.
 
-    kernels: of one architecture; played: how often each, by its file.
+    kernels: of one architecture; left: instructions that they may still take, all together; played: how often each, by
+    its file.
     """
 
     kernels: Sequence[StoredKernel]
+    left: int
     played: dict[str, int] = field(default_factory=dict)
 
     def take(self, call: KernelCall) -> bool:
@@ -66,7 +70,10 @@ class Emulated:
         arguments = [call.values[part.name] for part in kernel.entry.parameters if part.type != "constexpr"]
         try:
             program = machine.load(kernel.ptx)
-            machine.run(program, call.grid, arguments, shared_bytes=kernel.entry.shared_bytes)
+            budget = min(machine.BUDGET, self.left)
+            self.left -= machine.run(
+                program, call.grid, arguments, shared_bytes=kernel.entry.shared_bytes, budget=budget
+            )
         except (ValueError, machine.FaultsError) as error:
             raise BundleError(f"{kernel.entry.file}.ptx: {str(error)[:300]}") from None
         self.played[kernel.entry.file] = self.played.get(kernel.entry.file, 0) + 1
@@ -87,7 +94,8 @@ def kernel_errors(
     """
     architectures = sorted({kernel.entry.architecture for kernel in bundle.kernels})
     for index, architecture in enumerate(architectures):
-        emulated = Emulated([kernel for kernel in bundle.kernels if kernel.entry.architecture == architecture])
+        own_kernels = [kernel for kernel in bundle.kernels if kernel.entry.architecture == architecture]
+        emulated = Emulated(own_kernels, MOST_INSTRUCTIONS)
         all_runs = [Runs.of(model, dtype, emulated, int(architecture.removeprefix("sm_"))) for dtype in DTYPES]
         parts = [_parts(bundle, runs) for runs in all_runs]
         total, done = sum(part.weight for own in parts for part in own), 0

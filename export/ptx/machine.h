@@ -47,7 +47,7 @@ struct Range {
 struct Launch {
   uint32_t grid[3];
   int32_t warps, register_bytes, shared_bytes, local_bytes, functions, n_ranges;
-  uint64_t seed, budget;
+  uint64_t seed, budget, spent;  // budget and spent: instructions of all its warps together
   const uint64_t* parameters;
   const Range* ranges;
 };
@@ -118,7 +118,7 @@ struct Machine {
   const Instruction* program;
   int32_t length;
   const Operand* operands;
-  const Launch& launch;
+  Launch& launch;
   Fault* faults;
   long room, n_told = 0, n_faults = 0;  // told: each once for an instruction
   uint32_t cta[3];
@@ -369,13 +369,15 @@ struct Machine {
     warps.resize(launch.warps);
     epoch = 0, clock = 1;
     for (int i = 0; i < launch.warps; i++) start(warps[i], i);
-    while (clock < launch.budget) {
+    for (;;) {
       std::vector<Warp*> running;
       for (Warp& warp : warps)
         if (warp.state == State::RUNS) running.push_back(&warp);
       if (!running.empty()) {
+        const uint64_t left = launch.budget - launch.spent - (clock - 1);
+        if (!left) return fault(warps[0], 0, "no end in sight", launch.budget);
         size_t chosen = launch.seed ? random() % running.size() : 0;
-        run(*running[chosen], launch.seed ? 1 + random() % 500 : launch.budget);
+        run(*running[chosen], launch.seed ? std::min<uint64_t>(left, 1 + random() % 500) : left);
         continue;
       }
       long waiting = std::count_if(warps.begin(), warps.end(), [](const Warp& w) { return w.state == State::WAITS; });
@@ -385,7 +387,6 @@ struct Machine {
       for (Warp& warp : warps)
         if (warp.state == State::WAITS) warp.state = State::RUNS;
     }
-    fault(warps[0], 0, "no end in sight", clock);
   }
 
   long run_grid() {
@@ -397,6 +398,7 @@ struct Machine {
     for (uint64_t i : order) {
       cta[0] = i % n[0], cta[1] = i / n[0] % n[1], cta[2] = i / n[0] / n[1];
       run_cta(random);
+      launch.spent += clock - 1;
       if (n_faults) break;
     }
     return n_faults;

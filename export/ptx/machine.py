@@ -34,6 +34,7 @@ GRID_LIMITS = (2**31 - 1, 65535, 65535)
 TOLD = 8
 # Of a line that is told: a product of matrices names a hundred registers.
 LONGEST = 80
+# Instructions of a launch: minutes. The largest of `books` has 11 million.
 BUDGET = 10**9
 Functions = Literal["exact", "up", "down", "either"]
 
@@ -55,7 +56,7 @@ class _Launch(ctypes.Structure):
         *((name, ctypes.c_int32) for name in (
             "warps", "register_bytes", "shared_bytes", "local_bytes", "functions", "n_ranges",
         )),
-        ("seed", ctypes.c_uint64), ("budget", ctypes.c_uint64),
+        *((name, ctypes.c_uint64) for name in ("seed", "budget", "spent")),
         ("parameters", ctypes.POINTER(ctypes.c_uint64)), ("ranges", ctypes.POINTER(_Range)),
     )  # fmt: skip
 
@@ -137,14 +138,15 @@ def load(ptx: str) -> Program:
 def run(
     program: Program, grid: Sequence[int], arguments: Sequence[Tensor | int | float | None], *,
     shared_bytes: int = 0, play: Play = IN_TURN, budget: int = BUDGET,
-) -> None:  # fmt: skip
-    """Run a kernel; it writes to its tensors, whose storages are all the memory that it may touch.
+) -> int:  # fmt: skip
+    """Run a kernel; it writes to its tensors, whose storages are all the memory that it may touch. How many
+    instructions of a warp that took.
 
     Args:
         grid: CTAs, one to three numbers.
         arguments: in the order of the kernel's parameters; None is a null pointer, and so are those left out.
         shared_bytes: dynamic shared memory of a CTA.
-        budget: instructions of a CTA, of all its warps together.
+        budget: instructions, of all warps together.
 
     Raises:
         FaultsError: see machine.h for what is a fault.
@@ -161,7 +163,7 @@ def run(
     ranges += [_Range(start := ctypes.addressof(x), start + len(x)) for x in program.constants]
     launch = _Launch(
         sizes, program.warps, program.register_bytes, shared_bytes, program.local_bytes,
-        get_args(Functions).index(play.functions), len(ranges), play.seed, budget,
+        get_args(Functions).index(play.functions), len(ranges), play.seed, budget, 0,
         (ctypes.c_uint64 * max(1, len(values)))(*values), (_Range * max(1, len(ranges)))(*ranges),
     )  # fmt: skip
     faults = (_Fault * TOLD)()
@@ -171,6 +173,7 @@ def run(
     if count:
         lines = [_told(program, fault) for fault in faults if fault.what]
         raise FaultsError(f"{program.name}: {count} faults\n" + "\n".join(lines))
+    return int(launch.spent)
 
 
 def _bits(argument: Tensor | int | float | None) -> int:

@@ -349,7 +349,7 @@ const char* ptx_name(int opcode) { return table()[opcode].name.c_str(); }
 const char* ptx_operands(int opcode) { return table()[opcode].operands.c_str(); }
 
 // Ends behind the first CTA with faults; those beyond `room`, and repeated ones, are counted only.
-long ptx_run(const Instruction* program, int length, const Operand* operands, const Launch* launch, Fault* faults,
+long ptx_run(const Instruction* program, int length, const Operand* operands, Launch* launch, Fault* faults,
              long room) {
   functions = launch->functions;
   return Machine{program, length, operands, *launch, faults, room}.run_grid();

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +331,24 @@ def test_a_kernel_that_computes_something_else_is_found(
         assert not largest_excess(bundle) <= 1
     except BundleError as error:
         assert "golden.json by the kernels for sm_80: case 0, prefill" in str(error)
+
+
+@emulated
+def test_kernels_may_not_take_for_ever_together(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them would have been short enough."""
+    left: list[int] = []
+
+    def run(*arguments: Any, **options: Any) -> int:
+        left.append(options["budget"])
+        return run_within(*arguments, **options)
+
+    run_within = machine.run
+    monkeypatch.setattr(machine, "run", run)
+    monkeypatch.setattr(kernel_check, "MOST_INSTRUCTIONS", 400_000)
+    with pytest.raises(BundleError, match="no end in sight"):
+        largest_excess(bundle)
+    taken = [before - after for before, after in pairwise(left)]
+    assert len(taken) > 10 and min(taken) > 0 and max(taken) < 100_000
 
 
 @emulated

@@ -196,6 +196,18 @@ def test_a_kernel_that_never_ends_is_seen() -> None:
         run(kernel("$L_for_ever:\nadd.s32 %r1, %r1, 1;\nbra.uni $L_for_ever;"), budget=1000)
 
 
+@pytest.mark.parametrize("seed", [0, 7])
+def test_what_a_launch_takes_is_bounded_and_told(seed: int) -> None:
+    """All CTAs and warps together: a grid of many, each short of its end by itself, holds up nobody."""
+    two = kernel(f"add.s32 %r1, %r0, 1;\n{BARRIER}", warps=2)
+    program, play = machine.load(two), machine.Play(seed)
+    taken = machine.run(program, (1,), (), play=play)
+    assert taken == 2 * 4  # the thread's number, the sum, the barrier, the end
+    assert machine.run(program, (3, 5), (), play=play, budget=15 * taken) == 15 * taken
+    with pytest.raises(machine.FaultsError, match="no end in sight"):
+        machine.run(program, (3, 5), (), play=play, budget=15 * taken - 1)
+
+
 def test_a_seed_takes_the_warps_in_another_order() -> None:
     """Who comes last at the same place of global memory: not always the same warp, nor the same CTA."""
     body = "shr.u32 %r1, %r0, 5;  mov.u32 %r2, %ctaid.x;  mad.lo.s32 %r1, %r2, 4, %r1;  st.global.b32 [%rd0], %r1;"
