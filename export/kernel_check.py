@@ -37,8 +37,9 @@ from rfa.model.placement import as_on_gpu
 FLOAT32_LIMIT = 1e-4
 # Of a layer in bfloat16: attention rounds queries, keys, values and weights, by 2^-9 each, and eager code does not.
 BFLOAT16_LAYER_LIMIT = 4 * 2.0**-9
-# Of all launches for an architecture: half an hour. `books` takes 500 million.
-MOST_INSTRUCTIONS = 10**10
+# That all launches for an architecture may take, and a fifth of it each: half an hour and six minutes of `books`,
+# which takes 500 million, 11 million in the largest.
+MOST_INSTRUCTIONS, MOST_OF_A_PARAMETER = 10**10, 2_000
 # More than two blocks of queries and their keys.
 TEXT_TOKENS = 300
 
@@ -47,13 +48,14 @@ TEXT_TOKENS = 300
 class Emulated:
     """Takes launches, and executes what is stored for them.
 
-    kernels: of one architecture; left: instructions that they may still take, all together; played: how often each, by
-    its file.
+    kernels: of one architecture; most: instructions that they may take, all together; taken: how many they took;
+    played: how often each, by its file.
     """
 
     kernels: Sequence[StoredKernel]
-    left: int
+    most: int
     played: dict[str, int] = field(default_factory=dict)
+    taken: int = 0
 
     def take(self, call: KernelCall) -> bool:
         """See `rfa.model.kernel_launches`.
@@ -70,8 +72,8 @@ class Emulated:
         arguments = [call.values[part.name] for part in kernel.entry.parameters if part.type != "constexpr"]
         try:
             program = machine.load(kernel.ptx)
-            budget = min(machine.BUDGET, self.left)
-            self.left -= machine.run(
+            budget = min(self.most // 5, self.most - self.taken)
+            self.taken += machine.run(
                 program, call.grid, arguments, shared_bytes=kernel.entry.shared_bytes, budget=budget
             )
         except (ValueError, machine.FaultsError) as error:
@@ -93,9 +95,10 @@ def kernel_errors(
         BundleError: a launch that no kernel fits, a kernel of another source, or one that does what none may.
     """
     architectures = sorted({kernel.entry.architecture for kernel in bundle.kernels})
+    most = max(MOST_INSTRUCTIONS, MOST_OF_A_PARAMETER * sum(part.numel() for part in model.parameters()))
     for index, architecture in enumerate(architectures):
         own_kernels = [kernel for kernel in bundle.kernels if kernel.entry.architecture == architecture]
-        emulated = Emulated(own_kernels, MOST_INSTRUCTIONS)
+        emulated = Emulated(own_kernels, most)
         all_runs = [Runs.of(model, dtype, emulated, int(architecture.removeprefix("sm_"))) for dtype in DTYPES]
         parts = [_parts(bundle, runs) for runs in all_runs]
         total, done = sum(part.weight for own in parts for part in own), 0

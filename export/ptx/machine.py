@@ -34,7 +34,7 @@ GRID_LIMITS = (2**31 - 1, 65535, 65535)
 TOLD = 8
 # Of a line that is told: a product of matrices names a hundred registers.
 LONGEST = 80
-# Instructions of a launch: minutes. The largest of `books` has 11 million.
+# Instructions of a launch: minutes.
 BUDGET = 10**9
 Functions = Literal["exact", "up", "down", "either"]
 
