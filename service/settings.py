@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, IPvAnyNetwork, SecretStr, field_validator
+from pydantic import Field, IPvAnyNetwork, SecretStr, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -24,8 +24,17 @@ FilterRuntimeName = Literal["auto", "compiled", "onnx"]
 USEFUL_THREADS = 4
 BUNDLE_ROOT = Path(__file__).resolve().parent.parent / "bundles"
 PREFIX = "RFA_"
-DEVICE = re.compile(r"auto|cpu|cuda(?::[0-9]{1,2})?")
-SESSIONS = re.compile(r"off|memory|rediss?://.+")
+# Of what is written in a form of its own: the form, and that in words that need no knowledge of patterns.
+FORMS = {
+    "device": (
+        re.compile(r"auto|cpu|cuda(?::[0-9]{1,2})?"),
+        "must be auto, cpu, cuda, or cuda:1 and the like, GPUs of NVIDIA being counted from 0",
+    ),
+    "sessions": (
+        re.compile(r"off|memory|rediss?://.+"),
+        "must be off, memory, or a Redis as redis://host:6379/0 or rediss://…",
+    ),
+}
 # Read by `rfa` itself, whatever the command.
 NOT_SETTINGS = frozenset({"RFA_DEBUG"})
 
@@ -227,24 +236,13 @@ class Settings(BaseSettings):
         """Whether language models are computed on one."""
         return self.gpu_of(0) is not None
 
-    @field_validator("device")
+    @field_validator(*FORMS)
     @classmethod
-    def know_device(cls, value: str) -> str:
-        """In words that need no knowledge of patterns."""
-        if not DEVICE.fullmatch(value):
-            raise PydanticCustomError(
-                "device", "must be auto, cpu, cuda, or cuda:1 and the like, GPUs of NVIDIA being counted from 0"
-            )
-        return value
-
-    @field_validator("sessions")
-    @classmethod
-    def know_sessions(cls, value: str) -> str:
-        """The same of these."""
-        if not SESSIONS.fullmatch(value):
-            raise PydanticCustomError(
-                "sessions", "must be off, memory, or a Redis as redis://host:6379/0 or rediss://…"
-            )
+    def know_forms(cls, value: str, info: ValidationInfo) -> str:
+        """Each as it is written."""
+        form, words = FORMS[str(info.field_name)]
+        if not form.fullmatch(value):
+            raise PydanticCustomError("form", words)  # type: ignore[arg-type]
         return value
 
     @field_validator("bundles", mode="before")

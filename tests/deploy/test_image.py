@@ -63,7 +63,7 @@ def test_the_image_holds_what_serves_and_nothing_else(image: Image) -> None:
     assert not (image.root / "opt" / "pip").exists()
     assert not (image.root / "src").exists()
     assert not (image.root / "etc" / "pip.conf").exists()
-    assert image.size < 750_000_000  # Arrow and LLVM are half of it, bundles and their machine code a tenth
+    assert image.size < 750_000_000  # Arrow and LLVM are half of it
 
 
 def test_it_refuses_the_network_without_a_key(image: Image, secrets: Path) -> None:
