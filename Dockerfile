@@ -97,7 +97,7 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     /opt/pip/bin/pip --python /opt/rfa/bin/python install --no-cache-dir --only-binary :all: \
     --constraint /src/constraints.txt --requirement /requirements.txt && \
     rm /requirements.txt && \
-    cp -R /src/bench /opt/rfa/lib/python3*/site-packages/rfa/
+    cp -R /src/benchmarks /opt/rfa/lib/python3*/site-packages/rfa/
 USER 10001:10001
 LABEL org.opencontainers.image.title="rfa-server (CUDA, with a compiler)" \
       org.opencontainers.image.description="Robust Filter Attention: train, measure and serve on an NVIDIA GPU's machine"

@@ -81,7 +81,7 @@ format: $(VENV)/.develop
 	$(BIN)/ruff format .
 
 results: $(VENV)/.develop
-	$(BIN)/python -m rfa.bench.results_page
+	$(BIN)/python -m rfa.benchmarks.results_page
 
 # Source distribution and wheel in dist/, as an index takes them.
 dist: $(VENV)/.supply

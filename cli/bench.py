@@ -27,11 +27,11 @@ def bench_decode(
 ) -> None:
     """Cost of one token: on one thread, early and late, and over a cache; on a GPU, over batch sizes too."""
     if device == "cuda":
-        from rfa.bench.decode_gpu import write_decode_gpu
+        from rfa.benchmarks.gpu.decode import write_decode_gpu
 
         print_result(write_decode_gpu(out or RESULTS / "decode_gpu.json"), as_json)
         return
-    from rfa.bench.decode import write_decode
+    from rfa.benchmarks.language.decode import write_decode
     from rfa.library.locate import find_bundle
 
     print_result(write_decode(find_bundle(bundle), out or RESULTS / "decode.json"), as_json)
@@ -48,7 +48,7 @@ def bench_aot(
 
     Twenty minutes on two cores.
     """
-    from rfa.bench.aot import GrownError, bar_lines, compile_rows, document, grown, refused, shipped, table
+    from rfa.benchmarks.kernels.aot import GrownError, bar_lines, compile_rows, document, grown, refused, shipped, table
 
     committed = json.loads(out.read_text()) if check else None
     result = document(compile_rows(shipped(), triton=triton), triton)
@@ -73,8 +73,8 @@ def bench_cost(
 
     Ten minutes on two cores.
     """
-    from rfa.bench.cost import bar_lines, table, write_cost
-    from rfa.bench.gpus import ARCHITECTURES
+    from rfa.benchmarks.cost.gpus import ARCHITECTURES
+    from rfa.benchmarks.cost.report import bar_lines, table, write_cost
 
     if unknown := set(architecture or ()) - set(ARCHITECTURES):
         raise ValueError(f"--architecture takes {', '.join(map(str, ARCHITECTURES))}, not {min(unknown)}")
@@ -95,7 +95,7 @@ def bench_kernel(
     as_json: JsonFlag = False,
 ) -> None:
     """On a GPU: check the fused kernels, then time them beside SDPA, FlexAttention and the eager code."""
-    from rfa.bench.kernel import bar_lines, run_kernel, selected, table
+    from rfa.benchmarks.kernels.speed import bar_lines, run_kernel, selected, table
 
     document = run_kernel(out, *selected(part, width, length))
     print_table(document, [*table(document), "", *bar_lines(document)], as_json)
@@ -110,7 +110,7 @@ def bench_filter(
     as_json: JsonFlag = False,
 ) -> None:
     """The oscillator at the paper's noise settings: error and coverage beside the exact Kalman filter."""
-    from rfa.experiments.filters.oscillator import markdown, write_filter
+    from rfa.benchmarks.filters.oscillator import markdown, write_filter
     from rfa.library.locate import find_bundle
 
     document = write_filter(find_bundle(bundle), out, streams=streams, length=length)
@@ -125,8 +125,8 @@ def bench_afa(
     as_json: JsonFlag = False,
 ) -> None:
     """Adaptive Filter Attention on the paper's oscillator: trained from measurements, beside the exact filter."""
-    from rfa.experiments.afa.compare import AfaPlan, markdown, write_afa
-    from rfa.experiments.afa.training import PredictorTraining
+    from rfa.benchmarks.papers.afa.compare import AfaPlan, markdown, write_afa
+    from rfa.benchmarks.papers.afa.training import PredictorTraining
 
     document = write_afa(out, figures, AfaPlan(training=PredictorTraining(steps=steps)))
     print_table(document, markdown(document), as_json)
@@ -141,12 +141,12 @@ def bench_filter_accuracy(
     as_json: JsonFlag = False,
 ) -> None:
     """The linear filter on the literature's simulated systems: error, calibration, and delay after a jump."""
-    from rfa.experiments.filters.accuracy import write_filter_accuracy
-    from rfa.experiments.filters.accuracy_bars import table
+    from rfa.benchmarks.filters.accuracy import write_filter_accuracy
+    from rfa.benchmarks.filters.accuracy_bars import table
 
     document = write_filter_accuracy(out, trials=trials, steps=steps)
     if plot is not None:
-        from rfa.experiments.filters.accuracy_plot import draw_accuracy
+        from rfa.benchmarks.filters.accuracy_plot import draw_accuracy
 
         draw_accuracy(document, plot)
     print_table(document, table(document), as_json)
@@ -178,16 +178,23 @@ def bench_quality(
     as_json: JsonFlag = False,
 ) -> None:
     """Train every variant of the papers on a corpus, or continue it; perplexity by context length, over seeds."""
-    from rfa.experiments.quality.runs import FailedRunsError
-    from rfa.experiments.quality.scores import Scoring
-    from rfa.experiments.quality.table import QualityPlan, names, numbers, report_lines, write_quality, write_speed
+    from rfa.benchmarks.language.quality.runs import FailedRunsError
+    from rfa.benchmarks.language.quality.scores import Scoring
+    from rfa.benchmarks.language.quality.table import (
+        QualityPlan,
+        names,
+        numbers,
+        report_lines,
+        write_quality,
+        write_speed,
+    )
 
     scoring = Scoring(numbers(lengths, "lengths"), tokens)
     wanted = tuple(names(variants))
     plan = QualityPlan(data, runs, config, wanted, numbers(seeds, "seeds"), scoring, device, not evaluate_only)
     document = write_speed(plan, out) if speed_only else write_quality(plan, out, workers=workers)
     if figures is not None:
-        from rfa.experiments.quality.figures import draw_quality
+        from rfa.benchmarks.language.quality.figures import draw_quality
 
         draw_quality(plan, document, figures)
     print_table(document, report_lines(document), as_json)
@@ -213,15 +220,15 @@ def bench_load(
     bundles: Annotated[
         list[Path] | None, typer.Option("--bundle", help="Bundle that the server serves; repeat for more.")
     ] = None,
-    budgets: Annotated[Path | None, typer.Option(help="Scenario file; default bench/budgets.toml.")] = None,
+    budgets: Annotated[Path | None, typer.Option(help="Scenario file; default benchmarks/budgets.toml.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Figure to write: latency over time, distribution.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Offer load to a server in an open loop and check every answer; exit code 1 when a latency budget is missed."""
-    from rfa.bench.load.report import BudgetMissed, table
-    from rfa.bench.load.run import run_scenario
-    from rfa.bench.load.scenario import SCENARIO_FILE, changed, find_scenario
+    from rfa.benchmarks.load.report import BudgetMissed, table
+    from rfa.benchmarks.load.run import run_scenario
+    from rfa.benchmarks.load.scenario import SCENARIO_FILE, changed, find_scenario
     from rfa.library.locate import served_bundles
 
     given = {
@@ -243,7 +250,7 @@ def bench_load(
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
     if plot is not None:
-        from rfa.bench.load.plot import draw_run
+        from rfa.benchmarks.load.plot import draw_run
 
         if run is None:
             raise ValueError(f"{wanted.name} has no latencies to draw")
@@ -259,7 +266,7 @@ def bench_filter_speed(
     as_json: JsonFlag = False,
 ) -> None:
     """The linear filter in process, on one core, beside the public Kalman filters."""
-    from rfa.bench.filter_speed import table, write_speed
+    from rfa.benchmarks.filters.speed import table, write_speed
 
     document = write_speed(out)
     print_table(document, table(document), as_json)
@@ -273,7 +280,7 @@ def bench_forecast(
     as_json: JsonFlag = False,
 ) -> None:
     """ETTh1, one and 24 hours ahead: CRPS and coverage beside persistence, seasonal naive and statsmodels."""
-    from rfa.experiments.forecast.ett import markdown, write_ett
+    from rfa.benchmarks.forecasting.ett import markdown, write_ett
 
     document = write_ett(data, out, plot)
     print_table(document, markdown(document), as_json)
@@ -291,7 +298,7 @@ def bench_series(
     as_json: JsonFlag = False,
 ) -> None:
     """Forecasts by GIFT-Eval's protocol: the network of any series and auto beside seasonal naive and statsforecast."""
-    from rfa.experiments.series.gift import table, write_gift
+    from rfa.benchmarks.series.gift import table, write_gift
 
     document = write_gift(data, out, tuple(model or ()))
     print_table(document, table(document), as_json)
@@ -307,7 +314,7 @@ def bench_nab(
     as_json: JsonFlag = False,
 ) -> None:
     """Anomalies on NAB's series by its public rules, beside its windowed Gaussian."""
-    from rfa.experiments.nab.benchmark import markdown, write_nab
+    from rfa.benchmarks.nab.benchmark import markdown, write_nab
     from rfa.library.locate import find_bundle
 
     document = write_nab(find_bundle(bundle), data, out)
@@ -327,7 +334,7 @@ def bench_recall(
     as_json: JsonFlag = False,
 ) -> None:
     """Associative recall and copying by softmax, RFA and the slots: where the state's capacity ends."""
-    from rfa.experiments.recall.table import QUICK, RecallPlan, table, write_recall
+    from rfa.benchmarks.papers.recall.table import QUICK, RecallPlan, table, write_recall
 
     document = write_recall(out, plot, QUICK if quick else RecallPlan(), only=setting or (), task=task)
     print_table(document, table(document), as_json)

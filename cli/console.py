@@ -22,7 +22,7 @@ EXPLAINED = (ValueError, FloatingPointError, MemoryError)
 # Characters of a value that a line shows; --json has all of it.
 SHOWN = 90
 # What measures is not installed.
-CHECKOUT_ONLY = ("rfa.bench", "rfa.experiments")
+CHECKOUT_ONLY = "rfa.benchmarks"
 # Which extra brings what the serving set does not have.
 EXTRAS = (
     {"matplotlib": "plot", "triton": "gpu"}
@@ -40,7 +40,7 @@ def explain(error: Exception) -> str:
     if hasattr(error, "format_message"):  # a usage error of the command line parser
         return f"{_one_line(error.format_message())} (see --help)"
     name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
-    if name in CHECKOUT_ONLY:
+    if name == CHECKOUT_ONLY:
         return f"this command needs a checkout of rfa-server: what is installed here has no {name}"
     missing = name.split(".")[0]
     if missing in EXTRAS:

@@ -16,7 +16,7 @@ def gpu_check(
     as_json: JsonFlag = False,
 ) -> None:
     """On a GPU, within 25 minutes: is all of it right, then how fast; exit code 1 if anything is wrong."""
-    from rfa.bench.gpu_check import GpuCheckError, lines, problems, run_gpu_check
+    from rfa.benchmarks.gpu.check import GpuCheckError, lines, problems, run_gpu_check
 
     document = run_gpu_check(out, seconds=seconds)
     print_table(document, [*lines(document), "", f"All of it is in {out}."], as_json)

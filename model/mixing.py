@@ -18,8 +18,8 @@ from rfa.model.config import LanguageModelConfig, Mixer, Mode
 HOMES: dict[Mixer, tuple[str, str]] = {
     "rfa": ("rfa.model.layers", "RobustMixer"),
     "softmax": ("rfa.model.softmax_mixer", "SoftmaxMixer"),
-    "afa": ("rfa.experiments.mixers.adaptive", "AdaptiveMixer"),
-    "radial_tangential": ("rfa.experiments.mixers.radial", "RadialTangentialMixer"),
+    "afa": ("rfa.benchmarks.papers.adaptive_mixer", "AdaptiveMixer"),
+    "radial_tangential": ("rfa.benchmarks.papers.radial_mixer", "RadialTangentialMixer"),
 }
 
 

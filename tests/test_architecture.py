@@ -16,7 +16,7 @@ import pytest
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("data", "model", "training", "export", "service", "library", "cli", "bench", "experiments")
+ROOMS = ("data", "model", "training", "export", "service", "library", "cli", "benchmarks")
 
 # room → the other rooms that it may import.
 ARROWS = {
@@ -26,9 +26,8 @@ ARROWS = {
     "export": {"model"},
     "service": {"data", "export"},
     "library": {"data", "export", "service"},
-    "bench": {"data", "model", "training", "export", "service"},
-    "experiments": {"data", "model", "training", "export", "service", "bench"},
-    "cli": {"data", "model", "training", "export", "service", "library", "bench", "experiments"},
+    "benchmarks": {"data", "model", "training", "export", "service"},
+    "cli": {"data", "model", "training", "export", "service", "library", "benchmarks"},
 }
 # Serving on a GPU runs the model itself. These files, which are imported only then, may import it.
 GPU_RUNTIME = "service/runtime/torch_*.py"
@@ -441,11 +440,11 @@ def test_the_other_names_need_torch_alone() -> None:
         "from rfa import robust_filter_attention\n"
         "assert load_model('bundles/linear').mode == 'recurrent'\n"
     )
-    result = run_without({"triton", "numba", "scipy", "onnx", "onnxscript", "matplotlib", "rfa.experiments"}, statement)
+    result = run_without({"triton", "numba", "scipy", "onnx", "onnxscript", "matplotlib", "rfa.benchmarks"}, statement)
     assert result.returncode == 0, result.stderr
 
 
-# Systems of the papers, in experiments/.
+# Systems of the papers, in benchmarks/papers/.
 
 MIXER_OF_A_PAPER = """
 from rfa.model.config import LanguageModelConfig
@@ -463,7 +462,7 @@ for mixer in ("softmax", "afa", "radial_tangential"):
 def test_a_mixer_of_the_papers_is_made_in_a_checkout_and_refused_with_a_reason_elsewhere() -> None:
     checkout = run_without({"triton"}, MIXER_OF_A_PAPER)
     assert checkout.stdout.splitlines() == ["softmax made", "afa made", "radial_tangential made"], checkout.stderr
-    installed = run_without({"rfa.experiments"}, MIXER_OF_A_PAPER).stdout.splitlines()
+    installed = run_without({"rfa.benchmarks"}, MIXER_OF_A_PAPER).stdout.splitlines()
     assert installed[0] == "softmax made"
     for line, mixer in zip(installed[1:], ("afa", "radial_tangential"), strict=True):
         assert line.startswith(f"{mixer} refused: the mixer '{mixer}' is a system of the papers")
@@ -558,7 +557,7 @@ KERNELS = ("*_numba.py", "*_numba_learned.py", "triton_*.py")
 LONGEST_FILE = 450
 
 
-@pytest.mark.parametrize("room", ["model", "training", "bench", "experiments"])
+@pytest.mark.parametrize("room", ["model", "training", "benchmarks"])
 def test_no_file_is_long_but_kernels(room: str) -> None:
     long = [path.name for path in sources(room) if path.read_text().count("\n") > LONGEST_FILE]
     assert [name for name in long if not any(Path(name).match(pattern) for pattern in KERNELS)] == []

@@ -100,7 +100,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_wheel_has_every_room_its_data_and_the_bundles(wheel: Path) -> None:
     assert {path.name.split("-")[0] for path in wheel.iterdir()} == {"rfa", "rfa_server"}
-    assert not {"bench", "experiments", "tests"} & {path.name for path in (wheel / "rfa").iterdir()}
+    assert not {"benchmarks", "tests"} & {path.name for path in (wheel / "rfa").iterdir()}
     for room in (*SHIPPED, "bundles"):
         kinds = (".py", ".json", ".html", ".css", ".js", ".svg", ".toml", ".onnx", ".safetensors", ".cpp", ".h")
         files = [path.relative_to(ROOT) for path in (ROOT / room).rglob("*") if path.suffix in kinds]
@@ -111,7 +111,7 @@ def test_a_wheel_has_every_room_its_data_and_the_bundles(wheel: Path) -> None:
 
 def test_a_wheel_serves_from_a_folder_of_somebody_elses_modules(wheel: Path, tmp_path: Path) -> None:
     """The user's own `model.py`, `service.py` and `utils.py` lie where the command is called."""
-    for name in ("model", "service", "utils", "training", "export", "library", "cli", "bench"):
+    for name in ("model", "service", "utils", "training", "export", "library", "cli", "benchmarks"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not yours')\n")
     lines = ["t,position,velocity", "0,0.1,1.0", "0.1,0.2,0.9", "0.2,0.3,0.8"]
     (tmp_path / "series.csv").write_text("\n".join(lines) + "\n")

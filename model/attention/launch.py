@@ -1,7 +1,7 @@
 """Launch parameters of the fused kernels of attention: one frozen table, nothing is tuned while requests wait.
 
 No 16-bit entry of 64 or 128 reals spills in its main loop or asks for more shared memory than a program may have
-(`bench/aot.py` has the limits and the test). Among those, on sm_90 what an H200 was fastest with, in the notes of
+(`rfa bench aot` has the limits and the test). Among those, on sm_90 what an H200 was fastest with, in the notes of
 27 November 2026; elsewhere what `rfa bench cost` predicts to be: a model of issue and latency over all loops.
 Programs of four warps are two to an SM: one issues while the other waits. Where there is one, two stages make every
 turn wait for L2, for then the copies of a turn begin when the turn before ends; with three they begin a turn earlier.

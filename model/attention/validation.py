@@ -23,7 +23,7 @@ FUSED_WIDTHS = (16, 256)
 # Reals up to which "auto" runs float32 fused. There products are made by the lanes of float32, which the eager code's
 # are too; but that moves 303 bytes for each pair of tokens, causal or not: 41 clocks of an SM of an H100 for a score,
 # where the kernels need 4 (64 reals) and 8 (128). Beyond, a thread's rows go to its stack, 5 kB for a score of 256
-# reals: 180 clocks. By machine code, lanes and bandwidths (`bench/gpus.py`); not timed.
+# reals: 180 clocks. By machine code, lanes and bandwidths (`benchmarks/cost/gpus.py`); not timed.
 AUTO_FLOAT32_WIDTH = 128
 # The largest nu in 16 bits, and of nu times a tau above 1: the kernels take tau kappa log U from tau (kappa - 1) log V
 # in float32, which beyond it costs more than rounding to 16 bits does.

@@ -334,13 +334,13 @@ def test_rfa_debug_shows_where_it_failed() -> None:
 
 
 def test_a_missing_extra_is_named_with_its_remedy() -> None:
-    from rfa.bench.gpu import NoGpuError
+    from rfa.benchmarks.gpu.device import NoGpuError
     from rfa.cli.console import explain
 
     assert explain(NoGpuError("no GPU here")) == "no GPU here"
     assert "rfa-server[train]" in explain(ModuleNotFoundError("No module named 'torch'", name="torch"))
     assert "rfa-server[plot]" in explain(ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"))
-    assert "needs a checkout" in explain(ModuleNotFoundError("No module named 'rfa.bench'", name="rfa.bench"))
+    assert "needs a checkout" in explain(ModuleNotFoundError("No module named 'rfa.benchmarks'", name="rfa.benchmarks"))
     assert "unexpected ModuleNotFoundError" in explain(ModuleNotFoundError("No module named 'zzz'", name="zzz"))
 
 

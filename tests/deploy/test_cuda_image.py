@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rfa.bench.gpu import NoGpuError
+from rfa.benchmarks.gpu.device import NoGpuError
 from tests.deploy.built import BUNDLES, MARKS, Image, ask, built, inside, keys_for, serving
 from tests.waiting import PATIENCE
 
@@ -61,7 +61,7 @@ def test_a_compiler_and_what_trains_and_measures_are_in_one_of_them(image: Image
     assert {"rfa_server", "torch", "triton", "numba", "onnxruntime"} <= installed
     assert "pip" not in installed and not has(image, "pip")
     assert {has(image, name) for name in ("gcc", "cc")} == {is_jit}
-    assert ({"onnx", "scipy"} <= installed) == (packages / "rfa" / "bench").is_dir() == is_jit
+    assert ({"onnx", "scipy"} <= installed) == (packages / "rfa" / "benchmarks").is_dir() == is_jit
     assert not list((image.root / "opt" / "pip").glob("*")) and not list((image.root / "src").glob("*"))
 
 

@@ -170,7 +170,7 @@ def test_images_for_gpus_have_what_they_are_for() -> None:
     assert extras_of("cuda-build") == {"gpu", "fast", "redis", "tracing"} <= declared
     assert extras_of("cuda-jit") == {"train"} <= declared
     # `rfa gpu-check` needs the room that no wheel has.
-    assert "cp -R /src/bench" in run_by("cuda-jit")
+    assert "cp -R /src/benchmarks" in run_by("cuda-jit")
 
 
 def test_the_image_with_a_compiler_is_the_other_one_and_more() -> None:

@@ -275,7 +275,7 @@ def test_the_autoscaler_adds_a_pod_before_places_run_out(monkeypatch: pytest.Mon
 
 
 def test_the_check_is_given_the_time_and_the_arguments_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rfa.bench import gpu_check
+    from rfa.benchmarks.gpu import check as gpu_check
 
     asked: list[Path] = []
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rfa import robust_filter_attention
-from rfa.bench.kernel_cases import assert_matches_reference, rfa_inputs
-from rfa.experiments.theory.tensor_attention import tensor_attention
+from rfa.benchmarks.kernels.cases import assert_matches_reference, rfa_inputs
+from rfa.benchmarks.papers.theory.tensor_attention import tensor_attention
 from rfa.model.attention.reference import attend
 from rfa.model.dynamics import Dynamics, rotate, wrapped_phase
 from tests.model import oracles

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rfa import robust_filter_attention
-from rfa.bench.kernel_cases import rfa_inputs
+from rfa.benchmarks.kernels.cases import rfa_inputs
 from rfa.model.dynamics import rotate
 from tests.model import oracles
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rfa.bench.rounding import assert_within_rounding, relative_error
+from rfa.benchmarks.kernels.rounding import assert_within_rounding, relative_error
 from rfa.model.config import Innovation
 from rfa.model.dynamics import rotate
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, slot_step

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.bench.rounding import DRAWS, Rounding, allowed_error
+from rfa.benchmarks.kernels.rounding import DRAWS, Rounding, allowed_error
 from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.recurrence.noise_law import MEMORY, NOISE_FACTORS, PRIOR_COUNTS
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.linalg import expm
 
-from rfa.bench.kernel_cases import rfa_inputs
+from rfa.benchmarks.kernels.cases import rfa_inputs
 from rfa.model.dynamics import (
     Dynamics,
     DynamicsParameters,

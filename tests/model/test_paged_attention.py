@@ -13,8 +13,8 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from rfa.bench.kernel_cases import rfa_inputs
-from rfa.bench.rounding import allowed_errors, relative_error
+from rfa.benchmarks.kernels.cases import rfa_inputs
+from rfa.benchmarks.kernels.rounding import allowed_errors, relative_error
 from rfa.model.attention import triton_forward
 from rfa.model.attention.launch import Launch
 from rfa.model.attention.pages import PAGE_KEYS, KeyPages, PagedHeads, Pieces, paged_attention

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from rfa.bench.kernel_cases import assert_matches_reference, rfa_inputs
-from rfa.bench.rounding import ARITHMETIC, FUNCTION, SHARED, Rounding, allowed_errors, relative_error
+from rfa.benchmarks.kernels.cases import assert_matches_reference, rfa_inputs
+from rfa.benchmarks.kernels.rounding import ARITHMETIC, FUNCTION, SHARED, Rounding, allowed_errors, relative_error
 from rfa.model.attention.api import robust_filter_attention
 from rfa.model.attention.reference import AttentionResult
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.bench.rounding import assert_within_rounding, relative_error
+from rfa.benchmarks.kernels.rounding import assert_within_rounding, relative_error
 from rfa.model.attention.reference import banded_attention, relative_attention, windowed_attention
 from rfa.model.config import LanguageModelConfig
 from rfa.model.dynamics import Dynamics

@@ -10,7 +10,7 @@ import math
 import pytest
 import torch
 
-from rfa.bench.rounding import allowed_errors, assert_within_rounding, relative_error
+from rfa.benchmarks.kernels.rounding import allowed_errors, assert_within_rounding, relative_error
 from rfa.model.config import LanguageModelConfig
 from rfa.model.language import LanguageModel
 from rfa.model.recurrence.slots import slot_scan
@@ -69,7 +69,7 @@ def assert_same_bits(actual, expected):
 
 
 def assert_matches_reference(tokens, means, precisions, parameters):
-    """What rounding explains (`rfa.bench.rounding`). Arguments in float64."""
+    """What rounding explains (`rfa.benchmarks.kernels.rounding`). Arguments in float64."""
     single = (
         SlotInputs(*(x.float() for x in tokens)),
         means.float(),
@@ -204,7 +204,7 @@ def test_segments_continue_the_scan():
 
 
 def assert_passes_match_reference(tokens, means, precisions, parameters, inner, innovation="key"):
-    """K passes, held to what rounding explains (`rfa.bench.rounding`). Arguments in float64."""
+    """K passes, held to what rounding explains (`rfa.benchmarks.kernels.rounding`). Arguments in float64."""
     rule = {"inner": inner, "innovation": innovation}
     exact = slot_scan_reference(tokens, means, precisions, parameters, **rule)
     single = (

@@ -1,6 +1,7 @@
 """The fused backward kernels of attention, in Triton's interpreter, against autograd through the reference in float64.
 
-The one tolerance is that of `rfa.bench.rounding`: what autograd through the eager code may be off on any processor.
+The one tolerance is that of `rfa.benchmarks.kernels.rounding`: what autograd through the eager code may be
+off on any processor.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rfa.bench.kernel_cases import AttentionInputs, rfa_inputs
-from rfa.bench.rounding import allowed_errors, assert_within_rounding, relative_error
+from rfa.benchmarks.kernels.cases import AttentionInputs, rfa_inputs
+from rfa.benchmarks.kernels.rounding import allowed_errors, assert_within_rounding, relative_error
 from rfa.model.attention.reference import attend
 from rfa.model.dynamics import Dynamics
 

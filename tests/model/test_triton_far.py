@@ -15,8 +15,8 @@ import torch
 pytest.importorskip("triton")
 
 from rfa import Dynamics, robust_filter_attention
-from rfa.bench.kernel_cases import assert_matches_reference, rfa_inputs
-from rfa.bench.rounding import allowed_errors, assert_within_rounding, relative_error
+from rfa.benchmarks.kernels.cases import assert_matches_reference, rfa_inputs
+from rfa.benchmarks.kernels.rounding import allowed_errors, assert_within_rounding, relative_error
 from rfa.model.attention.launch import Launch
 from rfa.model.attention.reference import AttentionResult, attend, relative_attention
 from rfa.model.attention.triton import attention_backward_op, attention_op, fused_attention, stack_heads

@@ -8,8 +8,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from rfa.bench.kernel_cases import rfa_inputs
-from rfa.bench.rounding import allowed_errors, assert_within_rounding, relative_error
+from rfa.benchmarks.kernels.cases import rfa_inputs
+from rfa.benchmarks.kernels.rounding import allowed_errors, assert_within_rounding, relative_error
 from rfa.model.attention.launch import Launch, launch
 from rfa.model.attention.reference import AttentionResult, attend
 from rfa.model.attention.triton_distant import BOUND, LAG_NUMBERS, LIGHT_EXPONENT, SHIFT_TERM, TERMS, table_kernel
@@ -74,7 +74,7 @@ def eager(inputs, dtype, n_queries=None, *, kernel="student_t"):
 
 
 def assert_close(actual, inputs, n_queries=None, *, kernel="student_t"):
-    """The rule of `rfa.bench.rounding`, with the eager code in float32."""
+    """The rule of `rfa.benchmarks.kernels.rounding`, with the eager code in float32."""
     exact = eager(inputs, torch.float64, n_queries, kernel=kernel)
 
     def errors(result):

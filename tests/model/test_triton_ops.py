@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from rfa import Dynamics, robust_filter_attention
-from rfa.bench.kernel_cases import assert_matches_reference, rfa_inputs
-from rfa.bench.rounding import allowed_errors, assert_within_rounding, relative_error
+from rfa.benchmarks.kernels.cases import assert_matches_reference, rfa_inputs
+from rfa.benchmarks.kernels.rounding import allowed_errors, assert_within_rounding, relative_error
 from rfa.model.attention import api, validation
 from rfa.model.attention import triton as fused_operators
 from rfa.model.attention.api import runs_fused

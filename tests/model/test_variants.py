@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.experiments.mixers.adaptive import AdaptiveMixer
-from rfa.experiments.mixers.radial import RadialTangentialMixer
+from rfa.benchmarks.papers.adaptive_mixer import AdaptiveMixer
+from rfa.benchmarks.papers.radial_mixer import RadialTangentialMixer
 from rfa.model.config import LanguageModelConfig
 from rfa.model.language import LanguageModel
 from rfa.training.language import load_variants

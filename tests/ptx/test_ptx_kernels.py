@@ -1,7 +1,7 @@
 """The fused kernels as Triton compiles them for a GPU, executed: their numbers, their order, and what they may not do.
 
-Launches are the shipped ones; the tolerance is that of `rfa.bench.rounding`, as everywhere. In `make test` each kernel
-is run at one small shape, for sm_90 (slots: sm_80), from the Triton that is installed; all else is slow.
+Launches are the shipped ones; the tolerance is that of `rfa.benchmarks.kernels.rounding`, as everywhere. In `make test`
+each kernel is run at one small shape, for sm_90 (slots: sm_80), from the Triton that is installed; all else is slow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if machine.missing() is not None:
     pytest.skip(str(machine.missing()), allow_module_level=True)
 pytest.importorskip("triton")
 
-from rfa.bench.kernel_cases import AttentionInputs, rfa_inputs
+from rfa.benchmarks.kernels.cases import AttentionInputs, rfa_inputs
 from rfa.model.attention.triton import fused_rotation
 from rfa.model.config import Innovation
 from rfa.model.dynamics import rotate

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rfa.experiments.filters.adaptive_rows import (
+from rfa.benchmarks.filters.adaptive_rows import (
     Leads,
     adaptive_fields,
     radii,
@@ -21,7 +21,7 @@ from rfa.experiments.filters.adaptive_rows import (
     wait_for,
     write_tracks,
 )
-from rfa.experiments.filters.checks_rows import tally
+from rfa.benchmarks.filters.checks_rows import tally
 from rfa.export.bundle import open_bundle
 from rfa.service.engine.filter.adaptive import EMPTY, GAMMA, INFINITE, MOST_PLACES, TOLERANCE
 from rfa.service.engine.filter.forecast_checks import NIS, summarise

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.experiments.filters import adaptive_rows, checks_rows, normal_rows
-from rfa.experiments.filters.rare import RareTail
+from rfa.benchmarks.filters import adaptive_rows, checks_rows, normal_rows
+from rfa.benchmarks.filters.rare import RareTail
 from rfa.export.bundle import open_bundle
 from rfa.export.surprise import running_surprise
 from rfa.model.student import LEAST

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from rfa.experiments.filters.normal_rows import Learned, learn
+from rfa.benchmarks.filters.normal_rows import Learned, learn
 from rfa.export.bundle import open_bundle
 from rfa.service.engine.filter.calibration import Calibration
 from rfa.service.engine.filter.conclude import EARLY

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rfa.experiments.filters.rare import RareTail
+from rfa.benchmarks.filters.rare import RareTail
 from rfa.model.compiling import OPTIONS
 from rfa.service.engine.filter import learned_tail
 from rfa.service.engine.filter.learned_tail import (

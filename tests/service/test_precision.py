@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.experiments.filters.precision import served
+from rfa.benchmarks.filters.precision import served
 from rfa.export.bundle import BundleError, open_bundle
 from rfa.export.calibration_document import FilterCalibration
 from rfa.export.decoder_constants import write_again

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from rfa.bench.load.truth import open_models
+from rfa.benchmarks.load.truth import open_models
 from tests.service.live import Live, running
 from tests.soak.wire.application import BUNDLE, KEY, Truth, compute_truth
 from tests.soak.wire.client import play

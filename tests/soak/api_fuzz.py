@@ -29,7 +29,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from prometheus_client.parser import text_string_to_metric_families
 from tqdm import tqdm
 
-from rfa.bench.load.server import started
+from rfa.benchmarks.load.server import started
 from rfa.measured import RESULTS, origin, write_result
 from rfa.service.settings import default_bundles
 from tests.soak.connection import Answer, Connection

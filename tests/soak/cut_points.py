@@ -27,7 +27,7 @@ import numpy as np
 import orjson
 from tqdm import tqdm
 
-from rfa.bench.load.server import started
+from rfa.benchmarks.load.server import started
 from rfa.measured import RESULTS, origin, write_result
 from rfa.service.settings import BUNDLE_ROOT
 from tests.soak.courses import Course, make_course

@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 from tqdm import tqdm
 
-from rfa.bench.load.server import started
+from rfa.benchmarks.load.server import started
 from rfa.measured import RESULTS, origin, write_result
 from rfa.service.settings import default_bundles
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rfa.bench.load.truth import open_models
+from rfa.benchmarks.load.truth import open_models
 from rfa.service.routes import filter as filter_route
 from rfa.service.routes import filter_stream
 from rfa.service.settings import BUNDLE_ROOT

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rfa.bench.load.truth import open_models
+from rfa.benchmarks.load.truth import open_models
 from rfa.service.engine.models import Models
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.runtime.filter import FilterRuntime

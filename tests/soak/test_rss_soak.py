@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rfa.bench.load.truth import open_models
+from rfa.benchmarks.load.truth import open_models
 from rfa.service.settings import BUNDLE_ROOT
 from tests.service.live import running
 from tests.soak import rss_soak

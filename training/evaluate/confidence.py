@@ -32,9 +32,10 @@ from rfa.model.config import Mode
 from rfa.model.language import LanguageModel
 from rfa.service.engine.text.sampling import draw_index
 from rfa.training.corpus import encode_files, file_hashes, split_files
-from rfa.training.evaluate.discrimination import Claims, Reals
 
 Integers = NDArray[np.int64]
+Reals = NDArray[np.float64]
+Claims = NDArray[np.bool_]
 
 TOKENS = 131_072
 RULES = ("top", "sampled")

@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from rfa.bench.load.check import SeriesTruth
-from rfa.bench.load.live import LiveStream, open_streams
-from rfa.bench.load.pacing import Pacer, periodic
-from rfa.bench.load.scenario import LiveLoad
-from rfa.bench.load.tally import Tally, Window
-from rfa.bench.load.truth import FilterQuestion, open_models, series_truths
+from rfa.benchmarks.load.check import SeriesTruth
+from rfa.benchmarks.load.live import LiveStream, open_streams
+from rfa.benchmarks.load.pacing import Pacer, periodic
+from rfa.benchmarks.load.scenario import LiveLoad
+from rfa.benchmarks.load.tally import Tally, Window
+from rfa.benchmarks.load.truth import FilterQuestion, open_models, series_truths
 from tests.soak.attacks.machine import Span
 from tests.soak.faults.cast import FILTERS, ROOT
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rfa.bench.load.check import SeriesTruth, TextTruth
-from rfa.bench.load.scenario import TextLoad
-from rfa.bench.load.truth import FilterQuestion, open_models, series_truths, text_truths
+from rfa.benchmarks.load.check import SeriesTruth, TextTruth
+from rfa.benchmarks.load.scenario import TextLoad
+from rfa.benchmarks.load.truth import FilterQuestion, open_models, series_truths, text_truths
 from tests.soak.faults.findings import Findings
 from tests.soak.faults.redis_process import RedisProcess
 from tests.soak.faults.server import Server

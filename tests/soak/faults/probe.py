@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from rfa.bench.load.live import LiveStream, open_streams
-from rfa.bench.load.pacing import Pacer, periodic
-from rfa.bench.load.scenario import LiveLoad
-from rfa.bench.load.tally import Tally, Window
-from rfa.bench.load.truth import FilterQuestion, open_models, series_truths
+from rfa.benchmarks.load.live import LiveStream, open_streams
+from rfa.benchmarks.load.pacing import Pacer, periodic
+from rfa.benchmarks.load.scenario import LiveLoad
+from rfa.benchmarks.load.tally import Tally, Window
+from rfa.benchmarks.load.truth import FilterQuestion, open_models, series_truths
 from tests.soak.faults.cast import FILTERS, ROOT
 from tests.waiting import PATIENCE
 

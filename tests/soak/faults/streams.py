@@ -17,8 +17,8 @@ import orjson
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
-from rfa.bench.load.check import LIKELIHOOD_TOLERANCE, SeriesTruth, StepChecker
-from rfa.bench.load.series import ORIGIN_SPACING, STEP
+from rfa.benchmarks.load.check import LIKELIHOOD_TOLERANCE, SeriesTruth, StepChecker
+from rfa.benchmarks.load.series import ORIGIN_SPACING, STEP
 from tests.soak.faults.findings import Findings
 from tests.waiting import PATIENCE
 

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from rfa.bench.load.check import TextTruth, digest
+from rfa.benchmarks.load.check import TextTruth, digest
 from tests.soak.faults.findings import Findings
 from tests.soak.faults.streams import RETRY_SECONDS
 from tests.waiting import PATIENCE

@@ -13,8 +13,8 @@ import orjson
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
-from rfa.bench.load.check import DIGEST_BYTES, SeriesTruth, step_digest
-from rfa.bench.load.series import STEP
+from rfa.benchmarks.load.check import DIGEST_BYTES, SeriesTruth, step_digest
+from rfa.benchmarks.load.series import STEP
 from tests.soak.faults.findings import Findings
 from tests.soak.reloads.history import History
 from tests.soak.reloads.versions import NAME

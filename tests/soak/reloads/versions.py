@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rfa.bench.load.check import SeriesTruth
-from rfa.bench.load.truth import FilterQuestion, open_models, series_truths
+from rfa.benchmarks.load.check import SeriesTruth
+from rfa.benchmarks.load.truth import FilterQuestion, open_models, series_truths
 from rfa.export.documents import sha256
 from rfa.export.manifest import FileSpec, decode_manifest, encode_manifest
 from tests.soak.faults.cast import ROOT

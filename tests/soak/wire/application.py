@@ -18,7 +18,7 @@ from urllib.parse import unquote_to_bytes
 
 import orjson
 
-from rfa.bench.load.truth import as_sent, open_models
+from rfa.benchmarks.load.truth import as_sent, open_models
 from tests.soak.wire.rfc9112 import ABSOLUTE, OWS, Request
 
 BUNDLE = Path(__file__).resolve().parents[3] / "bundles" / "linear"

@@ -1,0 +1,1 @@
+"""A cost model of the GPU kernels, from their machine code."""

@@ -1,0 +1,154 @@
+"""Clocks of a kernel from its machine code: what a turn of each loop takes of an SM, and what of it is not hidden.
+
+A turn asks the SM's units for so many clocks, of the whole CTA (n instructions of a warp, w warps, lanes a clock):
+
+    tensor = FLOP / (FLOP a clock)       pipe = w · 32 · n / lanes, of issue, fma, alu, mufu, shared memory
+    vector = the largest of the pipes    l2 = bytes copied / (bytes a clock)
+
+Before its first product it waits for its keys, after it for the other warps. With a copy that is asked for `ahead`
+turns before (`sass.copies_ahead`, 0 with two stages: then the latency of every turn shows) and k CTAs on the SM:
+
+    wait      = max(0, L2's latency - ahead · (tensor + vector)) + barriers + 2 · latency of a product
+    bound     = max(tensor, vector, l2)                           everything overlaps, nothing waits
+    predicted = tensor + vector + max(0, wait - (k - 1)(tensor + vector)) / k
+    serial    = the same with mufu and the busiest other pipe one after the other in place of vector
+
+So by the prediction products and vector instructions never overlap, not even those of different warps or CTAs; other
+CTAs hide waiting alone. That is pessimistic by construction, and yet what kernels of this form reach: `cost_check.py`
+holds it to softmax attention whose speed was published. A finer rule, by which the warps of a scheduler take turns at
+the tensor cores, was tried there and was 1.6 to 1.9 times too fast. No number here was fitted.
+
+A kernel is then CTAs handed out in the order of the launch to the SMs, as each becomes free.
+
+Not in it: stalls between dependent instructions of a warp, bank conflicts, misses of the instruction cache, uneven
+memory traffic, clocks that fall with power. Code that one warp runs alone (sm_100) counts as if all did.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rfa.benchmarks.cost.gpus import LANES_OF_ISSUE, Gpu
+
+THREADS_OF_A_WARP = 32
+# Latencies that a turn cannot hide, in clocks; of HMMA.16816 on an A100 (arXiv 2208.11174); of a barrier, assumed.
+PRODUCT_CLOCKS, BARRIER_CLOCKS = 33.0, 30.0
+KINDS = ("bound", "predicted", "serial")
+
+PIPES = {
+    "fma": {"FFMA", "FMUL", "FADD", "FFMA2", "FMUL2", "FADD2", "IMAD", "HFMA2", "HADD2", "HMUL2"},
+    "alu": {
+        "FMNMX", "FMNMX3", "FSEL", "SEL", "ISETP", "FSETP", "IADD3", "LOP3", "SHF", "LEA", "PRMT", "F2FP", "I2FP",
+        "VIADD", "VIMNMX", "PLOP3", "MOV", "FSET", "IABS", "IMNMX", "CS2R",
+    },
+    "mufu": {"MUFU", "I2F", "F2I", "F2F", "FRND"},
+    "shared": {"LDS", "STS", "LDSM", "STSM", "SHFL", "LDGSTS", "LDG", "STG", "LDL", "STL", "LDTM", "STTM"},
+}  # fmt: skip
+# Words of 32 bits that a thread moves, by the end of the instruction's name.
+WORDS = {"128": 4, "64": 2, "4": 4, "2": 2}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The same time three ways, in seconds (or clocks): if all overlaps, as predicted, if nothing does."""
+
+    bound: float
+    predicted: float
+    serial: float
+
+    def __add__(self, other: Estimate) -> Estimate:
+        return Estimate(self.bound + other.bound, self.predicted + other.predicted, self.serial + other.serial)
+
+    def times(self, factor: float) -> Estimate:
+        return Estimate(self.bound * factor, self.predicted * factor, self.serial * factor)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Clocks that one turn of a CTA asks of an SM.
+
+    vector: of the busiest pipe, `pipe`; in_line: of the hardware functions and then the busiest other pipe; fixed:
+    waiting that no prefetch hides; latency: of its copies; ahead: turns that these are asked for before.
+    """
+
+    tensor: float
+    vector: float
+    in_line: float
+    pipe: str = "issue"
+    l2: float = 0.0
+    fixed: float = 0.0
+    latency: float = 0.0
+    ahead: float = 0.0
+
+    @property
+    def busy(self) -> float:
+        return self.tensor + self.vector
+
+    @property
+    def wait(self) -> float:
+        return max(0.0, self.latency - self.ahead * self.busy) + self.fixed
+
+    @property
+    def bound_by(self) -> str:
+        units = {"tensor": self.tensor, self.pipe: self.vector, "l2": self.l2}
+        return max(units, key=lambda name: units[name])
+
+    def clocks(self, resident: int) -> Estimate:
+        """Of an SM, for a turn of one of so many CTAs on it."""
+        bound = max(self.tensor, self.vector, self.l2)
+
+        def hiding(busy: float) -> float:
+            return max(bound, busy + max(0.0, self.wait - (resident - 1) * busy) / resident)
+
+        return Estimate(bound, hiding(self.busy), hiding(self.tensor + self.in_line))
+
+
+def pipes(opcodes: Mapping[str, float], warps: int, gpu: Gpu) -> dict[str, float]:
+    """Clocks of an SM for the instructions of one warp, run by all warps of a CTA: pipe → clocks."""
+    threads = warps * THREADS_OF_A_WARP
+    lanes = {"fma": gpu.fma, "alu": gpu.alu, "mufu": gpu.mufu, "shared": gpu.shared_lanes}
+    found = {"issue": threads * sum(opcodes.values()) / LANES_OF_ISSUE}
+    for pipe, families in PIPES.items():
+        work = sum(count * _words(opcode, pipe) for opcode, count in opcodes.items() if _family(opcode) in families)
+        found[pipe] = threads * work / lanes[pipe]
+    return found
+
+
+def _family(opcode: str) -> str:
+    return opcode.split(".", maxsplit=1)[0]
+
+
+def _words(opcode: str, pipe: str) -> int:
+    return WORDS.get(opcode.rpartition(".")[2], 1) if pipe == "shared" else 1
+
+
+def handed_out(clocks: Iterable[float], places: int) -> float:
+    """When the last of these CTAs is done, each taking the first place that is free."""
+    free = [0.0] * places
+    for own in clocks:
+        heapq.heapreplace(free, free[0] + own)
+    return max(free)
+
+
+def of_kernel(
+    turns: Sequence[Sequence[float]], each: Sequence[Estimate], once: Estimate, resident: int, sms: int
+) -> Estimate:
+    """Clocks of a kernel.
+
+    Args:
+        turns: of every CTA in the order of the launch, how many turns of each loop it makes.
+        each: clocks of an SM for a turn of each loop, while `resident` CTAs share it.
+        once: of a CTA beside its loops: clocks of an SM, and those that pass for the CTA while it shares the SM.
+    """
+    bound = sum(once.bound + sum(n * e.bound for n, e in zip(own, each, strict=True)) for own in turns) / sms
+
+    def passed(kind: str) -> float:
+        def own(ctas: Sequence[float]) -> float:
+            shared = sum(n * getattr(e, kind) for n, e in zip(ctas, each, strict=True))
+            return float(getattr(once, kind) + resident * shared)
+
+        return handed_out(map(own, turns), resident * sms)
+
+    return Estimate(bound, max(bound, passed("predicted")), max(bound, passed("serial")))

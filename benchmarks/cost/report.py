@@ -1,0 +1,227 @@
+"""How fast the fused kernels should be on GPUs that are not here, from their machine code: microseconds and TFLOP/s.
+
+The model is `cost_model.py`, the parts are `gpus.py`, what runs how often is `cost_calls.py`; `cost_check.py` holds the
+model to a kernel whose speed is known.
+
+FlashAttention-2 on the same part, TFLOP/s as its own benchmark counts them (causal halved):
+
+- H100: forward 180 and 299 at 64 reals, 191 and 335 at 128, with N = 512 and 16,384; forward and backward together 141
+  and 284, 163 and 328 (labelled bars of flash3_fp16_fwd.png and flash2_h100_fwd_bwd_benchmark.png in
+  github.com/Dao-AILab/flash-attention). Backward: 290 and 322 at 16,384, those of the project's bars; at 512 what the
+  two others leave, 130 and 154.
+- A100: both together 88 and 171, 99 and 189 (flash2_a100_fwd_bwd_benchmark.png); no causal figure apart from these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rfa.benchmarks.cost import check as cost_check
+from rfa.benchmarks.cost.calls import HIDDEN, LENGTHS, PASSES, TOKENS, WIDTHS, Shape, kernel_of
+from rfa.benchmarks.cost.estimate import estimate
+from rfa.benchmarks.cost.gpus import ARCHITECTURES, GPUS, Gpu
+from rfa.benchmarks.cost.machine import Call, Machine, compile_calls
+from rfa.benchmarks.cost.model import KINDS, Estimate, Turn
+from rfa.benchmarks.cost.step import BAR as STEP_BAR
+from rfa.benchmarks.cost.step import step_row
+from rfa.measured import RESULTS, git_commit, write_result
+
+RESULT = RESULTS / "cost.json"
+Row = dict[str, Any]
+# (part, pass) → {(reals, tokens): TFLOP/s}
+FLASH: dict[tuple[str, str], dict[tuple[int, int], float]] = {
+    ("H100", "forward"): {(64, 512): 180, (64, 16_384): 299, (128, 512): 191, (128, 16_384): 335},
+    ("H100", "backward"): {(64, 512): 130, (64, 16_384): 290, (128, 512): 154, (128, 16_384): 322},
+    ("H100", "forward+backward"): {(64, 512): 141, (64, 16_384): 284, (128, 512): 163, (128, 16_384): 328},
+    ("A100", "forward+backward"): {(64, 512): 88, (64, 16_384): 171, (128, 512): 99, (128, 16_384): 189},
+}
+# Time over FlashAttention-2's, at most, on an H100 at 16,384 tokens.
+BARS = {("forward", 64): 1.0, ("forward", 128): 0.8, ("backward", 64): 1.3, ("backward", 128): 1.3}
+BAR_GPU = "H100"
+STEP = "step"
+
+
+def row(pass_name: str, shape: Shape, call: Call, gpu: Gpu) -> Row:
+    """A call's kernels one behind the other, each with the gap before it; those that do not compile are left out."""
+    total, parts, main = Estimate(0, 0, 0), {}, None
+    for machine in call.kernels:
+        source = kernel_of(machine.kernel, dict(machine.constants), shape, pass_name)
+        found, turns = estimate(machine, source, gpu)
+        total += found + Estimate(0, gpu.gap, gpu.gap)
+        parts[machine.kernel.strip("_")] = round(found.predicted * 1e6, 1)
+        if turns and (main is None or found.predicted > main[0]):
+            counts = [sum(own[i] for own in source.turns) for i in range(len(turns))]
+            busiest = max(range(len(turns)), key=lambda i: counts[i] * turns[i].clocks(1).predicted)
+            main = (found.predicted, machine, source.loops[busiest].name, turns[busiest])
+    assert main is not None
+    _, machine, loop, turn = main
+    return {
+        "pass": pass_name,
+        "width": shape.width,
+        "length": shape.length,
+        "gpu": gpu.name,
+        "architecture": gpu.architecture,
+        "launch": [_launch(m) for m in call.kernels if m.loops],
+        "microseconds": _three(total.times(1e6), 1),
+        "tflops": _three(Estimate(*(shape.flop(pass_name) / own / 1e12 for own in _tuple(total))), 0),
+        **_beside_flash(pass_name, shape, total, gpu),
+        "kernels": parts,
+        "refused": list(call.refused),
+        "bound_by": _bound_by(turn, gpu.resident(machine.registers, machine.shared_bytes, machine.warps)),
+        "loop": f"{machine.kernel.strip('_')}: {loop}",
+        "turn": {
+            "tensor": round(turn.tensor), "vector": round(turn.vector), "pipe": turn.pipe, "l2": round(turn.l2),
+            "wait": round(turn.wait), "ahead": turn.ahead,
+        },
+    }  # fmt: skip
+
+
+def _tuple(found: Estimate) -> tuple[float, float, float]:
+    return found.bound, found.predicted, found.serial
+
+
+def _three(found: Estimate, digits: int) -> dict[str, float]:
+    return {name: round(getattr(found, name), digits) for name in KINDS}
+
+
+def _launch(machine: Machine) -> list[int]:
+    return [machine.constants["BM"], machine.constants["BN"], machine.warps, machine.stages]
+
+
+def _beside_flash(pass_name: str, shape: Shape, found: Estimate, gpu: Gpu) -> Row:
+    flash = FLASH.get((gpu.name, pass_name), {}).get((shape.width, shape.length))
+    if flash is None:
+        return {"over_flash": None}
+    seconds = shape.flop(pass_name) / flash / 1e12
+    return {"over_flash": _three(found.times(1 / seconds), 2)}
+
+
+def _bound_by(turn: Turn, resident: int) -> str:
+    """The unit that is busiest, or waiting where the SM stands still for longer."""
+    idle = turn.wait - (resident - 1) * turn.busy
+    return "waiting" if idle > turn.clocks(resident).bound else turn.bound_by
+
+
+def rows(calls: Mapping[str, Call]) -> list[Row]:
+    """Every pass, width and length on every part of an architecture that was compiled for."""
+    found = []
+    for gpu in GPUS.values():
+        for pass_name in PASSES:
+            for width in WIDTHS:
+                entry = f"{pass_name} {width}@{gpu.architecture}"
+                if entry in calls:
+                    found += [row(pass_name, Shape(width, length), calls[entry], gpu) for length in LENGTHS]
+    return found
+
+
+def entries() -> list[str]:
+    """All calls on all architectures."""
+    calls = [*(f"{name} {width}" for name in PASSES for width in WIDTHS), STEP]
+    return [f"{call}@{number}" for number in ARCHITECTURES for call in calls]
+
+
+def both(found: Sequence[Row]) -> list[Row]:
+    """Forward and backward together, where the two are there and flash attention was timed so."""
+    by = {(r["gpu"], r["pass"], r["width"], r["length"]): r for r in found}
+    together = []
+    for (gpu, pass_name), known in FLASH.items():
+        if pass_name != "forward+backward":
+            continue
+        for (width, length), flash in known.items():
+            parts = [by.get((gpu, name, width, length)) for name in PASSES]
+            if None not in parts:
+                micro = {kind: sum(r["microseconds"][kind] for r in parts if r) for kind in KINDS}
+                flop = sum(Shape(width, length).flop(name) for name in PASSES)
+                together.append({
+                    "gpu": gpu, "width": width, "length": length,
+                    "microseconds": {kind: round(value, 1) for kind, value in micro.items()},
+                    "over_flash": {kind: round(value / (flop / flash / 1e6), 2) for kind, value in micro.items()},
+                })  # fmt: skip
+    return together
+
+
+def document(calls: Mapping[str, Call]) -> Row:
+    """All of it."""
+    found = rows(calls)
+    steps = [
+        step_row(calls[entry].kernels, gpu) for gpu in GPUS.values() if (entry := f"{STEP}@{gpu.architecture}") in calls
+    ]
+    return {
+        "commit": git_commit(),
+        "triton": version("triton"),
+        "plan": {"tokens": TOKENS, "hidden": HIDDEN, "lengths": list(LENGTHS), "dtype": "bfloat16"},
+        "gpus": [asdict(gpu) for gpu in GPUS.values()],
+        "rows": found,
+        "both": both(found),
+        "steps": steps,
+        "check": cost_check.checked(calls),
+        "bars": bars(found, steps),
+    }
+
+
+def bars(found: Sequence[Row], steps: Sequence[Row]) -> list[Row]:
+    """What the model says of each bar: met if the prediction meets it. `least` and `most` are the model's two ends."""
+    verdicts = []
+    for row_ in found:
+        bar = BARS.get((row_["pass"], row_["width"]))
+        if bar is not None and (row_["gpu"], row_["length"]) == (BAR_GPU, max(LENGTHS)):
+            over = row_["over_flash"]
+            name = f"{row_['pass']}, {row_['width']} reals, over FlashAttention-2"
+            verdicts.append({"name": name, "bar": bar, "actual": over["predicted"], "least": over["bound"],
+                             "most": over["serial"]})  # fmt: skip
+    for row_ in steps:
+        if row_["gpu"] == BAR_GPU:
+            micro = row_["microseconds"]
+            verdicts.append({"name": "decode step, µs", "bar": STEP_BAR, "actual": micro["predicted"],
+                             "least": micro["bound"], "most": micro["serial"]})  # fmt: skip
+    return [{**verdict, "met": verdict["actual"] <= verdict["bar"]} for verdict in verdicts]
+
+
+def write_cost(path: Path, architectures: Sequence[int] | None = None) -> Row:
+    """Compile all calls, model them, write the document."""
+    every = [*entries(), *cost_check.entries()]
+    chosen = [entry for entry in every if architectures is None or int(entry.rpartition("@")[2]) in architectures]
+    found = document(compile_calls(chosen))
+    write_result(path, found)
+    return found
+
+
+def table(found: Row) -> list[str]:
+    """The lines that a person reads: predicted, and in brackets the model's two ends."""
+    cells = [("kernel", "launch", "µs", "TFLOP/s", "time / FA2", "bound by")]
+    for one in found["rows"]:
+        name = f"{one['gpu']} {one['pass']} {one['width']} N={one['length']:,}"
+        over = _ends(one["over_flash"]) if one["over_flash"] else "–"
+        launch = " ".join("×".join(map(str, part)) for part in one["launch"])
+        cells.append((name, launch, _ends(one["microseconds"]), _ends(one["tflops"]), over, _remark(one)))
+    cells += [
+        (f"{one['gpu']} step", f"{one['launches']} launches", _ends(one["microseconds"]), "–", "–", "")
+        for one in found["steps"]
+    ]
+    for one in found["check"]:
+        name = f"{one['gpu']} softmax {one['width']} N={one['length']:,}{' causal' if one['is_causal'] else ''}"
+        launch = "×".join(map(str, one["launch"]))
+        cells.append((name, launch, "–", _ends(one), f"published {one['tflops']:g}", ""))
+    widths = [max(map(len, column)) + 2 for column in zip(*cells, strict=True)]
+    return ["".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+
+
+def _remark(one: Row) -> str:
+    return one["bound_by"] + "".join(f"; {name} does not compile" for name in one["refused"])
+
+
+def _ends(values: Mapping[str, float]) -> str:
+    return f"{values['predicted']:,g} ({values['bound']:,g}–{values['serial']:,g})"
+
+
+def bar_lines(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line a bar."""
+    return [
+        f"{v['name']}: {v['actual']:g}, {v['least']:g} to {v['most']:g} (bar {v['bar']:g}): "
+        f"{'met' if v['met'] else 'MISSED'}, says the model"
+        for v in verdicts
+    ]

@@ -1,0 +1,378 @@
+"""How accurate, robust and calibrated the linear filter is: simulated systems beside a Kalman filter and an oracle.
+
+    rfa bench filter-accuracy     writes results/filter-accuracy.json and prints tables
+
+The filter is `LinearFilter`, in float64, as it is by default and with its options; on systems of discrete time F and Q
+of every step are given to its own `step`. What stands beside it is in `rfa.benchmarks.filters.references`. Intervals
+are the model's, not calibrated. Settings were chosen on the tuning seeds, whose table is in the file; everything else
+is on other seeds. A standard error is over the streams, and that of a comparison is of their paired difference.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from rfa.benchmarks.filters.accuracy_bars import BEST_KNOWN, SPIKED, bars
+from rfa.benchmarks.filters.references import RIVALS, Estimate, run_kalman
+from rfa.benchmarks.filters.settings import (
+    CANONICAL_DB,
+    ROTATION,
+    SHIFT_AT,
+    TRACKING,
+    Streams,
+    canonical,
+    rotation,
+    rotation_drift,
+    tracking,
+)
+from rfa.measured import origin, write_result
+from rfa.model.linear_config import LinearFilterConfig, Matrix
+from rfa.model.linear_config import Rule as WeightRule
+from rfa.model.linear_filter import LinearFilter
+from rfa.model.recurrence.dense import propagate
+from rfa.model.state_filter import Token
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+JUMPS = (20.0, 50.0, 200.0)
+# A jump is followed when both positions are within this of the truth for so many observations.
+FOLLOWED, FOLLOWED_STEPS = 5.0, 5
+NU_GRID = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0)
+TUNING_SEED, TEST_SEED = 41_000, 98_000
+TUNING_TRIALS, TUNING_STEPS = 60, 500
+SHIFT_STEPS = 500
+# Steps of the error after a jump that are kept for the figure.
+TRACE_STEPS = 80
+MISSING_TRIALS, MISSING_STEPS = 20, 200
+# A covariance must be positive definite; this one is a known state.
+KNOWN = 1e-9
+
+# Floors of the exact Kalman filter in dB, by the Riccati equation.
+CANONICAL_FLOOR = {0: -1.922, -10: -4.706, -20: -7.322}
+TUNED_ON = ("clean", *SPIKED, *BEST_KNOWN)
+
+
+class Rule(NamedTuple):
+    """What distinguishes one linear filter from another here."""
+
+    nu: float | None = LinearFilterConfig.nu
+    reacquire: int | None = LinearFilterConfig.reacquire
+    rule: WeightRule = LinearFilterConfig.rule
+
+
+class Figure(NamedTuple):
+    """A measured value and its standard error."""
+
+    value: float
+    error: float
+
+
+class GivenSteps(LinearFilter):
+    """The linear filter with F and Q given for every step, `[B or 1, n, n]`, in place of those of a drift."""
+
+    def __init__(self, config: LinearFilterConfig) -> None:
+        super().__init__(config)
+        self.given: tuple[Tensor, Tensor] | None = None
+
+    def predict(self, mean: Tensor, covariance: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        if self.given is None:
+            raise ValueError("given must be set before every step")
+        f, q = self.given
+        return f, q, *propagate(mean, covariance, f, q)
+
+
+def _rows(matrix: np.ndarray) -> Matrix:
+    return tuple(tuple(float(x) for x in row) for row in matrix)
+
+
+def _double(kind: type[LinearFilter], config: LinearFilterConfig) -> Any:
+    """A filter whose constants were never rounded to float32."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        return kind(config).eval()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _config(case: Streams, rule: Rule) -> LinearFilterConfig:
+    n = len(case.mean)
+    continuous = case.times is not None
+    return LinearFilterConfig(
+        drift=_rows(rotation_drift() if continuous else -np.eye(n)),
+        process_noise=_rows(np.eye(n)),
+        measurement_noise=_rows(case.noise),
+        observation=_rows(case.matrix),
+        nu=rule.nu,
+        reacquire=rule.reacquire,
+        rule=rule.rule,
+        initial_mean=tuple(case.mean.tolist()),
+        initial_covariance=_rows(case.covariance + KNOWN * np.eye(n)),
+    )
+
+
+@torch.no_grad()
+def run_model(case: Streams, rule: Rule, *, absent: float = np.nan) -> Estimate:
+    """The project's filter over a case, all trials as one batch; absent: what stands for what was not seen."""
+    trials, steps, n = case.truth.shape
+    model = _double(LinearFilter if case.times is not None else GivenSteps, _config(case, rule))
+    seen = np.isfinite(case.observations)
+    y = torch.from_numpy(np.where(seen, case.observations, absent))
+    present = torch.from_numpy(seen.astype(np.float64))
+    times = np.zeros((trials, steps)) if case.times is None else case.times
+    lags = torch.from_numpy(np.diff(times, axis=1, prepend=times[:, :1]))
+    one, state = torch.ones(trials, dtype=torch.float64), model.init_state(trials)
+    mean, covariance = np.empty((trials, steps, n)), np.empty((trials, steps, n, n))
+    for i in range(steps):
+        if isinstance(model, GivenSteps):
+            model.given = torch.from_numpy(case.transition[i].copy()), torch.from_numpy(case.process[i].copy())
+        output, state = model.step(Token(y[:, i], present[:, i], lags[:, i], one), state)
+        mean[:, i], covariance[:, i] = output.state_mean.numpy(), output.state_covariance.numpy()
+    return Estimate(mean, covariance)
+
+
+def _mean(values: np.ndarray) -> Figure:
+    """Mean over the streams `[B]`."""
+    return Figure(float(values.mean()), float(values.std() / np.sqrt(len(values))))
+
+
+def squares(case: Streams, found: Estimate) -> np.ndarray:
+    """Mean square error of the scored components of every stream, `[B]`."""
+    error = (found.mean - case.truth)[..., : case.scored]
+    return np.asarray((error**2).mean((1, 2)))
+
+
+def _ratio(squared: np.ndarray, reference: np.ndarray) -> Figure:
+    """Ratio of two root mean squares; to first order its variance is that of the streams' paired difference."""
+    a, b = squared.mean(), reference.mean()
+    ratio = np.sqrt(a / b)
+    return Figure(float(ratio), float(ratio / 2 * _mean(squared / a - reference / b).error))
+
+
+def score(case: Streams, found: Estimate, references: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Error of the scored components, and how the covariance fits the errors of all.
+
+    NLL, NEES/n, coverage, and the full width of the scored components' 90 % intervals; by how much the error is
+    above that of each reference, given by its `squares`.
+    """
+    n = case.truth.shape[-1]
+    error = found.mean - case.truth
+    nees = np.einsum("bti,bti->bt", error, np.linalg.solve(found.covariance, error[..., None])[..., 0])
+    log_det = np.linalg.slogdet(found.covariance)[1]
+    deviation = np.sqrt(np.einsum("btii->bti", found.covariance))
+    quantiles = {level: NormalDist().inv_cdf((1 + level) / 2) for level in LEVELS}
+    inside = {f"{level:g}": _mean((np.abs(error) <= z * deviation).mean((1, 2))) for level, z in quantiles.items()}
+    squared = squares(case, found)
+    root = float(np.sqrt(squared.mean()))
+    return {
+        "rmse": root,
+        "rmse_error": _mean(squared).error / (2 * root),
+        **{f"over_{name}": _excess(squared, reference) for name, reference in references.items()},
+        "nll": float(np.mean(0.5 * (nees + log_det + n * np.log(2 * np.pi)))),
+        "nees": float(nees.mean() / n),
+        "coverage": {level: share.value for level, share in inside.items()},
+        "coverage_error": {level: share.error for level, share in inside.items()},
+        "width90": float(2 * quantiles[0.9] * deviation[..., : case.scored].mean()),
+    }
+
+
+def _excess(squared: np.ndarray, reference: np.ndarray) -> list[float]:
+    """By what share the root mean square is above another, and the standard error."""
+    ratio = _ratio(squared, reference)
+    return [ratio.value - 1, ratio.error]
+
+
+def delays(case: Streams, found: Estimate) -> np.ndarray:
+    """Observations from the jump until it is followed, `[B]`; inf where it never is."""
+    error = np.abs(found.mean - case.truth)[:, SHIFT_AT:, : case.scored].max(-1)
+    windows = np.lib.stride_tricks.sliding_window_view(error < FOLLOWED, FOLLOWED_STEPS, axis=1)
+    inside: np.ndarray = np.asarray(windows.all(-1))
+    return np.where(inside.any(1), inside.argmax(1), np.inf)
+
+
+class Progress:
+    """A bar of the runs of a filter, and how long they took."""
+
+    def __init__(self, total: int) -> None:
+        self.bar = tqdm(total=total, disable=None)
+        self.start = time.perf_counter()
+
+    def __call__(self, label: str) -> None:
+        self.bar.set_description(label)
+        self.bar.update()
+
+    def seconds(self) -> float:
+        return round(time.perf_counter() - self.start, 1)
+
+
+def _root(case: Streams, found: Estimate) -> float:
+    return float(np.sqrt(squares(case, found).mean()))
+
+
+def tuning_table(done: Callable[[str], None]) -> dict[str, dict[str, dict[str, float]]]:
+    """RMSE by scenario, filter and setting on the tuning seeds, by which the default and the tuned rows were chosen."""
+    table: dict[str, dict[str, dict[str, float]]] = {}
+    for k, name in enumerate(TUNED_ON):
+        case = tracking(name, TUNING_TRIALS, TUNING_STEPS, TUNING_SEED + k)
+        done(f"tuning {name}")
+        table[name] = {
+            "oracle": {"": _root(case, run_kalman(case, knows_noise=True))},
+            "linear": {f"{nu:g}": _root(case, run_model(case, Rule(nu))) for nu in NU_GRID},
+        }
+        for rival, (make, grid) in RIVALS.items():
+            table[name][rival] = {f"{x:g}": _root(case, run_kalman(case, weigh=make(x))) for x in grid}
+    return table
+
+
+def tuned_settings(table: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """The best setting of every filter: on outliers x10 for those and for clean data, else on the scenario itself."""
+    own = {name: name if name in BEST_KNOWN else SPIKED[0] for name in table}
+    return {
+        name: {label: float(min(row, key=lambda x: row[x])) for label, row in table[source].items() if len(row) > 1}
+        for name, source in own.items()
+    }
+
+
+def tracking_rows(
+    trials: int, steps: int, tuned: Mapping[str, Mapping[str, float]], done: Callable[[str], None]
+) -> dict[str, Any]:
+    """All scenarios of the plane; the rivals with the setting that was tuned for the scenario, and so one filter."""
+    rows: dict[str, Any] = {}
+    for k, name in enumerate(TRACKING):
+        case = tracking(name, trials, steps, TEST_SEED + k)
+        rules = {"linear": Rule(), "linear, learned": Rule(rule="learned"), "linear, nu = inf": Rule(nu=None)}
+        rivals = {}
+        if name in tuned:
+            rivals = {label: run_kalman(case, weigh=make(tuned[name][label])) for label, (make, _) in RIVALS.items()}
+        if name in BEST_KNOWN:
+            rules["linear, nu tuned"] = Rule(tuned[name]["linear"])
+        else:
+            rules["linear, no re-acquisition"] = Rule(reacquire=None)
+        rows[name] = compared(case, rules, rivals)
+        done(f"tracking {name}")
+    return rows
+
+
+def rotation_rows(trials: int, steps: int, done: Callable[[str], None]) -> dict[str, Any]:
+    """The isotropic system at irregular times."""
+    rows: dict[str, Any] = {}
+    for k, name in enumerate(ROTATION):
+        case = rotation(name, trials, steps, TEST_SEED + 100 + k)
+        rows[name] = compared(case, {"linear": Rule(), "linear, learned": Rule(rule="learned")}, {})
+        done(f"rotation {name}")
+    return rows
+
+
+def compared(case: Streams, rules: Mapping[str, Rule], rivals: Mapping[str, Estimate]) -> dict[str, Any]:
+    """Scores of the oracle, the Kalman filter, the rivals, and the filter by several rules."""
+    oracle, kalman = run_kalman(case, knows_noise=True), run_kalman(case)
+    references = {"oracle": squares(case, oracle), "kalman": squares(case, kalman)}
+    references |= {name: squares(case, found) for name, found in rivals.items()}
+    others = {"oracle": oracle, "kalman": kalman, **rivals}
+    rows = {name: score(case, found, {}) for name, found in others.items()}
+    return rows | {name: score(case, run_model(case, rule), references) for name, rule in rules.items()}
+
+
+def canonical_rows(trials: int, done: Callable[[str], None]) -> dict[str, Any]:
+    """Mean square error in dB of the Kalman filter that nu = inf is, beside the floor."""
+    rows = {}
+    for k, v_db in enumerate(CANONICAL_DB):
+        case = canonical(v_db, trials, TEST_SEED + 200 + k)
+        found = run_model(case, Rule(nu=None))
+        squared = _mean(squares(case, found))
+        # The error that the filter states for itself is the floor without the noise of a simulation.
+        stated = np.einsum("btii->bti", found.covariance).mean()
+        kalman = squares(case, run_kalman(case)).mean()
+        decibel = {"linear, nu = inf": squared.value, "its own covariance": stated, "kalman": kalman}
+        rows[str(v_db)] = {name: 10 * float(np.log10(value)) for name, value in decibel.items()}
+        rows[str(v_db)]["floor"] = CANONICAL_FLOOR[v_db]
+        rows[str(v_db)]["error"] = float(10 / np.log(10) * squared.error / squared.value)
+        done(f"canonical {v_db} dB")
+    return rows
+
+
+def shift_rows(trials: int, done: Callable[[str], None]) -> dict[str, Any]:
+    """Delays after a jump, and the median over the streams of the larger position error step by step."""
+    rows: dict[str, Any] = {}
+    for k, jump in enumerate(JUMPS):
+        case = tracking("clean", trials, SHIFT_AT + SHIFT_STEPS, TEST_SEED + 300 + k, jump=jump)
+        rules = {"linear": Rule(), "linear, learned": Rule(rule="learned")}
+        rules["linear, no re-acquisition"] = Rule(reacquire=None)
+        found = {"kalman": run_kalman(case)} | {name: run_model(case, rule) for name, rule in rules.items()}
+        rows[f"{jump:g}"] = {
+            name: _delay_figures(delays(case, estimate)) | {"error": _error_after(case, estimate)}
+            for name, estimate in found.items()
+        }
+        done(f"jump of {jump:g}")
+    return rows
+
+
+def _delay_figures(values: np.ndarray) -> dict[str, float | None]:
+    """Median and 95 % point in observations (None = not within the run), and the median's standard error: half the
+    distance of the order statistics that stand a standard deviation of the rank below and above it."""
+    ordered = np.sort(values)
+    rank, half = (len(ordered) - 1) / 2, np.sqrt(len(ordered)) / 2
+    low, high = (ordered[int(np.clip(np.rint(at), 0, len(ordered) - 1))] for at in (rank - half, rank + half))
+    points = {name: np.quantile(ordered, q, method="lower") for name, q in (("median", 0.5), ("p95", 0.95))}
+    points["median_error"] = (high - low) / 2 if np.isfinite(high) else np.inf
+    return {name: float(x) if np.isfinite(x) else None for name, x in points.items()}
+
+
+def _error_after(case: Streams, found: Estimate) -> list[float]:
+    error = np.abs(found.mean - case.truth)[:, SHIFT_AT : SHIFT_AT + TRACE_STEPS, : case.scored].max(-1)
+    return [round(float(x), 3) for x in np.median(error, axis=0)]
+
+
+def missing_rows(trials: int, steps: int) -> dict[str, float]:
+    """What a missing component does to what follows, at most: beyond the Kalman filter's, and to other streams.
+
+    Beyond: the same observations, some never seen, through the filter with nu = inf and through the Kalman filter told
+    so. Trace: NaN, and any number, in their place. Others: every second stream's missing values seen after all.
+    """
+    case = tracking("30 % missing", trials, steps, TEST_SEED + 400)
+    whole = tracking("clean", trials, steps, TEST_SEED + 400)
+    every_second = np.arange(trials)[:, None, None] % 2 == 0
+    filled = replace(case, observations=np.where(every_second, case.observations, whole.observations))
+    rule = Rule()
+    robust = run_model(case, rule)
+    beyond = run_model(case, Rule(nu=None)).mean - run_kalman(case).mean
+    trace = run_model(case, rule, absent=1e30).mean - robust.mean
+    others = (run_model(filled, rule).mean - robust.mean)[::2]
+    return {
+        "beyond the Kalman filter": float(np.abs(beyond).max()),
+        "by what stands in its place": float(np.abs(trace).max()),
+        "to other streams": float(np.abs(others).max()),
+    }
+
+
+def write_filter_accuracy(out: Path, *, trials: int = 500, steps: int = 1000) -> dict[str, Any]:
+    """Measure everything and write it to a JSON file."""
+    done = Progress(len(TUNED_ON) + len(TRACKING) + len(ROTATION) + len(CANONICAL_DB) + len(JUMPS) + 1)
+    tuning = tuning_table(done)
+    tuned = tuned_settings(tuning)
+    document: dict[str, Any] = {
+        **origin("rfa bench filter-accuracy"),
+        "trials": trials,
+        "steps": steps,
+        "rule": Rule()._asdict() | {"inner": LinearFilterConfig.inner, "tuned": tuned},
+        "tuning": tuning,
+        "tracking": tracking_rows(trials, steps, tuned, done),
+        "rotation": rotation_rows(max(1, trials * 3 // 5), steps, done),
+        "canonical": canonical_rows(20 * trials, done),
+        "level_shift": shift_rows(trials, done),
+        "missing": missing_rows(min(trials, MISSING_TRIALS), min(steps, MISSING_STEPS)),
+    }
+    done("missing components")
+    document["seconds"] = done.seconds()
+    document["bars"] = bars(document)
+    write_result(out, document)
+    return document

@@ -1,0 +1,209 @@
+"""Alarms at a stated rate, through the server: how often they come on recorded series without anomalies, over how
+often they should; and how often the next observation falls inside its forecast interval.
+
+    python -m rfa.benchmarks.filters.alarm_rates --data DATA [--model series]
+
+writes results/alarm-rates.json and prints a table; another model than `metrics` is added to that file, with where its
+figures come from.
+
+DATA holds nab/ (NAB's data and windows), ett/ETTh1.csv and ucr/*.npz (series of the UCR Anomaly Archive by their names,
+whose prefix of TRAIN values has no anomaly). Of NAB what lies in its windows is not counted. A server is started with
+the bundle, `metrics` unless another is named, and every series posted to `/filter` once for each rate, as `alarm`, and
+with a forecast of one step. Constants of the tail were chosen on `simulated`, `nab` and `ett`; `ucr` was seen
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from tqdm import tqdm
+
+from rfa.benchmarks.load.server import started
+from rfa.benchmarks.nab.benchmark import load_nab
+from rfa.measured import RESULTS, origin, write_result
+from rfa.service.settings import BUNDLE_ROOT
+
+Array = np.ndarray
+USUAL = "metrics"
+RATES = (1e-2, 1e-3, 1e-4)
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99, 0.999)
+# Observations of a stream that are not counted, and the shortest series.
+BURN_IN, SHORTEST = 200, 2_000
+HOUR = 3600.0
+SIMULATED, LENGTH, SEED = 12, 8_000, 5
+SECONDS = 120.0
+
+
+class Series(NamedTuple):
+    """times and values `[N]`, and which of them are without anomaly."""
+
+    times: Array
+    values: Array
+    is_clean: Array
+
+
+def simulated_series(rng: np.random.Generator) -> Iterator[Array]:
+    """Independent numbers with tails from none to heavy, a slow autoregression and a noisy wave, `LENGTH` each."""
+    for _ in range(SIMULATED):
+        yield rng.standard_normal(LENGTH)
+        yield rng.standard_t(3, LENGTH)
+        yield rng.exponential(size=LENGTH)
+        yield rng.random(LENGTH)
+        noise, state = 0.3 * rng.standard_normal(LENGTH), 0.0
+        path = np.empty(LENGTH)
+        for t in range(LENGTH):
+            state = 0.95 * state + noise[t]
+            path[t] = state
+        yield path
+        yield np.sin(0.07 * np.arange(LENGTH)) * (2 + 0.1 * rng.standard_normal(LENGTH))
+
+
+def load_sets(data: Path) -> dict[str, list[Series]]:
+    """The series of each set that is there."""
+    rng = np.random.default_rng(SEED)
+    found = {"simulated": [_regular(values) for values in simulated_series(rng)]}
+    if (data / "nab").is_dir():
+        found["nab"] = [
+            Series(one.times, one.values, _outside(len(one.times), one.labelled.windows))
+            for one in load_nab(data / "nab")
+        ]
+    if (data / "ett" / "ETTh1.csv").is_file():
+        with (data / "ett" / "ETTh1.csv").open(newline="") as file:
+            rows = np.array([[float(cell) for cell in row[1:]] for row in list(csv.reader(file))[1:]])
+        found["ett"] = [_regular(column, HOUR) for column in rows.T]
+    archive: dict[str, Array] = {}
+    for path in sorted((data / "ucr").glob("*.npz")):
+        archive |= dict(np.load(path))
+    if archive:
+        clean = (values[: int(name.split("_")[-3])].astype(float) for name, values in sorted(archive.items()))
+        found["ucr"] = [_regular(values) for values in clean if len(values) >= SHORTEST]
+    return found
+
+
+def _regular(values: Array, step: float = 1.0) -> Series:
+    return Series(step * np.arange(len(values)), values, np.ones(len(values), bool))
+
+
+def _outside(length: int, windows: Sequence[tuple[int, int]]) -> Array:
+    is_clean = np.ones(length, bool)
+    for first, last in windows:
+        is_clean[first : last + 1] = False
+    return is_clean
+
+
+def ask(url: str, body: dict[str, Any]) -> dict[str, Array]:
+    """Columns of what `/filter` tells of a series."""
+    request = urllib.request.Request(f"{url}/filter", orjson.dumps(body), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=SECONDS) as reply:
+        columns = orjson.loads(reply.read())["columns"]
+    return {name: np.array(values, np.float64) for name, values in columns.items()}
+
+
+class Counts(NamedTuple):
+    """Of a series' observations that count: how many, alarms by rate, and inside the forecast interval by level."""
+
+    observations: int
+    alarms: Array
+    forecast: int
+    inside: Array
+
+
+def count(url: str, model: str, series: Series) -> Counts:
+    """Post a series once for each rate."""
+    given = [None if math.isnan(value) else float(value) for value in series.values]
+    body = {"model": model, "times": series.times.tolist(), "values": {"y": given}}
+    alarms, is_counted = [], series.is_clean & ~np.isnan(series.values) & (np.arange(len(given)) >= BURN_IN)
+    for rate in RATES:
+        told = ask(url, {**body, "fields": ["alarm"], "alarm": {"rate": rate}})
+        alarms.append(float(told["alarm"][is_counted].sum()))
+    step = float(np.median(np.diff(series.times)))
+    told = ask(url, {**body, "fields": ["forecast"], "horizon": [step], "levels": LEVELS})
+    # A forecast is of the next observation where that comes in time.
+    is_next = is_counted[1:] & (np.abs(np.diff(series.times) - step) < 1e-6 * step)
+    inside = []
+    for level in LEVELS:
+        low, high = (told[f"forecast.{step!r}.{side}.{level!r}.y"][:-1] for side in ("lower", "upper"))
+        inside.append(float(((low <= series.values[1:]) & (series.values[1:] <= high))[is_next].sum()))
+    return Counts(int(is_counted.sum()), np.array(alarms), int(is_next.sum()), np.array(inside))
+
+
+def measure(data: Path, model: str) -> dict[str, Any]:
+    """The rows of every set, pooled over its series."""
+    rows = {}
+    sets = load_sets(data)
+    longest = max(len(one.times) for series in sets.values() for one in series)
+    with (
+        started([BUNDLE_ROOT / model], {"max_observations": longest}) as target,
+        tqdm(total=sum(map(len, sets.values())), unit="series", disable=None) as bar,
+    ):
+        for name, series in sets.items():
+            found = []
+            for one in series:
+                found.append(count(target.url, model, one))
+                bar.update()
+            observations = sum(counts.observations for counts in found)
+            forecast = sum(counts.forecast for counts in found)
+            alarms: Array = np.sum([counts.alarms for counts in found], axis=0)
+            inside: Array = np.sum([counts.inside for counts in found], axis=0)
+            rows[name] = {
+                "series": len(series),
+                "observations": observations,
+                "over_nominal": {
+                    f"{rate:g}": share / observations / rate for rate, share in zip(RATES, alarms, strict=True)
+                },
+                "coverage": {f"{level:g}": share / forecast for level, share in zip(LEVELS, inside, strict=True)},
+            }
+    return rows
+
+
+def markdown(rows: dict[str, Any]) -> str:
+    """Alarms over nominal by rate, and coverage by level."""
+    lines = [
+        "| series | observations | "
+        + " | ".join([f"at {rate:g}" for rate in RATES] + [f"{level:g}" for level in LEVELS])
+        + " |",
+        "|---|" + "---|" * (1 + len(RATES) + len(LEVELS)),
+    ]
+    for name, row in rows.items():
+        cells = [f"{value:.2f}" for value in row["over_nominal"].values()]
+        cells += [f"{value:.4f}" for value in row["coverage"].values()]
+        lines.append(f"| {name} | {row['observations']:,} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_rates(out: Path, model: str, rows: dict[str, Any]) -> None:
+    """Write the rows of the usual model, and keep those of others; or add those of another to the file."""
+    kept: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {}
+    command = "python -m rfa.benchmarks.filters.alarm_rates --data DATA"
+    if model == USUAL:
+        document = {**origin(command), "burn_in": BURN_IN, "rows": rows, "others": kept.get("others", {})}
+    else:
+        added = {**origin(f"{command} --model {model}"), "rows": rows}
+        document = {**kept, "others": {**kept.get("others", {}), model: added}}
+    write_result(out, document)
+
+
+def main() -> None:
+    """Run, print and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--model", default=USUAL)
+    given = parser.parse_args()
+    rows = measure(given.data, given.model)
+    write_rates(RESULTS / "alarm-rates.json", given.model, rows)
+    sys.stdout.write(markdown(rows) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Accuracy and calibration of the filters on the oscillator of Adaptive Filter Attention §4.3.
+
+    rfa bench filter              writes results/filter.json and prints a markdown table
+
+At each noise setting, clean and with 5 % of the measurements' noises ×10: RMSE of the state for the raw measurement,
+the exact Kalman filter (told the setting; the floor on clean data), the oracle (which also knows which measurements are
+outliers, from the truth), the Transformer filter of the setting's matrices, and, each as recurrence and as attention,
+the linear filter of the setting's matrices (its attention is the batch estimate of Robust Filter Attention) and the
+deep filter (one model for all settings, told nothing). Then coverage of state and forecast intervals. Test seeds differ
+from those of training and calibration.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from tqdm import tqdm
+
+from rfa.benchmarks.filters.transformer import EPSILON, WINDOW, transformer_filter
+from rfa.export.filter_calibration import LEVELS, Evaluation, calibrate, evaluate
+from rfa.export.loading import load_model
+from rfa.measured import origin, write_result
+from rfa.model.config import Mode
+from rfa.model.linear_config import LinearFilterConfig
+from rfa.model.linear_filter import LinearFilter
+from rfa.model.state_filter import StateFilter
+from rfa.training.simulate import (
+    INITIAL_VARIANCE,
+    NOISE_SETTINGS,
+    OSCILLATOR_DRIFT,
+    OUTLIER_SCALE,
+    STEP,
+    STEPS_PER_MEASUREMENT,
+    Batch,
+    Disturbance,
+    discretise,
+    simulate_oscillator,
+)
+
+TEST_SEED = 90_000
+OUTLIERS = 0.05
+# Streams that calibrate the linear filter of each setting, clean and with outliers.
+FIT_STREAMS = 300
+CONTAMINATIONS = {"clean": 0.0, "5 % outliers": OUTLIERS}
+
+
+def linear_filter(sigma2: float, eta2: float) -> LinearFilter:
+    """The bundle `linear` with the matrices of a noise setting."""
+    eye = ((1.0, 0.0), (0.0, 1.0))
+
+    def scaled(value: float) -> tuple[tuple[float, ...], ...]:
+        return tuple(tuple(value * x for x in row) for row in eye)
+
+    config = LinearFilterConfig(
+        drift=tuple(tuple(float(x) for x in row) for row in OSCILLATOR_DRIFT),
+        process_noise=scaled(sigma2),
+        measurement_noise=scaled(eta2),
+        initial_covariance=scaled(INITIAL_VARIANCE),
+        nu=4.0,
+        contamination=0.02,
+    )
+    return LinearFilter(config).eval()
+
+
+def kalman(observations: np.ndarray, f: np.ndarray, q: np.ndarray, variances: np.ndarray) -> np.ndarray:
+    """Textbook Kalman filter in float64: transition and process noise of a step, and the variance of every measurement
+    `[B, N]`. Means `[B, N, 2]` after each."""
+    size, length = observations.shape[:2]
+    mean, covariance = np.zeros((size, 2)), np.broadcast_to(np.eye(2) * INITIAL_VARIANCE, (size, 2, 2)).copy()
+    means = np.empty((size, length, 2))
+    for i in range(length):
+        if i:
+            mean, covariance = mean @ f.T, f @ covariance @ f.T + q
+        gain = covariance @ np.linalg.inv(covariance + variances[:, i, None, None] * np.eye(2))
+        mean = mean + (gain @ (observations[:, i] - mean)[..., None])[..., 0]
+        covariance = covariance - gain @ covariance
+        means[:, i] = mean
+    return means
+
+
+def rmse(estimate: np.ndarray, truth: np.ndarray) -> float:
+    return float(np.sqrt(np.mean((estimate - truth) ** 2)))
+
+
+def coverage(found: Evaluation, batch: Batch, calibration: dict[str, Any]) -> dict[str, Any]:
+    """Share of truths inside the state intervals, and of observations inside the forecast intervals per lead, by
+    level."""
+    error = np.abs(batch.truth - found.mean) / found.deviation
+    state = {
+        f"{level:g}": float(np.mean(error <= multiplier))
+        for level, multiplier in zip(LEVELS, calibration["state"]["multipliers"], strict=True)
+    }
+    forecast = {}
+    for k, lead in enumerate(found.leads):
+        ahead = np.abs(batch.observations - found.forecast_mean[k]) / found.forecast_deviation[k]
+        known = ahead[np.isfinite(ahead)]
+        multipliers = calibration["forecast"]["multipliers"][k]
+        forecast[str(lead)] = {
+            f"{level:g}": float(np.mean(known <= m)) for level, m in zip(LEVELS, multipliers, strict=True)
+        }
+    return {"state": state, "forecast": forecast}
+
+
+def run_setting(
+    index: int, deep: StateFilter, documents: dict[str, dict[str, Any]], streams: int, length: int
+) -> list[dict[str, Any]]:
+    """Rows of one noise setting, clean and with outliers."""
+    sigma2, eta2 = NOISE_SETTINGS[index]
+    linear = linear_filter(sigma2, eta2)
+    f, q = discretise(OSCILLATOR_DRIFT, STEP * STEPS_PER_MEASUREMENT)
+    fit = [
+        simulate_oscillator(
+            FIT_STREAMS, 96, settings=((sigma2, eta2),), disturbance=Disturbance(outliers=o), seed=70_000 + index
+        )
+        for o in (0.0, OUTLIERS)
+    ]
+    merged = Batch(
+        *(np.concatenate([getattr(part, key) for part in fit]) for key in ("times", "observations", "truth"))
+    )
+    calibrations = {"linear": calibrate(linear, merged), "oscillator": documents["oscillator"]}
+    rows = []
+    for name, share in CONTAMINATIONS.items():
+        seed = TEST_SEED + 10 * index + (1 if share else 0)
+        batch = simulate_oscillator(
+            streams, length, settings=((sigma2, eta2),), disturbance=Disturbance(outliers=share), seed=seed
+        )
+        truth = np.asarray(batch.truth)
+        error2 = np.sum((batch.observations - truth) ** 2, -1)
+        row: dict[str, Any] = {"sigma2": sigma2, "eta2": eta2, "data": name, "rmse": {}, "coverage": {}}
+        nominal = np.full(batch.times.shape, eta2)
+        row["rmse"]["raw"] = rmse(batch.observations, truth)
+        row["rmse"]["kalman"] = rmse(kalman(batch.observations, f, sigma2 * q, nominal), truth)
+        # The likelier of the two noise sizes, from the true error.
+        ratio = np.log(max(share, 1e-300) / (1 - share)) - 2 * np.log(OUTLIER_SCALE)
+        wide = ratio + error2 / eta2 / 2 * (1 - OUTLIER_SCALE**-2) > 0
+        variances = np.where(wide, eta2 * OUTLIER_SCALE**2, eta2)
+        row["rmse"]["oracle"] = rmse(kalman(batch.observations, f, sigma2 * q, variances), truth)
+        eye = np.eye(2)
+        rival = transformer_filter(batch.observations, f, sigma2 * q, eta2 * eye, INITIAL_VARIANCE * eye)
+        row["rmse"]["transformer"] = rmse(rival.means, truth)
+        row["transformer"] = {
+            "window": WINDOW,
+            "epsilon": EPSILON,
+            "beta": rival.beta,
+            "gain": rival.gain.tolist(),
+            "largest_distance": float(np.linalg.norm(rival.means - rival.linear, axis=-1).max()),
+        }
+        for label, model in (("linear", linear), ("oscillator", deep)):
+            for mode in get_args(Mode):
+                found = evaluate(model, batch, mode)
+                key = f"{label} {mode}"
+                row["rmse"][key] = rmse(found.mean, truth)
+                row["coverage"][key] = coverage(found, batch, calibrations[label][mode])
+        rows.append(row)
+    return rows
+
+
+def worst(rows: Sequence[dict[str, Any]], key: str, part: str) -> float:
+    """Largest |coverage - level| over rows, levels and (for forecasts) leads."""
+    gaps = []
+    for row in rows:
+        tables = [row["coverage"][key]["state"]] if part == "state" else row["coverage"][key]["forecast"].values()
+        gaps += [abs(share - float(level)) for table in tables for level, share in table.items()]
+    return max(gaps)
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    names = list(rows[0]["rmse"])
+    lines = ["| σ², η² | data | " + " | ".join(names) + " |", "|" + "---|" * (len(names) + 2)]
+    for row in rows:
+        cells = " | ".join(f"{row['rmse'][name]:.3f}" for name in names)
+        lines.append(f"| {row['sigma2']:g}, {row['eta2']:g} | {row['data']} | {cells} |")
+    filters = list(rows[0]["coverage"])
+    lines += [
+        "",
+        "| coverage, state (worst gap, points) | "
+        + " | ".join(f"{100 * worst(rows, k, 'state'):.1f}" for k in filters)
+        + " |",
+    ]
+    lines += [
+        "| coverage, forecast (worst gap, points) | "
+        + " | ".join(f"{100 * worst(rows, k, 'forecast'):.1f}" for k in filters)
+        + " |"
+    ]
+    return "\n".join(lines)
+
+
+def write_filter(bundle: Path, out: Path, *, streams: int = 400, length: int = 100) -> dict[str, Any]:
+    """Measure the deep bundle, and the linear filter of every setting, and write the rows to a JSON file."""
+    deep: StateFilter = load_model(bundle)
+    documents = {"oscillator": json.loads((bundle / "calibration.json").read_text())}
+    settings = tqdm(range(len(NOISE_SETTINGS)), unit="setting", disable=None)
+    rows = [row for index in settings for row in run_setting(index, deep, documents, streams, length)]
+    document = {
+        **origin("rfa bench filter"),
+        "streams": streams,
+        "length": length,
+        "rows": rows,
+    }
+    write_result(out, document)
+    return document

@@ -1,0 +1,164 @@
+"""Speed of the linear filter in process, beside the public Kalman filters, on one core.
+
+    python -m rfa.benchmarks.filters.speed --out FILE         (or `rfa bench filter-speed`)
+
+Two jobs on a constant-velocity model of the plane (state 4, observation 2, float64, regular steps), output = the
+filtered mean, covariance carried:
+
+    online   one stream, one call per observation
+    batch    1,000 streams of 1,000 steps in one call
+
+Ours is timed as the exact Kalman filter (the peers' job), and with what no peer has: robust weights, nu = 4 and 3
+passes, those with the rule that follows jumps of the state, as the filter is by default, and the rule that learns the
+law of the noise. Before a row is timed its final means must agree with a plain textbook filter (or, robust, with a
+plain loop of the rules) on the same data. Every figure is the median of several runs by the CPU clock of the process,
+which counts helper threads too; the process is held to one core. A row of a peer that is slow runs fewer streams or
+steps, as it says; its cost per step does not depend on them. A peer that is not installed is left out with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rfa.benchmarks.filters.speed_job import Job, make_job, reference
+from rfa.benchmarks.filters.speed_rivals import ROWS, NotRun, Row
+from rfa.measured import origin, write_result
+
+# Final means may differ from the reference by this: float64 in another order, through ten thousand steps.
+AGREEMENT = 1e-7
+STREAMS, STEPS, ONLINE_STEPS, RUNS = 1000, 1000, 10_000, 7
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Hold the process, and the threads that it will start, to one core."""
+    if not hasattr(os, "sched_setaffinity"):
+        raise RuntimeError("this measurement needs a system that can hold a process to one core")
+    import torch
+
+    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    os.sched_setaffinity(0, {max(before)})
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+        torch.set_num_threads(threads)
+
+
+def measure(row: Row, job: Job, runs: int) -> dict[str, Any]:
+    """Check a row, then time it.
+
+    Raises:
+        NotRun: not installed, or there is no such function.
+        AssertionError: its means are not the reference's.
+    """
+    versions = {}
+    for package in row.packages:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            raise NotRun(f"{package} is not installed") from None
+    own = job.cut(row.streams or len(job.y), row.steps or job.y.shape[1])
+    call = row.prepare(own)
+    error = float(np.abs(call() - reference(own, row.rule)).max())
+    if not error <= AGREEMENT:
+        raise AssertionError(f"{row.name} ({row.job}) is off the reference by {error:.1e}")
+    times = []
+    for _ in range(runs):
+        started = time.process_time()
+        call()
+        times.append(time.process_time() - started)
+    streams, steps = own.y.shape[:2]
+    low, middle, high = (float(x) * 1e6 / (streams * steps) for x in np.quantile(times, (0.2, 0.5, 0.8)))
+    return {
+        "us_per_step": _rounded(middle),
+        "p20_us": _rounded(low),
+        "p80_us": _rounded(high),
+        "steps_per_second": round(1e6 / middle),
+        "streams": streams,
+        "steps": steps,
+        "largest_error": error,
+        "versions": versions,
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def run_speed(
+    *, streams: int = STREAMS, steps: int = STEPS, online_steps: int = ONLINE_STEPS, runs: int = RUNS
+) -> dict[str, Any]:
+    """Both jobs; the document that `write_speed` stores."""
+    # Read when jax starts; the affinity holds its pool to one core, this keeps it from splitting the work.
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+    jobs = {"online": make_job(1, online_steps), "batch": make_job(streams, steps)}
+    rows: list[dict[str, Any]] = []
+    with one_core():
+        for row in ROWS:
+            found: dict[str, Any] = {"name": row.name, "job": row.job, "rule": row.rule, "note": row.note}
+            try:
+                found |= measure(row, jobs[row.job], runs)
+            except NotRun as reason:
+                found["not_run"] = str(reason)
+            rows.append(found)
+    return {
+        **origin("rfa bench filter-speed"),
+        "cores_used": 1,
+        "runs": runs,
+        "clock": "process_time, median",
+        "rows": rows,
+        "ratios": ratios(rows),
+    }
+
+
+def ratios(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Per job and own row: the fastest peer of the same job, and how many times slower it is."""
+    found = {}
+    timed = [row for row in rows if "us_per_step" in row]
+    for own in (row for row in timed if row["name"].startswith("rfa ")):
+        peers = [
+            row for row in timed if row["job"] == own["job"] and not row["name"].startswith("rfa ") and not row["note"]
+        ]
+        if peers:
+            best = min(peers, key=lambda row: row["us_per_step"])
+            times = _rounded(best["us_per_step"] / own["us_per_step"])
+            found[f"{own['job']}: {own['name']}"] = {"fastest_peer": best["name"], "times_slower": times}
+    return found
+
+
+def table(document: dict[str, Any]) -> list[str]:
+    """The rows as lines of a markdown table."""
+    lines = ["| job | filter | µs per step | steps/s | note |", "|---|---|---:|---:|---|"]
+    for row in document["rows"]:
+        if "not_run" in row:
+            lines.append(f"| {row['job']} | {row['name']} | | | not run: {row['not_run']} |")
+        else:
+            cost, rate = f"{row['us_per_step']:g}", f"{row['steps_per_second']:,}"
+            lines.append(f"| {row['job']} | {row['name']} | {cost} | {rate} | {row['note']} |")
+    return lines
+
+
+def write_speed(out: Path, **sizes: int) -> dict[str, Any]:
+    """`run_speed` to a JSON file."""
+    document = run_speed(**sizes)
+    write_result(out, document)
+    return document
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("results/filter_speed.json"))
+    parser.add_argument("--runs", type=int, default=RUNS)
+    arguments = parser.parse_args()
+    print("\n".join(table(write_speed(arguments.out, runs=arguments.runs))))

@@ -1,0 +1,130 @@
+"""Long series on a GPU as `/filter` runs them: the packaged model `series`, its network there and on the processor.
+
+Before any clock starts, the network on the GPU must reproduce the golden outputs, and what is told of a series must be
+that of the compiled network. Then whole series, by the clock of the host: making tokens and telling of rows is its work
+in both cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from rfa.benchmarks.gpu.device import gpu_hardware, require_gpu
+from rfa.benchmarks.gpu.paired import Bar, Timer, host_clock, interleaved, quantiles, ratio
+from rfa.benchmarks.kernels.truth import WrongResultError
+from rfa.export.bundle import Bundle, BundleError, open_bundle
+from rfa.measured import origin
+from rfa.model.series.config import FEATURES
+from rfa.service.runtime.compiled_series import SeriesRuntime, make_ready, open_series
+from rfa.service.runtime.torch_filter import TorchSeries
+from rfa.service.settings import default_bundles
+
+BUNDLE: Final = "series"
+# Rows and columns.
+SHAPES: Final = {"one column": (16_384, 1), "sixteen columns": (2_048, 16)}
+HORIZON: Final = (1.0, 24.0)
+ROUNDS: Final = 5
+# Two orders of the sum of a row of the longest matrix, in each of the eleven products between a token and its state.
+ROUNDING: Final = 11 * FEATURES * 2.0**-24
+TOLD: Final = ("mean", "std", "interval", "moments", "bands")
+# A GPU that makes it no faster should not have it.
+SPEED_BAR: Final = 1.0
+
+
+def series_of(rows: int, columns: int) -> tuple[list[float], list[list[float]]]:
+    """Times and values: a season of a day, a slope and noise."""
+    t = np.arange(rows)
+    noise = np.random.default_rng(0).standard_normal((rows, columns))
+    values = 50 + 10 * np.sin(2 * np.pi * t / 24)[:, None] + 0.01 * t[:, None] + noise
+    return t.astype(float).tolist(), values.tolist()
+
+
+def told(runtime: SeriesRuntime, rows: int, columns: int) -> dict[str, np.ndarray]:
+    """What is told of every row of a series."""
+    times, values = series_of(rows, columns)
+    pieces = [piece.told for piece in runtime.sized(columns).filter(times, values, horizon=HORIZON).pieces]
+    return {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in TOLD}
+
+
+def check_series(
+    ours: SeriesRuntime, compiled: SeriesRuntime, shapes: Mapping[str, tuple[int, int]]
+) -> dict[str, float]:
+    """Largest difference of what is told of each shape, over the largest number of its kind.
+
+    Raises:
+        WrongResultError: more than two orders of the network's sums explain.
+    """
+    errors = {}
+    for shape, size in shapes.items():
+        found, wanted = told(ours, *size), told(compiled, *size)
+        each = {name: float(np.abs(found[name] - wanted[name]).max() / np.abs(wanted[name]).max()) for name in TOLD}
+        worst = max(each, key=lambda name: each[name])
+        if not each[worst] <= ROUNDING:
+            raise WrongResultError(f"series, {shape}: {worst} has relative error {each[worst]:.2g} beside the CPU's")
+        errors[shape] = each[worst]
+    return errors
+
+
+def measure_series(
+    ours: SeriesRuntime, compiled: SeriesRuntime, shapes: Mapping[str, tuple[int, int]], timer: Timer
+) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """Time of whole series, paired, and how many times faster they are with the GPU."""
+    rows: list[dict[str, Any]] = []
+    faster: dict[str, float] = {}
+    for shape, (count, columns) in shapes.items():
+        times, values = series_of(count, columns)
+        cases: dict[str, Callable[[], object]] = {
+            name: partial(_whole, runtime.sized(columns), times, values)
+            for name, runtime in (("gpu", ours), ("cpu", compiled))
+        }
+        samples = interleaved(cases, timer, rounds=ROUNDS, warmups=1, label=shape)
+        for name, taken in samples.items():
+            summary = quantiles(taken)
+            per_second = round(1e3 * count * columns / summary["p50_ms"])
+            rows.append({"network": name, "series": shape, **summary, "rows_per_second": per_second})
+        faster[shape] = 1.0 / ratio(samples["gpu"], samples["cpu"])
+    bars = [Bar(f"{shape}: speed / that without the GPU", SPEED_BAR, times_faster, is_minimum=True)
+            for shape, times_faster in faster.items()]  # fmt: skip
+    return rows, bars
+
+
+def _whole(runtime: SeriesRuntime, times: list[float], values: list[list[float]]) -> None:
+    for _ in runtime.filter(times, values, horizon=HORIZON).pieces:
+        pass
+
+
+def both(bundle: Bundle, device: str) -> tuple[SeriesRuntime, SeriesRuntime]:
+    """The model with its network on a device, and compiled; both held to the bundle's golden outputs.
+
+    Raises:
+        WrongResultError: they are not reproduced.
+    """
+    runtimes = open_series(bundle, TorchSeries(bundle, device)), open_series(bundle)
+    try:
+        for runtime in runtimes:
+            make_ready(bundle, runtime)
+    except BundleError as error:
+        raise WrongResultError(f"series: {error}") from error
+    return runtimes
+
+
+def run_series_gpu() -> dict[str, Any]:
+    """Check the packaged model, then measure it; most of the time goes into compiling its network for the processor.
+
+    Raises:
+        NoGpuError: there is no GPU.
+        WrongResultError: what is told is not what the processor tells.
+    """
+    device = require_gpu()
+    packaged = open_bundle(next(path for path in default_bundles() if path.name == BUNDLE))
+    runtimes = both(packaged, str(device))
+    errors = check_series(*runtimes, SHAPES)
+    rows, bars = measure_series(*runtimes, SHAPES, host_clock)
+    return {
+        **origin("rfa gpu-check"), "hardware": gpu_hardware(device), "errors": errors, "rows": rows,
+        "bars": [bar.to_dict() for bar in bars],
+    }  # fmt: skip

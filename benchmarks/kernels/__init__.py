@@ -1,0 +1,1 @@
+"""Speed, accuracy and machine code of the GPU kernels."""

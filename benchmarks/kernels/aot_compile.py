@@ -1,0 +1,75 @@
+"""A launch of a kernel compiled for a GPU that is not here, and what its machine code takes.
+
+The launch is recorded from the launcher itself (`rfa.model.kernel_launches`): its arguments, block sizes, warps and
+stages are the shipped ones, and so is what the compiler specialises on. Nothing of this works under TRITON_INTERPRET,
+where kernels are never compiled.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rfa.benchmarks.kernels.sass import main_loop, parse
+from rfa.export.kernel_compile import compile_launch, resources, tool
+from rfa.model.kernel_launches import THREADS_OF_A_WARP, KernelLaunch
+
+# Loads and stores of local memory: what spilled registers turn into.
+SPILLS = ("LDL", "STL")
+
+
+@dataclass(frozen=True)
+class KernelCase:
+    """A launch, and what one turn of its main loop stands for.
+
+    scores: pairs of tokens in a block (block_m · block_n), or what the kernel is counted in instead. work_per_score:
+    multiply-accumulates by matrix instructions for each; 0 for a kernel without matrix products. depth: of all its
+    products in a turn, together.
+    """
+
+    launch: KernelLaunch
+    block: tuple[int, ...]
+    scores: int
+    work_per_score: float
+    depth: int = 0
+
+
+def compile_case(case: KernelCase, architecture: int) -> dict[str, Any]:
+    """Compile, take apart, measure: a row of the table.
+
+    Raises:
+        ValueError: the machine code has no loop that does a turn's work.
+    """
+    launch = case.launch
+    compiled = compile_launch(launch, architecture)
+    warps = int(launch.options["num_warps"])
+    registers, stack = resources(compiled.asm["cubin"], compiled.metadata.name)
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        cubin.write_bytes(compiled.asm["cubin"])
+        text = tool("nvdisasm", "-c", str(cubin))
+    found = main_loop(text, case.work_per_score * case.scores / warps, case.depth)
+    per_score = THREADS_OF_A_WARP * warps / case.scores / found.turns
+    instructions, _ = parse(text)
+    row = {
+        "registers": registers,
+        "stack_bytes": stack,
+        "spills": sum(instruction.opcode.split(".")[0] in SPILLS for instruction in instructions),
+        "loop_spills": found.loop.count(*SPILLS),
+        "shared_bytes": int(compiled.metadata.shared),
+        "instructions_per_score": round(per_score * found.loop.issued, 2),
+        "mufu_per_score": round(per_score * found.loop.count("MUFU"), 2),
+        "warps": warps,
+        "stages": int(launch.options["num_stages"]),
+        "block": list(case.block),
+    }
+    if not case.work_per_score:
+        # Each waits for the turn before it: what a turn makes it wait for counts, not its work alone.
+        row |= {
+            "instructions": found.loop.issued,
+            "barriers": found.loop.count("BAR"),
+            "shuffles": found.loop.count("SHFL"),
+        }
+    return row

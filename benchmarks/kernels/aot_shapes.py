@@ -1,0 +1,209 @@
+"""The shipped shapes of the fused kernels, each as the launch that its own launcher makes.
+
+Attention: heads of 64 and 128 reals, bfloat16 and float16, the forward pass with and without the precision output, the
+two kernels of the backward pass; those of bfloat16 also with the far field in closed form, which launches are without
+unless they ask for it, and with the gradient of mu, which is fixed unless a model learns it. Slots: the three kernels
+of a scan, its gradient and a step, at the shapes of the packaged training configs. Lengths do not matter to a compiled
+kernel, beyond being divisible by 16 here, as in training.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rfa.benchmarks.kernels.aot_compile import KernelCase
+from rfa.model.kernel_launches import KernelLaunch, recorded_launches
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters
+from rfa.training.language import CONFIGS
+
+BATCH, LENGTH, HEADS = 2, 1024, 8
+WIDTHS = (64, 128)
+DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+Pass = Literal[
+    "forward", "backward rows", "backward columns",
+    "slot scan", "slot weights", "slot values", "slot scan gradient", "slot step",
+]  # fmt: skip
+SLOT_PASSES: tuple[Pass, ...] = ("slot scan", "slot weights", "slot values", "slot scan gradient", "slot step")
+# The kernel of each pass, and its products: those that sum over the W reals of a pair, and those that sum over the
+# block that a turn is about. Either makes W multiply-accumulates per score.
+KERNELS: dict[Pass, tuple[str, int, int]] = {
+    "forward": ("_forward_kernel", 1, 1),
+    "backward rows": ("_rows_kernel", 2, 1),
+    "backward columns": ("_columns_kernel", 2, 2),
+    "slot scan": ("scan_kernel", 0, 0),
+    "slot weights": ("weights_kernel", 0, 0),
+    "slot values": ("values_kernel", 0, 0),
+    "slot scan gradient": ("scan_gradient_kernel", 0, 0),
+    "slot step": ("slots_kernel", 0, 0),
+}
+
+
+@dataclass(frozen=True)
+class KernelShape:
+    """width: reals of a head; dtype: of what the kernel reads; has_far_field: taken in closed form; learns_decay: mu
+    has a gradient; slots: of a head, for the recurrence.
+    """
+
+    pass_name: Pass
+    width: int
+    dtype: str = "float32"
+    with_precision: bool = False
+    has_far_field: bool = False
+    learns_decay: bool = False
+    slots: int = 0
+
+
+def _attention_shapes() -> dict[str, KernelShape]:
+    passes: tuple[Pass, ...] = ("forward", "backward rows", "backward columns")
+    found = {}
+    for pass_name, width, (short, dtype), with_precision in product(passes, WIDTHS, DTYPES.items(), (False, True)):
+        name = f"{pass_name} {width} {short}" + (" precision" if with_precision else "")
+        found[name] = KernelShape(pass_name, width, dtype, with_precision)
+    return found
+
+
+def _far_field_shapes() -> dict[str, KernelShape]:
+    return {
+        f"{name} far": replace(shape, has_far_field=True)
+        for name, shape in _attention_shapes().items()
+        if shape.dtype == "bfloat16"
+    }
+
+
+def _decay_shapes() -> dict[str, KernelShape]:
+    return {
+        f"{name} decay": replace(shape, learns_decay=True)
+        for name, shape in _attention_shapes().items()
+        if shape.dtype == "bfloat16" and shape.pass_name == "backward rows"
+    }
+
+
+def _slot_shapes() -> dict[str, KernelShape]:
+    found = {}
+    for path in sorted(CONFIGS.glob("*.json")):
+        model = json.loads(path.read_text()).get("model", {})
+        if model.get("mixer") == "rfa":
+            slots, width = model["n_slots"], 2 * model["head_dim"]
+            for pass_name in SLOT_PASSES:
+                found[f"{pass_name} {slots}×{width}"] = KernelShape(pass_name, width, slots=slots)
+    return found
+
+
+SHAPES = _attention_shapes() | _far_field_shapes() | _decay_shapes() | _slot_shapes()
+NAMES = tuple(SHAPES)
+
+
+def build(name: str, architecture: int) -> KernelCase:
+    """The kernel of a shape on an architecture (80, 90), as the launcher would launch it there.
+
+    Raises:
+        ValueError: no such shape, or its launcher launches no such kernel.
+    """
+    if name not in SHAPES:
+        raise ValueError(f"no shape {name!r}; known are {', '.join(NAMES)}")
+    shape = SHAPES[name]
+    if shape.slots:
+        return _slots(shape, architecture)
+    return _backward(shape, architecture) if "backward" in shape.pass_name else _forward(shape, architecture)
+
+
+def _find(launches: list[KernelLaunch], shape: KernelShape) -> KernelLaunch:
+    wanted = KERNELS[shape.pass_name][0]
+    found = [launch for launch in launches if launch.function.__name__ == wanted]
+    if len(found) != 1:
+        names = [launch.function.__name__ for launch in launches]
+        raise ValueError(f"{shape.pass_name} should launch {wanted} once, it launched {names}")
+    return found[0]
+
+
+def _inputs(shape: KernelShape) -> tuple[list[Tensor], Tensor, Tensor | None]:
+    """q, k, v, heads `[H, 6]` and horizons; only their shapes, dtypes and strides matter."""
+    dtype = getattr(torch, shape.dtype)
+    rows = [torch.zeros(BATCH, LENGTH, HEADS, shape.width, dtype=dtype) for _ in range(3)]
+    return rows, torch.ones(HEADS, 6), torch.ones(HEADS, dtype=torch.int32) if shape.has_far_field else None
+
+
+def _attention_case(launches: list[KernelLaunch], shape: KernelShape) -> KernelCase:
+    found = _find(launches, shape)
+    names = list(found.signature)
+    block_m, block_n = (int(found.constexprs[(names.index(name),)]) for name in ("BM", "BN"))
+    _, over_reals, over_block = KERNELS[shape.pass_name]
+    turned = block_m if shape.pass_name == "backward columns" else block_n
+    depth = over_reals * shape.width + over_block * turned
+    return KernelCase(found, (block_m, block_n), block_m * block_n, (over_reals + over_block) * shape.width, depth)
+
+
+def _forward(shape: KernelShape, architecture: int) -> KernelCase:
+    from rfa.model.attention import triton_forward
+
+    (q, k, v), heads, horizons = _inputs(shape)
+    with recorded_launches(architecture) as launches:
+        triton_forward.forward(q, k, v, heads, None, None, None, None, LENGTH, False, shape.with_precision, horizons)
+    return _attention_case(launches, shape)
+
+
+def _backward(shape: KernelShape, architecture: int) -> KernelCase:
+    from rfa.model.attention import triton_backward
+
+    (q, k, v), heads, horizons = _inputs(shape)
+    statistic = torch.zeros(BATCH, LENGTH, HEADS)
+    grad_precision = statistic if shape.with_precision else None
+    with recorded_launches(architecture) as launches:
+        triton_backward.backward(
+            q, statistic, grad_precision, q, k, v, heads, q, statistic,
+            None, None, None, None, LENGTH, LENGTH, False, horizons, needs_decay=shape.learns_decay,
+        )  # fmt: skip
+    return _attention_case(launches, shape)
+
+
+def _step(shape: KernelShape, means: torch.Tensor, precisions: torch.Tensor, parameters: SlotParameters) -> None:
+    """A token of a decoder's layer, the last one, with gates of its outputs: all that the kernel does."""
+    from rfa.model.decoder_triton import Gates, Outcome, Turned, step_slots
+
+    slots, width, rows = shape.slots, shape.width, torch.arange(BATCH)
+    turn = Turned(*(torch.ones(BATCH, HEADS, width // 2) for _ in range(2)))
+    gates = Gates(torch.ones(2 * HEADS * slots), torch.ones(HEADS), torch.ones(HEADS, slots), torch.ones(HEADS))
+    outcome = Outcome.empty(BATCH, 1, HEADS, width, rows.device)
+    joint = torch.ones(BATCH, HEADS * (3 * width + 2 * slots + 1))
+    step_slots(
+        joint, turn, means, precisions, rows, rows, gates, parameters, outcome.latent, outcome, 0, 1, "key",
+        torch.bfloat16,
+    )  # fmt: skip
+
+
+def _slots(shape: KernelShape, architecture: int) -> KernelCase:
+    """A score is a number of the means that a program holds, at one token: of S slots of 4D reals, or of some slots of
+    the keys' 2D in the scan and of some reals of the values'; a weight where it holds none."""
+    from rfa.model.recurrence.triton import slot_scan_triton  # registers the operators
+
+    slots, width = shape.slots, shape.width
+    means, precisions = torch.zeros(BATCH, HEADS, slots, 2 * width), torch.ones(BATCH, HEADS, slots)
+    parameters = SlotParameters(torch.ones(HEADS, slots), *(torch.ones(HEADS) for _ in range(7)))
+    with recorded_launches(architecture) as launches:
+        if shape.pass_name == "slot step":
+            _step(shape, means, precisions, parameters)
+        else:
+            rows = [torch.zeros(BATCH, LENGTH, HEADS, width) for _ in range(3)]
+            tokens = SlotInputs(*rows, *(torch.ones(BATCH, LENGTH, HEADS, slots) for _ in range(2)))
+            means.requires_grad_(shape.pass_name == "slot scan gradient")
+            readout, *_ = slot_scan_triton(tokens, means, precisions, parameters)
+            if means.requires_grad:
+                readout.out.sum().backward()
+    found = _find(launches, shape)
+    names = list(found.signature)
+
+    def size(name: str) -> int:
+        return int(found.constexprs[(names.index(name),)])
+
+    held = slots, 2 * width
+    if shape.pass_name == "slot scan":
+        held = size("BS"), width
+    elif shape.pass_name in ("slot weights", "slot values"):
+        held = size("BS"), size("BLOCK" if shape.pass_name == "slot weights" else "BW")
+    return KernelCase(found, held, held[0] * held[1], 0)

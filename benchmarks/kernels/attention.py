@@ -1,0 +1,300 @@
+"""Attention on a GPU: forward, backward, both; ours beside flash attention, FlexAttention and the eager reference.
+
+Every implementation is checked against float64 on the very inputs that are timed, before any of them is. A rival that
+runs out of memory, does not compile or is wrong gets a row that says so, and no time; ours has no such excuse.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rfa.benchmarks.gpu.paired import Bar, Timer, interleaved, quantiles, ratio
+from rfa.benchmarks.kernels import rivals
+from rfa.benchmarks.kernels.rivals import Attention
+from rfa.benchmarks.kernels.truth import Problem, Truth, make_problem, robust_rows, softmax_rows, truth_of, turned_back
+from rfa.model.dynamics import Dynamics
+
+TOKENS = 16_384
+HIDDEN = 2048
+WIDTHS = (64, 128)
+LENGTHS = (2048, 4096, 8192, 16_384)
+LONG = 65_536
+EAGER_GRADIENT_LENGTH = 4096
+ROUNDS = 30
+PASSES = ("forward", "backward", "forward+backward")
+# Multiples of the forward pass's matrix work.
+WORK = {"forward": 1.0, "backward": 2.5, "forward+backward": 3.5}
+OURS, PUBLIC = "fused", "public"
+FLASH, FLEX, EAGER = "flash", "flex", "eager"
+EVERY = (OURS, FLASH, FLEX, EAGER)
+SCALARS = ("mu", "sigma2", "eta2", "gamma2", "nu", "tau")
+
+
+@dataclass(frozen=True)
+class Case:
+    """An implementation: what it computes decides which truth it is held to. passes: those that are timed."""
+
+    attention: Attention
+    is_robust: bool = True
+    has_scalar_gradients: bool = False
+    passes: tuple[str, ...] = PASSES
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> Tensor:
+    """The fused kernels on rotated inputs, without the precision output, as in training."""
+    from rfa.model.attention.triton import fused_attention
+
+    return fused_attention(q, k, v, dynamics, with_precision=False).out
+
+
+def cases(length: int, device: torch.device | str, names: Sequence[str] = EVERY) -> dict[str, Case]:
+    """What is timed, by name; a rival that is not asked for is not made."""
+    # The graph of one sequence is what fits; of a batch of them, or of a long one, it does not.
+    eager_passes = ("forward", "forward+backward") if length <= EAGER_GRADIENT_LENGTH else ("forward",)
+    made: dict[str, Callable[[], Case]] = {
+        OURS: lambda: Case(fused, has_scalar_gradients=True),
+        FLASH: lambda: Case(rivals.flash, is_robust=False),
+        FLEX: lambda: Case(rivals.flex(length, device)),
+        EAGER: lambda: Case(rivals.eager, has_scalar_gradients=True, passes=eager_passes),
+    }
+    return {name: made[name]() for name in names}
+
+
+def matrix_tflop(batch: int, length: int, heads: int, width: int) -> float:
+    """Matrix work of a causal forward pass, 10^12 operations: two products, half of the pairs."""
+    return 2 * 2 * batch * heads * length * length * width / 2 / 1e12
+
+
+class Runner:
+    """One implementation on one problem: its outputs, its gradients, and its passes as calls to be timed."""
+
+    def __init__(self, case: Case, problem: Problem) -> None:
+        d = problem.dynamics
+        self.case, self.problem = case, problem
+        self.leaves = [x.detach().clone().requires_grad_() for x in problem.rotated]
+        scalars = [getattr(d, name).detach().clone() for name in SCALARS]
+        if case.has_scalar_gradients:
+            self.leaves += [x.requires_grad_() for x in scalars]
+        mu, *rest = scalars
+        self.dynamics = Dynamics(mu, d.omega, *rest)
+
+    def out(self) -> Tensor:
+        q, k, v = self.leaves[:3]
+        return self.case.attention(q, k, v, self.dynamics)
+
+    def gradients(self, out: Tensor, *, keep: bool = False) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(out, self.leaves, self.problem.grad_out, retain_graph=keep)
+
+    def check(self, name: str, truth: Truth) -> dict[str, float]:
+        if self.case.passes == ("forward",):
+            with torch.no_grad():
+                return truth.check(name, {"out": self.out()})
+        out = self.out()
+        q, k, v = self.gradients(out)[:3]
+        return truth.check(name, {"out": out, "grad q": q, "grad k": k, "grad v": v})
+
+    def calls(self) -> dict[str, Callable[[], object]]:
+        """pass → what is timed."""
+        kept: list[Tensor] = []
+
+        def forward() -> object:
+            with torch.no_grad():
+                return self.out()
+
+        def backward() -> object:
+            if not kept:
+                kept.append(self.out())
+            return self.gradients(kept[0], keep=True)
+
+        def both() -> object:
+            return self.gradients(self.out())
+
+        every: dict[str, Callable[[], object]] = {"forward": forward, "backward": backward, "forward+backward": both}
+        return {name: every[name] for name in self.case.passes}
+
+
+class Checked:
+    """Implementations on one problem, held to the truth.
+
+    Attributes:
+        errors: of those that are right, and of the public function where ours is among them.
+        calls: (name, pass) → what may be timed.
+        failures: rows of the rivals that are wrong or do not run.
+
+    Raises:
+        WrongResultError: ours is not within the tolerance.
+    """
+
+    def __init__(self, problem: Problem, given: dict[str, Case]) -> None:
+        self._problem = problem
+        self.errors: dict[str, dict[str, float]] = {}
+        self.calls: dict[tuple[str, str], Callable[[], object]] = {}
+        self.failures: list[dict[str, Any]] = []
+        truths: dict[bool, Truth] = {}
+        for name, case in given.items():
+            if case.is_robust not in truths:
+                truths[case.is_robust] = truth_of(problem, robust_rows if case.is_robust else softmax_rows)
+            self._check(name, case, truths[case.is_robust])
+        if OURS in given:
+            self.calls[PUBLIC, "forward"], self.errors[PUBLIC] = _public(problem, truths[True])
+
+    def _check(self, name: str, case: Case, truth: Truth) -> None:
+        runner = Runner(case, self._problem)
+        try:
+            self.errors[name] = runner.check(name, truth)
+        except Exception as error:
+            if name == OURS:
+                raise
+            self.failures.append({**self.row(name), "failed": _first_line(error)})
+        else:
+            self.calls |= {(name, pass_name): call for pass_name, call in runner.calls().items()}
+        finally:
+            _release()
+
+    def row(self, name: str) -> dict[str, Any]:
+        """What every row of an implementation says."""
+        batch, length, heads, width = self._problem.grad_out.shape
+        return {"measure": "attention", "implementation": name, "batch": batch, "length": length, "heads": heads,
+                "width": width, "dtype": str(self._problem.dtype).split(".")[1]}  # fmt: skip
+
+
+def measure_shape(
+    length: int, width: int, given: dict[str, Case], timer: Timer, *, tokens: int = TOKENS, hidden: int = HIDDEN,
+    dtype: torch.dtype = torch.bfloat16, device: torch.device | str = "cuda", rounds: int = ROUNDS,
+) -> tuple[list[dict[str, Any]], list[Bar]]:  # fmt: skip
+    """Rows and bars of one shape.
+
+    Raises:
+        WrongResultError: ours is not within the tolerance.
+    """
+    batch, heads = tokens // length, hidden // width
+    problem = make_problem(batch, length, heads, width, dtype, device)
+    checked = Checked(problem, given)
+    rows, calls = list(checked.failures), checked.calls
+    samples: dict[tuple[str, str], list[float]] = {}
+    for pass_name in PASSES:
+        now = {name: call for (name, p), call in calls.items() if p == pass_name}
+        found = interleaved(now, timer, rounds=rounds, label=f"{pass_name} {width}×{length}")
+        samples |= {(name, pass_name): times for name, times in found.items()}
+    for (name, pass_name), times in samples.items():
+        tflop = matrix_tflop(batch, length, heads, width) * WORK[pass_name]
+        summary = quantiles(times)
+        rows.append(
+            {**checked.row(name), "pass": pass_name, **summary, "tflops": round(1e3 * tflop / summary["p50_ms"], 1),
+             "errors": checked.errors[name]}
+        )  # fmt: skip
+    return rows, shape_bars(length, width, samples, given)
+
+
+def _public(problem: Problem, truth: Truth) -> tuple[Callable[[], object], dict[str, float]]:
+    """The public function with its checks and rotations, forward, and its errors."""
+    from rfa.model.attention.api import robust_filter_attention
+
+    def call() -> Tensor:
+        with torch.no_grad():
+            return robust_filter_attention(*problem.given, problem.dynamics, impl="triton").out
+
+    return call, turned_back(problem, truth).check(PUBLIC, {"out": call()})
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {text[:200]}"
+
+
+def _release() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def shape_bars(
+    length: int, width: int, samples: dict[tuple[str, str], list[float]], asked: Collection[str]
+) -> list[Bar]:
+    """The issue's bars of one shape, on the rivals that were asked for. One without a time leaves its bar unmet, except
+    eager's beyond its memory."""
+    limits = {"forward": {64: 1.25, 128: 1.0}[width], "backward": 1.4}
+    where = f"{width} reals, N = {length}"
+
+    def over(a: str, b: str, pass_name: str) -> float | None:
+        pair = [samples.get((name, pass_name)) for name in (a, b)]
+        return None if pair[0] is None or pair[1] is None else ratio(pair[0], pair[1])
+
+    bars = []
+    if FLASH in asked:
+        bars += [Bar(f"{p}, ours / flash, {where}", limit, over(OURS, FLASH, p)) for p, limit in limits.items()]
+    if FLEX in asked:
+        bars += [
+            Bar(f"{p}, flex / ours, {where}", 2.0, over(FLEX, OURS, p), is_minimum=True)
+            for p in ("forward", "forward+backward")
+        ]
+    if EAGER in asked and length == 4096:
+        bars += [
+            Bar(f"{p}, eager / ours, {where}", 5.0, over(EAGER, OURS, p), is_minimum=True)
+            for p in ("forward", "forward+backward")
+        ]
+    return bars
+
+
+def measure_attention(
+    timer: Timer, *, widths: Sequence[int] = WIDTHS, lengths: Sequence[int] = LENGTHS, names: Sequence[str] = EVERY
+) -> Iterable[tuple[list[dict[str, Any]], list[Bar]]]:
+    """Every shape in turn, of ours and the rivals that are named."""
+    for width, length in itertools.product(widths, lengths):
+        yield measure_shape(length, width, cases(length, "cuda", names), timer)
+        # Compiled code of a length is of no use to the next one.
+        torch.compiler.reset()
+        _release()
+
+
+def check_attention(width: int, length: int, *, device: torch.device | str = "cuda") -> dict[str, Any]:
+    """Errors of ours at one shape; nothing is timed, and what a timing needs is compiled.
+
+    Raises:
+        WrongResultError: ours is not within the tolerance.
+    """
+    problem = make_problem(TOKENS // length, length, HIDDEN // width, width, torch.bfloat16, device)
+    checked = Checked(problem, cases(length, device, (OURS,)))
+    for (_, pass_name), call in checked.calls.items():
+        if pass_name == "forward":  # without gradients, for which the check had others
+            call()
+    return {"rows": [{**checked.row(name), "errors": errors} for name, errors in checked.errors.items()]}
+
+
+def peak_bytes(case: Case, problem: Problem) -> int:
+    """Most memory at a time for q, k, v, a forward and a backward pass, beyond what the process holds anyway."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    runner = Runner(case, problem)
+    runner.gradients(runner.out())
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def measure_memory(timer: Timer, *, width: int = 64) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """N = 64k: peak memory of ours and of flash attention, and that ours runs there, checked on its heads."""
+    heads = HIDDEN // width
+    problem = make_problem(1, LONG, heads, width, torch.bfloat16, "cuda")
+    shape = {"batch": 1, "length": LONG, "heads": heads, "width": width, "dtype": "bfloat16"}
+    own = Case(fused, has_scalar_gradients=True)
+    given = {OURS: own, FLASH: Case(rivals.flash, is_robust=False)}
+    errors = {}
+    for name, rows in ((OURS, robust_rows), (FLASH, softmax_rows)):
+        errors[name] = Runner(given[name], problem).check(name, truth_of(problem, rows))
+        _release()
+    peaks = {name: peak_bytes(case, problem) for name, case in given.items()}
+    calls = {name: Runner(case, problem).calls()["forward+backward"] for name, case in given.items()}
+    samples = interleaved(calls, timer, rounds=5, warmups=1, label=f"memory {width}×{LONG}")
+    rows_of_all = [
+        {"measure": "memory", "implementation": name, **shape, "pass": "forward+backward",
+         **quantiles(samples[name]), "peak_mib": round(peaks[name] / 2**20, 1), "errors": errors[name]}
+        for name in given
+    ]  # fmt: skip
+    bar = Bar(f"peak memory, ours / flash, {width} reals, N = {LONG}", 1.1, peaks[OURS] / peaks[FLASH])
+    return rows_of_all, [bar]

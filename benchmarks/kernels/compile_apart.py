@@ -1,0 +1,67 @@
+"""Kernels compiled by processes of their own, where the tests' interpreter is not on: an entry, a line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class CompilationError(RuntimeError):
+    """A kernel that the compiler refuses, or whose machine code has no loop that does a turn's work."""
+
+
+def compiled_apart(
+    worker: Sequence[str], wanted: Sequence[str], *, jobs: int | None = None, triton: Path | None = None
+) -> dict[str, Any]:
+    """Entry → what a worker says of it, by `jobs` processes (default: one a core).
+
+    Args:
+        worker: module that compiles the entries it is given, and arguments before them.
+        triton: a folder that another Triton is installed in, in place of the environment's.
+
+    Raises:
+        CompilationError: a process failed; its last lines say why.
+    """
+    count = max(1, min(jobs or len(os.sched_getaffinity(0)), len(wanted)))
+    with tqdm(total=len(wanted), desc="compile", disable=len(wanted) < 2) as bar, ThreadPoolExecutor(count) as pool:
+        shares = [wanted[i::count] for i in range(count)]
+        parts = list(pool.map(lambda share: _compiled(worker, share, bar, triton), shares))
+    return {
+        entry: found
+        for share, part in zip(shares, parts, strict=True)
+        for entry, found in zip(share, part, strict=True)
+    }
+
+
+def _compiled(worker: Sequence[str], wanted: Sequence[str], bar: tqdm, triton: Path | None) -> list[Mapping[str, Any]]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    if triton is not None:
+        environment["PYTHONPATH"] = str(triton)
+    command = [sys.executable, "-m", *worker, *wanted]
+    found = []
+    # A file, for a pipe that nobody reads yet would stop who fills it.
+    with tempfile.TemporaryFile("w+") as complaints:
+        with subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=complaints, text=True
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                found.append(json.loads(line))
+                bar.update()
+        complaints.seek(0)
+        complaint = complaints.read()
+    if process.returncode != 0 or len(found) != len(wanted):
+        following = wanted[len(found)] if len(found) < len(wanted) else "the last kernel"
+        raise CompilationError(f"compiling {following} failed: {complaint.strip()[-2000:]}")
+    return found

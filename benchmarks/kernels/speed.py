@@ -1,0 +1,117 @@
+"""`rfa bench kernel`: the fused kernels on a GPU, checked and then timed; rows, bars, one result file.
+
+Parts can be measured in runs of their own: rows of the same commit and machine are kept, those measured again replaced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from rfa.benchmarks.gpu.device import gpu_hardware, require_gpu
+from rfa.benchmarks.gpu.paired import Bar, EventTimer
+from rfa.benchmarks.kernels.attention import LENGTHS, WIDTHS, measure_attention, measure_memory
+from rfa.benchmarks.kernels.slots import measure_slots
+from rfa.benchmarks.kernels.training import measure_training
+from rfa.measured import git_commit, write_result
+
+Part = Literal["attention", "memory", "slots", "training"]
+PARTS: tuple[Part, ...] = get_args(Part)
+Measured = tuple[list[dict[str, Any]], list[Bar]]
+# What tells two rows apart.
+KEY = ("measure", "implementation", "config", "batch", "length", "heads", "width", "dtype", "pass")
+
+
+def selected(
+    parts: Sequence[str] | None, widths: Sequence[int] | None, lengths: Sequence[int] | None
+) -> tuple[list[Part], list[int], list[int]]:
+    """What was asked for, checked; nothing asked for is everything.
+
+    Raises:
+        ValueError: something that is not measured.
+    """
+    for name, given, known in (("part", parts, PARTS), ("width", widths, WIDTHS), ("length", lengths, LENGTHS)):
+        for value in given or ():
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}")
+    return [part for part in PARTS if part in (parts or PARTS)], list(widths or WIDTHS), list(lengths or LENGTHS)
+
+
+def measure(parts: Sequence[Part], widths: Sequence[int], lengths: Sequence[int]) -> Iterable[Measured]:
+    """Rows and bars as they come."""
+    if "attention" in parts:
+        yield from measure_attention(EventTimer(), widths=widths, lengths=lengths)
+    if "memory" in parts:
+        yield measure_memory(EventTimer())
+    if "slots" in parts:
+        yield measure_slots(EventTimer())
+    if "training" in parts:
+        # The host has a part in a step, so it is not hidden behind a flush of the cache.
+        yield measure_training(EventTimer(repeats=5, is_flushing=False))
+
+
+def run_kernel(
+    out: Path, parts: Sequence[Part] = PARTS, widths: Sequence[int] = WIDTHS, lengths: Sequence[int] = LENGTHS
+) -> dict[str, Any]:
+    """Measure, and write after every shape, so that an interrupted run leaves what it has.
+
+    Raises:
+        NoGpuError: there is no GPU.
+        WrongResultError: the fused kernels are wrong on the inputs that were to be timed.
+    """
+    device = require_gpu()
+    document = started({"commit": git_commit(), "hardware": gpu_hardware(device)}, out)
+    for rows, bars in measure(parts, widths, lengths):
+        document = merged(document, rows, [bar.to_dict() for bar in bars])
+        write_result(out, document)
+    return document
+
+
+def started(provenance: dict[str, Any], out: Path) -> dict[str, Any]:
+    """The document to add to: the one in `out` if it is of this commit, machine and day, else an empty one."""
+    if out.is_file():
+        found: dict[str, Any] = json.loads(out.read_text())
+        if all(found.get(name) == value for name, value in provenance.items()):
+            return found
+    return {**provenance, "rows": [], "bars": []}
+
+
+def merged(document: dict[str, Any], rows: list[dict[str, Any]], bars: list[dict[str, Any]]) -> dict[str, Any]:
+    """The document with these rows and bars in place of earlier ones of the same name."""
+    new_rows = {row_key(row) for row in rows}
+    new_bars = {bar["name"] for bar in bars}
+    return {
+        **document,
+        "rows": [row for row in document["rows"] if row_key(row) not in new_rows] + rows,
+        "bars": [bar for bar in document["bars"] if bar["name"] not in new_bars] + bars,
+    }
+
+
+def row_key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What a row is a measurement of."""
+    return tuple(row.get(name) for name in KEY)
+
+
+def table(document: dict[str, Any]) -> list[str]:
+    """The lines that a person reads."""
+    lines = [f"{'what':<52}{'p20 ms':>10}{'p50 ms':>10}{'p80 ms':>10}{'TFLOP/s':>9}"]
+    for row in document["rows"]:
+        parts = (row["measure"], row["implementation"], row.get("config"), row.get("pass"), row.get("width"))
+        what = " ".join(str(part) for part in parts if part is not None) + f" {row['batch']}×{row['length']}"
+        if "failed" in row:
+            lines.append(f"{what:<52}  {row['failed']}")
+            continue
+        times = "".join(f"{row[name]:>10.4g}" for name in ("p20_ms", "p50_ms", "p80_ms"))
+        lines.append(f"{what:<52}{times}{row.get('tflops', ''):>9}")
+    return lines
+
+
+def bar_lines(document: dict[str, Any]) -> list[str]:
+    """One line a bar, met or missed."""
+    return [
+        f"{bar['name']}: {'not measured' if bar['actual'] is None else bar['actual']} ({bar['kind']} {bar['bar']:g}) "
+        + ("met" if bar["met"] else "MISSED")
+        for bar in document["bars"]
+    ]

@@ -1,0 +1,157 @@
+"""A run as a document, held to its budgets, and as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rfa.benchmarks.load.controller import Run
+from rfa.benchmarks.load.scenario import Scenario, latency_budget, to_table
+from rfa.measured import origin
+
+KINDS = ("text", "observation", "batch")
+
+
+class BudgetMissed(ValueError):
+    """A measured value outside its budget, or a wrong answer."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One budget beside what was measured; None was not measured, and does not meet anything."""
+
+    name: str
+    budget: float
+    actual: float | None
+    met: bool
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """What a run measured."""
+    tally, seconds = run.tally, run.scenario.seconds
+    counts = tally.counts
+    unanswered = counts["observation.unanswered"] + counts["observation.unsent"]
+    return {
+        "latency_ms": {name: histogram.summary_ms() for name, histogram in sorted(tally.histograms.items())},
+        "counts": dict(sorted(counts.items())),
+        "throughput": {
+            "tokens_per_second": round(counts["token.received"] / seconds, 2),
+            "observations_per_second": round(counts["observation.answered"] / seconds, 2),
+            "requests_per_second": round((counts["text.answered"] + counts["batch.answered"]) / seconds, 2),
+        },
+        "goodput": {
+            kind: round(counts[f"{kind}.good"] / counts[f"{kind}.sent"], 6) for kind in KINDS if counts[f"{kind}.sent"]
+        },
+        "errors": dict(sorted(tally.errors.items())),
+        "error_count": sum(tally.errors.values()) + unanswered,
+        "wrong": dict(sorted(tally.wrong.items())),
+        "wrong_count": sum(tally.wrong.values()),
+        "wrong_examples": tally.examples,
+        "generator_cpu_share": run.generator_cpu,
+        "server": run.server,
+    }
+
+
+def document(scenario: Scenario, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """A result file: the scenario, where and of what it was measured, and the budgets."""
+    verdicts = judge(scenario, measured)
+    return {
+        "scenario": scenario.name,
+        **origin("rfa bench load"),
+        "settings": to_table(scenario),
+        **measured,
+        "budgets": [asdict(verdict) for verdict in verdicts],
+        "passed": all(verdict.met for verdict in verdicts),
+    }
+
+
+def judge(scenario: Scenario, measured: Mapping[str, Any]) -> list[Verdict]:
+    """Every budget of a scenario, and that no answer was wrong."""
+    verdicts = [_verdict(name, limit, _actual(name, measured)) for name, limit in scenario.budget.items()]
+    if "wrong_count" in measured:
+        verdicts.append(_verdict("max_wrong", 0.0, float(measured["wrong_count"])))
+    return verdicts
+
+
+def _verdict(name: str, limit: float, actual: float | None) -> Verdict:
+    known = actual is not None and math.isfinite(actual)
+    met = actual is not None and known and (actual >= limit if name.startswith("min_") else actual <= limit)
+    return Verdict(name, limit, actual if known else None, met)
+
+
+def _actual(name: str, measured: Mapping[str, Any]) -> float | None:
+    latency = latency_budget(name)
+    if latency is not None:
+        summary = measured.get("latency_ms", {}).get(latency[0])
+        return None if summary is None else float(summary[latency[1]])
+    if name == "max_errors":
+        return float(measured["error_count"])
+    if name == "min_goodput":
+        return min(measured["goodput"].values(), default=None)
+    if name == "max_rss_growth":
+        server = measured.get("server")
+        return None if server is None else float(server["rss_growth"])
+    if name == "min_tokens_per_second":
+        return float(measured["throughput"]["tokens_per_second"])
+    value = measured.get(name.removeprefix("max_").removeprefix("min_"))
+    return None if value is None else float(value)
+
+
+def table(result: Mapping[str, Any]) -> list[str]:
+    """The lines that a person reads: latencies, totals, budgets."""
+    lines = [f"{result['scenario']}: {result['settings'].get('about', '')}".rstrip(": "), ""]
+    lines += _latency_lines(result.get("latency_ms", {}))
+    lines += [f"{name}: {_plain(result[name])}" for name in _TOTALS if result.get(name)]
+    lines += [f"  wrong: {example}" for example in result.get("wrong_examples", [])]
+    return [*lines, "", *_budget_lines(result["budgets"])]
+
+
+_TOTALS = (
+    "throughput",
+    "goodput",
+    "counts",
+    "errors",
+    "wrong",
+    "generator_cpu_share",
+    "server",
+    "capacity_requests_per_second",
+    "admitted_slowdown",
+    "base_ms",
+    "engine_tokens_per_second",
+    "server_tokens_per_second",
+    "server_share",
+    "overhead_us_per_token",
+    "pool",
+    "store",
+    "memory_error",
+)
+
+
+def _latency_lines(latencies: Mapping[str, Mapping[str, float] | None]) -> list[str]:
+    columns = ("count", "p50", "p90", "p99", "p99_9", "max")
+    rows = [(name, summary) for name, summary in latencies.items() if summary is not None]
+    if not rows:
+        return []
+    head = f"{'ms':<12}" + "".join(f"{column.replace('_', '.'):>12}" for column in columns)
+    body = [f"{name:<12}" + "".join(f"{summary[column]:>12.6g}" for column in columns) for name, summary in rows]
+    return [head, *body, ""]
+
+
+def _budget_lines(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
+    head = f"{'budget':<28}{'limit':>12}{'measured':>12}"
+    return [head] + [
+        f"{verdict['name']:<28}{verdict['budget']:>12.6g}"
+        + ("none" if verdict["actual"] is None else f"{verdict['actual']:.6g}").rjust(12)
+        + ("  ok" if verdict["met"] else "  MISSED")
+        for verdict in verdicts
+    ]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_plain(part)}" for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(map(_plain, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

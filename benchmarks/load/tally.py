@@ -1,0 +1,101 @@
+"""What a run counts: latencies, answers, failures and wrong answers, with examples of these."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rfa.benchmarks.load.histogram import Histogram
+
+MAX_SLICES = 120
+MAX_EXAMPLES = 10
+
+
+@dataclass(frozen=True)
+class Window:
+    """When a run starts on the monotonic clock, and which part of it is measured."""
+
+    start: float
+    warmup_seconds: float
+    seconds: float
+    measured_from: float = field(init=False)
+    end: float = field(init=False)  # nothing is sent from here on
+
+    def __post_init__(self) -> None:
+        # Kept rather than computed: every observation asks for them several times.
+        object.__setattr__(self, "measured_from", self.start + self.warmup_seconds)
+        object.__setattr__(self, "end", self.measured_from + self.seconds)
+
+    def measures(self, due: float) -> bool:
+        """Whether what was due then counts."""
+        return self.measured_from <= due < self.end
+
+
+class Tally:
+    """Latencies and counts of what was due in the measured part; failures and wrong answers of the whole run.
+
+    Latencies are measured from the time a request was due, not from the time it was sent, so that neither a stalled
+    server nor a stalled generator hides the waiting ("coordinated omission").
+    """
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self.slice_seconds = max(1.0, window.seconds / MAX_SLICES)
+        self.slices = max(1, int(window.seconds / self.slice_seconds))
+        self.histograms: dict[str, Histogram] = {}
+        self.counts: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.wrong: Counter[str] = Counter()
+        self.examples: list[str] = []
+
+    def latency(self, metric: str, due: float, seconds: float) -> None:
+        """Record a latency of something that was due at `due`."""
+        if not self.window.measures(due):
+            return
+        histogram = self.histograms.get(metric)
+        if histogram is None:
+            histogram = self.histograms[metric] = Histogram(self.slices, self.slice_seconds)
+        histogram.record(due - self.window.measured_from, seconds)
+
+    def count(self, name: str, due: float, amount: int = 1) -> None:
+        """Count something that was due at `due`."""
+        if self.window.measures(due):
+            self.counts[name] += amount
+
+    def error(self, kind: str) -> None:
+        """A request or a stream failed."""
+        self.errors[kind] += 1
+
+    def mistake(self, kind: str, example: str) -> None:
+        """An answer was not the right one."""
+        self.wrong[kind] += 1
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append(f"{kind}: {example}")
+
+    def to_document(self) -> dict[str, Any]:
+        """As JSON, for the process that adds tallies up."""
+        return {
+            "histograms": {name: histogram.to_document() for name, histogram in self.histograms.items()},
+            "counts": dict(self.counts),
+            "errors": dict(self.errors),
+            "wrong": dict(self.wrong),
+            "examples": self.examples,
+        }
+
+    @classmethod
+    def from_documents(cls, window: Window, documents: Iterable[dict[str, Any]]) -> Tally:
+        """The sum of the tallies of several generators."""
+        parts = list(documents)
+        merged = cls(window)
+        for name in sorted({name for part in parts for name in part["histograms"]}):
+            merged.histograms[name] = Histogram.from_documents(
+                part["histograms"][name] for part in parts if name in part["histograms"]
+            )
+        for part in parts:
+            merged.counts.update(part["counts"])
+            merged.errors.update(part["errors"])
+            merged.wrong.update(part["wrong"])
+            merged.examples += part["examples"][: MAX_EXAMPLES - len(merged.examples)]
+        return merged

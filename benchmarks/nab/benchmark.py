@@ -1,0 +1,213 @@
+"""Anomalies on the Numenta Anomaly Benchmark: the alarms of the server, beside two baselines.
+
+    rfa bench nab --data NAB          writes results/filter-nab.json and prints a table
+
+Another bundle than `metrics` is added to that file, with where its figures come from.
+
+A server is started with the bundle, and every series posted to `/filter` with `alarm` at each of RATES, quiet for QUIET
+observations after an alarm: the same for all files. `score` is at RATE, which was chosen on the earlier 60 % of the
+series; `best` is at the rate that is best over the files given, as NAB's public rules choose a threshold. The baselines
+are no detection at all and NAB's windowed Gaussian, both through the scorer of benchmarks/nab/score.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from tqdm import tqdm
+
+from rfa.benchmarks.load.server import started
+from rfa.benchmarks.nab.score import PROFILES, Labelled, Profile, best_threshold, detect, earlier, labelled, score
+from rfa.data import load_series
+from rfa.export.bundle import open_bundle
+from rfa.measured import origin, write_result
+
+# Observations after an alarm before an equal one, and rates per observation that were tried.
+QUIET = 100
+RATES = (0.001, 0.002, 0.003, 0.005, 0.008, 0.012, 0.02)
+RATE = 0.003
+SECONDS = 120.0
+# Where the windows are: in a copy beside the data, and in NAB's own repository.
+WINDOW_FILES = ("windows.json", "labels/combined_windows.json")
+# Share of every series by which settings are chosen.
+CHOICE = 0.6
+GAUSSIAN_WINDOW, GAUSSIAN_STEP = 6400, 100
+GAUSSIAN_LEAST = 1e-6
+
+
+@dataclass(frozen=True)
+class NabSeries:
+    """times and values `[N]` of one file, with its windows."""
+
+    name: str
+    times: np.ndarray
+    values: np.ndarray
+    labelled: Labelled
+
+
+def load_nab(folder: Path) -> list[NabSeries]:
+    """The series of `folder`/data/*/*.csv that its window file names.
+
+    Raises:
+        FileNotFoundError: no window file, or none of its series.
+    """
+    path = next((folder / name for name in WINDOW_FILES if (folder / name).is_file()), None)
+    if path is None:
+        raise FileNotFoundError(f"{folder} has neither {' nor '.join(WINDOW_FILES)}: give the folder of NAB")
+    found = []
+    for name, windows in sorted(json.loads(path.read_text()).items()):
+        file = folder / "data" / name
+        if file.is_file():
+            series = load_series(file)
+            times = series.times
+            edges = [[datetime.fromisoformat(edge).timestamp() for edge in window] for window in windows]
+            rows = [
+                (int(np.searchsorted(times, a)), int(np.searchsorted(times, b, side="right")) - 1) for a, b in edges
+            ]
+            found.append(NabSeries(name, times, series.values[:, 0], labelled(name, len(times), rows)))
+    if not found:
+        raise FileNotFoundError(f"{folder / 'data'} has none of the series of {path.name}")
+    return found
+
+
+def windowed_gaussian(values: np.ndarray) -> np.ndarray:
+    """NAB's baseline: 1 - the normal tail probability of a value, by mean and deviation of the last 6,400 values."""
+    window: list[float] = []
+    waiting: list[float] = []
+    mean, deviation = 0.0, 1.0
+    scores = np.zeros(len(values))
+    for i, value in enumerate(values.tolist()):
+        if window:
+            scores[i] = 1 - 0.5 * math.erfc(abs(value - mean) / deviation / math.sqrt(2))
+        if len(window) < GAUSSIAN_WINDOW:
+            window.append(value)
+        else:
+            waiting.append(value)
+            if len(waiting) < GAUSSIAN_STEP:
+                continue
+            window, waiting = window[GAUSSIAN_STEP:] + waiting, []
+        mean, deviation = float(np.mean(window)), float(np.std(window)) or GAUSSIAN_LEAST
+    return scores
+
+
+def alarms(url: str, model: str, series: NabSeries, rate: float) -> np.ndarray:
+    """Where the server raises an alarm, 1, and where not, 0."""
+    values = [None if math.isnan(value) else value for value in series.values.tolist()]
+    body = {
+        "model": model, "times": series.times.tolist(), "values": {"y": values}, "fields": ["alarm"],
+        "alarm": {"rate": rate, "quiet": QUIET},
+    }  # fmt: skip
+    request = urllib.request.Request(f"{url}/filter", orjson.dumps(body), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=SECONDS) as reply:
+        found = orjson.loads(reply.read())["columns"]["alarm"]
+    return np.array([flag or 0.0 for flag in found])
+
+
+def _by_rate(
+    corpus: Sequence[Labelled], raised: Mapping[float, Sequence[np.ndarray]], profile: Profile
+) -> dict[str, float]:
+    """Scores at RATE and at the rate that is best."""
+    scores = {rate: score(corpus, found, 1.0, profile) for rate, found in raised.items()}
+    best = max(scores, key=scores.__getitem__)
+    return {"score": scores[RATE], "best": scores[best], "best_rate": best}
+
+
+def _by_threshold(corpus: Sequence[Labelled], found: Sequence[np.ndarray], profile: Profile) -> dict[str, float | None]:
+    threshold, best = best_threshold(corpus, found, profile)
+    return {"score": None, "best": best, "best_threshold": threshold if math.isfinite(threshold) else None}
+
+
+def measure(
+    series: Sequence[NabSeries],
+    name: str,
+    raised: Mapping[float, Sequence[np.ndarray]],
+    baselines: Mapping[str, Sequence[np.ndarray]],
+) -> dict[str, Any]:
+    """Scores by profile, over the whole series and over their earlier part, and what the alarms of the model `name`
+    find in each file at RATE."""
+    whole = [one.labelled for one in series]
+    parts = {"whole": whole, "earlier": [earlier(one, CHOICE) for one in whole]}
+    own = {
+        part: {title: _by_rate(corpus, raised, profile) for title, profile in PROFILES.items()}
+        for part, corpus in parts.items()
+    }
+    others = {
+        other: {
+            part: {title: _by_threshold(corpus, found, profile) for title, profile in PROFILES.items()}
+            for part, corpus in parts.items()
+        }
+        for other, found in baselines.items()
+    }
+    return {
+        "rate": RATE,
+        "quiet": QUIET,
+        "files": len(whole),
+        "windows": sum(len(one.windows) for one in whole),
+        "detectors": {name: own, **others},
+        "series": {
+            one.name: detect(one.labelled, found, 1.0, PROFILES["standard"])._asdict()
+            for one, found in zip(series, raised[RATE], strict=True)
+        },
+    }
+
+
+def detectors(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Scores of all: of the bundle, of those that were added, and of the baselines."""
+    own, *baselines = document["detectors"].items()
+    others = ((name, one["score"]) for name, one in document.get("others", {}).items())
+    return dict([own, *others, *baselines])
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """Scores over the files given, at the rate of all files and at the best one."""
+    lines = ["| detector | " + " | ".join(PROFILES) + " |", "|---|" + "---|" * len(PROFILES)]
+    for name, parts in detectors(document).items():
+        rows = parts["whole"]
+        for key, title in (("score", f"a rate of {document['rate']}"), ("best", "at its best")):
+            if rows["standard"][key] is not None:
+                lines.append(f"| {name}, {title} | " + " | ".join(f"{rows[p][key]:.1f}" for p in PROFILES) + " |")
+    return "\n".join(lines)
+
+
+def write_nab(bundle: Path, data: Path, out: Path) -> dict[str, Any]:
+    """Score the alarms of a one-dimensional filter bundle on the files of `data` and write the result as JSON.
+
+    Raises:
+        ValueError: the bundle takes more than one component.
+    """
+    opened = open_bundle(bundle)
+    components = 1 if opened.kind == "series" else len(opened.weights()["initial.readout_matrix"])
+    if components != 1:
+        raise ValueError(f"bundle {opened.name!r} takes {components} components, NAB's series have 1")
+    series = load_nab(data)
+    with started([bundle], {"max_observations": max(len(one.values) for one in series)}) as target:
+        raised = {
+            rate: [alarms(target.url, opened.name, one, rate) for one in series]
+            for rate in tqdm(RATES, unit="rate", disable=None)
+        }
+    baselines = {
+        "windowed Gaussian": [windowed_gaussian(one.values) for one in series],
+        "null": [np.zeros(len(one.values)) for one in series],
+    }
+    found = {"bundle": opened.name} | measure(series, opened.name, raised, baselines)
+    document = merged(json.loads(out.read_text()) if out.is_file() else {}, opened.name, found)
+    write_result(out, document)
+    return document
+
+
+def merged(kept: Mapping[str, Any], name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """A document with what was found of a bundle: as its own, or beside that of another."""
+    if kept.get("bundle", name) == name:
+        return {**origin("rfa bench nab --data NAB"), **found, "others": kept.get("others", {})}
+    own = {"score": found["detectors"][name], "series": found["series"]}
+    added = {**origin(f"rfa bench nab --data NAB --bundle {name}"), **own}
+    return {**kept, "others": {**kept.get("others", {}), name: added}}

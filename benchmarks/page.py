@@ -1,0 +1,245 @@
+"""The page in a browser: what it weighs, how soon it is seen, whether it moves without a jerk; and its pictures.
+
+    python -m rfa.benchmarks.page [--minutes M] [--out FILE]      measures, and says it as JSON
+    python -m rfa.benchmarks.page --pictures                      writes page-….png of docs/figures
+
+Both drive Chromium against `rfa serve` with the default bundles. A frame is the time between two that the browser shows
+while 60,000 measurements are dragged and zoomed (three columns of as many rows as the server takes), and while a stream
+of 50 measurements a second runs. Without a screen Chromium draws on the processor, so frames are no shorter than on a
+machine with one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from rfa.benchmarks.load.server import started
+from rfa.measured import HOME, origin, write_result
+from rfa.service.assets import assets
+from rfa.service.settings import default_bundles
+
+FIGURES = HOME / "docs" / "figures"
+VISITS = 10
+ROWS, COLUMNS = 20_000, 3
+MOVES = 120
+SHOWN_MS = 60_000
+WIDTH, HEIGHT = 1440, 900
+COLOURS = 160
+# Measurements a second of a stream, and between two looks at its memory.
+RATE, LOOK_SECONDS = 50, 10
+# Of a stream whose frames are watched.
+WATCHED_MINUTES = 2
+# What was asked for: seconds, bytes, milliseconds a frame; and of "flat", the least heap of the second half over that
+# of the first.
+LIMITS = {"first_paint_s": 0.5, "compressed_bytes": 250_000, "frame_ms": 33.0, "heap_grown": 1.1}
+FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+HEAP = "performance.memory.usedJSHeapSize"
+# Collects the times between frames until it is stopped.
+WATCH = """() => {
+  const frames = window.watched = []; let before = 0;
+  const look = now => {
+    if (before) frames.push(now - before);
+    before = now;
+    window.watching = requestAnimationFrame(look);
+  };
+  window.watching = requestAnimationFrame(look);
+}"""
+WATCHED = "() => { cancelAnimationFrame(window.watching); return window.watched; }"
+
+
+@contextmanager
+def browsing() -> Iterator[Any]:
+    """A browser, and the address of a server for it."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        raise SystemExit("chromium is not installed: apt-get install chromium")
+    options = ["--no-sandbox", "--enable-precise-memory-info"]
+    with started(default_bundles(), {"processes": 1}) as target, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=options)
+        try:
+            yield browser, target.url
+        finally:
+            browser.close()
+
+
+def open_page(browser: Any, url: str, fragment: str = "", scheme: str = "light", width: int = WIDTH) -> Any:
+    """A page in a context of its own, which has nothing kept."""
+    context = browser.new_context(viewport={"width": width, "height": HEIGHT}, color_scheme=scheme)
+    context.set_default_timeout(SHOWN_MS)
+    page = context.new_page()
+    page.goto(f"{url}/{fragment}")
+    return page
+
+
+def frames_of(times: Sequence[float]) -> dict[str, float]:
+    """Milliseconds between frames."""
+    return {
+        "frames": len(times),
+        "median_ms": round(float(np.median(times)), 1),
+        "p99_ms": round(float(np.quantile(times, 0.99)), 1),
+        "longest_ms": round(max(times), 1),
+    }
+
+
+def first_paints(browser: Any, url: str) -> list[float]:
+    """Seconds, of visits that have nothing kept."""
+    found = []
+    for _ in range(VISITS):
+        page = open_page(browser, url)
+        page.locator("#series-told", has_text="filtered by").wait_for()
+        found.append(page.evaluate(FIRST_PAINT) / 1000)
+        page.context.close()
+    return found
+
+
+def moved_frames(browser: Any, url: str) -> dict[str, float]:
+    """Frames while many measurements are zoomed and dragged along."""
+    draw = np.random.default_rng(0)
+    rows = np.cumsum(draw.normal(size=(ROWS, COLUMNS)), axis=0)
+    lines = "\n".join(f"{60 * i}," + ",".join(f"{value:.3f}" for value in row) for i, row in enumerate(rows))
+    page = open_page(browser, url, "#series?model=auto")
+    page.locator("#series-told", has_text="filtered by").wait_for()
+    file = {"name": "many.csv", "mimeType": "text/csv", "buffer": f"t,a,b,c\n{lines}".encode()}
+    page.set_input_files("#series-file", file)
+    page.locator("#series-told", has_text=f"{ROWS:,} rows of a, b, c").wait_for()
+    box = page.locator("#series-charts .u-over").nth(1).bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.evaluate(WATCH)
+    for k in range(MOVES):
+        page.keyboard.down("Control")
+        page.mouse.wheel(0, -100 if k < MOVES / 4 else 100)
+        page.keyboard.up("Control")
+        page.mouse.wheel(40 if k % 40 < 20 else -40, 0)
+    times = page.evaluate(WATCHED)
+    page.context.close()
+    return frames_of(times)
+
+
+def live_frames(browser: Any, url: str, minutes: float) -> dict[str, Any]:
+    """Frames of its first minutes, and memory to the end, while a stream runs as fast as the page offers."""
+    page = open_page(browser, url, f"#live?speed={RATE}")
+    page.locator("#live-panes .told", has_text="Ready").wait_for()
+    page.click("#live-play")
+    page.wait_for_timeout(1000 * LOOK_SECONDS)
+    page.evaluate(WATCH)
+    looks = max(2, round(60 * minutes / LOOK_SECONDS))
+    watched = min(looks, round(60 * WATCHED_MINUTES / LOOK_SECONDS))
+    heap, times = [], []
+    for look in tqdm(range(1, looks + 1), desc="stream", disable=None):
+        page.wait_for_timeout(1000 * LOOK_SECONDS)
+        heap.append(page.evaluate(HEAP))
+        if look == watched:
+            times = page.evaluate(WATCHED)
+    page.context.close()
+    half = len(heap) // 2
+    return {**frames_of(times), "heap_bytes_first_half": min(heap[:half]), "heap_bytes_second_half": min(heap[half:])}
+
+
+def measure(minutes: float) -> dict[str, Any]:
+    """All of it."""
+    with browsing() as (browser, url):
+        paints = first_paints(browser, url)
+        moved = moved_frames(browser, url)
+        live = live_frames(browser, url, minutes)
+    return {
+        **origin("python -m rfa.benchmarks.page"),
+        "limits": LIMITS,
+        "compressed_bytes": sum(len(asset.packed) for asset in assets().values()),
+        "first_paint_s": {"median": round(float(np.median(paints)), 3), "longest": round(max(paints), 3)},
+        "moved": {"measurements": ROWS * COLUMNS, **moved},
+        "live": {"a_second": RATE, "minutes": minutes, **live},
+    }
+
+
+def _step(page: Any, count: int) -> None:
+    """So many measurements, each once the one before it is answered: a slow machine draws the same picture."""
+    told = page.locator("#live-panes .told")
+    begun = re.match(r"\d+", told.last.text_content())
+    begin = int(begun[0]) if begun else 0
+    for k in range(begin + 1, begin + count + 1):
+        page.click("#live-step")
+        for place in range(2):
+            told.nth(place).filter(has_text=re.compile(rf"^{k} ")).wait_for()
+
+
+def _shoot(page: Any, path: Path) -> None:
+    """A picture in few colours, half of the bytes; the rare ones of a legend are among them."""
+    page.screenshot(path=path)
+    with Image.open(path) as image:
+        few = image.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
+
+
+def picture_series(browser: Any, url: str, path: Path) -> None:
+    """The room's temperature when a window stood open, and why that row was doubted."""
+    page = open_page(browser, url)
+    page.locator("#series-unusual").get_by_role("button", name="Sat, 14 Feb 2026, 14:00").click()
+    page.evaluate("scrollTo(0, 0)")
+    _shoot(page, path)
+    page.context.close()
+
+
+def picture_live(browser: Any, url: str, path: Path) -> None:
+    """Two filters on one stream that was disturbed and cut."""
+    page = open_page(browser, url, "#live?source=wave&first=auto&second=series", "dark")
+    page.locator("#live-panes .told", has_text="Ready").nth(1).wait_for()
+    for disturb, steps in ((None, 120), ("#live-spike", 20), ("#live-cut", 20), ("#live-cut", 20)):
+        if disturb:
+            page.click(disturb)
+        _step(page, steps)
+    _shoot(page, path)
+    page.context.close()
+
+
+def picture_text(browser: Any, url: str, path: Path) -> None:
+    """A text by both decoders, and what else its first token could have been."""
+    page = open_page(browser, url, "#text?decode=both")
+    page.locator("#text-decode option").first.wait_for(state="attached")
+    page.click("#text-go")
+    page.locator("#text-told", has_text="The stronger").wait_for()
+    page.locator(".text").first.press("ArrowRight")
+    _shoot(page, path)
+    page.context.close()
+
+
+# What the documentation shows of each tab, by the file.
+PICTURES: Mapping[str, Callable[[Any, str, Path], None]] = {
+    "page-series.png": picture_series, "page-live.png": picture_live, "page-text.png": picture_text,
+}  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """`python -m rfa.benchmarks.page`."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--minutes", type=float, default=1.0, help="that a stream runs")
+    parser.add_argument("--out", type=Path, help="write the figures there")
+    parser.add_argument(
+        "--pictures", action="store_true", help="write the pictures of the documentation, and no figures"
+    )
+    given = parser.parse_args(arguments)
+    if given.pictures:
+        with browsing() as (browser, url):
+            for name, draw in PICTURES.items():
+                draw(browser, url, FIGURES / name)
+        return
+    document = measure(given.minutes)
+    if given.out is not None:
+        write_result(given.out, document)
+    print(json.dumps(document, indent=2))
+
+
+if __name__ == "__main__":
+    main()

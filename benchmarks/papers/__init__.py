@@ -1,0 +1,1 @@
+"""Systems and tables of the papers."""

@@ -1,0 +1,339 @@
+"""How much of its past a token mixer keeps: associative recall and copying, by the number of slots.
+
+    rfa bench recall              writes results/recall.json and docs/figures/recall.png
+
+Each setting learns each task of `tasks.py` alone, from random weights, by one recipe; what a row
+reaches is what that training found, a lower bound on what the state can hold. Tested on sequences of the test split,
+thousands of answers a cell, with a Wilson interval that takes answers as independent. The last column of questions is
+distance: filler between pairs and queries, far longer than in training.
+
+The keys of recall come from `keys` symbols. The heads of a layer have 4 · S slots together: with 64 keys and S = 16 a
+model can reserve a slot for every key; with 128 keys it cannot. Settings with "joint" have key and value in one token
+and 32 keys: how much the slots hold, without the part of the task that brings a key to its value.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy.stats import binomtest
+from tqdm import tqdm
+
+from rfa.benchmarks.gpu.paired import Bar
+from rfa.benchmarks.papers.recall.tasks import (
+    CHANCE,
+    JOINT_VOCABULARY,
+    VOCABULARY,
+    Batch,
+    Curriculum,
+    RecallConfig,
+    Task,
+    answers,
+    copy_batch,
+    recall_batch,
+    train_recall,
+)
+from rfa.measured import git_commit, hardware, write_result
+from rfa.model.config import LanguageModelConfig, Mode
+from rfa.model.language import LanguageModel
+
+# From here on a size counts as held.
+HELD = 0.99
+# The bar of the recurrent path: these settings at this many pairs.
+BAR_SETTINGS, BAR_PAIRS = ("S16", "S16-joint"), 16
+# Tokens of a batch of a test, which bounds the memory of the attention's matrices.
+TEST_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model to train: what differs from the plan's, its mode, and what differs in the training of recall."""
+
+    name: str
+    title: str
+    mode: Mode
+    model: Mapping[str, Any]
+    recall: Mapping[str, Any] = field(default_factory=dict)
+
+
+JOINT = {"joint": True, "keys": 32}
+SETTINGS = (
+    Setting("softmax", "softmax + RoPE (B1)", "attention", {"mixer": "softmax", "frequencies": "full"}),
+    Setting("rfa", "RFA (M2)", "attention", {"n_slots": 0}),
+    Setting("S1", "1 slot", "recurrent", {"n_slots": 1}),
+    Setting("S4", "4 slots", "recurrent", {"n_slots": 4}),
+    Setting("S16", "16 slots", "recurrent", {"n_slots": 16}),
+    Setting("S32", "32 slots", "recurrent", {"n_slots": 32}),
+    Setting("S16-W16", "16 slots, window 16", "recurrent", {"n_slots": 16, "window": 16}),
+    Setting("S32-W16", "32 slots, window 16", "recurrent", {"n_slots": 32, "window": 16}),
+    Setting("S16-128", "16 slots, 128 keys", "recurrent", {"n_slots": 16}, {"keys": 128}),
+    Setting("S4-joint", "4 slots, joint pairs", "recurrent", {"n_slots": 4}, JOINT),
+    Setting("S16-joint", "16 slots, joint pairs", "recurrent", {"n_slots": 16}, JOINT),
+)
+
+
+# Half of the late steps are of the largest size: 64 pairs, which 16 slots never hold, would cost them the 16.
+RECALL = RecallConfig("recall", (2, 4, 8, 16, 32), steps=6000)
+COPY = RecallConfig("copy", (4, 8, 16, 32, 64), steps=3000)
+
+
+@dataclass(frozen=True)
+class RecallPlan:
+    """Sizes of the experiment. `fillers` are the distances at which `filler_pairs` pairs are asked for."""
+
+    d_model: int = 64
+    n_layers: int = 3
+    n_heads: int = 4
+    head_dim: int = 8
+    recall: RecallConfig = RECALL
+    copy: RecallConfig | None = COPY
+    pairs: tuple[int, ...] = (4, 8, 16, 32, 64)
+    lengths: tuple[int, ...] = (8, 16, 32, 64)
+    fillers: tuple[int, ...] = (64, 256, 1024)
+    filler_pairs: int = 16
+    answers: int = 4096
+    settings: tuple[str, ...] = tuple(setting.name for setting in SETTINGS)
+
+    def trainings(self) -> list[RecallConfig]:
+        return [config for config in (self.recall, self.copy) if config is not None]
+
+
+# Three minutes: whether attention and 16 slots learn a few pairs at all.
+QUICK = RecallPlan(
+    recall=RecallConfig("recall", (2, 4), steps=300),
+    copy=None,
+    pairs=(2, 4),
+    fillers=(64,),
+    filler_pairs=4,
+    answers=1024,
+    settings=("softmax", "rfa", "S16"),
+)
+
+
+def available(names: Sequence[str]) -> list[Setting]:
+    """The settings of these names that this version's model can run.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    known = {setting.name: setting for setting in SETTINGS}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"setting must be one of {', '.join(known)}, got {name!r}")
+    model_fields = {item.name for item in fields(LanguageModelConfig)}
+    return [known[name] for name in names if set(known[name].model) <= model_fields]
+
+
+def model_config(plan: RecallPlan, setting: Setting) -> LanguageModelConfig:
+    sizes = {name: getattr(plan, name) for name in ("d_model", "n_layers", "n_heads", "head_dim")}
+    vocabulary = JOINT_VOCABULARY if setting.recall.get("joint") else VOCABULARY
+    return LanguageModelConfig.from_dict({"vocab_size": vocabulary, **sizes, **setting.model})
+
+
+def state_floats(config: LanguageModelConfig, mode: Mode) -> int | None:
+    """Numbers that the recurrence keeps of any number of tokens; None: attention keeps all tokens."""
+    if mode == "attention":
+        return None
+    window = 4 * config.head_dim * getattr(config, "window", 0)
+    return config.n_layers * config.n_heads * (config.n_slots * (4 * config.head_dim + 1) + window)
+
+
+@torch.no_grad()
+def right_answers(model: LanguageModel, batch: Batch) -> torch.Tensor:
+    """Which answers of each row `[B, A]` are the model's first choice."""
+    rows = max(1, TEST_TOKENS // batch.tokens.shape[1])
+    found = []
+    for tokens, targets in zip(batch.tokens.split(rows), batch.targets.split(rows), strict=True):
+        logits, expected = answers(model, Batch(tokens, targets))
+        found.append((logits.argmax(-1) == expected).reshape(len(tokens), -1))
+    return torch.cat(found)
+
+
+def score(right: torch.Tensor) -> dict[str, Any]:
+    """Share of right answers with its 95 % interval, and of sequences without a mistake. A greedy decoder that sees its
+    own answers errs first where this one does, so the second share is also that of strings that it copies exactly."""
+    count, total = int(right.sum()), right.numel()
+    interval = binomtest(count, total).proportion_ci(method="wilson")
+    return {
+        "answers": total,
+        "accuracy": count / total,
+        "low": float(interval.low),
+        "high": float(interval.high),
+        "sequences": len(right),
+        "exact": int(right.all(1).sum()) / len(right),
+    }
+
+
+def recall_scores(model: LanguageModel, config: RecallConfig, plan: RecallPlan) -> list[dict[str, Any]]:
+    """A cell per number of pairs without filler, then per length of filler at `filler_pairs`."""
+    cells = [(pairs, 0) for pairs in plan.pairs if pairs <= config.keys]
+    cells += [(plan.filler_pairs, filler) for filler in plan.fillers]
+    scores = []
+    for pairs, filler in cells:
+        rows = -(-plan.answers // pairs)
+        batch = recall_batch(
+            config.seed, pairs, rows, pairs, keys=config.keys, filler=filler, joint=config.joint, split="test"
+        )
+        scores.append({"size": pairs, "filler": filler, **score(right_answers(model, batch))})
+    return scores
+
+
+def copy_scores(model: LanguageModel, config: RecallConfig, plan: RecallPlan) -> list[dict[str, Any]]:
+    """A cell per length of the string."""
+    scores = []
+    for length in plan.lengths:
+        batch = copy_batch(config.seed, length, -(-plan.answers // length), length, split="test")
+        scores.append({"size": length, "filler": 0, **score(right_answers(model, batch))})
+    return scores
+
+
+def capacity(scores: Sequence[Mapping[str, Any]]) -> int:
+    """The largest size without filler up to which every size is held; 0: not even the smallest."""
+    held = 0
+    for cell in sorted((cell for cell in scores if cell["filler"] == 0), key=lambda cell: cell["size"]):
+        if cell["accuracy"] < HELD:
+            break
+        held = cell["size"]
+    return held
+
+
+def run_setting(plan: RecallPlan, setting: Setting, config: RecallConfig, commit: str | None) -> dict[str, Any]:
+    """Train one model on one task and test it, by the code of `commit`."""
+    started = time.perf_counter()
+    model = model_config(plan, setting)
+    with tqdm(total=config.steps, desc=f"{setting.name} {config.task}") as bar:
+
+        def show(_: int, curriculum: Curriculum, loss: float) -> None:
+            bar.update()
+            bar.set_postfix({"loss": f"{loss:.3f}", "open": curriculum.open})
+
+        trained = train_recall(model, config, setting.mode, visit=show)
+    seconds = time.perf_counter() - started
+    test = recall_scores if config.task == "recall" else copy_scores
+    scores = test(trained.model, config, plan)
+    return {
+        "setting": setting.name,
+        "title": setting.title,
+        "task": config.task,
+        "mode": setting.mode,
+        "model": model.to_dict(),
+        "training": config.to_dict(),
+        "parameters": sum(parameter.numel() for parameter in trained.model.parameters()),
+        "state_floats": state_floats(model, setting.mode),
+        "steps": trained.steps,
+        "sizes_trained": list(trained.sizes),
+        "seconds": round(seconds, 1),
+        "commit": commit,
+        "hardware": hardware(),
+        "chance": CHANCE[config.task],
+        "capacity": capacity(scores),
+        "scores": scores,
+    }
+
+
+def bars(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Recall of the recurrent path; `actual` is None where it was not measured."""
+    found = {
+        row["setting"]: cell["accuracy"]
+        for row in rows
+        for cell in row["scores"]
+        if row["task"] == "recall" and (cell["size"], cell["filler"]) == (BAR_PAIRS, 0)
+    }
+    titles = {setting.name: setting.title for setting in SETTINGS}
+    return [
+        Bar(f"recall of {BAR_PAIRS} pairs, {titles[name]}, no window", HELD, found.get(name), is_minimum=True).to_dict()
+        for name in BAR_SETTINGS
+    ]
+
+
+def statement(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where the capacity of each state ends, in words."""
+    unit: dict[Task, str] = {"recall": "pairs", "copy": "symbols copied"}
+    lines = []
+    for row in rows:
+        tested = [cell["size"] for cell in row["scores"] if cell["filler"] == 0]
+        held, what = row["capacity"], unit[row["task"]]
+        if held == max(tested):
+            text = f"holds all {held} {what}"
+        elif held:
+            beyond = min(size for size in tested if size > held)
+            share = next(c["accuracy"] for c in row["scores"] if (c["size"], c["filler"]) == (beyond, 0))
+            text = f"holds {held} {what}; at {beyond} it answers {share:.1%}"
+        else:
+            share = next(c["accuracy"] for c in row["scores"] if (c["size"], c["filler"]) == (min(tested), 0))
+            text = f"does not hold {min(tested)} {what}: {share:.1%}"
+        lines.append(f"{row['title']}: {text}")
+    return lines
+
+
+def merged(rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows with this one in place of an earlier one of its setting and task, in the order of SETTINGS."""
+    order = [setting.name for setting in SETTINGS]
+    kept = [old for old in rows if (old["setting"], old["task"]) != (row["setting"], row["task"])]
+    return sorted([*kept, row], key=lambda item: (item["task"] != "recall", order.index(item["setting"])))
+
+
+def _write(out: Path, plan: RecallPlan, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    document = {"plan": asdict(plan), "bars": bars(rows), "statement": statement(rows), "rows": rows}
+    write_result(out, document)
+    # As it is read: lists where there are tuples.
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
+
+
+def write_recall(
+    out: Path, figure: Path | None, plan: RecallPlan, *, only: Sequence[str] = (), task: Task | None = None
+) -> dict[str, Any]:
+    """Train and test every setting, and write after each; `only` some of them, or one task: the other rows of `out`
+    stay.
+
+    Raises:
+        ValueError: an unknown setting.
+    """
+    from rfa.benchmarks.papers.recall.plot import draw_recall
+
+    chosen = available(only or plan.settings)
+    if not only and task is None:
+        out.unlink(missing_ok=True)
+    # Before the first training: the checkout may move on while the loaded code runs.
+    commit = git_commit()
+    # One thread: the sizes are small.
+    torch.set_num_threads(1)
+    document: dict[str, Any] = {}
+    for config in plan.trainings():
+        if task not in (None, config.task):
+            continue
+        for setting in chosen:
+            if config.task == "copy" and setting.recall:
+                continue
+            changed = replace(config, **setting.recall) if config.task == "recall" else config
+            row = run_setting(plan, setting, changed, commit)
+            rows = json.loads(out.read_text())["rows"] if out.is_file() else []
+            document = _write(out, plan, merged(rows, row))
+    if figure is not None:
+        draw_recall(document, figure)
+    return document
+
+
+def table(document: Mapping[str, Any]) -> list[str]:
+    """Markdown: accuracy by size, then by distance."""
+    lines: list[str] = []
+    for task, noun in (("recall", "pairs"), ("copy", "symbols")):
+        rows = [row for row in document["rows"] if row["task"] == task]
+        if not rows:
+            continue
+        cells = sorted({(c["size"], c["filler"]) for row in rows for c in row["scores"]}, key=lambda cell: cell[::-1])
+        heads = [f"{size}" if not filler else f"{size}, filler {filler}" for size, filler in cells]
+        lines += [f"| {task} by {noun} | {' | '.join(heads)} | held | steps |", "|---" * (len(cells) + 3) + "|"]
+        for row in rows:
+            found = {(cell["size"], cell["filler"]): cell["accuracy"] for cell in row["scores"]}
+            shown = " | ".join(f"{found[cell]:.3f}" if cell in found else "–" for cell in cells)
+            lines.append(f"| {row['title']} | {shown} | {row['capacity']} | {row['steps']} |")
+        lines.append("")
+    return [*lines, *document["statement"]]

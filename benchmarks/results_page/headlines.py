@@ -1,0 +1,158 @@
+"""The few results that the README shows, each with what it has to be seen beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rfa.benchmarks.results_page.gpu import bar, figure
+from rfa.benchmarks.results_page.network import over_naive
+from rfa.benchmarks.results_page.parts import Document, percent
+
+Headline = tuple[str, str, str]
+
+
+def headlines(documents: Mapping[str, Document]) -> Iterator[Headline]:
+    """What, measured, and beside it: of every subject the result that says most."""
+    yield _live(documents["load-filter-live"])
+    yield _texts(documents["load-text-64"])
+    yield _online(documents["filter-speed"])
+    yield _tracking(documents["filter-accuracy"])
+    yield _forecast(documents["forecast-etth1"])
+    yield _zero_shot(documents["gift"])
+    yield _alarms(documents["alarm-rates"])
+    yield _anomalies(documents["filter-nab"])
+    yield _perplexity(documents["language"])
+    yield _confidence(documents["token-calibration"])
+    if "gpu-check" in documents:
+        yield from _gpu(documents["gpu-check"])
+
+
+def caption(documents: Mapping[str, Document]) -> str:
+    """Through which door the figures came, and when the first ones did."""
+    measured = documents["load-filter-live"]["hardware"]
+    return (
+        f"The first two rows are over HTTP and WebSocket, of {measured['date']} on {measured['cores']} cores, "
+        "alarms and anomalies over HTTP; the others are of the library in its own process.\n"
+    )
+
+
+def _live(document: Document) -> Headline:
+    settings, found = document["settings"], document["latency_ms"]["observation"]
+    live = settings["live"]
+    return (
+        f"{live['streams']:,} live filters, {live['rate']:g} observations a second each",
+        f"p99 {found['p99']:.1f} ms, {document['wrong_count']} of {found['count']:,} wrong",
+        f"asked: {settings['budget']['observation_p99_ms']} ms",
+    )
+
+
+def _texts(document: Document) -> Headline:
+    first, rate = document["latency_ms"]["ttft"], document["throughput"]["tokens_per_second"]
+    return (
+        f"{document['settings']['text']['streams']} texts at a time",
+        f"{rate:,.0f} tokens a second, first token p99 {first['p99']:.0f} ms",
+        f"asked: {document['settings']['budget']['ttft_p99_ms']} ms",
+    )
+
+
+def _online(document: Document) -> Headline:
+    cost = {
+        row["name"]: row["us_per_step"] for row in document["rows"] if row["job"] == "online" and "not_run" not in row
+    }
+    ours = cost["rfa robust, follows jumps"]
+    return "an observation, robust, in process", f"{ours:.1f} µs", f"filterpy, not robust: {cost['filterpy']:.1f} µs"
+
+
+def _tracking(document: Document) -> Headline:
+    rows = document["tracking"]["5 % x10"]
+    error = rows["linear"]["over_oracle"][0]
+    kalman = rows["kalman"]["rmse"] / rows["oracle"]["rmse"] - 1
+    return (
+        "tracking, 1 observation in 20 an outlier",
+        f"{percent(error)} above the best possible error",
+        f"Kalman filter: {percent(kalman)}",
+    )
+
+
+def _zero_shot(document: Document) -> Headline:
+    means = {name: over_naive(document, name) for name in ("series", "auto")}
+    told = {name: f"{found[1]:.2f}" if found else "–" for name, found in means.items()}
+    return (
+        f"WQL of series never seen, {len(document['tasks'])} tasks of GIFT-Eval",
+        f"{told['series']} of the seasonal naive's",
+        f"untrained: {told['auto']}",
+    )
+
+
+def _forecast(document: Document) -> Headline:
+    ratio = document["summary"]["24"]["crps_ratio"]["statsmodels"]
+    covers = [column["leads"]["24"]["filter"]["coverage"] for column in document["columns"]]
+    return (
+        "ETTh1, 24 hours ahead",
+        f"90 % intervals cover {percent(min(covers))} to {percent(max(covers))}",
+        f"CRPS: {ratio:.2f} of statsmodels'",
+    )
+
+
+def _alarms(document: Document) -> Headline:
+    found = document["rows"]["ucr"]
+    return (
+        f"alarms asked for at one in 1,000, {found['series']} clean series of the UCR archive",
+        f"{found['over_nominal']['0.001']:.2f} of those that should come",
+        "exact: 1",
+    )
+
+
+def _anomalies(document: Document) -> Headline:
+    scores = {name: parts["whole"]["standard"] for name, parts in document["detectors"].items()}
+    return (
+        f"anomalies, NAB's score on {document['files']} files",
+        f"{scores['metrics']['score']:.1f} at one rate of alarms",
+        f"windowed Gaussian at its best: {scores['windowed Gaussian']['best']:.1f}",
+    )
+
+
+def _perplexity(document: Document) -> Headline:
+    def longest(name: str, mode: str) -> Document:
+        found: Document = max(
+            (score for score in document["models"][name]["scores"] if score["mode"] == mode),
+            key=lambda score: score["length"],
+        )
+        return found
+
+    ours, theirs = longest("books", "recurrent"), longest("books_rope", "attention")
+    return (
+        f"perplexity of `books` over {ours['length']:,} tokens",
+        f"{ours['perplexity']:.1f}",
+        f"softmax with RoPE, trained alike: {theirs['perplexity']:.1f}",
+    )
+
+
+def _confidence(document: Document) -> Headline:
+    stage = document["modes"]["recurrent"]["calibration"]["rules"]["top"]["served"]
+    return (
+        "calibration error of its confidence",
+        percent(stage["ece"], 2),
+        f"a perfect model on as many tokens: {percent(stage['floor'], 2)}",
+    )
+
+
+def _gpu(document: Document) -> Iterator[Headline]:
+    """The bars that say most, of those that were measured."""
+    device = document["hardware"]["device"]
+    told = (
+        ("µs per token at batch 1, greedy", "a decode step, one text", "{:.0f} µs"),
+        ("tokens per second at the best batch, greedy", "decoding, many texts", "{:,.0f} tokens a second"),
+        ("ms of a quantum", "1,024 tokens of prompts, the slowest kind", "{:.1f} ms"),
+        (
+            "forward, ours / flash, 128 reals, N = 16384",
+            "attention over 16,384 tokens",
+            "{:.2f} of flash's time",
+        ),
+        ("backward, ours / flash, 128 reals, N = 16384", "its gradients", "{:.2f} of flash's time"),
+        ("training step", "a training step", "{:.2f} of softmax attention's time"),
+    )
+    for name, what, form in told:
+        found = bar(document, name)
+        if found is not None:
+            yield f"{device}: {what}", form.format(found["actual"]), f"asked: {found['kind']} {figure(found['bar'])}"

@@ -1,0 +1,133 @@
+"""What is shown of the network of any series."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rfa.benchmarks.results_page.parts import Document, Shown, ShownBar, Table
+
+NAIVE, NETWORK, ALONE = "seasonal naive", "series", "series, as trained"
+# What was asked beforehand: WQL and MASE over the naive's, geometric mean of the five tasks; coverage of 90 %
+# intervals before adaptation and after; microseconds; share of the UCR archive's anomalies.
+WQL, MASE, BEFORE, AFTER, LIVE_US, BATCHED_US, UCR = 0.72, 0.80, 0.04, 0.01, 150.0, 100.0, 0.4
+
+
+def over_naive(document: Document, name: str) -> tuple[float, float] | None:
+    """MASE and WQL over the naive's on the same windows, of a model that has every task."""
+    tasks = document["tasks"].values()
+    if not all(name in kept for kept in tasks):
+        return None
+
+    def mean(figure: str) -> float:
+        return math.exp(
+            sum(math.log(kept[name][figure] / kept[name].get("naive", kept[NAIVE])[figure]) for kept in tasks)
+            / len(tasks)
+        )
+
+    return mean("mase"), mean("wql")
+
+
+def gift_origins(document: Document) -> list[Document]:
+    """The file, and those of its rows that were added at another commit."""
+    return [document, *(one for kept in document["tasks"].values() for one in kept.values() if "commit" in one)]
+
+
+def gift_tables(document: Document) -> list[Table]:
+    rows = [
+        (task, name, f"{one['mase']:.3f}", f"{one['wql']:.4f}", *(f"{100 * share:.1f}" for share in one["inside"]),
+         f"{one['seconds']:.3f}", f"{one['windows']}")
+        for task, kept in document["tasks"].items()
+        for name, one in kept.items()
+    ]  # fmt: skip
+    published = [
+        (name, *(f"{figures[k]:.2f}, {figures[k + 1]:.3f}" for k in (0, 2, 4)))
+        for name, figures in document["published"].items()
+    ]
+    names: dict[str, None] = {name: None for kept in document["tasks"].values() for name in kept}
+    found = [(name, means) for name in names if (means := over_naive(document, name)) is not None]
+    return [
+        Table(
+            ("task", "model", "MASE", "WQL", "inside 50", "80", "90", "95", "99", "s a forecast", "windows"), rows,
+            "Percent of the values inside intervals of 50 to 99 %:",
+        ),
+        Table(
+            ("over the naive's, geometric mean", "MASE", "WQL"),
+            [(name, f"{mase:.3f}", f"{wql:.3f}") for name, (mase, wql) in found],
+            "Over the seasonal naive's, its intervals those of a seasonal walk:",
+        ),
+        Table(
+            ("published in the archive of GIFT-Eval", "m4_hourly", "m4_weekly", "ett1/H/short"), published,
+            "MASE, WQL of others on the same windows, cited:",
+        ),
+    ]  # fmt: skip
+
+
+def gift_bars(document: Document) -> Iterator[ShownBar]:
+    means = over_naive(document, ALONE)
+    if means is not None:
+        yield ShownBar("series: MASE over the naive's", f"{means[0]:.3f}", f"{MASE}", means[0] <= MASE)
+        yield ShownBar("series: WQL over the naive's", f"{means[1]:.3f}", f"{WQL}", means[1] <= WQL)
+    for name, limit, title in ((ALONE, BEFORE, "as trained"), (NETWORK, AFTER, "adapted")):
+        shares = [kept[name]["inside"][2] for kept in document["tasks"].values() if name in kept]
+        if shares:
+            worst = max(shares, key=lambda share: abs(share - 0.9))
+            yield ShownBar(
+                f"series, {title}: 90 % intervals hold, worst task", f"{worst:.3f}", f"0.9 ± {limit}",
+                abs(worst - 0.9) <= limit,
+            )  # fmt: skip
+
+
+def speed_tables(document: Document) -> list[Table]:
+    found: Mapping[str, Any] = document["microseconds"]
+    rows = []
+    for name, value in found.items():
+        told = f"{value['median']} (99 %: {value['p99']})" if isinstance(value, dict) else f"{value}"
+        rows.append((name, told))
+    load = f"The machine's load was {document['load']:g} before:" if "load" in document else ""
+    return [Table(("what", "µs"), rows, load)]
+
+
+def speed_bars(document: Document) -> Iterator[ShownBar]:
+    found = document["microseconds"]
+    for name, told in found.items():
+        if not isinstance(told, dict):
+            continue
+        value = told["median"]
+        yield ShownBar(f"series, {name}: state and 64 forecasts", f"{value} µs", f"{LIVE_US:g} µs", value <= LIVE_US)
+    value = found["a row of 64 streams"]
+    yield ShownBar("series: a row of many streams, one core", f"{value} µs", f"{BATCHED_US:g} µs", value <= BATCHED_US)
+
+
+def state_tables(document: Document) -> list[Table]:
+    models: dict[str, None] = {name: None for rows in document["systems"].values() for name in rows}
+
+    def told(found: Mapping[str, Any], name: str) -> str:
+        return f"{found[name]['error']:.3f} ({found[name]['inside']:.3f})" if name in found else "–"
+
+    rows = [(system, *(told(found, name) for name in models)) for system, found in document["systems"].items()]
+    return [Table(("system", *models), rows, "Error of the state over that of the measurements (inside 90 %):")]
+
+
+def ucr_tables(document: Document) -> list[Table]:
+    count, known = document["series"], document["with_values"]
+    rows = [(name, f"{told['found']}", f"{told['found'] / count:.0%}", f"{told['found'] / known:.0%}")
+            for name, told in document["models"].items()]  # fmt: skip
+    note = f"Found of {count} series; the values of {known} are at hand:"
+    return [Table(("model", "found", f"of {count}", f"of {known}"), rows, note)]
+
+
+def ucr_bars(document: Document) -> Iterator[ShownBar]:
+    found, count = document["models"][NETWORK]["found"], document["series"]
+    yield ShownBar(
+        "series: anomalies of the UCR archive found", f"{found} of {count}", f"{UCR:.0%}", found >= UCR * count
+    )
+
+
+SHOWN = {
+    "gift": Shown(gift_tables, gift_bars, gift_origins),
+    "series-speed": Shown(speed_tables, speed_bars),
+    "series-states": Shown(state_tables),
+    "series-ucr": Shown(ucr_tables, ucr_bars),
+}

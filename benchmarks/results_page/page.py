@@ -1,0 +1,168 @@
+"""The page of results, and the table of the README, as text."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rfa.benchmarks.results_page import filters, gpu, language, network, serving, suite, worst
+from rfa.benchmarks.results_page.headlines import caption, headlines
+from rfa.benchmarks.results_page.parts import Document, Facts, Shown, ShownBar, Table
+from rfa.measured import HOME, RESULTS
+
+PAGE = HOME / "docs" / "RESULTS.md"
+README = HOME / "README.md"
+WORDS = Path(__file__).with_name("results.toml")
+SHOWN: Mapping[str, Shown] = {
+    **filters.SHOWN, **network.SHOWN, **worst.SHOWN, **language.SHOWN, **gpu.SHOWN, **serving.SHOWN, **suite.SHOWN
+}  # fmt: skip
+# The table of the README stands between these lines.
+BETWEEN = ("<!-- results: made by `make results` -->", "<!-- end of results -->")
+BEGINNING = """# Results
+
+Made by `make results` from the files of [results](../results): no number here is written by hand. Every section says
+what was measured, by which command, at which commit, on what hardware and when. A bar is a limit that was set before
+the measurement; those that were missed stand together before the sections. A commit marked `-dirty` had changes that
+were not committed.
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one file of results/ is about, as results.toml has it.
+
+    Attributes:
+        file: its name in results/, without ".json".
+        subject: the chapter.
+        title: the heading; letters, digits and spaces, so that every renderer makes the same anchor of it.
+        command: what measured it, from the top of a checkout.
+        words: what was measured, and how.
+        says: what to make of it.
+        figures: pictures drawn from the same run, as paths from docs/.
+        is_lent: measured on a machine that is not at hand; while the file is not there, the page has nothing of it.
+    """
+
+    file: str
+    subject: str
+    title: str
+    command: str
+    words: str
+    says: str = ""
+    figures: Sequence[str] = ()
+    is_lent: bool = False
+
+    @property
+    def link(self) -> str:
+        return f"[{self.title}](#{self.title.lower().replace(' ', '-')})"
+
+
+def load(folder: Path = RESULTS) -> dict[str, Document]:
+    """Every document of a folder, by the name of its file."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
+def declared() -> list[Result]:
+    """Every result, in the order of the page."""
+    return [Result(file, **words) for file, words in tomllib.loads(WORDS.read_text(encoding="utf-8")).items()]
+
+
+def page(documents: Mapping[str, Document]) -> str:
+    """docs/RESULTS.md.
+
+    Raises:
+        ValueError: a file of results/ has no words or nothing to show of it, or these have no file.
+    """
+    results = [result for result in declared() if result.file in documents or not result.is_lent]
+    missing = {result.file for result in declared()} - {result.file for result in results}
+    for names in ({result.file for result in results}, SHOWN.keys() - missing):
+        if unlike := names ^ documents.keys():
+            raise ValueError(f"declared and present in results/ are not the same: {', '.join(sorted(unlike))}")
+    bars = {result.file: list(SHOWN[result.file].bars(documents[result.file])) for result in results}
+    blocks = [
+        BEGINNING,
+        *("## Overview\n", _text(_overview(results, documents, bars))),
+        *("## Missed bars\n", _text(_missed(results, bars))),
+    ]
+    for subject in dict.fromkeys(result.subject for result in results):
+        blocks.append(f"## {subject}\n")
+        for result in results:
+            if result.subject == subject:
+                blocks += _section(result, documents[result.file], bars[result.file])
+    return "\n".join(blocks)
+
+
+def readme(text: str, documents: Mapping[str, Document]) -> str:
+    """The README with its table made anew."""
+    begin, end = map(re.escape, BETWEEN)
+    table = _text(Table(("what", "measured", "beside it"), headlines(documents)))
+    return re.sub(f"(?<={begin}\n).*?(?={end})", lambda _: f"\n{table}\n{caption(documents)}\n", text, flags=re.DOTALL)
+
+
+def main() -> None:
+    """Write the page and the table."""
+    documents = load()
+    PAGE.write_text(page(documents), encoding="utf-8")
+    README.write_text(readme(README.read_text(encoding="utf-8"), documents), encoding="utf-8")
+
+
+def _overview(
+    results: Iterable[Result], documents: Mapping[str, Document], bars: Mapping[str, Sequence[ShownBar]]
+) -> Table:
+    rows = []
+    for result in results:
+        document = documents[result.file]
+        dates = {_hardware(part, document).get("date", "") for part in SHOWN[result.file].origins(document)}
+        judged = [bar.is_met for bar in bars[result.file] if bar.is_met is not None]
+        rows.append((result.link, max(dates), f"{sum(judged)} of {len(judged)}" if judged else ""))
+    return Table(("result", "measured on", "bars met"), rows)
+
+
+def _missed(results: Iterable[Result], bars: Mapping[str, Sequence[ShownBar]]) -> Table:
+    return Table(
+        ("bar", "measured", "limit", "in"),
+        [
+            (bar.name, bar.actual, bar.limit, result.link)
+            for result in results
+            for bar in bars[result.file]
+            if bar.is_met is False
+        ],
+    )
+
+
+def _section(result: Result, document: Document, bars: Sequence[ShownBar]) -> list[str]:
+    shown = SHOWN[result.file]
+    blocks = [f"### {result.title}\n", f"{result.words}\n", *map(_text, shown.parts(document))]
+    if bars:
+        rows = [(bar.name, bar.actual, bar.limit, bar.verdict) for bar in bars]
+        blocks.append(_text(Table(("bar", "measured", "limit", ""), rows)))
+    if result.says:
+        blocks.append(f"{result.says}\n")
+    blocks += [f"![{result.title}]({figure})\n" for figure in result.figures]
+    origins = dict.fromkeys(_origin(part, document) for part in shown.origins(document))
+    source = f"Made by `{result.command}`, in [{result.file}.json](../results/{result.file}.json)."
+    return [*blocks, "\n".join([*(f"{origin}.  " for origin in origins), source]) + "\n"]
+
+
+def _origin(part: Document, document: Document) -> str:
+    """Commit, hardware and date of a part; what it does not say, the document does."""
+    commit = f"Commit {part.get('commit', document.get('commit'))}"
+    told = _hardware(part, document)
+    if "device" in told:
+        versions = f"driver {told['driver']}, CUDA {told['cuda']}, torch {told['torch']}, Triton {told['triton']}"
+        return f"{commit}, {told['device']}, {versions}, {told['date']}"
+    if told:
+        return f"{commit}, {told['cpu']}, cores: {told['cores']}, Python {told['python']}, {told['date']}"
+    return f"{commit}; the result does not depend on the hardware, and names no date"
+
+
+def _hardware(part: Document, document: Document) -> Mapping[str, str]:
+    found: Mapping[str, str] = part.get("hardware", document.get("hardware", {}))
+    return found
+
+
+def _text(part: Table | Facts) -> str:
+    return "\n".join(part.lines()) + "\n"

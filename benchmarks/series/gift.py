@@ -1,0 +1,306 @@
+"""Forecasts by GIFT-Eval's protocol, on those of its tasks whose data are there: `rfa bench series --data DATA`.
+
+DATA holds m4/{Hourly,Weekly}-{train,test}.csv.gz and ett/ETTh1.csv. Tasks are those of Aksu et al. 2024: of M4 the last
+window of each series; of ETTh1 each column by itself, horizons of 48 (short), 480 (medium) and 720 (long) hours in
+windows that do not overlap, a tenth of the series, 20 at most. A forecast sees all that is before its window.
+
+    MASE    mean over windows of mean |y - q_.5| / mean |y_t - y_{t-s}| before the window, s the season of the task
+    WQL     mean over nine quantiles of 2 Σ ρ_q(y - q) / Σ |y|, sums over all windows
+    inside  share of the values inside the intervals of COVERED
+    seconds of the processor, for a forecast
+
+The server's models are asked as users ask them, `rfa.forecast(values, horizon, time=times, model=…)`: what they tell
+has adapted to each series on the way. "series, as trained" is the network by itself, without that. M4's files name
+their frequency and no dates: rows are an hour or a week apart, from any Monday on. Nothing is trained or chosen by
+these data. AutoETS, AutoTheta and AutoARIMA are statsforecast's (extra `rivals`), told the season, on the last LONGEST
+rows. An exact search of AutoARIMA's takes a minute or two for a series of hours: there it approximates, as R's does by
+default, and takes ARIMA_MOST windows, every n-th; the naive that it is held against is of the same windows.
+
+What is measured is kept in a file, task by task and model by model: a run that was stopped goes on, and what is added
+later names its own commit.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import gzip
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+import rfa
+from rfa.measured import origin, write_result
+
+Array = np.ndarray
+QUANTILES: Final = np.arange(1, 10) / 10
+COVERED: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
+# Intervals whose ends are the quantiles, but for the median.
+LEVELS: Final = (0.2, 0.4, 0.6, 0.8)
+TEST_SHARE, MOST_WINDOWS = 0.1, 20
+MONDAY: Final = np.datetime64("2024-01-01T00:00:00")
+# Rows that methods which are fitted anew to each window see, as GIFT-Eval has it.
+LONGEST: Final = 1_000
+ARIMA_MOST: Final = 16
+# Published on the same tasks, by the archive of GIFT-Eval: MASE and WQL of m4_hourly, m4_weekly and ett1/H/short.
+PUBLISHED: Final = {
+    "TiRex, 35 M": [0.72, 0.020, 1.99, 0.037, 0.82, 0.176],
+    "FlowState r1.1, 2.6 to 9 M": [0.73, 0.024, 2.00, 0.036, 0.82, 0.182],
+    "Chronos-2, synthetic alone, 120 M": [0.85, 0.026, 2.08, 0.037, 0.82, 0.179],
+    "TempoPFN, synthetic alone, 38 M": [0.81, 0.032, 2.49, 0.043, 0.84, 0.183],
+    "Toto-2.0, 4 M": [1.06, 0.027, 2.15, 0.040, 0.85, 0.187],
+    "Chronos-Bolt small, 48 M": [0.87, 0.020, 2.11, 0.038, 0.83, 0.189],
+    "AutoARIMA": [1.03, 0.034, 2.36, 0.050, 0.99, 0.223],
+    "AutoETS": [1.61, 0.070, 2.55, 0.052, 1.94, 0.440],
+    "AutoTheta": [2.46, 0.041, 2.66, 0.053, 1.28, 0.668],
+}
+NAIVE: Final = "seasonal naive"
+ARIMA: Final = "AutoARIMA, run here"
+COMMAND: Final = "rfa bench series --data DATA"
+ETT_HORIZONS: Final = {"short": 48, "medium": 480, "long": 720}
+
+
+class Window(NamedTuple):
+    """Of a series of its task what is known, times `[N]` and values `[N]`, and what came, `[h]`."""
+
+    series: str
+    times: Array
+    known: Array
+    came: Array
+
+
+class Task(NamedTuple):
+    """Windows of one name, and the season that errors are measured by, in rows."""
+
+    name: str
+    season: int
+    windows: list[Window]
+
+
+class Quantiles(NamedTuple):
+    """quantiles `[h, 9]` and intervals `[h, 5, 2]`, those of COVERED."""
+
+    quantiles: Array
+    intervals: Array
+
+
+class Score(NamedTuple):
+    mase: float
+    wql: float
+    inside: Array
+
+
+def tasks(data: Path) -> Iterator[Task]:
+    """Those whose files are there."""
+    for often, season, step in (("Hourly", 24, 3_600), ("Weekly", 1, 604_800)):
+        parts = [data / "m4" / f"{often}-{part}.csv.gz" for part in ("train", "test")]
+        if all(part.is_file() for part in parts):
+            known, came = map(_rows, parts)
+            windows = [
+                Window(name, MONDAY + np.timedelta64(step, "s") * np.arange(len(before)), before, after)
+                for (name, before), after in zip(known.items(), came.values(), strict=True)
+            ]
+            yield Task(f"m4_{often.lower()}", season, windows)
+    path = data / "ett" / "ETTh1.csv"
+    if path.is_file():
+        with path.open(newline="") as file:
+            (_, *names), *table = csv.reader(file)
+        times = np.array([row[0] for row in table], "datetime64[s]")
+        columns = dict(zip(names, np.array([row[1:] for row in table], float).T, strict=True))
+        for term, horizon in ETT_HORIZONS.items():
+            yield Task(f"ett1/H/{term}", 24, ett_windows(times, columns, horizon))
+
+
+def _rows(path: Path) -> dict[str, Array]:
+    """M4's files have a series a row, under its name."""
+    with gzip.open(path, "rt", newline="") as file:
+        return {name: np.array([float(cell) for cell in cells if cell]) for name, *cells in list(csv.reader(file))[1:]}
+
+
+def ett_windows(times: Array, columns: Mapping[str, Array], horizon: int) -> list[Window]:
+    """The last windows of each of the columns, all `[N]`."""
+    count = min(max(1, math.ceil(TEST_SHARE * len(times) / horizon)), MOST_WINDOWS)
+    begins = [len(times) - horizon * (count - k) for k in range(count)]
+    return [
+        Window(name, times[:begin], column[:begin], column[begin : begin + horizon])
+        for begin in begins
+        for name, column in columns.items()
+    ]
+
+
+def naive(window: Window, season: int) -> Quantiles:
+    """The last season again; its intervals are its points."""
+    horizon = len(window.came)
+    points = np.tile(window.known[-season:], horizon // season + 1)[:horizon]
+    return Quantiles(np.repeat(points[:, None], 9, axis=1), np.repeat(points[:, None, None], 10, 1).reshape(-1, 5, 2))
+
+
+def naive_normal(window: Window, season: int) -> Quantiles:
+    """The same with a normal's intervals, as GIFT-Eval has it: the variance of a seasonal walk, which grows by that of
+    its errors with each season."""
+    horizon = len(window.came)
+    points = np.tile(window.known[-season:], horizon // season + 1)[:horizon]
+    error = np.sqrt(np.mean((window.known[season:] - window.known[:-season]) ** 2))
+    spread = error * np.sqrt(np.arange(horizon) // season + 1)
+    normal = NormalDist()
+    z = np.array([normal.inv_cdf(q) for q in QUANTILES])
+    half = np.array([normal.inv_cdf((1 + level) / 2) for level in COVERED])
+    ends = spread[:, None] * half
+    return Quantiles(
+        points[:, None] + spread[:, None] * z,
+        np.stack([points[:, None] - ends, points[:, None] + ends], axis=2),
+    )
+
+
+def served(window: Window, season: int, *, model: str) -> Quantiles:
+    """What a user gets of a model of the server; it is not told the season."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        levels = sorted({*LEVELS, *COVERED})
+        told = rfa.forecast(window.known, len(window.came), time=window.times, levels=levels, model=model)
+
+    def ends(level: float) -> tuple[Array, Array]:
+        return tuple(np.asarray(told[f"y_{end}{100 * level:.12g}"], float) for end in ("low", "high"))  # type: ignore[return-value]
+
+    pairs = [ends(level) for level in LEVELS]
+    lower, upper = [low for low, _ in pairs[::-1]], [high for _, high in pairs]
+    quantiles = np.stack([*lower, np.asarray(told["y_mean"], float), *upper], axis=1)
+    return Quantiles(quantiles, np.stack([np.stack(ends(level), axis=1) for level in COVERED], axis=1))
+
+
+def trained(window: Window, season: int) -> Quantiles:
+    """The network by itself, in its recurrent mode: what it tells before any adaptation."""
+    from rfa.benchmarks.series.network_forecast import forecast
+
+    return Quantiles(*forecast(window.known, len(window.came)))
+
+
+def fitted(window: Window, season: int, *, name: str) -> Quantiles:
+    """A method of statsforecast."""
+    import statsforecast.models as methods
+
+    levels = [round(100 * level) for level in (*LEVELS, *COVERED)]
+    options = {"approximation": True} if name == "AutoARIMA" and season > 1 else {}
+    made = getattr(methods, name)(season_length=season, **options)
+    with warnings.catch_warnings():  # of searches that may not have converged, by the hundred
+        warnings.simplefilter("ignore", UserWarning)
+        told = made.forecast(y=window.known[-LONGEST:], h=len(window.came), level=sorted(set(levels)))
+
+    def ends(level: float) -> tuple[Array, Array]:
+        return told[f"lo-{round(100 * level)}"], told[f"hi-{round(100 * level)}"]
+
+    pairs = [ends(level) for level in LEVELS]
+    lower, upper = [low for low, _ in pairs[::-1]], [high for _, high in pairs]
+    quantiles = np.stack([*lower, told["mean"], *upper], axis=1)
+    return Quantiles(quantiles, np.stack([np.stack(ends(level), axis=1) for level in COVERED], axis=1))
+
+
+MODELS: Final[dict[str, Callable[[Window, int], Quantiles]]] = {
+    NAIVE: naive_normal,
+    "its points alone": naive,
+    "series": functools.partial(served, model="series"),
+    "series, as trained": trained,
+    "auto": functools.partial(served, model="auto"),
+    "AutoETS, run here": functools.partial(fitted, name="AutoETS"),
+    "AutoTheta, run here": functools.partial(fitted, name="AutoTheta"),
+    ARIMA: functools.partial(fitted, name="AutoARIMA"),
+}
+
+
+def asked_of(task: Task, name: str) -> Task:
+    """The task with the windows that a model is asked: all, but where its search would take hours."""
+    every = math.ceil(len(task.windows) / ARIMA_MOST) if name == ARIMA and task.season > 1 else 1
+    return task._replace(windows=task.windows[::every])
+
+
+def score(task: Task, forecasts: list[Quantiles]) -> Score:
+    """Of all windows of a task."""
+    scaled, loss, size, inside = [], np.zeros(9), 0.0, []
+    for window, forecast in zip(task.windows, forecasts, strict=True):
+        y = window.came[:, None]
+        usual = np.abs(window.known[task.season :] - window.known[: -task.season]).mean()
+        scaled.append(np.abs(window.came - forecast.quantiles[:, 4]).mean() / usual if usual > 0 else np.nan)
+        off = y - forecast.quantiles
+        loss += 2 * np.maximum(QUANTILES * off, (QUANTILES - 1) * off).sum(axis=0)
+        size += float(np.abs(y).sum())
+        inside.append((forecast.intervals[..., 0] <= y) & (y <= forecast.intervals[..., 1]))
+    return Score(float(np.nanmean(scaled)), float(loss.mean() / size), np.concatenate(inside).mean(axis=0))
+
+
+def write_gift(data: Path, out: Path, only: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Measure what the file does not have yet, and write it after each task and model.
+
+    Args:
+        data: folder of recorded series. only: names in MODELS; () is all.
+
+    Raises:
+        ValueError: there is no such model, or no task has its files.
+    """
+    if unknown := sorted(set(only) - set(MODELS)):
+        raise ValueError(f"no model {unknown[0]!r}; known are {', '.join(MODELS)}")
+    document: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {"tasks": {}}
+    found = list(tasks(data))
+    if not found:
+        raise ValueError(f"{data} has none of the tasks: m4/Hourly-train.csv.gz … and ett/ETTh1.csv")
+    here = origin(COMMAND)  # once, before a file of the checkout changes
+    for task in found:
+        kept = document["tasks"].setdefault(task.name, {})
+        for name in only or MODELS:
+            if name in kept:
+                continue
+            asked = asked_of(task, name)
+            bar = tqdm(asked.windows, desc=f"{task.name}, {name}", disable=None, leave=False)
+            started = time.process_time()
+            result = score(asked, [MODELS[name](window, task.season) for window in bar])
+            seconds = (time.process_time() - started) / len(asked.windows)
+            row = {
+                "mase": round(result.mase, 4), "wql": round(result.wql, 5),
+                "inside": [round(float(share), 4) for share in result.inside],
+                "seconds": round(seconds, 4), "windows": len(asked.windows),
+            }  # fmt: skip
+            if len(asked.windows) < len(task.windows):
+                same = score(asked, [naive_normal(window, task.season) for window in asked.windows])
+                row["naive"] = {"mase": round(same.mase, 4), "wql": round(same.wql, 5)}
+            document = {"commit": here["commit"], "hardware": here["hardware"], **document}
+            if here["commit"] != document["commit"]:
+                row |= {"commit": here["commit"], "hardware": here["hardware"]}
+            kept[name] = row
+            document |= {"command": COMMAND, "published": PUBLISHED}
+            write_result(out, document)
+    return document
+
+
+def ratios(document: dict[str, Any], name: str, figure: str) -> list[float]:
+    """Of a model's figure to the seasonal naive's on the same windows, of every task that has both."""
+    return [
+        kept[name][figure] / kept[name].get("naive", kept[NAIVE])[figure]
+        for kept in document["tasks"].values()
+        if name in kept and NAIVE in kept
+    ]
+
+
+def table(document: dict[str, Any]) -> list[str]:
+    """As Markdown: every task, and the geometric means over the naive's."""
+    covered = " ".join(f"{level:.0%}" for level in COVERED)
+    lines = [f"| task | model | MASE | WQL | inside {covered} | s a forecast |", "|---|---|---:|---:|---|---:|"]
+    for task, kept in document["tasks"].items():
+        for name, one in kept.items():
+            inside = " ".join(f"{share:.3f}".lstrip("0") for share in one["inside"])
+            lines.append(
+                f"| {task} | {name} | {one['mase']:.3f} | {one['wql']:.4f} | {inside} | {one['seconds']:.3f} |"
+            )
+    lines += ["", "| over the naive's, geometric mean | MASE | WQL | tasks |", "|---|---:|---:|---:|"]
+    for name in MODELS:
+        both = [ratios(document, name, figure) for figure in ("mase", "wql")]
+        if all(both):
+            means = [f"{math.exp(sum(map(math.log, found)) / len(found)):.3f}" for found in both]
+            lines.append(f"| {name} | {means[0]} | {means[1]} | {len(both[0])} |")
+    return lines

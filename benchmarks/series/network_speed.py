@@ -1,0 +1,114 @@
+"""What the series network takes on one core, through the doors of Python.
+
+    python -m rfa.benchmarks.series.network_speed     writes results/series-speed.json and prints it, in five minutes
+
+Live: `rfa.Stream(model="series", horizon=range(1, 65)).update`, state, intervals and 64 forecasts of every observation,
+of one stream that has seen a thousand rows, a hundred thousand and a million. A series: `rfa.filter` of 50,000 rows.
+Many: 64 streams, a row of each at a time, without forecasts. Medians, one process on one core; `load` is how many
+processes the machine was running before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+os.environ.update(OMP_NUM_THREADS="1")
+
+import numpy as np
+
+import rfa
+from rfa.export.bundle import open_bundle
+from rfa.measured import RESULTS, origin, write_result
+from rfa.service.runtime.compiled_series import open_series
+from rfa.service.runtime.filter_steps import Batch
+from rfa.service.runtime.pool import StatePool
+from rfa.service.settings import BUNDLE_ROOT
+
+OUT = RESULTS / "series-speed.json"
+MODEL, HORIZON, REPEATS = "series", tuple(float(lead) for lead in range(1, 65)), 5
+LIVE, SERIES, STREAMS, TOGETHER = 2_000, 50_000, 64, 512
+SEEN = (1_000, 100_000, 1_000_000)
+
+
+def season(rows: int) -> np.ndarray:
+    """A day of 24 rows with noise."""
+    return 20 + 5 * np.sin(2 * np.pi * np.arange(rows) / 24) + np.random.default_rng(0).standard_normal(rows)
+
+
+def median(work: Callable[[], Any], count: int) -> float:
+    """Microseconds for each of `count` that a call does."""
+    work()
+    found = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        work()
+        found.append(1e6 * (time.perf_counter() - started) / count)
+    return round(statistics.median(found), 2)
+
+
+def live(seen: Sequence[int], rows: int) -> dict[str, dict[str, float]]:
+    """Of one stream, after each of `seen` observations: median and 99th percentile of the next `rows`, microseconds."""
+    stream = rfa.Stream(model=MODEL, horizon=HORIZON)
+    coming, count, told = iter(enumerate(season(seen[-1] + rows).tolist())), 0, {}
+    for begin in seen:
+        for observation in itertools.islice(coming, begin - count):
+            stream.update(*observation)
+        found = []
+        for observation in itertools.islice(coming, rows):
+            started = time.perf_counter()
+            stream.update(*observation)
+            found.append(1e6 * (time.perf_counter() - started))
+        count = begin + rows
+        told[f"live after {begin:,}"] = {
+            "median": round(statistics.median(found), 1), "p99": round(float(np.quantile(found, 0.99)), 1),
+        }  # fmt: skip
+    return told
+
+
+def together() -> float:
+    """Rows of many streams, one of each at a time, without forecasts."""
+    model = open_series(open_bundle(BUNDLE_ROOT / MODEL))
+    pool = StatePool(model.state_fields, STREAMS)
+    seats = [pool.acquire() for _ in range(STREAMS)]
+    for seat in seats:
+        model.put(pool, seat, model.start())
+    rows, readout, values = pool.rows(seats), model.readout((0.9,), (), 0), season(TOGETHER)
+    clock = iter(range(10**9))
+
+    def work() -> None:
+        for value in values:
+            batch = Batch(rows, np.full(STREAMS, float(next(clock))), np.full((STREAMS, 1), value), np.ones(STREAMS))
+            model.steps.advance(pool, batch, readout, traced=False)
+
+    return median(work, STREAMS * TOGETHER)
+
+
+def measure() -> dict[str, Any]:
+    """All figures, in microseconds."""
+    values = season(SERIES)
+    return {
+        **live(SEEN, LIVE),
+        "a row of a series": median(lambda: rfa.filter(values, model=MODEL), SERIES),
+        "a row of 64 streams": together(),
+    }
+
+
+def main() -> None:
+    """Measure and write."""
+    load = round(os.getloadavg()[0], 1)
+    document = {
+        **origin("python -m rfa.benchmarks.series.network_speed"), "load": load, "microseconds": measure(),
+    }  # fmt: skip
+    write_result(OUT, document)
+    for name, value in document["microseconds"].items():
+        sys.stdout.write(f"{name:24} {value}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Anomalies of the UCR Anomaly Archive found through the server: is the largest score of a series where the anomaly is?
+
+    python -m rfa.benchmarks.series.ucr --data DATA     writes results/series-ucr.json and prints it
+
+DATA holds ucr/*.npz: series by their names, which end in TRAIN, BEGIN and END: up to row TRAIN a series has no anomaly,
+and its one anomaly lies in rows BEGIN to END. A server with the bundles is started, every series posted to `/filter` as
+it is, without a setting, and of the rows after TRAIN the one taken whose `anomaly` is largest (the larger `nis`, where
+several are). By the archive's rule it is found within NEAR rows of the anomaly. A series whose values are not in the
+files counts as not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from rfa.benchmarks.filters.alarm_rates import ask
+from rfa.benchmarks.load.server import started
+from rfa.measured import RESULTS, origin, write_result
+from rfa.service.settings import BUNDLE_ROOT
+
+Array = np.ndarray
+OUT: Final = RESULTS / "series-ucr.json"
+BUNDLES: Final = ("series", "metrics")
+MODELS: Final = (*BUNDLES, "auto")
+NEAR: Final = 100
+
+
+class OneAnomaly(NamedTuple):
+    """A series of the archive: values `[N]`, the rows that have no anomaly, and the first and last row of the one."""
+
+    name: str
+    values: Array
+    train: int
+    begin: int
+    end: int
+
+    def is_found(self, row: int) -> bool:
+        """The archive's rule."""
+        return self.begin - NEAR <= row <= self.end + NEAR
+
+
+def load_archive(folder: Path) -> list[OneAnomaly]:
+    """The series of every file, by name.
+
+    Raises:
+        ValueError: there are none.
+    """
+    found: dict[str, Array] = {}
+    for path in sorted(folder.glob("*.npz")):
+        found |= dict(np.load(path))
+    if not found:
+        raise ValueError(f"{folder} has no series: it takes files *.npz of series by name")
+    return [
+        OneAnomaly(name, values.astype(float), *map(int, name.split("_")[-3:]))
+        for name, values in sorted(found.items())
+    ]
+
+
+def largest(anomaly: Array, nis: Array, first: int) -> int:
+    """The row of the largest score from row `first` on; scores that are not known are the least."""
+    scores = np.nan_to_num(np.stack([nis, anomaly])[:, first:], nan=-np.inf)
+    return first + int(np.lexsort(scores)[-1])
+
+
+def pointed_at(url: str, model: str, series: OneAnomaly) -> int | None:
+    """The row that a model points at; None of a series without values."""
+    if len(series.values) <= series.train:
+        return None
+    body = {"model": model, "values": {"y": series.values.tolist()}, "fields": ["anomaly", "nis"]}
+    told = ask(url, body)
+    return largest(told["anomaly"], told["nis"], series.train)
+
+
+def measure(archive: list[OneAnomaly]) -> dict[str, Any]:
+    """By model: the series that are found, and the row pointed at in each."""
+    longest = max(len(one.values) for one in archive)
+    models: dict[str, Any] = {}
+    with started([BUNDLE_ROOT / name for name in BUNDLES], {"max_observations": longest}) as target:
+        for model in MODELS:
+            rows = {
+                one.name: pointed_at(target.url, model, one)
+                for one in tqdm(archive, desc=model, unit="series", disable=None)
+            }
+            found = [one.name for one in archive if (row := rows[one.name]) is not None and one.is_found(row)]
+            models[model] = {"found": len(found), "rows": rows, "names": found}
+    return {
+        "series": len(archive),
+        "with_values": sum(len(one.values) > one.train for one in archive),
+        "models": models,
+    }
+
+
+def main() -> None:
+    """Run, print and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    here = origin("python -m rfa.benchmarks.series.ucr --data DATA")
+    measured = measure(load_archive(parser.parse_args().data / "ucr"))
+    write_result(OUT, {**here, **measured})
+    for model, told in measured["models"].items():
+        sys.stdout.write(f"{model}: {told['found']} of {measured['series']}, {measured['with_values']} with values\n")
+
+
+if __name__ == "__main__":
+    main()

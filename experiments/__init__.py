@@ -1,1 +1,0 @@
-"""What repeats papers and public benchmarks: tested, and not in the wheel."""

@@ -1,1 +1,0 @@
-"""Token mixers of the papers' other systems, which `rfa.model.mixing` looks up by their name in a configuration."""

@@ -1,0 +1,333 @@
+"""The static table of the kernels: how machine code is read, and that the committed figures still hold.
+
+Only a few of the shapes are compiled here (COMPILED_HERE), to keep the time of the tests; `rfa bench aot --check`
+compiles all of them.
+"""
+
+import copy
+import itertools
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from rfa.benchmarks.kernels import aot
+from rfa.benchmarks.kernels.compile_apart import CompilationError
+from rfa.benchmarks.kernels.sass import loops_and_whole, main_loop, matrix_work
+from rfa.cli.main import app
+from rfa.training.language import LanguageRun, find_config
+from tests.ptx.launches import OLDEST
+
+COMPILED_HERE = {
+    80: ["forward 128 fp16 precision", "backward columns 64 bf16", "slot step 16×64", "slot scan 16×64"],
+    90: ["forward 64 bf16", "backward rows 64 bf16", "slot scan gradient 16×64", "slot values 16×64"],
+}
+
+# In the words of nvdisasm -c for sm_90, shortened: a loop that waits for its copy (an inner loop), two products a turn;
+# then the loop over the blocks of the diagonal, with more instructions; then one with half the products, fewest of all.
+RECORDED_90 = """
+	.headerflags	@"EF_CUDA_TEXMODE_UNIFIED EF_CUDA_64BIT_ADDRESS EF_CUDA_SM90"
+	.section	.text.attention,"ax",@progbits
+        .global         attention
+attention:
+.text.attention:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/               @P1 BRA `(.L_x_4) ;
+.L_x_0:
+        /*0020*/                   ULEA UR8, UR5, UR4, 0xe ;
+.L_x_1:
+        /*0030*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P2, [UR8], R4 ;
+        /*0040*/              @!P2 BRA `(.L_x_1) ;
+        /*0050*/                   WARPGROUP.ARRIVE ;
+        /*0060*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT ;
+        /*0070*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR16], R24, gsb0 ;
+        /*0080*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+        /*0090*/              @!P3 FMUL R5, R5, 0.5 ;
+        /*00a0*/                   MUFU.EX2 R5, R5 ;
+        /*00b0*/              @!P3 FMUL R5, R5, R5 ;
+        /*00c0*/              @!P0 BRA `(.L_x_0) ;
+.L_x_2:
+        /*00d0*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT ;
+        /*00e0*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR16], R24, gsb0 ;
+        /*00f0*/                   ISETP.GE.AND P4, PT, R9, R8, PT ;
+        /*0100*/                   FSEL R5, R5, -INF , !P4 ;
+        /*0110*/                   MUFU.LG2 R6, R6 ;
+        /*0120*/                   MUFU.LG2 R7, R7 ;
+        /*0130*/                   MUFU.EX2 R5, R5 ;
+        /*0140*/                   BRA.U !UP0, `(.L_x_3) ;
+        /*0150*/                   FADD R6, R6, R7 ;
+.L_x_3:
+        /*0160*/                   FADD R8, R6, R5 ;
+        /*0170*/                   FADD R9, R6, R5 ;
+        /*0180*/                   FADD R9, R9, R5 ;
+        /*0190*/               @P5 BRA `(.L_x_2) ;
+.L_x_4:
+        /*01a0*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT ;
+        /*01b0*/                   FMNMX R9, R9, R5, !PT ;
+        /*01c0*/               @P6 BRA `(.L_x_4) ;
+        /*01d0*/                   EXIT ;
+.L_x_5:
+        /*01e0*/                   BRA `(.L_x_5);
+        /*01f0*/                   NOP;
+.L_x_6:
+"""
+# One warp's share of two HGMMA.64x64x16.
+TURN = 2 * 64 * 64 * 16 / 4
+RECORDED_80 = """
+.text.toy:
+        /*0000*/              @!P0 BRA `(.L_x_0) ;
+.L_x_1:
+        /*0010*/                   LDSM.16.M88.4 R36, [R49+UR4] ;
+        /*0020*/                   HMMA.16816.F32.BF16 R28, R36.reuse, R32, RZ ;
+        /*0030*/                   HMMA.16816.F32.BF16 R40, R36.reuse, R44, RZ ;
+        /*0040*/                   MUFU.EX2 R52, R52 ;
+        /*0050*/                   HMMA.16816.F32.BF16 R28, R36.reuse, R32, RZ ;
+        /*0060*/                   HMMA.16816.F32.BF16 R40, R36.reuse, R44, RZ ;
+        /*0070*/                   MUFU.EX2 R53, R53 ;
+        /*0080*/              @!P2 BRA `(.L_x_1) ;
+.L_x_0:
+        /*0090*/                   EXIT ;
+"""
+
+# For sm_100: one thread asks for the products, others wait by a loop of their own; a turn's products are 2 and 1 deep.
+# Then a loop over half a block, whose second product is half as deep as the least that the tensor cores take.
+RECORDED_100 = """
+.text.toy:
+        /*0000*/              @!P0 BRA `(.L_x_3) ;
+.L_x_0:
+        /*0010*/                   LDS.128 R36, [R49+UR4] ;
+        /*0020*/              @!P1 BRA `(.L_x_1) ;
+        /*0030*/                   UTCHMMA gdesc[UR8], gdesc[UR10], tmem[UR17], tmem[UR40], idesc[UR41], !UPT ;
+        /*0040*/                   UTCHMMA gdesc[UR12], gdesc[UR14], tmem[UR17], tmem[UR40], idesc[UR41], UPT ;
+        /*0050*/                   UTCBAR [UR4], URZ ;
+.L_x_1:
+        /*0060*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P2, [UR8], R4 ;
+        /*0070*/              @!P2 BRA `(.L_x_1) ;
+        /*0080*/                   LDTM.x32 R4, tmem[UR17] ;
+        /*0090*/                   MUFU.EX2 R52, R52 ;
+        /*00a0*/                   UTCHMMA tmem[UR15], gdesc[UR8], tmem[UR26], tmem[UR34], idesc[UR35], UPT ;
+        /*00b0*/               @P3 BRA `(.L_x_0) ;
+.L_x_2:
+        /*00c0*/                   UTCHMMA gdesc[UR8], gdesc[UR10], tmem[UR17], tmem[UR40], idesc[UR41], !UPT ;
+        /*00d0*/                   UTCHMMA gdesc[UR12], gdesc[UR14], tmem[UR17], tmem[UR40], idesc[UR41], UPT ;
+        /*00e0*/                   MUFU.EX2 R52, R52 ;
+        /*00f0*/               @P3 BRA `(.L_x_2) ;
+.L_x_3:
+        /*0100*/                   EXIT ;
+"""
+
+
+def test_the_main_loop_is_the_full_one_that_issues_least():
+    found = main_loop(RECORDED_90, TURN)
+    assert found.turns == 1
+    assert found.loop.issued == 11, "the wait inside belongs to a turn"
+    assert found.loop.count("MUFU") == 1
+    assert found.loop.matrix_work == TURN
+
+
+def test_every_loop_is_found_and_code_behind_the_exit_is_not():
+    found, whole = loops_and_whole(RECORDED_90)
+    assert sorted(loop.issued for loop in found) == [2, 3, 11, 13]
+    assert whole.issued == 2 + 11 + 13 + 3 + 1
+
+
+def test_a_branch_inside_a_loop_counts_in_full():
+    masked = max(loops_and_whole(RECORDED_90)[0], key=lambda loop: loop.issued)
+    assert masked.count("MUFU") == 3
+    assert masked.count("FADD") == 4
+
+
+def test_a_loop_with_part_of_the_products_is_not_the_main_loop():
+    with pytest.raises(ValueError, match="no loop does the 65536 multiply-accumulates"):
+        main_loop(RECORDED_90, 2 * TURN)
+
+
+def test_on_sm_100_the_depths_of_its_products_tell_the_main_loop():
+    found = main_loop(RECORDED_100, TURN, 3 * 16)
+    assert (found.turns, found.loop.issued, found.loop.count("LDTM")) == (1, 11, 1)
+    assert main_loop(RECORDED_100, TURN, 2 * 16).loop.issued == 4
+    with pytest.raises(ValueError, match="no loop does the 64 depths of a turn"):
+        main_loop(RECORDED_100, TURN, 4 * 16)
+
+
+def test_an_unrolled_loop_counts_as_its_turns():
+    found = main_loop(RECORDED_80, 2 * 16 * 8 * 16)
+    assert found.turns == 2
+    assert found.loop.issued == 8
+
+
+def test_without_products_the_main_loop_is_the_innermost_that_issues_most():
+    assert main_loop(RECORDED_90, 0).loop.issued == 13
+
+
+def test_a_kernel_without_a_loop_is_one_turn():
+    text = RECORDED_80.replace("BRA `(.L_x_1)", "FADD R1, R1, R1")
+    found = main_loop(text, 0)
+    assert (found.loop.issued, found.loop.count("MUFU")) == (10, 2)
+    with pytest.raises(ValueError, match="no loop does"):
+        main_loop(text, 1)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "work"),
+    [
+        ("HMMA.16816.F32.BF16", 16 * 8 * 16),
+        ("HMMA.1688.F32.TF32", 16 * 8 * 8),
+        ("HGMMA.64x128x16.F32", 64 * 128 * 16 / 4),
+        ("FFMA", 0),
+        ("HFMA2.MMA", 0),
+    ],
+)
+def test_work_of_matrix_instructions(opcode, work):
+    assert matrix_work(opcode) == work
+
+
+@pytest.fixture(scope="module")
+def toys():
+    rows = aot.compile_rows(["toy", "toy spilling"], [80, 90], module="tests.benchmarks.aot_toy", jobs=1)
+    return {(row["kernel"], row["architecture"]): row for row in rows}
+
+
+@pytest.mark.parametrize("architecture", [80, 90])
+def test_a_kernel_compiled_here_has_the_figures_it_must_have(toys, architecture):
+    assert_figures(toys["toy", architecture])
+
+
+@pytest.mark.slow
+def test_it_has_them_on_newer_gpus():
+    for row in aot.compile_rows(["toy"], [89, 100, 120], module="tests.benchmarks.aot_toy"):
+        assert_figures(row)
+
+
+def assert_figures(row):
+    # One exponential a score, whatever the machine; at least that, its sum, and what the products need.
+    assert row["mufu_per_score"] == 1.0
+    assert 2.5 < row["instructions_per_score"] < 6
+    # q and at least one block of k.
+    assert 128 * 64 * 2 <= row["shared_bytes"] <= 48 * 1024
+    assert 0 < row["registers"] < 128
+    assert row["spills"] == row["loop_spills"] == row["stack_bytes"] == 0
+    assert (row["warps"], row["stages"], row["block"]) == (8, 2, [128, 64])
+
+
+def test_spills_are_seen(toys):
+    spilling = toys["toy spilling", 90]
+    assert 100 < spilling["loop_spills"] <= spilling["spills"]
+    assert spilling["stack_bytes"] > 100
+    assert aot.refused([toys["toy", 90]]) == []
+    outside = {**toys["toy", 90], "spills": 3, "stack_bytes": 8}
+    assert aot.refused([outside]) == []
+    assert aot.refused([{**outside, "loop_spills": 1}]) == ["toy, sm_90: 1 spills in the main loop"]
+    large = {**outside, "architecture": 89, "shared_bytes": 102_400}
+    assert aot.refused([large]) == ["toy, sm_89: 102400 bytes of shared memory, a program has 101376 at most"]
+
+
+def test_what_grows_is_told(toys):
+    rows = [toys["toy", 90]]
+    committed = {"triton": aot.version("triton"), "rows": copy.deepcopy(rows)}
+    assert aot.grown(rows, committed) == []
+    for name in aot.MEASURED:
+        grown = [{**rows[0], name: rows[0][name] + 1}]
+        assert any(name.split("_")[0] in problem for problem in aot.grown(grown, committed)), name
+        shrunk = copy.deepcopy(committed)
+        shrunk["rows"][0][name] += 1
+        assert aot.grown(rows, shrunk) == []
+    assert aot.grown([{**rows[0], "registers": 255}], {**committed, "triton": "0.1"}) == []
+    assert aot.grown([{**rows[0], "kernel": "new"}], committed) == ["new, sm_90: not in the committed table"]
+
+
+def test_bars_are_judged():
+    row = {"kernel": aot.BAR_KERNEL, "architecture": 90, "loop_spills": 0, "shared_bytes": 227 * 1024,
+           "mufu_per_score": 2.51}  # fmt: skip
+    assert [verdict["met"] for verdict in aot.bars([row])] == [True, True, False]
+    assert not aot.bars([{**row, "loop_spills": 1}])[0]["met"]
+    assert not aot.bars([{**row, "shared_bytes": 227 * 1024 + 1}])[1]["met"]
+    small = {**row, "architecture": 120, "shared_bytes": 99 * 1024 + 1}
+    missed = [verdict["name"] for verdict in aot.bars([row, small]) if not verdict["met"]]
+    assert missed[0].endswith("a program, sm_120")
+    assert "2.51 (bar 2.5) MISSED" in aot.bar_lines(aot.bars([row]))[-1]
+    scan = {**row, "kernel": "slot scan 16×64", "instructions": 359, "barriers": 3, "shuffles": 6}
+    assert [verdict["met"] for verdict in aot.bars([scan])[2:]] == [True, False, True]
+
+
+def test_a_kernel_that_does_not_compile_is_named():
+    with pytest.raises(CompilationError, match="compiling nonsense@90 failed"):
+        aot.compile_rows(["nonsense"], [90], module="tests.benchmarks.aot_toy")
+
+
+def test_another_triton_compiles_where_one_is_named(tmp_path):
+    """Here one that does nothing but say so."""
+    (tmp_path / "triton.py").write_text("raise ImportError('the other Triton')")
+    with pytest.raises(ValueError, match="no Triton is installed in"):
+        aot.compiler(tmp_path)
+    (tmp_path / "triton-1.2.3.dist-info").mkdir()
+    (tmp_path / "triton-1.2.3.dist-info" / "METADATA").write_text("Name: triton\nVersion: 1.2.3\n")
+    assert (aot.compiler(tmp_path), aot.compiler(None)) == ("1.2.3", aot.version("triton"))
+    with pytest.raises(CompilationError, match=r"(?s)compiling toy@90 failed: .*the other Triton"):
+        aot.compile_rows(["toy"], [90], module="tests.benchmarks.aot_toy", triton=tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not OLDEST.exists(), reason=f"{OLDEST.name} is not installed in the environment")
+def test_the_oldest_triton_compiles_the_gradients():
+    rows = aot.compile_rows(["backward rows 64 bf16", "backward columns 64 bf16"], [90], triton=OLDEST)
+    assert [row["loop_spills"] for row in rows] == [0, 0]
+
+
+def test_the_command_writes_and_checks_the_table(toys, tmp_path, monkeypatch):
+    rows = [copy.deepcopy(toys["toy", 90])]
+    monkeypatch.setattr(aot, "compile_rows", lambda names, triton: rows)
+    out = tmp_path / "aot.json"
+    command = ["bench", "aot", "--out", str(out)]
+
+    def run(*options):
+        result = CliRunner().invoke(app, [*command, *options], prog_name="rfa")
+        return result.exit_code, result.stdout, result.stderr
+
+    code, stdout, _ = run()
+    assert (code, stdout.splitlines()[1].split()[:2]) == (0, ["toy", "90"])
+    assert run("--check")[0] == 0
+    written = out.read_text()
+    rows[0]["registers"] += 1
+    code, _, stderr = run("--check")
+    assert code == 1
+    assert "toy, sm_90: registers grew from" in stderr
+    rows[0]["loop_spills"] = 4
+    assert "toy, sm_90: 4 spills in the main loop" in run("--check")[2]
+    assert out.read_text() == written
+
+
+def test_the_table_is_readable(toys):
+    lines = aot.table(list(toys.values()))
+    assert len({len(line) for line in lines}) == 1
+    assert lines[1].split()[:3] == ["toy", "80", "128×64"]
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return json.loads(aot.RESULT.read_text())
+
+
+@pytest.mark.parametrize("architecture", [80, pytest.param(90, marks=pytest.mark.slow)])
+def test_the_committed_figures_still_hold(architecture, committed):
+    rows = aot.compile_rows(COMPILED_HERE[architecture], [architecture], jobs=1)
+    assert aot.grown(rows, committed) == []
+
+
+def test_the_committed_table_is_complete(committed):
+    shapes = [(row["kernel"], row["architecture"]) for row in committed["rows"]]
+    assert shapes == list(itertools.product(aot.shipped(), aot.ARCHITECTURES))
+    assert committed["bars"] == aot.bars(committed["rows"])
+
+
+def test_no_shipped_kernel_spills_or_has_too_much_shared_memory(committed):
+    assert aot.refused(committed["rows"]) == []
+
+
+def test_shapes_are_those_of_the_training_configs():
+    assert {f"slot {name} 16×64" for name in ("scan", "weights", "values")} <= set(aot.shipped())
+    assert {"slot step 16×64", "slot scan gradient 16×64"} <= set(aot.shipped())
+    assert {name.rsplit(" ", 1)[1] for name in aot.shipped() if name.startswith("slot")} == {
+        f"{run.model.n_slots}×{2 * run.model.head_dim}"
+        for run in (LanguageRun.from_file(find_config(name)) for name in ("paper", "books", "small"))
+    }

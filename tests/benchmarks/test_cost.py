@@ -1,0 +1,363 @@
+"""The model of cost: clocks computed by hand on made-up machine code and a made-up part, and the laws it must obey."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from rfa.benchmarks.cost import calls as cost_calls
+from rfa.benchmarks.cost import check as cost_check
+from rfa.benchmarks.cost import report as cost
+from rfa.benchmarks.cost import step as cost_step
+from rfa.benchmarks.cost.calls import Kernel, Shape, SourceLoop, kernel_of
+from rfa.benchmarks.cost.estimate import estimate, turn_of
+from rfa.benchmarks.cost.gpus import GPUS, Gpu
+from rfa.benchmarks.cost.machine import Call, compile_calls, machine
+from rfa.benchmarks.cost.model import KINDS, Estimate, Turn, handed_out, of_kernel, pipes
+from rfa.benchmarks.kernels.sass import copies_ahead, guarded, matrix_loops
+from rfa.cli.main import app
+from rfa.model.attention import launch
+
+# Two loops with products, a loop around the second one, and one without products; the second waits with a copy ahead.
+# Of a warp, a turn of the first: 2 · 16 · 8 · 16 multiply-accumulates; 8 instructions, 1 of them MUFU, 2 FFMA.
+TEXT = """
+.text.toy:
+        /*0000*/                   S2R R0, SR_TID.X ;
+.L_x_0:
+        /*0010*/                   DEPBAR.LE SB0, 0x0 ;
+        /*0020*/                   HMMA.16816.F32.BF16 R28, R36, R32, RZ ;
+        /*0030*/                   HMMA.16816.F32.BF16 R28, R36, R32, RZ ;
+        /*0040*/                   MUFU.EX2 R52, R52 ;
+        /*0050*/                   FFMA R1, R1, R1, R1 ;
+        /*0060*/                   FFMA R1, R1, R1, R1 ;
+        /*0070*/                   LDGDEPBAR ;
+        /*0080*/              @!P2 BRA `(.L_x_0) ;
+.L_x_1:
+        /*0090*/                   MUFU.RCP R52, R52 ;
+.L_x_2:
+        /*00a0*/                   DEPBAR.LE SB0, 0x2 ;
+        /*00b0*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*00c0*/                   LDSM.16.M88.4 R36, [R49+UR4] ;
+        /*00d0*/                   HMMA.16816.F32.BF16 R28, R36, R32, RZ ;
+        /*00e0*/                   HMMA.16816.F32.BF16 R28, R36, R32, RZ ;
+        /*00f0*/                   LDGDEPBAR ;
+        /*0100*/                   LDGDEPBAR ;
+        /*0110*/              @!P2 BRA `(.L_x_2) ;
+        /*0120*/              @!P3 BRA `(.L_x_1) ;
+.L_x_3:
+        /*0130*/                   FADD R1, R1, R1 ;
+        /*0140*/              @!P4 BRA `(.L_x_3) ;
+        /*0150*/                   EXIT ;
+"""
+RESOURCES = {"registers": 64, "shared_bytes": 15 * 1024, "warps": 8, "stages": 2, "constants": {}}
+TOY = machine(TEXT, kernel="toy", architecture=80, **RESOURCES)
+# 8 warps do 32,768 multiply-accumulates a turn: 32 scores of 1,024 each.
+LOOPS = (SourceLoop("first", 32, 1024, 1000.0), SourceLoop("second", 32, 1024, 0.0))
+PART = Gpu("toy", 80, 2, 1.0, "made up", 1024.0, 64, 64, 64, 64 * 1024, 300.0, 500.0, 10.0, 1e12, gap=0.0)
+
+
+def test_loops_are_those_with_products_in_the_order_of_the_source():
+    assert [loop.issued for loop in matrix_loops(TEXT)] == [8, 8]
+    assert [loop.count("LDSM") for loop in matrix_loops(TEXT)] == [0, 1]
+
+
+def test_how_far_ahead_copies_are_is_in_the_waits():
+    assert [copies_ahead(TEXT, loop) for loop in matrix_loops(TEXT)] == [0.0, 1.0]
+    without = TEXT.replace("LDGDEPBAR", "NOP")
+    assert [copies_ahead(without, loop) for loop in matrix_loops(without)] == [None, None]
+
+
+def test_what_is_around_a_loop_runs_only_with_it():
+    """The first branch leads to the second loop, past an instruction and the first one; both ways meet again."""
+    skipped = TEXT.replace("S2R R0, SR_TID.X", "@P0 BRA `(.L_x_1)").replace(
+        ".L_x_0:", "        /*0018*/                   FMUL R1, R1, R1 ;\n.L_x_0:", 1
+    )
+    first, second = matrix_loops(skipped)
+    assert guarded(skipped, first).opcodes == {**first.opcodes, "FMUL": 1}
+    assert guarded(skipped, second) == second, "every way to the end passes it"
+
+
+def test_pipes_by_hand():
+    found = pipes(TOY.loops[0].opcodes, 8, PART)
+    # 256 threads: 8 instructions over 128 lanes, 2 FFMA over 64, 1 MUFU over 16.
+    assert found == {"issue": 16.0, "fma": 8.0, "alu": 0.0, "mufu": 16.0, "shared": 0.0}
+    assert pipes(TOY.loops[1].opcodes, 8, PART)["shared"] == 256 * 4 / 32, "LDSM of four matrices moves four words"
+
+
+def test_a_turn_by_hand():
+    first, second = (turn_of(TOY, *pair, PART) for pair in zip(TOY.loops, LOOPS, strict=True))
+    assert (first.tensor, first.vector, first.l2, first.latency, first.ahead) == (64.0, 16.0, 100.0, 300.0, 0.0)
+    assert first.fixed == 66.0, "two products, no barrier"
+    assert second.fixed == 96.0, "and a barrier"
+    assert (first.in_line, second.in_line) == (16 + 16, 0 + 32)
+    assert (first.bound_by, second.bound_by) == ("l2", "tensor")
+    # Alone: 64 + 16, then 300 + 66 of waiting; two CTAs hide 80 of it and share the rest; of the second loop a turn of
+    # 96 hides as much. In line, 16 more.
+    assert first.clocks(1) == Estimate(100, 446, 462)
+    assert first.clocks(2) == Estimate(100, 80 + (366 - 80) / 2, 96 + (366 - 96) / 2)
+    assert second.clocks(1) == Estimate(64, 64 + 32 + (300 - 96) + 96, 64 + 32 + (300 - 96) + 96)
+    assert second.clocks(9) == Estimate(64, 96, 96), "others hide all of it"
+
+
+def test_a_kernel_by_hand():
+    turn = turn_of(TOY, TOY.loops[0], LOOPS[0], PART)
+    source = Kernel(LOOPS, [(3, 0)] * 5, trips=1)
+    found, turns = estimate(TOY, source, PART)
+    assert turns[0] == turn
+    # 4 CTAs of 15 + 1 KB an SM. Beside the loops: 22 - 16 instructions of a warp, 2 of them MUFU-free and one MUFU.RCP.
+    assert PART.resident(64, 15 * 1024, 8) == 4
+    assert found.bound == pytest.approx(5 * (16 + 3 * 100) / 2 / 1e9)
+    # All five run at once, each for 4 shares of an SM; it waits for memory, then for the first keys.
+    alone = 4 * 16 + 500 + 300 + 4 * 3 * turn.clocks(4).predicted
+    assert found.predicted == pytest.approx(alone / 1e9)
+    assert found.bound < found.predicted < found.serial
+
+
+def test_a_kernel_is_no_faster_than_its_memory():
+    found, _ = estimate(TOY, Kernel(LOOPS, [(1, 1)], 1, moved=1e9), PART)
+    assert found == Estimate(1e-3, 1e-3, 1e-3)
+
+
+def test_ctas_take_the_first_place_that_is_free():
+    assert handed_out([5, 1, 1, 1, 4], 2) == 7
+    assert handed_out([1, 1, 1, 4, 5], 2) == 7
+    assert handed_out([], 2) == 0
+
+
+def test_residents():
+    assert PART.resident(255, 0, 8) == 1
+    assert PART.resident(128, 0, 8) == 2
+    assert PART.resident(32, 0, 32) == 2
+    with pytest.raises(ValueError, match="holds no CTA"):
+        PART.resident(255, 100 * 1024, 8)
+
+
+def test_other_loops_than_the_source_has_are_refused():
+    with pytest.raises(ValueError, match="2 loops with products, not 1"):
+        estimate(TOY, Kernel(LOOPS[:1], [(1,)], 1), PART)
+    wrong = (LOOPS[0], SourceLoop("second", 32, 2048, 0.0))
+    with pytest.raises(ValueError, match=r"loop second: 0\.500 times"):
+        estimate(TOY, Kernel(wrong, [(1, 1)], 1), PART)
+
+
+def test_an_unrolled_loop_counts_as_its_turns():
+    half = SourceLoop("first", 16, 1024, 500.0)
+    whole, part = (turn_of(TOY, TOY.loops[0], loop, PART) for loop in (LOOPS[0], half))
+    assert (part.tensor, part.vector) == (whole.tensor / 2, whole.vector / 2)
+
+
+TURNS = [
+    Turn(tensor, vector, vector + more, fixed=fixed, latency=latency)
+    for tensor, vector, more, fixed, latency in itertools.product(
+        (50, 200, 400), (100, 300), (0, 200), (0, 150), (0, 300, 2000)
+    )
+]
+
+
+@pytest.mark.parametrize("resident", [1, 2, 4])
+def test_the_prediction_lies_between_the_ends(resident):
+    for turn, ahead in itertools.product(TURNS, (0, 1, 3)):
+        found = replace(turn, ahead=ahead).clocks(resident)
+        assert found.bound <= found.predicted <= found.serial, turn
+
+
+def test_more_stages_and_more_company_are_never_slower():
+    for turn in TURNS:
+        for kind in KINDS:
+            by_ahead = [getattr(replace(turn, ahead=ahead).clocks(1), kind) for ahead in range(4)]
+            by_company = [getattr(turn.clocks(resident), kind) for resident in range(1, 5)]
+            for values in (by_ahead, by_company):
+                assert all(after <= before for before, after in itertools.pairwise(values)), (turn, kind)
+
+
+def test_twice_the_sms_take_half_the_time_of_a_full_gpu():
+    each, once = [Estimate(10, 12, 15)], Estimate(5, 7, 7)
+    turns = [(n,) for n in range(1, 64)] * 40
+    half, whole = (of_kernel(turns, each, once, 2, sms) for sms in (8, 4))
+    assert half.bound == pytest.approx(whole.bound / 2)
+    assert half.predicted == pytest.approx(whole.predicted / 2, rel=0.01)
+    assert half.serial == pytest.approx(whole.serial / 2, rel=0.01)
+
+
+@pytest.mark.parametrize("length", cost_calls.LENGTHS)
+@pytest.mark.parametrize(
+    ("pass_name", "name", "constants"),
+    [
+        ("forward", "_forward_kernel", {"BM": 128, "BN": 64}),
+        ("backward", "_rows_kernel", {"BM": 128, "BN": 32, "BD": 16}),
+        ("backward", "_columns_kernel", {"BM": 32, "BN": 128}),
+    ],
+)
+def test_the_turns_cover_every_pair_once(pass_name, name, constants, length):
+    shape = Shape(64, length)
+    kernel = kernel_of(name, constants, shape, pass_name)
+    scores = sum(n * loop.scores for own in kernel.turns for n, loop in zip(own, kernel.loops, strict=True))
+    block = 128
+    # All pairs of whole blocks below the diagonal, and the blocks on it in full.
+    below = length * (length + block) / 2
+    assert scores == shape.batch * shape.heads * below
+    assert len(kernel.turns) == shape.batch * shape.heads * length // block
+
+
+def test_the_plain_kernels_turns_cover_every_pair_once():
+    shape, constants = Shape(64, 512), {"BM": 128, "BN": 64}
+    for is_causal, pairs in ((True, 512 * (512 + 128) / 2), (False, 512 * 512)):
+        kernel = cost_check.source_of(constants, shape, is_causal)
+        scores = sum(n * loop.scores for own in kernel.turns for n, loop in zip(own, kernel.loops, strict=True))
+        assert scores == shape.batch * shape.heads * pairs
+
+
+def test_a_kernel_compiled_here_has_the_loops_of_its_source():
+    (known,) = (one for one in cost_check.PUBLISHED if (one.gpu, one.width) == ("A100", 64))
+    blocks = (128, 64, 4, 3)
+    entry = cost_check.entry_of(known, blocks)
+    (plain,) = compile_calls([entry])[entry].kernels
+    assert (plain.warps, plain.stages, plain.constants["BM"], plain.constants["BN"]) == (4, 3, *blocks[:2])
+    # Two products a score, a copy asked for a turn before: the main loop and that of the diagonal.
+    assert [(loop.matrix_work * 4, loop.ahead) for loop in plain.loops] == [(2 * 64 * 128 * 64, 1.0)] * 2
+    main, diagonal = (sum(loop.opcodes.values()) for loop in plain.loops)
+    assert main < diagonal, "the mask"
+    source = cost_check.source_of(plain.constants, Shape(64, 512), True)
+    found, _ = estimate(plain, source, GPUS["A100"])
+    assert 0 < found.bound < found.predicted < found.serial
+    assert cost_check.checked({entry: Call([plain])}) == [], "not all of its blocks are here"
+
+
+@pytest.mark.slow
+def test_other_launches_can_be_ranked():
+    """The third stage asks for the keys a turn before: nothing waits for them. And two programs hide more than one."""
+    entries = ["forward 64 128-64-8-2@90", "forward 64@90"]
+    calls = compile_calls(entries)
+    flatter, shipped = (cost.row("forward", Shape(64, 16_384), calls[entry], GPUS["H100"]) for entry in entries)
+    assert (flatter["launch"], shipped["launch"]) == ([[128, 64, 8, 2]], [[64, 32, 4, 3]])
+    assert (flatter["turn"]["ahead"], shipped["turn"]["ahead"]) == (0, 1)
+    assert shipped["microseconds"]["predicted"] < flatter["microseconds"]["predicted"]
+    assert shipped["refused"] == []
+
+
+def test_a_step_by_hand():
+    one = cost_step.Launches("toy", 3, moved=1000.0, trips=2, instructions=100)
+    part = replace(PART, gap=1e-6)
+    # 1 ns to move 1,000 bytes; 600 clocks of waiting; 100, 200, 400 clocks of instructions.
+    found = one.seconds(part)
+    assert (found.bound, found.predicted, found.serial) == pytest.approx((3.003e-6, 5.4e-6, 6.003e-6))
+    weights = replace(one, has_weights=True).seconds(part)
+    assert weights.predicted - found.predicted == pytest.approx(3 * 200e-9)
+    fetched = replace(one, read=500.0).seconds(part)
+    assert fetched.predicted - found.predicted == pytest.approx(3 * 50e-9)
+
+
+def test_programs_of_a_step_share_an_sm_by_hand():
+    """Six programs of eight warps on two SMs: three each, of which shared memory holds two at a time."""
+    one = cost_step.Launches("toy", 1, 0.0, trips=1, instructions=100, programs=6, read=500.0, warps=8)
+    held = replace(one, shared_bytes=31 * 1024)
+    # Each SM waits twice and fetches 1,500 bytes; 24 warps issue in the time of three times eight.
+    assert held.seconds(PART).predicted == pytest.approx((2 * 300 + 150 + 3 * 200) * 1e-9)
+    assert one.seconds(PART).predicted == pytest.approx((300 + 150 + 3 * 200) * 1e-9)
+    # One warp at a time, one behind the other.
+    alone = replace(held, warps=1, shared_bytes=63 * 1024)
+    assert alone.seconds(PART).predicted == pytest.approx((3 * 300 + 150 + 3 * 200) * 1e-9)
+
+
+def test_the_step_is_that_of_the_paper():
+    toy = replace(TOY, whole={"FADD": 10})
+    products = {256: (1792, 1024), 512: (256,), 1024: (256,)}
+    constants = [{"FACTORS": k, "COLUMNS": n, "BN": 8} for k, columns in products.items() for n in columns]
+    machines = [replace(toy, kernel="product_kernel", constants=own) for own in constants]
+    machines += [replace(toy, kernel="slots_kernel", constants={"IS_LAST": is_last}) for is_last in (0, 1)]
+    vocabulary = {"FACTORS": 256, "COLUMNS": 50_257, "BN": 128}
+    machines += [replace(toy, kernel="begin_kernel"), replace(toy, kernel="logits_kernel", constants=vocabulary)]
+    drawing = (*cost_step.BY_BLOCK, "draw_kernel")
+    machines += [replace(toy, kernel=name, constants={"BLOCK": 2048}) for name in drawing]
+    launches = cost_step.step(machines)
+    # 25 blocks of 2,048 logits; the draw reads of each what the two before it left there, and walks through one.
+    by_block = (25, 4 * 50_257, 4 * 2048)
+    assert [(one.programs, one.moved, one.read) for one in launches[-3:]] == [
+        by_block, by_block, (1, 4 * 2048 + 25 * 32, 4 * 2048 + 25 * 32)
+    ]  # fmt: skip
+    # With the copies from and to the host these are the 37 that a step is.
+    assert sum(one.count for one in launches) == 5 * 6 + 5
+    weights = sum(one.count * one.moved for one in launches if one.has_weights) / 2
+    # Without the embedding's second use: 19.4 million parameters, of which a few are no matrices.
+    assert weights == pytest.approx(19.4e6, rel=0.02)
+    row = cost_step.step_row(machines, GPUS["H100"])
+    assert row["launches"] == 35
+    assert sum(row["kernels"].values()) == pytest.approx(row["microseconds"]["predicted"], abs=1)
+    assert len(row["kernels"]) == len(machines) - 1, "the slots' two are told as one"
+
+
+@pytest.mark.slow
+def test_the_step_that_is_served_is_what_the_model_counts():
+    (kernels,) = (call.kernels for call in compile_calls(["step@90"]).values())
+    found = cost_step.step(kernels)
+    assert sum(one.count for one in found) == 35
+    assert all(one.instructions > 0 and one.programs > 0 for one in found)
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return json.loads(cost.RESULT.read_text())
+
+
+def test_the_committed_document_is_complete(committed):
+    rows = {(row["gpu"], row["pass"], row["width"], row["length"]) for row in committed["rows"]}
+    assert rows == set(itertools.product(GPUS, cost_calls.PASSES, cost_calls.WIDTHS, cost_calls.LENGTHS))
+    assert {row["gpu"] for row in committed["steps"]} == set(GPUS)
+    assert committed["bars"] == cost.bars(committed["rows"], committed["steps"])
+    for row in (*committed["rows"], *committed["steps"]):
+        ends = row["microseconds"]
+        assert ends["bound"] <= ends["predicted"] <= ends["serial"]
+
+
+def test_the_table_has_a_line_for_everything(committed):
+    lines = cost.table(committed)
+    assert len(lines) == 1 + sum(len(committed[part]) for part in ("rows", "steps", "check"))
+
+
+def test_the_command_compiles_what_is_asked_for(committed, tmp_path, monkeypatch):
+    asked = []
+
+    def write(path, architectures):
+        asked.append((path, architectures))
+        return committed
+
+    monkeypatch.setattr(cost, "write_cost", write)
+    out = tmp_path / "cost.json"
+    result = CliRunner().invoke(app, ["bench", "cost", "--out", str(out), "--architecture", "90"], prog_name="rfa")
+    assert result.exit_code == 0, result.output
+    assert asked == [(out, [90])]
+    assert "H100 forward 64 N=512" in result.stdout
+
+
+@pytest.mark.parametrize(("name", "architecture"), [("other.json", "86"), ("cost.json", "90")])
+def test_what_would_leave_a_table_with_holes_is_refused(tmp_path, monkeypatch, name, architecture):
+    """Nothing of an architecture that no part has, and no part of the committed table in its place."""
+    monkeypatch.setattr("rfa.cli.bench.RESULTS", tmp_path)
+    monkeypatch.setattr(cost, "write_cost", lambda *_: pytest.fail("written"))
+    command = ["bench", "cost", "--out", str(tmp_path / name), "--architecture", architecture]
+    result = CliRunner().invoke(app, command, prog_name="rfa")
+    assert result.exit_code == 1
+    assert "--architecture" in result.output or "--out" in result.output
+
+
+def test_launches_have_the_predictions_of_the_table_beside_them(committed):
+    """Without the precision output: microseconds of the pass's kernel at 512 and 16,384 tokens, of both widths."""
+    kernels = {"forward": "forward_kernel", "backward_rows": "rows_kernel", "backward_columns": "columns_kernel"}
+    sections = re.split(r'^    "(\w+)": \{$', inspect.getsource(launch), flags=re.MULTILINE)
+    found = 0
+    for name, section in zip(sections[1::2], sections[2::2], strict=True):
+        for gpu, *told in re.findall(r"# (.+): (\S+) and (\S+); (\S+) and (\S+)\.$", section, re.MULTILINE):
+            if name in kernels:
+                places = itertools.product(cost_calls.WIDTHS, cost_calls.LENGTHS)
+                rows = {(row["width"], row["length"]): row for row in committed["rows"]
+                        if (row["gpu"], row["pass"]) == (gpu, name.split("_")[0])}  # fmt: skip
+                kept = [rows[place]["kernels"][kernels[name]] for place in places]  # to a tenth
+                assert [float(number.replace(",", "")) for number in told] == pytest.approx(kept, abs=0.56), (name, gpu)
+                found += 1
+    assert found == 5 + 5 + 5

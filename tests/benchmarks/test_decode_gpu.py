@@ -1,0 +1,122 @@
+"""The decode benchmark of a GPU as far as it goes without one: its step is the model's, and its check can fail."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.autograd import DeviceType
+from typer.testing import CliRunner
+
+from rfa.benchmarks.gpu import decode as decode_gpu
+from rfa.benchmarks.gpu.decode import ServedSteps, check_decoding, measure_decoding, read_by_model
+from rfa.benchmarks.kernels.times import by_kernel, kernel_rows
+from rfa.benchmarks.kernels.truth import WrongResultError
+from rfa.cli.main import app
+from rfa.model.config import LanguageModelConfig
+from rfa.model.decoder import Decoder
+from rfa.model.language import LanguageModel
+
+CONFIG = LanguageModelConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=2, head_dim=8, n_slots=4)
+
+
+@pytest.fixture
+def model():
+    return LanguageModel(CONFIG)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so_and_exits_with_2(tmp_path):
+    out = tmp_path / "decode_gpu.json"
+    result = CliRunner().invoke(app, ["bench", "decode", "--device", "cuda", "--out", str(out)], prog_name="rfa")
+    assert result.exit_code == 2
+    assert "this measurement needs" in result.stderr
+    assert not out.exists()
+
+
+def served(model: LanguageModel, batch: int, dtype: torch.dtype = torch.float32) -> ServedSteps:
+    return ServedSteps(model, batch, dtype, with_graph=torch.cuda.is_available())
+
+
+def test_the_step_is_the_models(model: LanguageModel) -> None:
+    steps = served(model, 3)
+    tokens = torch.randint(CONFIG.vocab_size, (3, 5))
+    for position in (0, 1_000_000):
+        expected = read_by_model(model, tokens, position)
+        assert steps.read(tokens, position).numpy() == pytest.approx(expected.detach().numpy(), abs=1e-4)
+
+
+def test_what_is_drawn_is_read_next(model: LanguageModel) -> None:
+    steps = served(model, 2)
+    text = [1]
+    for _ in range(3):
+        expected = int(read_by_model(model, torch.tensor([text]), 0)[0, -1].argmax())
+        assert [row.token for row in steps.draw(decode_gpu.CHOICES["greedy"])] == [expected] * 2
+        text.append(expected)
+
+
+def test_the_check_passes_in_bfloat16_and_catches_a_wrong_model(model: LanguageModel) -> None:
+    steps = served(model, 2, torch.bfloat16)
+    assert set(check_decoding(model, steps)) == {f"at {position}" for position in decode_gpu.POSITIONS}
+    with torch.no_grad():
+        model.blocks[1].feed_forward.up.weight.mul_(1.3)
+    with pytest.raises(WrongResultError, match="decoding: at 10 has relative error"):
+        check_decoding(model, steps)
+
+
+def test_a_step_that_depends_on_the_position_is_caught(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Decoder.step_between
+
+    def drifting(self, tokens, positions, *rest):
+        output, is_finite = honest(self, tokens, positions, *rest)
+        drift = 1e-6 * positions[:, None] * torch.linspace(0, 1, CONFIG.vocab_size)
+        return output._replace(logits=output.logits + drift), is_finite
+
+    monkeypatch.setattr(Decoder, "step_between", drifting)
+    with pytest.raises(WrongResultError, match="at 1000000 has relative error"):
+        check_decoding(model, served(model, 2))
+
+
+def test_rows_and_bars_of_the_graph_and_of_the_whole_call(model: LanguageModel) -> None:
+    def make(batch: int) -> ServedSteps:
+        if batch == 8:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return served(model, batch)
+
+    def counting(milliseconds: float, told: list[str]):
+        def timer(call):
+            told.append(f"{milliseconds}")
+            call()
+            return milliseconds
+
+        return timer
+
+    told: list[str] = []
+    found, bars = measure_decoding(make, counting(0.5, told), counting(2.0, told), batches=(1, 4, 8))
+    assert [(row["batch"], row.get("choice")) for row in found["batches"]] == [
+        (1, "greedy"), (1, "drawn"), (4, "greedy"), (4, "drawn"), (8, None),
+    ]  # fmt: skip
+    row = found["batches"][3]
+    assert (row["p50_ms"], row["tokens_per_second"]) == (0.5, 8000)
+    assert (row["served"]["p50_ms"], row["served"]["tokens_per_second"]) == (2.0, 2000)
+    assert "memory" in found["batches"][4]["failed"]
+    assert [bar.actual for bar in bars] == [500.0, 8000, 500.0, 8000, 1.0]
+    assert [bar.is_met for bar in bars] == [False, False, False, False, True]
+    assert [row["position"] for row in found["positions"]] == [10, 1_000_000]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_kernels_of_a_replay_are_told() -> None:
+    steps = ServedSteps(LanguageModel(CONFIG).cuda(), 2, torch.bfloat16, with_graph=True)
+    steps.draw(decode_gpu.CHOICES["drawn"])
+    rows = kernel_rows(steps.replay)
+    assert sum(row["us"] for row in rows) > 0 and any("slots" in row["kernel"] for row in rows)
+
+
+def test_a_kernel_is_told_once_with_its_launches_a_call() -> None:
+    def event(name: str, us: float, device: DeviceType = DeviceType.CUDA) -> SimpleNamespace:
+        return SimpleNamespace(name=name, device_time=us, device_type=device)
+
+    events = [event("a" * 99, 1.0), event("b", 8.0), event("a" * 70, 3.0), event("launch", 9.0, DeviceType.CPU)]
+    assert by_kernel(events, calls=2) == [
+        {"kernel": "b", "launches": 0.5, "us": 4.0}, {"kernel": "a" * 60, "launches": 1.0, "us": 2.0},
+    ]  # fmt: skip

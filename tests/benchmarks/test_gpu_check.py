@@ -1,0 +1,226 @@
+"""The first minutes on a GPU: what is wrong is told and costs the other parts nothing, and time runs out in words."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from rfa.benchmarks.gpu import check as gpu_check
+from rfa.benchmarks.gpu.check import CHECKS, LONGEST, PARTS, Part, lines, problems, run_gpu_check, together
+from rfa.benchmarks.gpu.paired import Bar
+from rfa.benchmarks.kernels.truth import WrongResultError
+from rfa.cli.main import app
+
+ROW = {"measure": "slots", "implementation": "fused", "p50_ms": 2.0, "errors": {"out": 1e-6}}
+
+
+@pytest.fixture
+def somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU of which nothing is asked."""
+    monkeypatch.setattr(gpu_check, "require_gpu", lambda: torch.device("cpu"))
+    monkeypatch.setattr(gpu_check, "gpu_hardware", lambda device: {"device": "a GPU"})
+
+
+def place() -> dict[str, Any]:
+    return {"process": os.getpid()}
+
+
+def written(out: Path, name: str) -> dict[str, Any]:
+    """When the file has what became of a check, what else it has; there is a minute for that."""
+    for _ in range(600):
+        if out.is_file() and name in (found := json.loads(out.read_text()))["parts"]:
+            return {"keys": sorted(found), "parts": list(found["parts"])}
+        time.sleep(0.1)
+    raise TimeoutError
+
+
+def raising(error: Exception) -> Callable[[], dict[str, Any]]:
+    def run() -> dict[str, Any]:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("built_for", "told"), [(None, "needs torch with CUDA, and torch"), ("13.0", "needs an NVIDIA GPU, and torch")]
+)
+def test_without_a_gpu_it_says_in_one_line_what_is_missing(
+    built_for: str | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", built_for)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    out = tmp_path / "check.json"
+    result = CliRunner().invoke(app, ["gpu-check", "--out", str(out)], prog_name="rfa")
+    assert result.exit_code == 2 and told in result.stderr and result.stderr.count("\n") == 1
+    assert not out.exists()
+
+
+@pytest.mark.usefixtures("somewhere")
+def test_what_is_wrong_or_fails_is_told_and_the_rest_is_run(tmp_path: Path) -> None:
+    bars = [Bar("ours / theirs", 1.25, 1.5)]
+    parts = [
+        Part("first", 1, raising(WrongResultError("fused: out has relative error 2"))),
+        Part("second", 1, raising(RuntimeError("out of luck\nand more"))),
+        Part("third", 1, lambda: together([([ROW], bars)])),
+    ]
+    out = tmp_path / "check.json"
+    document = run_gpu_check(out, checks=(), parts=parts)
+    assert json.loads(out.read_text()) == document and document["hardware"]["device"] == "a GPU"
+    assert [part["status"] for part in document["parts"].values()] == ["wrong", "failed", "done"]
+    assert document["parts"]["third"]["rows"] == [ROW]
+    assert problems(document) == (
+        "first: wrong, fused: out has relative error 2; second: failed, RuntimeError: out of luck"
+    )
+    assert "  ours / theirs: 1.5 (at most 1.25) MISSED" in lines(document)
+
+
+@pytest.mark.usefixtures("somewhere")
+@pytest.mark.parametrize("seconds", [0.0, -5.0, math.nan, math.inf])
+def test_a_time_that_is_none_is_refused(tmp_path: Path, seconds: float) -> None:
+    with pytest.raises(ValueError, match="positive and finite"):
+        run_gpu_check(tmp_path / "check.json", seconds=seconds, checks=(), parts=())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("somewhere")
+def test_a_place_where_nothing_can_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    place = tmp_path / "folder"
+    place.mkdir()
+    ran: list[str] = []
+    with pytest.raises(ValueError, match="folder is no file"):
+        run_gpu_check(place, checks=(), parts=[Part("first", 1, lambda: ran.append("first") or {})])
+    assert not ran and [file.name for file in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.usefixtures("somewhere")
+def test_a_part_that_does_not_fit_in_the_time_is_left_out(tmp_path: Path) -> None:
+    """Each look at the clock is 400 seconds later, and four are taken for a part."""
+    clock = itertools.count(0, 400)
+    parts = [Part(str(k), seconds, dict) for k, seconds in enumerate((300, 2_000, 1))]
+    document = run_gpu_check(
+        tmp_path / "check.json", seconds=3_000, checks=(), parts=parts, clock=lambda: float(next(clock))
+    )
+    assert [part["status"] for part in document["parts"].values()] == ["done", "left out", "left out"]
+    assert document["parts"]["1"]["reason"] == "600 s were left" and document["longest_seconds"] == 3_000
+    assert problems(document) == ""
+
+
+@pytest.mark.usefixtures("somewhere")
+def test_a_check_has_a_process_of_its_own_and_is_written_as_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first check ends when the file has the second one."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    out = tmp_path / "check.json"
+    checks = [Part("slow", 1, partial(written, out, "quick")), Part("quick", 1, place)]
+    document = run_gpu_check(out, checks=checks, parts=[])
+    found = document["parts"]["quick"]
+    assert found["status"] == "done" and found["process"] != os.getpid() and found["seconds"] > 0
+    assert document["parts"]["slow"]["parts"] == ["quick"] and "seconds" in document["parts"]["slow"]["keys"]
+    assert json.loads(out.read_text()) == document
+
+
+@pytest.mark.usefixtures("somewhere")
+@pytest.mark.parametrize("seconds", [180.0, LONGEST])
+def test_what_matters_most_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Were every part as long as its estimate: in three minutes, and in all of the time."""
+    now = 0.0
+
+    def passing(part: Part) -> dict[str, Any]:
+        nonlocal now
+        now += part.seconds
+        return {}
+
+    def checked(checks: Sequence[Part]) -> Iterator[tuple[str, dict[str, Any]]]:
+        nonlocal now
+        now += max(check.seconds for check in checks)
+        yield from ((check.name, {"status": "done"}) for check in checks)
+
+    monkeypatch.setattr(gpu_check, "checked", checked)
+    parts = [replace(part, run=partial(passing, part)) for part in PARTS]
+    found = run_gpu_check(tmp_path / "check.json", seconds=seconds, parts=parts, clock=lambda: now)["parts"]
+    done = [name for name, part in found.items() if part["status"] == "done"][len(CHECKS) :]
+    first = ["decoding", "prompts", "attention, 16,384 tokens", "attention, 2,048 tokens"]
+    rest = ["training", "slots", "memory"]
+    flex = [f"attention beside flex, {width} reals, {n} tokens" for n in ("16,384", "2,048") for width in (64, 128)]
+    assert done == (first if seconds == 180 else [*first, *rest, *flex, "long series"])
+
+
+def test_flex_is_timed_in_parts_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And ours beside it, for the ratio; eager attention only where it is short."""
+    asked = []
+
+    def measure(timer: object, **of: Any) -> list[Any]:
+        asked.append((of["lengths"], of["widths"], of["names"]))
+        return []
+
+    monkeypatch.setattr(gpu_check, "EventTimer", lambda: None)
+    monkeypatch.setattr(gpu_check, "measure_attention", measure)
+    for part in PARTS:
+        if part.name.startswith("attention"):
+            part.run()
+    both, flex = (64, 128), ("fused", "flex")
+    assert asked == [
+        ((16_384,), both, ("fused", "flash")), ((2048,), both, ("fused", "flash", "eager")),
+        *(((n,), (width,), flex) for n in (16_384, 2048) for width in both),
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("somewhere")
+def test_what_was_not_right_is_not_timed(tmp_path: Path) -> None:
+    parts = [
+        Part("first", 1, raising(WrongResultError("off by two"))), Part("second", 1, dict),
+        *(Part(f"timed {name}", 1, dict, needs=name) for name in ("first", "second", "third")),
+    ]  # fmt: skip
+    document = run_gpu_check(tmp_path / "check.json", checks=(), parts=parts)
+    timed = {name: part for name, part in document["parts"].items() if name.startswith("timed")}
+    assert [part["status"] for part in timed.values()] == ["left out", "done", "left out"]
+    assert timed["timed first"]["reason"] == "not done: first"
+
+
+@pytest.mark.usefixtures("somewhere")
+def test_an_interrupted_run_leaves_what_it_has(tmp_path: Path) -> None:
+    out = tmp_path / "check.json"
+
+    def stop() -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_gpu_check(out, checks=(), parts=[Part("done", 1, dict), Part("stopped", 1, stop)])
+    left = json.loads(out.read_text())
+    assert list(left["parts"]) == ["done"] and left["seconds"] >= 0
+
+
+@pytest.mark.usefixtures("somewhere")
+def test_the_command_ends_with_1_where_something_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(out: Path, seconds: float) -> dict[str, Any]:
+        assert seconds == LONGEST
+        return run_gpu_check(out, checks=(), parts=[Part("kernels", 1, raising(WrongResultError("off by two")))])
+
+    monkeypatch.setattr(gpu_check, "run_gpu_check", run)
+    result = CliRunner().invoke(app, ["gpu-check", "--out", str(tmp_path / "check.json")], prog_name="rfa")
+    assert result.exit_code == 1
+    assert "kernels: wrong, off by two" in result.stderr.splitlines()[-1]
+
+
+def test_everything_fits_in_the_time_and_what_is_timed_was_checked() -> None:
+    assert max(check.seconds for check in CHECKS) + sum(part.seconds for part in PARTS) <= LONGEST / 2
+    pickle.dumps(CHECKS)
+    assert {part.needs for part in PARTS} - {None} <= {check.name for check in CHECKS}
+    assert [check.name for check in CHECKS] == [
+        "attention is right, 64 reals", "attention is right, 128 reals", "slots are right", "decoding is right",
+        "prompts are right",
+    ]  # fmt: skip

@@ -1,0 +1,194 @@
+"""The load generator against servers with one planted fault each: the checker must name it, and find nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rfa.benchmarks.load.generator import BATCH_LEVELS, Generator, Share, Truths, longest_live, prepare
+from rfa.benchmarks.load.histogram import UPPER_EDGES
+from rfa.benchmarks.load.scenario import BatchLoad, LiveLoad, Scenario, TextLoad
+from rfa.benchmarks.load.truth import FilterQuestion, open_models, series_truths, text_truths
+from tests.benchmarks.load_servers import FakeServer, change_a_digit, drop, repeat, serving
+from tests.service.models import FakeLanguage, fake_models
+
+LIVE = Scenario("live", seconds=0.5, warmup_seconds=0.0, live=LiveLoad(streams=3, rate=30, series=1, samples=1))
+BATCH = Scenario("batch", seconds=0.3, warmup_seconds=0.0, batch=BatchLoad(rate=30, length=6, series=2))
+TEXT = Scenario(
+    "text",
+    seconds=0.4,
+    warmup_seconds=0.0,
+    text=TextLoad(rate=25, prompt_tokens=4, new_tokens=6, cases=8, temperature=1.0, model="recite"),
+)
+
+
+@pytest.fixture(scope="module")
+def filters(linear_bundle):
+    return open_models([linear_bundle])
+
+
+@pytest.fixture(scope="module")
+def texts():
+    # Unsure of its script, so that sampled texts differ.
+    return fake_models(FakeLanguage(sureness=0.3))
+
+
+@pytest.fixture(scope="module")
+def truths(filters, texts):
+    runtime = filters.filters["linear"]
+    silent: Any = lambda done: None  # noqa: E731
+    return Truths(
+        text_truths(texts, TEXT.text, range(TEXT.text.cases), silent),
+        series_truths(runtime, FilterQuestion(samples=1), range(1), longest_live(LIVE), silent),
+        series_truths(runtime, FilterQuestion(BATCH_LEVELS), range(2), BATCH.batch.length, silent),
+    )
+
+
+def offer(scenario: Scenario, server: FakeServer, truths: Truths) -> dict[str, Any]:
+    """What a generator in this process tallies."""
+
+    async def run() -> dict[str, Any]:
+        async with serving(server) as url:
+            generator = Generator(scenario, url, Share(), truths)
+            await generator.connect()
+            return await generator.run(time.monotonic())
+
+    return asyncio.run(run())["tally"]
+
+
+def test_right_live_answers_are_right(filters, truths):
+    tally = offer(LIVE, FakeServer(filters), truths)
+    assert tally["wrong"] == tally["errors"] == {}
+    counts = tally["counts"]
+    assert counts["observation.sent"] == 45
+    assert counts["observation.right"] == counts["observation.answered"] == counts["observation.good"] == 45
+
+
+@pytest.mark.parametrize(
+    ("fault", "kinds"),
+    [
+        (change_a_digit, {"numbers": 1}),
+        (drop, {"order": 1}),
+        (repeat, {"order": 1}),
+        (lambda step: [{**step, "index": step["index"] - 1}], {"order": 2}),  # and the next one is ahead
+        (lambda step: [{**step, "samples": []}], {"numbers": 1}),
+        (lambda step: [{**step, "t": step["t"] + 1e-6}], {"time": 1}),
+    ],
+)
+def test_a_wrong_reply_of_a_stream_is_found(filters, truths, fault, kinds):
+    wrong = offer(LIVE, FakeServer(filters, fault=fault), truths)["wrong"]
+    assert {name: wrong.get(name) for name in kinds} == kinds
+    # A missing or surplus reply also shows in the count; nothing else is found.
+    assert set(wrong) <= {*kinds, "order", "count"}
+
+
+def test_a_dropped_record_is_missing_in_the_counts_too(filters, truths):
+    counts = offer(LIVE, FakeServer(filters, fault=drop), truths)["counts"]
+    assert counts["observation.sent"] - counts["observation.answered"] == counts["observation.unanswered"] == 1
+
+
+def test_swapped_streams_are_found_though_they_send_the_same_series(filters, truths):
+    tally = offer(LIVE, FakeServer(filters, swaps=True), truths)
+    assert tally["wrong"] == {"time": 2}
+    assert "another stream" in tally["examples"][0]
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind"),
+    [({"steps": 1}, "count"), ({"log_likelihood": 1.0}, "likelihood"), ({"log_likelihood": None}, "likelihood")],
+)
+def test_a_wrong_summary_of_a_stream_is_found(filters, truths, ending, kind):
+    assert offer(LIVE, FakeServer(filters, ending=ending), truths)["wrong"] == {kind: 3}
+
+
+def test_a_stream_that_ends_for_another_reason_is_an_error(filters, truths):
+    assert offer(LIVE, FakeServer(filters, ending={"reason": "drain"}), truths)["errors"] == {"stream ended: drain": 3}
+
+
+def test_a_stall_shows_in_every_observation_that_was_due_in_it(filters, truths):
+    """A closed loop would see one slow reply; here all that were due while the server slept waited."""
+    scenario = replace(LIVE, live=replace(LIVE.live, streams=1))
+    tally = offer(scenario, FakeServer(filters, stall=0.35), truths)
+    _, bins, counts = tally["histograms"]["observation"]["cells"]
+    assert sum(count for bin_, count in zip(bins, counts, strict=True) if UPPER_EDGES[bin_] > 0.1) >= 5
+    assert tally["wrong"] == {}
+
+
+def test_no_server_is_an_error_and_every_observation_counts_as_unsent(truths):
+    async def run():
+        generator = Generator(LIVE, "http://127.0.0.1:9", Share(), truths)
+        await generator.connect()
+        return await generator.run(time.monotonic())
+
+    tally = asyncio.run(run())["tally"]
+    assert sum(tally["errors"].values()) == 3
+    assert tally["counts"] == {"observation.unsent": 45}
+
+
+def test_right_series_are_right(filters, truths):
+    tally = offer(BATCH, FakeServer(filters), truths)
+    assert tally["wrong"] == tally["errors"] == {}
+    assert tally["counts"]["batch.right"] == tally["counts"]["batch.sent"] > 0
+
+
+@pytest.mark.parametrize(("fault", "kind"), [(change_a_digit, "numbers"), (drop, "order"), (repeat, "order")])
+def test_a_wrong_step_of_a_series_is_found(filters, truths, fault, kind):
+    tally = offer(BATCH, FakeServer(filters, fault=fault), truths)
+    assert tally["wrong"][kind] > 0
+    assert "batch.right" not in tally["counts"]
+
+
+def test_right_texts_are_right(texts, truths):
+    tally = offer(TEXT, FakeServer(texts), truths)
+    assert tally["wrong"] == tally["errors"] == {}
+    assert tally["counts"]["text.right"] == tally["counts"]["text.sent"] > 0
+    assert set(tally["histograms"]) == {"lateness", "ttft", "itl", "text"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (lambda event: [{**event, "token": {**event["token"], "id": event["token"]["id"] + 1}}], "token"),
+        (lambda event: [{**event, "token": {**event["token"], "logprob": 2 * event["token"]["logprob"]}}], "token"),
+        (drop, "order"),
+        (repeat, "order"),
+    ],
+)
+def test_a_wrong_token_is_found(texts, truths, fault, kind):
+    tally = offer(TEXT, FakeServer(texts, text_fault=fault), truths)
+    assert tally["wrong"][kind] > 0
+    assert "text.right" not in tally["counts"]
+
+
+def test_swapped_texts_are_found(texts, truths):
+    scenario = replace(TEXT, seconds=0.2, text=replace(TEXT.text, rate=0.0, streams=2))
+    tally = offer(scenario, FakeServer(texts, swaps=True), truths)
+    assert tally["wrong"]["token"] > 0
+    assert tally["wrong"]["text"] >= 2
+
+
+def test_refusals_are_counted_and_timed_apart_from_errors(texts, truths):
+    refused = offer(TEXT, FakeServer(texts, status=429), truths)
+    assert refused["errors"] == refused["wrong"] == {}
+    assert refused["counts"]["text.rejected"] == refused["counts"]["text.sent"] > 0
+    assert set(refused["histograms"]) == {"lateness", "rejection"}
+    failed = offer(TEXT, FakeServer(texts, status=500), truths)
+    assert set(failed["errors"]) == {"text status 500 planted"}
+
+
+def test_a_closed_loop_that_is_refused_waits(texts, truths):
+    scenario = replace(TEXT, text=replace(TEXT.text, rate=0.0, streams=2))
+    counts = offer(scenario, FakeServer(texts, status=429), truths)["counts"]
+    assert counts["text.rejected"] == 2  # one a loop: the pause is longer than the run
+
+
+def test_the_truth_of_a_share_is_its_own_part_of_the_whole(linear_bundle):
+    scenario = replace(LIVE, live=replace(LIVE.live, streams=4, series=4, samples=0))
+    whole = prepare(scenario, [linear_bundle], Share(), lambda done: None)
+    second = prepare(scenario, [linear_bundle], Share(1, 2), lambda done: None)
+    assert [truth.digests for truth in second.live] == [whole.live[index].digests for index in (1, 3)]
+    assert len({truth.digests for truth in whole.live}) == 4

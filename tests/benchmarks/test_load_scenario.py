@@ -1,0 +1,96 @@
+"""The scenario file: what is in it is read, and what is wrong with it is said."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from rfa.benchmarks.load.run import with_models
+from rfa.benchmarks.load.scenario import (
+    ScenarioError,
+    changed,
+    find_scenario,
+    read_scenarios,
+    scenario_from,
+    to_table,
+)
+
+
+def test_the_project_has_the_scenarios_of_its_bars():
+    scenarios = read_scenarios()
+    assert {"filter-live", "text-64", "overload", "mixed", "overhead", "idle-sessions"} <= set(scenarios)
+    live = scenarios["filter-live"]
+    assert (live.live.streams, live.live.rate, live.budget["observation_p99_ms"]) == (1000, 10.0, 25)
+    text = scenarios["text-64"]
+    assert (text.text.streams, text.text.prompt_tokens) == (64, 128)
+    assert (text.budget["ttft_p99_ms"], text.budget["itl_p99_ms"]) == (200, 50)
+    assert all(scenario.about and scenario.budget for scenario in scenarios.values())
+
+
+@pytest.mark.parametrize("name", read_scenarios())
+def test_a_scenario_survives_the_way_to_a_generator(name):
+    scenario = find_scenario(name)
+    assert scenario_from(name, to_table(scenario)) == scenario
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[a\n", "not TOML"),
+        ("a = 1", "a: must be a table"),
+        ("[a]\nsecond = 1", "a.second: Unexpected keyword argument"),
+        ("[a.live]\nstream = 1", "a.live.stream: Unexpected keyword argument"),
+        ("[a.live]\nstreams = 1.5", "a.live.streams: Input should be a valid integer"),
+        ("[a.live]\nstreams = -1", "a.live.streams: Input should be greater than or equal to 0"),
+        ("[a.live]\nstreams = true", "a.live.streams: Input should be a valid integer"),
+        ("[a.live]\nstreams = 1\nrate = 0", "a.live.rate: Input should be greater than 0"),
+        ('[a.live]\nstreams = 1\narrivals = "sometimes"', "a.live.arrivals: Input should be 'periodic' or 'poisson'"),
+        ('[a.live]\nstreams = 1\nlevels = [0.9, "x"]', "a.live.levels.1: Input should be a valid number"),
+        ("[a]\nseconds = 0\n[a.live]\nstreams = 1", "a.seconds: Input should be greater than 0"),
+        ('[a]\nseconds = "1"', "a.seconds: Input should be a valid number"),
+        ('[a]\nkind = "other"', "a.kind: Input should be 'load'"),
+        ("[a]\nseconds = 1", "a: it offers nothing"),
+        ("[a.text]\nstreams = 1\nrate = 1", "a: text: give streams or rate"),
+        ("[a.text]\nrate = 1\n[a.budget]\nttft_p98_ms = 1", "a: budget.ttft_p98_ms: known are"),
+        ("[a.text]\nrate = 1\n[a.budget]\nmax_memory_error = 1", "a: budget.max_memory_error: known are"),
+        ('[a.text]\nrate = 1\n[a.budget]\nttft_p99_ms = "1"', "a.budget.ttft_p99_ms: Input should be a valid number"),
+        ("[a.text]\nrate = 1\n[a.goodput]\nttft = 1", "a.goodput.ttft.[key]: Input should be 'ttft_ms'"),
+        ("[a.text]\nrate = 1\n[a.goodput]\nttft_ms = 0", "a.goodput.ttft_ms: Input should be greater than 0"),
+        ("[a.text]\nrate = 1\n[a.server]\nport = [1]", "a.server.port"),
+    ],
+)
+def test_a_wrong_file_is_told_by_its_entry(tmp_path, text, message):
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+    with pytest.raises(ScenarioError) as caught:
+        read_scenarios(path)
+    assert str(caught.value).startswith(f"own.toml: {message}")
+
+
+def test_an_unknown_scenario_is_told_with_those_that_there_are():
+    with pytest.raises(ScenarioError, match=r"no scenario 'none' in budgets\.toml; it has filter-live"):
+        find_scenario("none")
+
+
+def test_options_replace_entries_and_budgets_of_idle_loads_go():
+    mixed = find_scenario("mixed")
+    wanted = changed(mixed, {"seconds": 3.0, "text.streams": 4, "live.streams": 0})
+    assert (wanted.seconds, wanted.text.streams, wanted.text.rate, wanted.live.streams) == (3.0, 4, 0.0, 0)
+    assert set(mixed.budget) - set(wanted.budget) == {"observation_p99_ms"}
+    assert dataclasses.replace(wanted, budget={}).batch == mixed.batch
+    with pytest.raises(ScenarioError, match=r"mixed\.seconds: Input should be greater than 0"):
+        changed(mixed, {"seconds": -1.0})
+
+
+def test_every_model_that_is_used_is_named():
+    kinds = {"books": "lm", "linear": "filter", "oscillator": "filter"}
+    mixed = with_models(find_scenario("mixed"), kinds)
+    assert (mixed.text.model, mixed.live.model, mixed.batch.model) == ("books", "linear", "linear")
+    live = find_scenario("filter-live")
+    assert with_models(live, {"oscillator": "filter"}).text.model is None
+    given = dataclasses.replace(live, live=dataclasses.replace(live.live, model="oscillator"))
+    assert with_models(given, kinds).live.model == "oscillator"
+    for scenario, known in ((live, {"books": "lm"}), (given, {"linear": "filter"}), (mixed, {"linear": "filter"})):
+        with pytest.raises(ScenarioError, match="needs a bundle of kind"):
+            with_models(scenario, known)

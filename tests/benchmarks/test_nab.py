@@ -1,0 +1,116 @@
+"""Two small series with one planted jump: read, filtered, scored, written."""
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rfa.benchmarks.nab import benchmark as nab
+from rfa.benchmarks.nab.score import PROFILES
+from rfa.benchmarks.results_page.filters import and_others, nab_tables
+
+ROOT = Path(__file__).parents[2]
+START = datetime(2014, 4, 1)
+
+
+def stamp(row: int) -> str:
+    return str(START + timedelta(minutes=5 * row))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """NAB's layout; the second series has a spike of 100 deviations in its window, the first has none."""
+    generator = np.random.default_rng(0)
+    windows = {"quiet/calm.csv": [], "loud/spike.csv": [[f"{stamp(380)}.000000", f"{stamp(439)}.000000"]]}
+    for name in windows:
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True)
+        values = 20 + generator.standard_normal(900)
+        if "spike" in name:
+            values[385] += 100
+        rows = [f"{stamp(i)},{value:.6f}" for i, value in enumerate(values)]
+        path.write_text("timestamp,value\n" + "\n".join(rows) + "\n")
+    (tmp_path / "windows.json").write_text(json.dumps(windows | {"missing/file.csv": []}))
+    return tmp_path
+
+
+def test_series_and_windows_are_read(folder):
+    loud, quiet = nab.load_nab(folder)
+    assert (loud.name, quiet.name) == ("loud/spike.csv", "quiet/calm.csv")
+    assert loud.labelled.windows == ((380, 439),) and loud.labelled.start == 135 and not quiet.labelled.windows
+    assert np.diff(loud.times).tolist() == [300.0] * 899
+    (folder / "windows.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"windows\.json"):
+        nab.load_nab(folder)
+
+
+def test_the_windowed_gaussian_is_the_normal_distribution_of_what_came_before():
+    from scipy.stats import norm
+
+    values = np.random.default_rng(1).standard_normal(50)
+    scores = nab.windowed_gaussian(values)
+    assert scores[0] == 0
+    for i in (2, 17, 49):
+        expected = norm.cdf(abs(values[i] - values[:i].mean()) / values[:i].std())
+        assert scores[i] == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_windowed_gaussian_moves_its_window_by_steps(monkeypatch):
+    monkeypatch.setattr(nab, "GAUSSIAN_WINDOW", 10)
+    monkeypatch.setattr(nab, "GAUSSIAN_STEP", 4)
+    values = np.random.default_rng(2).standard_normal(30)
+    scores = nab.windowed_gaussian(values)
+    for i, past in ((13, values[:10]), (14, values[4:14]), (17, values[4:14]), (18, values[8:18])):
+        z = abs(values[i] - past.mean()) / past.std()
+        assert scores[i] == pytest.approx(0.5 + 0.5 * float(np.vectorize(nab.math.erf)(z / 2**0.5)), rel=1e-9)
+
+
+def test_a_planted_spike_is_found_and_written(folder, tmp_path):
+    out = tmp_path / "results" / "filter-nab.json"
+    document = nab.write_nab(ROOT / "bundles" / "metrics", folder, out)
+    assert json.loads(out.read_text()) == document
+    assert (document["files"], document["windows"], document["rate"]) == (2, 1, nab.RATE)
+    loud, calm = document["series"]["loud/spike.csv"], document["series"]["quiet/calm.csv"]
+    assert (loud["windows"], loud["found"]) == (1, 1) and (calm["windows"], calm["found"]) == (0, 0)
+    # At most one alarm in QUIET rows of the 765 that count.
+    assert all(0 <= one["false_alarms"] <= 8 for one in (loud, calm))
+    whole = {name: parts["whole"] for name, parts in document["detectors"].items()}
+    standard = whole["metrics"]["standard"]
+    assert standard["score"] == pytest.approx(100 * (loud["score"] + calm["score"] + 1) / 2, abs=1e-9)
+    for name in PROFILES:
+        assert whole["null"][name] == {"score": None, "best": 0.0, "best_threshold": None}
+        assert whole["metrics"][name]["best"] >= whole["metrics"][name]["score"]
+        assert whole["metrics"][name]["best_rate"] in nab.RATES
+    assert f"| metrics, a rate of {nab.RATE} | {standard['score']:.1f} |" in nab.markdown(document)
+
+
+def test_a_filter_of_two_components_is_refused(folder, tmp_path):
+    with pytest.raises(ValueError, match="takes 2 components"):
+        nab.write_nab(ROOT / "bundles" / "linear", folder, tmp_path / "out.json")
+
+
+def test_another_bundle_stands_beside_the_first(monkeypatch):
+    monkeypatch.setattr(nab, "origin", lambda command: {"commit": command})
+    profile = {key: {"score": 10.0, "best": 20.0, "best_rate": 0.002} for key in PROFILES}
+    best = {key: {"score": None, "best": 5.0, "best_threshold": 0.5} for key in PROFILES}
+
+    def found(name):
+        own = {name: {"whole": profile}, "null": {"whole": best}}
+        return {"bundle": name, "rate": nab.RATE, "quiet": nab.QUIET, "files": 2, "detectors": own, "series": {name: 1}}
+
+    first = nab.merged({}, "metrics", found("metrics"))
+    both = nab.merged(first, "series", found("series"))
+    assert both["commit"] == "rfa bench nab --data NAB" and both["detectors"] == first["detectors"]
+    assert both["others"]["series"]["commit"].endswith("--bundle series")
+    assert list(nab.detectors(both)) == ["metrics", "series", "null"]
+    (table,) = nab_tables(both)
+    assert [row[0] for row in table.rows][::2] == [
+        "metrics, a rate of 0.003",
+        "series, a rate of 0.003",
+        "null, at its best",
+    ]
+    assert and_others(both) == [both, both["others"]["series"]]
+    # The first one anew: what was added stays.
+    assert nab.merged(both, "metrics", found("metrics")) == both

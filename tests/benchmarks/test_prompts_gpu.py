@@ -1,0 +1,68 @@
+"""The benchmark of prompts on a GPU as far as it goes without one: what it reads is the model's, and it can fail."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from rfa.benchmarks.gpu import prompts as prompts_gpu
+from rfa.benchmarks.gpu.check import PARTS
+from rfa.benchmarks.gpu.prompts import check_prompts, measure_paper_prompts, measure_prompts
+from rfa.benchmarks.kernels.truth import WrongResultError
+from rfa.model import ragged
+from rfa.model.config import LanguageModelConfig
+from rfa.model.language import LanguageModel
+from rfa.model.recurrence import slots
+
+CONFIG = LanguageModelConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=2, head_dim=8, n_slots=4)
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
+    monkeypatch.setattr(prompts_gpu, "CHECKED", (1, 5, 30))
+    monkeypatch.setattr(prompts_gpu, "QUANTA", {"three": ([2, 1, 2], 0), "behind": ([2], 9)})
+    return LanguageModel(CONFIG)
+
+
+def test_the_check_passes_and_catches_a_wrong_model(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = check_prompts(model, torch.float32)
+    assert set(errors) == {"attention", "recurrent"} and 0 < max(errors.values()) < 1e-5
+    check_prompts(model, torch.bfloat16)
+    honest = ragged.RaggedDecoder.prefill
+
+    def off(*given: object) -> object:
+        output, *slots = honest(*given)  # type: ignore[arg-type]
+        return output._replace(logits=output.logits * 1.1), *slots
+
+    monkeypatch.setattr(ragged.RaggedDecoder, "prefill", off)
+    with pytest.raises(WrongResultError, match="prompts: recurrent has relative error"):
+        check_prompts(model, torch.bfloat16)
+
+
+def test_every_quantum_is_timed_in_both_modes(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the server's runners, whose kernels run in Triton's interpreter here."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("the kernels are defined for the GPU that is here")
+    monkeypatch.setattr(prompts_gpu, "TOKENS", 8)
+    monkeypatch.setattr(prompts_gpu, "STREAMS", 4)
+    monkeypatch.setattr(prompts_gpu, "ROUNDS", 1)
+    for module in (ragged, slots):
+        monkeypatch.setattr(module, "is_on_gpu", lambda _: True)
+
+    def timed(call: object) -> float:
+        call()  # type: ignore[operator]
+        return 2.0
+
+    rows, (bar,) = measure_prompts(model, timed)
+    assert [(row["quantum"], row["mode"]) for row in rows] == [
+        (name, mode) for name in ("three", "behind") for mode in ("attention", "recurrent")
+    ]
+    assert [row["tokens_per_second"] for row in rows] == [2500] * 2 + [1000] * 2
+    assert all(row["kernels"] == [] and row["launches"] == row["device_ms"] == 0 for row in rows)  # no GPU's
+    assert bar.actual == 2.0 and bar.to_dict()["met"]
+
+
+def test_it_is_a_part_of_the_first_minutes() -> None:
+    assert measure_paper_prompts in [part.run for part in PARTS]

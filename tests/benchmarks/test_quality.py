@@ -1,0 +1,449 @@
+"""The quality table in small: trained, cut, continued, and scored again by plain loops."""
+
+import json
+import math
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from typer.testing import CliRunner
+
+from rfa.benchmarks.language.quality import runs as quality_runs
+from rfa.benchmarks.language.quality.bars import Case, bar_lines, bars, paired, spread, table
+from rfa.benchmarks.language.quality.figures import attention_maps, draw_quality, groups
+from rfa.benchmarks.language.quality.runs import Job, main, run_jobs
+from rfa.benchmarks.language.quality.scores import Scoring, score_text
+from rfa.benchmarks.language.quality.speed import measure_speed, speed_lines
+from rfa.benchmarks.language.quality.table import QualityPlan, kept_rows, report_lines, write_quality, write_speed
+from rfa.cli.main import app
+from rfa.model.checkpoint import load_run
+from rfa.model.config import LanguageModelConfig
+from rfa.model.dynamics import rotate
+from rfa.model.language import LanguageModel
+from rfa.training.corpus import encode_files
+from rfa.training.evaluate.language import window_losses
+from rfa.training.language import LanguageRun, Trainer, TrainingConfig
+
+MODEL = {"vocab_size": 270, "d_model": 16, "n_layers": 2, "n_heads": 2, "head_dim": 4, "n_slots": 2}
+TRAINING = {"steps": 8, "batch": 4, "context": 16, "learning_rate": 0.01, "validate_every": 4, "precision": "fp32"}
+SCORING = Scoring((1, 2, 4), 128)
+# It trains models, in processes of their own.
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    words = np.random.default_rng(0).choice(["the", "cat", "dog", "sat", "on", "a", "mat", "or", "log"], 4000)
+    for split, part in (("train", words[:3000]), ("valid", words[3000:3400]), ("test", words[3400:])):
+        (folder / f"{split}.txt").write_text(" ".join(part))
+    return folder
+
+
+def tiny(data, folder, variants=("both", "B1"), **options):
+    config = folder / "tiny.json"
+    config.write_text(json.dumps({"model": MODEL, "training": TRAINING}))
+    return QualityPlan(data, folder / "runs", str(config), variants, **{"seeds": (0,), "scoring": SCORING, **options})
+
+
+@pytest.fixture(scope="module")
+def done(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("quality")
+    plan = tiny(data, folder, ("both", "B1", "M2"))
+    document = write_quality(plan, folder / "table.json")
+    return SimpleNamespace(plan=plan, document=document, folder=folder)
+
+
+def scores(document, variant):
+    (row,) = (row for row in document["runs"] if row["variant"] == variant)
+    return {(part["windows"], part["mode"], part["length"]): part for part in row["scores"]}
+
+
+def test_the_table_has_every_run_mode_length_and_kind_of_window(done):
+    assert json.loads((done.folder / "table.json").read_text()) == json.loads(json.dumps(done.document))
+    assert not done.document["failed"] and not done.document["missing"]
+    both = {(w, m, n) for w in ("separate", "sliding") for m in ("attention", "recurrent") for n in (16, 32, 64)}
+    assert set(scores(done.document, "both")) == both
+    assert set(scores(done.document, "B1")) == {key for key in both if key[1] == "attention"}
+    shown = "\n".join(report_lines(done.document))
+    expected = scores(done.document, "B1")["sliding", "attention", 64]["perplexity"]
+    assert f"| B1 | RoPE | {done.document['runs'][1]['parameters']:,} | 1 | " in shown
+    assert f"{expected:.2f}" in shown
+
+
+@cache
+def stepped(model, window):
+    """Logits after every token of a window, one step at a time."""
+    state, logits = model.init_state(1), []
+    for token in window:
+        output, state = model.step(torch.tensor([token]), state)
+        logits.append(output.logits[0])
+    return logits
+
+
+@pytest.mark.parametrize("windows", ["separate", "sliding"])
+@pytest.mark.parametrize("mode", ["attention", "recurrent"])
+def test_perplexity_equals_a_plain_loop(done, data, windows, mode):
+    """Token by token: the window that each is scored in, from the definition."""
+    run = done.plan.runs / "both-s0"
+    model, length, first = load_run(run), 32, 32
+    tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
+    tokens = encode_files(tokenizer, [data / "test.txt"]).astype(np.int64)
+    model.mode = mode
+    total = 0.0
+    for i in range(SCORING.tokens):
+        target = first + 1 + i
+        if windows == "separate":
+            start = first + i // length * length
+        else:  # the window ends with the half that the target is in
+            start = first + (i // (length // 2) + 1) * (length // 2) - length
+        with torch.no_grad():
+            if mode == "attention":
+                logits = model(torch.tensor(tokens[None, start:target])).logits[0, -1]
+            else:
+                logits = stepped(model, tuple(tokens[start : start + length]))[target - 1 - start]
+        total -= float(torch.log_softmax(logits.double(), 0)[tokens[target]])
+    row = scores(done.document, "both")[windows, mode, length]
+    # float32 sums of a 16-wide model.
+    assert row["nats_per_token"] == pytest.approx(total / SCORING.tokens, rel=1e-5)
+    assert row["perplexity"] == pytest.approx(math.exp(row["nats_per_token"]))
+    text = tokenizer.decode(tokens[first + 1 : first + 1 + SCORING.tokens])
+    assert row["bits_per_byte"] == pytest.approx(total / math.log(2) / len(text.encode()), rel=1e-5)
+
+
+def test_all_windows_score_the_same_tokens():
+    """A model that knows frequencies alone has the same loss however the text is cut."""
+
+    class Unigram(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(5, 1)
+            self.log_p = torch.log_softmax(torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0]), 0)
+
+        def forward(self, tokens, *, with_precision):
+            return SimpleNamespace(logits=self.log_p.expand(*tokens.shape, 5))
+
+    model, tokens = Unigram(), np.random.default_rng(1).integers(0, 5, 32 + 128 + 1)
+    rows = score_text(model, tokens, np.arange(1, 6), ("attention",), (16, 32, 64))
+    scored = tokens[33:]
+    nats = -float(model.log_p[scored].double().mean())
+    bits = nats * 128 / math.log(2) / float((scored + 1).sum())
+    assert len(rows) == 6
+    for row in rows:
+        assert row["tokens"] == 128
+        assert row["nats_per_token"] == pytest.approx(nats, rel=1e-6)
+        assert row["bits_per_byte"] == pytest.approx(bits, rel=1e-6)
+
+
+def test_every_second_sliding_window_is_a_separate_one(done, data):
+    run = done.plan.runs / "both-s0"
+    model = load_run(run)
+    tokens = encode_files(Tokenizer.from_file(str(run / "tokenizer.json")), [data / "test.txt"])[: 32 + 128 + 1]
+    for mode in ("attention", "recurrent"):
+        separate = window_losses(model, tokens, 64, mode, first=32)
+        sliding = window_losses(model, tokens, 64, mode, scored=32, first=32)
+        assert sliding.shape == (4, 32)
+        assert sliding[1::2] == pytest.approx(separate[:, 32:], abs=1e-5)
+        # The others have seen more than the first halves of the separate windows.
+        assert np.abs(sliding[0::2] - separate[:, :32]).max() > 1e-3
+
+
+def test_windows_before_the_text_are_refused(done):
+    model = load_run(done.plan.runs / "both-s0")
+    with pytest.raises(ValueError, match="needs first >= 8"):
+        window_losses(model, np.zeros(100, np.int64), 16, "attention", scored=8, first=7)
+
+
+def test_what_is_finished_is_not_done_again(done, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("done again")
+
+    monkeypatch.setattr(quality_runs, "train_language", refuse)
+    monkeypatch.setattr("rfa.benchmarks.language.quality.scores.score_text", refuse)
+    again = write_quality(done.plan, done.folder / "again.json")
+    assert [row["scores"] for row in again["runs"]] == [row["scores"] for row in done.document["runs"]]
+    assert not again["failed"]
+    more = replace(done.plan, scoring=Scoring((1, 2), 128))
+    assert list(write_quality(more, done.folder / "more.json")["failed"]) == [
+        "both-s0",
+        "B1-s0",
+        "M2-s0",
+    ]  # new lengths: scored
+
+
+def test_rows_whose_runs_are_gone_stay_in_the_file(done, tmp_path, monkeypatch):
+    out = tmp_path / "table.json"
+    out.write_text(json.dumps(done.document))
+    elsewhere = replace(done.plan, runs=tmp_path / "runs")
+    monkeypatch.setattr(quality_runs, "train_language", lambda *_, **__: pytest.fail("trained again"))
+    assert write_quality(elsewhere, out)["runs"] == done.document["runs"]
+    # Not beside rows of another text, scoring, model or variant; nor of a run that has been begun again.
+    for change in (
+        {"tokens": 64},
+        {"data": {}},
+        {"model": {**done.document["model"], "n_slots": 3}},
+        {"variants": {**done.document["variants"], "B1": {"title": "another"}}},
+    ):
+        out.write_text(json.dumps({**done.document, **change}))
+        assert "B1-s0" not in kept_rows(elsewhere, out)
+    out.write_text("{}")
+    assert kept_rows(elsewhere, out) == {}
+    out.write_text(json.dumps(done.document))
+    (elsewhere.runs / "B1-s0").mkdir(parents=True)
+    assert set(kept_rows(elsewhere, out)) == {"both-s0", "M2-s0"}
+
+
+def test_speeds_leave_the_table_as_it_is(done, tmp_path, monkeypatch):
+    rows = [{"variant": "B1", "mode": "attention", "pass": "forward", "tokens_per_second": 9, "over_first": 1.0}]
+    monkeypatch.setattr("rfa.benchmarks.language.quality.table.measure_speed", lambda *_: rows)
+    out, fewer = tmp_path / "table.json", replace(done.plan, variants=("B1",), scoring=Scoring((1,), 128))
+    before = json.loads(json.dumps(done.document))
+    out.write_text(json.dumps(before))
+    written = write_speed(fewer, out)
+    assert written == json.loads(out.read_text())
+    assert {**written, "speed": None} == before and written["speed"]["rows"] == rows
+    # A table of another size is no place for them.
+    out.write_text(json.dumps({**before, "model": {**before["model"], "n_slots": 3}}))
+    assert write_speed(fewer, out)["model"] == before["model"]
+
+
+def test_a_cut_run_is_resumed(done, data, tmp_path, monkeypatch):
+    plan, updates = tiny(data, tmp_path, ("both",)), []
+    original = Trainer.update
+
+    def counted(self, *arguments):
+        updates.append(self.step)
+        if len(updates) == 6:
+            raise KeyboardInterrupt
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "update", counted)
+    with pytest.raises(KeyboardInterrupt):
+        write_quality(plan, tmp_path / "table.json")
+    document = write_quality(plan, tmp_path / "table.json")
+    assert updates == [*range(6), *range(4, 8)]  # the checkpoint was after step 4
+    # Bit for bit the run that was not cut.
+    assert document["runs"][0]["weights"] == done.document["runs"][0]["weights"]
+    assert document["runs"][0]["scores"] == done.document["runs"][0]["scores"]
+
+
+def test_a_failed_run_leaves_the_others(data, tmp_path, monkeypatch):
+    train = quality_runs.train_language
+
+    def fails_once(*arguments, variant, **options):
+        if variant == "B1":
+            raise FloatingPointError("the loss is nan")
+        return train(*arguments, variant=variant, **options)
+
+    monkeypatch.setattr(quality_runs, "train_language", fails_once)
+    document = write_quality(tiny(data, tmp_path, ("B1", "slots")), tmp_path / "table.json")
+    assert document["failed"] == {"B1-s0": "FloatingPointError: the loss is nan"}
+    assert [row["variant"] for row in document["runs"]] == ["slots"] and document["missing"] == ["B1-s0"]
+    assert {score["mode"] for score in document["runs"][0]["scores"]} == {"recurrent"}
+
+
+def test_runs_of_another_config_or_text_are_refused(done, data, tmp_path):
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({"model": MODEL, "training": {**TRAINING, "steps": 13, "beta1": 0.8}}))
+    with pytest.raises(ValueError, match="both-s0 holds a run that differs in beta1, steps"):
+        write_quality(replace(done.plan, config=str(other)), tmp_path / "table.json")
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.txt").write_text((data / f"{split}.txt").read_text() + "!")
+    with pytest.raises(ValueError, match="trained on other text"):
+        write_quality(replace(done.plan, data=folder), tmp_path / "table.json")
+
+
+def test_without_training_only_finished_runs_are_scored(done, tmp_path):
+    plan = replace(done.plan, seeds=(0, 7), is_training=False)
+    document = write_quality(plan, tmp_path / "table.json")
+    assert [row["variant"] for row in document["runs"]] == ["both", "B1", "M2"] and not document["failed"]
+    assert document["missing"] == ["both-s7", "B1-s7", "M2-s7"]
+    assert not (plan.runs / "both-s7").exists()
+
+
+def test_workers_get_the_job_one_thread_and_a_log(done, monkeypatch, tmp_path):
+    def run(command, *, env, stdout, **_):
+        assert command[1:3] == ["-m", "rfa.benchmarks.language.quality.runs"] and env["OMP_NUM_THREADS"] == "1"
+        job = Job.from_json(command[3])
+        stdout.write(f"Traceback\nValueError: {job.name} is wrong\n")
+        return SimpleNamespace(returncode={"both": 0, "B1": 1, "slots": -9}[job.variant])
+
+    monkeypatch.setattr("subprocess.run", run)
+    jobs = replace(done.plan, variants=("both", "B1", "slots"), runs=tmp_path, is_training=False).jobs
+    errors = {job.variant: error for job, error in run_jobs(jobs, 2)}
+    assert errors == {"both": None, "B1": "ValueError: B1-s0 is wrong", "slots": "the process ended with -9"}
+    assert [Job.from_json(job.to_json()) for job in jobs] == jobs
+
+
+def test_the_process_of_a_worker_does_the_job(done, monkeypatch):
+    job = done.plan.jobs[1]
+    scored = job.folder / "quality.json"
+    before = scored.read_text()
+    scored.unlink()
+    monkeypatch.setattr("sys.argv", ["quality_runs", job.to_json()])
+    main()
+    assert json.loads(scored.read_text())["scores"] == json.loads(before)["scores"]
+    scored.write_text(before)  # with its seconds, which the document of the other tests has
+
+
+def test_the_command_writes_the_table_and_says_what_is_missing(done, data, tmp_path):
+    out = tmp_path / "table.json"
+    arguments = [
+        "bench", "quality", "--data", data, "--runs", done.plan.runs, "--variants", "both,B1", "--seeds", "0",
+        "--config", done.plan.config, "--lengths", "1,2,4", "--tokens", "128", "--out", out,
+    ]  # fmt: skip
+    result = CliRunner().invoke(app, [str(part) for part in arguments])
+    assert result.exit_code == 0, result.output
+    assert scores(json.loads(out.read_text()), "both") == scores(done.document, "both")
+    assert "| both (recurrent) |" in result.output
+    (tmp_path / "wikitext").mkdir()
+    for split in ("valid", "test"):
+        (tmp_path / "wikitext" / f"{split}.txt").write_text("text")
+    arguments[3] = tmp_path / "wikitext"
+    result = CliRunner().invoke(app, [str(part) for part in arguments])
+    assert result.exit_code == 1 and "has no train/*.txt and no train.txt" in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"variants": ("M3",)}, "no variant 'M3'"),
+        ({"seeds": (1, 1)}, "seeds must be different"),
+        ({"scoring": Scoring((1, 8), 192)}, "multiple of the longest window, 128: 192"),
+    ],
+)
+def test_plans_that_cannot_work_are_refused(data, tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        tiny(data, tmp_path, **options)
+    with pytest.raises(ValueError, match="divide the longest"):
+        Scoring((2, 3), 6)
+
+
+def made_up(nats):
+    """A table of `nats[variant][factor]`: one loss a seed, in both kinds of window."""
+    runs = [
+        {
+            "variant": variant,
+            "seed": seed,
+            "parameters": 1,
+            "scores": [
+                {"windows": windows, "mode": "attention", "length": 16 * factor, "nats_per_token": losses[seed],
+                 "bits_per_byte": losses[seed]}
+                for factor, losses in by_factor.items()
+                for windows in ("separate", "sliding")
+            ],
+        }
+        for variant, by_factor in nats.items()
+        for seed in range(3)
+    ]  # fmt: skip
+    return {"context": 16, "factors": [1, 4], "runs": runs, "variants": {name: {"title": name} for name in nats}}
+
+
+def test_claims_are_held_against_the_seeds_pair_by_pair():
+    # M2 is below B1 by 0.1, 0.2 and 0.3 nats of the same seed; the seeds differ by more than that.
+    document = made_up(
+        {"M2": {1: (1.0, 2.0, 3.0), 4: (1.0, 2.0, 3.0)}, "B1": {1: (1.1, 2.2, 3.3), 4: (1.05, 2.2, 3.2)}}
+    )
+    by_name = {bar["name"]: bar for bar in bars(document)}
+    within = by_name["M2 < B1 at 1×"]
+    assert within["met"] and within["separate"] == within["sliding"]
+    assert within["separate"]["ratio"] == pytest.approx(math.exp(-0.2))
+    assert within["separate"]["standard_error"] == pytest.approx(0.1 / math.sqrt(3))
+    assert (within["separate"]["agree"], within["separate"]["seeds"]) == (3, 3)
+    far = by_name["M2 ≤ 0.9 · B1 at 4×"]  # 0.05 nats is less than a tenth
+    assert far["met"] and far["separate"]["agree"] == 2
+    assert by_name["M2 < M1 at 1×"]["met"] is None
+    document["bars"] = bars(document)
+    lines = bar_lines(document)
+    assert "M2 < B1 at 1×: met; separate 0.819 ± 5.8 % (3 of 3 seeds); sliding 0.819 ± 5.8 % (3 of 3 seeds)" in lines
+    assert "M2 < M1 at 1×: not measured" in lines
+    assert "| B1 | 1.221 ± 5.8 % | 1.162 ± 5.0 % |" in table(document)
+    assert paired({0: 1.0}, {0: 0.5}, 1.0) == {
+        "ratio": pytest.approx(math.exp(0.5)), "standard_error": None, "seeds": 1, "agree": 0
+    }  # fmt: skip
+
+
+def test_recurrent_modes_stand_over_the_slots():
+    document = made_up({"B1": {1: (1.0,) * 3, 4: (1.0,) * 3}, "slots": {1: (1.0, 1.1, 1.2), 4: (1.0,) * 3},
+                        "slots-S4": {1: (1.1, 1.2, 1.3), 4: (0.9,) * 3}})  # fmt: skip
+    for run in document["runs"]:
+        for score in run["scores"]:
+            score["mode"] = "attention" if run["variant"] == "B1" else "recurrent"
+    lines = table(document)
+    start = lines.index("Perplexity over that of slots (recurrent), seed by seed ± standard error, separate windows:")
+    assert lines[start + 4 :] == ["| slots-S4 (recurrent) | 1.105 ± 0.0 % | 0.905 ± 0.0 % |"]
+    assert not any("over that of M2" in line for line in lines)
+
+
+def test_cells_are_means_and_deviations_of_perplexities():
+    lines = table(made_up({"M2": {1: (math.log(10), math.log(12), math.log(14)), 4: (0.0, 0.0, 0.0)}}))
+    assert "| M2 | M2 | 1 | 3 | 12.00 ± 2.00 | 1.00 ± 0.00 | 2.476 ± 0.168 |" in lines
+    assert spread([], 2) == "–" and spread([1.0], 2) == "1.00"
+    assert str(Case("both", "recurrent")) == "both (recurrent)"
+
+
+def test_speeds_are_of_every_mode_and_over_the_first():
+    training = TrainingConfig.from_dict(TRAINING)
+    runs = {
+        "B1": LanguageRun(
+            LanguageModelConfig.from_dict({**MODEL, "mixer": "softmax", "frequencies": "full"}), training
+        ),
+        "both": LanguageRun(LanguageModelConfig.from_dict(MODEL), training),
+    }
+    rows = measure_speed(runs, torch.device("cpu"), rounds=2)
+    assert [(row["variant"], row["mode"], row["pass"]) for row in rows] == [
+        (name, mode, which)
+        for name, mode in (("B1", "attention"), ("both", "attention"), ("both", "recurrent"))
+        for which in ("forward", "training")
+    ]
+    assert [row["over_first"] for row in rows[:2]] == [1.0, 1.0]
+    assert all(row["tokens_per_second"] > 0 for row in rows)
+    assert len(speed_lines(rows)) == 2 + len(rows)
+
+
+def test_attention_maps_give_the_attention():
+    """A times the values, turned back, is what the layer makes of its inputs."""
+    model = LanguageModel(LanguageModelConfig.from_dict(MODEL)).eval()
+    tokens = torch.randint(270, (24,))
+    mixers, inputs = [block.mixer for block in model.blocks], []
+    for block in model.blocks:
+        block.mixer_norm.register_forward_hook(lambda _module, _inputs, output: inputs.append(output))
+    maps = attention_maps(model, tokens)
+    assert len(maps) == 2
+    for mixer, x, weights in zip(mixers, inputs, maps, strict=True):
+        phase = mixer.phase(torch.arange(24))
+        _, _, v = mixer.rotated(x, phase, "attention")
+        latent = rotate(torch.einsum("hij,bjhd->bihd", torch.from_numpy(weights), v), phase)
+        torch.testing.assert_close(latent, mixer.attention(x, with_precision=False).latent, rtol=1e-5, atol=1e-6)
+        assert np.all(np.triu(weights, 1) == 0)
+
+
+def test_pictures_are_drawn(done, tmp_path):
+    from matplotlib.image import imread
+
+    paths = draw_quality(done.plan, done.document, tmp_path / "figures")
+    assert [path.stem for path in paths] == ["quality-length", "quality-noise", "quality-kernels", "quality-map"]
+    assert all(imread(path).std() > 0.05 for path in paths)
+    without = replace(done.plan, variants=("B1",))
+    assert len(draw_quality(without, done.document, tmp_path / "figures")) == 1
+
+
+def test_panels_have_every_curve_once_and_m2_in_all():
+    names = ("B1", "M2", "M2.4", "M2-b5e-1", "slots", "both", "recipe-muon", "recipe-muon-wsd-both", "AFA")
+    found = [Case(name, "recurrent" if name == "slots" else "attention") for name in names]
+    found.insert(-1, Case("both", "recurrent"))
+    panels = groups(found)
+    assert all(curves[0] == Case("M2") for curves in panels.values())
+    drawn = [str(case) for curves in panels.values() for case in curves[1:]]
+    assert sorted(drawn) == sorted(str(case) for case in found if case != Case("M2"))
+    assert panels["models"] == [Case("M2"), Case("B1"), Case("AFA")]
+    assert panels["attention and slots"][1:] == [Case("both"), Case("both", "recurrent")]
+    assert panels["one checkpoint, by recipe"][1:] == [Case("recipe-muon-wsd-both")]
+    assert groups([Case("M2")]) == {"models": [Case("M2")]}

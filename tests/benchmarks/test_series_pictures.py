@@ -1,0 +1,57 @@
+"""Pictures of series: small, of few colours, and of the documents that are in results/ now."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rfa.benchmarks.series.families import Panel, draw_panels
+from rfa.benchmarks.series.gift import ARIMA, NAIVE
+from rfa.benchmarks.series.gift_figures import Point, draw_coverage, draw_losses, points
+from rfa.benchmarks.series.pictures import FEW, FIGURES, is_of
+from rfa.measured import RESULTS
+
+GIFT = json.loads((RESULTS / "gift.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["gift-wql", "gift-coverage"])
+def test_the_committed_pictures_show_the_committed_results(name: str) -> None:
+    assert is_of(FIGURES / f"{name}.png", GIFT), "run `python -m rfa.benchmarks.series.gift_figures`"
+
+
+def test_the_committed_picture_of_the_worst_shows_them() -> None:
+    document = json.loads((RESULTS / "series-worst.json").read_text(encoding="utf-8"))
+    assert is_of(FIGURES / "series-worst.png", document), "run `python -m rfa.benchmarks.series.worst --data DATA`"
+
+
+def test_a_picture_knows_what_it_was_drawn_from(tmp_path: Path) -> None:
+    draw_coverage(GIFT, tmp_path / "a.png")
+    draw_losses(GIFT, tmp_path / "b.png")
+    for name in ("a.png", "b.png"):
+        assert is_of(tmp_path / name, GIFT) and not is_of(tmp_path / name, {**GIFT, "commit": "another"})
+        assert (tmp_path / name).stat().st_size < 50_000
+
+
+def test_a_loss_on_fewer_windows_is_scaled_to_those_of_the_naive() -> None:
+    row = {"mase": 1.0, "inside": [0.5] * 5, "seconds": 0.0}
+    kept = {
+        NAIVE: {**row, "wql": 0.2, "windows": 40},
+        "auto": {**row, "wql": 0.1, "windows": 40},
+        ARIMA: {**row, "wql": 0.3, "windows": 10, "naive": {"mase": 1.0, "wql": 0.4}},
+    }
+    document = {"tasks": {"m4_weekly": kept}, "published": {"other": [9.0, 9.0, 1.0, 0.05, 9.0, 9.0]}}
+    found = {point.model: point for point in points(document, "m4_weekly")}
+    assert [found[name].wql for name in (ARIMA, "auto", NAIVE)] == pytest.approx([0.15, 0.1, 0.2])
+    assert found["other"] == Point("other", 0.05, None)
+
+
+def test_small_multiples_are_small(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(6, 300)).cumsum(axis=1)
+    draw_panels([Panel(np.arange(300), one, "walk", truth=one) for one in values], tmp_path / "walks.png")
+    with Image.open(tmp_path / "walks.png") as image:
+        assert image.mode == "P" and len(image.getcolors() or []) <= FEW
