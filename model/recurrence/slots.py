@@ -57,7 +57,6 @@ def triton_refusal(
     inner: int,
     innovation: Innovation,
     lag: SlotLag | None = None,
-    decay: Tensor | None = None,
     lengths: Tensor | None = None,
     *,
     with_gradients: bool = True,
@@ -65,8 +64,6 @@ def triton_refusal(
     """Why the GPU's kernels cannot run these inputs, or None. with_gradients: somebody may ask for them."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
-    if decay is not None and decay.dim() > 2:
-        return "its tokens are one apart, and these have lags of their own"
     if lag is not None:
         return "it reads the slots at lag 0, not behind a window"
     from rfa.model.recurrence.triton import refusal
@@ -138,9 +135,9 @@ def slot_scan(
         lengths: `[B]` int32 or int64, tokens that each row has, 0 to N; all have N by default. What is behind them
             changes nothing. On a GPU, which a check would wait for, a length that is none of these makes the precisions
             after it NaN.
-        impl: "reference" (eager), "numba" (compiled, float32 on a CPU), "triton" (one kernel on a GPU, K = 1 to 3, no
-            lag, one decay for all tokens, gradients of K = 1 with the key's innovation and without lengths alone;
-            tokens may have 16 bits, the state and the read-out are float32) or "auto". An explicit choice never falls
+        impl: "reference" (eager), "numba" (compiled, float32 on a CPU), "triton" (on a GPU, K = 1 to 3, no lag,
+            gradients of K = 1 with the key's innovation and without lengths alone; tokens may have 16 bits, the state
+            and the read-out are float32) or "auto". An explicit choice never falls
             back; "auto" warns where a GPU has to go without the kernel.
 
     Returns:
@@ -156,7 +153,7 @@ def slot_scan(
     if impl == "triton" or (impl == "auto" and is_on_gpu(tokens.k)):
         with_gradients = wants_gradients(*tokens, means, precisions, *parameters)
         refusal = triton_refusal(
-            tokens, means, precisions, inner, innovation, lag, parameters.decay, lengths, with_gradients=with_gradients
+            tokens, means, precisions, inner, innovation, lag, lengths, with_gradients=with_gradients
         )
         if refusal is None:
             from rfa.model.recurrence.triton import slot_scan_triton

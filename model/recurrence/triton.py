@@ -121,9 +121,8 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     gq, gk, gv, gmeasurement, gprocess = (x.new_empty(x.shape) for x in (q, k, v, measurement, process))
     gmeans, gprecisions = grad_means.new_empty(grad_means.shape), grad_precisions.new_empty(grad_precisions.shape)
-    heads, slots = decay.shape
-    gdecay = kept_means.new_empty((heads, slots))
-    return gq, gk, gv, gmeasurement, gprocess, gmeans, gprecisions, gdecay, kept_means.new_empty((7, heads))
+    gdecay = kept_means.new_empty(decay.shape)
+    return gq, gk, gv, gmeasurement, gprocess, gmeans, gprecisions, gdecay, kept_means.new_empty((7, len(nu)))
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -45,9 +45,9 @@ N_PARAMETERS = len(SlotParameters._fields)
 
 @triton.jit
 def repeat_segment(
-    p_k, p_v, p_measurement, p_process, p_scratch_means, p_scratch_precisions,
-    b_mk, b_mv, b_p, b_decay, nu, exponent, residual_noise, delta,
-    i_row, n_heads, n_inside, o_s, o_d, m_s, m_d, S: tl.constexpr, D: tl.constexpr,
+    p_k, p_v, p_measurement, p_process, p_decay, p_scratch_means, p_scratch_precisions,
+    b_mk, b_mv, b_p, b_common, nu, exponent, residual_noise, delta,
+    i_row, n_heads, n_inside, o_s, o_d, m_s, m_d, S: tl.constexpr, D: tl.constexpr, OWN_DECAY: tl.constexpr,
 ):  # fmt: skip
     """Write the states before the tokens of a segment, the first of which is in row i_row, to the scratch."""
     b_k, b_v, b_pi, b_process = load_measurement(p_k, p_v, p_measurement, p_process, i_row, o_s, o_d, m_s, m_d, S, D)
@@ -55,6 +55,9 @@ def repeat_segment(
     for i_t in range(n_inside):
         o_t = tl.cast(i_t, tl.int64) * S
         store_state(p_scratch_means + o_t * 4 * D, p_scratch_precisions + o_t, b_mk, b_mv, b_p, o_s, o_d, m_s, m_d, D)
+        b_decay = b_common
+        if OWN_DECAY:
+            b_decay = tl.load(p_decay + i_row * S + o_s, mask=m_s, other=1.0)  # [S]
         i_row = tl.minimum(i_row + n_heads, i_last_row)
         b_next_k, b_next_v, b_next_pi, b_next_process = load_measurement(
             p_k, p_v, p_measurement, p_process, i_row, o_s, o_d, m_s, m_d, S, D
@@ -89,11 +92,15 @@ def scan_gradient_kernel(
     p_decay, p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_delta,
     p_kept_means, p_kept_precisions, p_scratch_means, p_scratch_precisions,
     p_grad_out, p_grad_log_norm, p_grad_evidence, p_grad_final_means, p_grad_final_precisions,
-    p_gq, p_gk, p_gv, p_gmeasurement, p_gprocess, p_gmeans, p_gprecisions, p_gparameters,
+    p_gq, p_gk, p_gv, p_gmeasurement, p_gprocess, p_gmeans, p_gprecisions, p_gdecay, p_gparameters,
     n_tokens, n_heads, interval, n_checkpoints,
     S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr, N_SUMS: tl.constexpr,
+    OWN_DECAY: tl.constexpr,
 ):  # fmt: skip
-    """p_gparameters `[B, H, n_checkpoints, N_SUMS, S]`: sums over one segment."""
+    """p_gparameters `[B, H, n_checkpoints, N_SUMS, S]`: sums over one segment.
+
+    OWN_DECAY: decay is `[B, N, H, S]`, and so is its gradient p_gdecay, which is nothing where one is for all tokens.
+    """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
     o_s = tl.arange(0, BS)  # [S]
@@ -103,7 +110,7 @@ def scan_gradient_kernel(
     nu, kappa, exponent, residual_noise, gamma2, tau, delta = load_head(
         p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_delta, i_h
     )
-    b_decay = tl.load(p_decay + i_h * S + o_s, mask=m_s, other=1.0)  # [S]
+    b_common = tl.load(p_decay + i_h * S + o_s, mask=m_s, other=1.0)  # [S]
     i_first_row = (i_bh // n_heads) * n_tokens * n_heads + i_h
     p_scratch_means += i_bh * interval * S * 4 * D
     p_scratch_precisions += i_bh * interval * S
@@ -119,9 +126,9 @@ def scan_gradient_kernel(
         o_kept = (i_bh * n_checkpoints + i_segment) * S
         b_mk, b_mv, b_p = load_state(p_kept_means + o_kept * 4 * D, p_kept_precisions + o_kept, o_s, o_d, m_s, m_d, D)
         repeat_segment(
-            p_k, p_v, p_measurement, p_process, p_scratch_means, p_scratch_precisions,
-            b_mk, b_mv, b_p, b_decay, nu, exponent, residual_noise, delta,
-            i_row, n_heads, n_inside, o_s, o_d, m_s, m_d, S, D,
+            p_k, p_v, p_measurement, p_process, p_decay, p_scratch_means, p_scratch_precisions,
+            b_mk, b_mv, b_p, b_common, nu, exponent, residual_noise, delta,
+            i_row, n_heads, n_inside, o_s, o_d, m_s, m_d, S, D, OWN_DECAY,
         )  # fmt: skip
 
         b_sum_decay = tl.zeros([BS], tl.float32)  # [S]
@@ -150,6 +157,9 @@ def scan_gradient_kernel(
                 p_scratch_means, p_scratch_precisions, i_before_row, i_before_t, o_s, o_d, m_s, m_d, S, D,
             )  # fmt: skip
 
+            b_decay = b_common
+            if OWN_DECAY:
+                b_decay = tl.load(p_decay + i_row * S + o_s, mask=m_s, other=1.0)  # [S]
             b_yk, b_yv = innovation(b_mk, b_k[:, None, :], b_decay), innovation(b_mv, b_v[:, None, :], b_decay)
             b_prior, b_x, b_log, b_weight, b_posterior, b_gain = weigh(
                 distance(b_yk), b_p, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, 1
@@ -169,7 +179,10 @@ def scan_gradient_kernel(
                 b_mk, b_mv, b_p, b_yk, b_yv, b_prior, b_x, b_log, b_weight, b_posterior, b_gain,
                 b_gmk + b_rk, b_gmv + b_rv, b_gp + b_rp, b_pi, b_decay, nu, exponent, residual_noise, delta,
             )  # fmt: skip
-            b_sum_decay += b_gdecay
+            if OWN_DECAY:
+                tl.store(p_gdecay + i_row * S + o_s, b_gdecay, mask=m_s)
+            else:
+                b_sum_decay += b_gdecay
             b_sum_nu += b_gnu
             b_sum_exponent += b_gexponent
             b_sum_residual_noise += b_gnoise
@@ -213,7 +226,8 @@ def scan_gradient(
     """From the gradients of out, log_norm, precision and the final state, everything contiguous.
 
     Returns:
-        gradients of the five inputs, the initial state, decay `[H, S]` and the other seven parameters `[7, H]`.
+        gradients of the five inputs, the initial state, decay `[H, S]` (or `[B, N, H, S]`) and the other seven
+        parameters `[7, H]`.
     """
     batch, n_tokens, heads, width = tokens.k.shape
     kept, slots = kept_precisions.shape[2:]
@@ -222,15 +236,19 @@ def scan_gradient(
     sums = kept_means.new_empty((batch, heads, kept, N_PARAMETERS, slots))
     scratch_means = kept_means.new_empty((batch, heads, interval, slots, 2 * width))
     scratch_precisions = kept_means.new_empty((batch, heads, interval, slots))
+    own_decay = parameters.decay.dim() > 2
+    gdecay = kept_means.new_empty(parameters.decay.shape) if own_decay else None
     block_s, block_d = blocks(slots, width)
     with torch.cuda.device_of(kept_means):
         scan_gradient_kernel[(batch * heads,)](
             *tokens, *parameters, kept_means, kept_precisions, scratch_means, scratch_precisions, *gradients,
-            *token_gradients, gmeans, gprecisions, sums,
+            *token_gradients, gmeans, gprecisions, gdecay, sums,
             n_tokens, heads, interval, kept,
-            S=slots, D=width // 2, BS=block_s, BD=block_d, N_SUMS=N_PARAMETERS, num_warps=warps(slots, width),
+            S=slots, D=width // 2, BS=block_s, BD=block_d, N_SUMS=N_PARAMETERS, OWN_DECAY=own_decay,
+            num_warps=warps(slots, width),
         )  # fmt: skip
     # Over sequences and segments, in float64: [H, N_PARAMETERS, S].
     summed = sums.sum((0, 2), dtype=torch.float64)
-    decay, scalars = summed[:, 0].float(), summed[:, 1:].sum(-1).T.float()
-    return (*token_gradients, gmeans, gprecisions, decay.contiguous(), scalars.contiguous())
+    if gdecay is None:
+        gdecay = summed[:, 0].float().contiguous()
+    return (*token_gradients, gmeans, gprecisions, gdecay, summed[:, 1:].sum(-1).T.float().contiguous())

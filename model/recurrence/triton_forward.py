@@ -63,12 +63,14 @@ def scan_kernel(
     p_course, p_final_means, p_final_precisions, p_kept_means, p_kept_precisions,
     p_lengths, n_tokens, n_heads, interval, n_checkpoints,
     S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr, INNER: tl.constexpr,
-    BY_VALUE: tl.constexpr, KEEP: tl.constexpr, HAS_LENGTHS: tl.constexpr, STAGES: tl.constexpr,
+    BY_VALUE: tl.constexpr, KEEP: tl.constexpr, HAS_LENGTHS: tl.constexpr, OWN_DECAY: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Program i, j runs slots j · BS … of head i mod H of sequence i div H: their key means and precisions.
 
     KEEP: store the states before tokens 0, interval, …. HAS_LENGTHS: of a sequence only so many tokens are read. A
     length that is none, below 0 or above n_tokens, is a mistake of the caller: its precisions after it are NaN.
+    OWN_DECAY: decay is `[B, N, H, S]`, of each token, in place of `[H, S]`.
     A turn of the loop advances the slots by a token and compares the query before it with what that left: two chains
     that do not depend on each other. The token of the next turn is on its way meanwhile.
     """
@@ -80,7 +82,6 @@ def scan_kernel(
     o_m, m_m = o_s[None, :, None] * (4 * D) + o_i, m_s[None, :, None] & m_i  # [4, S, D / 2], of key means
     nu, exponent = tl.load(p_nu + i_h), tl.load(p_exponent + i_h)
     residual_noise, delta = tl.load(p_residual_noise + i_h), tl.load(p_delta + i_h)
-    b_decay = tl.load(p_decay + i_h * S + o_s, mask=m_s, other=1.0)  # [S]
     p_means += i_bh * S * 4 * D
     b_mk = tl.load(p_means + o_m, mask=m_m, other=0.0)  # [4, S, D / 2]
     b_mv = b_mk
@@ -97,12 +98,13 @@ def scan_kernel(
         n_read = tl.minimum(tl.maximum(length, 1), n_tokens).to(tl.int32)
     i_row = (i_bh // n_heads) * n_tokens * n_heads + i_h  # of the token in [B, N, H]
     i_before = i_row - n_heads
+    b_first = tl.load(p_decay + (i_row if OWN_DECAY else i_h) * S + o_s, mask=m_s, other=1.0)  # [S]
     b_k, b_v = load_driving(p_k, p_v, i_row, o_i, m_i, D, BY_VALUE)
     # Of the token before: there is none yet.
     b_gain, b_d = b_p, b_mk
-    b_yk, b_yv = innovation(b_mk, b_k, b_decay), b_mv  # [4, S, D / 2]
+    b_yk, b_yv = innovation(b_mk, b_k, b_first), b_mv  # [4, S, D / 2]
     if BY_VALUE:
-        b_yv = innovation(b_mv, b_v, b_decay)
+        b_yv = innovation(b_mv, b_v, b_first)
     for i_t in tl.range(n_read, num_stages=STAGES):
         if KEEP and i_t % interval == 0:
             i_kept = tl.cast(i_t // interval, tl.int64) * S
@@ -111,16 +113,20 @@ def scan_kernel(
         b_q = tl.load(p_q + i_row * 2 * D + o_i, mask=m_i, other=0.0).to(tl.float32)  # [4, S, D / 2]
         b_k, b_v = load_driving(p_k, p_v, i_row + n_heads, o_i, m_i & (i_t + 1 < n_read), D, BY_VALUE)
         b_pi, b_process = load_gates(p_measurement + i_row * S, p_process + i_row * S, o_s, m_s)
+        b_decay, b_ahead = b_first, b_first  # of this token and of the next
+        if OWN_DECAY:
+            b_decay = tl.load(p_decay + i_row * S + o_s, mask=m_s, other=1.0)  # [S]
+            b_ahead = tl.load(p_decay + (i_row + n_heads) * S + o_s, mask=m_s & (i_t + 1 < n_read), other=1.0)
         store_course(p_course + i_before * 4 * S, b_gain, distance(b_d), b_p, o_s, m_s & (i_t > 0), BS)
         b_r2 = distance(b_yk)
         if BY_VALUE:
             b_r2 = distance(b_yv)
         _, _, _, _, b_p, b_gain = weigh(b_r2, b_p, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER)
         b_mk = moved(b_mk, b_yk, b_decay, b_gain)
-        b_yk, b_d = innovation(b_mk, b_k, b_decay), b_q - b_mk
+        b_yk, b_d = innovation(b_mk, b_k, b_ahead), b_q - b_mk
         if BY_VALUE:
             b_mv = moved(b_mv, b_yv, b_decay, b_gain)
-            b_yv = innovation(b_mv, b_v, b_decay)
+            b_yv = innovation(b_mv, b_v, b_ahead)
         i_row += n_heads
         i_before += n_heads
     store_course(p_course + i_before * 4 * S, b_gain, distance(b_d), b_p, o_s, m_s, BS)
@@ -185,11 +191,11 @@ def values_kernel(
     p_v, p_means, p_decay, p_course, p_out, p_final_means, p_kept_means,
     p_lengths, n_tokens, n_heads, interval, n_checkpoints, one,
     S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BW: tl.constexpr, KEEP: tl.constexpr, HAS_LENGTHS: tl.constexpr,
-    STAGES: tl.constexpr,
+    OWN_DECAY: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Program i, j moves reals j · BW … of the value means of head i mod H of sequence i div H by the gains, and reads
-    them by the weights: a thread has a real of all slots. KEEP, HAS_LENGTHS: as of `scan_kernel`; read-outs behind a
-    length are 0. one: 1, which the compiler must not know; of neighbours in memory it would give a thread four.
+    them by the weights: a thread has a real of all slots. KEEP, HAS_LENGTHS, OWN_DECAY: as of `scan_kernel`; read-outs
+    behind a length are 0. one: 1, which the compiler must not know: else a thread gets four neighbours in memory.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
@@ -198,7 +204,7 @@ def values_kernel(
     m_s, m_w = o_s < S, o_w < 2 * D
     o_m = o_s[None, :, None] * (4 * D) + 2 * D + o_w[None, None, :] * one  # [1, S, W], of value means
     m_m = m_s[None, :, None] & m_w[None, None, :]
-    b_decay = tl.load(p_decay + i_h * S + o_s, mask=m_s, other=1.0)  # [S]
+    b_common = tl.load(p_decay + i_h * S + o_s, mask=m_s, other=1.0)  # [S]
     b_m = tl.load(p_means + i_bh * S * 4 * D + o_m, mask=m_m, other=0.0)  # [1, S, W]
     p_kept_means += i_bh * n_checkpoints * S * 4 * D
     n_read = n_tokens
@@ -211,6 +217,9 @@ def values_kernel(
         b_gain = tl.load(p_course + i_row * 4 * S + o_s, mask=m_s, other=0.0)  # [S]
         b_a = tl.load(p_course + i_row * 4 * S + S + o_s, mask=m_s, other=0.0)  # [S]
         b_v = tl.load(p_v + i_row * 2 * D + o_w, mask=m_w, other=0.0).to(tl.float32)  # [W]
+        b_decay = b_common
+        if OWN_DECAY:
+            b_decay = tl.load(p_decay + i_row * S + o_s, mask=m_s, other=1.0)  # [S]
         b_m = moved(b_m, innovation(b_m, b_v[None, None, :], b_decay), b_decay, b_gain)
         tl.store(p_out + i_row * 2 * D + o_w[None, :], weighted(b_a, b_m), mask=m_w[None, :])
         i_row += n_heads
@@ -280,6 +289,7 @@ def scan(
     out, log_norm, precision, final_means, final_precisions, kept_means, kept_precisions = outputs
     rows, kept, own = n_tokens * heads, kept_precisions.shape[2], lengths is not None
     decay, nu, kappa, exponent, residual_noise, gamma2, tau, delta = parameters
+    own_decay = decay.dim() > 2
     course = means.new_empty((*log_norm.shape, slots, 4))
     with torch.cuda.device_of(means):
         scan_kernel[(batch * heads, triton.cdiv(slots, of_a_warp))](
@@ -287,7 +297,7 @@ def scan(
             course, final_means, final_precisions, kept_means, kept_precisions,
             lengths, n_tokens, heads, interval, kept,
             S=slots, D=width // 2, BS=of_a_warp, BD=block_d, INNER=inner, BY_VALUE=by_value,
-            KEEP=interval > 0, HAS_LENGTHS=own, STAGES=STAGES, num_warps=1,
+            KEEP=interval > 0, HAS_LENGTHS=own, OWN_DECAY=own_decay, STAGES=STAGES, num_warps=1,
         )  # fmt: skip
         weights_kernel[(batch * triton.cdiv(rows, ROWS),)](
             course, nu, kappa, gamma2, tau, log_norm, precision, lengths, rows, heads,
@@ -296,7 +306,7 @@ def scan(
         values_kernel[(batch * heads, triton.cdiv(width, reals))](
             tokens.v, means, decay, course, out, final_means, kept_means,
             lengths, n_tokens, heads, interval, kept, 1,
-            S=slots, D=width // 2, BS=block_s, BW=reals, KEEP=interval > 0, HAS_LENGTHS=own, STAGES=STAGES,
-            num_warps=1,
+            S=slots, D=width // 2, BS=block_s, BW=reals, KEEP=interval > 0, HAS_LENGTHS=own, OWN_DECAY=own_decay,
+            STAGES=STAGES, num_warps=1,
         )  # fmt: skip
     return outputs

@@ -284,9 +284,6 @@ def test_refusals_name_what_was_expected():
         slot_scan(tokens, means[..., :-1], precisions, parameters)
     with pytest.raises(ValueError, match=r"decay must have shape \[2, 4, 2, 3\], got \[2, 3, 2, 3\]"):
         slot_scan(tokens, means, precisions, parameters._replace(decay=parameters.decay.expand(2, 3, 2, 3)))
-    with pytest.raises(ValueError, match="lags of their own"):
-        apart = parameters._replace(decay=parameters.decay.expand(2, 4, 2, 3))
-        slot_scan(tokens, means, precisions, apart, impl="triton")
     with pytest.raises(ValueError, match=r"innovation must be one of .*, got 'query'"):
         slot_scan(tokens, means, precisions, parameters, innovation="query")
     with pytest.raises(ValueError, match="float64"):

@@ -16,7 +16,7 @@ from rfa.model.language import LanguageModel
 from rfa.model.recurrence.slots import slot_scan
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, slot_scan_reference
 from tests.kernels import IS_INTERPRETED, assert_variants_agree
-from tests.model.test_slots import make
+from tests.model.test_slots import make, with_own_lags
 
 pytest.importorskip("triton")
 
@@ -102,6 +102,31 @@ def transposed(x):
 def test_matches_the_reference(shape):
     """Outputs, final state and every gradient."""
     assert_matches_reference(*on_device(*make(*shape)))
+
+
+def with_lags(tokens, means, precisions, parameters):
+    """The same slots, each token with a lag and so a decay of its own."""
+    return tokens, means, precisions, with_own_lags(tokens, parameters)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_tokens_of_own_lags_match_the_reference(shape):
+    assert_matches_reference(*on_device(*with_lags(*make(*shape))))
+
+
+def test_own_lags_of_one_are_no_lags():
+    """Bit for bit, but the decay's gradient, which is that of each token: their sum is that of all."""
+    tokens, means, precisions, parameters = inputs(2, 6, 2, 4, 8)
+    apart = parameters._replace(decay=parameters.decay.expand(2, 6, 2, 4).contiguous())
+    found, expected = (differentiate(slot_scan_triton, tokens, means, precisions, each) for each in (apart, parameters))
+    whole = expected.pop("grad decay")
+    torch.testing.assert_close(found.pop("grad decay").sum((0, 1)), whole, rtol=1e-5, atol=1e-5)
+    assert_same_bits(found, expected)
+
+
+@pytest.mark.parametrize(("inner", "innovation"), [(2, "key"), (1, "value")])
+def test_own_lags_with_every_rule_of_the_weight(inner, innovation):
+    assert_passes_match_reference(*on_device(*with_lags(*make(2, 7, 3, 5, 12))), inner, innovation)
 
 
 @pytest.mark.parametrize("scale", [pytest.param(0.1, marks=pytest.mark.slow), 30.0])
@@ -329,6 +354,9 @@ def test_operators_are_registered_rightly(layout):
         x.requires_grad_() for x in parameters
     ]
     torch.library.opcheck(torch.ops.rfa.slot_scan, (*leaves, None, 1, False, 2))
+
+    apart = [*leaves[:7], layout(leaves[7].detach().expand(1, 3, 1, 2)).requires_grad_(), *leaves[8:]]
+    torch.library.opcheck(torch.ops.rfa.slot_scan, (*apart, None, 1, False, 2))
 
     detached = [x.detach() for x in leaves]
     torch.library.opcheck(torch.ops.rfa.slot_scan, (*detached, torch.tensor([2], device=DEVICE), 2, True, 0))

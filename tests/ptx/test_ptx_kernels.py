@@ -65,6 +65,13 @@ def test_slots(emulator: Emulator) -> None:
     assert {*SCAN, "scan_gradient_kernel"} == set(emulator.played)
 
 
+@both
+def test_slots_whose_tokens_have_lags_of_their_own(emulator: Emulator) -> None:
+    with emulated(emulator):
+        slots.assert_matches_reference(*slots.with_lags(*slots.make(2, 7, 3, 8, 16)))
+    assert {*SCAN, "scan_gradient_kernel"} == set(emulator.played)
+
+
 @pytest.mark.parametrize("emulator", [80], indirect=True)
 @pytest.mark.parametrize(("inner", "innovation"), [slow(2, "key"), (3, "key"), slow(3, "value")])
 def test_slots_of_more_passes(emulator: Emulator, inner: int, innovation: Innovation) -> None:
