@@ -111,6 +111,11 @@ def train_series(
         typer.Option(help="Name of a packaged config (series, series_tune), or a JSON file; default: by --data."),
     ] = None,
     steps: Steps = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Of training, in all: instead of the steps they end the run, and rates go by them."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """Train the network of any series: on synthetic ones for hours, or from the shipped weights on one's own for
@@ -128,6 +133,8 @@ def train_series(
         run = replace(run, model=network.config)
     if steps is not None:
         run = replace(run, training=replace(run.training, steps=steps))
+    if minutes is not None:
+        run = replace(run, training=replace(run.training, minutes=minutes))
     own = []
     for file in data or ():
         for series in read_frame(load_table(file)).values():
@@ -135,7 +142,7 @@ def train_series(
             for column in range(len(series.names)):
                 found = cells_of(series.times, series.values[:, column], step, MOST_CELLS, has_calendar=False)
                 own += [] if found is None else [found]
-    record = train(run, out, begin_from=network, own=own, files=[Path(file) for file in data or ()])
+    record = train(run, out, begin_from=network, own=own, files=[Path(file) for file in data or ()], device=device)
     print_result({"run": str(out), **{name: record[name] for name in ("parameters", "series", "seconds")}}, as_json)
 
 

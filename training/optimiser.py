@@ -75,7 +75,7 @@ class OptimiserConfig(StrictConfig):
             )
 
 
-def one_cycle(step: int, steps: int, warmup_fraction: float) -> float:
+def one_cycle(step: float, steps: int, warmup_fraction: float) -> float:
     """Cosine both ways: from 1/25 of the peak up, then down to 1e-4 of the start (torch's OneCycleLR)."""
     start, end = 1 / 25, 1 / 25 / 1e4
     warmup = max(1.0, warmup_fraction * steps) - 1
@@ -87,7 +87,7 @@ def one_cycle(step: int, steps: int, warmup_fraction: float) -> float:
 
 
 def warmup_stable_decay(
-    step: int, steps: int, warmup_fraction: float, decay_fraction: float, decay: Literal["linear", "sqrt"]
+    step: float, steps: int, warmup_fraction: float, decay_fraction: float, decay: Literal["linear", "sqrt"]
 ) -> float:
     """Linear up to the peak, the peak, then down so that step `steps`, which is never taken, would have rate zero."""
     up = (step + 1) / max(1.0, warmup_fraction * steps)
@@ -95,7 +95,7 @@ def warmup_stable_decay(
     return min(1.0, up) * (1 - (math.sqrt(done) if decay == "sqrt" else done))
 
 
-def rate_factor(step: int, config: OptimiserConfig) -> float:
+def rate_factor(step: float, config: OptimiserConfig) -> float:
     """The learning rates of a step as a share of their peaks."""
     if config.schedule == "wsd":
         return warmup_stable_decay(step, config.steps, config.warmup_fraction, config.decay_fraction, config.decay)
@@ -203,8 +203,8 @@ class Optimiser:
         for part in self.parts:
             part.zero_grad(set_to_none=True)
 
-    def step(self, step: int) -> None:
-        """Clip the gradients and move by them, at the rates of step `step`."""
+    def step(self, step: float) -> None:
+        """Clip the gradients and move by them, at the rates of step `step`, or between two of them."""
         clip_gradients(self.module, self.config)
         factor = rate_factor(step, self.config)
         for part in self.parts:

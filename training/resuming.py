@@ -8,6 +8,7 @@ checkpoint's files as `sha256sum` writes them: what does not agree with it is no
 from __future__ import annotations
 
 import hashlib
+import math
 import shutil
 import signal
 import sys
@@ -174,7 +175,7 @@ def differing(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
 
 
 def check_request(out: Path, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Whether a run goes beyond the steps that an earlier one in its directory asked for.
+    """Whether a run goes beyond the steps, or minutes, that an earlier one in its directory asked for.
 
     Raises:
         ValueError: it differs in anything else, or has fewer.
@@ -182,6 +183,6 @@ def check_request(out: Path, wanted: Mapping[str, Any], found: Mapping[str, Any]
     names = differing(wanted, found)
     if not names:
         return False
-    if names == ["steps"] and wanted["steps"] > found["steps"]:
+    if names in (["steps"], ["minutes"]) and (wanted[names[0]] or 0) > (found[names[0]] or math.inf):
         return True
     raise ValueError(f"{out} holds a run of another config (it differs in {', '.join(names)}); choose another --out")

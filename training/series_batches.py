@@ -193,13 +193,16 @@ class _SyntheticBatches(IterableDataset[SeriesBatch]):
             yield synthetic_batch(*self._asked, index)
 
 
-def feed(seed: int, series: int, tokens: int, *, first: int = 0, workers: int = 0) -> Iterator[SeriesBatch]:
+def feed(
+    seed: int, series: int, tokens: int, *, first: int = 0, workers: int = 0, is_pinned: bool = False
+) -> Iterator[SeriesBatch]:
     """Batches `first`, first + 1, … of a seed without end: the same ones whatever the number of workers.
 
     Args:
         seed, series, tokens: as of `synthetic_batch`.
         first: 0, or how many a training that goes on has taken.
         workers: processes that make them; 0 is this one.
+        is_pinned: they lie in memory that a GPU copies from by itself.
     """
     loader: DataLoader[SeriesBatch] = DataLoader(
         _SyntheticBatches(seed, series, tokens, first),
@@ -207,8 +210,38 @@ def feed(seed: int, series: int, tokens: int, *, first: int = 0, workers: int = 
         num_workers=workers,
         prefetch_factor=AHEAD if workers else None,
         worker_init_fn=_leave_interrupts if workers else None,
+        pin_memory=is_pinned,
     )
     return iter(loader)
+
+
+def to_device(batch: SeriesBatch, device: torch.device) -> SeriesBatch:
+    """The same batch there; from pinned memory without waiting for it."""
+    tokens, ends, asked, targets, weights = batch
+    moved = [x.to(device, non_blocking=True) for x in (tokens, ends, *asked, targets, weights)]
+    return SeriesBatch(moved[0], moved[1], Asked(*moved[2:5]), *moved[5:])
+
+
+def on_device(batches: Iterator[SeriesBatch], device: torch.device) -> Iterator[SeriesBatch]:
+    """Batches on a device; on a GPU the next one is copied while the last one is computed with."""
+    if device.type != "cuda":
+        yield from batches
+        return
+    copies = torch.cuda.Stream(device)
+
+    def copied() -> SeriesBatch:
+        with torch.cuda.stream(copies):
+            return to_device(next(batches), device)
+
+    ahead = copied()
+    while True:
+        current = torch.cuda.current_stream(device)
+        current.wait_stream(copies)
+        batch = ahead
+        for x in (batch.tokens, batch.ends, *batch.asked, batch.targets, batch.weights):
+            x.record_stream(current)
+        ahead = copied()
+        yield batch
 
 
 def _leave_interrupts(_: int) -> None:

@@ -7,8 +7,9 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +24,8 @@ from rfa.model.config import Mode, StrictConfig
 from rfa.model.series.config import LEVELS, REACH, SeriesConfig
 from rfa.model.series.network import SeriesNetwork
 from rfa.training.corpus import file_hashes
-from rfa.training.optimiser import Optimiser, OptimiserConfig
+from rfa.training.device import choose_device
+from rfa.training.optimiser import Optimiser, OptimiserConfig, rate_factor
 from rfa.training.plot import METRICS_FILE
 from rfa.training.provenance import provenance
 from rfa.training.resuming import (
@@ -37,10 +39,23 @@ from rfa.training.resuming import (
     what_is_left,
     written_whole,
 )
-from rfa.training.series_batches import NEAR_LEADS, Cells, Recorded, SeriesBatch, feed, synthetic_batch
+from rfa.training.series_batches import (
+    NEAR_LEADS,
+    Cells,
+    Recorded,
+    SeriesBatch,
+    feed,
+    on_device,
+    synthetic_batch,
+    to_device,
+)
 
 RECORD_FILE = "train.json"
-VALIDATION_BATCHES = 8
+BAR = "{l_bar}{bar}| {elapsed}<{remaining}, {postfix}"
+# As many series whatever the batch, so that losses compare.
+VALIDATION_BATCHES, VALIDATION_SERIES = 8, 64
+# Steps between two looks at the losses on a GPU, which a look waits for.
+LOOK_EVERY = 25
 # Tokens sum up differences at `REACH` cells in float32; none is more than twice the largest value.
 LARGEST = float(np.finfo(np.float32).max) / (2 * REACH)
 NINETY = (LEVELS.index(0.05), LEVELS.index(0.95))
@@ -55,6 +70,8 @@ class SeriesTrainingConfig(OptimiserConfig):
     own_share: of the loss, where series of one's own are given: the rest is of synthetic ones, which keep what was
         learned of others.
     workers: processes that draw series. threads: of the process that trains.
+    minutes: of training, after which the run ends; the rates then go by time, not by steps. None: `steps` end it.
+    compile: the network goes through torch.compile.
     """
 
     batch: int = 64
@@ -66,6 +83,8 @@ class SeriesTrainingConfig(OptimiserConfig):
     own_share: float = 0.5
     workers: int = 1
     threads: int = 1
+    minutes: float | None = None
+    compile: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,6 +96,8 @@ class SeriesTrainingConfig(OptimiserConfig):
             raise ValueError(f"precision must be 'bf16' or 'fp32', got {self.precision!r}")
         if not 0 < self.own_share <= 1:
             raise ValueError(f"own_share must be in (0, 1], got {self.own_share}")
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
+            raise ValueError(f"minutes must be positive, got {self.minutes}")
 
 
 @dataclass(frozen=True)
@@ -108,9 +129,14 @@ class SeriesRun(StrictConfig):
         return cls(SeriesConfig.from_dict(document["model"]), SeriesTrainingConfig.from_dict(document["training"]))
 
 
+@cache
+def _levels(device: torch.device) -> Tensor:
+    return torch.tensor(LEVELS, device=device)
+
+
 def pinball(quantiles: Tensor, batch: SeriesBatch) -> Tensor:
     """The mean over levels of ρ(z - q), at every lead `[B, N, K]`."""
-    levels = torch.tensor(LEVELS, device=quantiles.device)
+    levels = _levels(quantiles.device)
     off = batch.targets[..., None] - quantiles.float()
     return torch.maximum(levels * off, (levels - 1) * off).mean(-1)
 
@@ -154,7 +180,7 @@ class SeriesTrainer:
     """One run: a network, how it moves, and where it stands.
 
     own: series of one's own, to train on beside synthetic ones. begin_from: the first weights; None: drawn ones.
-    data: what they are from, as a request tells it: the hashes of the files.
+    data: what they are from, as a request tells it: the hashes of the files. device: where the network is trained.
 
     Raises:
         ValueError: the directory holds a run of another config or of other data, or a checkpoint that is damaged.
@@ -165,11 +191,14 @@ class SeriesTrainer:
     begin_from: SeriesNetwork | None = None
     own: Recorded | None = None
     data: Mapping[str, str] = field(default_factory=dict)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     step: int = 0
     seconds: float = 0.0
     smooth: float = math.nan
     model: SeriesNetwork = field(init=False)
     optimiser: Optimiser = field(init=False)
+    _forward: Any = field(init=False)  # the network, or what torch.compile makes of it
+    _losses: list[Tensor] = field(default_factory=list, init=False)  # of the last steps, not yet looked at
 
     def __post_init__(self) -> None:
         config = self.run.training
@@ -181,8 +210,9 @@ class SeriesTrainer:
             self.model = load_run(self.out)
         elif self.begin_from is not None:
             self.model.load_state_dict(self.begin_from.state_dict())
-        self.model.train()
+        self.model.to(self.device).train()
         moved(self.model, config.modes)
+        self._forward = torch.compile(self.model) if config.compile else self.model
         self.optimiser = Optimiser(self.model, config)
         if is_resumed:
             progress = json.loads((self.out / PROGRESS_FILE).read_text())
@@ -206,8 +236,19 @@ class SeriesTrainer:
         """Synthetic ones that it has seen."""
         return self.step * self.run.training.batch
 
+    @property
+    def position(self) -> float:
+        """Where the schedule of the rates is, in steps; by time it is a share of them all."""
+        config = self.run.training
+        return self.step if config.minutes is None else config.steps * min(self.seconds / (60 * config.minutes), 1.0)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.position >= self.run.training.steps
+
     def save(self) -> None:
         """Model, optimiser, progress and request: the run continues from here bit for bit."""
+        self.look()
         progress = {"step": self.step, "seconds": self.seconds, "smooth": self.smooth}
         request = {"data": self.data, **self.run.to_dict()}
         with written_whole(self.out) as folder:
@@ -217,38 +258,52 @@ class SeriesTrainer:
             (folder / REQUEST_FILE).write_text(json.dumps(request, indent=2) + "\n")
         (self.out / RECORD_FILE).unlink(missing_ok=True)  # it is of other weights
 
-    def update(self, batch: SeriesBatch) -> float:
-        """One optimiser step; returns the mean loss of the modes."""
+    def update(self, batch: SeriesBatch) -> Tensor:
+        """One optimiser step; returns the mean loss of the modes, which on a GPU nobody has waited for."""
         config = self.run.training
         self.optimiser.zero_grad()
         parts = [(batch, 1.0)]
         if self.own is not None:
-            own = self.own.batch(config.seed, config.batch, self.step)
+            own = to_device(self.own.batch(config.seed, config.batch, self.step), self.device)
             parts = [(batch, 1 - config.own_share), (own, config.own_share)]
-        total = 0.0
+        total = torch.zeros((), device=self.device)
         for mode, (part, share) in itertools.product(config.modes, parts):
             self.model.mode = mode
-            with torch.autocast("cpu", torch.bfloat16, enabled=config.precision == "bf16"):
-                quantiles = self.model(part.tokens, part.ends, part.asked)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+                quantiles = self._forward(part.tokens, part.ends, part.asked)
             loss = weighted_mean(pinball(quantiles, part), part.weights) * share / len(config.modes)
             loss.backward()
-            total += float(loss.detach())
-        if not math.isfinite(total):
-            raise FloatingPointError(f"the loss is {total} at step {self.step}; {what_is_left(self.out)}")
-        self.optimiser.step(self.step)
+            total += loss.detach()
+        self._losses.append(total)
+        self.optimiser.step(self.position)
         self.step += 1
+        if self.device.type == "cpu" or len(self._losses) >= LOOK_EVERY:
+            self.look()
         return total
+
+    def look(self) -> None:
+        """Wait for the losses of the last steps.
+
+        Raises:
+            FloatingPointError: one of them is not finite.
+        """
+        losses = torch.stack(self._losses).tolist() if self._losses else []
+        self._losses.clear()
+        for step, loss in enumerate(losses, self.step - len(losses)):
+            if not math.isfinite(loss):
+                raise FloatingPointError(f"the loss is {loss} at step {step}; {what_is_left(self.out)}")
+            self.smooth = loss if math.isnan(self.smooth) else 0.98 * self.smooth + 0.02 * loss
 
     def validate(self, fixed: Sequence[SeriesBatch], mode: Mode) -> dict[str, float]:
         """Of synthetic series, and of what is held out of one's own."""
         found = validate(self.averaged, fixed, mode)
         if self.own is not None:
-            own = validate(self.averaged, [self.own.held_out()], mode)
+            own = validate(self.averaged, [to_device(self.own.held_out(), self.device)], mode)
             found |= {f"own_{name}": value for name, value in own.items()}
         return found
 
     def train(self) -> dict[str, dict[str, float]]:
-        """Run to the last step; returns the final validation.
+        """Run to the last step, or to the last minute; returns the final validation.
 
         Raises:
             Stopped: a signal came; the step that it came in is saved.
@@ -256,30 +311,50 @@ class SeriesTrainer:
         """
         config = self.run.training
         fixed = [
-            synthetic_batch(0, config.batch, config.tokens, index, "validation") for index in range(VALIDATION_BATCHES)
+            to_device(
+                synthetic_batch(0, min(config.batch, VALIDATION_SERIES), config.tokens, index, "validation"),
+                self.device,
+            )
+            for index in range(VALIDATION_BATCHES)
         ]
-        batches = feed(config.seed, config.batch, config.tokens, first=self.step, workers=config.workers)
+        batches = self._batches()
         validation: dict[str, dict[str, float]] = {}
         with (
             StopSignals() as signals,
             (self.out / METRICS_FILE).open("a") as metrics,
-            tqdm(total=config.steps, initial=self.step) as bar,
+            tqdm(total=config.steps, initial=round(self.position), bar_format=BAR) as bar,
         ):
-            while self.step < config.steps:
-                started = time.perf_counter()
-                loss = self.update(next(batches))
-                self.seconds += time.perf_counter() - started
-                self.smooth = loss if math.isnan(self.smooth) else 0.98 * self.smooth + 0.02 * loss
-                bar.update()
-                bar.set_postfix(loss=f"{self.smooth:.4f}")
-                if self.step % config.validate_every == 0 or self.step == config.steps:
+            started = time.perf_counter()
+            while not self.is_finished:
+                self.update(next(batches))
+                now = time.perf_counter()
+                self.seconds += now - started
+                started = now
+                bar.set_postfix_str(self.told(), refresh=False)
+                bar.update(round(self.position) - bar.n)
+                if self.step % config.validate_every == 0 or self.is_finished:
                     validation = {mode: self.validate(fixed, mode) for mode in config.modes}
                     row = {"step": self.step, "series": self.series, "seconds": round(self.seconds, 1)}
                     self.save()
                     metrics.write(json.dumps({**row, "train": round(self.smooth, 5), "valid": validation}) + "\n")
                     metrics.flush()
-                signals.check(self.step, config.steps, self.save)
+                    started = time.perf_counter()
+                if not self.is_finished:
+                    signals.check(int(self.position), config.steps, self.save)
         return validation or {mode: self.validate(fixed, mode) for mode in config.modes}
+
+    def _batches(self) -> Iterator[SeriesBatch]:
+        config, is_gpu = self.run.training, self.device.type == "cuda"
+        drawn = feed(
+            config.seed, config.batch, config.tokens, first=self.step, workers=config.workers, is_pinned=is_gpu
+        )
+        return on_device(drawn, self.device)
+
+    def told(self) -> str:
+        """The line of progress: loss, rate and speed."""
+        config = self.run.training
+        rate = config.learning_rate * rate_factor(self.position, config)
+        return f"loss {self.smooth:.4f}, rate {rate:.1e}, {self.series / max(self.seconds, 1e-9):,.0f} series/s"
 
 
 def _check_sizes(own: Sequence[Cells]) -> None:
@@ -298,6 +373,7 @@ def train_series(
     begin_from: SeriesNetwork | None = None,
     own: Sequence[Cells] = (),
     files: Sequence[Path] = (),
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """Train into a run directory; one with progress is resumed, a finished one left as it is; with more steps it goes
     on.
@@ -305,22 +381,24 @@ def train_series(
     Args:
         begin_from: whose weights are the first ones; None: drawn ones.
         own: series to train on beside synthetic ones. files: where they are from, for the record.
+        device: auto, cpu or cuda.
 
     Returns:
         the run's record: validation losses, series seen, seconds, provenance.
 
     Raises:
         ValueError: the directory holds a run of another config or of other data, or a checkpoint that is damaged; or
-            the network has no room for so large values.
+            the network has no room for so large values; or there is no such device.
         FloatingPointError: the training diverged; the last checkpoint is intact.
         Stopped: a signal came; the run is saved, and the same call goes on.
     """
     _check_sizes(own)
+    chosen = choose_device(device)
     out.mkdir(parents=True, exist_ok=True)
     recorded = Recorded(own, run.training.tokens) if own else None
-    trainer = SeriesTrainer(run, out, begin_from, recorded, file_hashes(list(files)))
+    trainer = SeriesTrainer(run, out, begin_from, recorded, file_hashes(list(files)), chosen)
     finished = out / RECORD_FILE
-    if trainer.step == run.training.steps and (earlier := _record(finished, trainer.series)) is not None:
+    if trainer.is_finished and (earlier := _record(finished, trainer.series)) is not None:
         tqdm.write(LEFT.format(out), file=sys.stderr)
         return earlier
     validation = trainer.train()
@@ -330,7 +408,7 @@ def train_series(
         "series": trainer.series,
         "seconds": round(trainer.seconds, 1),
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-        **provenance(list(files), torch.device("cpu")),
+        **provenance(list(files), chosen),
     }
     finished.write_text(json.dumps(record, indent=2) + "\n")
     return record

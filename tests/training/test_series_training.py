@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rfa.model.checkpoint import load_run
-from rfa.model.series.config import LEVELS, SeriesConfig
+from rfa.model.series.config import LEVELS, PATCH, SeriesConfig
+from rfa.model.series.network import SeriesNetwork
 from rfa.training.optimiser import Optimiser
 from rfa.training.resuming import StopSignals
 from rfa.training.series_batches import (
@@ -26,7 +28,15 @@ from rfa.training.series_batches import (
     feed,
     synthetic_batch,
 )
-from rfa.training.series_network import LARGEST, SeriesRun, SeriesTrainer, SeriesTrainingConfig, pinball, train_series
+from rfa.training.series_network import (
+    LARGEST,
+    SeriesRun,
+    SeriesTrainer,
+    SeriesTrainingConfig,
+    pinball,
+    train_series,
+    weighted_mean,
+)
 
 MODEL = SeriesConfig(
     d_model=32, n_layers=1, n_heads=2, head_dim=4, n_slots=4, embedding_width=32, head_width=32, head_inner=32
@@ -125,6 +135,106 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     assert train_series(run, tmp_path / "parts")["validation"] == record["validation"]
     one, other = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+class Clock:
+    """A second passes between two looks at it."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        self.now += 1
+        return self.now
+
+
+def test_a_run_of_minutes_ends_by_time_and_its_rates_go_by_it(tmp_path, monkeypatch):
+    """Four seconds of six steps: a step a second. More minutes go on; the schedule is then that of them all."""
+    monkeypatch.setattr("rfa.training.series_network.time", Clock())
+    positions = []
+
+    def step(self, position, original=Optimiser.step):
+        positions.append(position)
+        original(self, position)
+
+    monkeypatch.setattr(Optimiser, "step", step)
+    run = SeriesRun(MODEL, replace(TRAINING, minutes=4 / 60))
+    assert train_series(run, tmp_path)["series"] == 16
+    np.testing.assert_allclose(positions, [0, 1.5, 3, 4.5])
+    assert train_series(run, tmp_path)["series"] == 16 and len(positions) == 4
+    longer = SeriesRun(MODEL, replace(TRAINING, minutes=8 / 60))
+    assert train_series(longer, tmp_path)["series"] == 32
+    np.testing.assert_allclose(positions[4:], [3, 3.75, 4.5, 5.25])
+    with pytest.raises(ValueError, match="it differs in minutes"):
+        train_series(run, tmp_path)
+
+
+def test_a_run_of_minutes_is_stopped_at_any_step(tmp_path, monkeypatch):
+    """Also beyond the number that `steps` has."""
+    monkeypatch.setattr("rfa.training.series_network.time", Clock())
+
+    class Interrupted(StopSignals):
+        def check(self, step, steps, save):
+            self.received = 15 if step == steps - 1 else None
+            super().check(step, steps, save)
+
+    monkeypatch.setattr("rfa.training.series_network.StopSignals", Interrupted)
+    with pytest.raises(KeyboardInterrupt, match="step 1 of 2"):
+        train_series(SeriesRun(MODEL, replace(TRAINING, steps=2, minutes=10 / 60)), tmp_path)
+    assert json.loads((tmp_path / "progress.json").read_text())["step"] == 5
+
+
+@pytest.mark.parametrize("minutes", [0, -1, float("inf"), float("nan")])
+def test_minutes_are_a_positive_number(minutes):
+    with pytest.raises(ValueError, match="minutes must be positive"):
+        replace(TRAINING, minutes=minutes)
+
+
+def test_the_gpus_kernels_train_every_parameter(monkeypatch):
+    """In Triton's interpreter: gradients are those of the compiled scan, token by token lags included."""
+    pytest.importorskip("triton")
+    if torch.cuda.is_available():
+        pytest.skip("the kernels are defined for the GPU that is here")
+    torch.manual_seed(0)
+    network, batch = SeriesNetwork(MODEL), synthetic_batch(0, 3, 6)
+    assert not (torch.diff(batch.ends) == PATCH).all()
+
+    def gradients():
+        network.zero_grad()
+        loss = weighted_mean(pinball(network(batch.tokens, batch.ends, batch.asked), batch), batch.weights)
+        loss.backward()
+        return {name: parameter.grad for name, parameter in network.named_parameters()}
+
+    expected = gradients()
+    monkeypatch.setattr("rfa.model.recurrence.slots.is_on_gpu", lambda _: True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)  # of slots that run token by token
+        found = gradients()
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert (gradient is None) == (found[name] is None), name
+        if gradient is not None:
+            torch.testing.assert_close(
+                found[name], gradient, rtol=1e-3, atol=1e-5 * float(gradient.abs().max()), msg=name
+            )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
+def test_a_gpu_trains_and_a_cpu_goes_on(tmp_path, is_compiled):
+    """Fed by processes, in bfloat16; its loss falls as a CPU's does, and the run is one that either goes on with."""
+    settings = replace(
+        TRAINING, steps=60, batch=16, learning_rate=5e-3, matrix_learning_rate=5e-3, precision="bf16", workers=2,
+        validate_every=30, ema=0.9, compile=is_compiled,
+    )  # fmt: skip
+    record = train_series(SeriesRun(MODEL, settings), tmp_path / "gpu", device="cuda")
+    rows = [json.loads(line) for line in (tmp_path / "gpu" / "metrics.jsonl").read_text().splitlines()]
+    by_cpu = train_series(SeriesRun(MODEL, replace(settings, compile=False)), tmp_path / "cpu")
+    far = [result["validation"]["recurrent"]["far_loss"] for result in (record, by_cpu)]
+    assert abs(far[0] / far[1] - 1) < 0.05
+    assert [row["step"] for row in rows] == [30, 60] and rows[1]["train"] < rows[0]["train"]
+    more = SeriesRun(MODEL, replace(settings, steps=62))
+    assert train_series(more, tmp_path / "gpu")["series"] == 62 * 16
 
 
 def test_another_config_in_the_same_folder_is_refused(tmp_path):
