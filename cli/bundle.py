@@ -10,7 +10,7 @@ import typer
 from rfa.cli.console import JsonFlag, print_result
 
 if TYPE_CHECKING:
-    from rfa.export.bundle import Bundle
+    from rfa.runtime.bundle.bundle import Bundle
 
 # What a run has once it is finished.
 RECORD_FILE = "train.json"
@@ -85,9 +85,9 @@ def verify(
     installed, its graphs against the model, and the kernels that it has for GPUs, executed without one."""
     import asyncio
 
-    from rfa.export.signing import parse_public_keys
     from rfa.export.verify import verify_bundle
     from rfa.library.locate import find_bundle
+    from rfa.runtime.bundle.signing import parse_public_keys
     from rfa.service.vetting.vetting import vet
 
     path = find_bundle(bundle)
@@ -112,7 +112,7 @@ def keygen(
     as_json: JsonFlag = False,
 ) -> None:
     """Make a pair of keys: PREFIX.key, not encrypted, signs bundles, and servers trust those that fit PREFIX.pub."""
-    from rfa.export.signing import write_keys
+    from rfa.runtime.bundle.signing import write_keys
 
     paths = write_keys(out)
     public = paths.pub.read_text().splitlines()[1]
@@ -128,9 +128,9 @@ def sign(
     as_json: JsonFlag = False,
 ) -> None:
     """Sign a bundle: manifest.json.minisig beside its manifest. Its digest stays what it is."""
-    from rfa.export.bundle import open_bundle
-    from rfa.export.signing import SecretKey, sign_bundle
     from rfa.library.locate import find_bundle
+    from rfa.runtime.bundle.bundle import open_bundle
+    from rfa.runtime.bundle.signing import SecretKey, sign_bundle
 
     secret, path = SecretKey.parse(key.read_text()), find_bundle(bundle)
     opened = open_bundle(path)

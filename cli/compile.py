@@ -16,7 +16,7 @@ def compile_kernels(
 ) -> None:
     """Compile what bundles run, as the first start of `rfa serve` would; kept on disk, for this processor."""
     from rfa.library.locate import served_bundles
-    from rfa.model.compiling import HAS_COMPILER
+    from rfa.runtime.compiling import HAS_COMPILER
     from rfa.service.ahead import compile_ahead
     from rfa.service.settings import Settings
 

@@ -134,7 +134,7 @@ def filter_series(
     from rfa.cli.filter_run import Task, alarm_at, filter_for, system_from
     from rfa.cli.filter_run import lead as lead_of
     from rfa.data.future import horizon as horizon_of
-    from rfa.service.engine.filter.alarms import NEVER
+    from rfa.runtime.uncertainty.alarms import NEVER
 
     if out is not None:
         check_output("--out", out, (*TABLES, DOCUMENT), data)

@@ -105,7 +105,7 @@ def _plain(table: pa.Table) -> pa.Table:
 
 def as_document(found: Filtered, flag: float) -> dict[str, Any]:
     """Everything, as JSON has it."""
-    from rfa.service.runtime.ahead import points
+    from rfa.runtime.filters.ahead import points
 
     leads = len(found.leads)
     steps = [

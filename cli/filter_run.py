@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from rfa.data import Key, Series
     from rfa.library.models import Filters
-    from rfa.service.engine.filter.alarms import Alarm
-    from rfa.service.engine.filter.model import Ahead
-    from rfa.service.runtime.filter import FilterRuntime
-    from rfa.service.runtime.filter_sequence import FilteredSequence
+    from rfa.runtime.filters.filter import FilterRuntime
+    from rfa.runtime.filters.sequence import FilteredSequence
+    from rfa.runtime.uncertainty.alarms import Alarm
+    from rfa.runtime.uncertainty.interface import Ahead
     from rfa.service.schemas.replies import FilterWarning, ForecastChecks
 
 LEVELS = (0.5, 0.9)
@@ -101,7 +101,7 @@ class Task:
         Raises:
             ValueError: it does not fit the filter, or what is asked for cannot be told of it.
         """
-        from rfa.service.engine.filter.alarms import is_most
+        from rfa.runtime.uncertainty.alarms import is_most
 
         if self.alarm.per_time and series.clock is None:
             raise ValueError(f"--alarm is per time, and {file} has no column of times; give a share of the rows")
@@ -118,9 +118,9 @@ class Task:
         import numpy as np
 
         from rfa.library.filtering import beyond_gate
-        from rfa.service.engine.filter.doubts import doubts
-        from rfa.service.engine.filter.forecast_checks import summarise
-        from rfa.service.runtime.ahead import followed
+        from rfa.runtime.filters.ahead import followed
+        from rfa.runtime.uncertainty.doubts import doubts
+        from rfa.runtime.uncertainty.forecast_checks import summarise
 
         leads = [lead(text, row_time(series)) for text in self.leads]
         ahead = np.empty(0) if self.horizon is None else times_ahead(series, self.horizon)
@@ -180,11 +180,11 @@ def run_filter(
     import numpy as np
     from tqdm import tqdm
 
-    from rfa.model.compiling import telling_of_compilation
+    from rfa.runtime.compiling import telling_of_compilation
+    from rfa.runtime.filters.sequence import FilteredSequence
+    from rfa.runtime.uncertainty.alarms import NEVER
+    from rfa.runtime.uncertainty.interface import FilterOptions
     from rfa.service.compilation import COMPILING
-    from rfa.service.engine.filter.alarms import NEVER
-    from rfa.service.engine.filter.model import FilterOptions
-    from rfa.service.runtime.filter_sequence import FilteredSequence
 
     if series.values.shape[1] != runtime.observation_size:
         raise ValueError(
@@ -207,7 +207,7 @@ def run_filter(
 
 def columns_of(series: Series, result: FilteredSequence, horizon: Sequence[float]) -> dict[str, np.ndarray]:
     """What is told of each row, by the names of `Columns`."""
-    from rfa.service.engine.filter.columns import Columns
+    from rfa.runtime.uncertainty.columns import Columns
 
     found = Columns(series.names, None, horizon)
     for told in result.pieces:
@@ -224,14 +224,14 @@ def filter_for(bundle: str | None) -> Filters:
         FileNotFoundError, ValueError: it cannot be had.
     """
     from rfa.library.models import series_runtime, usual_model
-    from rfa.service.runtime.auto import NAMES, AutoRuntime
+    from rfa.runtime.filters.auto import NAMES, AutoRuntime
 
     name = usual_model() if bundle is None else bundle
     if name in NAMES:
         return lambda key, series: [(series, AutoRuntime.of(len(series.names), name))]
-    from rfa.export.bundle import open_bundle
     from rfa.library.locate import find_bundle
-    from rfa.service.runtime.filter import FilterRuntime
+    from rfa.runtime.bundle.bundle import open_bundle
+    from rfa.runtime.filters.filter import FilterRuntime
 
     opened = open_bundle(find_bundle(name, NAMES))
     if opened.kind == "series":
@@ -248,13 +248,13 @@ def system_from(path: Path) -> Filters:
         OSError, ValueError: it cannot be had, or numba is not installed.
     """
     from rfa.library.models import own_filters
-    from rfa.model.compiling import HAS_COMPILER
-    from rfa.model.fitted import are_models
-    from rfa.model.system import InvalidSystem, System
+    from rfa.runtime.compiling import HAS_COMPILER
+    from rfa.runtime.filters.fitted import are_models
+    from rfa.runtime.filters.system import InvalidSystem, System
 
     if not HAS_COMPILER:
         raise ValueError("--system needs numba: pip install 'rfa-server[fast]'")
-    from rfa.service.runtime.compiled_system import SystemRuntime
+    from rfa.runtime.filters.compiled_system import SystemRuntime
 
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -311,7 +311,7 @@ def alarm_at(rate: str, quiet: int) -> Alarm:
     Raises:
         ValueError: it is neither.
     """
-    from rfa.service.engine.filter.alarms import LARGEST_RATE, RATE_PATTERN, alarm
+    from rfa.runtime.uncertainty.alarms import LARGEST_RATE, RATE_PATTERN, alarm
 
     if re.match(RATE_PATTERN, rate):
         return alarm(rate, quiet=quiet)

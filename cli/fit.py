@@ -65,8 +65,8 @@ def fit(
     from rfa.cli.filter_output import DOCUMENT, check_output
     from rfa.data import key_name, load_table, read_frame
     from rfa.data.wide import unfolded
-    from rfa.training.fit import fit_to
-    from rfa.training.structural import SHARES, StructuralConfig
+    from rfa.fitting.fit import fit_to
+    from rfa.fitting.structural import SHARES, StructuralConfig
 
     check_output("--out", out, (DOCUMENT,), [data])
     chosen = StructuralConfig.from_dict({} if config is None else json.loads(config.read_text(encoding="utf-8")))

@@ -15,12 +15,12 @@ from typing import Any
 
 import safetensors.numpy
 
-from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, Graph, open_bundle
 from rfa.export.loading import model_of
-from rfa.export.stored_kernels import is_kernel_file
 from rfa.export.writing import write_bundle
 from rfa.model.decoder_constants import decoder_constants
 from rfa.model.language import LanguageModel
+from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, Graph, open_bundle
+from rfa.runtime.bundle.stored_kernels import is_kernel_file
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 

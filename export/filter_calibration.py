@@ -25,10 +25,10 @@ import numpy as np
 import torch
 
 from rfa.export.precision_calibration import precision_tables
-from rfa.export.surprise import running_surprise, wilson_hilferty
 from rfa.model.batch import Batch
-from rfa.model.config import Mode, in_mode
 from rfa.model.state_filter import State, StateFilter
+from rfa.runtime.bundle.surprise import running_surprise, wilson_hilferty
+from rfa.runtime.text.config import Mode, in_mode
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 LEADS = (1, 2, 5, 10, 20)

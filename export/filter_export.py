@@ -26,15 +26,15 @@ import torch
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 
-from rfa.export.bundle import Bundle, Graph, TensorSpec, open_session
 from rfa.export.filter_calibration import LEADS, calibrate
-from rfa.export.golden import Earlier, GoldenRecorder, Source, Stored
 from rfa.export.onnx_graphs import export_graph
-from rfa.export.onnx_runtime import ort
 from rfa.export.writing import write_bundle
 from rfa.model.batch import Batch
 from rfa.model.checkpoint import CONFIG_FILE, load_run
 from rfa.model.state_filter import FilterOutput, Past, StateFilter, Token
+from rfa.runtime.bundle.bundle import Bundle, Graph, TensorSpec, open_session
+from rfa.runtime.bundle.golden import Earlier, GoldenRecorder, Source, Stored
+from rfa.runtime.bundle.onnx_runtime import ort
 
 VALIDATION_FILE = "validation.safetensors"
 SIMULATED_FILE = "simulated.safetensors"

@@ -12,11 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
 from rfa.export.decoder_constants import write_again
 from rfa.export.kernel_compile import KernelCompilationError, kernel_files, parse_architectures
-from rfa.export.manifest import SIGNATURE_FILE
-from rfa.model.config import LanguageModelConfig
+from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
+from rfa.runtime.bundle.manifest import SIGNATURE_FILE
+from rfa.runtime.text.config import LanguageModelConfig
 
 
 def add_kernels(path: Path, architectures: Sequence[int], target: Path | None = None) -> Bundle:

@@ -20,18 +20,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rfa.export.bundle import Bundle
-from rfa.export.documents import BundleError
-from rfa.export.golden import GoldenMismatch, run_golden
 from rfa.export.kernel_recording import SIZES
 from rfa.export.ptx import machine
 from rfa.export.served_passes import DTYPES, Cache, ServedPasses, initial_slots
-from rfa.export.stored_kernels import StoredKernel
-from rfa.model.config import Mode
 from rfa.model.decoder import SlotPool
 from rfa.model.kernel_launches import KernelCall, launches_taken, source_hash
 from rfa.model.language import StepOutput
 from rfa.model.placement import as_on_gpu
+from rfa.runtime.bundle.bundle import Bundle
+from rfa.runtime.bundle.documents import BundleError
+from rfa.runtime.bundle.golden import GoldenMismatch, run_golden
+from rfa.runtime.bundle.stored_kernels import StoredKernel
+from rfa.runtime.text.config import Mode
 
 # What golden outputs allow another processor.
 FLOAT32_LIMIT = 1e-4

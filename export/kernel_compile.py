@@ -25,11 +25,11 @@ from typing import Any
 from tqdm import tqdm
 
 import rfa
-from rfa.export.documents import canonical_json
 from rfa.export.kernel_recording import are_launched, common, serving_launches
-from rfa.export.stored_kernels import ENTRY, KERNELS_FILE, MAX_KERNELS_OF_A_GPU, TARGET
-from rfa.model.config import LanguageModelConfig
 from rfa.model.kernel_launches import THREADS_OF_A_WARP, KernelLaunch, source_hash
+from rfa.runtime.bundle.documents import canonical_json
+from rfa.runtime.bundle.stored_kernels import ENTRY, KERNELS_FILE, MAX_KERNELS_OF_A_GPU, TARGET
+from rfa.runtime.text.config import LanguageModelConfig
 
 # Those whose kernels the emulator executes: what `rfa verify` cannot check is not stored.
 ARCHITECTURES = {f"sm_{number}": number for number in (80, 86, 89, 90)}
@@ -198,13 +198,13 @@ def stored(launch: KernelLaunch, architecture: int, file: str) -> tuple[dict[str
 
 
 def asked_for(launch: KernelLaunch) -> dict[str, Any]:
-    """That part of the entry by which `rfa.export.stored_kernels.StoredKernel.fits` knows launches."""
+    """That part of the entry by which `rfa.runtime.bundle.stored_kernels.StoredKernel.fits` knows launches."""
     parameters = [_parameter(launch, index, key) for index, key in enumerate(launch.signature)]
     return {"name": launch.call.name, "parameters": parameters, "options": dict(launch.call.options)}
 
 
 def _parameter(launch: KernelLaunch, index: int, name: str) -> dict[str, Any]:
-    """As `rfa.export.stored_kernels.Parameter` reads it."""
+    """As `rfa.runtime.bundle.stored_kernels.Parameter` reads it."""
     return {
         "name": name,
         "type": launch.signature[name],

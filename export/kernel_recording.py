@@ -12,10 +12,10 @@ from dataclasses import replace
 import torch
 
 from rfa.export.served_passes import DTYPES, ServedPasses, initial_slots
-from rfa.model.config import LanguageModelConfig
 from rfa.model.kernel_launches import KernelLaunch, recorded_launches
 from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.placement import as_on_gpu
+from rfa.runtime.text.config import LanguageModelConfig
 
 # Streams and tokens at which launches are recorded: one and many, of sizes that nothing divides and that 16 does, and
 # so many that products take each of their blocks.

@@ -1,10 +1,11 @@
 """How far the probabilities of a language model can be trusted, and the temperature that makes them trustworthy.
 
-The confidence of a token is softmax(logits / T)[token] (`rfa.export.token_confidence`), with T fitted per decoding mode
-by least NLL (Guo et al. 2017, On Calibration of Modern Neural Networks) on the first half of the validation windows.
-Its expected calibration error is measured on the second half, with bins of equal mass, for two choices of the token:
-the most likely one ("top"), and one drawn from the calibrated distribution ("sampled", what a user of /generate sees).
-Never on test data. Some of its tokens are kept for those who open the bundle (`rfa.export.held_out`).
+The confidence of a token is softmax(logits / T)[token] (`rfa.runtime.bundle.token_confidence`), with T fitted per
+decoding mode by least NLL (Guo et al. 2017, On Calibration of Modern Neural Networks) on the first half of the
+validation windows. Its expected calibration error is measured on the second half, with bins of equal mass, for two
+choices of the token: the most likely one ("top"), and one drawn from the calibrated distribution ("sampled", what a
+user of /generate sees).
+Never on test data. Some of its tokens are kept for those who open the bundle (`rfa.runtime.bundle.held_out`).
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 from tqdm import tqdm
 
-from rfa.export.held_out import kept_rows, kept_tokens, spacing
-from rfa.export.token_confidence import TokenConfidence, reliability
-from rfa.model.config import Mode, in_mode
 from rfa.model.language import LanguageModel
+from rfa.runtime.bundle.held_out import kept_rows, kept_tokens, spacing
+from rfa.runtime.bundle.token_confidence import TokenConfidence, reliability
+from rfa.runtime.text.config import Mode, in_mode
 
 Array = NDArray[np.float32]
 Reals = NDArray[np.float64]

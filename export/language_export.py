@@ -21,22 +21,22 @@ from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from tqdm import tqdm
 
-from rfa.export.bundle import CONSTANTS_FILE, Bundle, Graph, open_session
 from rfa.export.decoder_constants import constants_file
-from rfa.export.families.language import LanguageConfig
-from rfa.export.golden import Earlier, Filled, GoldenRecorder, Source, Stored
 from rfa.export.language_calibration import WINDOW, calibrate_language
 from rfa.export.onnx_graphs import export_graph
 from rfa.export.provenance import export_provenance
 from rfa.export.writing import write_bundle
 from rfa.model.attention.reference import windowed_attention
 from rfa.model.checkpoint import load_run
-from rfa.model.config import LanguageModelConfig
 from rfa.model.language import Cache, LanguageModel, SlotState, State, StepOutput
 from rfa.model.layers import Block, RobustMixer
 from rfa.model.mixing import MixerOutput
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotReadout, slot_read, slot_step
 from rfa.model.recurrence.window import joined
+from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, Graph, open_session
+from rfa.runtime.bundle.families.language import LanguageConfig
+from rfa.runtime.bundle.golden import Earlier, Filled, GoldenRecorder, Source, Stored
+from rfa.runtime.text.config import LanguageModelConfig
 
 ATTENTION_OUTPUTS = ("logits", "log_precision", "latent", "new_keys", "new_values")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from rfa.export.bundle import Bundle, open_bundle
-from rfa.export.manifest import MANIFEST_FILE
 from rfa.model.checkpoint import CONFIG_FILE, build_model, load_run
+from rfa.runtime.bundle.bundle import Bundle, open_bundle
+from rfa.runtime.bundle.manifest import MANIFEST_FILE
 
 
 def load_model(bundle_or_run: str | Path) -> Any:

@@ -2,8 +2,8 @@
 
 The graph is made from the module's structure alone: weights become inputs while it is simplified, so that nothing
 derived from their values can be folded in, and constants with an external place when it is stored.
-`rfa.export.bundle.open_session` supplies them at load, where ONNX Runtime folds and re-packs them. Two models of one
-configuration give the same bytes.
+`rfa.runtime.bundle.bundle.open_session` supplies them at load, where ONNX Runtime folds and re-packs them. Two models
+of one configuration give the same bytes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from onnx import TensorProto
 from onnxscript import opset18
 from torch import Tensor, nn
 
-from rfa.export.bundle import Graph, Initializer
-from rfa.export.graph_check import EXTERNAL_PLACE, MAX_EMBEDDED_BYTES
+from rfa.runtime.bundle.bundle import Graph, Initializer
+from rfa.runtime.bundle.graph_check import EXTERNAL_PLACE, MAX_EMBEDDED_BYTES
 
 TRANSPOSED_SUFFIX = ".T"
 # The version that the exporter writes and then raises: later ones have attributes that say nothing new. Its types do

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
-from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
 from rfa.export.decoder_constants import write_again
 from rfa.export.filter_calibration import with_precision
 from rfa.export.filter_export import load_batch
 from rfa.export.language_calibration import calibrate_language
 from rfa.export.loading import model_of
 from rfa.model.batch import Batch
+from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
 
 
 def recalibrate(path: Path, tokens: Path) -> Bundle:

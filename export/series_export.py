@@ -7,17 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from rfa.export.bundle import Bundle
-from rfa.export.families.series import NETWORK, SeriesConfig
-from rfa.export.golden import GoldenRecorder
 from rfa.export.writing import write_bundle
 from rfa.model.checkpoint import CONFIG_FILE, load_run
-from rfa.model.series.config import FEATURES, PATCH, PATHS
-from rfa.model.series.decoder_numba import ASKED, SeriesDecoder
-from rfa.model.series.leads import lead_table
 from rfa.model.series.network import SeriesNetwork
-from rfa.model.series.session import SeriesSession
-from rfa.model.series.tokens_numba import describe
+from rfa.runtime.bundle.bundle import Bundle
+from rfa.runtime.bundle.families.series import NETWORK, SeriesBundleConfig
+from rfa.runtime.bundle.golden import GoldenRecorder
+from rfa.runtime.series.config import FEATURES, PATCH, PATHS
+from rfa.runtime.series.decoder_numba import ASKED, SeriesDecoder
+from rfa.runtime.series.leads import lead_table
+from rfa.runtime.series.session import SeriesSession
+from rfa.runtime.series.tokens_numba import describe
 
 RECORD_FILE = "train.json"
 # Cells up to each token of the golden stream, and leads that each is asked for.
@@ -42,7 +42,7 @@ def export_series(run: str | Path, out: str | Path, *, name: str | None = None) 
     weights = {key: tensor.detach().contiguous().numpy() for key, tensor in model.state_dict().items()}
     sessions = {NETWORK: SeriesSession(SeriesDecoder.of(weights))}
     config = json.loads((source / CONFIG_FILE).read_text())["config"]
-    family = SeriesConfig.model_validate(config)
+    family = SeriesBundleConfig.model_validate(config)
     summary = {"series": record["series"], "validation": record["validation"]}
     return write_bundle(
         target,
@@ -61,7 +61,7 @@ def export_series(run: str | Path, out: str | Path, *, name: str | None = None) 
 
 
 def golden_outputs(sessions: dict[str, SeriesSession], weights: dict[str, np.ndarray]) -> dict[str, object]:
-    """A season with noise, a gap and an outlier, as `rfa.model.series.tokens_numba` tells it."""
+    """A season with noise, a gap and an outlier, as `rfa.runtime.series.tokens_numba` tells it."""
     rng = np.random.default_rng(0)
     t = np.arange(GOLDEN_ENDS[-1])
     values = 20 + 5 * np.sin(2 * np.pi * t / 24) + rng.standard_normal(len(t))

@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rfa.model.attention.pages import PAGE_KEYS, places_of
-from rfa.model.config import Mode
 from rfa.model.decoder import NORM_EPS, Decoder, SlotPool, normed, product
 from rfa.model.draw import Distribution, Drawn, draw
 from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.ragged import RaggedDecoder
 from rfa.model.ragged_layout import Ragged
 from rfa.model.recurrence.slots import is_on_gpu
+from rfa.runtime.text.config import Mode
 
 # Of the matrices: what serves on a GPU, and what is held to the golden outputs when a bundle is loaded there.
 DTYPES = (torch.bfloat16, torch.float32)

@@ -25,10 +25,10 @@ import numpy as np
 from tqdm import tqdm
 
 import rfa
-from rfa.export.bundle import Bundle, BundleError, StoredKernel, check_golden, open_bundle
+from rfa.runtime.bundle.bundle import Bundle, BundleError, StoredKernel, check_golden, open_bundle
 
 if TYPE_CHECKING:
-    from rfa.export.signing import PublicKey
+    from rfa.runtime.bundle.signing import PublicKey
 
 # Graphs are compared in seconds, kernels in minutes.
 GRAPHS_SHARE = 0.05
@@ -118,8 +118,8 @@ def _compiled_sessions(bundle: Bundle) -> dict[str, Any]:
     """What golden outputs of a bundle without graphs are run as, where there is a compiler."""
     if bundle.kind != "series" or importlib.util.find_spec("numba") is None:
         return {}
-    from rfa.model.series.decoder_numba import SeriesDecoder
-    from rfa.model.series.session import NETWORK, SeriesSession
+    from rfa.runtime.series.decoder_numba import SeriesDecoder
+    from rfa.runtime.series.session import NETWORK, SeriesSession
 
     return {NETWORK: SeriesSession(SeriesDecoder.of(bundle.weights()))}
 
@@ -254,11 +254,11 @@ def _compare_series(bundle: Bundle, model: Any) -> Iterator[Comparison]:
     import torch
 
     from rfa.export.series_export import GOLDEN_LEADS
-    from rfa.model.series.config import PATCH, PATHS
-    from rfa.model.series.decoder_numba import SeriesDecoder
-    from rfa.model.series.leads import CALENDAR
     from rfa.model.series.network import Asked
-    from rfa.model.series.session import SeriesSession
+    from rfa.runtime.series.config import PATCH, PATHS
+    from rfa.runtime.series.decoder_numba import SeriesDecoder
+    from rfa.runtime.series.leads import CALENDAR
+    from rfa.runtime.series.session import SeriesSession
 
     (case,) = bundle.golden["cases"]
     inputs = {

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from rfa.export.bundle import Bundle, Graph, check_golden, open_bundle, tensor_specs
-from rfa.export.documents import canonical_json, compact_json, sha256
-from rfa.export.families.check import CALIBRATION_FILE, WEIGHTS_FILE
-from rfa.export.golden import GOLDEN_FILE
-from rfa.export.graph_check import read_graph
-from rfa.export.manifest import (
+from rfa.runtime.bundle.bundle import Bundle, Graph, check_golden, open_bundle, tensor_specs
+from rfa.runtime.bundle.documents import canonical_json, compact_json, sha256
+from rfa.runtime.bundle.families.check import CALIBRATION_FILE, WEIGHTS_FILE
+from rfa.runtime.bundle.golden import GOLDEN_FILE
+from rfa.runtime.bundle.graph_check import read_graph
+from rfa.runtime.bundle.manifest import (
     FORMAT_VERSION,
     MANIFEST_FILE,
     FileSpec,
@@ -54,7 +54,7 @@ def write_bundle(
         weights: tensors by name, float32 or float64 or integers; they include what graphs refer to.
         graphs: by name ("step", …); each becomes `<name>.onnx`.
         calibration: content of calibration.json; its "summary", if any, is repeated in the manifest.
-        golden: content of golden.json, as `rfa.export.golden.GoldenRecorder` makes it.
+        golden: content of golden.json, as `rfa.runtime.bundle.golden.GoldenRecorder` makes it.
         state: what the recurrence carries, shapes without the batch.
         extra_files: further files by name (an lm has tokenizer.json and tokenizer_config.json).
 

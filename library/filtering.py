@@ -16,15 +16,15 @@ from rfa.library.models import filters, plain_errors, told_of_compilation
 from rfa.library.reading import Table, read
 from rfa.library.spans import Span, as_written
 from rfa.library.wanted import LEVELS, AlarmRule, wanted
-from rfa.service.engine.filter.alarms import NEVER, count_alarms, is_most
-from rfa.service.engine.filter.columns import Columns
-from rfa.service.engine.filter.doubts import doubts
-from rfa.service.engine.filter.forecast_checks import ALARMS, ASKED, EXPECTED, summarise
-from rfa.service.engine.filter.input import LARGEST_OBSERVATION, level_name
-from rfa.service.engine.filter.model import FilterOptions
-from rfa.service.runtime.ahead import followed
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.filter_sequence import FilteredSequence
+from rfa.runtime.filters.ahead import followed
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.filters.sequence import FilteredSequence
+from rfa.runtime.uncertainty.alarms import NEVER, count_alarms, is_most
+from rfa.runtime.uncertainty.columns import Columns
+from rfa.runtime.uncertainty.doubts import doubts
+from rfa.runtime.uncertainty.forecast_checks import ALARMS, ASKED, EXPECTED, summarise
+from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, level_name
+from rfa.runtime.uncertainty.interface import FilterOptions
 from rfa.service.schemas.requests import LARGEST_TIME, FilterStreamRequest
 
 Frame = TypeVar("Frame")

@@ -10,11 +10,11 @@ from typing import Any
 from tqdm import tqdm
 
 from rfa.data import key_name
+from rfa.fitting.fit import fit_series, fit_to
+from rfa.fitting.structural import SHARES, StructuralConfig
 from rfa.library.models import told_of_compilation
 from rfa.library.reading import read, told_of
-from rfa.model.fitted import Models
-from rfa.training.fit import fit_series, fit_to
-from rfa.training.structural import SHARES, StructuralConfig
+from rfa.runtime.filters.fitted import Models
 
 
 def fit(

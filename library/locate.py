@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rfa.export.manifest import MANIFEST_FILE
+from rfa.runtime.bundle.manifest import MANIFEST_FILE
 from rfa.service.settings import Settings, check_names
 
 

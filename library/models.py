@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rfa.data import Key, Series, key_name
-from rfa.export.bundle import open_bundle
-from rfa.export.documents import sha256
-from rfa.export.manifest import MANIFEST_FILE
 from rfa.library.locate import find_bundle
-from rfa.model.compiling import HAS_COMPILER, telling_of_compilation
-from rfa.model.fitted import are_models, system_for
-from rfa.model.system import System
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.bundle.documents import sha256
+from rfa.runtime.bundle.manifest import MANIFEST_FILE
+from rfa.runtime.compiling import HAS_COMPILER, telling_of_compilation
+from rfa.runtime.filters import auto
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.filters.fitted import are_models, system_for
+from rfa.runtime.filters.system import System
 from rfa.service.compilation import COMPILING
 from rfa.service.errors import InvalidRequest
-from rfa.service.runtime import auto
-from rfa.service.runtime.filter import FilterRuntime
 
 if TYPE_CHECKING:
-    from rfa.export.bundle import Bundle
-    from rfa.service.runtime.compiled_series import SeriesRuntime
-    from rfa.service.runtime.compiled_system import SystemRuntime
+    from rfa.runtime.bundle.bundle import Bundle
+    from rfa.runtime.filters.compiled_system import SystemRuntime
+    from rfa.runtime.series.filter import SeriesRuntime
 
 # Bundles that stay open.
 KEPT: Final = 4
@@ -69,7 +69,7 @@ def find_model(model: str | Path | None, columns: int | None, system: Mapping[st
 
     Args:
         model: None is the usual one.
-        system: in the place of a name, see `rfa.model.system`.
+        system: in the place of a name, see `rfa.runtime.filters.system`.
 
     Raises:
         ValueError: it takes another number of columns, or is no filter.
@@ -120,7 +120,7 @@ def series_runtime(bundle: Bundle, columns: int) -> SeriesRuntime:
 def _held_to_golden(bundle: Bundle) -> SeriesRuntime:
     """A model of any series, held to the golden outputs of its bundle as servers hold it: once for a bundle, for hashes
     tell that the weights came whole, and not that they are those of the network."""
-    from rfa.service.runtime.compiled_series import hold_to_golden, open_series
+    from rfa.runtime.series.filter import hold_to_golden, open_series
 
     runtime = open_series(bundle)
     with telling_of_compilation(_tell):
@@ -143,7 +143,7 @@ def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | 
 
 def own_filters(models: object) -> Callable[[Key, Series], list[tuple[Series, SystemRuntime]]]:
     """What filters every column of a series by the system that it has among models; a ValueError where it has none."""
-    from rfa.service.runtime.compiled_system import SystemRuntime
+    from rfa.runtime.filters.compiled_system import SystemRuntime
 
     def parts(key: Key, series: Series) -> list[tuple[Series, SystemRuntime]]:
         is_only = len(series.names) == 1
@@ -163,7 +163,7 @@ def _check_for_system(model: str | Path | None) -> None:
 
 
 def _system_model(document: Mapping[str, Any], columns: int | None) -> Model:
-    from rfa.service.runtime.compiled_system import SystemRuntime
+    from rfa.runtime.filters.compiled_system import SystemRuntime
 
     system = System.from_document(document)
     runtime = SystemRuntime(system)

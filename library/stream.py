@@ -15,22 +15,22 @@ import numpy as np
 from rfa.library.models import Model, find_model, plain_errors, told_of_compilation
 from rfa.library.spans import Ahead, Span, leads_of, rows_ahead
 from rfa.library.wanted import LEVELS, AlarmRule, wanted
+from rfa.runtime.filters.ahead import points
+from rfa.runtime.filters.state import FilterState
+from rfa.runtime.filters.steps import Batch
+from rfa.runtime.pool import StatePool
+from rfa.runtime.state.keys import StateKeys, decode_key
+from rfa.runtime.state.names import Opened, StateScope
+from rfa.runtime.state.sealer import Sealer
+from rfa.runtime.state.tokens import Tokens
+from rfa.runtime.uncertainty.alarms import NEVER
+from rfa.runtime.uncertainty.doubts import doubts
+from rfa.runtime.uncertainty.forecast_checks import no_checks, summarise
+from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_NOISE, out_of_range
+from rfa.runtime.uncertainty.interface import Row, Stepped
 from rfa.service.access.keys import ApiKeys
-from rfa.service.engine.filter.alarms import NEVER
-from rfa.service.engine.filter.doubts import doubts
-from rfa.service.engine.filter.forecast_checks import no_checks, summarise
-from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_NOISE, out_of_range
-from rfa.service.engine.filter.model import Row, Stepped
-from rfa.service.runtime.ahead import points
-from rfa.service.runtime.filter_state import FilterState
-from rfa.service.runtime.filter_steps import Batch
-from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.replies import FilterStepReply, FilterWarning, ForecastChecks, ForecastPoint
 from rfa.service.schemas.requests import LARGEST_TIME, FilterStreamRequest
-from rfa.service.state.keys import StateKeys, decode_key
-from rfa.service.state.names import Opened, StateScope
-from rfa.service.state.sealer import Sealer
-from rfa.service.state.tokens import Tokens
 
 Time = float | datetime | np.datetime64
 Observation = float | Sequence[float | None] | np.ndarray | None

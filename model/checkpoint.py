@@ -13,15 +13,15 @@ from typing import Any
 from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
-from rfa.model.config import LanguageModelConfig
 from rfa.model.deep_blocks import DeepFilterConfig
 from rfa.model.deep_filter import DeepFilter
 from rfa.model.language import LanguageModel
-from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
-from rfa.model.series.config import SeriesConfig
 from rfa.model.series.network import SeriesNetwork
+from rfa.runtime.filters.linear_config import LinearFilterConfig
+from rfa.runtime.series.config import SeriesConfig
+from rfa.runtime.text.config import LanguageModelConfig
 
 # family → (config class, module class). The family is what config.json and a bundle's manifest name.
 FAMILIES: dict[str, tuple[Any, Any]] = {

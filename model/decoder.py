@@ -20,13 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rfa.model.attention.reference import attend
-from rfa.model.config import LanguageModelConfig, Mode
 from rfa.model.dynamics import Dynamics, wrapped_phase
 from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.layers import GATE_RANGE, PROCESS_GATE_SCALE, Block, RobustMixer
 from rfa.model.mixing import ModeNorm
 from rfa.model.recurrence.slots import is_on_gpu, say_eager, slot_scan
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, slot_step
+from rfa.runtime.text.config import LanguageModelConfig, Mode
 
 NORM_EPS = 1e-6
 

@@ -20,7 +20,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rfa.model.config import GATE_RANGE, PROCESS_GATE_SCALE, Innovation
 from rfa.model.product_triton import STAGES, Norm, Tile, multiplied, normed
 from rfa.model.recurrence.slots_reference import SlotParameters
 from rfa.model.recurrence.triton import MAX_INNER, MAX_SLOTS, MAX_WIDTH
@@ -34,6 +33,7 @@ from rfa.model.recurrence.triton_token import (
     store_state,
     store_vector,
 )
+from rfa.runtime.text.config import GATE_RANGE, PROCESS_GATE_SCALE, Innovation
 
 # Numbers of a row that a warp has, in the kernel that goes over rows.
 OF_A_WARP = 64

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from rfa.model.attention.reference import attend
-from rfa.model.config import StrictConfig
 from rfa.model.dynamics import DynamicsParameters, banded_frequencies, rotate, wrapped_phase
 from rfa.model.recurrence.irkf_reference import irkf_loop
+from rfa.runtime.text.config import StrictConfig
 
 
 @dataclass(frozen=True)

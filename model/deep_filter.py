@@ -19,11 +19,11 @@ import math
 import torch
 from torch import Tensor, nn
 
-from rfa.model.config import Mode
 from rfa.model.deep_blocks import DeepFilterConfig, FilterBlock
 from rfa.model.dynamics import positive, raw_from_positive
 from rfa.model.recurrence.dense import DenseUpdate, Eigenpairs, Robustness, Sensor, propagate, transition
 from rfa.model.state_filter import FilterOutput, Past, State, StateFilter, Token, head_update
+from rfa.runtime.text.config import Mode
 
 # The log noise factors stay within this: e^±8 on a variance, so that a stream without process noise is filtered as one.
 LOG_FACTOR_RANGE = 8.0

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rfa.model.config import POSITIVE_FLOOR, Frequencies
+from rfa.runtime.text.config import POSITIVE_FLOOR, Frequencies
 
 # Below this the slope of the exact quotient of phi cancels (in float32 by 1e-2 at 1e-5), and the series, with this many
 # terms, is exact to rounding in float64.

@@ -10,10 +10,10 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from rfa.model.config import MODES, LanguageModelConfig, Mode, check_choice
 from rfa.model.layers import Block, LayerState, RobustMixer
 from rfa.model.mixing import MixerOutput, ModeNorm
 from rfa.model.recurrence.slots import SlotImpl
+from rfa.runtime.text.config import MODES, LanguageModelConfig, Mode, check_choice
 
 # Small, because the head is tied: a large embedding starts by predicting its own token with certainty.
 EMBEDDING_STD = 0.02

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from rfa.model.attention.api import AttentionImpl, runs_fused
 from rfa.model.attention.reference import attend, relative_attention, without_autocast
-from rfa.model.config import GATE_RANGE, PROCESS_GATE_SCALE, LanguageModelConfig, Mode
 from rfa.model.dynamics import (
     Dynamics,
     DynamicsParameters,
@@ -26,6 +25,7 @@ from rfa.model.mixing import MixerOutput, ModeNorm, TokenMixer, projection, toke
 from rfa.model.recurrence.slots import SlotImpl, slot_scan
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout, slot_step
 from rfa.model.recurrence.window import empty_ring, window_scan
+from rfa.runtime.text.config import GATE_RANGE, PROCESS_GATE_SCALE, LanguageModelConfig, Mode
 
 # The output gates start open: sigmoid(2) = 0.88, the same for every token.
 OUTPUT_GATE_START = 2.0

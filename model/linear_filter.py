@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rfa.model.linear_config import LinearFilterConfig, stationary_covariance
 from rfa.model.recurrence.dense import (
     Eigenpairs,
     Robustness,
@@ -31,9 +30,10 @@ from rfa.model.recurrence.dense import (
 )
 from rfa.model.recurrence.inverse import spd_inverse
 from rfa.model.recurrence.modes import Chains, Drift, seen_from_now, transition
-from rfa.model.recurrence.noise_law import NOISE_FACTORS, PRIOR_COUNTS
-from rfa.model.recurrence.spectrum import mode_arrays, spectrum
 from rfa.model.state_filter import FilterOutput, Past, State, StateFilter, Token, head_update
+from rfa.runtime.filters.linear_config import LinearFilterConfig, stationary_covariance
+from rfa.runtime.filters.noise_law import NOISE_FACTORS, PRIOR_COUNTS
+from rfa.runtime.filters.spectrum import mode_arrays, spectrum
 
 # Attention mode counts observations as independent, though they share process noise: one whose transported process
 # noise is this share of its measurement noise counts e times less. A random walk's Kalman filter in its steady state

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rfa.model.config import StrictConfig
 from rfa.model.linear_filter import SHARED_NOISE
 from rfa.model.recurrence.dense import Eigenpairs, Robustness, Sensor, propagate, robust_weight, transition
 from rfa.model.state_filter import FilterOutput, Past, State, StateFilter, Token, head_update
+from rfa.runtime.text.config import StrictConfig
 
 # Variance of the level before the first observation, in units of s²: it decides nothing, the first one is the level.
 DIFFUSE = 100.0

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rfa.model.config import LanguageModelConfig, Mixer, Mode
+from rfa.runtime.text.config import LanguageModelConfig, Mixer, Mode
 
 # mixer → the class that does it. The papers' other systems are a checkout's, not the installed package's: what
 # a configuration names is imported when a model is made of it.

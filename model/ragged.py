@@ -18,13 +18,13 @@ from torch import Tensor
 
 from rfa.model.attention.pages import PAGE_KEYS, PagedHeads, paged_attention, places_of
 from rfa.model.attention.validation import fused_refusal
-from rfa.model.config import Mode
 from rfa.model.decoder import NORM_EPS, Decoder
 from rfa.model.language import StepOutput
 from rfa.model.packed import Packed
 from rfa.model.ragged_layout import PagedTokens, PageList, Ragged, SlotTokens, lay_for_slots, lay_on_pages
 from rfa.model.recurrence.slots import is_on_gpu, slot_scan, triton_refusal
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotReadout
+from rfa.runtime.text.config import Mode
 
 if TYPE_CHECKING:
     from rfa.model.ragged_triton import LastTokens

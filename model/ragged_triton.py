@@ -21,7 +21,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rfa.model.config import GATE_RANGE, PROCESS_GATE_SCALE
 from rfa.model.decoder_triton import (
     Gates,
     Outcome,
@@ -33,6 +32,7 @@ from rfa.model.decoder_triton import (
 )
 from rfa.model.recurrence.slots_reference import SlotInputs
 from rfa.model.recurrence.triton_token import load_vector, store_vector
+from rfa.runtime.text.config import GATE_RANGE, PROCESS_GATE_SCALE
 
 # A shorter vector is not made one of length one, as in `torch.nn.functional.normalize`.
 SHORTEST = tl.constexpr(1e-12)

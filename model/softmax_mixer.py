@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rfa.model.config import LanguageModelConfig
 from rfa.model.dynamics import banded_decay, banded_frequencies, decay, no_frequencies, rotate, wrapped_phase
 from rfa.model.mixing import MixerOutput, TokenMixer
+from rfa.runtime.text.config import LanguageModelConfig
 
 
 def rotary_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> Tensor:

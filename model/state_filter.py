@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rfa.model.config import MODES, Mode, check_choice
 from rfa.model.recurrence.dense import DenseUpdate, Robustness, Sensor, Suspicion, dense_update, propagate
 from rfa.model.recurrence.modes import Drift, transition
+from rfa.runtime.text.config import MODES, Mode, check_choice
 
 State = dict[str, Tensor]
 

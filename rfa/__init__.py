@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from rfa.model.attention.api import robust_filter_attention
     from rfa.model.attention.reference import AttentionResult
     from rfa.model.dynamics import Dynamics
-    from rfa.model.fitted import Models
-    from rfa.model.linear_config import LinearFilterConfig as LinearFilterConfig
-    from rfa.model.recurrence.dense_numba import LinearStream as LinearStream
-    from rfa.model.recurrence.dense_numba import filter_streams as filter_streams
+    from rfa.runtime.filters.fitted import Models
+    from rfa.runtime.filters.linear_config import LinearFilterConfig as LinearFilterConfig
+    from rfa.runtime.filters.dense_numba import LinearStream as LinearStream
+    from rfa.runtime.filters.dense_numba import filter_streams as filter_streams
     from rfa.model.recurrence.irkf import IRKFState, irkf_scan, irkf_step
 
 __all__ = [
@@ -45,15 +45,15 @@ _HOMES = {
     "Detection": "rfa.library.filtering",
     "Dynamics": "rfa.model.dynamics",
     "IRKFState": "rfa.model.recurrence.irkf",
-    "LinearFilterConfig": "rfa.model.linear_config",
-    "LinearStream": "rfa.model.recurrence.dense_numba",
-    "Models": "rfa.model.fitted",
+    "LinearFilterConfig": "rfa.runtime.filters.linear_config",
+    "LinearStream": "rfa.runtime.filters.dense_numba",
+    "Models": "rfa.runtime.filters.fitted",
     "Stream": "rfa.library.stream",
     "detect": "rfa.library.filtering",
     "filter": "rfa.library.filtering",
     "fit": "rfa.library.fitting",
     "forecast": "rfa.library.filtering",
-    "filter_streams": "rfa.model.recurrence.dense_numba",
+    "filter_streams": "rfa.runtime.filters.dense_numba",
     "irkf_scan": "rfa.model.recurrence.irkf",
     "irkf_step": "rfa.model.recurrence.irkf",
     "load_model": "rfa.export.loading",

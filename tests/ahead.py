@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rfa.export.bundle import open_bundle
-from rfa.model.decoder_numba import compile_kernels
-from tests.service.loading import load_filter
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.text.decoder_numba import compile_kernels
+from tests.runtime.loading import load_filter
 
 BUNDLES = Path(__file__).resolve().parent.parent / "bundles"
 

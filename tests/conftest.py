@@ -64,7 +64,7 @@ COMPILED_AHEAD: list[subprocess.Popen[bytes]] = []
 # Files of half a minute and more go first: a process that began one of them last would keep the others waiting. Those
 # that wait for servers stand between those that compute.
 LONGEST = (
-    "tests/model/test_dense_numba.py",
+    "tests/runtime/filters/test_dense_numba.py",
     "tests/test_docs.py",
     "tests/cli/test_cli.py",
     "tests/service/test_supervisor.py",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 from pathlib import Path
 
-from rfa.export.bundle import Bundle, open_bundle
 from rfa.export.gpu_kernels import add_kernels
+from rfa.runtime.bundle.bundle import Bundle, open_bundle
 from tests.small_language import BOTH, exported
 
 ARCHITECTURE = 80

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rfa.export.bundle import Bundle, open_bundle
 from rfa.export.language_export import export_language
 from rfa.model.checkpoint import save_checkpoint
-from rfa.model.config import LanguageModelConfig
 from rfa.model.language import LanguageModel
+from rfa.runtime.bundle.bundle import Bundle, open_bundle
+from rfa.runtime.text.config import LanguageModelConfig
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness. "
 SIZE: dict[str, Any] = {"d_model": 24, "n_layers": 2, "n_heads": 2, "head_dim": 6, "n_slots": 3, "mlp_ratio": 2}

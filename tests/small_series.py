@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from rfa.export.bundle import Bundle, open_bundle
 from rfa.export.series_export import RECORD_FILE, export_series
 from rfa.model.checkpoint import save_checkpoint
-from rfa.model.series.config import SeriesConfig
 from rfa.model.series.network import SeriesNetwork
+from rfa.runtime.bundle.bundle import Bundle, open_bundle
+from rfa.runtime.series.config import SeriesConfig
 
 SMALL = SeriesConfig(
     d_model=32, n_layers=2, n_heads=2, head_dim=4, n_slots=4, embedding_width=32, head_width=32, head_inner=32

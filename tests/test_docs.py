@@ -188,8 +188,8 @@ def test_every_formula_that_the_code_cites_is_on_the_page() -> None:
         match[1]: match[2] for match in re.finditer(r"^## (\d+)\. .*\n((?:(?!^## ).*\n?)*)", page, re.MULTILINE)
     }
     cited = []
-    for room in ("model", "training", "export", "service", "benchmarks", "tests"):
-        for file in (ROOT / room).rglob("*.py"):
+    for layer in (*(path.name for path in (ROOT / "rfa").iterdir() if path.is_dir()), "tests"):
+        for file in (ROOT / layer).rglob("*.py"):
             text = " ".join(file.read_text(encoding="utf-8").split())
             assert "math page" not in text or file == Path(__file__), f"{file}: the page is docs/MATH.md"
             cited += [(file, *found) for found in re.findall(r"docs/MATH\.md,? §(\d+)(?: ([a-z])\b)?", text)]

@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-SHIPPED = {"model", "training", "export", "service", "library", "cli"}
+SHIPPED = {"data", "runtime", "model", "fitting", "training", "export", "service", "library", "cli"}
 
 
 def pins() -> dict[str, str]:
@@ -111,7 +111,7 @@ def test_a_wheel_has_every_room_its_data_and_the_bundles(wheel: Path) -> None:
 
 def test_a_wheel_serves_from_a_folder_of_somebody_elses_modules(wheel: Path, tmp_path: Path) -> None:
     """The user's own `model.py`, `service.py` and `utils.py` lie where the command is called."""
-    for name in ("model", "service", "utils", "training", "export", "library", "cli", "benchmarks"):
+    for name in (*SHIPPED, "utils", "benchmarks"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not yours')\n")
     lines = ["t,position,velocity", "0,0.1,1.0", "0.1,0.2,0.9", "0.2,0.3,0.8"]
     (tmp_path / "series.csv").write_text("\n".join(lines) + "\n")

@@ -22,9 +22,9 @@ from tqdm import tqdm
 
 from rfa.model.batch import Batch
 from rfa.model.checkpoint import load_run, save_checkpoint
-from rfa.model.config import StrictConfig
 from rfa.model.deep_blocks import DeepFilterConfig
 from rfa.model.deep_filter import DeepFilter, mean_per_component
+from rfa.runtime.text.config import StrictConfig
 from rfa.training.optimiser import load_moments, moments
 from rfa.training.resuming import PROGRESS_FILE, REQUEST_FILE, StopSignals, check_request, written_whole
 from rfa.training.simulate import NOISE_SETTINGS

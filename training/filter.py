@@ -1,7 +1,7 @@
 """Train a deep filter, fit a structural one, or write the run of a linear one: what `rfa train filter` does.
 
 A deep filter is trained on noisy measurements, without true states (`rfa.training.deep`). A structural filter is fitted
-to a CSV by maximum likelihood (`rfa.training.structural`) and becomes a linear filter: what reads its run knows only
+to a CSV by maximum likelihood (`rfa.fitting.structural`) and becomes a linear filter: what reads its run knows only
 that.
 """
 
@@ -19,12 +19,14 @@ import torch
 from safetensors.numpy import save_file
 from tqdm import tqdm
 
+from rfa.fitting.progress import Kept
+from rfa.fitting.structural import SHARES, StructuralConfig, fit_structural
 from rfa.model.batch import Batch
 from rfa.model.checkpoint import save_checkpoint
-from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
 from rfa.model.state_filter import StateFilter
+from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.training.corpus import file_hashes
 from rfa.training.deep import DeepTrainer, FilterTrainingConfig, deep_config
 from rfa.training.metric import load_metrics
@@ -33,8 +35,6 @@ from rfa.training.recorded import load_recorded
 from rfa.training.resuming import LEFT, REQUEST_FILE
 from rfa.training.series import calibration_windows, split, windows
 from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_level, simulate_oscillator
-from rfa.training.structural import SHARES, StructuralConfig, fit_structural
-from rfa.training.structural_kept import Kept
 
 SIMULATED = "simulate:oscillator"
 VALIDATION_FILE = "validation.safetensors"

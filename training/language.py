@@ -24,8 +24,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from rfa.model.checkpoint import load_run, save_checkpoint
-from rfa.model.config import LanguageModelConfig, Mode
 from rfa.model.language import LanguageModel
+from rfa.runtime.text.config import LanguageModelConfig, Mode
 from rfa.training.corpus import Blocks, Corpus, file_hashes, prepare_corpus, split_files
 from rfa.training.device import choose_device
 from rfa.training.optimiser import Optimiser, OptimiserConfig

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from rfa.model.config import StrictConfig, check_choice
+from rfa.runtime.text.config import StrictConfig, check_choice
 
 OPTIMISERS = ("adam", "muon")
 SCHEDULES = ("onecycle", "wsd")

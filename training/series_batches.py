@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from rfa.model.series.config import FEATURES, PATCH, PATHS
-from rfa.model.series.leads import CALENDAR, FARTHEST, calendar_numbers
 from rfa.model.series.network import Asked
-from rfa.model.series.tokens_numba import describe
+from rfa.runtime.series.config import FEATURES, PATCH, PATHS
+from rfa.runtime.series.leads import CALENDAR, FARTHEST, calendar_numbers
+from rfa.runtime.series.tokens_numba import describe
 from rfa.training.synthetic.mixture import Split, draw
 
 # Batches that each process has ready.

@@ -20,9 +20,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from rfa.model.checkpoint import load_run, save_checkpoint
-from rfa.model.config import Mode, StrictConfig
-from rfa.model.series.config import LEVELS, REACH, SeriesConfig
 from rfa.model.series.network import SeriesNetwork
+from rfa.runtime.series.config import LEVELS, REACH, SeriesConfig
+from rfa.runtime.text.config import Mode, StrictConfig
 from rfa.training.corpus import file_hashes
 from rfa.training.device import choose_device
 from rfa.training.optimiser import Optimiser, OptimiserConfig, rate_factor

@@ -27,7 +27,7 @@ from typing import Any
 from rfa.benchmarks.cost.gpus import Gpu
 from rfa.benchmarks.cost.machine import Machine
 from rfa.benchmarks.cost.model import KINDS, Estimate
-from rfa.model.config import LanguageModelConfig
+from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.language import LanguageRun, find_config
 
 CONFIG = "paper"

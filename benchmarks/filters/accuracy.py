@@ -36,11 +36,11 @@ from rfa.benchmarks.filters.settings import (
     tracking,
 )
 from rfa.measured import origin, write_result
-from rfa.model.linear_config import LinearFilterConfig, Matrix
-from rfa.model.linear_config import Rule as WeightRule
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence.dense import propagate
 from rfa.model.state_filter import Token
+from rfa.runtime.filters.linear_config import LinearFilterConfig, Matrix
+from rfa.runtime.filters.linear_config import Rule as WeightRule
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 JUMPS = (20.0, 50.0, 200.0)

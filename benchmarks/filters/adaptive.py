@@ -27,13 +27,13 @@ import numpy as np
 from tqdm import tqdm
 
 from rfa.benchmarks.filters import adaptive_rows
-from rfa.export.bundle import open_bundle
 from rfa.export.filter_calibration import LEVELS, conformal
 from rfa.measured import RESULTS, origin, write_result
-from rfa.service.engine.filter.adaptive import GAMMA
-from rfa.service.engine.filter.model import Row
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.pool import StatePool
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.pool import StatePool
+from rfa.runtime.uncertainty.adaptive import GAMMA
+from rfa.runtime.uncertainty.interface import Row
 from rfa.service.settings import BUNDLE_ROOT
 from rfa.training.simulate import simulate_oscillator
 

@@ -1,4 +1,4 @@
-"""The adaptive intervals of service/engine/filter/adaptive.py for many streams at once, in NumPy.
+"""The adaptive intervals of runtime/uncertainty/adaptive.py for many streams at once, in NumPy.
 
 The equations and the names are those of its page. Experiments follow thousands of series side by side with it, and
 tests hold what is served to it: every number of a row is elementwise and exactly rounded.
@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rfa.service.engine.filter.adaptive import (
+from rfa.runtime.pool import StateField, StatePool
+from rfa.runtime.uncertainty.adaptive import (
     EDGE,
     EMPTY,
     FIELDS,
@@ -22,7 +23,6 @@ from rfa.service.engine.filter.adaptive import (
     TOLERANCE,
     WIDEST,
 )
-from rfa.service.runtime.pool import StateField, StatePool
 
 Array = np.ndarray
 # Radii of forecasts that count as infinite, and the least one; 0 is a place where nothing waits.

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from rfa.service.engine.filter.forecast_checks import outlier_gate
-from rfa.service.runtime.auto import AutoRuntime
+from rfa.runtime.filters.auto import AutoRuntime
+from rfa.runtime.uncertainty.forecast_checks import outlier_gate
 
 Array = np.ndarray
 SERIES, LENGTH, LONGEST_LEAD, SEED = 400, 60, 12, 5

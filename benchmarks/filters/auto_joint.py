@@ -21,7 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 import rfa
-from rfa.service.runtime.auto import NAMES
+from rfa.runtime.filters.auto import NAMES
 
 Array = np.ndarray
 ROWS, COLUMNS, SEED = 6_000, 4, 8

@@ -1,10 +1,10 @@
-"""The tallies of service/engine/filter/forecast_checks.py for many observations at once, in NumPy."""
+"""The tallies of runtime/uncertainty/forecast_checks.py for many observations at once, in NumPy."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from rfa.service.engine.filter.forecast_checks import (
+from rfa.runtime.uncertainty.forecast_checks import (
     INSIDE,
     NIS,
     NIS_EDGES,

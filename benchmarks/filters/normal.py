@@ -26,13 +26,13 @@ import numpy as np
 from tqdm import tqdm
 
 from rfa.benchmarks.filters.normal_rows import learn
-from rfa.export.bundle import open_bundle
 from rfa.measured import RESULTS, origin, write_result
-from rfa.service.engine.filter.calibration import Calibration
-from rfa.service.engine.filter.learned_normal import COLUMNS, MEMORY
-from rfa.service.engine.filter.model import Row
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.pool import StatePool
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.pool import StatePool
+from rfa.runtime.uncertainty.calibration import Calibration
+from rfa.runtime.uncertainty.interface import Row
+from rfa.runtime.uncertainty.learned_normal import COLUMNS, MEMORY
 from rfa.service.settings import BUNDLE_ROOT
 from rfa.training.simulate import simulate_oscillator
 

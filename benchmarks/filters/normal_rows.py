@@ -1,4 +1,4 @@
-"""The learned normal of service/engine/filter/learned_normal.py for many streams at once, in NumPy.
+"""The learned normal of runtime/uncertainty/learned_normal.py for many streams at once, in NumPy.
 
 The equations and the names are those of its page. Tests hold what is served to it.
 """
@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rfa.service.engine.filter.calibration import Rarity
-from rfa.service.engine.filter.learned_normal import (
+from rfa.runtime.uncertainty.calibration import Rarity
+from rfa.runtime.uncertainty.learned_normal import (
     CHANGE,
     COUNT,
     FORGOTTEN,

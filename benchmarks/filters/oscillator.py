@@ -24,10 +24,10 @@ from rfa.benchmarks.filters.transformer import EPSILON, WINDOW, transformer_filt
 from rfa.export.filter_calibration import LEVELS, Evaluation, calibrate, evaluate
 from rfa.export.loading import load_model
 from rfa.measured import origin, write_result
-from rfa.model.config import Mode
-from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import StateFilter
+from rfa.runtime.filters.linear_config import LinearFilterConfig
+from rfa.runtime.text.config import Mode
 from rfa.training.simulate import (
     INITIAL_VARIANCE,
     NOISE_SETTINGS,

@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from rfa.export.bundle import open_bundle
 from rfa.export.loading import load_model
 from rfa.export.recalibrate import recalibrate_precision
 from rfa.measured import RESULTS, origin, write_result
 from rfa.model.batch import Batch
-from rfa.service.engine.filter.model import Row
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.pool import StatePool
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.pool import StatePool
+from rfa.runtime.uncertainty.interface import Row
 from rfa.service.settings import BUNDLE_ROOT
 from rfa.training.filter import joined
 from rfa.training.simulate import NOISE_SETTINGS, OUTLIER_SCALE, Disturbance, simulate_level, simulate_oscillator

@@ -1,4 +1,4 @@
-"""The learned tail of service/engine/filter/learned_tail.py for one stream, in NumPy over the whole grid.
+"""The learned tail of runtime/uncertainty/learned_tail.py for one stream, in NumPy over the whole grid.
 
 The equations and the names are those of its page. Tests hold what is served to it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rfa.service.engine.filter.learned_tail import (
+from rfa.runtime.uncertainty.learned_tail import (
     BODY,
     FIRST,
     HALVES,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rfa.model.recurrence.noise_law import KEPT_PRIOR, MEMORY, NOISE_FACTORS, PRIOR_COUNTS
+from rfa.runtime.filters.noise_law import KEPT_PRIOR, MEMORY, NOISE_FACTORS, PRIOR_COUNTS
 
 Array = np.ndarray[Any, Any]
 JobName = Literal["online", "batch"]

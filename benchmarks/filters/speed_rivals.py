@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rfa.benchmarks.filters.speed_job import NU, PASSES, PATIENCE, PROCESS, STEP, Array, Job, JobName, Rule
-from rfa.model.linear_config import LinearFilterConfig
+from rfa.runtime.filters.linear_config import LinearFilterConfig
 
 # What a slow peer is cut to.
 FEW_STREAMS, FEW_STEPS = 20, 500
@@ -60,7 +60,7 @@ def config(job: Job, rule: Rule) -> LinearFilterConfig:
 
 
 def ours_online(job: Job, rule: Rule) -> Callable[[], Array]:
-    from rfa.model.recurrence.dense_numba import LinearStream
+    from rfa.runtime.filters.dense_numba import LinearStream
 
     system, y = config(job, rule), job.y[0].tolist()
     times = [STEP * i for i in range(len(y))]
@@ -75,14 +75,14 @@ def ours_online(job: Job, rule: Rule) -> Callable[[], Array]:
 
 
 def ours_batch(job: Job, rule: Rule) -> Callable[[], Array]:
-    from rfa.model.recurrence.dense_numba import filter_streams
+    from rfa.runtime.filters.dense_numba import filter_streams
 
     system, times = config(job, rule), STEP * np.arange(job.y.shape[1])
     return lambda: filter_streams(system, times, job.y).mean[:, -1]
 
 
 def ours_common(job: Job) -> Callable[[], Array]:
-    from rfa.model.recurrence.common_gain import filter_common
+    from rfa.runtime.filters.common_gain import filter_common
 
     system, times = config(job, "Kalman"), STEP * np.arange(job.y.shape[1])
     return lambda: filter_common(system, times, job.y).mean[:, -1]

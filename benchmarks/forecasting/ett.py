@@ -38,11 +38,11 @@ from rfa.benchmarks.forecasting.plot import draw_week
 from rfa.benchmarks.forecasting.scores import block_error, crps_normal, crps_points, interval
 from rfa.data import Series, load_series
 from rfa.export.filter_calibration import LEVELS, ONE_SIGMA, conformal, evaluate
+from rfa.fitting.structural import StructuralConfig, fit_structural
 from rfa.measured import origin, write_result
 from rfa.model.batch import Batch
 from rfa.model.linear_filter import LinearFilter
 from rfa.training.corpus import file_hashes
-from rfa.training.structural import StructuralConfig, fit_structural
 
 # Chronological shares of the rows that train, and that train or choose.
 TRAIN, CHOOSE = 1 / 2, 2 / 3

@@ -23,7 +23,7 @@ from rfa.benchmarks.filters.adaptive_rows import (
     write_tracks,
 )
 from rfa.export.filter_calibration import LEVELS
-from rfa.service.runtime.pool import StatePool
+from rfa.runtime.pool import StatePool
 
 Array = np.ndarray
 _RATES = 1 - np.array(LEVELS)

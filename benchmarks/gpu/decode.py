@@ -28,9 +28,9 @@ from rfa.benchmarks.kernels.truth import Truth, allowances
 from rfa.measured import origin, write_result
 from rfa.model.decoder import Decoder
 from rfa.model.language import LanguageModel, SlotState
-from rfa.service.engine.text.sampling import Choice, DrawnToken, Draws
-from rfa.service.runtime.torch_pool import DevicePool, Rows
-from rfa.service.runtime.torch_step import StepRunner
+from rfa.runtime.gpu.pool import DevicePool, Rows
+from rfa.runtime.gpu.step import StepRunner
+from rfa.runtime.text.sampling import Choice, DrawnToken, Draws
 from rfa.training.language import LanguageRun, find_config
 
 CONFIG = "paper"

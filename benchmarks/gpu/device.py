@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rfa.service.runtime.device import gpu_refusal
+from rfa.runtime.gpu.device import gpu_refusal
 
 
 class NoGpuError(RuntimeError):

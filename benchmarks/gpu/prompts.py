@@ -24,16 +24,16 @@ from rfa.benchmarks.kernels.times import kernel_rows
 from rfa.benchmarks.kernels.truth import Truth, WrongResultError, allowances
 from rfa.measured import origin
 from rfa.model.attention.pages import PAGE_KEYS
-from rfa.model.config import Mode
 from rfa.model.decoder import Decoder
 from rfa.model.language import LanguageModel
 from rfa.model.ragged import RaggedDecoder
 from rfa.model.ragged_layout import Ragged
-from rfa.service.runtime.torch_graph import GraphRoom
-from rfa.service.runtime.torch_language import TorchLanguageRuntime
-from rfa.service.runtime.torch_pages import PagePool
-from rfa.service.runtime.torch_pool import DevicePool
-from rfa.service.runtime.torch_prompts import PagedPromptRunner, SlotPromptRunner
+from rfa.runtime.gpu.graph import GraphRoom
+from rfa.runtime.gpu.language import TorchLanguageRuntime
+from rfa.runtime.gpu.pages import PagePool
+from rfa.runtime.gpu.pool import DevicePool
+from rfa.runtime.gpu.prompts import PagedPromptRunner, SlotPromptRunner
+from rfa.runtime.text.config import Mode
 from rfa.service.settings import Settings
 
 CHECKED: Final = (1, 63, 64, 65, 300)

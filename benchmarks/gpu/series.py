@@ -16,11 +16,11 @@ import numpy as np
 from rfa.benchmarks.gpu.device import gpu_hardware, require_gpu
 from rfa.benchmarks.gpu.paired import Bar, Timer, host_clock, interleaved, quantiles, ratio
 from rfa.benchmarks.kernels.truth import WrongResultError
-from rfa.export.bundle import Bundle, BundleError, open_bundle
 from rfa.measured import origin
-from rfa.model.series.config import FEATURES
-from rfa.service.runtime.compiled_series import SeriesRuntime, make_ready, open_series
-from rfa.service.runtime.torch_filter import TorchSeries
+from rfa.runtime.bundle.bundle import Bundle, BundleError, open_bundle
+from rfa.runtime.gpu.filter import TorchSeries
+from rfa.runtime.series.config import FEATURES
+from rfa.runtime.series.filter import SeriesRuntime, make_ready, open_series
 from rfa.service.settings import default_bundles
 
 BUNDLE: Final = "series"

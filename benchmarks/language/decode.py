@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from rfa.export.bundle import Bundle, open_bundle
 from rfa.measured import origin, write_result
+from rfa.runtime.bundle.bundle import Bundle, open_bundle
 
 RECURRENT_POSITIONS = (100, 100_000)
 CACHE_LENGTHS = (512, 4096)

@@ -30,11 +30,11 @@ import torch
 from torch import Tensor
 
 from rfa.model.attention.reference import relative_attention
-from rfa.model.config import Mode
 from rfa.model.language import LanguageModel
 from rfa.model.layers import Block, RobustMixer
 from rfa.model.mixing import MixerOutput
 from rfa.model.recurrence.slots_reference import SlotInputs, slot_step
+from rfa.runtime.text.config import Mode
 
 Following = Callable[[Tensor], Tensor]
 

@@ -26,11 +26,11 @@ from tqdm import tqdm
 from rfa.benchmarks.load.engine_alone import measure
 from rfa.benchmarks.load.scenario import TextLoad
 from rfa.benchmarks.load.truth import text_engine, write_cases
-from rfa.export.bundle import open_bundle
 from rfa.measured import origin, write_result
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.gpu.device import load_on_cpu
+from rfa.runtime.text.language import CpuLanguage, Language
 from rfa.service.engine.models import Models
-from rfa.service.runtime.device import load_on_cpu
-from rfa.service.runtime.language import CpuLanguage, Language
 from rfa.service.settings import BUNDLE_ROOT, TextRuntime
 
 RUNTIMES = ("onnx", "compiled")

@@ -30,12 +30,12 @@ from tqdm import tqdm
 
 from rfa.benchmarks.language.discrimination import Auroc, Claims, Reals, auroc, fit_linear, fit_logistic, with_interval
 from rfa.benchmarks.language.evidence import evidence_of
-from rfa.export.bundle import open_bundle
 from rfa.export.language_calibration import WINDOW, ScoredTokens, fit_temperature
 from rfa.export.loading import load_model
 from rfa.measured import origin, write_result
-from rfa.model.config import LanguageModelConfig, Mode
 from rfa.model.language import LanguageModel
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.text.config import LanguageModelConfig, Mode
 from rfa.training.corpus import encode_files, file_hashes, split_files
 from rfa.training.evaluate.confidence import spread_windows, unseen_files
 

@@ -17,7 +17,7 @@ from rfa.benchmarks.load.report import describe, document
 from rfa.benchmarks.load.scenario import Scenario, ScenarioError
 from rfa.benchmarks.load.server import Target, check_models, started
 from rfa.benchmarks.load.sessions import run_sessions
-from rfa.export.bundle import open_bundle
+from rfa.runtime.bundle.bundle import open_bundle
 
 
 def run_scenario(

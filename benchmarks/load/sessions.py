@@ -19,11 +19,11 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 
 from rfa.benchmarks.load.scenario import Scenario
-from rfa.export.bundle import Bundle, open_bundle
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.pool import StateField, StatePool
+from rfa.runtime.bundle.bundle import Bundle, open_bundle
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.pool import StateField, StatePool
+from rfa.runtime.state.names import Opened, SessionName, StateScope
 from rfa.service.state.memory_sessions import MemorySessions
-from rfa.service.state.names import Opened, SessionName, StateScope
 from rfa.service.state.sessions import SessionAddress
 
 # Of the pool, per seat in use: its generation. Its place in the free list takes memory once it was released.

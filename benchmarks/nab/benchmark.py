@@ -28,8 +28,8 @@ from tqdm import tqdm
 from rfa.benchmarks.load.server import started
 from rfa.benchmarks.nab.score import PROFILES, Labelled, Profile, best_threshold, detect, earlier, labelled, score
 from rfa.data import load_series
-from rfa.export.bundle import open_bundle
 from rfa.measured import origin, write_result
+from rfa.runtime.bundle.bundle import open_bundle
 
 # Observations after an alarm before an equal one, and rates per observation that were tried.
 QUIET = 100

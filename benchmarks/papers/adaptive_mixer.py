@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from rfa.benchmarks.papers.afa.layer import AdaptiveScalars, RationalDynamics, gated, transported
 from rfa.model.attention.reference import relative_attention
-from rfa.model.config import LanguageModelConfig
 from rfa.model.dynamics import banded_decay, frequencies, positive, raw_from_positive, rotate, wrapped_phase
 from rfa.model.mixing import MixerOutput, TokenMixer
+from rfa.runtime.text.config import LanguageModelConfig
 
 # Steady process variance at the start, as in `DynamicsParameters`.
 PROCESS = 0.1

@@ -34,7 +34,6 @@ import torch
 from torch import Tensor, nn
 
 from rfa.model.attention.reference import without_autocast
-from rfa.model.config import LanguageModelConfig
 from rfa.model.dynamics import (
     Dynamics,
     DynamicsParameters,
@@ -48,6 +47,7 @@ from rfa.model.dynamics import (
     wrapped_phase,
 )
 from rfa.model.mixing import MixerOutput, TokenMixer
+from rfa.runtime.text.config import LanguageModelConfig
 
 EPSILON = 1e-6
 # Squared length that a vector of no direction is given: rounding beside any other, and a slope of 1e6 at zero.

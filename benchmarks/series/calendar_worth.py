@@ -22,10 +22,10 @@ from tqdm import tqdm
 
 from rfa.benchmarks.nab.benchmark import CHOICE, load_nab
 from rfa.benchmarks.series.network_forecast import shipped
-from rfa.model.series.config import FEATURES, PATCH, PATHS
-from rfa.model.series.leads import CALENDAR, FARTHEST, calendar_numbers
 from rfa.model.series.network import Asked, SeriesNetwork
-from rfa.model.series.tokens_numba import describe
+from rfa.runtime.series.config import FEATURES, PATCH, PATHS
+from rfa.runtime.series.leads import CALENDAR, FARTHEST, calendar_numbers
+from rfa.runtime.series.tokens_numba import describe
 from rfa.training.series_batches import NEAR_LEADS, SEEN_BEFORE, Cells, batch_of, cells_of
 from rfa.training.series_network import NINETY, pinball
 from rfa.training.synthetic.mixture import draw

@@ -7,12 +7,12 @@ import functools
 import numpy as np
 import torch
 
-from rfa.export.bundle import open_bundle
 from rfa.export.loading import model_of
-from rfa.model.series.config import FEATURES, LEVELS, PATCH, PATHS
-from rfa.model.series.leads import CALENDAR
 from rfa.model.series.network import Asked, SeriesNetwork
-from rfa.model.series.tokens_numba import describe
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.series.config import FEATURES, LEVELS, PATCH, PATHS
+from rfa.runtime.series.leads import CALENDAR
+from rfa.runtime.series.tokens_numba import describe
 from rfa.service.settings import BUNDLE_ROOT
 
 Array = np.ndarray

@@ -23,11 +23,11 @@ os.environ.update(OMP_NUM_THREADS="1")
 import numpy as np
 
 import rfa
-from rfa.export.bundle import open_bundle
 from rfa.measured import RESULTS, origin, write_result
-from rfa.service.runtime.compiled_series import open_series
-from rfa.service.runtime.filter_steps import Batch
-from rfa.service.runtime.pool import StatePool
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.steps import Batch
+from rfa.runtime.pool import StatePool
+from rfa.runtime.series.filter import open_series
 from rfa.service.settings import BUNDLE_ROOT
 
 OUT = RESULTS / "series-speed.json"

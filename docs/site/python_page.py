@@ -14,10 +14,10 @@ import rfa
 # Beside what `import rfa` offers: rooms' modules that users call themselves.
 MODULES = (
     "rfa.model.linear_filter",
-    "rfa.model.driven",
-    "rfa.model.fusion",
-    "rfa.model.recurrence.common_gain",
-    "rfa.export.bundle",
+    "rfa.runtime.filters.driven",
+    "rfa.runtime.filters.fusion",
+    "rfa.runtime.filters.common_gain",
+    "rfa.runtime.bundle.bundle",
 )
 # What asks for numba comes with another extra than what asks for torch, so it is in no `__all__`.
 COMPILED = ("LinearStream", "filter_streams")

@@ -19,8 +19,8 @@ from rfa.model.attention.validation import (
     check_times,
     fused_refusal,
 )
-from rfa.model.config import KERNELS, Kernel, check_choice
 from rfa.model.dynamics import Dynamics, rotate, wrapped_phase
+from rfa.runtime.text.config import KERNELS, Kernel, check_choice
 
 AttentionImpl = Literal["auto", "reference", "triton"]
 

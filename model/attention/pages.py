@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rfa.model.attention.reference import AttentionResult
-from rfa.model.config import Kernel
+from rfa.runtime.text.config import Kernel
 
 # Keys of a page: a multiple of every block of the launch table.
 PAGE_KEYS = 64

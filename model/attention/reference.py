@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rfa.model.config import Prior
 from rfa.model.dynamics import Dynamics, decay, variance
+from rfa.runtime.text.config import Prior
 
 # Queries at a time where no gradient needs what they leave; of 16 … 256 the quickest at 2,048 tokens.
 QUERY_BLOCK = 64

@@ -21,8 +21,8 @@ from rfa.model.attention.triton_far import far_horizons
 from rfa.model.attention.triton_forward import forward
 from rfa.model.attention.triton_rotation import rotation
 from rfa.model.attention.validation import check_far_field
-from rfa.model.config import KERNELS, Kernel, check_choice
 from rfa.model.dynamics import Dynamics, rotate
+from rfa.runtime.text.config import KERNELS, Kernel, check_choice
 
 _PLACES = (
     "Tensor? query_stamps, Tensor? key_stamps, Tensor? query_starts, Tensor? key_starts, "

@@ -47,7 +47,7 @@ import torch
 from torch import Tensor
 
 from rfa.model.recurrence.inverse import spd_inverse
-from rfa.model.recurrence.noise_law import (
+from rfa.runtime.filters.noise_law import (
     AGREEMENT,
     KEPT_PRIOR,
     LARGEST_FACTOR,

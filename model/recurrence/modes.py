@@ -26,7 +26,7 @@ from torch import Tensor
 
 from rfa.model.recurrence import dense
 from rfa.model.recurrence.dense import Eigenpairs
-from rfa.model.recurrence.spectrum import threshold
+from rfa.runtime.filters.spectrum import threshold
 
 
 class Chains(NamedTuple):

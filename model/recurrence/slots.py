@@ -9,7 +9,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rfa.model.config import INNOVATIONS, Innovation
 from rfa.model.placement import is_gpu
 from rfa.model.recurrence.slots_reference import (
     SlotInputs,
@@ -19,6 +18,7 @@ from rfa.model.recurrence.slots_reference import (
     slot_scan_reference,
     wants_gradients,
 )
+from rfa.runtime.text.config import INNOVATIONS, Innovation
 
 SlotImpl = Literal["auto", "reference", "numba", "triton"]
 IMPLS = ("auto", "reference", "numba", "triton")

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rfa.model.config import Innovation
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout
+from rfa.runtime.text.config import Innovation
 
 # Columns of the per-head parameter table.
 NU, KAPPA, WEIGHT_EXPONENT, RESIDUAL_NOISE, GAMMA2, TAU, DELTA = range(7)

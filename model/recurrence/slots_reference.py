@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rfa.model.config import INNOVATIONS, Innovation
+from rfa.runtime.text.config import INNOVATIONS, Innovation
 
 
 class SlotInputs(NamedTuple):

@@ -13,11 +13,11 @@ import torch
 import triton
 from torch import Tensor
 
-from rfa.model.config import Innovation
 from rfa.model.placement import is_gpu
 from rfa.model.recurrence import triton_backward as backward
 from rfa.model.recurrence import triton_forward as forward
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout, wants_gradients
+from rfa.runtime.text.config import Innovation
 
 # Kernels were defined for the interpreter or for a GPU when they were imported.
 IS_INTERPRETED = bool(triton.knobs.runtime.interpret)

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from rfa.model.attention.reference import AttentionResult, banded_attention
-from rfa.model.config import Innovation
 from rfa.model.dynamics import Dynamics
 from rfa.model.recurrence.slots import SlotImpl, slot_scan
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout
+from rfa.runtime.text.config import Innovation
 
 
 def ring_width(width: int, slots: int) -> int:

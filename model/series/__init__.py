@@ -1,1 +1,1 @@
-"""One network for any series: what it sees of a stream, and how it forecasts."""
+"""The network for any series, in torch: how it is trained, and how it forecasts many rows at once."""

@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rfa.model.config import Mode
 from rfa.model.layers import Block, LayerState, RobustMixer
 from rfa.model.mixing import ModeNorm
-from rfa.model.series.config import FEATURES, LEVELS, MEDIAN, PATCH, PATHS, SeriesConfig
-from rfa.model.series.leads import CALENDAR, FARTHEST, LEAD_NUMBERS, lead_table
+from rfa.runtime.series.config import FEATURES, LEVELS, MEDIAN, PATCH, PATHS, SeriesConfig
+from rfa.runtime.series.leads import CALENDAR, FARTHEST, LEAD_NUMBERS, lead_table
+from rfa.runtime.text.config import Mode
 
 ASKED = PATHS + LEAD_NUMBERS + CALENDAR
 # Between quantiles at the start, in scales.

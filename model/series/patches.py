@@ -26,10 +26,10 @@ from rfa.model.dynamics import wrapped_phase
 from rfa.model.recurrence.slots import slot_scan
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters
 from rfa.model.recurrence.triton import slot_states_triton
-from rfa.model.series.config import PATCH, SeriesConfig
-from rfa.model.series.constants import series_constants
-from rfa.model.series.decoder_numba import FARTHEST_QUANTILE
 from rfa.model.series.network import SeriesNetwork
+from rfa.runtime.series.config import PATCH, SeriesConfig
+from rfa.runtime.series.constants import series_constants
+from rfa.runtime.series.decoder_numba import FARTHEST_QUANTILE
 
 Array = np.ndarray
 

@@ -9,10 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.filters.system_cache import SystemPlace, Systems
+from rfa.runtime.text.language import Language
+from rfa.runtime.uncertainty.interface import FilterOptions, MergeOptions, reply_rows
 from rfa.service.engine.filter.jobs import FilterJob, SequenceJob
 from rfa.service.engine.filter.many import EVENT_BYTES, ManyJob, ManyStage, Part
 from rfa.service.engine.filter.merging import MergeJob
-from rfa.service.engine.filter.model import FilterOptions, MergeOptions, reply_rows
 from rfa.service.engine.filter.stream import FilterStreamOptions, StreamJob
 from rfa.service.engine.job import Job
 from rfa.service.engine.models import Models
@@ -34,7 +37,6 @@ from rfa.service.engine.reply_size import (
 )
 from rfa.service.engine.scheduler import Scheduler
 from rfa.service.engine.served import FilterPlace, Served, Staged, prompt_limits
-from rfa.service.engine.systems import SystemPlace, Systems
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import LONG_PROMPT, GenerateOptions
@@ -43,8 +45,6 @@ from rfa.service.engine.text.state import LanguageState, largest_state
 from rfa.service.errors import InvalidRequest, NotFound, NotReady
 from rfa.service.memory import Lease
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.language import Language
 from rfa.service.schemas.replies import Kind
 from rfa.service.schemas.system import SystemRequest
 from rfa.service.settings import Settings

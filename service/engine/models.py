@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rfa.export.bundle import Bundle, BundleError, check_golden, open_bundle
-from rfa.model.compiling import HAS_COMPILER, Task, in_turn
+from rfa.runtime.bundle.bundle import Bundle, BundleError, check_golden, open_bundle
+from rfa.runtime.compiling import HAS_COMPILER, Task, in_turn
+from rfa.runtime.filters import auto
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.filters.golden import filter_tasks, open_filter
+from rfa.runtime.gpu.device import language_loader, long_series_of
+from rfa.runtime.text.language import Language
 from rfa.service.bundle_version import bundle_version
-from rfa.service.runtime import auto
-from rfa.service.runtime.device import language_loader, long_series_of
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.filter_golden import filter_tasks, open_filter
-from rfa.service.runtime.language import Language
 from rfa.service.schemas.base import Mode
 from rfa.service.schemas.replies import GpuKernels, LongSeries, ModelInfo
 from rfa.service.settings import Settings
 from rfa.service.vetting.trust import trusted_keys
 
 if TYPE_CHECKING:
-    from rfa.service.runtime.compiled_series_device import SeriesDevice
+    from rfa.runtime.series.device import SeriesDevice
 
 logger = logging.getLogger("rfa.engine")
 
@@ -89,7 +89,7 @@ def load_models(settings: Settings) -> Models:
             tasks += then
     takes_systems = HAS_COMPILER and settings.filter_runtime != "onnx"
     if takes_systems:
-        from rfa.service.runtime import compiled_system
+        from rfa.runtime.filters import compiled_system
 
         part, rest = compiled_system.tasks()
         parts.append(part)
@@ -125,7 +125,7 @@ def _series_into(
     device: SeriesDevice | None,
 ) -> Task:  # fmt: skip
     """A model of any series; what compiles it counts its golden values."""
-    from rfa.service.runtime.compiled_series import MADE_OF, make_ready, open_series
+    from rfa.runtime.series.filter import MADE_OF, make_ready, open_series
 
     filters[bundle.name] = model = open_series(bundle, device)
 

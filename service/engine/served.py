@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, Self
 
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.pool import StatePool
 from rfa.service.engine.filter.merging import MergeStage
 from rfa.service.engine.filter.stages import FilterStage, SequenceStage
 from rfa.service.engine.models import Models
@@ -15,8 +17,6 @@ from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.options import PromptLimits
 from rfa.service.engine.text.prefill import PrefillStage
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.base import Mode
 from rfa.service.settings import Settings
 

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import uvloop
 from fastapi import FastAPI
 
-from rfa.model.compiling import telling_of_compilation
+from rfa.runtime.compiling import telling_of_compilation
 from rfa.service.access.logs import configure_logging
 from rfa.service.app import create_app
 from rfa.service.child_environment import end_with_parent

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from rfa.runtime.state.keys import ephemeral_key, read_keys
 from rfa.service.settings import Settings
-from rfa.service.state.keys import ephemeral_key, read_keys
 
 
 def write_settings(settings: Settings) -> dict[str, Any]:

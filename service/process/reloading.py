@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rfa.export.documents import BundleError
+from rfa.runtime.bundle.documents import BundleError
 from rfa.service.process.aside import aside
 from rfa.service.process.board import Board, Outcome
 from rfa.service.process.channel import reason_of

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rfa.export.documents import BundleError
-from rfa.export.manifest import MANIFEST_FILE, MAX_FILES
+from rfa.runtime.bundle.documents import BundleError
+from rfa.runtime.bundle.manifest import MANIFEST_FILE, MAX_FILES
 from rfa.service.bundle_version import bundle_version
 
 PIECE_BYTES = 1 << 20

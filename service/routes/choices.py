@@ -6,9 +6,9 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
+from rfa.runtime.text.incremental import Vocabulary
 from rfa.service.encoding import Long
 from rfa.service.engine.text.generated import FinishedText, TokenEvent, latents_of
-from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.schemas.openai import CompletionChoice, CompletionChunkChoice, CompletionLogprobs
 from rfa.service.schemas.replies import FinishReason
 

@@ -11,27 +11,27 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 
 from rfa.data import usual_lag
+from rfa.runtime.filters.ahead import followed
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.uncertainty.alarms import NEVER
+from rfa.runtime.uncertainty.columns import Columns
+from rfa.runtime.uncertainty.input import as_array, check_noise, from_columns, known_rows, level_name, without_bias
+from rfa.runtime.uncertainty.interface import FilterOptions
+from rfa.runtime.uncertainty.steps import Steps, chosen
 from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
 from rfa.service.arrow import ARROW, ARROW_BODY, BY_PARAMETER, ArrowRoute, encode_arrow, request_is_arrow
 from rfa.service.departure import unless_disconnected
 from rfa.service.encoding import Long, dumps, items, pieces
 from rfa.service.engine.engine import Engine, ModelChoice
-from rfa.service.engine.filter.alarms import NEVER
-from rfa.service.engine.filter.columns import Columns
-from rfa.service.engine.filter.input import as_array, check_noise, from_columns, known_rows, level_name, without_bias
 from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob
 from rfa.service.engine.filter.many import Part
-from rfa.service.engine.filter.model import FilterOptions
-from rfa.service.engine.filter.steps import Steps, chosen
 from rfa.service.errors import InvalidRequest
 from rfa.service.memory import lease_of
 from rfa.service.routes.common import NDJSON, SSE, EngineDep, document_response, open_stream
 from rfa.service.routes.filter_many import answer_many
 from rfa.service.routes.generate import MODEL_ERRORS
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
-from rfa.service.runtime.ahead import followed
-from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.schemas.many import FilterManyReply
 from rfa.service.schemas.replies import ColumnsSummary, FilterColumns, FilterDone, FilterReply, FilterSummary
 from rfa.service.schemas.requests import FilterRequest

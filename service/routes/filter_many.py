@@ -12,15 +12,15 @@ import numpy as np
 import orjson
 from fastapi import Request, Response
 
+from rfa.runtime.uncertainty.columns import Columns
+from rfa.runtime.uncertainty.steps import Steps, chosen
 from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
 from rfa.service.arrow import ARROW, SeriesWriter, check_apart, keys_of
 from rfa.service.departure import unless_disconnected
 from rfa.service.encoding import Blocks, dumps, pieces
 from rfa.service.engine.engine import Engine
-from rfa.service.engine.filter.columns import Columns
 from rfa.service.engine.filter.many import ManyJob, Part, SeriesEnd
-from rfa.service.engine.filter.steps import Steps, chosen
 from rfa.service.errors import InvalidRequest, ServiceError
 from rfa.service.long_format import Keys
 from rfa.service.memory import lease_of

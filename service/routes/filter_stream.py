@@ -30,13 +30,8 @@ from starlette.requests import HTTPConnection
 from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from rfa.service.access.quotas import client_of
-from rfa.service.body import decode_json
-from rfa.service.departure import ClientGone
-from rfa.service.encoding import dumps
-from rfa.service.engine.engine import Engine
-from rfa.service.engine.filter.alarms import NEVER
-from rfa.service.engine.filter.input import (
+from rfa.runtime.uncertainty.alarms import NEVER
+from rfa.runtime.uncertainty.input import (
     LARGEST_OBSERVATION,
     LEAST_NOISE,
     MOST_COMPONENTS,
@@ -44,7 +39,12 @@ from rfa.service.engine.filter.input import (
     bias_out_of_range,
     check_size,
 )
-from rfa.service.engine.filter.steps import chosen
+from rfa.runtime.uncertainty.steps import chosen
+from rfa.service.access.quotas import client_of
+from rfa.service.body import decode_json
+from rfa.service.departure import ClientGone
+from rfa.service.encoding import dumps
+from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob, StreamStep
 from rfa.service.errors import (
     ErrorReply,

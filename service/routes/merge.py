@@ -6,13 +6,13 @@ from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
+from rfa.runtime.uncertainty.interface import MergeOptions
 from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
 from rfa.service.body import StrictJSONRoute
 from rfa.service.departure import unless_disconnected
 from rfa.service.engine.engine import Engine, ModelChoice
 from rfa.service.engine.filter.merging import MergedBelief
-from rfa.service.engine.filter.model import MergeOptions
 from rfa.service.errors import InvalidRequest
 from rfa.service.memory import lease_of
 from rfa.service.routes.common import EngineDep, document_response, encoded_at_once

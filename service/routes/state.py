@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from starlette.requests import HTTPConnection
 
+from rfa.runtime.state.names import Opened, SessionName, SessionReference, StateScope
 from rfa.service.engine.engine import StateKind, draw_seed
 from rfa.service.errors import Conflict, InvalidRequest, NotFound
 from rfa.service.state.keeper import StateKeeper
-from rfa.service.state.names import Opened, SessionName, SessionReference, StateScope
 
 NO_OTHERS: Final[Mapping[str, str]] = MappingProxyType({})
 

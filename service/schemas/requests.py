@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import BeforeValidator, ConfigDict, Field, SkipValidation, model_validator
 
-from rfa.service.engine.filter.alarms import LARGEST_RATE, RATE_PATTERN, Alarm, Direction, alarm
-from rfa.service.engine.filter.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_COMPONENTS, MOST_NOISE
+from rfa.runtime.state.names import SESSION_PREFIX
+from rfa.runtime.uncertainty.alarms import LARGEST_RATE, RATE_PATTERN, Alarm, Direction, alarm
+from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_COMPONENTS, MOST_NOISE
 from rfa.service.neutral import NullIs, OneOf, Only
 from rfa.service.schemas.arrays import takes_arrays
 from rfa.service.schemas.base import FieldError, Mode, Request
 from rfa.service.schemas.replies import MergeMethod
 from rfa.service.schemas.system import SystemRequest
-from rfa.service.state.names import SESSION_PREFIX
 
 LARGEST_TIME = 1e15
 LARGEST_SEED = 2**64 - 1

@@ -1,4 +1,4 @@
-"""A system in a request: `rfa.model.system` says what a document means, and refuses what cannot be filtered."""
+"""A system in a request: `rfa.runtime.filters.system` says what it means, and refuses what cannot be filtered."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from rfa.model.calendar import MOST_COLUMNS, MOST_DATES, MOST_SLOTS, WEEKDAYS
-from rfa.model.system import LARGEST, MOST_COMPONENTS, MOST_PASSES, MOST_STATES
+from rfa.runtime.filters.calendar import MOST_COLUMNS, MOST_DATES, MOST_SLOTS, WEEKDAYS
+from rfa.runtime.filters.system import LARGEST, MOST_COMPONENTS, MOST_PASSES, MOST_STATES
 from rfa.service.neutral import OneOf
 from rfa.service.schemas.base import Request
 
@@ -139,5 +139,5 @@ class SystemRequest(Request):
     )
 
     def document(self) -> dict[str, Any]:
-        """As `rfa.model.system` takes it: what was given."""
+        """As `rfa.runtime.filters.system` takes it: what was given."""
         return self.model_dump(exclude_unset=True)

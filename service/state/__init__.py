@@ -1,1 +1,1 @@
-"""States between requests: sealed tokens that clients hold, and named sessions that the server holds."""
+"""Named sessions that the server keeps."""

@@ -6,14 +6,14 @@ import logging
 import secrets
 from pathlib import Path
 
+from rfa.runtime.state.keys import KEY_BYTES, StateKeys, read_keys
+from rfa.runtime.state.names import Opened, SessionName, SessionReference, StateScope
+from rfa.runtime.state.sealer import Sealer
+from rfa.runtime.state.tokens import Tokens
 from rfa.service.errors import InvalidRequest
 from rfa.service.settings import Settings
-from rfa.service.state.keys import KEY_BYTES, StateKeys, read_keys
 from rfa.service.state.memory_sessions import MemorySessions
-from rfa.service.state.names import Opened, SessionName, SessionReference, StateScope
-from rfa.service.state.sealer import Sealer
 from rfa.service.state.sessions import SessionAddress, SessionStore, moved
-from rfa.service.state.tokens import Tokens
 
 logger = logging.getLogger("rfa.state")
 

@@ -8,8 +8,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rfa.runtime.state.names import Opened
 from rfa.service.errors import Overloaded
-from rfa.service.state.names import Opened
 from rfa.service.state.sessions import SessionAddress, exists, moved, not_found, store_full
 
 # What a session takes beside its payload (key, entry, place in the table): CPython 3.11, 64 bit, measured where the

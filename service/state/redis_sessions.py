@@ -23,8 +23,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, RedisError, WatchError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from rfa.service.state.names import Opened
-from rfa.service.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
+from rfa.runtime.state.names import Opened
+from rfa.runtime.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
 from rfa.service.state.sessions import SessionAddress, exists, moved, not_found, store_full, unavailable, unreadable
 
 CONNECTIONS = 32

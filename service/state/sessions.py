@@ -10,8 +10,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import Protocol
 
+from rfa.runtime.state.names import Opened, SessionName, StateScope
 from rfa.service.errors import Conflict, NotFound, NotReady, Overloaded
-from rfa.service.state.names import Opened, SessionName, StateScope
 
 
 @dataclass(frozen=True)

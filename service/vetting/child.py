@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, check_golden, open_bundle
-from rfa.export.signing import PublicKey, parse_public_keys
-from rfa.model.compiling import telling_of_compilation
+from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, check_golden, open_bundle
+from rfa.runtime.bundle.signing import PublicKey, parse_public_keys
+from rfa.runtime.compiling import telling_of_compilation
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.text.incremental import Vocabulary
 from rfa.service.child_environment import confine
-from rfa.service.engine.text.incremental import Vocabulary
-from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.vetting.wide_trial import try_wide
 
 MAX_REASON = 300
@@ -81,7 +81,7 @@ def _run(bundle: Bundle, compiled: Any) -> int:
 def _compiled() -> Any:
     """The compiled runtime, its kernels ready; None where there is no numba or no place for its cache."""
     try:
-        from rfa.service.runtime import compiled_language as compiled_language_runtime
+        from rfa.runtime.text import compiled_language as compiled_language_runtime
     except (ImportError, RuntimeError):
         return None
     compiled_language_runtime.compile_kernels()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rfa.service.settings import ConfigurationError, Settings
 
 if TYPE_CHECKING:
-    from rfa.export.signing import PublicKey
+    from rfa.runtime.bundle.signing import PublicKey
 
 
 def trusted_keys(settings: Settings) -> tuple[PublicKey, ...]:
@@ -26,7 +26,7 @@ def trusted_keys(settings: Settings) -> tuple[PublicKey, ...]:
             raise ConfigurationError("RFA_TRUSTED_KEYS_FILE: cannot be read as text") from None
     if not given:
         return ()
-    from rfa.export.signing import KeyFormatError, parse_public_keys
+    from rfa.runtime.bundle.signing import KeyFormatError, parse_public_keys
 
     found: list[PublicKey] = []
     for name, text in given.items():

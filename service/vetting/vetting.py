@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rfa.export.documents import BundleError
+from rfa.runtime.bundle.documents import BundleError
 from rfa.service import machine
 from rfa.service.child_environment import child_environment
 from rfa.service.compilation import log_compilation

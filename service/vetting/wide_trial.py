@@ -2,8 +2,8 @@
 
 Golden outputs are of one row and a few tokens. A graph may give them and still take all memory, never end, or let rows
 see each other, as soon as there are more. The sizes of what it computes follow from those of its inputs
-(`rfa.export.graph_check`), so that a trial with the largest shows it. What it costs is bounded by the process that
-tries.
+(`rfa.runtime.bundle.graph_check`), so that a trial with the largest shows it. What it costs is bounded by the process
+that tries.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from rfa.export.bundle import Bundle, BundleError
-from rfa.export.golden import GoldenMismatch, loosened, run_golden
-from rfa.export.manifest import GraphSpec
-from rfa.service.runtime.graph_steps import ROW_COUNTS
+from rfa.runtime.bundle.bundle import Bundle, BundleError
+from rfa.runtime.bundle.golden import GoldenMismatch, loosened, run_golden
+from rfa.runtime.bundle.manifest import GraphSpec
+from rfa.runtime.filters.graph_steps import ROW_COUNTS
 
 # Rows of a batch, by graph: prompts are read one at a time.
 ROWS: Mapping[str, Mapping[str, tuple[int, ...]]] = {

@@ -8,8 +8,8 @@ import torch
 
 from rfa.benchmarks.series import calendar_worth
 from rfa.benchmarks.series.calendar_worth import AHEAD, PARTS
-from rfa.model.series.leads import CALENDAR, DAY, calendar_numbers
 from rfa.model.series.network import Asked, SeriesNetwork
+from rfa.runtime.series.leads import CALENDAR, DAY, calendar_numbers
 from rfa.training.series_batches import Cells
 from tests.small_series import SMALL
 

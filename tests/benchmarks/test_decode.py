@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rfa.benchmarks.language import decode
-from rfa.export.bundle import open_bundle
+from rfa.runtime.bundle.bundle import open_bundle
 
 BOOKS = Path(__file__).parents[2] / "bundles" / "books"
 

@@ -12,9 +12,9 @@ from rfa.benchmarks.gpu.decode import ServedSteps, check_decoding, measure_decod
 from rfa.benchmarks.kernels.times import by_kernel, kernel_rows
 from rfa.benchmarks.kernels.truth import WrongResultError
 from rfa.cli.main import app
-from rfa.model.config import LanguageModelConfig
 from rfa.model.decoder import Decoder
 from rfa.model.language import LanguageModel
+from rfa.runtime.text.config import LanguageModelConfig
 
 CONFIG = LanguageModelConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=2, head_dim=8, n_slots=4)
 

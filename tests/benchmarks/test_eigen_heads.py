@@ -8,9 +8,9 @@ import scipy.linalg
 import torch
 
 from rfa.benchmarks.papers.theory.eigen_heads import EigenHeads
-from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence.irkf import irkf_scan
+from rfa.runtime.filters.linear_config import LinearFilterConfig
 from tests.model.joint_gaussian import van_loan
 from tests.model.oracles import filterpy_filter
 

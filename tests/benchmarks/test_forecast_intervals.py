@@ -6,9 +6,9 @@ import pytest
 from rfa.benchmarks.forecasting.ett import worst_share
 from rfa.benchmarks.forecasting.intervals import adaptive_widths
 from rfa.benchmarks.forecasting.plot import draw_week
-from rfa.export.bundle import open_bundle
 from rfa.export.filter_calibration import LEVELS
-from rfa.service.runtime.filter import FilterRuntime
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.filter import FilterRuntime
 
 STEP, LEADS = 0.1, (1, 5)
 

@@ -19,8 +19,8 @@ from rfa.benchmarks.kernels.truth import WrongResultError
 from rfa.benchmarks.results_page.gpu import SHOWN, bars, tables
 from rfa.benchmarks.results_page.headlines import headlines
 from rfa.benchmarks.results_page.page import load, page
-from rfa.model.config import LanguageModelConfig
 from rfa.model.language import LanguageModel
+from rfa.runtime.text.config import LanguageModelConfig
 
 CONFIG = LanguageModelConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=2, head_dim=8, n_slots=4)
 GPU = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rfa.benchmarks.filters.auto_joint import COLUMNS, ROWS, measure, tables
-from rfa.service.runtime.auto import JOINT_NAME, NAME
+from rfa.runtime.filters.auto import JOINT_NAME, NAME
 
 
 def test_tables_are_whole() -> None:

@@ -28,7 +28,7 @@ from rfa.benchmarks.kernels.truth import (
 )
 from rfa.cli.main import app
 from rfa.model.attention.api import robust_filter_attention
-from rfa.model.config import LanguageModelConfig
+from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.language import LanguageRun, TrainingConfig
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -156,7 +156,7 @@ def test_memory_of_idle_states_is_what_they_take(linear_bundle):
 FILL_TWICE = """
 import numpy as np
 from rfa.benchmarks.load.sessions import fill_pool, measure
-from rfa.service.runtime.pool import StateField
+from rfa.runtime.pool import StateField
 
 def fill_twice(fields, count):
     pool, computed = fill_pool(fields, count)

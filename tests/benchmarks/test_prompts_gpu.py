@@ -12,9 +12,9 @@ from rfa.benchmarks.gpu.check import PARTS
 from rfa.benchmarks.gpu.prompts import check_prompts, measure_paper_prompts, measure_prompts
 from rfa.benchmarks.kernels.truth import WrongResultError
 from rfa.model import ragged
-from rfa.model.config import LanguageModelConfig
 from rfa.model.language import LanguageModel
 from rfa.model.recurrence import slots
+from rfa.runtime.text.config import LanguageModelConfig
 
 CONFIG = LanguageModelConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=2, head_dim=8, n_slots=4)
 

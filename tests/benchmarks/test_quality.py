@@ -22,9 +22,9 @@ from rfa.benchmarks.language.quality.speed import measure_speed, speed_lines
 from rfa.benchmarks.language.quality.table import QualityPlan, kept_rows, report_lines, write_quality, write_speed
 from rfa.cli.main import app
 from rfa.model.checkpoint import load_run
-from rfa.model.config import LanguageModelConfig
 from rfa.model.dynamics import rotate
 from rfa.model.language import LanguageModel
+from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.corpus import encode_files
 from rfa.training.evaluate.language import window_losses
 from rfa.training.language import LanguageRun, Trainer, TrainingConfig

@@ -37,7 +37,7 @@ from rfa.benchmarks.papers.recall.tasks import (
     train_recall,
     training_batch,
 )
-from rfa.model.config import LanguageModelConfig
+from rfa.runtime.text.config import LanguageModelConfig
 
 TINY = RecallConfig("recall", (1,), steps=4, tokens=64, keys=8, max_filler=4)
 SMALL = {"vocab_size": VOCABULARY, "d_model": 32, "n_layers": 1, "n_heads": 2, "head_dim": 8}

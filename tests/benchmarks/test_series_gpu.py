@@ -8,8 +8,8 @@ import pytest
 
 from rfa.benchmarks.gpu.series import ROUNDING, both, check_series, measure_series
 from rfa.benchmarks.kernels.truth import WrongResultError
-from rfa.service.runtime import torch_filter
-from rfa.service.runtime.compiled_series import SeriesRuntime
+from rfa.runtime.gpu import filter as torch_filter
+from rfa.runtime.series.filter import SeriesRuntime
 from tests.small_series import exported
 
 SHAPES = {"one column": (96, 1), "two columns": (48, 2)}

@@ -12,8 +12,8 @@ from rfa.benchmarks.language import uncertainty
 from rfa.benchmarks.language.evidence import evidence_of
 from rfa.benchmarks.language.uncertainty import Watched, gains, main, mixture_part, path_cost
 from rfa.model.checkpoint import save_checkpoint
-from rfa.model.config import LanguageModelConfig
 from rfa.model.language import LanguageModel
+from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.corpus import train_tokenizer
 from rfa.training.evaluate import confidence
 

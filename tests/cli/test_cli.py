@@ -147,9 +147,9 @@ def test_filter_gives_a_row_per_row_and_finds_the_outliers(linear_bundle: Path) 
 def test_filter_gives_the_numbers_of_the_runtime(linear_bundle: Path) -> None:
     from rfa.cli import filter_run as command
     from rfa.data import load_series
-    from rfa.export.bundle import open_bundle
+    from rfa.runtime.bundle.bundle import open_bundle
+    from rfa.runtime.filters.filter import FilterRuntime
     from rfa.service.encoding import dumps
-    from rfa.service.runtime.filter import FilterRuntime
 
     runtime, series = FilterRuntime(open_bundle(linear_bundle)), load_series(EXAMPLE)
     found = command.run_filter(runtime, series, [0.5])

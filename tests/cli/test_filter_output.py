@@ -19,7 +19,7 @@ from rfa.cli import plot
 from rfa.cli.filter_run import Task, filter_for
 from rfa.cli.plot import MOST_PANELS, furthest_off, gaps, labelled, reach
 from rfa.data import load_series
-from rfa.service.engine.filter.alarms import NEVER
+from rfa.runtime.uncertainty.alarms import NEVER
 from tests.cli.test_cli import rfa, rfa_json
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from rfa.training import fit as module
+from rfa.fitting import fit as module
 from tests.cli.test_cli import rfa
 
 CONFIG = {"max_harmonics": 1, "max_free_modes": 1, "iterations": 15}

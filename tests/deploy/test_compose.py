@@ -13,9 +13,9 @@ import jsonschema
 import pytest
 import yaml
 
+from rfa.runtime.state.keys import read_keys
 from rfa.service.access.keys import load_keys
 from rfa.service.settings import Settings
-from rfa.service.state.keys import read_keys
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rfa.service.runtime.auto import NAMES
+from rfa.runtime.filters.auto import NAMES
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rfa.export.bundle import Bundle
+from rfa.runtime.bundle.bundle import Bundle
 from tests.small_language import BOTH, exported
 
 

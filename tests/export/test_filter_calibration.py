@@ -7,9 +7,9 @@ import torch
 from rfa.export import filter_calibration
 from rfa.export.filter_calibration import calibrate, evaluate
 from rfa.model.batch import Batch
-from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import Token
+from rfa.runtime.filters.linear_config import LinearFilterConfig
 
 CONFIG = LinearFilterConfig(
     drift=((-0.2, -1.0), (1.0, -0.1)),

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from rfa.export import filter_export
-from rfa.export.bundle import open_bundle, open_session
 from rfa.export.filter_calibration import conformal, doubt, evaluate
 from rfa.export.filter_export import build_graphs, bundle_weights, export_filter, golden_outputs
 from rfa.model.deep_blocks import DeepFilterConfig
 from rfa.model.deep_filter import DeepFilter
-from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import Token
+from rfa.runtime.bundle.bundle import open_bundle, open_session
+from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.training.filter import FilterRun, train_filter
 from rfa.training.simulate import simulate_oscillator
 

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from rfa.export.bundle import open_bundle
 from rfa.export.filter_export import export_filter
-from rfa.service.runtime.filter import FilterRuntime
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.filter import FilterRuntime
 from rfa.training.filter import train_filter
 from tests.model.joint_gaussian import System, path_posterior, van_loan
 

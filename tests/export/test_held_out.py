@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.export.bundle import CONSTANTS_FILE, MANIFEST_FILE, Bundle, BundleError, check_golden, open_bundle
-from rfa.export.calibration_document import LanguageCalibration
 from rfa.export.decoder_constants import write_again
-from rfa.export.documents import read_document
-from rfa.export.golden import ABSOLUTE, RELATIVE
-from rfa.export.held_out import chance, check_confidences, kept_rows, kept_tokens, spacing
 from rfa.export.recalibrate import recalibrate
-from rfa.export.token_confidence import reliability
+from rfa.runtime.bundle.bundle import CONSTANTS_FILE, MANIFEST_FILE, Bundle, BundleError, check_golden, open_bundle
+from rfa.runtime.bundle.calibration_document import LanguageCalibration
+from rfa.runtime.bundle.documents import read_document
+from rfa.runtime.bundle.golden import ABSOLUTE, RELATIVE
+from rfa.runtime.bundle.held_out import chance, check_confidences, kept_rows, kept_tokens, spacing
+from rfa.runtime.bundle.token_confidence import reliability
 from rfa.service.settings import BUNDLE_ROOT
 
 FILE = "calibration.json"

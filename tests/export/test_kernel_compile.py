@@ -10,18 +10,18 @@ import pytest
 pytest.importorskip("triton")
 
 from rfa.export import kernel_compile
-from rfa.export.bundle import CONSTANTS_FILE, REQUIRED_FILES, REQUIRED_GRAPHS, BundleError, open_bundle
-from rfa.export.documents import canonical_json
 from rfa.export.kernel_compile import ARCHITECTURES, KernelCompilationError, kernel_files
-from rfa.export.manifest import MAX_FILES, MAX_MANIFEST_BYTES, FileSpec
-from rfa.export.stored_kernels import (
+from rfa.runtime.bundle.bundle import CONSTANTS_FILE, REQUIRED_FILES, REQUIRED_GRAPHS, BundleError, open_bundle
+from rfa.runtime.bundle.documents import canonical_json
+from rfa.runtime.bundle.manifest import MAX_FILES, MAX_MANIFEST_BYTES, FileSpec
+from rfa.runtime.bundle.stored_kernels import (
     KERNELS_FILE,
     MAX_KERNELS,
     MAX_KERNELS_BYTES,
     MAX_KERNELS_OF_A_GPU,
     KernelDocument,
 )
-from rfa.model.config import LanguageModelConfig
+from rfa.runtime.text.config import LanguageModelConfig
 from tests.small_kernels import with_kernels
 
 CONFIG = LanguageModelConfig(vocab_size=16)
@@ -73,6 +73,6 @@ def test_a_bundle_has_room_for_the_kernels_of_six_gpus(of_all_workers) -> None:
 
 def test_all_kernels_together_have_a_limit_too(of_all_workers, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = with_kernels(of_all_workers)
-    monkeypatch.setattr("rfa.export.bundle.MAX_ALL_CODE_BYTES", 1 << 20)
+    monkeypatch.setattr("rfa.runtime.bundle.bundle.MAX_ALL_CODE_BYTES", 1 << 20)
     with pytest.raises(BundleError, match=r"kernels.json: \d+ bytes of kernels, at most 1048576 expected"):
         open_bundle(bundle.path)

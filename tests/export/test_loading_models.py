@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rfa import load_model
-from rfa.export.bundle import BundleError, open_bundle
+from rfa.runtime.bundle.bundle import BundleError, open_bundle
 from rfa.service.settings import BUNDLE_ROOT
 
 FILES = sorted(path.name for path in (BUNDLE_ROOT / "linear").iterdir())

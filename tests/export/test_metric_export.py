@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.export.bundle import check_golden, open_session
 from rfa.export.filter_export import build_graph, bundle_weights, export_filter, graph_sources
 from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
 from rfa.model.state_filter import Token
-from rfa.service.runtime.filter import FilterRuntime
+from rfa.runtime.bundle.bundle import check_golden, open_session
+from rfa.runtime.filters.filter import FilterRuntime
 from rfa.training.filter import FilterRun, train_filter
 
 

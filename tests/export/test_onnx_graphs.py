@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.onnx import OnnxExporterError
 
-from rfa.export.bundle import Graph, Initializer, open_session
 from rfa.export.onnx_graphs import export_graph
+from rfa.runtime.bundle.bundle import Graph, Initializer, open_session
 
 
 class Tied(nn.Module):

@@ -14,15 +14,15 @@ import pytest
 import torch
 
 from rfa.export import verify
-from rfa.export.bundle import BundleError, check_golden, open_bundle
-from rfa.export.families.check import check_calibration
-from rfa.export.families.language import LanguageConfig
 from rfa.export.language_export import bundle_weights, export_language, language_graphs, refusal
 from rfa.export.verify import compare_with_torch
-from rfa.model.config import LanguageModelConfig
 from rfa.model.decoder import Decoder
 from rfa.model.language import LanguageModel
-from rfa.service.runtime.compiled_language import model_refusal
+from rfa.runtime.bundle.bundle import BundleError, check_golden, open_bundle
+from rfa.runtime.bundle.families.check import check_calibration
+from rfa.runtime.bundle.families.language import LanguageConfig
+from rfa.runtime.text.compiled_language import model_refusal
+from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.language import load_variants
 from tests.small_language import SIZE, write_run
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from rfa.export.bundle import open_session
 from rfa.export.onnx_graphs import export_graph
 from rfa.model.recurrence.inverse import MOST_UNROLLED, spd_inverse
+from rfa.runtime.bundle.bundle import open_session
 
 
 class Inverse(nn.Module):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from rfa.export import verify
-from rfa.export.bundle import Bundle, BundleError, Graph, open_session
 from rfa.export.language_export import language_golden
 from rfa.export.verify import bundle_info, compare_with_torch, difference, verify_bundle
 from rfa.export.writing import write_bundle
-from rfa.model.config import LanguageModelConfig
+from rfa.runtime.bundle.bundle import Bundle, BundleError, Graph, open_session
+from rfa.runtime.text.config import LanguageModelConfig
 
 
 def test_exported_bundle_is_verified_in_a_fresh_process(language_bundle: Bundle) -> None:

@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import rfa
-from rfa.service.state.keys import ephemeral_key
+from rfa.runtime.state.keys import ephemeral_key
 from tests.library.keys import API_KEY, STATE_KEY
 
 ROWS = 200

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import FilterOutput, State, Token
+from rfa.runtime.filters.linear_config import LinearFilterConfig
 from tests.model.joint_gaussian import van_loan
 
 DRIFT = np.array([[0.9, -2.0], [1.0, -1.1]])

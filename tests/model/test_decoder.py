@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from rfa.model import decoder as decoding
-from rfa.model.config import LanguageModelConfig
 from rfa.model.decoder import Decoder, SlotPool, Turn, product
 from rfa.model.decoder_constants import decoder_constants
 from rfa.model.dynamics import rotate
 from rfa.model.language import LanguageModel
+from rfa.runtime.text.config import LanguageModelConfig
 from tests.kernels import interpreted
 
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 3, "n_heads": 2, "head_dim": 6, "n_slots": 5}

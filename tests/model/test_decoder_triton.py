@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from rfa.benchmarks.kernels.rounding import assert_within_rounding, relative_error
-from rfa.model.config import Innovation
 from rfa.model.dynamics import rotate
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, slot_step
+from rfa.runtime.text.config import Innovation
 from tests.model.test_slots import make
 
 pytest.importorskip("triton")

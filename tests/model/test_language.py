@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from rfa.model.checkpoint import load_run, save_checkpoint
-from rfa.model.config import LanguageModelConfig
 from rfa.model.language import Cache, LanguageModel, SlotState
+from rfa.runtime.text.config import LanguageModelConfig
 
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 3, "n_heads": 2, "head_dim": 6, "n_slots": 5}
 TOLERANCE = 1e-6

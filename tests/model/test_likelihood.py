@@ -7,9 +7,9 @@ import pytest
 import scipy.stats
 import torch
 
-from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import Token
+from rfa.runtime.filters.linear_config import LinearFilterConfig
 from tests.model.joint_gaussian import van_loan
 
 DRIFT = np.array([[-0.7, 1.0], [0.0, -0.7]])  # no eigenbasis

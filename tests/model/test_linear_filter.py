@@ -9,9 +9,9 @@ import torch
 from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
 from rfa.model.dynamics import Dynamics
-from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence.irkf import irkf_scan
+from rfa.runtime.filters.linear_config import LinearFilterConfig
 from tests.model.oracles import filterpy_filter
 
 DRIFT = [[0.9, -2.0], [1.0, -1.1]]

@@ -7,12 +7,12 @@ import scipy.linalg
 import torch
 from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
-from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence import dense, modes
 from rfa.model.recurrence.inverse import spd_inverse
 from rfa.model.recurrence.modes import Chains, Eigenpairs, backward, seen_from_now, transition
-from rfa.model.recurrence.spectrum import EXTRA_NODES, mode_arrays, spectrum, stationary, threshold
+from rfa.runtime.filters.linear_config import LinearFilterConfig
+from rfa.runtime.filters.spectrum import EXTRA_NODES, mode_arrays, spectrum, stationary, threshold
 from tests.model.oracles import filterpy_filter
 
 VELOCITY = np.array([[0.0, 1.0], [0.0, 0.0]])

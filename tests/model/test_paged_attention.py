@@ -21,8 +21,8 @@ from rfa.model.attention.pages import PAGE_KEYS, KeyPages, PagedHeads, Pieces, p
 from rfa.model.attention.reference import AttentionResult, attend
 from rfa.model.attention.triton import stack_heads
 from rfa.model.attention.triton_forward import distances, forward
-from rfa.model.config import Kernel
 from rfa.model.dynamics import Dynamics
+from rfa.runtime.text.config import Kernel
 from tests.kernels import assert_variants_agree
 
 # Keys before the piece, and tokens of it: a prompt from nothing, one token behind many, pages filled to the last key.

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.model.series.config import FEATURES, LEVELS, MEDIAN, PATCH, PATHS, SeriesConfig
-from rfa.model.series.leads import CALENDAR, FARTHEST, lead_table
 from rfa.model.series.network import Asked, SeriesNetwork
+from rfa.runtime.series.config import FEATURES, LEVELS, MEDIAN, PATCH, PATHS, SeriesConfig
+from rfa.runtime.series.leads import CALENDAR, FARTHEST, lead_table
 
 SMALL = SeriesConfig(
     d_model=32, n_layers=2, n_heads=2, head_dim=4, n_slots=4, embedding_width=32, head_width=32, head_inner=32

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from rfa.model.recurrence import slots
-from rfa.model.series.config import FEATURES, PATCH
-from rfa.model.series.decoder_numba import ASKED, SeriesDecoder
 from rfa.model.series.network import SeriesNetwork
 from rfa.model.series.patches import PatchNetwork, PatchTokens, whole_patches
+from rfa.runtime.series.config import FEATURES, PATCH
+from rfa.runtime.series.decoder_numba import ASKED, SeriesDecoder
 from tests.small_series import SMALL
 
 # Two orders of the sum of a row of the longest matrix, in each of the eleven products between a token and its state.

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from rfa.model import decoder
-from rfa.model.config import LanguageModelConfig, Mode
 from rfa.model.dynamics import DynamicsParameters, banded_decay, banded_frequencies, phi
 from rfa.model.language import LanguageModel
 from rfa.model.recurrence import slots
+from rfa.runtime.text.config import LanguageModelConfig, Mode
 
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 2, "n_heads": 4, "head_dim": 6, "n_slots": 5}
 OPTIONS: list[dict[str, Any]] = [

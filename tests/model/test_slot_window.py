@@ -11,12 +11,12 @@ import torch
 
 from rfa.benchmarks.kernels.rounding import assert_within_rounding, relative_error
 from rfa.model.attention.reference import banded_attention, relative_attention, windowed_attention
-from rfa.model.config import LanguageModelConfig
 from rfa.model.dynamics import Dynamics
 from rfa.model.language import LanguageModel, SlotState, WindowState
 from rfa.model.layers import PROCESS_GATE_SCALE
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag
 from rfa.model.recurrence.window import empty_ring, window_scan
+from rfa.runtime.text.config import LanguageModelConfig
 from tests.model.test_slots import lag_of, make, relative
 
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 2, "n_heads": 4, "head_dim": 6, "n_slots": 5}

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from rfa.benchmarks.kernels.rounding import allowed_errors, assert_within_rounding, relative_error
-from rfa.model.config import LanguageModelConfig
 from rfa.model.language import LanguageModel
 from rfa.model.recurrence.slots import slot_scan
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, slot_scan_reference
+from rfa.runtime.text.config import LanguageModelConfig
 from tests.kernels import IS_INTERPRETED, assert_variants_agree
 from tests.model.test_slots import make, with_own_lags
 

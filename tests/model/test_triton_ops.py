@@ -25,9 +25,9 @@ from rfa.model.attention.triton import (
     rotate_op,
     stack_heads,
 )
-from rfa.model.config import LanguageModelConfig
 from rfa.model.dynamics import rotate, wrapped_phase
 from rfa.model.layers import RobustMixer
+from rfa.runtime.text.config import LanguageModelConfig
 from tests.kernels import IS_INTERPRETED, assert_variants_agree
 
 HAS_GPU = torch.cuda.is_available()

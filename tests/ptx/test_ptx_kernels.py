@@ -21,8 +21,8 @@ pytest.importorskip("triton")
 
 from rfa.benchmarks.kernels.cases import AttentionInputs, rfa_inputs
 from rfa.model.attention.triton import fused_rotation
-from rfa.model.config import Innovation
 from rfa.model.dynamics import rotate
+from rfa.runtime.text.config import Innovation
 from tests.model import test_slots_triton as slots
 from tests.model import test_triton_backward as backward
 from tests.model import test_triton_forward as forward

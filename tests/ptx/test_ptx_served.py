@@ -16,16 +16,16 @@ if machine.missing() is not None:
     pytest.skip(str(machine.missing()), allow_module_level=True)
 pytest.importorskip("triton")
 
-from rfa.export.bundle import Bundle
 from rfa.model import decoder, draw, ragged
 from rfa.model.recurrence import slots
+from rfa.runtime.bundle.bundle import Bundle
+from rfa.runtime.gpu.language import TorchLanguageRuntime
+from rfa.runtime.text.language import Language, LanguageRuntime
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models
 from rfa.service.engine.text.generated import Generation
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.language import Language, LanguageRuntime
-from rfa.service.runtime.torch_language import TorchLanguageRuntime
 from rfa.service.settings import Settings
 from tests.ptx.launches import Compiler, Emulator, emulated
 from tests.small_language import exported

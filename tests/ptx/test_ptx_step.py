@@ -18,8 +18,8 @@ pytest.importorskip("triton")
 
 from rfa.model import decoder as decoding
 from rfa.model import product_triton
-from rfa.model.config import Innovation
 from rfa.model.decoder import Decoder
+from rfa.runtime.text.config import Innovation
 from tests.model import test_decoder as steps
 from tests.model import test_decoder_triton as parts
 from tests.model import test_product_triton as products

@@ -13,9 +13,13 @@ from typing import Any, cast
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from rfa.export.token_confidence import TokenConfidence
-from rfa.service.engine.filter.alarms import NEVER, Alarm
-from rfa.service.engine.filter.forecast_checks import (
+from rfa.runtime.bundle.token_confidence import TokenConfidence
+from rfa.runtime.passes import PassesRange
+from rfa.runtime.pool import Seat, StateField, StatePool
+from rfa.runtime.text.incremental import Vocabulary
+from rfa.runtime.text.language import Language, StepOutput
+from rfa.runtime.uncertainty.alarms import NEVER, Alarm
+from rfa.runtime.uncertainty.forecast_checks import (
     INSIDE,
     NIS,
     OBSERVATIONS,
@@ -25,14 +29,10 @@ from rfa.service.engine.filter.forecast_checks import (
     WEIGHTED_NIS,
     no_checks,
 )
-from rfa.service.engine.filter.input import level_name
-from rfa.service.engine.filter.model import FilterOptions, Row, Stepped
+from rfa.runtime.uncertainty.input import level_name
+from rfa.runtime.uncertainty.interface import FilterOptions, Row, Stepped
 from rfa.service.engine.models import Models
-from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.errors import InvalidRequest, invalid_state
-from rfa.service.runtime.language import Language, StepOutput
-from rfa.service.runtime.passes import PassesRange
-from rfa.service.runtime.pool import Seat, StateField, StatePool
 from rfa.service.schemas.base import Mode
 from rfa.service.schemas.replies import FilterStepReply, ForecastPoint, Kind, ModelInfo
 

@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from rfa.service.engine.filter.alarms import NEVER, Alarm, alarm, count_alarms
+from rfa.runtime.uncertainty.alarms import NEVER, Alarm, alarm, count_alarms
 from tests.service.test_columns import answer, serving
 
 pytestmark = pytest.mark.anyio

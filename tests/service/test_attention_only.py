@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.export.bundle import Bundle, open_bundle
 from rfa.export.loading import load_model
+from rfa.runtime.bundle.bundle import Bundle, open_bundle
+from rfa.runtime.gpu.device import load_on_cpu
+from rfa.runtime.gpu.golden import check_golden_on
+from rfa.runtime.gpu.language import TorchLanguageRuntime
+from rfa.runtime.text.language import Language, LanguageRuntime
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models, load_models
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.device import load_on_cpu
-from rfa.service.runtime.language import Language, LanguageRuntime
-from rfa.service.runtime.torch_golden import check_golden_on
-from rfa.service.runtime.torch_language import TorchLanguageRuntime
 from rfa.service.settings import ConfigurationError, Settings
+from tests.runtime.text.exact import EPS, ExactModel, begun, largest_errors, prompt_of, read_on, silence, stepped
 from tests.service.conftest import Connect
-from tests.service.exact import EPS, ExactModel, begun, largest_errors, prompt_of, read_on, silence, stepped
 
 STREAMS = 5
 

@@ -15,21 +15,21 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from rfa.export.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
 from rfa.export.decoder_constants import write_again
-from rfa.export.families.check import check_constants, read_family
+from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
+from rfa.runtime.bundle.families.check import check_constants, read_family
+from rfa.runtime.golden import reproduce
+from rfa.runtime.gpu.device import language_loader, load_on_cpu
+from rfa.runtime.text.language import LanguageRuntime
 from rfa.service.engine.models import load_models
 from rfa.service.process.handover import read_settings, write_settings
-from rfa.service.runtime.device import language_loader, load_on_cpu
-from rfa.service.runtime.golden import reproduce
-from rfa.service.runtime.language import LanguageRuntime
 from rfa.service.settings import ConfigurationError, Settings
+from tests.runtime.text.exact import EPS, ExactModel, begun, largest_errors, prompt_of, silence, stepped
 from tests.service.conftest import Connect
-from tests.service.exact import EPS, ExactModel, begun, largest_errors, prompt_of, silence, stepped
 
 pytest.importorskip("numba")
-from rfa.model.decoder_numba import HEAD_CONSTANTS
-from rfa.service.runtime.compiled_language import CompiledLanguageRuntime
+from rfa.runtime.text.compiled_language import CompiledLanguageRuntime
+from rfa.runtime.text.decoder_numba import HEAD_CONSTANTS
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_more_passes_than_one_run_on_onnx(bundle: Bundle, monkeypatch: pytest.Mo
 
 
 def test_without_numba_texts_run_on_onnx(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("rfa.service.runtime.compiled_language", "rfa.model.decoder_numba"):
+    for name in ("rfa.runtime.text.compiled_language", "rfa.runtime.text.decoder_numba"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
     assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)

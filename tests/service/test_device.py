@@ -13,7 +13,13 @@ import pytest
 import torch
 
 from rfa.cli.console import explain
-from rfa.export.bundle import open_bundle
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.gpu import device
+from rfa.runtime.gpu.attention import PagedStepRunner
+from rfa.runtime.gpu.draw import BYTES_PER_LOGIT
+from rfa.runtime.gpu.kernels import StoredLaunches
+from rfa.runtime.gpu.language import WORKSPACE_BYTES, TorchLanguageRuntime
+from rfa.runtime.text.language import CpuLanguage
 from rfa.service.app import create_app
 from rfa.service.child_environment import child_environment
 from rfa.service.engine.models import load_models
@@ -21,12 +27,6 @@ from rfa.service.machine import available_cores
 from rfa.service.process.handover import read_settings, write_settings
 from rfa.service.process.snapshot import Snapshot
 from rfa.service.process.supervisor import Supervisor
-from rfa.service.runtime import device
-from rfa.service.runtime.language import CpuLanguage
-from rfa.service.runtime.torch_attention import PagedStepRunner
-from rfa.service.runtime.torch_draw import BYTES_PER_LOGIT
-from rfa.service.runtime.torch_kernels import StoredLaunches
-from rfa.service.runtime.torch_language import WORKSPACE_BYTES, TorchLanguageRuntime
 from rfa.service.schemas.replies import GpuKernels
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.conftest import Connect
@@ -88,7 +88,7 @@ def test_memory_that_is_gone_while_loading_is_a_refusal(books_bundle: Path, monk
     def full(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr("rfa.service.runtime.torch_language.DevicePool", full)
+    monkeypatch.setattr("rfa.runtime.gpu.language.DevicePool", full)
     with pytest.raises(ConfigurationError, match="ran out while bundle 'books' was loaded"):
         TorchLanguageRuntime(open_bundle(books_bundle), device="cpu")
 
@@ -168,11 +168,11 @@ def test_the_runtime_for_a_gpu_gets_the_limits_and_must_reproduce_the_golden_out
         return made[-1]
 
     monkeypatch.setattr(device, "check_gpu", lambda _: None)
-    monkeypatch.setattr("rfa.service.runtime.torch_language.TorchLanguageRuntime", on_cpu)
-    monkeypatch.setattr("rfa.service.runtime.torch_golden.check_golden_on", lambda runtime, _: checked.append(runtime))
+    monkeypatch.setattr("rfa.runtime.gpu.language.TorchLanguageRuntime", on_cpu)
+    monkeypatch.setattr("rfa.runtime.gpu.golden.check_golden_on", lambda runtime, _: checked.append(runtime))
     # Nobody has kernels.
     nothing = StoredLaunches(driver=pytest.fail, capability=pytest.fail, stream=lambda _: pytest.fail("a launch"))
-    monkeypatch.setattr("rfa.service.runtime.torch_kernels._launches", lambda: nothing)
+    monkeypatch.setattr("rfa.runtime.gpu.kernels._launches", lambda: nothing)
     settings = Settings(bundles=(books_bundle, linear_bundle), device="cuda", **given)
     models = load_models(settings)
     assert list(models.languages.values()) == made == checked

@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rfa.export.bundle import open_bundle
 from rfa.library.filtering import beyond_gate
-from rfa.service.engine.filter.alarms import count_alarms
-from rfa.service.engine.filter.doubts import ENOUGH, FAR_OFF, SELDOM, doubts
-from rfa.service.engine.filter.forecast_checks import OUTLIERS, columns, summarise
-from rfa.service.runtime.auto import AutoRuntime
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.filter_sequence import FilteredSequence
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.auto import AutoRuntime
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.filters.sequence import FilteredSequence
+from rfa.runtime.uncertainty.alarms import count_alarms
+from rfa.runtime.uncertainty.doubts import ENOUGH, FAR_OFF, SELDOM, doubts
+from rfa.runtime.uncertainty.forecast_checks import OUTLIERS, columns, summarise
 from rfa.service.schemas.replies import ComponentChecks, FilterWarning, ForecastChecks, LeadChecks
 from tests.service.test_columns import answer, arrow, send, serving
 

@@ -14,7 +14,9 @@ import httpx
 import numpy as np
 import pytest
 
-from rfa.export.bundle import open_bundle
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.gpu.device import language_loader, load_on_cpu
+from rfa.runtime.text.language import StepOutput
 from rfa.service.engine.text.drift import (
     MOST_PROMPT,
     MOST_TOKENS,
@@ -25,11 +27,9 @@ from rfa.service.engine.text.drift import (
     drift_steps,
 )
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.device import language_loader, load_on_cpu
-from rfa.service.runtime.language import StepOutput
 from rfa.service.schemas.requests import MAX_SAMPLES
 from rfa.service.settings import Settings
-from tests.service.exact import read_on
+from tests.runtime.text.exact import read_on
 from tests.service.models import FakeLanguage, Seen, SeenMore, fake_models
 from tests.waiting import until
 

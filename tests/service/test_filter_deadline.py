@@ -22,10 +22,10 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from rfa.runtime.filters import sequence as filter_sequence
 from rfa.service.app import create_app
 from rfa.service.arrow import ARROW
 from rfa.service.engine import job as jobs
-from rfa.service.runtime import filter_sequence
 from rfa.service.settings import Settings
 from tests.service.models import FakeFilter, fake_models
 

@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.export.bundle import open_bundle
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.pool import StatePool
+from rfa.runtime.uncertainty.forecast_checks import summarise
+from rfa.runtime.uncertainty.input import as_array
+from rfa.runtime.uncertainty.interface import FilterOptions, Row, Stepped
 from rfa.service.departure import ClientGone
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter import stages as filtering
-from rfa.service.engine.filter.forecast_checks import summarise
-from rfa.service.engine.filter.input import as_array
 from rfa.service.engine.filter.jobs import FilterJob
-from rfa.service.engine.filter.model import FilterOptions, Row, Stepped
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob, StreamStep
 from rfa.service.errors import InternalError, InvalidRequest, NotReady, Overloaded
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import Settings
 from tests.service.models import FakeFilter, fake_models
 from tests.soak.courses import as_sent

@@ -13,12 +13,12 @@ import pytest
 from scipy.linalg import expm
 from websockets.sync.client import connect
 
-from rfa.export.bundle import open_bundle
-from rfa.service.engine.filter.alarms import NEVER
-from rfa.service.engine.filter.model import MergeOptions, Row
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.pool import StatePool
+from rfa.runtime.uncertainty.alarms import NEVER
+from rfa.runtime.uncertainty.interface import MergeOptions, Row
 from rfa.service.errors import InvalidRequest
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.pool import StatePool
 from tests.service.conftest import Live
 from tests.service.test_columns import answer, serving
 

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.export.bundle import open_bundle
+from rfa.runtime.batching import BatchSizes, agreeing_sizes
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.text.language import CpuLanguage, LanguageRuntime
 from rfa.service.encoding import dumps
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models
@@ -19,12 +21,10 @@ from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.errors import EngineFailure
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.batching import BatchSizes, agreeing_sizes
-from rfa.service.runtime.language import CpuLanguage, LanguageRuntime
 from rfa.service.settings import Settings
 
 pytest.importorskip("numba")
-from rfa.service.runtime.compiled_language import CompiledLanguageRuntime
+from rfa.runtime.text.compiled_language import CompiledLanguageRuntime
 from tests.waiting import until
 
 PROMPTS = ("It was the", "She said: “no”", "", "A long time ago, in a house by the sea, there lived", "…")

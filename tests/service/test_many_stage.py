@@ -15,14 +15,16 @@ import httpx
 import numpy as np
 import pytest
 
-from rfa.export.bundle import open_bundle
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.auto import AutoRuntime
+from rfa.runtime.pool import StatePool
+from rfa.runtime.uncertainty.interface import FilterOptions
 from rfa.service.app import create_app
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter import many as many_series
 from rfa.service.engine.filter import stages as filtering
 from rfa.service.engine.filter.jobs import Filtered, FilterJob
 from rfa.service.engine.filter.many import ManyJob, SeriesEnd
-from rfa.service.engine.filter.model import FilterOptions
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.engine.filter.stream import Observed
 from rfa.service.engine.reply_size import StepShape, series_bytes
@@ -30,8 +32,6 @@ from rfa.service.errors import InvalidRequest, NotReady
 from rfa.service.memory import MemoryBudget
 from rfa.service.metrics import Metrics
 from rfa.service.routes import filter_many
-from rfa.service.runtime.auto import AutoRuntime
-from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.replies import FilterTimings
 from rfa.service.settings import Settings
 from tests.service.models import FakeFilter
@@ -91,7 +91,7 @@ async def test_every_series_ends_whole_whatever_the_turns_are(
 @pytest.mark.anyio
 async def test_whole_sequences_and_graphs_are_parts_as_well(bundles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A filter on its graphs, one observation at a time, and looked at as a whole: the numbers that each has alone."""
-    from tests.service.loading import load_filter
+    from tests.runtime.loading import load_filter
 
     turns(monkeypatch, 0.001)
     model = load_filter(open_bundle(bundles / "oscillator"))

@@ -13,11 +13,11 @@ import pytest
 import torch
 from websockets.sync.client import connect
 
-from rfa.export.bundle import open_bundle
-from rfa.model.linear_config import LinearFilterConfig
 from rfa.model.linear_filter import LinearFilter
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.service.errors import InvalidRequest
-from rfa.service.runtime.filter import FilterRuntime
 from tests.service.conftest import Live
 from tests.service.test_columns import answer, serving
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from rfa.benchmarks.filters.precision import served
-from rfa.export.bundle import BundleError, open_bundle
-from rfa.export.calibration_document import FilterCalibration
 from rfa.export.decoder_constants import write_again
-from rfa.export.documents import read_document
 from rfa.export.recalibrate import recalibrate_precision
 from rfa.model.batch import Batch
-from rfa.service.engine.filter.model import Piece
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.pool import StatePool
+from rfa.runtime.bundle.bundle import BundleError, open_bundle
+from rfa.runtime.bundle.calibration_document import FilterCalibration
+from rfa.runtime.bundle.documents import read_document
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.pool import StatePool
+from rfa.runtime.uncertainty.interface import Piece
 from rfa.service.schemas.replies import FilterStepReply
 from rfa.service.settings import BUNDLE_ROOT
 from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_level, simulate_oscillator

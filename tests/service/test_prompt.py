@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rfa.runtime.text.cuts import RUN, check_splitting
+from rfa.runtime.text.incremental import Vocabulary
 from rfa.service.engine.text import prompt
-from rfa.service.engine.text.cuts import RUN, check_splitting
-from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.engine.text.options import GenerateOptions, PromptLimits
 from rfa.service.engine.text.prompt import LONGEST_PIECE, USUAL_PIECE, PromptReader, attention_room
 from rfa.service.errors import InvalidRequest

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rfa.export.onnx_runtime import ort
+from rfa.runtime.bundle.onnx_runtime import ort
+from rfa.runtime.text.language import LanguageRuntime
 from rfa.service.app import create_app
 from rfa.service.engine.models import load_models
-from rfa.service.runtime.language import LanguageRuntime
 from rfa.service.schemas.replies import FilterReply, GenerateEvent, GenerateReply, Info
 from rfa.service.settings import Settings
 from tests.service.replies import read

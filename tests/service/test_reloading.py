@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from rfa.export.documents import BundleError
+from rfa.runtime.bundle.documents import BundleError
 from rfa.service.process.board import Board, make_board
 from rfa.service.process.reloading import Lost, Reloader, Shelf
 from rfa.service.process.snapshot import Snapshot

@@ -12,15 +12,15 @@ import numpy as np
 import orjson
 import pytest
 
-from rfa.export.bundle import open_bundle
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.pool import StatePool
+from rfa.runtime.uncertainty.interface import Row
 from rfa.service.encoding import PIECE_NUMBERS, Long, dumps, pieces
-from rfa.service.engine.filter.model import Row
 from rfa.service.engine.reply_size import StepShape, _body_bytes, filter_bytes, generation_bytes, smoothing_bytes
 from rfa.service.engine.text.generated import TokenEvent, TopTokens
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.replies import Token
-from tests.service.loading import load_filter
+from tests.runtime.loading import load_filter
 from tests.service.models import byte_vocabulary
 
 LEVELS = tuple(round(0.05 + 0.055 * i, 4) + 1e-12 for i in range(16))

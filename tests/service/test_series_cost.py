@@ -6,19 +6,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rfa.model.series.config import PATCH
-from rfa.model.series.stream_numba import CELLS, MOST_EMPTY
+from rfa.runtime.pool import StatePool
+from rfa.runtime.series.config import PATCH
+from rfa.runtime.series.filter import PREFIX, SeriesRuntime
+from rfa.runtime.series.stream_numba import CELLS, MOST_EMPTY
+from rfa.runtime.series.work import count_cells
+from rfa.runtime.uncertainty.interface import FilterOptions, Piece
 from rfa.service.engine import job as jobs
 from rfa.service.engine.filter import stages
 from rfa.service.engine.filter.jobs import FilterJob
-from rfa.service.engine.filter.model import FilterOptions, Piece
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamJob
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.compiled_series import PREFIX, SeriesRuntime
-from rfa.service.runtime.compiled_series_work import count_cells
-from rfa.service.runtime.pool import StatePool
-from tests.service.test_series_runtime import decoder, network
+from tests.runtime.series.test_series_runtime import decoder, network
 
 pytestmark = pytest.mark.anyio
 LATE = 60.0

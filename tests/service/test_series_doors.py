@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import rfa
 from rfa.cli.main import app
-from rfa.export.bundle import open_bundle
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.series.filter import open_series
 from rfa.service.app import create_app
-from rfa.service.runtime.compiled_series import open_series
 from rfa.service.settings import Settings
 from tests.small_series import exported
 

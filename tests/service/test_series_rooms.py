@@ -7,14 +7,14 @@ import weakref
 import numpy as np
 import pytest
 
+from rfa.runtime.series.filter import SeriesRuntime
+from rfa.runtime.series.rooms import Rooms
 from rfa.service.engine.models import Models
 from rfa.service.engine.served import MOST_SIZES, Served
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.compiled_series import SeriesRuntime
-from rfa.service.runtime.series_rooms import Rooms
 from rfa.service.settings import Settings
-from tests.service.test_series_runtime import decoder, network, told
+from tests.runtime.series.test_series_runtime import decoder, network, told
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from rfa.runtime.state.keys import ephemeral_key
 from rfa.service.process.address import listen, reserve
 from rfa.service.process.handover import read_settings, with_state_key, write_settings
 from rfa.service.settings import Settings
-from rfa.service.state.keys import ephemeral_key
 from tests.service.processes import ROOT, SERVE, serving, started
 from tests.waiting import PATIENCE
 

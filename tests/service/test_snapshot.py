@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rfa.export.documents import BundleError
-from rfa.export.manifest import MAX_FILES
+from rfa.runtime.bundle.documents import BundleError
+from rfa.runtime.bundle.manifest import MAX_FILES
 from rfa.service.bundle_version import bundle_version
 from rfa.service.process.private import private_directory
 from rfa.service.process.snapshot import take_snapshot

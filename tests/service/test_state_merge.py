@@ -17,14 +17,14 @@ import httpx
 import numpy as np
 import pytest
 
-from rfa.export.bundle import open_bundle
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.filters.state import FilterState
+from rfa.runtime.state.names import StateScope
+from rfa.runtime.uncertainty.interface import MergeOptions
 from rfa.service.app import create_app
-from rfa.service.engine.filter.model import MergeOptions
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.filter_state import FilterState
 from rfa.service.schemas.replies import MergeReply
 from rfa.service.settings import Settings
-from rfa.service.state.names import StateScope
 from tests.model.joint_gaussian import van_loan
 from tests.service.replies import read
 from tests.service.test_filter_stream import Socket

@@ -14,22 +14,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rfa.model.system import System
+from rfa.runtime.filters import system_cache as systems
+from rfa.runtime.filters.system import System
+from rfa.runtime.uncertainty.interface import FilterOptions
 from rfa.service.app import create_app
-from rfa.service.engine import systems
 from rfa.service.engine.engine import Engine
-from rfa.service.engine.filter.model import FilterOptions
 from rfa.service.memory import MemoryBudget
 from rfa.service.schemas.replies import FilterReply, MergeReply
 from rfa.service.schemas.requests import FilterRequest
 from rfa.service.schemas.system import SystemRequest
 from rfa.service.settings import Settings
-from tests.model.test_system import REFUSED
+from tests.runtime.filters.test_system import REFUSED
 from tests.service.replies import read
 from tests.service.test_filter_stream import Socket
 
 pytest.importorskip("numba")
-from rfa.service.runtime.compiled_system import SystemRuntime
+from rfa.runtime.filters.compiled_system import SystemRuntime
 
 pytestmark = pytest.mark.anyio
 LEVEL: dict[str, Any] = {"preset": "level", "process_noise": 0.1, "measurement_noise": 0.5}

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.export.bundle import Bundle, open_bundle
+from rfa.runtime.bundle.bundle import Bundle, open_bundle
+from rfa.runtime.gpu.golden import check_golden_on
+from rfa.runtime.gpu.language import TorchLanguageRuntime
+from rfa.runtime.gpu.step import StepRunner
+from rfa.runtime.text.language import LanguageRuntime
+from rfa.runtime.text.sampling import Choice, Draws
 from rfa.service.engine.models import load_models
-from rfa.service.engine.text.sampling import Choice, Draws
-from rfa.service.runtime.language import LanguageRuntime
-from rfa.service.runtime.torch_golden import check_golden_on
-from rfa.service.runtime.torch_language import TorchLanguageRuntime
-from rfa.service.runtime.torch_step import StepRunner
 from rfa.service.settings import Settings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")

@@ -17,20 +17,22 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rfa.export.bundle import Bundle, BundleError, open_bundle
 from rfa.model.recurrence import slots
-from rfa.model.series.config import FEATURES, SeriesConfig
-from rfa.model.series.decoder_numba import ASKED
 from rfa.model.series.network import SeriesNetwork
 from rfa.model.series.patches import PatchNetwork, PatchTokens
+from rfa.runtime.bundle.bundle import Bundle, BundleError, open_bundle
+from rfa.runtime.gpu import device
+from rfa.runtime.gpu import filter as torch_filter
+from rfa.runtime.gpu.filter import TorchSeries, device_seconds, host_seconds
+from rfa.runtime.pool import StatePool
+from rfa.runtime.series import chunk as compiled_series_chunk
+from rfa.runtime.series.chunk import TOKENS
+from rfa.runtime.series.config import FEATURES, SeriesConfig
+from rfa.runtime.series.decoder_numba import ASKED
+from rfa.runtime.series.filter import SeriesRuntime, open_series
+from rfa.runtime.uncertainty.interface import Piece
 from rfa.service.app import create_app
-from rfa.service.engine.filter.model import Piece
 from rfa.service.engine.models import Models, load_models
-from rfa.service.runtime import compiled_series_chunk, device, torch_filter
-from rfa.service.runtime.compiled_series import SeriesRuntime, open_series
-from rfa.service.runtime.compiled_series_chunk import TOKENS
-from rfa.service.runtime.pool import StatePool
-from rfa.service.runtime.torch_filter import TorchSeries, device_seconds, host_seconds
 from rfa.service.schemas.replies import LongSeries
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import model_info

@@ -16,28 +16,28 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rfa.export.bundle import Bundle, BundleError, open_bundle
-from rfa.export.golden import loosened
 from rfa.model import decoder
 from rfa.model import draw as drawing
 from rfa.model.attention.pages import PAGE_KEYS
+from rfa.runtime.bundle.bundle import Bundle, BundleError, open_bundle
+from rfa.runtime.bundle.golden import loosened
+from rfa.runtime.golden import reproduce
+from rfa.runtime.gpu.golden import AttentionSession, check_golden_on
+from rfa.runtime.gpu.language import TorchLanguageRuntime
+from rfa.runtime.gpu.pages import PagedContext
+from rfa.runtime.text.language import CpuLanguage, LanguageRuntime, SlotContext
+from rfa.runtime.text.sampling import Choice, Draws
 from rfa.service.encoding import dumps
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models
 from rfa.service.engine.text.generated import Generation
 from rfa.service.engine.text.options import GenerateOptions
-from rfa.service.engine.text.sampling import Choice, Draws
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import EngineFailure, Overloaded
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.golden import reproduce
-from rfa.service.runtime.language import CpuLanguage, LanguageRuntime, SlotContext
-from rfa.service.runtime.torch_golden import AttentionSession, check_golden_on
-from rfa.service.runtime.torch_language import TorchLanguageRuntime
-from rfa.service.runtime.torch_pages import PagedContext
 from rfa.service.settings import ConfigurationError, Settings
 from tests.kernels import interpreted
-from tests.service.exact import TEXT, begun, crowd, silence
+from tests.runtime.text.exact import TEXT, begun, crowd, silence
 from tests.service.models import model_info
 
 MAX_ROWS = 8
@@ -283,7 +283,7 @@ def without_gpu(bundle: Bundle, name: str) -> CpuLanguage:
     if name == "onnx":
         return LanguageRuntime(bundle, streams=16, max_rows=MAX_ROWS)
     pytest.importorskip("numba")
-    from rfa.service.runtime.compiled_language import CompiledLanguageRuntime
+    from rfa.runtime.text.compiled_language import CompiledLanguageRuntime
 
     return CompiledLanguageRuntime(bundle, streams=16)
 

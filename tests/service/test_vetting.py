@@ -16,7 +16,7 @@ from typing import Any
 import onnx
 import pytest
 
-from rfa.export.bundle import BundleError, open_bundle
+from rfa.runtime.bundle.bundle import BundleError, open_bundle
 from rfa.service.settings import BUNDLE_ROOT
 from rfa.service.vetting import vetting
 from rfa.service.vetting.vetting import MAX_REASON, Vetted, vet

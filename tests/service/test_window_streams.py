@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rfa.export.bundle import Bundle, open_bundle
+from rfa.runtime.bundle.bundle import Bundle, open_bundle
+from rfa.runtime.gpu.device import load_on_cpu
+from rfa.runtime.text.language import LanguageRuntime
 from rfa.service.errors import InvalidRequest
-from rfa.service.runtime.device import load_on_cpu
-from rfa.service.runtime.language import LanguageRuntime
 from rfa.service.vetting.wide_trial import try_wide
-from tests.service.exact import EPS, begun, crowd, prompt_of, read_on, silence, stepped
+from tests.runtime.text.exact import EPS, begun, crowd, prompt_of, read_on, silence, stepped
 
 pytestmark = pytest.mark.slow  # the bundle takes a minute to export
 STREAMS = 6

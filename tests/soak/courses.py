@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.filters.state import FilterState
 from rfa.service.encoding import dumps
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.filter_state import FilterState
 
 Observation = list[float | None] | None
 # Levels, horizon, samples: what is asked about each observation.

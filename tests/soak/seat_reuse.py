@@ -29,17 +29,17 @@ import numpy as np
 import uvloop
 from tqdm import tqdm
 
-from rfa.export.bundle import open_bundle
 from rfa.measured import RESULTS, origin, write_result
+from rfa.runtime.batching import BatchSizes
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.filters.graph_steps import ROW_COUNTS
+from rfa.runtime.pool import StatePool
+from rfa.runtime.text.language import LanguageRuntime
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.batching import BatchSizes
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.graph_steps import ROW_COUNTS
-from rfa.service.runtime.language import LanguageRuntime
-from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import BUNDLE_ROOT, Settings
 from tests.soak.courses import Truth, make_course, truth_of
 from tests.soak.visits import Findings, TextTruth, Visitor, World, follow_needle, tokens_of

@@ -25,11 +25,11 @@ import orjson
 from tqdm import tqdm
 
 from rfa.measured import RESULTS, origin, write_result
+from rfa.runtime.state.keys import KEY_BYTES, StateKeys
+from rfa.runtime.state.names import Opened, StateScope
+from rfa.runtime.state.sealer import Sealer
+from rfa.runtime.state.tokens import Tokens
 from rfa.service.errors import InvalidRequest
-from rfa.service.state.keys import KEY_BYTES, StateKeys
-from rfa.service.state.names import Opened, StateScope
-from rfa.service.state.sealer import Sealer
-from rfa.service.state.tokens import Tokens
 
 RESULT = RESULTS / "state-mutations.json"
 PAYLOAD_SIZES = (0, 1, 64, 400, 401, 402)

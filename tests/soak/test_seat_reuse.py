@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.export.bundle import open_bundle
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.pool import StatePool
+from rfa.runtime.uncertainty.interface import Row
 from rfa.service.engine.filter.jobs import RecurrentJob
-from rfa.service.engine.filter.model import Row
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.pool import StatePool
 from rfa.service.settings import BUNDLE_ROOT
 from tests.soak import seat_reuse
 from tests.soak.seat_reuse import soak, without_zeroing

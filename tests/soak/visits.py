@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from rfa.runtime.uncertainty.input import as_array
+from rfa.runtime.uncertainty.interface import FilterOptions
+from rfa.runtime.uncertainty.steps import Steps
 from rfa.service.engine.engine import Engine
-from rfa.service.engine.filter.input import as_array
 from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob
-from rfa.service.engine.filter.model import FilterOptions
-from rfa.service.engine.filter.steps import Steps
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob
 from rfa.service.engine.text.generated import Generation
 from rfa.service.engine.text.options import GenerateOptions

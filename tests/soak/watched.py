@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from rfa.service.engine.filter.model import Piece, Row, Stepped
-from rfa.service.engine.filter.steps import Steps
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.filter_state import FilterState
-from rfa.service.runtime.pool import Seat, StateField, StatePool
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.filters.state import FilterState
+from rfa.runtime.pool import Seat, StateField, StatePool
+from rfa.runtime.uncertainty.interface import Piece, Row, Stepped
+from rfa.runtime.uncertainty.steps import Steps
 
 MARK = "owner"
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from rfa.model.config import LanguageModelConfig
 from rfa.model.language import LanguageModel
+from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.optimiser import Optimiser, OptimiserConfig, one_cycle, parameter_groups, rate_factor
 
 STEPS = 200

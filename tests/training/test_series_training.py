@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rfa.model.checkpoint import load_run
-from rfa.model.series.config import LEVELS, PATCH, SeriesConfig
 from rfa.model.series.network import SeriesNetwork
+from rfa.runtime.series.config import LEVELS, PATCH, SeriesConfig
 from rfa.training.optimiser import Optimiser
 from rfa.training.resuming import StopSignals
 from rfa.training.series_batches import (

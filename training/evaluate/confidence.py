@@ -23,14 +23,14 @@ from scipy.special import log_softmax
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from rfa.export.bundle import Bundle, open_bundle
 from rfa.export.language_calibration import WINDOW
 from rfa.export.loading import load_model
-from rfa.export.token_confidence import BINS, TokenConfidence, reliability
 from rfa.measured import origin, write_result
-from rfa.model.config import Mode
 from rfa.model.language import LanguageModel
-from rfa.service.engine.text.sampling import draw_index
+from rfa.runtime.bundle.bundle import Bundle, open_bundle
+from rfa.runtime.bundle.token_confidence import BINS, TokenConfidence, reliability
+from rfa.runtime.text.config import Mode
+from rfa.runtime.text.sampling import draw_index
 from rfa.training.corpus import encode_files, file_hashes, split_files
 
 Integers = NDArray[np.int64]

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from rfa.export.bundle import open_bundle
 from rfa.model.batch import Batch
-from rfa.service.runtime.filter import FilterRuntime
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.filter import FilterRuntime
 from rfa.training.recorded import load_recorded
 from rfa.training.series import split
 from rfa.training.simulate import Disturbance, simulate_oscillator

@@ -20,8 +20,8 @@ from tqdm import tqdm
 
 from rfa.export.loading import load_model
 from rfa.measured import origin, write_result
-from rfa.model.config import Mode
 from rfa.model.language import LanguageModel
+from rfa.runtime.text.config import Mode
 from rfa.training.corpus import END_OF_TEXT, encode_files, file_hashes, split_files
 from rfa.training.evaluate.baselines import compressor_bits_per_byte, unigram
 

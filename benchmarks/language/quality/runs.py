@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from rfa.benchmarks.language.quality.scores import SCORES_FILE, Scoring, score_run
-from rfa.model.config import LanguageModelConfig
+from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.corpus import file_hashes, prepare_corpus, split_files
 from rfa.training.device import choose_device
 from rfa.training.language import RECORD_FILE, LanguageRun, TrainingConfig, find_config, train_language

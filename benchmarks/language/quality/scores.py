@@ -22,8 +22,8 @@ from tokenizers import Tokenizer
 
 from rfa.measured import git_commit, write_result
 from rfa.model.checkpoint import WEIGHTS_FILE, load_run
-from rfa.model.config import Mode
 from rfa.model.language import LanguageModel
+from rfa.runtime.text.config import Mode
 from rfa.training.corpus import encode_files, file_hashes, split_files
 from rfa.training.evaluate.language import score, token_bytes, window_losses
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from rfa.benchmarks.gpu.paired import interleaved, ratio
-from rfa.model.config import Mode
 from rfa.model.language import LanguageModel
+from rfa.runtime.text.config import Mode
 from rfa.training.language import LanguageRun, TrainingConfig, cross_entropy
 
 ROUNDS = 7

@@ -23,7 +23,7 @@ from rfa.benchmarks.language.quality.runs import Job, run_jobs, run_row
 from rfa.benchmarks.language.quality.scores import Scoring
 from rfa.benchmarks.language.quality.speed import measure_speed, speed_lines
 from rfa.measured import origin, write_result
-from rfa.model.config import LanguageModelConfig
+from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.corpus import SPLITS, file_hashes, split_files
 from rfa.training.device import choose_device
 from rfa.training.language import LanguageRun, TrainingConfig, find_config, load_variants

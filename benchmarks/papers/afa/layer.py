@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from rfa.model.attention.reference import AttentionResult, attend
-from rfa.model.config import StrictConfig
 from rfa.model.dynamics import Dynamics, decay, positive, raw_from_positive, rotate, wrapped_phase
+from rfa.runtime.text.config import StrictConfig
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rfa.benchmarks.papers.afa.layer import AdaptiveParameters
-from rfa.model.config import StrictConfig
+from rfa.runtime.text.config import StrictConfig
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,8 @@ from rfa.benchmarks.papers.recall.tasks import (
     train_recall,
 )
 from rfa.measured import git_commit, hardware, write_result
-from rfa.model.config import LanguageModelConfig, Mode
 from rfa.model.language import LanguageModel
+from rfa.runtime.text.config import LanguageModelConfig, Mode
 
 # From here on a size counts as held.
 HELD = 0.99

@@ -27,8 +27,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rfa.model.config import LanguageModelConfig, Mode, StrictConfig
 from rfa.model.language import LanguageModel
+from rfa.runtime.text.config import LanguageModelConfig, Mode, StrictConfig
 from rfa.training.optimiser import Optimiser, OptimiserConfig
 
 Task = Literal["recall", "copy"]

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from rfa.model.dynamics import Dynamics
-from rfa.model.linear_config import LinearFilterConfig, stationary_covariance
 from rfa.model.recurrence.irkf import IRKFState
-from rfa.model.recurrence.spectrum import MAX_CONDITION, spectrum
+from rfa.runtime.filters.linear_config import LinearFilterConfig, stationary_covariance
+from rfa.runtime.filters.spectrum import MAX_CONDITION, spectrum
 
 Array = np.ndarray[Any, Any]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rfa.service.engine.filter.forecast_checks import no_checks, summarise
-from rfa.service.engine.filter.model import Ahead, FilterOptions, Piece, Row, Stepped, reply_rows
-from rfa.service.engine.filter.steps import Steps
+from rfa.runtime.pool import Seat
+from rfa.runtime.uncertainty.forecast_checks import no_checks, summarise
+from rfa.runtime.uncertainty.interface import Ahead, FilterOptions, Piece, Row, Stepped, reply_rows
+from rfa.runtime.uncertainty.steps import Steps
 from rfa.service.engine.job import Job
 from rfa.service.errors import NotReady
-from rfa.service.runtime.pool import Seat
 from rfa.service.schemas.replies import FilterFinishReason, FilterTimings, FilterWarning, ForecastChecks
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.uncertainty.interface import MergeOptions
 from rfa.service.engine.filter.jobs import PackedState
-from rfa.service.engine.filter.model import MergeOptions
 from rfa.service.engine.filter.stages import observe_end
 from rfa.service.engine.job import Job
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.filter import FilterRuntime
 from rfa.service.schemas.replies import FilterStepReply, FilterTimings
 
 

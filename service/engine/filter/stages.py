@@ -20,8 +20,10 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from rfa.service.engine.filter.doubts import doubts
-from rfa.service.engine.filter.forecast_checks import (
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.pool import StatePool
+from rfa.runtime.uncertainty.doubts import doubts
+from rfa.runtime.uncertainty.forecast_checks import (
     ALARMS,
     ASKED,
     EXPECTED,
@@ -37,15 +39,13 @@ from rfa.service.engine.filter.forecast_checks import (
     no_checks,
     summarise,
 )
-from rfa.service.engine.filter.input import level_name, out_of_range
+from rfa.runtime.uncertainty.input import level_name, out_of_range
+from rfa.runtime.uncertainty.steps import Forecasts, Steps
 from rfa.service.engine.filter.jobs import Filtered, FilterJob, PackedState, RecurrentJob, SequenceJob
-from rfa.service.engine.filter.steps import Forecasts, Steps
 from rfa.service.engine.job import Job
 from rfa.service.engine.scheduler import deliver_early
 from rfa.service.errors import NotReady
 from rfa.service.metrics import Metrics
-from rfa.service.runtime.filter import FilterRuntime
-from rfa.service.runtime.pool import StatePool
 from rfa.service.schemas.replies import FilterFinishReason, FilterTimings, FilterWarning, ForecastChecks
 
 # Of the thread's processor time, not of the clock: where other threads or processes have the processor in between, a

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from rfa.runtime.uncertainty.alarms import NEVER, Alarm
+from rfa.runtime.uncertainty.doubts import doubts
+from rfa.runtime.uncertainty.interface import Row, Stepped
 from rfa.service.departure import ClientGone
-from rfa.service.engine.filter.alarms import NEVER, Alarm
-from rfa.service.engine.filter.doubts import doubts
 from rfa.service.engine.filter.jobs import PackedState, RecurrentJob
-from rfa.service.engine.filter.model import Row, Stepped
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.errors import ServiceError
 from rfa.service.schemas.replies import EndReason, FilterWarning, ForecastChecks

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rfa.runtime.text.incremental import Vocabulary
 from rfa.service.encoding import PIECE_NUMBERS, Blocks, Long
-from rfa.service.engine.text.incremental import Vocabulary
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.schemas.replies import FinishReason, GenerateTimings, Token, TopToken
 

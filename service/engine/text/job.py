@@ -6,15 +6,15 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rfa.runtime.text.incremental import TextStream
+from rfa.runtime.text.language import Language
 from rfa.service.engine.job import Job
 from rfa.service.engine.reply_size import cache_bytes
 from rfa.service.engine.text.generated import FinishedText, Generation, TokenEvent
-from rfa.service.engine.text.incremental import TextStream
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.engine.text.prompt import PromptReader
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.memory import Lease
-from rfa.service.runtime.language import Language
 from rfa.service.schemas.replies import FinishReason, GenerateTimings
 
 if TYPE_CHECKING:

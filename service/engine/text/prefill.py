@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from rfa.runtime.text.language import Context, Language
 from rfa.service.engine.text.decode import DecodeStage
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import PromptLimits
 from rfa.service.engine.text.prompt import PromptReader
 from rfa.service.errors import InvalidRequest, NotReady
-from rfa.service.runtime.language import Context, Language
 
 
 class PrefillStage:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rfa.service.engine.text.incremental import Vocabulary
+from rfa.runtime.text.incremental import Vocabulary
 from rfa.service.engine.text.options import GenerateOptions, PromptLimits
 from rfa.service.errors import InvalidRequest
 

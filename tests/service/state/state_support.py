@@ -10,10 +10,10 @@ import struct
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from rfa.service.state.keys import StateKeys
-from rfa.service.state.names import StateScope
-from rfa.service.state.sealer import Sealer
-from rfa.service.state.tokens import Tokens
+from rfa.runtime.state.keys import StateKeys
+from rfa.runtime.state.names import StateScope
+from rfa.runtime.state.sealer import Sealer
+from rfa.runtime.state.tokens import Tokens
 
 NOW = 1_800_000_000
 LIFETIME = 3_600

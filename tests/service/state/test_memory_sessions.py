@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from rfa.runtime.state.names import Opened, SessionName
 from rfa.service.errors import STATUS, Conflict, NotFound, Overloaded
 from rfa.service.state.memory_sessions import ENTRY_BYTES, MemorySessions
-from rfa.service.state.names import Opened, SessionName
 from rfa.service.state.sessions import SessionAddress
 from tests.service.state.state_support import SCOPE, Clock
 

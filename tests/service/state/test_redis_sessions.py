@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import redis
 
+from rfa.runtime.state.keys import StateKeys
+from rfa.runtime.state.names import Opened, SessionName, StateScope
+from rfa.runtime.state.sealer import Sealer
 from rfa.service.errors import STATUS, Conflict, NotFound, NotReady, Overloaded, ServiceError
-from rfa.service.state.keys import StateKeys
-from rfa.service.state.names import Opened, SessionName, StateScope
 from rfa.service.state.redis_sessions import RedisSessions
-from rfa.service.state.sealer import Sealer
 from rfa.service.state.sessions import SessionAddress
 from tests.service.state.lossy_relay import LossyRelay
 from tests.service.state.state_support import KEY, OTHER_KEY, SCOPE

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from rfa.runtime.state.keys import StateKeys
+from rfa.runtime.state.names import Opened, SessionName, SessionReference
+from rfa.runtime.state.sealer import Sealer
 from rfa.service.errors import Conflict, ErrorReply, InvalidRequest, NotFound, ServiceError
 from rfa.service.state.keeper import StateKeeper
-from rfa.service.state.keys import StateKeys
 from rfa.service.state.memory_sessions import MemorySessions
-from rfa.service.state.names import Opened, SessionName, SessionReference
 from rfa.service.state.redis_sessions import RedisSessions
-from rfa.service.state.sealer import Sealer
 from tests.service.state.state_support import KEY, SCOPE, make_tokens
 from tests.soak.faults.redis_process import RedisProcess
 

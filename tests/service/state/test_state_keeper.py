@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from rfa.runtime.state.keys import ephemeral_key
+from rfa.runtime.state.names import Opened, SessionName
 from rfa.service.app import create_app
 from rfa.service.errors import STATUS, InvalidRequest, NotFound, Overloaded
 from rfa.service.settings import Settings
 from rfa.service.state.keeper import StateKeeper, make_keeper
-from rfa.service.state.keys import ephemeral_key
-from rfa.service.state.names import Opened, SessionName
 from tests.service.models import fake_models
 from tests.service.state.state_support import SCOPE
 from tests.soak.faults.redis_process import RedisProcess

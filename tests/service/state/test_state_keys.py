@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from rfa.runtime.state.keys import StateKeys, ephemeral_key, read_keys
+from rfa.runtime.state.names import Opened
 from rfa.service.errors import InvalidRequest
 from rfa.service.settings import Settings
 from rfa.service.state.keeper import make_keeper
-from rfa.service.state.keys import StateKeys, ephemeral_key, read_keys
-from rfa.service.state.names import Opened
 from tests.service.state.state_support import KEY, LIFETIME, OTHER_KEY, SCOPE, THIRD_KEY, Clock, make_tokens
 
 STATE = Opened(b"payload", 3)

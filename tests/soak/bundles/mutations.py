@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from rfa.export.documents import canonical_json, compact_json
+from rfa.runtime.bundle.documents import canonical_json, compact_json
 from tests.soak.bundles.case import Case
 
 Place = tuple[str | int, ...]

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 
-from rfa.export.bundle import Bundle, BundleError, open_bundle
-from rfa.export.signing import PublicKey, SecretKey, sign_bundle
+from rfa.runtime.bundle.bundle import Bundle, BundleError, open_bundle
+from rfa.runtime.bundle.signing import PublicKey, SecretKey, sign_bundle
 from rfa.service.settings import BUNDLE_ROOT
 from rfa.service.vetting import vetting
 from tests.soak.bundles import graphs

@@ -15,11 +15,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rfa.runtime.state.names import SessionName, StateScope
 from rfa.service.engine.filter.stream import StreamJob
 from rfa.service.process import child
 from rfa.service.routes import filter_stream
 from rfa.service.state.keeper import StateKeeper
-from rfa.service.state.names import SessionName, StateScope
 from rfa.service.websocket import JsonSocket
 
 SWAP_AT = 5

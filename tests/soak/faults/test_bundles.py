@@ -1,6 +1,7 @@
 """Bundles that were damaged or tampered with: nothing of them is served, and the reason is one clear line.
 
-What exactly is refused, file by file, `tests/export/test_bundle.py` tells; here real servers are started with it.
+What exactly is refused, file by file, is tested in `tests/runtime/bundle/test_bundle.py`;
+here real servers are started.
 """
 
 from __future__ import annotations

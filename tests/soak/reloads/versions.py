@@ -11,8 +11,8 @@ from pathlib import Path
 
 from rfa.benchmarks.load.check import SeriesTruth
 from rfa.benchmarks.load.truth import FilterQuestion, open_models, series_truths
-from rfa.export.documents import sha256
-from rfa.export.manifest import FileSpec, decode_manifest, encode_manifest
+from rfa.runtime.bundle.documents import sha256
+from rfa.runtime.bundle.manifest import FileSpec, decode_manifest, encode_manifest
 from tests.soak.faults.cast import ROOT
 from tests.soak.faults.tampering import TAMPERINGS
 

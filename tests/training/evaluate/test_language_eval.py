@@ -9,8 +9,8 @@ import torch
 from tokenizers import Tokenizer
 
 from rfa.model.checkpoint import save_checkpoint
-from rfa.model.config import LanguageModelConfig
 from rfa.model.language import LanguageModel
+from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.corpus import train_tokenizer
 from rfa.training.evaluate.baselines import compressor_bits_per_byte, unigram
 from rfa.training.evaluate.language import evaluate_model, main, token_bytes, window_losses

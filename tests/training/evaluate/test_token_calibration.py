@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.export.token_confidence import TokenConfidence
 from rfa.model.checkpoint import save_checkpoint
-from rfa.model.config import LanguageModelConfig
 from rfa.model.language import LanguageModel
+from rfa.runtime.bundle.token_confidence import TokenConfidence
+from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.corpus import file_hashes, train_tokenizer
 from rfa.training.evaluate import confidence as token_calibration
 from rfa.training.evaluate.confidence import calibration_error, main, observe, spread_windows, unseen_files

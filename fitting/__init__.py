@@ -1,0 +1,1 @@
+"""Structural models fitted to a series by maximum likelihood, without torch."""

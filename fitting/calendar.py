@@ -1,0 +1,173 @@
+"""The weekly pattern of a series: least squares with a smooth prior, robust against days that are unlike the others.
+
+    y = X β + z              X: which nodes of the week a row lies between (`Days.nodes`)
+    β ~ N(0, K)              K = a_day K_day + a_week K_week, and a_holiday for holidays
+
+The prior makes the pattern smooth over the day (the part that all days have) and over the week (how the days differ). A
+holiday is like a Sunday but for a smooth difference. How much of each there is, a, maximises the marginal likelihood.
+
+What a pattern leaves is alike within a day, a storm, an event, a day that people take off: so a day counts as a few
+observations and not as one a row, and has one Student-t weight, by its mean squared rest. The structural model is then
+fitted to what the pattern leaves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import minimize
+
+from rfa.runtime.filters.calendar import DAY_SECONDS, WEEKDAYS, Days, Nodes, is_moment
+
+# Nodes of a day, at most: half-hours, and hours where the scales are found.
+MOST_NODES, OF_SCALES = 48, 24
+# Days that a pattern needs: each weekday twice in what it is fitted to.
+LEAST_DAYS = 3 * WEEKDAYS
+# Hours over which the pattern of all days, the differences between days (a short and a long one) and a holiday's
+# difference from a Sunday are alike.
+DAY_HOURS, WEEK_HOURS, HOLIDAY_HOURS = 2.0, (3.0, 24.0), 6.0
+# Of the scales a: start (in squared spreads), and the range of their logs about it.
+SCALES, SCALE_RANGE = (0.5, 0.1, 0.1), 7.0
+# So that the prior's covariance can be inverted.
+JITTER = 1e-6
+# Independent observations that a day counts as, at most; degrees of freedom of its weight; and how often it is weighed.
+OF_A_DAY, NU, PASSES = 4.0, 4.0, 6
+SUNDAY = 6
+
+
+def _alike(distance: np.ndarray, hours: float) -> np.ndarray:
+    """Matérn's correlation of order 3/2 at distances in hours."""
+    x = np.sqrt(3.0) * distance / hours
+    found: np.ndarray = (1 + x) * np.exp(-x)
+    return found
+
+
+class Prior:
+    """The parts of the prior's covariance, `[3, K, K]`: of all days, their differences, and holidays."""
+
+    def __init__(self, days: Days) -> None:
+        slots, week = days.slots, WEEKDAYS * days.slots
+        hours = np.arange(week) * (24.0 / slots)
+        # A holiday is the Sunday, and what is its own.
+        of_week = np.concatenate([np.arange(week), SUNDAY * slots + np.arange(slots)])[: days.types * slots]
+        apart = np.abs(hours[:, None] - hours)
+        # Chords, of circles on which a day and a week lie: a correlation of the way around is none.
+        around_day, around_week = (
+            span / np.pi * np.abs(np.sin(np.pi * apart / span)) for span in (24.0, 24.0 * WEEKDAYS)
+        )
+        day = _alike(around_day, DAY_HOURS)
+        differences = np.mean([_alike(around_week, span) for span in WEEK_HOURS], axis=0)
+        own = np.zeros((len(of_week), len(of_week)))
+        if days.holidays:
+            own[week:, week:] = _alike(around_day[:slots, :slots], HOLIDAY_HOURS)
+        self.parts = np.stack([day[np.ix_(of_week, of_week)], differences[np.ix_(of_week, of_week)], own])
+        self.count = 2 + bool(days.holidays)
+
+    def covariance(self, scales: np.ndarray) -> np.ndarray:
+        """At the log scales."""
+        found: np.ndarray = np.tensordot(np.exp(scales), self.parts[: self.count], axes=1)
+        found[np.diag_indices_from(found)] += JITTER * np.exp(scales).sum()
+        return found
+
+
+def pattern_at(pattern: np.ndarray, nodes: Nodes) -> np.ndarray:
+    """X β, `[N]`."""
+    found: np.ndarray = pattern[nodes.before] * (1 - nodes.share) + pattern[nodes.after] * nodes.share
+    return found
+
+
+def fit_pattern(times: np.ndarray, y: np.ndarray, days: Days) -> np.ndarray:
+    """β `[K]`, a type of day after the other.
+
+    Args:
+        times: `[N]`, seconds since 1970.
+        y: `[N]` of about median 0 and spread 1, NaN where missing.
+    """
+    seen = np.isfinite(y)
+    nodes, y = days.nodes(times[seen]), y[seen]
+    prior, size = Prior(days), days.types * days.slots
+    _, day, count = np.unique(days.dates(times[seen]), return_inverse=True, return_counts=True)
+    typical = float(np.median(count))
+    scales = np.log(np.array(SCALES[: prior.count]))
+    pattern = _first(y, nodes, size)
+    for step in range(PASSES):
+        rest = np.bincount(day, (y - pattern_at(pattern, nodes)) ** 2) / count
+        # Of a series that repeats exactly nothing is left.
+        spread = max(float(np.median(rest)), 1e-12)
+        weight = np.minimum((NU + 1) / (NU + rest / spread), 1.0)
+        variance = max(float((weight * rest).sum() / weight.sum()), 1e-12)
+        per_row = weight[day] * min(OF_A_DAY, typical) / (typical * variance)
+        information, evidence = _normal(y, nodes, per_row, size)
+        if step == 1:
+            scales = _scales(times[seen], y, per_row, days, scales)
+        pattern, _ = _posterior(prior, information, evidence, scales)
+    return pattern
+
+
+def _first(y: np.ndarray, nodes: Nodes, size: int) -> np.ndarray:
+    """Where weighing starts: the median of what lies nearest to each node, and of all where none does."""
+    nearest = np.where(nodes.share < 0.5, nodes.before, nodes.after)
+    order = np.argsort(nearest, kind="stable")
+    bounds = np.searchsorted(nearest[order], np.arange(size + 1))
+    middle = float(np.median(y))
+    parts = (y[order[low:high]] for low, high in itertools.pairwise(bounds))
+    return np.array([np.median(part) if len(part) else middle for part in parts])
+
+
+def _normal(y: np.ndarray, nodes: Nodes, weight: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Xᵀ W X and Xᵀ W y."""
+    information, evidence = np.zeros((size, size)), np.zeros(size)
+    ends = (nodes.before, 1 - nodes.share), (nodes.after, nodes.share)
+    for at, share in ends:
+        evidence += np.bincount(at, weight * share * y, size)
+        for other, beside in ends:
+            information += np.bincount(at * size + other, weight * share * beside, size * size).reshape(size, size)
+    return information, evidence
+
+
+def _posterior(
+    prior: Prior, information: np.ndarray, evidence: np.ndarray, scales: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """β = L (I + Lᵀ information L)⁻¹ Lᵀ evidence, of K = L Lᵀ, and minus twice the log marginal likelihood."""
+    root = np.linalg.cholesky(prior.covariance(scales))
+    inner = root.T @ information @ root
+    inner[np.diag_indices_from(inner)] += 1.0
+    factor = cho_factor(inner, lower=True)
+    seen = root.T @ evidence
+    solved = cho_solve(factor, seen)
+    return root @ solved, 2 * float(np.log(np.diag(factor[0])).sum()) - float(seen @ solved)
+
+
+def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, start: np.ndarray) -> np.ndarray:
+    """How much there is of each part, by the marginal likelihood of a pattern of hours: that of half-hours costs eight
+    times as much."""
+    hourly = Days(days.zone, min(days.slots, OF_SCALES), days.holidays)
+    prior, size = Prior(hourly), hourly.types * hourly.slots
+    information, evidence = _normal(y, hourly.nodes(times), weight, size)
+    bounds = [(math.log(x) - SCALE_RANGE, math.log(x) + SCALE_RANGE) for x in SCALES[: prior.count]]
+    found: np.ndarray = minimize(
+        lambda x: _posterior(prior, information, evidence, x)[1], start, method="L-BFGS-B", bounds=bounds,
+        options={"maxiter": 12, "ftol": 1e-5},
+    ).x  # fmt: skip
+    return found
+
+
+def days_for(times: np.ndarray, fitted: int, zone: str, holidays: tuple[str, ...]) -> Days | None:
+    """The clock of a calendar for a series in seconds since 1970, None where its rows are too far apart or of days that
+    it has not, or the first `fitted` are of too few days. Holidays count where the series has one among these."""
+    lags = np.diff(times)
+    step = float(np.median(lags[lags > 0])) if (lags > 0).any() else math.inf
+    # Beyond, rows fall on some days only; and calendars know no days before 1971.
+    if step > DAY_SECONDS * 1.01 or not is_moment(times).all():
+        return None
+    days = Days(zone, int(np.clip(round(DAY_SECONDS / step), 1, MOST_NODES)), holidays)
+    dates = np.unique(days.dates(times[:fitted]))
+    if len(dates) < LEAST_DAYS:
+        return None
+    return days if days.is_holiday(dates).any() else Days(zone, days.slots)
+
+
+__all__ = ["days_for", "fit_pattern", "pattern_at"]

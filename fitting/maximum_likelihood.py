@@ -1,0 +1,315 @@
+"""Maximum likelihood of a structural model of one series, and the choice of its modes by validation likelihood.
+
+The likelihood is that of the filter as it is served (capped Student-t weights, contaminated normal density), so nu and
+the contamination are fitted with the rest and outliers in the data do not spoil the noises. L-BFGS on the raw
+parameters with the exact gradient. Modes are added one kind at a time, each fitted from the best parameters so far (a
+cycle from the strongest frequency that the innovations have left), and kept where the log likelihood of the validation
+part gains more than `MIN_GAIN`. The modes that were chosen are fitted on while that part gains, and the inverse of the
+observed information, the Hessian there, gives the parameters' standard errors.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+
+from rfa.fitting.model import Standing, Structure, constrain, parameters, raw_bounds, raw_start
+from rfa.fitting.scan import Scan, gradient, scan_series
+from rfa.fitting.seasons import strongest_rate
+
+# Nats of the whole validation part: less than this is noise.
+MIN_GAIN = 2.0
+# How often what was chosen is fitted on, at most.
+MORE_FITS = 4
+# Relative change of the mean log likelihood at which the search of one fit stops.
+TOLERANCE = 1e-8
+
+# Called after every fit with a line of progress, and the share of a column's work that it was.
+Report = Callable[[str, float], None]
+# Step of the raw parameters that the Hessian is differenced over, and the standard error of one above which it is not
+# determined by the data.
+HESSIAN_STEP, WORST_ERROR = 1e-4, 3.0
+
+
+@dataclass(frozen=True)
+class Column:
+    """One series in its own units: y `[N]` of median 0 and interquartile range 1.349 in the training part, NaN where
+    missing; `step` `[N]` rows of the distinct `lags` `[U]` in median steps; the first `fitted` values train."""
+
+    name: str
+    y: np.ndarray
+    step: np.ndarray
+    lags: np.ndarray
+    fitted: int
+    center: float
+    spread: float
+    time_step: float
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the search may use: harmonics of a season, free modes (relaxations and cycles), L-BFGS iterations of a fit,
+    passes K of the filter."""
+
+    harmonics: int
+    free_modes: int
+    iterations: int
+    inner: int
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A structure at its maximum: raw parameters, log likelihoods of both parts, the log of the search, and standard
+    errors of the parameters (None where the data do not determine one, or its range ends)."""
+
+    structure: Structure
+    raw: np.ndarray
+    train: float
+    validation: float
+    seconds: float = 0.0
+    errors: dict[str, float | None] = field(default_factory=dict)
+    tried: list[dict[str, object]] = field(default_factory=list)
+
+    def values(self) -> dict[str, float]:
+        return constrain(self.structure, self.raw)
+
+    def to_document(self) -> dict[str, Any]:
+        """JSON of it."""
+        return {**asdict(self), "raw": self.raw.tolist()}
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> Fit:
+        """From JSON."""
+        structure = dict(document["structure"])
+        structure["seasons"] = tuple((period, count) for period, count in structure["seasons"])
+        return cls(**{**document, "structure": Structure(**structure), "raw": np.array(document["raw"])})
+
+
+def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -> Column:
+    """Normalise a column by its first `fitted` values; the others validate, if there are any.
+
+    Raises:
+        ValueError: they hold too little to fit a model to: names the column and says what.
+    """
+    known = values[:fitted][np.isfinite(values[:fitted])]
+    if not known.size:
+        raise ValueError(f"column {name!r} has no value in the training part")
+    if known.size < MIN_VALUES:
+        held = f"{known.size} value{'' if known.size == 1 else 's'}"
+        raise ValueError(f"column {name!r} has {held} in the training part; a structural model needs {MIN_VALUES}")
+    if np.nanmax(np.abs(values)) > MOST_SIZE:
+        raise ValueError(
+            f"column {name!r} has values beyond {MOST_SIZE:g} in size, which filters do not take: give other units"
+        )
+    if fitted < len(values) and not np.isfinite(values[fitted:]).any():
+        raise ValueError(f"column {name!r} has no value in the validation part")
+    low, middle, high = np.percentile(known, [25, 50, 75])
+    spread = (high - low) / 1.349 if high > low else float(known.std())
+    if spread <= 1e-12 * abs(middle):
+        raise ValueError(f"column {name!r} is constant in the training part")
+    if spread < LEAST_SPREAD:
+        raise ValueError(f"column {name!r} varies by less than {LEAST_SPREAD:g}: give other units")
+    gaps = np.diff(times)
+    if not (gaps > 0).any():
+        raise ValueError("the times of the training part do not advance")
+    time_step = float(np.median(gaps[gaps > 0]))
+    # Lags that differ by rounding only share one transition.
+    lags, step = np.unique(np.round(np.diff(times, prepend=times[0]) / time_step, 9), return_inverse=True)
+    return Column(name, (values - middle) / spread, step, lags, fitted, float(middle), float(spread), time_step)
+
+
+# Values that a column needs in its training part: a few for every parameter of the smallest structure.
+MIN_VALUES = 40
+# Size of a value that filters take, and a spread whose square is one that they compute with.
+MOST_SIZE, LEAST_SPREAD = 1e12, 1e-60
+
+
+class Likelihood:
+    """The log likelihood of a column under a structure, as a function of the raw parameters."""
+
+    def __init__(self, column: Column, structure: Structure, inner: int) -> None:
+        self.column, self.structure, self.inner = column, structure, inner
+        self.count = int(np.isfinite(column.y[: column.fitted]).sum())
+        places = np.cumsum(np.where(np.arange(len(column.y)) > 0, column.lags[column.step], 0.0))
+        self.system = Standing(structure, column.lags, places)
+
+    def scan(self, raw: np.ndarray, length: int) -> Scan:
+        """Filter the first `length` values."""
+        y, step = self.column.y[:length], self.column.step[:length]
+        return scan_series(y, step, self.system.tables(raw), self.system.measurement(raw, self.inner))
+
+    def loss(self, raw: np.ndarray) -> tuple[float, np.ndarray]:
+        """Mean negative log likelihood of the training part, and its gradient."""
+        y, step = self.column.y[: self.column.fitted], self.column.step[: self.column.fitted]
+        tables = self.system.tables(raw)
+        found = gradient(y, step, tables, self.system.measurement(raw, self.inner), self.system.turning)
+        return -found.log_likelihood / self.count, -self.system.slope(raw, found) / self.count
+
+
+def fit_structure(column: Column, structure: Structure, limits: Limits, known: dict[str, float] | None = None) -> Fit:
+    """Maximise the training likelihood of a structure, from `known` values where given."""
+    start = time.monotonic()
+    likelihood = Likelihood(column, structure, limits.inner)
+    bounds = raw_bounds(structure)
+    low, high = np.array(bounds).T
+    raw = np.clip(raw_start(structure, known), low, high)
+    options = {"maxiter": limits.iterations, "ftol": TOLERANCE}
+    found = minimize(likelihood.loss, raw, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    best = np.clip(found.x, low, high)
+    values = likelihood.scan(best, len(column.y)).log_likelihood
+    train, validation = float(values[: column.fitted].sum()), float(values[column.fitted :].sum())
+    return Fit(structure, best, train, validation, time.monotonic() - start)
+
+
+def standard_errors(column: Column, fit: Fit, inner: int) -> dict[str, float | None]:
+    """Standard errors of the parameters by the observed information of the training part."""
+    likelihood = Likelihood(column, fit.structure, inner)
+    names, values = list(parameters(fit.structure)), fit.values()
+    low, high = np.array(raw_bounds(fit.structure)).T
+    inside = np.flatnonzero((fit.raw > low + HESSIAN_STEP) & (fit.raw < high - HESSIAN_STEP))
+    _, here = likelihood.loss(fit.raw)
+    slopes = []
+    for i in inside:
+        ahead = fit.raw.copy()
+        ahead[i] += HESSIAN_STEP
+        slopes.append(likelihood.loss(ahead)[1] - here)
+    information = np.array(slopes).reshape(len(inside), len(names))[:, inside] * likelihood.count / HESSIAN_STEP
+    information = (information + information.T) / 2
+    told = np.diag(information) > 1 / WORST_ERROR**2
+    covariance = np.linalg.pinv(information[np.ix_(told, told)], hermitian=True)
+    found: dict[str, float | None] = dict.fromkeys(names)
+    for i, variance in zip(inside[told], np.diag(covariance), strict=True):
+        error = math.sqrt(variance) if variance > 0 else math.inf
+        if error <= WORST_ERROR:
+            # The raw parameter is the log, but of the offset.
+            found[names[i]] = error if names[i] == "offset" else values[names[i]] * error
+    return found
+
+
+def fit_column(column: Column, periods: list[float], limits: Limits, report: Report | None = None) -> Fit:
+    """Choose the modes of a column by validation likelihood, and fit these on while it gains.
+
+    Args:
+        periods: candidate seasons in steps, strongest first.
+        report: called after every fit; the shares of one column come to 1.
+    """
+    start = time.monotonic()
+    tried: list[dict[str, object]] = []
+    stages = list(_stages(periods, limits))
+    reached, told = 0, 0.0
+
+    def tell(line: str) -> None:
+        nonlocal told
+        if report is not None:
+            # As many parts as stages, one for the first fit and one for what follows.
+            done = (reached + 1) / (len(stages) + 2)
+            report(line, done - told)
+            told = done
+
+    def attempt(structure: Structure, known: dict[str, float] | None) -> Fit:
+        fit = fit_structure(column, structure, limits, known)
+        tried.append(
+            {"structure": structure.describe(), "validation": fit.validation, "seconds": round(fit.seconds, 2)}
+        )
+        tell(structure.describe())
+        return fit
+
+    best = attempt(Structure(relaxations=min(1, limits.free_modes)), None)
+    for reached, candidates in enumerate(stages, start=1):  # noqa: B007 - `tell` reads it
+        for change in candidates:
+            structure = change(best.structure)
+            if structure is None or structure == best.structure:
+                continue
+            found = attempt(structure, _carry(best, structure) | _first_rate(column, best, structure, limits.inner))
+            # Fewer modes are better unless they lose what more would have to gain.
+            needed = MIN_GAIN if structure.state_size >= best.structure.state_size else -MIN_GAIN
+            if found.validation <= best.validation + needed:
+                break
+            best = found
+    final = _fitted_on(column, best, limits)
+    errors = standard_errors(column, final, limits.inner)
+    reached = len(stages) + 1
+    tell(f"{best.structure.describe()}, fitted on")
+    return replace(final, seconds=time.monotonic() - start, errors=errors, tried=tried)
+
+
+def _fitted_on(column: Column, best: Fit, limits: Limits) -> Fit:
+    """A fit that is gone on with while that gains on the validation part: its iterations may end far from the maximum,
+    and the maximum may fit what only the training part has."""
+    for _ in range(MORE_FITS):
+        further = fit_structure(column, best.structure, limits, best.values())
+        if further.validation <= best.validation:
+            break
+        best = further
+    return best
+
+
+Change = Callable[[Structure], Structure | None]
+
+
+def _stages(periods: list[float], limits: Limits) -> Iterator[list[Change]]:
+    """Kinds of change, each a list of growing sizes of which the search takes as many as gain."""
+    for period in periods:
+        # As many harmonics as may be first: a pattern may show in its high ones and not in the first.
+        yield [_with_season(period, _most_harmonics(period, limits.harmonics))]
+        yield [_with_fewer_harmonics(period)] * len(SIZES)
+    yield [lambda s: replace(s, level="damped")]
+    yield [lambda s: None if s.level == "damped" else replace(s, has_trend=True)]
+    room = range(limits.free_modes)
+    yield [lambda s: _within(replace(s, relaxations=s.relaxations + 1), limits) for _ in room]
+    yield [lambda s: _within(replace(s, cycles=s.cycles + 1), limits) for _ in room]
+
+
+def _with_season(period: float, count: int) -> Change:
+    def change(structure: Structure) -> Structure:
+        others = tuple(season for season in structure.seasons if season[0] != period)
+        return replace(structure, seasons=(*others, (period, count)))
+
+    return change
+
+
+# Harmonics that a season may have.
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+
+
+def _most_harmonics(period: float, limit: int) -> int:
+    return max(k for k in SIZES if k == 1 or k <= min(limit, (period - 1e-6) / 2))
+
+
+def _with_fewer_harmonics(period: float) -> Change:
+    def change(structure: Structure) -> Structure | None:
+        count = dict(structure.seasons).get(period, 1)
+        return None if count == 1 else _with_season(period, _most_harmonics(period, count - 1))(structure)
+
+    return change
+
+
+def _within(structure: Structure, limits: Limits) -> Structure | None:
+    return structure if structure.relaxations + structure.cycles <= limits.free_modes else None
+
+
+def _carry(best: Fit, structure: Structure) -> dict[str, float]:
+    """What the best fit so far found, for the parameters that both structures have."""
+    return {name: value for name, value in best.values().items() if name in parameters(structure)}
+
+
+def _first_rate(column: Column, best: Fit, structure: Structure, inner: int) -> dict[str, float]:
+    """Where the search for the frequency of a new cycle starts: the likelihood has a maximum at every one there is."""
+    if structure.cycles <= best.structure.cycles:
+        return {}
+    scan = Likelihood(column, best.structure, inner).scan(best.raw, column.fitted)
+    places = np.cumsum(column.lags[column.step[: column.fitted]])
+    standard = scan.innovation * np.sqrt(scan.weight / np.where(scan.total > 0, scan.total, 1.0))
+    rate = strongest_rate(places - places[0], standard)
+    return {} if rate is None else {f"cycle{structure.cycles - 1}_omega": rate}
+
+
+__all__ = [
+    "Column", "Fit", "Likelihood", "Limits", "fit_column", "fit_structure", "make_column", "standard_errors",
+]  # fmt: skip

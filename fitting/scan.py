@@ -1,0 +1,325 @@
+"""Exact likelihood of one series under a structural model, with its gradient by the adjoint of the filter.
+
+    m⁻ = d ∘ m,  P⁻ = d dᵀ ∘ P + Q      e = y - cᵀm⁻ - b,  s = cᵀP⁻c,  S = s + r
+    W = s + r/w,  h = P⁻c               m = m⁻ + h e/W,    P = P⁻ - h hᵀ/W
+    log p(y) = log[(1 - ε) N(e; 0, S) + ε N(e; 0, k² S)]
+
+w is the capped Student-t weight (docs/MATH.md §2, K passes), so this is the filter that is served, in float64: with
+1/nu = 0 and ε = 0 the Kalman filter and its likelihood. A missing value is a prediction without an update. The state is
+written so that F is diagonal (`model.py`): an oscillator stands still in coordinates that turn with it, and
+the sensor c turns instead. So a step is two passes over P.
+
+The gradient runs the same equations backwards (reverse mode): its cost does not grow with the number of parameters,
+unlike that of forward sensitivities or differences. Covariances are kept for `SEGMENT` rows at a time, which the
+processor's cache holds, and made again from the first of each segment.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+LOG_2PI = math.log(2 * math.pi)
+# Rows whose covariances are kept at a time.
+SEGMENT = 32
+
+# Sums in any order; missing values are NaN.
+compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
+
+
+class Tables(NamedTuple):
+    """The system at every row: decay d and noise (the diagonal of Q) `[U, n]` and cross `[U]` (Q[0, 1]) of every
+    distinct lag, prior variances `[n]` and their [0, 1] `[1]` before the first value, whose mean is zero, and the
+    sensor c `[N, n]` of every row."""
+
+    decay: np.ndarray
+    noise: np.ndarray
+    cross: np.ndarray
+    prior: np.ndarray
+    prior_cross: np.ndarray
+    sensor: np.ndarray
+
+
+class Measurement(NamedTuple):
+    """Offset b, variance r, 1/nu, contamination ε, outlier_scale k and the passes K."""
+
+    offset: float
+    variance: float
+    inverse_nu: float
+    contamination: float
+    outlier_scale: float
+    inner: int
+
+
+class Scan(NamedTuple):
+    """Per value `[N]`: log_likelihood (0 where missing), innovation e, total S, weight w."""
+
+    log_likelihood: np.ndarray
+    innovation: np.ndarray
+    total: np.ndarray
+    weight: np.ndarray
+
+
+class Gradient(NamedTuple):
+    """The sum of the log likelihoods, and its derivatives: tables like `Tables` (of the sensor those by the last
+    `turning` states), scalars (b, r, 1/nu, ε, k) `[5]`."""
+
+    log_likelihood: float
+    tables: Tables
+    scalars: np.ndarray
+
+
+@compiled
+def _weight(e, s, r, a, inner):  # type: ignore[no-untyped-def]
+    """w of the capped rule with a = 1/nu, and its derivatives by e, s, r and a."""
+    w, w_e, w_s, w_r, w_a = 1.0, 0.0, 0.0, 0.0, 0.0
+    for i in range(inner):
+        residual, by_e, by_s, by_r, by_a = e, 1.0, 0.0, 0.0, 0.0
+        if i > 0:
+            # The posterior residual e r / (w s + r).
+            d = w * s + r
+            by_w = -e * r * s / (d * d)
+            residual = e * r / d
+            by_e = r / d + by_w * w_e
+            by_s = -e * r * w / (d * d) + by_w * w_s
+            by_r = e * w * s / (d * d) + by_w * w_r
+            by_a = by_w * w_a
+        gate = residual * residual / (s + r)
+        factor = 2 * residual / (s + r)
+        own = gate / (s + r)
+        bottom = 1 + a * gate
+        w = (1 + a) / bottom
+        if w >= 1:
+            w, w_e, w_s, w_r, w_a = 1.0, 0.0, 0.0, 0.0, 0.0
+            continue
+        slope = -(1 + a) * a / (bottom * bottom)
+        w_e = slope * factor * by_e
+        w_s = slope * (factor * by_s - own)
+        w_r = slope * (factor * by_r - own)
+        w_a = slope * factor * by_a + 1 / bottom - (1 + a) * gate / (bottom * bottom)
+    return w, w_e, w_s, w_r, w_a
+
+
+@compiled
+def _density(e, total, contamination, k):  # type: ignore[no-untyped-def]
+    """The log density, and its derivatives by nis = e²/S (S in the determinant apart), ε and k."""
+    nis = e * e / total
+    base = -0.5 * (nis + math.log(total) + LOG_2PI)
+    if contamination == 0:
+        return base, -0.5, 0.0, 0.0
+    inlier = base + math.log1p(-contamination)
+    outlier = base + 0.5 * nis * (1 - 1 / (k * k)) - math.log(k) + math.log(contamination)
+    top = max(inlier, outlier)
+    value = top + math.log(math.exp(inlier - top) + math.exp(outlier - top))
+    share = math.exp(outlier - value)
+    by_nis = -0.5 * ((1 - share) + share / (k * k))
+    by_k = share * (nis / (k * k * k) - 1 / k)
+    return value, by_nis, share / contamination - (1 - share) / (1 - contamination), by_k
+
+
+@compiled
+def _first(prior, prior_cross, mean, covariance):
+    n = len(prior)
+    for i in range(n):
+        mean[i] = 0.0
+        for j in range(n):
+            covariance[i, j] = 0.0
+        covariance[i, i] = prior[i]
+    if n > 1:
+        covariance[0, 1] = prior_cross[0]
+        covariance[1, 0] = prior_cross[0]
+
+
+@compiled
+def _observe(mean, covariance, sensor, y, measurement, h, told):
+    """Into h = P c and told (log likelihood, e, S, w, W)."""
+    offset, r, a, contamination, k, inner = measurement
+    n = len(mean)
+    h[:] = 0.0
+    for i in range(n):
+        c = sensor[i]
+        for j in range(n):
+            h[j] += c * covariance[i, j]
+    e, s = y - offset, 0.0
+    for i in range(n):
+        e -= sensor[i] * mean[i]
+        s += sensor[i] * h[i]
+    w = _weight(e, s, r, a, inner)[0]
+    told[0] = _density(e, s + r, contamination, k)[0]
+    told[1] = e
+    told[2] = s + r
+    told[3] = w
+    told[4] = s + r / w
+
+
+@compiled
+def _move(decay, noise, cross, h, along, wide, mean, covariance):
+    """Condition on an innovation, m + h along and P - h hᵀ/wide (nothing where wide is 0), and go over the lag."""
+    n = len(mean)
+    inverse = 1 / wide if wide > 0 else 0.0
+    for i in range(n):
+        mean[i] = decay[i] * (mean[i] + h[i] * along)
+        own, part = decay[i], h[i] * inverse
+        for j in range(n):
+            covariance[i, j] = own * decay[j] * (covariance[i, j] - part * h[j])
+        covariance[i, i] += noise[i]
+    if n > 1:
+        covariance[0, 1] += cross
+        covariance[1, 0] += cross
+
+
+@compiled
+def _scan(y, step, tables, measurement, starts):
+    """All rows; where `starts` (means, covariances) has room, the predictions at the first row of every segment."""
+    decay, noise, cross, prior, prior_cross, sensor = tables
+    means, covariances = starts
+    length, n = len(y), len(prior)
+    told = np.zeros((length, 5))
+    mean, covariance, h = np.zeros(n), np.zeros((n, n)), np.zeros(n)
+    _first(prior, prior_cross, mean, covariance)
+    for t in range(length):
+        if t > 0:
+            g = step[t]
+            wide = told[t - 1, 4]
+            along = told[t - 1, 1] / wide if wide > 0 else 0.0
+            _move(decay[g], noise[g], cross[g], h, along, wide, mean, covariance)
+        if t % SEGMENT == 0 and len(means) > 0:
+            means[t // SEGMENT] = mean
+            covariances[t // SEGMENT] = covariance
+        if np.isnan(y[t]):
+            h[:] = 0.0
+            told[t, 2] = 1.0
+            told[t, 3] = 1.0
+        else:
+            _observe(mean, covariance, sensor[t], y[t], measurement, h, told[t])
+    return told
+
+
+@compiled
+def _adjoint(y, step, tables, measurement, turning):
+    decay, noise, cross, prior, _, sensor = tables
+    _, r, a, contamination, k, inner = measurement
+    length, n = len(y), len(prior)
+    segments = (length + SEGMENT - 1) // SEGMENT
+    starts = np.empty((segments, n)), np.empty((segments, n, n))
+    told = _scan(y, step, tables, measurement, starts)
+    by_decay, by_noise, by_cross = np.zeros_like(decay), np.zeros_like(noise), np.zeros_like(cross)
+    by_sensor, scalars = np.zeros((length, turning)), np.zeros(5)
+    mean_bar, bar, h_bar, v = np.zeros(n), np.zeros((n, n)), np.zeros(n), np.zeros(n)
+    means, covariances, hs = np.empty((SEGMENT, n)), np.empty((SEGMENT, n, n)), np.empty((SEGMENT, n))
+    for segment in range(segments - 1, -1, -1):
+        first = segment * SEGMENT
+        stop = min(first + SEGMENT, length)
+        means[0] = starts[0][segment]
+        covariances[0] = starts[1][segment]
+        for t in range(first, stop):
+            at = t - first
+            if t > first:
+                g = step[t]
+                wide = told[t - 1, 4]
+                along = told[t - 1, 1] / wide if wide > 0 else 0.0
+                means[at] = means[at - 1]
+                covariances[at] = covariances[at - 1]
+                _move(decay[g], noise[g], cross[g], hs[at - 1], along, wide, means[at], covariances[at])
+            hs[at] = 0.0
+            if not np.isnan(y[t]):
+                for i in range(n):
+                    c = sensor[t, i]
+                    for j in range(n):
+                        hs[at, j] += c * covariances[at, i, j]
+        for t in range(stop - 1, first - 1, -1):
+            mean, covariance, h, c = means[t - first], covariances[t - first], hs[t - first], sensor[t]
+            is_seen = told[t, 4] > 0
+            wide = told[t, 4] if is_seen else 1.0
+            along_h = told[t, 1] / wide if is_seen else 0.0
+            v[:] = 0.0
+            if t + 1 < length:
+                # Back over the lag to the next row: from what holds of its prediction to what holds of P and m here.
+                d = decay[step[t + 1]]
+                g = step[t + 1]
+                if n > 1:
+                    by_cross[g] += 2 * bar[0, 1]
+                for i in range(n):
+                    own, part, total = d[i], h[i] / wide, 0.0
+                    by_noise[g, i] += bar[i, i]
+                    for j in range(n):
+                        x = bar[i, j] * d[j]
+                        total += x * (covariance[i, j] - part * h[j])
+                        bar[i, j] = x * own
+                    by_decay[g, i] += 2 * total + mean_bar[i] * (mean[i] + h[i] * along_h)
+                for i in range(n):
+                    mean_bar[i] *= d[i]
+                    for j in range(n):
+                        v[j] += h[i] * bar[i, j]
+            if not is_seen:
+                continue
+            e, total_variance = told[t, 1], told[t, 2]
+            s = total_variance - r
+            w, w_e, w_s, w_r, w_a = _weight(e, s, r, a, inner)
+            _, by_nis, by_contamination, by_k = _density(e, total_variance, contamination, k)
+            along, squared = 0.0, 0.0
+            for i in range(n):
+                along += mean_bar[i] * h[i]
+                squared += h[i] * v[i]
+            by_wide = (squared - along * e) / (wide * wide)
+            by_w = -by_wide * r / (w * w)
+            by_total = -0.5 / total_variance - by_nis * e * e / (total_variance * total_variance)
+            by_e = along / wide + by_w * w_e + by_nis * 2 * e / total_variance
+            by_s = by_wide + by_w * w_s + by_total
+            scalars[0] -= by_e
+            scalars[1] += by_wide / w + by_w * w_r + by_total
+            scalars[2] += by_w * w_a
+            scalars[3] += by_contamination
+            scalars[4] += by_k
+            for i in range(n):
+                h_bar[i] = mean_bar[i] * along_h - 2 * v[i] / wide
+            for i in range(turning):
+                p = n - turning + i
+                found = 2 * by_s * h[p] - by_e * mean[p]
+                for j in range(n):
+                    found += covariance[p, j] * h_bar[j]
+                by_sensor[t, i] = found
+            for i in range(n):
+                h_bar[i] += by_s * c[i]
+            for i in range(n):
+                mean_bar[i] -= by_e * c[i]
+                left, right = 0.5 * h_bar[i], 0.5 * c[i]
+                for j in range(n):
+                    bar[i, j] += left * c[j] + right * h_bar[j]
+    by_prior, by_prior_cross = np.zeros(n), np.zeros(1)
+    for i in range(n):
+        by_prior[i] = bar[i, i]
+    if n > 1:
+        by_prior_cross[0] = 2 * bar[0, 1]
+    return told, (by_decay, by_noise, by_cross, by_prior, by_prior_cross, by_sensor), scalars
+
+
+def scan_series(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measurement) -> Scan:
+    """Filter a series.
+
+    Args:
+        y: values `[N]`, NaN where missing.
+        step: `[N]`, which row of the tables is the lag before each value; the first is not used.
+    """
+    n = len(tables.prior)
+    told = _scan(y, step, tuple(tables), tuple(measurement), (np.empty((0, n)), np.empty((0, n, n))))
+    return Scan(*(np.ascontiguousarray(told[:, i]) for i in range(4)))
+
+
+def gradient(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measurement, turning: int = 0) -> Gradient:
+    """The log likelihood and its derivatives.
+
+    Args:
+        turning: for so many states, the last ones, the derivatives by the sensor are wanted.
+    """
+    told, parts, scalars = _adjoint(y, step, tuple(tables), tuple(measurement), turning)
+    return Gradient(float(told[:, 0].sum()), Tables(*parts), scalars)
+
+
+__all__ = ["LOG_2PI", "Gradient", "Measurement", "Scan", "Tables", "compiled", "gradient", "scan_series"]

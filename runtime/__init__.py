@@ -1,0 +1,1 @@
+"""Run a model on numbers or tokens, without torch."""

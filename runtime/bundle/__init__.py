@@ -1,0 +1,1 @@
+"""Open, check and describe a bundle: manifest, hashes, signature, calibration."""

@@ -1,0 +1,403 @@
+"""Bundles: a trained model as a folder of checked files. Opening, sessions, golden outputs; writing.py writes them.
+
+No torch, no pickle, and nothing of a bundle is parsed or run before its bytes have been checked. Files are read once:
+the bytes that were hashed are the bytes that are used. The format is described in README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import safetensors.numpy
+
+from rfa.runtime.bundle.documents import BundleError, json_object, sha256
+from rfa.runtime.bundle.families.check import (
+    CALIBRATION_FILE,
+    CONSTANTS_FILE,
+    WEIGHTS_FILE,
+    check_calibration,
+    check_constants,
+    check_weights,
+    read_family,
+    tensor_specs,
+)
+from rfa.runtime.bundle.families.filters import FilterConfig
+from rfa.runtime.bundle.families.language import LanguageConfig
+from rfa.runtime.bundle.golden import GOLDEN_FILE, GoldenMismatch, check_golden_document, run_golden
+from rfa.runtime.bundle.graph_check import MAX_GRAPH_BYTES, check_graph, read_graph
+from rfa.runtime.bundle.held_out import check_confidences, rows_of
+from rfa.runtime.bundle.manifest import (
+    MANIFEST_FILE,
+    MAX_FILES,
+    MAX_MANIFEST_BYTES,
+    SIGNATURE_FILE,
+    FileSpec,
+    Initializer,
+    Kind,
+    Manifest,
+    TensorSpec,
+    decode_manifest,
+)
+from rfa.runtime.bundle.onnx_runtime import ort
+from rfa.runtime.bundle.stored_kernels import (
+    KERNELS_FILE,
+    MAX_ALL_CODE_BYTES,
+    StoredKernel,
+    is_kernel_file,
+    largest_kernel_file,
+    read_kernels,
+)
+
+if TYPE_CHECKING:
+    from rfa.runtime.bundle.signing import PublicKey
+from rfa.runtime.bundle.tokenizer_document import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, check_tokenizer
+
+__all__ = [
+    "Bundle",
+    "BundleError",
+    "Graph",
+    "Initializer",
+    "LanguageConfig",
+    "StoredKernel",
+    "TensorSpec",
+    "check_golden",
+    "open_bundle",
+    "open_session",
+]
+
+REQUIRED_FILES = {
+    "lm": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE),
+    "filter": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE),
+    "series": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE),
+}
+MAX_BYTES = {
+    WEIGHTS_FILE: 64 << 30,
+    CONSTANTS_FILE: 256 << 20,
+    CALIBRATION_FILE: 16 << 20,
+    GOLDEN_FILE: 64 << 20,
+    TOKENIZER_FILE: 128 << 20,
+    TOKENIZER_CONFIG_FILE: 1 << 16,
+}
+REQUIRED_GRAPHS: dict[Kind, tuple[str, ...]] = {"lm": ("attention",), "filter": ("prefill", "step"), "series": ()}
+# Where a session may look for files: nowhere. What a graph lacks is supplied from memory.
+NO_FOLDER = os.devnull
+
+
+@dataclass(frozen=True)
+class Graph:
+    """An ONNX graph without weights, as `rfa.export.onnx_graphs.export_graph` makes it, and what it needs at load."""
+
+    model: bytes
+    initializers: tuple[Initializer, ...] = ()
+
+
+class Bundle:
+    """An opened bundle: verified content, kept in memory. Made by `open_bundle`; sessions are made on request."""
+
+    def __init__(self, path: Path, manifest: Manifest, digest: str, contents: dict[str, bytes]) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.digest = digest
+        self._contents = contents
+        self._family = family = read_family(manifest)
+        self._weights = _load_arrays(contents.pop(WEIGHTS_FILE), WEIGHTS_FILE)
+        check_weights(self._weights, family, manifest)
+        self._constants = None
+        if CONSTANTS_FILE in contents:
+            self._constants = _load_arrays(contents[CONSTANTS_FILE], CONSTANTS_FILE)
+            check_constants(self._constants, family, self._weights)
+        self._calibration = json_object(contents[CALIBRATION_FILE], CALIBRATION_FILE)
+        check_calibration(self._calibration, family, manifest)
+        if isinstance(family, LanguageConfig):
+            check_tokenizer(contents[TOKENIZER_FILE], contents[TOKENIZER_CONFIG_FILE], family.vocab_size)
+        tensors = {spec.name: spec for spec in manifest.tensors}
+        self._golden = json_object(contents[GOLDEN_FILE], GOLDEN_FILE)
+        vocab_size = family.vocab_size if isinstance(family, LanguageConfig) else None
+        check_golden_document(self._golden, family.golden(manifest.graphs), tensors, vocab_size)
+        # As they were checked: the bytes for the runtime.
+        self._graphs = {
+            name: check_graph(contents[spec.file], spec, tensors).model for name, spec in manifest.graphs.items()
+        }
+        self._kernels = read_kernels({name: contents[name] for name in filter(is_kernel_file, contents)})
+        self._sessions: WeakValueDictionary[tuple[str, int], ort.InferenceSession] = WeakValueDictionary()
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def kind(self) -> Kind:
+        """What it does."""
+        return self.manifest.kind
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration of the model class `manifest.family`."""
+        return self.manifest.config
+
+    @property
+    def language(self) -> LanguageConfig:
+        """The configuration of a language model: its modes, and the sizes of its state.
+
+        Raises:
+            BundleError: it is none.
+        """
+        if not isinstance(self._family, LanguageConfig):
+            raise BundleError(f"bundle {self.name!r} is no language model")
+        return self._family
+
+    @property
+    def filter(self) -> FilterConfig:
+        """The configuration of a filter.
+
+        Raises:
+            BundleError: it is none.
+        """
+        if not isinstance(self._family, FilterConfig):
+            raise BundleError(f"bundle {self.name!r} is no filter")
+        return self._family
+
+    @property
+    def calibration(self) -> dict[str, Any]:
+        """Content of calibration.json."""
+        return self._calibration
+
+    @property
+    def ece_rows(self) -> int:
+        """Held-out tokens with which the calibration error that it states is checked; 0: it has none."""
+        return rows_of(self._calibration)
+
+    @property
+    def golden(self) -> dict[str, Any]:
+        """Content of golden.json; see `check_golden`."""
+        return self._golden
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """The tensors of model.safetensors, read-only, shared with every session of this bundle."""
+        return dict(self._weights)
+
+    def constants(self) -> dict[str, np.ndarray] | None:
+        """The arrays of decoder.safetensors, read-only; None if the bundle has none."""
+        return None if self._constants is None else dict(self._constants)
+
+    @property
+    def kernels(self) -> tuple[StoredKernel, ...]:
+        """Those of a GPU that it has, compiled; none of most bundles."""
+        return self._kernels
+
+    def read(self, name: str) -> bytes:
+        """The verified bytes of a file other than model.safetensors, for example tokenizer.json.
+
+        Raises:
+            BundleError: the bundle has no such file.
+        """
+        if name not in self._contents:
+            raise BundleError(f"{name}: not in bundle {self.name!r}")
+        return self._contents[name]
+
+    def session(self, graph_name: str, threads: int = 1) -> ort.InferenceSession:
+        """The session of a graph as it was checked, its constants taken from the weights.
+
+        The same one for as long as anybody holds it: what is served is what was held to the golden outputs.
+
+        Raises:
+            BundleError: no such graph, or one that the runtime refuses.
+        """
+        if graph_name not in self.manifest.graphs:
+            raise BundleError(f"{MANIFEST_FILE}: no graph {graph_name!r}; it has {sorted(self.manifest.graphs)}")
+        found = self._sessions.get((graph_name, threads))
+        if found is None:
+            spec = self.manifest.graphs[graph_name]
+            found = _session(self._graphs[graph_name], spec.initializers, self._weights, threads, spec.file)
+            self._sessions[graph_name, threads] = found
+        return found
+
+
+def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> Bundle:
+    """Open a bundle; everything is checked before anything is used.
+
+    In this order: the signature, where keys are given; the exact set of files (regular files, no links, no folders),
+    the manifest's own hash and form, size and sha256 of each file; configuration, arrays, calibration, tokenizer,
+    golden cases and graphs, against what the family declares.
+
+    Args:
+        trusted_keys: one of them must have signed the manifest; without any, a signature is not looked at.
+
+    Raises:
+        BundleError: with the file and the reason.
+    """
+    directory = Path(path)
+    found = _scan(directory)
+    if MANIFEST_FILE not in found:
+        raise BundleError(f"{MANIFEST_FILE}: missing in {directory.name!r}, so this is no bundle")
+    data = _read(directory, MANIFEST_FILE, MAX_MANIFEST_BYTES)
+    if trusted_keys:
+        _check_signature(directory, found, data, trusted_keys)
+    manifest = decode_manifest(data)
+    expected = {MANIFEST_FILE, *manifest.files}
+    found -= {SIGNATURE_FILE}
+    for name in sorted(expected - found):
+        raise BundleError(f"{name}: missing")
+    for name in sorted(found - expected):
+        raise BundleError(f"{name}: not listed in {MANIFEST_FILE}")
+    _check_required(manifest)
+    contents = {name: _checked(directory, name, spec) for name, spec in manifest.files.items()}
+    return Bundle(directory, manifest, sha256(data), contents)
+
+
+def open_session(
+    graph: Graph, weights: Mapping[str, np.ndarray], threads: int = 1, *, file: str = "graph"
+) -> ort.InferenceSession:
+    """A CPU session for a graph once it has been checked, its constants taken from `weights` (no copy, unless the
+    runtime re-packs them).
+
+    One thread by default: more of them only fight over the cores that other requests run on.
+
+    Raises:
+        BundleError: a graph that a bundle must not have, a constant that `weights` lacks, or a graph that the runtime
+            refuses.
+    """
+    tensors = {spec.name: spec for spec in tensor_specs(weights)}
+    checked = read_graph(graph.model, file, graph.initializers, tensors)
+    return _session(checked.model, graph.initializers, weights, threads, file)
+
+
+def _session(
+    model: bytes, initializers: Sequence[Initializer], weights: Mapping[str, np.ndarray], threads: int, file: str
+) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    # Memory patterns are kept per input shape; prompts come in every length.
+    options.enable_mem_pattern = False
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    options.add_session_config_entry("session.load_model_format", "ONNX")
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", NO_FOLDER)
+    names, values = [], []
+    for entry in initializers:
+        array = weights[entry.tensor]
+        names.append(entry.name)
+        values.append(ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array.T) if entry.transposed else array))
+    if names:
+        options.add_external_initializers(names, values)
+    try:
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except MemoryError:
+        raise
+    except Exception as error:  # the runtime's exceptions share no base class of their own
+        raise BundleError(f"{file}: the runtime refuses it: {str(error)[:300]}") from None
+
+
+def check_golden(bundle: Bundle, sessions: Mapping[str, ort.InferenceSession] | None = None) -> int:
+    """Run the bundle's golden cases, and a language model's held-out text, and compare; returns how many values were.
+
+    Args:
+        sessions: sessions by graph name to run them on; made here if not given.
+
+    Raises:
+        BundleError: an output differs by more than the tolerance stated in golden.json, or a confidence from what
+            calibration.json says.
+    """
+    if bundle.kind == "series" and not sessions:
+        return 0  # what runs it is compiled by those who have a compiler, and held to them there
+    chosen = sessions or {name: bundle.session(name) for name in bundle.manifest.graphs}
+    try:
+        count = run_golden(bundle.golden, chosen, bundle.weights())
+    except GoldenMismatch as error:
+        raise BundleError(f"{GOLDEN_FILE}: {error}") from None
+    if bundle.kind == "lm":
+        count += check_confidences(bundle.calibration, chosen, bundle.weights())
+    return count
+
+
+def _scan(directory: Path) -> set[str]:
+    """Names of the files of a bundle; a link, a folder or a device among them is refused."""
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except OSError as error:
+        raise BundleError(f"{directory.name}: cannot be read as a folder: {error.strerror}") from None
+    if len(entries) > MAX_FILES:
+        raise BundleError(f"{directory.name}: {len(entries)} files, a bundle has at most {MAX_FILES}")
+    for entry in entries:
+        if not entry.is_file(follow_symlinks=False):
+            raise BundleError(f"{entry.name}: not a regular file (links and folders have no place in a bundle)")
+    return {entry.name for entry in entries}
+
+
+def _read(directory: Path, name: str, limit: int) -> bytes:
+    """Bytes of a file that is not a link, even if it has become one since the scan."""
+    try:
+        descriptor = os.open(directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as handle:
+            size = os.fstat(descriptor)
+            if not stat.S_ISREG(size.st_mode):
+                raise BundleError(f"{name}: not a regular file")
+            if size.st_size > limit:
+                raise BundleError(f"{name}: {size.st_size} bytes, at most {limit} expected")
+            return handle.read(limit + 1)
+    except OSError as error:
+        raise BundleError(f"{name}: cannot be read: {error.strerror}") from None
+
+
+def _checked(directory: Path, name: str, spec: FileSpec) -> bytes:
+    data = _read(directory, name, spec.size)
+    if len(data) != spec.size:
+        raise BundleError(f"{name}: {len(data)} bytes, the manifest says {spec.size} (truncated or changed)")
+    if sha256(data) != spec.sha256:
+        raise BundleError(f"{name}: sha256 does not match the manifest (damaged or changed)")
+    return data
+
+
+def _check_signature(directory: Path, found: set[str], manifest: bytes, trusted_keys: Sequence[PublicKey]) -> None:
+    from rfa.runtime.bundle.signing import MAX_SIGNATURE_BYTES, verify_signature
+
+    if SIGNATURE_FILE not in found:
+        raise BundleError(f"{SIGNATURE_FILE}: missing, and only signed bundles are trusted here")
+    verify_signature(manifest, _read(directory, SIGNATURE_FILE, MAX_SIGNATURE_BYTES), trusted_keys)
+
+
+def _check_required(manifest: Manifest) -> None:
+    """The files of its kind and its graphs, no others, none larger than such a file can be."""
+    for name in REQUIRED_FILES[manifest.kind]:
+        if name not in manifest.files:
+            raise BundleError(f"{name}: a bundle of kind {manifest.kind!r} needs it")
+    for name in REQUIRED_GRAPHS[manifest.kind]:
+        if name not in manifest.graphs:
+            raise BundleError(f"{MANIFEST_FILE}: a bundle of kind {manifest.kind!r} needs the graph {name!r}")
+    for name, graph in manifest.graphs.items():
+        if graph.file != f"{name}.onnx" or graph.file not in manifest.files:
+            raise BundleError(f"{MANIFEST_FILE}: graph {name!r} must be in the listed file {name}.onnx")
+    graphs = {graph.file for graph in manifest.graphs.values()}
+    for name, spec in manifest.files.items():
+        is_kernel = manifest.kind == "lm" and is_kernel_file(name)
+        if name not in {*REQUIRED_FILES[manifest.kind], CONSTANTS_FILE, *graphs} and not is_kernel:
+            raise BundleError(f"{name}: a bundle of kind {manifest.kind!r} has no use for it")
+        limit = MAX_GRAPH_BYTES if name in graphs else largest_kernel_file(name) if is_kernel else MAX_BYTES[name]
+        if spec.size > limit:
+            raise BundleError(f"{name}: {spec.size} bytes, at most {limit} expected")
+    total = sum(spec.size for name, spec in manifest.files.items() if is_kernel_file(name))
+    if total > MAX_ALL_CODE_BYTES:
+        raise BundleError(f"{KERNELS_FILE}: {total} bytes of kernels, at most {MAX_ALL_CODE_BYTES} expected")
+
+
+def _load_arrays(data: bytes, file: str) -> dict[str, np.ndarray]:
+    """Read-only from now on."""
+    try:
+        arrays = dict(safetensors.numpy.load(data))
+    except MemoryError:
+        raise
+    except Exception as error:  # safetensors raises its own and key errors for unknown dtypes
+        raise BundleError(f"{file}: not readable: {str(error)[:200]}") from None
+    for array in arrays.values():
+        array.flags.writeable = False
+    return arrays

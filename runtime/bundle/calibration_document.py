@@ -1,0 +1,314 @@
+"""calibration.json: what it must be for the formulas that use it.
+
+Numbers appear more than once in it (a summary repeats them, a language model's modes do): where they differ, somebody
+changed one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from rfa.runtime.bundle.documents import Probability, Sha256, Strict, ascending
+from rfa.runtime.bundle.held_out import MAX_REACH, MAX_ROWS, MAX_WINDOWS, chance
+from rfa.runtime.bundle.token_confidence import reliability
+
+MAX_TABLE = 1_024
+ROUNDING = 1e-9
+Multiplier = Annotated[float, Field(ge=0, le=1e12)]
+Factor = Annotated[float, Field(ge=1e-6, le=1e12)]
+Temperature = Annotated[float, Field(ge=0.01, le=100)]
+Level = Annotated[float, Field(gt=0, lt=1)]
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+Score = Annotated[float, Field(ge=-1e12, le=1e12)]
+Table = Field(min_length=1, max_length=MAX_TABLE)
+NOT_ASCENDING = "must ascend"
+
+
+class StateCalibration(Strict):
+    """Intervals of the state: half widths per std at each level."""
+
+    source: Annotated[str, Field(max_length=100)]
+    multipliers: Annotated[list[Multiplier], Table]
+    variance_scale: Multiplier
+
+
+class ForecastCalibration(Strict):
+    """Intervals of forecasts: for each horizon half widths at each level."""
+
+    horizons: Annotated[list[Annotated[float, Field(gt=0, le=1e15)]], Table]
+    multipliers: Annotated[list[Annotated[list[Multiplier], Table]], Table]
+    variance_scale: Annotated[list[Multiplier], Table]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not ascending(self.horizons, is_strict=True):
+            raise ValueError(f"horizons {NOT_ASCENDING}")
+        if not len(self.horizons) == len(self.multipliers) == len(self.variance_scale):
+            raise ValueError("horizons, multipliers and variance_scale must have the same length")
+        return self
+
+
+class AnomalyCalibration(Strict):
+    """The table of surprises, and the scale of the tail behind it."""
+
+    shares: Annotated[list[Level], Table]
+    quantiles: Annotated[list[Score], Table]
+    tail_scale: Annotated[float, Field(gt=0, le=1e12)]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.shares) != len(self.quantiles):
+            raise ValueError("shares and quantiles must have the same length")
+        if not ascending(self.shares, is_strict=True) or not ascending(self.quantiles, is_strict=False):
+            raise ValueError(f"shares and quantiles {NOT_ASCENDING}")
+        return self
+
+
+class ConfidenceCalibration(Strict):
+    """How often the next observation falls inside, by the running surprise."""
+
+    surprise: Annotated[list[Score], Table]
+    inside: Annotated[list[Probability], Table]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.surprise) != len(self.inside) or not ascending(self.surprise, is_strict=False):
+            raise ValueError("surprise must ascend and be as long as inside")
+        return self
+
+
+class PrecisionCalibration(Strict):
+    """Calibrated variance over the model's: the product of a factor by gain and one by surprise."""
+
+    gain: Annotated[list[Annotated[float, Field(gt=0, le=1e12)]], Table]
+    by_gain: Annotated[list[Factor], Table]
+    surprise: Annotated[list[Score], Table]
+    by_surprise: Annotated[list[Factor], Table]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for name in ("gain", "surprise"):
+            places = getattr(self, name)
+            if len(places) != len(getattr(self, f"by_{name}")) or not ascending(places, is_strict=True):
+                raise ValueError(f"{name} must ascend and be as long as by_{name}")
+        return self
+
+
+class ModeCalibration(Strict):
+    """Of one mode of a filter; bundles that were written before, or without a truth, have no precision."""
+
+    levels: Annotated[list[Level], Table]
+    state: StateCalibration
+    forecast: ForecastCalibration
+    anomaly: AnomalyCalibration
+    confidence: ConfidenceCalibration
+    precision: PrecisionCalibration | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not ascending(self.levels, is_strict=True):
+            raise ValueError(f"levels {NOT_ASCENDING}")
+        for row in (self.state.multipliers, *self.forecast.multipliers):
+            if len(row) != len(self.levels) or not ascending(row, is_strict=False):
+                raise ValueError("multipliers must ascend, one for each level")
+        return self
+
+
+class FilterSummary(Strict):
+    """What the manifest repeats."""
+
+    levels: list[Level]
+    horizons: list[float]
+    state_source: str
+    variance_scale: dict[Literal["attention", "recurrent"], Multiplier]
+    streams: Count
+    observations: Count
+
+
+class FilterCalibration(Strict):
+    """calibration.json of a filter."""
+
+    attention: ModeCalibration
+    recurrent: ModeCalibration
+    summary: FilterSummary
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        modes = {"attention": self.attention, "recurrent": self.recurrent}
+        for name in ("levels", "forecast.horizons", "state.source"):
+            if _at(self.attention, name) != _at(self.recurrent, name):
+                raise ValueError(f"{name} must be the same in both modes")
+        if (self.attention.precision is None) != (self.recurrent.precision is None):
+            raise ValueError("precision must be calibrated in both modes or in neither")
+        summary = self.recurrent.levels, self.recurrent.forecast.horizons, self.recurrent.state.source
+        if (self.summary.levels, self.summary.horizons, self.summary.state_source) != summary:
+            raise ValueError("summary must repeat levels, horizons and source")
+        if self.summary.variance_scale != {mode: entry.state.variance_scale for mode, entry in modes.items()}:
+            raise ValueError("summary must repeat variance_scale")
+        return self
+
+
+def _at(found: Any, path: str) -> Any:
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+class Reliability(Strict):
+    """ECE and its bins."""
+
+    ece: Probability
+    confidence: Annotated[list[Probability], Table]
+    accuracy: Annotated[list[Probability], Table]
+    count: Annotated[list[Count], Table]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not len(self.confidence) == len(self.accuracy) == len(self.count):
+            raise ValueError("confidence, accuracy and count must have the same length")
+        bins = zip(self.count, self.confidence, self.accuracy, strict=True)
+        gaps = sum(count * abs(accuracy - confidence) for count, confidence, accuracy in bins)
+        if abs(gaps - self.ece * sum(self.count)) > ROUNDING * sum(self.count):
+            raise ValueError("ece must be that of the bins")
+        return self
+
+
+class KeptRows(Strict):
+    """Confidence of the most likely token at some held-out places, and whether it came (0 or 1)."""
+
+    confidence: Annotated[list[Probability], Field(min_length=1, max_length=MAX_ROWS)]
+    right: Annotated[str, Field(pattern=r"^[01]+$", max_length=MAX_ROWS)]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.confidence) != len(self.right):
+            raise ValueError("confidence and right must have the same length")
+        return self
+
+    def ece(self) -> float:
+        """Recomputed."""
+        right = np.frombuffer(self.right.encode(), np.uint8) == ord("1")
+        return float(reliability(np.array(self.confidence), right)["ece"])
+
+
+class LanguageMode(Strict):
+    """Of one decoding mode; bundles that were written before have no rows."""
+
+    temperature: Temperature
+    nll: Annotated[float, Field(ge=0, le=1e6)]
+    nll_uncalibrated: Annotated[float, Field(ge=0, le=1e6)]
+    ece_top_uncalibrated: Probability
+    top: Reliability
+    sampled: Reliability
+    rows: KeptRows | None = None
+
+    @model_validator(mode="after")
+    def _holds(self) -> Self:
+        if self.rows is not None:
+            low, high = chance(self.top.accuracy, self.top.count, len(self.rows.right))
+            found = self.rows.ece()
+            if not low <= found - self.top.ece <= high:
+                raise ValueError(
+                    f"ece of top is stated as {self.top.ece:.4f}, on the {len(self.rows.right)} rows that are kept it "
+                    f"is {found:.4f}: further than chance allows, {low:+.4f} to {high:+.4f}"
+                )
+        return self
+
+
+class ByMode(Strict):
+    """A temperature for each mode; a model without slots has one mode."""
+
+    attention: Temperature
+    recurrent: Temperature | None = None
+
+
+class LanguageModes(Strict):
+    """The modes that it has."""
+
+    attention: LanguageMode
+    recurrent: LanguageMode | None = None
+
+
+class EceByMode(Strict):
+    """An expected calibration error for each mode."""
+
+    attention: Probability
+    recurrent: Probability | None = None
+
+
+class KeptTokens(Strict):
+    """Where the rows are: after every so many tokens of each held-out window; and the first of these windows."""
+
+    every: Annotated[int, Field(ge=1, le=1 << 31)]
+    tokens: Annotated[
+        list[Annotated[list[Count], Field(min_length=2, max_length=MAX_REACH + 1)]],
+        Field(min_length=1, max_length=MAX_WINDOWS),
+    ]
+
+
+class LanguageData(Strict):
+    """What it was fitted and judged on."""
+
+    split: Annotated[str, Field(max_length=100)]
+    window: Annotated[int, Field(ge=1, le=1 << 31)]
+    fit_tokens: Count
+    held_out_tokens: Count
+    tokens_sha256: Sha256
+    rows: KeptTokens | None = None
+
+    def rows_kept(self) -> int:
+        """How many each mode must have."""
+        return 0 if self.rows is None else self.held_out_tokens // self.window * (self.window // self.rows.every)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.rows is None:
+            return self
+        lengths = {len(part) - 1 for part in self.rows.tokens}
+        if len(lengths) > 1 or max(lengths) > self.window or max(lengths) % self.rows.every:
+            raise ValueError("rows.tokens must be equally long, a multiple of every and at most a window")
+        if len(self.rows.tokens) > self.held_out_tokens // self.window:
+            raise ValueError("rows.tokens must be windows that were held out")
+        return self
+
+
+class LanguageSummary(Strict):
+    """What the manifest repeats."""
+
+    temperature: ByMode
+    ece_top: EceByMode
+    ece_sampled: EceByMode
+    held_out_tokens: Count
+
+
+class LanguageCalibration(Strict):
+    """calibration.json of a language model."""
+
+    method: Annotated[str, Field(max_length=200)]
+    temperature: ByMode
+    modes: LanguageModes
+    data: LanguageData
+    summary: LanguageSummary
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        for mode in ("attention", "recurrent"):
+            entry: LanguageMode | None = getattr(self.modes, mode)
+            repeated = {
+                "temperature": (entry and entry.temperature, self.temperature, self.summary.temperature),
+                "ece_top": (entry and entry.top.ece, self.summary.ece_top),
+                "ece_sampled": (entry and entry.sampled.ece, self.summary.ece_sampled),
+            }
+            for name, (value, *others) in repeated.items():
+                if any(getattr(other, mode) != value for other in others):
+                    raise ValueError(f"{name} of {mode} must be the same wherever it stands")
+            if entry is None:
+                continue
+            if (0 if entry.rows is None else len(entry.rows.right)) != self.data.rows_kept():
+                raise ValueError(f"rows of {mode} must be {self.data.rows_kept()}, as data has it")
+        if self.summary.held_out_tokens != self.data.held_out_tokens:
+            raise ValueError("held_out_tokens must be the same wherever it stands")
+        return self

@@ -1,0 +1,90 @@
+"""Rules for named arrays, checked before any runtime sees one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rfa.runtime.bundle.documents import BundleError
+
+AnyArray = NDArray[Any]
+# Of what is formed anew here from other arrays, in other order and in other libraries' functions than in torch.
+TOLERANCE = 1e-4
+# A covariance that was rounded to float32 has eigenvalues of this share of its largest, positive or negative.
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class ArrayRule:
+    """What an array must be. All values are finite in any case.
+
+    Args:
+        least, above, most: bounds of the values, `above` itself excluded.
+        value: what it must be, up to `tolerance` of the largest magnitude.
+        is_covariance: symmetric, with no direction of negative variance, and a positive one in every coordinate.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    value: AnyArray | float | None = None
+    tolerance: float = TOLERANCE
+    is_covariance: bool = False
+
+
+Rules = dict[str, ArrayRule]
+
+
+def check_arrays(found: Mapping[str, AnyArray], rules: Mapping[str, ArrayRule], file: str) -> None:
+    """Names, dtypes and shapes of all of them, then the values of each.
+
+    Raises:
+        BundleError: names the file, the array and what was expected.
+    """
+    for name in sorted(rules.keys() - found.keys())[:1]:
+        raise BundleError(f"{file}: lacks {name}, which the configuration asks for")
+    for name in sorted(found.keys() - rules.keys())[:1]:
+        raise BundleError(f"{file}: holds {name[:80]}, for which the configuration has no place")
+    for name, rule in rules.items():
+        if (str(found[name].dtype), found[name].shape) != (rule.dtype, rule.shape):
+            stored = f"{found[name].dtype}{list(found[name].shape)}"
+            raise BundleError(f"{file}: {name} is {stored}, the configuration asks for {rule.dtype}{list(rule.shape)}")
+    for name, rule in rules.items():
+        problem = _problem(found[name], rule)
+        if problem is not None:
+            raise BundleError(f"{file}: {name} {problem}")
+
+
+def _problem(array: AnyArray, rule: ArrayRule) -> str | None:
+    if not np.isfinite(array).all():
+        return "has a value that is not finite"
+    if rule.least is not None and (array < rule.least).any():
+        return f"has a value below {rule.least:g}"
+    if rule.above is not None and (array <= rule.above).any():
+        return f"has a value that is not above {rule.above:g}"
+    if rule.most is not None and (array > rule.most).any():
+        return f"has a value above {rule.most:g}"
+    if rule.is_covariance and not _is_covariance(array.astype(np.float64)):
+        return "is no covariance"
+    if rule.value is not None and not _is_near(array, rule.value, rule.tolerance):
+        return "does not follow from the configuration and the other arrays"
+    return None
+
+
+def _is_near(array: AnyArray, value: AnyArray | float, tolerance: float) -> bool:
+    expected = np.broadcast_to(np.asarray(value, np.float64), array.shape)
+    scale = float(np.abs(expected).max(initial=0.0))
+    return bool((np.abs(array.astype(np.float64) - expected) <= tolerance * scale).all())
+
+
+def _is_covariance(array: AnyArray) -> bool:
+    scale = np.abs(array).max(initial=0.0)
+    if (np.diagonal(array) <= 0).any() or np.abs(array - array.T).max() > ROUNDING * scale:
+        return False
+    return bool(np.linalg.eigvalsh(array).min() >= -ROUNDING * scale * len(array))

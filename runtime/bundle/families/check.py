@@ -1,0 +1,113 @@
+"""A manifest, its arrays and its calibration against what its family declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from rfa.runtime.bundle.documents import BundleError, read_document
+from rfa.runtime.bundle.families import FAMILIES, FamilyConfig
+from rfa.runtime.bundle.families.arrays import AnyArray, check_arrays
+from rfa.runtime.bundle.families.language import LanguageConfig
+from rfa.runtime.bundle.manifest import DTYPES, MANIFEST_FILE, Dtype, GraphSpec, Manifest, TensorSpec
+
+WEIGHTS_FILE = "model.safetensors"
+# Optional: constants that an exporter with torch formed from the weights, for runtimes without.
+CONSTANTS_FILE = "decoder.safetensors"
+CALIBRATION_FILE = "calibration.json"
+
+
+def read_family(manifest: Manifest) -> FamilyConfig:
+    """The configuration, once the manifest declares the state and the graphs that follow from it.
+
+    Raises:
+        BundleError: with the field and the reason.
+    """
+    kind = FAMILIES.get(manifest.family)
+    if kind is None:
+        raise BundleError(f"{MANIFEST_FILE}: family {manifest.family!r} is unknown; known are {sorted(FAMILIES)}")
+    if kind.kind != manifest.kind:
+        raise BundleError(f"{MANIFEST_FILE}: kind {manifest.kind!r}, the family {manifest.family!r} is {kind.kind!r}")
+    family = read_document(kind, manifest.config, f"{MANIFEST_FILE}: config")
+    if manifest.state != family.state():
+        raise BundleError(f"{MANIFEST_FILE}: state is not what the configuration carries")
+    rules = family.graphs()
+    if set(manifest.graphs) != set(rules):
+        raise BundleError(f"{MANIFEST_FILE}: graphs are {sorted(manifest.graphs)[:8]}, must be {sorted(rules)}")
+    for name, rule in rules.items():
+        graph = manifest.graphs[name]
+        _check_side(graph, "inputs", graph.inputs, rule.inputs, rule.optional)
+        _check_side(graph, "outputs", graph.outputs, rule.outputs, frozenset())
+    return family
+
+
+def tensor_specs(weights: Mapping[str, AnyArray]) -> tuple[TensorSpec, ...]:
+    """What a manifest says of arrays.
+
+    Raises:
+        BundleError: one has a dtype that no bundle stores.
+    """
+    for name, array in weights.items():
+        if str(array.dtype) not in DTYPES:
+            raise BundleError(f"{WEIGHTS_FILE}: {name} is {array.dtype}, a bundle stores {DTYPES}")
+    return tuple(
+        TensorSpec(name, cast(Dtype, str(array.dtype)), array.shape) for name, array in sorted(weights.items())
+    )
+
+
+def check_weights(weights: Mapping[str, AnyArray], family: FamilyConfig, manifest: Manifest) -> None:
+    """The arrays of model.safetensors against the configuration, and the manifest's list of them.
+
+    Raises:
+        BundleError: names the array and what was expected.
+    """
+    shapes = {name: array.shape for name, array in weights.items()}
+    found = tensor_specs(weights)
+    if found != manifest.tensors:
+        differing = sorted({spec.name for spec in set(found) ^ set(manifest.tensors)})
+        raise BundleError(f"{WEIGHTS_FILE}: names, dtypes, shapes or order differ from the manifest: {differing[:5]}")
+    try:
+        check_arrays(weights, family.weights(shapes), WEIGHTS_FILE)
+        derived = family.derived(weights)
+    except BundleError:
+        raise
+    except ValueError as error:
+        raise BundleError(f"{WEIGHTS_FILE}: {error}") from None
+    check_arrays({name: weights[name] for name in derived}, derived, WEIGHTS_FILE)
+
+
+def check_constants(constants: Mapping[str, AnyArray], family: FamilyConfig, weights: Mapping[str, AnyArray]) -> None:
+    """The arrays of decoder.safetensors against configuration and weights.
+
+    Raises:
+        BundleError: names the array and what was expected.
+    """
+    rules = family.constants(weights)
+    if rules is None:
+        raise BundleError(f"{CONSTANTS_FILE}: has no place in a bundle of kind {family.kind!r}")
+    check_arrays(constants, rules, CONSTANTS_FILE)
+
+
+def check_calibration(document: Mapping[str, Any], family: FamilyConfig, manifest: Manifest) -> None:
+    """calibration.json against what its formulas need, and the manifest's summary of it.
+
+    Raises:
+        BundleError: names the field and the reason.
+    """
+    read_document(family.calibration, document, CALIBRATION_FILE)
+    if isinstance(family, LanguageConfig) and set(document["modes"]) != set(family.modes):
+        raise BundleError(f"{CALIBRATION_FILE}: modes are {sorted(document['modes'])}, must be {sorted(family.modes)}")
+    if manifest.calibration != document.get("summary", {}):
+        raise BundleError(f"{MANIFEST_FILE}: calibration is not the summary of {CALIBRATION_FILE}")
+
+
+def _check_side(
+    graph: GraphSpec, side: str, found: tuple[TensorSpec, ...], wanted: tuple[TensorSpec, ...], optional: frozenset[str]
+) -> None:
+    present = {spec.name for spec in found}
+    expected = tuple(spec for spec in wanted if spec.name in present or spec.name not in optional)
+    if found == expected:
+        return
+    first = next((one for one, two in zip(found, expected, strict=False) if one != two), None)
+    detail = f"{first.name} {first.dtype}{list(first.shape)}" if first is not None else f"{len(found)} of them"
+    raise BundleError(f"{MANIFEST_FILE}: {side} of {graph.file} are not what the configuration asks for: {detail}")

@@ -1,0 +1,249 @@
+"""Language models: Robust Filter Attention, its ablations, and its slots (`rfa.model.language`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from rfa.runtime.bundle.calibration_document import LanguageCalibration
+from rfa.runtime.bundle.families.arrays import AnyArray, ArrayRule, Rules
+from rfa.runtime.bundle.families.base import MAX_STATE_BYTES, FamilyConfig, GraphRule, size, spec
+from rfa.runtime.bundle.manifest import Kind, TensorSpec
+
+# What the architecture fixes (`rfa.model.layers`, `rfa.model.dynamics`).
+FLOOR = 1e-6
+GATE_RANGE = (-12.0, 8.0)
+PROCESS_GATE_SCALE = 0.1
+NORM_EPS = 1e-6
+SLOWEST = 10_000.0
+Count = Annotated[int, Field(ge=1, le=4_096)]
+Mode = Literal["attention", "recurrent"]
+
+
+class LanguageConfig(FamilyConfig):
+    """`rfa.runtime.text.config.LanguageModelConfig`, of the models that a bundle can hold; see there."""
+
+    kind: ClassVar[Kind] = "lm"
+    calibration = LanguageCalibration
+
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 20)]
+    d_model: Annotated[int, Field(ge=1, le=65_536)] = 256
+    n_layers: Annotated[int, Field(ge=1, le=512)] = 4
+    n_heads: Count = 4
+    head_dim: Annotated[int, Field(ge=2, le=4_096, multiple_of=2)] = 32
+    mlp_ratio: Annotated[int, Field(ge=1, le=64)] = 4
+    mixer: Literal["rfa"] = "rfa"
+    frequencies: Literal["banded", "full", "none"] = "banded"
+    damping: Annotated[float, Field(ge=0, le=1e6)] = 0.05
+    zero_decay_fraction: Annotated[float, Field(ge=0, le=1)] = 0.25
+    kernel: Literal["student_t", "gaussian"] = "student_t"
+    prior: Literal["lyapunov", "constant", "additive"] = "lyapunov"
+    noise: Literal["learned", "anchor"] = "learned"
+    rotate_values: bool = True
+    unit_norm: bool = False
+    temperature: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    distance_bias: Literal["none"] = "none"
+    n_slots: Annotated[int, Field(ge=0, le=4_096)] = 16
+    inner: Annotated[int, Field(ge=1, le=64)] = 1
+    innovation: Literal["key", "value"] = "key"
+    robust_slots: bool = True
+    window: Annotated[int, Field(ge=0, le=4_096)] = 0
+    learned_decay: bool = False
+    output_gate: bool = False
+    own_readout: bool = False
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """How it decodes, the default last, as of `rfa.runtime.text.config.LanguageModelConfig`."""
+        return ("attention", "recurrent") if self.n_slots else ("attention",)
+
+    @model_validator(mode="after")
+    def _slots_are_whole(self) -> Self:
+        """The slots are the recurrent twin of RFA as it is; what is theirs alone needs them."""
+        is_whole = self.prior == "lyapunov" and self.noise == "learned" and self.rotate_values and not self.unit_norm
+        if self.n_slots and not is_whole:
+            raise ValueError("slots run with prior 'lyapunov', noise 'learned', rotated values and no unit_norm")
+        if not self.n_slots and (self.window or self.own_readout):
+            raise ValueError("window and own_readout are of a model with slots")
+        if self.window and self.kernel != "student_t":
+            raise ValueError("a window is read with the kernel 'student_t'")
+        if not self.robust_slots and (self.inner, self.innovation) != (1, "key"):
+            raise ValueError("inner and innovation are of the robust weight")
+        return self
+
+    @model_validator(mode="after")
+    def _state_fits(self) -> Self:
+        if size(self.state()) > MAX_STATE_BYTES:
+            raise ValueError(f"the state of a stream would take more than {MAX_STATE_BYTES} bytes")
+        return self
+
+    def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
+        """See `FamilyConfig`."""
+        rules: dict[str, tuple[int, ...]] = {"embedding.weight": (self.vocab_size, self.d_model), **self._norm("norm")}
+        for i in range(self.n_layers):
+            rules |= {f"blocks.{i}.{name}": shape for name, shape in self._block().items()}
+        rules |= {f"initial.{part.name}": tuple(map(int, part.shape)) for part in self.state()}
+        return {name: ArrayRule(shape) for name, shape in rules.items()}
+
+    def _block(self) -> dict[str, tuple[int, ...]]:
+        d, heads, width = self.d_model, self.n_heads, self.n_heads * 2 * self.head_dim
+        shapes: dict[str, tuple[int, ...]] = {
+            **self._norm("mixer_norm"),
+            **self._norm("feed_forward_norm"),
+            **self._own("mixer.query", (width, d)),
+            "mixer.key.weight": (width, d),
+            "mixer.value.weight": (width, d),
+            **self._own("mixer.output", (d, width)),
+            "feed_forward.up.weight": (self.mlp_ratio * d, d),
+            "feed_forward.down.weight": (d, self.mlp_ratio * d),
+        }
+        raw = ["gamma2", "nu", "tau", *(["mu"] if self.learned_decay else [])]
+        raw += ["process", "eta2"] if self.noise == "learned" else []
+        shapes |= {f"mixer.dynamics.{name}_raw": (heads,) for name in raw}
+        if self.output_gate:
+            shapes |= {"mixer.output_gate.weight": (heads, d), "mixer.output_gate.bias": (heads,)}
+        return shapes | (self._slots() if self.n_slots else {})
+
+    def _slots(self) -> dict[str, tuple[int, ...]]:
+        heads, slots = self.n_heads, self.n_slots
+        gates = 2 * heads * slots
+        shapes: dict[str, tuple[int, ...]] = {
+            "mixer.gates.weight": (gates, self.d_model),
+            "mixer.gates.bias": (gates,),
+            "mixer.slot_log_mu": (heads, slots),
+            "mixer.initial_means": (heads, slots, 4 * self.head_dim),
+            "mixer.initial_precision_raw": (heads, slots),
+            "mixer.delta_raw": (heads,),
+        }
+        if self.robust_slots:
+            shapes["mixer.weight_scale_raw"] = (heads,)
+        return shapes
+
+    def _own(self, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        """What each mode may have for itself."""
+        own = {f"{name}.recurrent_weight": shape} if self.own_readout else {}
+        return {f"{name}.weight": shape, **own}
+
+    def _norm(self, name: str) -> dict[str, tuple[int, ...]]:
+        return self._own(name, (self.d_model,))
+
+    def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
+        """See `FamilyConfig`."""
+        if not self.n_slots:
+            return {}
+        means = self._stacked(weights, "initial_means")
+        precisions = _positive(self._stacked(weights, "initial_precision_raw"))
+        rules = {
+            "initial.means": ArrayRule(means.shape, value=means, tolerance=0.0),
+            "initial.precisions": ArrayRule(precisions.shape, above=0.0, value=precisions),
+        }
+        if self.window:
+            at_rest = self._own_process(weights)[:, None] + PROCESS_GATE_SCALE  # [L, 1, H, S]
+            silent = np.zeros((*at_rest.shape[:-1], 4 * self.head_dim + self.n_slots))
+            ring = np.concatenate([silent, at_rest], axis=-1).repeat(self.window, axis=1)
+            rules["initial.ring"] = ArrayRule(ring.shape, least=0.0, value=ring)
+        return rules
+
+    def _own_process(self, weights: Mapping[str, AnyArray]) -> AnyArray:
+        """The noise of the slots' own dynamics over a token, `[L, H, S]`."""
+        steady = _positive(self._stacked(weights, "dynamics.process_raw"))[..., None]
+        own: AnyArray = -steady * np.expm1(-2 * np.exp(self._stacked(weights, "slot_log_mu")))
+        return own
+
+    def _stacked(self, weights: Mapping[str, AnyArray], name: str) -> AnyArray:
+        """A parameter of the mixers, `[L, …]` float64."""
+        return np.stack([weights[f"blocks.{i}.mixer.{name}"] for i in range(self.n_layers)]).astype(np.float64)
+
+    @property
+    def has_constants(self) -> bool:
+        """Whether there are slots that the compiled decoder knows."""
+        return bool(self.n_slots) and self.innovation == "key" and not self.window
+
+    def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:
+        """What `rfa.model.decoder_constants` forms from the weights, formed anew."""
+        if not self.has_constants:
+            return None
+        raw = {name: self._stacked(weights, f"dynamics.{name}_raw") for name in ("nu", "tau", "eta2", "gamma2")}
+        nu = 2 + self.head_dim * _positive(raw["nu"])
+        kappa = (nu + self.head_dim) / self.head_dim
+        eta2, gamma2 = _positive(raw["eta2"]), _positive(raw["gamma2"])
+        rates = np.exp(self._stacked(weights, "slot_log_mu"))
+        scale = _positive(self._stacked(weights, "weight_scale_raw")) if self.robust_slots else np.zeros_like(nu)
+        heads = {
+            "nu": nu, "kappa": kappa, "weight_exponent": kappa * scale, "residual_noise": gamma2 + eta2,
+            "gamma2": gamma2, "tau": _positive(raw["tau"]), "delta": _positive(self._stacked(weights, "delta_raw")),
+            "eta2": eta2,
+        }  # fmt: skip
+        fixed = {
+            "gate_lowest": GATE_RANGE[0], "gate_highest": GATE_RANGE[1], "process_gate_scale": PROCESS_GATE_SCALE,
+            "norm_eps": NORM_EPS,
+        }  # fmt: skip
+        omega = self._omega()
+        return {
+            **{name: ArrayRule(value.shape, least=0.0, value=value) for name, value in heads.items()},
+            "decay": ArrayRule(rates.shape, least=0.0, most=1.0, value=np.exp(-rates)),
+            "own_process": ArrayRule(rates.shape, least=0.0, value=self._own_process(weights)),
+            "omega": ArrayRule(omega.shape, "float64", value=omega, tolerance=1e-9),
+            **{name: ArrayRule((), value=value) for name, value in fixed.items()},
+        }
+
+    def _omega(self) -> AnyArray:
+        """The frequencies `[H, D]` of `rfa.model.dynamics.frequencies`."""
+        heads, half = self.n_heads, self.head_dim // 2
+        if self.frequencies == "none":
+            return np.zeros((heads, self.head_dim))
+        if self.frequencies == "full":
+            bands = np.broadcast_to(SLOWEST ** (-np.arange(half) / half), (heads, half))
+        else:
+            count = heads * half
+            bands = (SLOWEST ** (-np.arange(count) / count))[::-1].reshape(heads, half)
+        return np.stack([bands, -bands], axis=-1).reshape(heads, self.head_dim)
+
+    def state(self) -> tuple[TensorSpec, ...]:
+        """See `FamilyConfig`."""
+        if not self.n_slots:
+            return ()
+        shape = (self.n_layers, self.n_heads, self.n_slots)
+        slots = spec("means", *shape, 4 * self.head_dim), spec("precisions", *shape)
+        if not self.window:
+            return slots
+        ring = self.n_layers, self.window, self.n_heads, 4 * self.head_dim + 2 * self.n_slots
+        return *slots, spec("ring", *ring)
+
+    def graphs(self) -> dict[str, GraphRule]:
+        """See `FamilyConfig` and README.md."""
+        heads, width = self.n_heads, 2 * self.head_dim
+        state = [TensorSpec(part.name, part.dtype, ("batch", *part.shape)) for part in self.state()]
+        after = tuple(TensorSpec(f"next_{part.name}", part.dtype, part.shape) for part in state)
+        noise = spec("noise", "batch", heads, width)
+        output = (
+            spec("logits", "batch", self.vocab_size),
+            spec("log_precision", "batch"),
+            spec("latent", "batch", heads, width),
+        )
+
+        def rows(name: str, count: str) -> TensorSpec:
+            return spec(name, "batch", self.n_layers, heads, count, width)
+
+        def whole(name: str, *shape: str) -> TensorSpec:
+            return spec(name, *shape, dtype="int64")
+
+        position, tokens = whole("position", "batch"), whole("tokens", "batch", "length")
+        cache = rows("keys", "capacity"), rows("values", "capacity")
+        new = rows("new_keys", "length"), rows("new_values", "length")
+        attention = {"attention": GraphRule((tokens, position, *cache, noise), (*output, *new))}
+        if not state:
+            return attention
+        return attention | {
+            "step": GraphRule((whole("token", "batch"), position, noise, *state), (*output, *after)),
+            "prefill": GraphRule((tokens, whole("length", "batch"), position, *state), (*output, *after)),
+        }
+
+
+def _positive(raw: Any) -> AnyArray:
+    """softplus(raw) + floor, as in `rfa.model.dynamics.positive`."""
+    result: AnyArray = np.logaddexp(0.0, raw) + FLOOR
+    return result

@@ -1,0 +1,88 @@
+"""The network of any series (`rfa.model.series`): no graphs, for what streams is compiled from the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from rfa.runtime.bundle.documents import Strict
+from rfa.runtime.bundle.families.arrays import AnyArray, ArrayRule, Rules
+from rfa.runtime.bundle.families.base import MAX_STATE_BYTES, FamilyConfig, GraphRule, size, spec
+from rfa.runtime.bundle.families.language import LanguageConfig
+from rfa.runtime.bundle.manifest import GraphSpec, Kind, TensorSpec
+
+# What the architecture fixes (`rfa.runtime.series.config`, `rfa.runtime.series.leads`).
+FEATURES, ASKED, QUANTILES, PATHS = 285, 27, 15, 9
+NETWORK = "network"
+Panels = Annotated[int, Field(ge=32, le=4_096, multiple_of=32)]
+
+
+class SeriesCalibration(Strict):
+    """What the network's intervals held on synthetic series that it was not trained on."""
+
+    summary: Annotated[dict[str, Any], Field(max_length=64)]
+
+
+class SeriesBundleConfig(FamilyConfig):
+    """`rfa.runtime.series.config.SeriesBundleConfig`; see there."""
+
+    kind: ClassVar[Kind] = "series"
+    calibration = SeriesCalibration
+
+    d_model: Panels = 128
+    n_layers: Annotated[int, Field(ge=1, le=64)] = 3
+    n_heads: Annotated[int, Field(ge=1, le=4_096)] = 4
+    head_dim: Annotated[int, Field(ge=2, le=4_096, multiple_of=2)] = 16
+    n_slots: Annotated[int, Field(ge=1, le=4_096)] = 8
+    mlp_ratio: Annotated[int, Field(ge=1, le=64)] = 4
+    embedding_width: Panels = 256
+    head_width: Panels = 192
+    head_inner: Panels = 64
+
+    @model_validator(mode="after")
+    def _state_fits(self) -> Self:
+        if size(self.state()) > MAX_STATE_BYTES:
+            raise ValueError(f"the state of a stream would take more than {MAX_STATE_BYTES} bytes")
+        return self
+
+    def _blocks(self) -> LanguageConfig:
+        """Whose blocks are those of a text model of its own readouts."""
+        sizes = {name: getattr(self, name) for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_ratio")}
+        return LanguageConfig(vocab_size=1, own_readout=True, n_slots=self.n_slots, **sizes)
+
+    def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
+        """See `FamilyConfig`."""
+        of_blocks = self._blocks().weights(shapes)
+        blocks = {name: rule for name, rule in of_blocks.items() if name.startswith(("blocks.", "norm."))}
+        d, wide, head, inner = self.d_model, self.embedding_width, self.head_width, self.head_inner
+        own: dict[str, tuple[int, ...]] = {
+            "embedding.0.weight": (wide, FEATURES), "embedding.0.bias": (wide,),
+            "embedding.2.weight": (d, wide), "embedding.2.bias": (d,),
+            "head.state.weight": (head, d), "head.state.bias": (head,), "head.asked.weight": (head, ASKED),
+            "head.inner.weight": (inner, head), "head.inner.bias": (inner,),
+            "head.out.weight": (QUANTILES, inner), "head.out.bias": (QUANTILES,),
+            "head.follow.weight": (PATHS, d), "head.follow.bias": (PATHS,),
+        }  # fmt: skip
+        return {**blocks, **{name: ArrayRule(shape) for name, shape in own.items()}}
+
+    def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
+        """See `FamilyConfig`."""
+        return {}
+
+    def state(self) -> tuple[TensorSpec, ...]:
+        """See `FamilyConfig`: the slots; what else a stream keeps is the runtime's."""
+        return self._blocks().state()
+
+    def graphs(self) -> dict[str, GraphRule]:
+        """See `FamilyConfig`."""
+        return {}
+
+    def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
+        """See `FamilyConfig`: one stream, token by token, and some leads of each."""
+        takes = (
+            spec("tokens", "length", FEATURES), spec("lags", "length", dtype="int64"),
+            spec("asked", "length", "leads", ASKED),
+        )  # fmt: skip
+        return {NETWORK: GraphSpec(NETWORK, takes, (spec("quantiles", "length", "leads", QUANTILES),), ())}

@@ -1,0 +1,322 @@
+"""What a graph of a bundle may be, and the graph that a runtime is given.
+
+A graph computes outputs from inputs and constants with the operators below, which are those that our exporters write.
+None of them reads a file, draws a random number, holds a string or calls a function. Every name means one value in the
+whole file, inner graphs included, and is defined before it is used, so nothing is shadowed. Constants come with the
+graph and are small, or are placeholders without data for tensors of the bundle, which `open_session` supplies.
+
+Sizes follow from the shapes of the inputs alone: what decides how large a tensor becomes is computed from shapes and
+constants of the graph, never from values, and by sums alone where a tensor may become larger than what it is made of.
+So a graph that behaved with some values cannot explode with others, one that was tried with the largest inputs has
+shown what it takes, and the one operator that repeats something, Scan, does so as often as its input is long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rfa.runtime.bundle.documents import BundleError
+from rfa.runtime.bundle.manifest import Dtype, GraphSpec, Initializer, TensorSpec
+from rfa.runtime.bundle.onnx_wire import Message, decode, encode
+
+IR_VERSION = 10
+OPSET = 20
+MAX_GRAPH_BYTES = 16 << 20
+MAX_NODES = 1 << 15
+MAX_NAME = 200
+MAX_RANK = 16
+# Constants that a module computes from its configuration (frequencies, masks) stay in the graph; weights must not.
+MAX_EMBEDDED_BYTES = 1 << 18
+# Where a graph says that its constants are; nothing is read from there, open_session supplies them.
+EXTERNAL_PLACE = "model.safetensors"
+PLACEHOLDER = [{"key": "location", "value": EXTERNAL_PLACE}]
+EXTERNAL = 1
+
+# Numbers of onnx.TensorProto.DataType and onnx.AttributeProto.AttributeType.
+ELEMENTS: dict[int, Dtype] = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 11: "float64"}
+ITEM_BYTES = {"float32": 4, "int32": 4, "int64": 8, "bool": 1, "float64": 8}
+Attribute = Literal["f", "i", "s", "g", "ints"]
+ATTRIBUTE_TYPES: dict[Attribute, int] = {"f": 1, "i": 2, "s": 3, "g": 5, "ints": 7}
+_NONE: dict[str, Attribute] = {}
+_AXIS: dict[str, Attribute] = {"axis": "i"}
+_REDUCE: dict[str, Attribute] = {"keepdims": "i", "noop_with_empty_axes": "i"}
+# Operator → its attributes.
+OPERATORS: dict[str, dict[str, Attribute]] = {
+    **dict.fromkeys(
+        (
+            "Abs", "Add", "And", "Clip", "ConstantOfShape", "Cos", "Div", "Equal", "Exp", "Expand", "Greater",
+            "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Log", "MatMul", "Max", "Min", "Mul", "Neg", "Not",
+            "Or", "Pow", "Range", "Reciprocal", "Round", "Sigmoid", "Sin", "Slice", "Softplus", "Sqrt", "Squeeze",
+            "Sub", "Tanh", "Unsqueeze", "Where",
+        ),
+        _NONE,
+    ),
+    **dict.fromkeys(("Concat", "Gather", "Softmax"), _AXIS),
+    **dict.fromkeys(("ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), _REDUCE),
+    "Cast": {"to": "i"},
+    "EyeLike": {"k": "i", "dtype": "i"},
+    "GatherND": {"batch_dims": "i"},
+    "Gelu": {"approximate": "s"},
+    "Gemm": {"alpha": "f", "beta": "f", "transA": "i", "transB": "i"},
+    "LayerNormalization": {"axis": "i", "epsilon": "f", "stash_type": "i"},
+    "Reshape": {"allowzero": "i"},
+    "Scan": {"body": "g", "num_scan_inputs": "i", "scan_input_directions": "ints", "scan_output_directions": "ints"},
+    "Shape": {"end": "i", "start": "i"},
+    "Split": {"axis": "i", "num_outputs": "i"},
+    "Transpose": {"perm": "ints"},
+}  # fmt: skip
+# Operator → the inputs that decide the size of what comes out: where that may be larger than what goes in, and where
+# not. The first are sums of sizes and constants, so that they grow with their inputs.
+GROWING: dict[str, slice] = {"ConstantOfShape": slice(0, None), "Expand": slice(1, None), "Range": slice(0, None)}
+KEEPING: dict[str, slice] = dict.fromkeys(("Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"), slice(1, None))
+SUMMING = {"Add", "Concat", "Gather", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
+
+
+@dataclass(frozen=True)
+class CheckedGraph:
+    """The bytes for a runtime, and the interface that they declare."""
+
+    model: bytes
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def read_graph(
+    data: bytes, file: str, initializers: Sequence[Initializer], tensors: Mapping[str, TensorSpec]
+) -> CheckedGraph:
+    """Read a graph once, check all of it, and write anew what was checked.
+
+    Args:
+        initializers: the placeholders that the graph must have, no more and no fewer.
+        tensors: of the bundle, by name: a placeholder has the dtype and the shape of its tensor.
+
+    Raises:
+        BundleError: names the file and the reason.
+    """
+    if len(data) > MAX_GRAPH_BYTES:
+        raise BundleError(f"{file}: {len(data)} bytes, a graph without weights has at most {MAX_GRAPH_BYTES}")
+    model = decode(data, file)
+    try:
+        return _Checker(initializers, tensors).model(model)
+    except ValueError as error:
+        raise BundleError(f"{file}: {error}") from None
+
+
+def check_graph(data: bytes, spec: GraphSpec, tensors: Mapping[str, TensorSpec]) -> CheckedGraph:
+    """`read_graph`, and the interface must be the one that the manifest declares.
+
+    Raises:
+        BundleError: names the file and the reason.
+    """
+    found = read_graph(data, spec.file, spec.initializers, tensors)
+    for side, declared, actual in (("inputs", spec.inputs, found.inputs), ("outputs", spec.outputs, found.outputs)):
+        if declared != actual:
+            other, stated = (_described(set(one) - set(two)) for one, two in ((actual, declared), (declared, actual)))
+            raise BundleError(f"{spec.file}: {side} are {other}, the manifest says {stated}")
+    return found
+
+
+class _Checker:
+    """One pass over a model. Every refusal is a ValueError."""
+
+    def __init__(self, initializers: Sequence[Initializer], tensors: Mapping[str, TensorSpec]) -> None:
+        self._supplied = {entry.name: entry for entry in initializers}
+        self._tensors = tensors
+        self._placeholders: set[str] = set()
+        self._taken: set[str] = set()  # names of values, anywhere in the file
+        self._known: set[str] = set()  # those that can be used here
+        self._sizes: set[str] = set()  # those of them that follow from shapes and constants of the graph
+        self._sums: set[str] = set()  # those of these that are sums of them
+        self._nodes = 0
+
+    def model(self, model: Message) -> CheckedGraph:
+        if model.get("ir_version") != IR_VERSION:
+            raise ValueError(f"IR version {model.get('ir_version')}, a bundle has {IR_VERSION}")
+        opsets = [(entry.get("domain", ""), entry.get("version")) for entry in model.get("opset_import", [])]
+        if opsets != [("", OPSET)]:
+            foreign = [domain for domain, _ in opsets if domain]
+            detail = f"uses operators outside the standard set: {foreign[:3]}" if foreign else f"operator sets {opsets}"
+            raise ValueError(f"{detail}; a bundle has version {OPSET} of the standard one")
+        _silent(model, "producer_name", "producer_version", "doc_string")
+        if "graph" not in model:
+            raise ValueError("has no graph")
+        graph = model["graph"]
+        inputs = tuple(self._declared(value) for value in graph.get("input", []))
+        for constant in graph.get("initializer", []):
+            self._constant(constant)
+        if self._placeholders != set(self._supplied):
+            differing = sorted(self._placeholders ^ set(self._supplied))
+            raise ValueError(f"its constants differ from those the manifest supplies in {differing[:5]}")
+        self._body(graph, is_inner=False)
+        outputs = tuple(_interface(value) for value in graph.get("output", []))
+        return CheckedGraph(encode(model), inputs, outputs)
+
+    def _declared(self, value: Message) -> TensorSpec:
+        spec = _interface(value)
+        self._define(spec.name)
+        return spec
+
+    def _body(self, graph: Message, *, is_inner: bool) -> None:
+        _name(graph.get("name"), "a graph")
+        _silent(graph, "doc_string")
+        for node in graph.get("node", []):
+            self._node(node, is_inner=is_inner)
+        outputs = [value.get("name", "") for value in graph.get("output", [])]
+        if not outputs or len(set(outputs)) != len(outputs):
+            raise ValueError("a graph without outputs, or with one twice")
+        for name in outputs:
+            if name not in self._known:
+                raise ValueError(f"output {name[:80]!r} is never computed")
+
+    def _node(self, node: Message, *, is_inner: bool) -> None:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise ValueError(f"more than {MAX_NODES} nodes")
+        _silent(node, "doc_string")
+        operator = node.get("op_type", "")
+        if node.get("domain"):
+            raise ValueError(f"uses operators outside the standard set: {[node['domain'][:80]]}")
+        if operator not in OPERATORS:
+            raise ValueError(f"operator {operator[:80]!r} has no place in a bundle")
+        if is_inner and operator == "Scan":
+            raise ValueError("a Scan inside a Scan")
+        if "name" in node:
+            _name(node["name"], "a node")
+        inputs = node.get("input", [])
+        for name in inputs:
+            if name and name not in self._known:  # an empty name is an optional input that is left out
+                raise ValueError(f"{operator} uses {name[:80]!r} before it is computed")
+        self._check_sizes(operator, inputs)
+        inner = self._attributes(operator, node.get("attribute", []))
+        if inner is not None:
+            self._inner(inner)
+        used = [name for name in inputs if name]
+        is_size = operator == "Shape" or (operator != "Scan" and all(name in self._sizes for name in used))
+        is_sum = operator == "Shape" or (operator in SUMMING and all(name in self._sums for name in used))
+        for name in filter(None, node.get("output", [])):
+            self._define(name)
+            self._sizes |= {name} if is_size else set()
+            self._sums |= {name} if is_sum else set()
+
+    def _check_sizes(self, operator: str, inputs: Sequence[str]) -> None:
+        for places, allowed in ((GROWING, self._sums), (KEEPING, self._sizes)):
+            for name in inputs[places[operator]] if operator in places else ():
+                if name and name not in allowed:
+                    raise ValueError(f"a size of {operator} depends on values: {name[:80]!r}")
+
+    def _attributes(self, operator: str, attributes: Sequence[Message]) -> Message | None:
+        """Check them; the inner graph, if there is one."""
+        allowed, seen, inner = OPERATORS[operator], set(), None
+        for attribute in attributes:
+            name = attribute.get("name", "")
+            if name not in allowed or name in seen:
+                raise ValueError(f"{operator} with attribute {name[:80]!r}, unknown or twice")
+            seen.add(name)
+            kind = allowed[name]
+            if set(attribute) - {"name", "type", kind} or attribute.get("type") != ATTRIBUTE_TYPES[kind]:
+                raise ValueError(f"{operator}.{name} is not of type {kind}")
+            value = attribute.get(kind)
+            if kind == "g":
+                inner = value
+            elif operator == "Cast" and value not in ELEMENTS:
+                raise ValueError(f"a Cast to type {value}")
+        if operator == "Scan" and inner is None:
+            raise ValueError("a Scan without a body")
+        return inner
+
+    def _inner(self, graph: Message) -> None:
+        """An inner graph sees the names defined before it, and what it defines is nobody's but its own."""
+        if graph.get("initializer"):
+            raise ValueError("an inner graph with constants of its own")
+        known, sizes, sums = set(self._known), set(self._sizes), set(self._sums)
+        for value in graph.get("input", []):
+            self._declared(value)
+        self._body(graph, is_inner=True)
+        for value in graph.get("output", []):
+            _interface(value)
+        self._known, self._sizes, self._sums = known, sizes, sums
+
+    def _define(self, name: str) -> None:
+        _name(name, "a value")
+        if name in self._taken:
+            raise ValueError(f"two values are named {name[:80]!r}")
+        self._taken.add(name)
+        self._known.add(name)
+
+    def _constant(self, tensor: Message) -> None:
+        name = tensor.get("name", "")
+        self._define(name)
+        _silent(tensor, "doc_string")
+        dtype, shape = ELEMENTS.get(tensor.get("data_type", 0)), tuple(tensor.get("dims", []))
+        if dtype is None or len(shape) > MAX_RANK or any(size < 0 for size in shape):
+            raise ValueError(f"constant {name!r} has type {tensor.get('data_type')} and shape {list(shape)[:MAX_RANK]}")
+        if "external_data" in tensor or tensor.get("data_location", 0):
+            self._placeholder(tensor, name, dtype, shape)
+            return
+        size, expected = len(tensor.get("raw_data", b"")), math.prod(shape) * ITEM_BYTES[dtype]
+        if size != expected or size > MAX_EMBEDDED_BYTES:
+            raise ValueError(
+                f"constant {name!r} holds {size} bytes, {expected} of {MAX_EMBEDDED_BYTES} at most expected"
+            )
+        self._sizes.add(name)
+        self._sums.add(name)
+
+    def _placeholder(self, tensor: Message, name: str, dtype: str, shape: tuple[int, ...]) -> None:
+        is_plain = tensor.get("external_data") == PLACEHOLDER and tensor.get("data_location") == EXTERNAL
+        if not is_plain or "raw_data" in tensor:
+            raise ValueError("refers to external data, which a bundle must not do")
+        self._placeholders.add(name)
+        entry = self._supplied.get(name)
+        if entry is None:
+            return  # told with all that differ
+        source = self._tensors.get(entry.tensor)
+        if source is None:
+            raise ValueError(f"constant {name!r} needs tensor {entry.tensor!r}, which is not in {EXTERNAL_PLACE}")
+        wanted = source.shape[::-1] if entry.transposed else source.shape
+        if (dtype, shape) != (source.dtype, wanted):
+            found, stored = f"{dtype}{list(shape)}", f"{source.dtype}{list(wanted)}"
+            raise ValueError(f"constant {name!r} is {found}, its tensor {entry.tensor!r} is {stored}")
+
+
+def _interface(value: Message) -> TensorSpec:
+    """Name, dtype and shape of an input or output, each dimension a size or a name."""
+    name = _name(value.get("name"), "an input or output")
+    _silent(value, "doc_string")
+    tensor = value.get("type", {}).get("tensor_type", {})
+    dtype, dims = ELEMENTS.get(tensor.get("elem_type", 0)), tensor.get("shape", {}).get("dim", [])
+    if dtype is None or "shape" not in tensor or len(dims) > MAX_RANK:
+        raise ValueError(f"{name} has no type or shape that a bundle knows")
+    return TensorSpec(name, dtype, tuple(_dimension(name, dim) for dim in dims))
+
+
+def _described(specs: Collection[TensorSpec]) -> str:
+    """Some of them."""
+    named = sorted(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in specs)
+    return ", ".join(named[:3])[:150] if named else "not these"
+
+
+def _dimension(name: str, dim: Message) -> int | str:
+    if len(dim) != 1:
+        raise ValueError(f"{name} has a dimension without a size or a name")
+    if "dim_param" in dim:
+        return _name(dim["dim_param"], "a dimension")
+    size: int = dim["dim_value"]
+    if not 0 <= size < 1 << 31:
+        raise ValueError(f"{name} has a dimension of size {size}")
+    return size
+
+
+def _name(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or not (value.isascii() and value.isprintable()):
+        raise ValueError(f"{what} has no name of 1 to {MAX_NAME} plain characters")
+    return value
+
+
+def _silent(message: Message, *names: str) -> None:
+    """Notes that nothing computes are empty."""
+    for name in names:
+        if message.get(name):
+            raise ValueError(f"{name} is not empty")

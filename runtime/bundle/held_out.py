@@ -1,0 +1,186 @@
+"""Held-out tokens that a language bundle keeps in calibration.json, so that what it states of its confidence can be
+checked by whoever opens it.
+
+Of each held-out window one place in `every` is a row: the confidence of the most likely token there, and whether that
+token came. `modes.<mode>.rows` has them in order, at most `MAX_ROWS`, far apart and so nearly independent.
+
+    at opening   the expected calibration error (ECE) of the rows agrees with the one that is stated of all held-out
+                 tokens, as far as chance allows (`chance`)
+    at loading   the model reads the first windows (`data.rows.tokens`) again, in pieces, and gives the confidences of
+                 the rows at their ends (`check_confidences`)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rfa.runtime.bundle.documents import BundleError
+from rfa.runtime.bundle.golden import ABSOLUTE, RELATIVE, Session
+from rfa.runtime.bundle.token_confidence import TokenConfidence
+
+MAX_ROWS = 1_024
+MAX_WINDOWS = 2  # that are read again
+MAX_REACH = 256  # tokens of each: a load takes a third of a second longer
+PIECES = 4  # at most, of each
+DIGITS = 6  # of a confidence
+# Standard errors that chance is given: once in three million bundles that are what they say.
+CHANCES = 5.0
+
+Windows = NDArray[np.int64]
+Reals = NDArray[np.float64]
+
+
+def spacing(held_out: Windows) -> int:
+    """A row is kept after every so many tokens of each window `[windows, window + 1]`."""
+    count, window = held_out.shape[0], held_out.shape[1] - 1
+    return min(window, -(-count * window // MAX_ROWS))
+
+
+def kept_tokens(held_out: Windows) -> list[list[int]]:
+    """The beginnings of the first windows, up to a place that has a row."""
+    every = spacing(held_out)
+    reach = min(held_out.shape[1] - 1, MAX_REACH) // every * every
+    found: list[list[int]] = held_out[:MAX_WINDOWS, : reach + 1].tolist()
+    return found
+
+
+def kept_rows(confidence: Reals, is_right: NDArray[np.bool_], held_out: Windows) -> dict[str, Any]:
+    """The rows, of the most likely token at every place of every window `[windows * window]`."""
+    every, shape = spacing(held_out), (len(held_out), -1)
+    chosen = (confidence.reshape(shape)[:, every - 1 :: every], is_right.reshape(shape)[:, every - 1 :: every])
+    rows, right = (part.ravel() for part in chosen)
+    return {
+        "confidence": [round(float(value), DIGITS) for value in rows],
+        "right": "".join("01"[int(value)] for value in right),
+    }
+
+
+def rows_of(calibration: Mapping[str, Any]) -> int:
+    """How many a bundle keeps, of each mode; 0 of one that was written before there were any, and of a filter."""
+    modes: Mapping[str, Any] = calibration.get("modes", {})
+    return max((len(entry["rows"]["right"]) for entry in modes.values() if entry.get("rows")), default=0)
+
+
+def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[float, float]:
+    """How much the ECE of some rows may be below and above that of the whole, whose bins these are.
+
+    The share of right ones of a bin of n rows has the variance v/n. An absolute value is convex: so the mean ECE of the
+    rows is not below that of the whole, and exceeds it by at most the mean of |N(0, v/n)| over the bins,
+    sqrt(2 v bins / (pi rows)) in all. It varies by no more than sqrt(v / rows).
+    """
+    total = sum(count)
+    # One right and one wrong more in each bin: few tokens prove no certainty.
+    shares = ((n, (a * n + 1) / (n + 2)) for n, a in zip(count, accuracy, strict=True))
+    variance = sum(n * share * (1 - share) for n, share in shares) / max(total, 1)
+    deviation = CHANCES * math.sqrt(variance / rows)
+    return -deviation, math.sqrt(2 * variance * len(count) / (math.pi * rows)) + deviation
+
+
+def check_confidences(
+    calibration: Mapping[str, Any], sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
+) -> int:
+    """Read the kept windows with the graphs of the model's modes; returns how many confidences were compared.
+
+    Raises:
+        BundleError: one is not what the rows say, or its token is right where they say wrong.
+    """
+    kept = calibration["data"].get("rows")
+    if kept is None:
+        return 0
+    tokens, every = np.array(kept["tokens"], np.int64), int(kept["every"])
+    vocab_size = weights["embedding.weight"].shape[0]
+    if tokens.max() >= vocab_size:
+        raise BundleError(f"calibration.json: data.rows.tokens: the vocabulary has {vocab_size} tokens")
+    of_window = int(calibration["data"]["window"]) // every
+    places = (tokens.shape[1] - 1) // every
+    piece = every * -(-places // PIECES)
+    compared = 0
+    for mode, read in (("recurrent", _recurrent), ("attention", _attention)):
+        if calibration["modes"].get(mode) is None:
+            continue
+        rows = calibration["modes"][mode]["rows"]
+        scaled = TokenConfidence.of(calibration, mode)
+        for end, logits in read(tokens[:, :-1], piece, sessions, weights):
+            for window, scores in enumerate(logits):
+                row = window * of_window + end // every - 1
+                stated, is_right = rows["confidence"][row], rows["right"][row] == "1"
+                reason = _differs(scores, scaled, stated, is_right, int(tokens[window, end]))
+                if reason is not None:
+                    raise BundleError(f"calibration.json: modes.{mode}.rows: row {row}: {reason}")
+                compared += 1
+    return compared
+
+
+def _differs(
+    logits: NDArray[np.float32], calibration: TokenConfidence, stated: float, is_right: bool, token: int
+) -> str | None:
+    """What is not as stated, if logits are as exact as golden outputs are."""
+    scores = logits.astype(np.float64)
+    best, error = scores.max(), ABSOLUTE + RELATIVE * float(np.abs(scores).max())
+    scaled = (scores - best) / float(calibration.temperature)
+    found = float(calibration(-np.log(np.exp(scaled).sum())))
+    # d log softmax = d z_token / T minus a mean of d z / T: at most twice the error.
+    allowed = found * math.expm1(2 * error / float(calibration.temperature)) + 10.0**-DIGITS
+    if not abs(found - stated) <= allowed:
+        return f"the confidence is stated as {stated:.6f}, the model gives {found:.6f}"
+    lead = best - np.partition(scores, -2)[-2] if scores.size > 1 else np.inf
+    if lead > 2 * error and is_right != (int(scores.argmax()) == token):
+        return f"the most likely token is {'wrong' if is_right else 'right'}, not as stated"
+    return None
+
+
+class ReadableGraph(Session, Protocol):
+    """One that says what it takes, as well."""
+
+    def get_inputs(self) -> Any: ...
+
+
+Read = Iterator[tuple[int, NDArray[np.float32]]]
+
+
+def _recurrent(
+    tokens: Windows, piece: int, sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
+) -> Read:
+    """Tokens read so far, and the logits `[windows, V]` there, piece by piece."""
+    count = len(tokens)
+    carried = {name.removeprefix("initial."): part for name, part in weights.items() if name.startswith("initial.")}
+    state = {name: np.repeat(part[None], count, axis=0) for name, part in carried.items()}
+    asked = ["logits", *(f"next_{name}" for name in state)]
+    for start in range(0, tokens.shape[1] - piece + 1, piece):
+        inputs = {
+            "tokens": tokens[:, start : start + piece],
+            "length": np.full(count, piece),
+            "position": np.full(count, start),
+            **state,
+        }
+        logits, *parts = sessions["prefill"].run(asked, inputs)
+        state = dict(zip(state, parts, strict=True))
+        yield start + piece, logits
+
+
+def _attention(
+    tokens: Windows, piece: int, sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
+) -> Read:
+    """The same over a cache."""
+    sizes = {entry.name: entry.shape for entry in sessions["attention"].get_inputs()}
+    _, layers, heads, _, width = sizes["keys"]
+    keys = np.zeros((len(tokens), layers, heads, tokens.shape[1], width), np.float32)
+    values = keys.copy()
+    silent = np.zeros((len(tokens), *sizes["noise"][1:]), np.float32)
+    for start in range(0, tokens.shape[1] - piece + 1, piece):
+        end = start + piece
+        inputs = {
+            "tokens": tokens[:, start:end],
+            "position": np.full(len(tokens), start),
+            "keys": keys,
+            "values": values,
+            "noise": silent,
+        }
+        logits, new_keys, new_values = sessions["attention"].run(["logits", "new_keys", "new_values"], inputs)
+        keys[..., start:end, :], values[..., start:end, :] = new_keys, new_values
+        yield end, logits

@@ -1,0 +1,162 @@
+"""The manifest of a bundle: what it declares, read strictly and written in one canonical form.
+
+The canonical form (sorted keys, two-space indent, ASCII, one newline at the end) makes every byte of manifest.json
+count: `content_sha256` covers all other fields, and a file that is not the canonical form of its own content is
+refused. So one flipped bit anywhere in it, even in its white space, is seen. A hash is no signature: it finds damage,
+not a forger who rewrites the manifest as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args
+
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter
+
+from rfa.runtime.bundle.documents import STRICT, BundleError, Sha256, canonical_json, json_object, read_json, sha256
+from rfa.runtime.bundle.stored_kernels import MAX_KERNELS
+
+FORMAT_VERSION: Final = 1
+MANIFEST_FILE = "manifest.json"
+# Optional, and the one file that the manifest does not list: it signs the manifest.
+SIGNATURE_FILE = "manifest.json.minisig"
+Kind = Literal["lm", "filter", "series"]
+Dtype = Literal["float64", "float32", "int64", "int32", "bool"]
+DTYPES: tuple[str, ...] = get_args(Dtype)
+MAX_MANIFEST_BYTES = 4 << 20
+# Two of each kernel, and some 20 of all else.
+MAX_FILES = 2 * MAX_KERNELS + 64
+
+
+class _Named:
+    name: str
+
+
+Entry = TypeVar("Entry", bound=_Named)
+
+
+def _unique(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    if len({entry.name for entry in entries}) != len(entries):
+        raise ValueError("must have no name twice")
+    return entries
+
+
+def _sorted(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    if any(one.name > two.name for one, two in pairwise(entries)):
+        raise ValueError("must be sorted by name")
+    return entries
+
+
+def _fixed(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    if any(isinstance(dim, str) for tensor in tensors for dim in tensor.shape):
+        raise ValueError("must have shapes of integers only")
+    return tensors
+
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+TensorName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")]
+Size = Annotated[int, Field(ge=0, le=1 << 53)]
+Dimension = Annotated[
+    Annotated[Size, Tag("size")] | Annotated[TensorName, Tag("name")],
+    Discriminator(lambda found: "name" if isinstance(found, str) else "size"),
+]
+
+
+class _Part:
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+
+@dataclass(frozen=True)
+class TensorSpec(_Part):
+    """A named array: an integer in `shape` is fixed, a string is a dimension that may vary."""
+
+    name: TensorName
+    dtype: Dtype
+    shape: Annotated[tuple[Dimension, ...], Field(max_length=16)]
+
+
+@dataclass(frozen=True)
+class FileSpec(_Part):
+    """A file, but for its name."""
+
+    size: Size
+    sha256: Sha256
+
+
+@dataclass(frozen=True)
+class Initializer(_Part):
+    """A constant that a graph gets at load: tensor `tensor` of model.safetensors, transposed if said so."""
+
+    name: TensorName
+    tensor: TensorName
+    transposed: bool = False
+
+
+Tensors = Annotated[tuple[TensorSpec, ...], AfterValidator(_unique)]
+FixedTensors = Annotated[Tensors, AfterValidator(_fixed)]
+
+
+@dataclass(frozen=True)
+class GraphSpec(_Part):
+    """An ONNX graph of the bundle: its file, its interface, and the constants that it gets at load."""
+
+    file: FileName
+    inputs: Tensors
+    outputs: Tensors
+    initializers: Annotated[tuple[Initializer, ...], AfterValidator(_unique), AfterValidator(_sorted)]
+
+
+@dataclass(frozen=True)
+class Manifest(_Part):
+    """Everything that manifest.json says.
+
+    Args:
+        family: which model class made it (`rfa.model.checkpoint.FAMILIES`); config: that class's configuration.
+        state: what the recurrence carries from step to step, shapes without the batch.
+        tensors: content of model.safetensors. files: every other file of the bundle.
+        calibration: the summary of calibration.json. metrics, provenance: free-form JSON for people.
+    """
+
+    format_version: int
+    name: Name
+    kind: Kind
+    family: Name
+    config: dict[str, Any]
+    state: FixedTensors
+    tensors: FixedTensors
+    graphs: dict[Name, GraphSpec]
+    files: Annotated[dict[FileName, FileSpec], Field(max_length=MAX_FILES)]
+    calibration: dict[str, Any]
+    metrics: dict[str, Any]
+    provenance: dict[str, Any]
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The bytes of manifest.json."""
+    content = asdict(manifest)
+    return canonical_json({**content, "content_sha256": sha256(canonical_json(content))})
+
+
+# Made with the module: who tries a bundle has imported everything, and may open no other file, once he looks at it.
+_READER = TypeAdapter(Manifest)
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """Read manifest.json, checking form, hash, version and every field.
+
+    Raises:
+        BundleError: with the field and the reason.
+    """
+    document = json_object(data, MANIFEST_FILE)
+    version = document.get("format_version")
+    if version != FORMAT_VERSION or isinstance(version, bool):
+        raise BundleError(f"{MANIFEST_FILE}: format_version is {version!r}, this program reads {FORMAT_VERSION}")
+    if canonical_json(document) != data:
+        raise BundleError(f"{MANIFEST_FILE}: not in canonical form (damaged or edited)")
+    stated = document.pop("content_sha256", None)
+    content = canonical_json(document)
+    if stated != sha256(content):
+        raise BundleError(f"{MANIFEST_FILE}: content_sha256 does not match the content (damaged or edited)")
+    return read_json(_READER, content, MANIFEST_FILE)

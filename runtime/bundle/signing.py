@@ -1,0 +1,228 @@
+"""Detached signatures of bundles, in the form of minisign (https://jedisct1.github.io/minisign).
+
+manifest.json covers every byte of a bundle, so its signature, `manifest.json.minisig`, does as well; the digest of the
+bundle stays what it is. `minisign -Vm manifest.json -P KEY` verifies what `rfa sign` writes, and the other way round.
+
+    public key    "Ed" | key id (8) | Ed25519 key (32)
+    signature     "ED" | key id (8) | Ed25519 of BLAKE2b-512 of the file (64)
+    comment       Ed25519 of the signature and the trusted comment (64)
+
+Signatures of the older form ("Ed", of the file itself) are refused. Secret keys are not encrypted, as those of
+`minisign -G -W`: their file is the operator's to guard.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from rfa.runtime.bundle.documents import BundleError
+from rfa.runtime.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
+
+MAX_SIGNATURE_BYTES = 4_096
+UNTRUSTED, TRUSTED = "untrusted comment: ", "trusted comment: "
+_KEY, _HASHED = b"Ed", b"ED"
+_PUBLIC_BYTES, _SIGNATURE_BYTES, _COMMENT_BYTES, _SECRET_BYTES = 42, 74, 64, 158
+# Of a secret key: no encryption, and what minisign writes for the salt and the costs of none.
+_NOT_ENCRYPTED = b"\0\0B2" + bytes(48)
+
+
+class KeyFormatError(ValueError):
+    """What should be a key is none; the message shows nothing of it."""
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """Whose signatures are trusted."""
+
+    key_id: bytes
+    key: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> PublicKey:
+        """From the one line that minisign prints, `RW…`.
+
+        Raises:
+            KeyFormatError
+        """
+        data = _decoded(text, _PUBLIC_BYTES)
+        if data is None or data[:2] != _KEY:
+            raise KeyFormatError("not a public key of minisign (RW and 54 more characters)")
+        return cls(data[2:10], data[10:])
+
+    def __str__(self) -> str:
+        return base64.b64encode(_KEY + self.key_id + self.key).decode()
+
+
+@dataclass(frozen=True)
+class SecretKey:
+    """What signs."""
+
+    key_id: bytes
+    seed: bytes
+
+    @classmethod
+    def generate(cls) -> SecretKey:
+        """A new one."""
+        return cls(os.urandom(8), os.urandom(32))
+
+    @classmethod
+    def parse(cls, text: str) -> SecretKey:
+        """From the content of a file of minisign.
+
+        Raises:
+            KeyFormatError: it is none, or one that a password protects.
+        """
+        lines = text.splitlines()
+        data = _decoded(lines[1], _SECRET_BYTES) if len(lines) == 2 and lines[0].startswith(UNTRUSTED) else None
+        if data is None or data[:2] != _KEY:
+            raise KeyFormatError("not a secret key of minisign")
+        if data[2:4] != _NOT_ENCRYPTED[:2]:
+            raise KeyFormatError("the key is protected by a password; make one without: rfa keygen, or minisign -G -W")
+        found = cls(data[54:62], data[62:94])
+        if data[94:126] != found.public.key:
+            raise KeyFormatError("not a secret key of minisign: its halves do not belong together")
+        return found
+
+    @property
+    def public(self) -> PublicKey:
+        """What verifies."""
+        return PublicKey(self.key_id, self._private.public_key().public_bytes_raw())
+
+    @property
+    def _private(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self.seed)
+
+    def text(self) -> str:
+        """The content of its file."""
+        data = _KEY + _NOT_ENCRYPTED + self.key_id + self.seed + self.public.key + bytes(32)
+        return f"{UNTRUSTED}minisign secret key without a password\n{base64.b64encode(data).decode()}\n"
+
+    def sign(self, message: bytes, comment: str) -> bytes:
+        """The content of a signature's file.
+
+        Args:
+            comment: one line, signed as well.
+        """
+        signature = self._private.sign(_hashed(message))
+        over_comment = self._private.sign(signature + comment.encode())
+        lines = (
+            f"{UNTRUSTED}signature of a bundle",
+            base64.b64encode(_HASHED + self.key_id + signature).decode(),
+            f"{TRUSTED}{comment}",
+            base64.b64encode(over_comment).decode(),
+        )
+        return ("\n".join(lines) + "\n").encode()
+
+
+class Keys(NamedTuple):
+    """The two files of a pair, by their endings."""
+
+    key: Path
+    pub: Path
+
+
+def parse_public_keys(text: str) -> tuple[PublicKey, ...]:
+    """The keys in a text, one a line or separated by commas; comments (of minisign, or after `#`) are left out.
+
+    Raises:
+        KeyFormatError: something in it is no key, or there is none.
+    """
+    lines = [line.split("#")[0] for line in text.splitlines() if not line.startswith(UNTRUSTED)]
+    found = tuple(PublicKey.parse(part.strip()) for line in lines for part in line.split(",") if part.strip())
+    if not found:
+        raise KeyFormatError("no public key")
+    return found
+
+
+def verify_signature(message: bytes, signature: bytes, trusted: Sequence[PublicKey]) -> str:
+    """The trusted comment of a signature by one of these keys.
+
+    Raises:
+        BundleError: it is none, or by another key, or of another message.
+    """
+    try:
+        name, signed, comment, over_comment = signature.decode().removesuffix("\n").split("\n")
+    except ValueError:
+        raise BundleError(f"{SIGNATURE_FILE}: not a signature of minisign") from None
+    data, last = _decoded(signed, _SIGNATURE_BYTES), _decoded(over_comment, _COMMENT_BYTES)
+    is_whole = name.startswith(UNTRUSTED) and comment.startswith(TRUSTED)
+    if data is None or last is None or not is_whole:
+        raise BundleError(f"{SIGNATURE_FILE}: not a signature of minisign")
+    if data[:2] != _HASHED:
+        raise BundleError(f"{SIGNATURE_FILE}: a signature of another form than ED (minisign before 0.11, or -l)")
+    key = next((key for key in trusted if key.key_id == data[2:10]), None)
+    if key is None:
+        raise BundleError(f"{SIGNATURE_FILE}: signed by a key that is not trusted")
+    verifier = Ed25519PublicKey.from_public_bytes(key.key)
+    try:
+        verifier.verify(data[10:], _hashed(message))
+        verifier.verify(last, data[10:] + comment.removeprefix(TRUSTED).encode())
+    except InvalidSignature:
+        raise BundleError(f"{SIGNATURE_FILE}: not the signature of this manifest and comment") from None
+    return comment.removeprefix(TRUSTED)
+
+
+def write_keys(prefix: Path) -> Keys:
+    """A new pair: `PREFIX.key`, for its owner's eyes only and not encrypted, and `PREFIX.pub`.
+
+    Raises:
+        FileExistsError: one of them is there.
+    """
+    key, paths = (
+        SecretKey.generate(),
+        Keys(prefix.with_name(f"{prefix.name}.key"), prefix.with_name(f"{prefix.name}.pub")),
+    )
+    public = f"{UNTRUSTED}minisign public key {key.key_id[::-1].hex().upper()}\n{key.public}\n"
+    _create(paths.pub, public.encode(), 0o644)
+    _create(paths.key, key.text().encode(), 0o600)
+    return paths
+
+
+def sign_bundle(directory: Path, digest: str, key: SecretKey) -> Path:
+    """Put a signature of a bundle's manifest beside it, in the place of an older one.
+
+    Args:
+        digest: of the bundle that was opened: what is signed is what was seen.
+
+    Raises:
+        BundleError: the manifest is another one by now.
+    """
+    manifest = (directory / MANIFEST_FILE).read_bytes()
+    if hashlib.sha256(manifest).hexdigest() != digest:
+        raise BundleError(f"{MANIFEST_FILE}: changed while it was being signed")
+    target = directory / SIGNATURE_FILE
+    temporary = directory.parent / f".{directory.name}.{SIGNATURE_FILE}.{os.getpid()}"
+    _create(temporary, key.sign(manifest, f"timestamp:{int(time.time())}\tfile:{MANIFEST_FILE}\thashed"), 0o644)
+    temporary.replace(target)
+    return target
+
+
+def _create(path: Path, data: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as handle:
+        handle.write(data)
+        handle.flush()
+        os.fsync(descriptor)
+
+
+def _hashed(message: bytes) -> bytes:
+    return hashlib.blake2b(message, digest_size=64).digest()
+
+
+def _decoded(text: str, size: int) -> bytes | None:
+    """Bytes of base64 of exactly this size and in the one form of them."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except ValueError:
+        return None
+    return data if len(data) == size and base64.b64encode(data).decode() == text else None

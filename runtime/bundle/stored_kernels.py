@@ -1,0 +1,227 @@
+"""Kernels of a GPU in a bundle, compiled: kernels.json, and machine code (cubin) and PTX of each.
+
+Data, not programs of this machine: a cubin is refused unless its header says that it is for NVIDIA's GPUs, and nothing
+of it is executed by reading it. Each kernel says what it was compiled for: an architecture, a version of its source,
+and of every parameter a type, a constant, or a number or address divisible by 16. What fits a launch has all of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Self
+
+from pydantic import Field, model_validator
+
+from rfa.runtime.bundle.documents import BundleError, Sha256, Strict, parse_json, read_document
+
+KERNELS_FILE: Final = "kernels.json"
+KERNEL_FILE: Final = re.compile(r"[a-z][a-z0-9_]{0,39}-[0-9]{1,2}\.sm_[0-9]{2,3}\.(?:cubin|ptx)")
+# A model of both modes has 56, in 4 MB all of them; six GPUs fit into a bundle.
+MAX_KERNELS_OF_A_GPU: Final = 80
+MAX_KERNELS: Final = 6 * MAX_KERNELS_OF_A_GPU
+# Of kernels.json, which says some 3.6 kB of each.
+MAX_KERNELS_BYTES: Final = MAX_KERNELS << 13
+# Of machine code, of the text of a kernel, and of all files of a bundle's kernels together.
+MAX_CODE_BYTES: Final = 4 << 20
+MAX_ALL_CODE_BYTES: Final = 256 << 20
+# Threads count on it that the numbers and addresses that are said to be divisible are so by this.
+DIVISOR: Final = 16
+# Of a CTA, on the GPUs that have most.
+MAX_SHARED_BYTES: Final = 227 << 10
+ELF_HEADER: Final = struct.Struct("<4s5B7xHH")
+ELF64_LITTLE_ENDIAN: Final = (b"\x7fELF", 2, 1, 1)
+EM_CUDA: Final = 190
+TARGET: Final = re.compile(r"^\.target (sm_[0-9]+a?)\s*$", re.MULTILINE)
+# Parameters end where another entry could begin, and there are a thousand threads: neither is looked for any further.
+ENTRY: Final = re.compile(r"^\.visible \.entry (\w+)\(([^()]*)\)\s*\.reqntid (\d{1,4})\b", re.MULTILINE)
+
+# A dtype of torch by the name that it has in a kernel's signature.
+NAMES: Final = {
+    "torch.float64": "fp64", "torch.float32": "fp32", "torch.float16": "fp16", "torch.bfloat16": "bf16",
+    "torch.int32": "i32", "torch.int64": "i64",
+}  # fmt: skip
+NUMBERS: Final = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "fp32": ctypes.c_float}
+TYPE: Final = r"^(?:constexpr|i32|i64|fp32|\*(?:fp64|fp32|fp16|bf16|i32|i64))$"
+
+Architecture = Annotated[str, Field(pattern=r"^sm_[0-9]{2,3}$")]
+Version = Annotated[str, Field(pattern=r"^[0-9]{1,4}(?:\.[0-9]{1,4}){1,3}$")]
+Count = Annotated[int, Field(ge=0, le=1 << 20)]
+
+
+class Parameter(Strict):
+    """type: as Triton names it; value: of a constant; is_aligned: the number, or address, is divisible by 16."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+    type: Annotated[str, Field(pattern=TYPE)]
+    value: bool | int | float | Annotated[str, Field(max_length=64)] | None = None
+    is_aligned: bool = False
+
+    def takes(self, value: Any) -> bool:
+        """Whether a kernel compiled for this parameter may be launched with a value."""
+        if self.type == "constexpr":
+            return type(value) is type(self.value) and bool(value == self.value)
+        if self.type.startswith("*"):
+            if not hasattr(value, "data_ptr") or NAMES.get(str(value.dtype)) != self.type[1:]:
+                return False
+            return not self.is_aligned or value.data_ptr() % DIVISOR == 0
+        if self.type == "fp32":
+            return isinstance(value, float)
+        bits = int(self.type[1:])
+        is_held = isinstance(value, int) and not isinstance(value, bool) and -(1 << bits - 1) <= value < 1 << bits - 1
+        return is_held and (not self.is_aligned or value % DIVISOR == 0)
+
+
+class KernelEntry(Strict):
+    """One kernel for one architecture.
+
+    name: of the function in Python and in the machine code; file: of machine code and PTX, without their endings;
+    architecture: of the least GPU that it runs on; target: what the PTX says of it, sm_90a being that very GPU alone;
+    source: `rfa.model.kernel_launches.source_hash`; options: as the launch gives them; scratch: pointers behind its
+    arguments, which are null; registers, stack_bytes: of a thread; shared_bytes: of a CTA, when launched; triton, cuda:
+    the compiler's version, and that of CUDA whose assembler it brings.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,39}$")]
+    file: Annotated[str, Field(max_length=99)]
+    architecture: Architecture
+    target: Annotated[str, Field(pattern=r"^sm_[0-9]{2,3}a?$")]
+    source: Sha256
+    parameters: Annotated[list[Parameter], Field(min_length=1, max_length=128)]
+    options: dict[Annotated[str, Field(max_length=32)], Count]
+    scratch: Annotated[int, Field(ge=0, le=4)]
+    warps: Annotated[int, Field(ge=1, le=32)]
+    registers: Annotated[int, Field(ge=1, le=255)]
+    stack_bytes: Count
+    shared_bytes: Annotated[int, Field(ge=0, le=MAX_SHARED_BYTES)]
+    triton: Version
+    cuda: Version
+
+
+class KernelDocument(Strict):
+    """Content of kernels.json."""
+
+    kernels: Annotated[list[KernelEntry], Field(min_length=1, max_length=MAX_KERNELS)]
+
+    @model_validator(mode="after")
+    def _has_each_once(self) -> Self:
+        if len({entry.file for entry in self.kernels}) != len(self.kernels):
+            raise ValueError("two kernels have one file")
+        return self
+
+
+@dataclass(frozen=True)
+class StoredKernel:
+    """A kernel, ready to be loaded: what it is, its machine code and its PTX."""
+
+    entry: KernelEntry
+    cubin: bytes
+    ptx: str
+
+    def fits(self, name: str, values: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
+        """Whether it does what a launch asks for.
+
+        Args:
+            name: of the kernel.
+            values: by parameter; tensors, numbers, constants, None.
+            options: warps and stages, as far as the launch gives them.
+        """
+        entry = self.entry
+        if name != entry.name or dict(options) != entry.options or len(values) != len(entry.parameters):
+            return False
+        return all(
+            parameter.name == key and parameter.takes(value)
+            for parameter, (key, value) in zip(entry.parameters, values.items(), strict=True)
+        )
+
+    def arguments(self, values: Mapping[str, Any]) -> list[Any]:
+        """Those of a launch that it fits, without constants, in order, as C has them; then the null pointers."""
+        packed: list[Any] = []
+        for parameter in self.entry.parameters:
+            value = values[parameter.name]
+            if parameter.type.startswith("*"):
+                packed.append(ctypes.c_uint64(value.data_ptr()))
+            elif parameter.type != "constexpr":
+                packed.append(NUMBERS[parameter.type](value))
+        return [*packed, *(ctypes.c_uint64(0) for _ in range(self.entry.scratch))]
+
+    def refusal(self, capability: tuple[int, int], driver: tuple[int, int]) -> str | None:
+        """Why a GPU of this compute capability, with a driver of this version of CUDA, does not run it, or None.
+
+        Machine code runs on GPUs of its major version from its minor one on, that of a target with an "a" on no other;
+        a driver loads what any CUDA of its major version assembled.
+        """
+        entry = self.entry
+        major, minor = divmod(int(entry.architecture.removeprefix("sm_")), 10)
+        is_later = capability[0] == major and capability[1] > minor and not entry.target.endswith("a")
+        if capability != (major, minor) and not is_later:
+            return f"it is for {entry.architecture}, the GPU is sm_{capability[0]}{capability[1]}"
+        if driver[0] < int(entry.cuda.split(".")[0]):
+            return f"it was assembled by CUDA {entry.cuda}, the driver is of CUDA {driver[0]}.{driver[1]}"
+        return None
+
+
+def is_kernel_file(name: str) -> bool:
+    """Whether a file of a bundle is of its kernels."""
+    return name == KERNELS_FILE or KERNEL_FILE.fullmatch(name) is not None
+
+
+def largest_kernel_file(name: str) -> int:
+    """Bytes that such a file may have."""
+    return MAX_KERNELS_BYTES if name == KERNELS_FILE else MAX_CODE_BYTES
+
+
+def read_kernels(files: Mapping[str, bytes]) -> tuple[StoredKernel, ...]:
+    """The kernels of a bundle, from its files that `is_kernel_file` names; none where there are none.
+
+    Raises:
+        BundleError: a file is missing, beside, or not what kernels.json says of it.
+    """
+    if not files:
+        return ()
+    if KERNELS_FILE not in files:
+        raise BundleError(f"{min(files)}: a bundle with kernels has {KERNELS_FILE}")
+    document = read_document(KernelDocument, parse_json(files[KERNELS_FILE], KERNELS_FILE), KERNELS_FILE)
+    listed = {f"{entry.file}.{ending}" for entry in document.kernels for ending in ("cubin", "ptx")}
+    for name in sorted(listed - files.keys()):
+        raise BundleError(f"{KERNELS_FILE}: lists a file that is missing: {name!r}")
+    for name in sorted(files.keys() - listed - {KERNELS_FILE}):
+        raise BundleError(f"{name}: not listed in {KERNELS_FILE}")
+    return tuple(_read(entry, files) for entry in document.kernels)
+
+
+def _read(entry: KernelEntry, files: Mapping[str, bytes]) -> StoredKernel:
+    cubin, ptx = f"{entry.file}.cubin", f"{entry.file}.ptx"
+    if not is_kernel_file(cubin) or not entry.file.endswith(f".{entry.architecture}"):
+        raise BundleError(f"{KERNELS_FILE}: kernel {entry.name!r} must have a file named for {entry.architecture}")
+    _check_code(files[cubin], cubin)
+    text = _check_text(files[ptx], ptx, entry)
+    return StoredKernel(entry, files[cubin], text)
+
+
+def _check_code(data: bytes, file: str) -> None:
+    if len(data) < ELF_HEADER.size:
+        raise BundleError(f"{file}: too short for machine code")
+    *identity, _, _, _, machine = ELF_HEADER.unpack_from(data)
+    if tuple(identity) != ELF64_LITTLE_ENDIAN or machine != EM_CUDA:
+        raise BundleError(f"{file}: not machine code of an NVIDIA GPU")
+
+
+def _check_text(data: bytes, file: str, entry: KernelEntry) -> str:
+    """PTX of one kernel, which is that of the entry."""
+    try:
+        text = data.decode("ascii")
+    except UnicodeDecodeError:
+        raise BundleError(f"{file}: PTX is ASCII") from None
+    targets, found = TARGET.findall(text), ENTRY.findall(text)
+    if targets != [entry.target] or entry.target.removesuffix("a") != entry.architecture:
+        raise BundleError(f"{file}: not PTX for {entry.target}")
+    if len(found) != 1 or found[0][0] != entry.name or int(found[0][2]) != 32 * entry.warps:
+        raise BundleError(f"{file}: not PTX of the kernel {entry.name!r} with {entry.warps} warps")
+    wanted = sum(parameter.type != "constexpr" for parameter in entry.parameters) + entry.scratch
+    if found[0][1].count(".param") != wanted:
+        raise BundleError(f"{file}: the kernel {entry.name!r} has other parameters than {KERNELS_FILE} says")
+    return text

@@ -1,0 +1,142 @@
+"""tokenizer.json and tokenizer_config.json: a byte-level BPE, and nothing else of what the format can say.
+
+Normalisers, patterns and templates of one's own cost what their author wants, and dropout makes a prompt random. A
+vocabulary is exactly the ids of the model, and each token is bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from rfa.runtime.bundle.documents import BundleError, Strict, json_object, read_document
+
+TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+MAX_TOKENS = 1 << 20
+MAX_TOKEN = 1_024
+Token = Annotated[str, Field(min_length=1, max_length=MAX_TOKEN)]
+Id = Annotated[int, Field(ge=0, lt=MAX_TOKENS)]
+
+
+def byte_of_character() -> dict[str, int]:
+    """Inverse of the byte → printable character table of byte-level BPE (GPT-2's `bytes_to_unicode`)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    table = {chr(byte): byte for byte in printable}
+    table.update({chr(256 + index): byte for index, byte in enumerate(others)})
+    return table
+
+
+class AddedToken(Strict):
+    """A token that is found in a text as it is."""
+
+    id: Id
+    content: Token
+    single_word: bool
+    lstrip: bool
+    rstrip: bool
+    normalized: bool
+    special: bool
+
+
+class ByteLevel(Strict):
+    """Bytes as printable characters."""
+
+    type: Literal["ByteLevel"]
+    add_prefix_space: bool
+    trim_offsets: bool
+    use_regex: bool
+
+
+class Bpe(Strict):
+    """A vocabulary and its merges, in order."""
+
+    type: Literal["BPE"]
+    dropout: None
+    unk_token: None
+    continuing_subword_prefix: None
+    end_of_word_suffix: None
+    fuse_unk: Literal[False]
+    byte_fallback: Literal[False]
+    ignore_merges: bool
+    vocab: Annotated[dict[Token, Id], Field(min_length=1, max_length=MAX_TOKENS)]
+    merges: Annotated[list[tuple[str, str]], Field(max_length=MAX_TOKENS)]
+
+    @field_validator("merges", mode="before")
+    @classmethod
+    def _pairs(cls, merges: object) -> object:
+        """A pair is a list, or in older files two words in one string."""
+        if not isinstance(merges, list):
+            return merges
+        split = (pair.split(" ") if isinstance(pair, str) else pair for pair in merges)
+        return [tuple(pair) if isinstance(pair, list) else pair for pair in split]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if any(not {one, two, one + two} <= self.vocab.keys() for one, two in self.merges):
+            raise ValueError("a merge of or into what is no token")
+        return self
+
+    @property
+    def reachable(self) -> set[str]:
+        """What merges make, and single bytes."""
+        return {one + two for one, two in self.merges} | set(byte_of_character())
+
+
+class TokenizerDocument(Strict):
+    """tokenizer.json."""
+
+    version: Literal["1.0"]
+    truncation: None
+    padding: None
+    added_tokens: Annotated[list[AddedToken], Field(max_length=1_024)]
+    normalizer: None
+    pre_tokenizer: ByteLevel
+    post_processor: None
+    decoder: ByteLevel
+    model: Bpe
+
+    @model_validator(mode="after")
+    def _ids_are_whole(self) -> Self:
+        ids = dict(self.model.vocab)
+        for token in self.added_tokens:
+            if ids.setdefault(token.content, token.id) != token.id:
+                raise ValueError("an added token has two ids")
+        if sorted(ids.values()) != list(range(len(ids))):
+            raise ValueError("ids must be 0, 1, 2 and so on, each once")
+        added, known = {token.content for token in self.added_tokens}, set(byte_of_character())
+        if len(added) != len(self.added_tokens) or any(not set(token) <= known for token in ids.keys() - added):
+            raise ValueError("a token that is no run of bytes, or is added twice")
+        if ids.keys() - added - self.model.reachable:
+            raise ValueError("a token that no merge makes")
+        return self
+
+
+class TokenizerConfig(Strict):
+    """tokenizer_config.json, for other programs: transformers reads it."""
+
+    tokenizer_class: Literal["PreTrainedTokenizerFast"]
+    model_max_length: Annotated[int, Field(ge=1, le=10**31)]
+    clean_up_tokenization_spaces: Literal[False]
+    bos_token: Token | None = None
+    eos_token: Token | None = None
+
+
+def check_tokenizer(data: bytes, config: bytes, vocab_size: int) -> None:
+    """Check both files.
+
+    Raises:
+        BundleError: names the file and the reason.
+    """
+    document = read_document(TokenizerDocument, json_object(data, TOKENIZER_FILE), TOKENIZER_FILE)
+    tokens = {*document.model.vocab, *(token.content for token in document.added_tokens)}
+    if len(tokens) != vocab_size:
+        raise BundleError(f"{TOKENIZER_FILE}: {len(tokens)} tokens, the model has {vocab_size}")
+    special: set[Any] = {token.content for token in document.added_tokens if token.special}
+    found = read_document(TokenizerConfig, json_object(config, TOKENIZER_CONFIG_FILE), TOKENIZER_CONFIG_FILE)
+    if not {found.bos_token, found.eos_token} - {None} <= special:
+        raise BundleError(
+            f"{TOKENIZER_CONFIG_FILE}: bos_token and eos_token must be special tokens of {TOKENIZER_FILE}"
+        )

@@ -1,0 +1,1 @@
+"""Linear systems and structural models: discretise, predict, update, smooth, fuse."""

@@ -1,0 +1,69 @@
+"""Forecasts after the last observation of a state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from rfa.runtime.filters.sequence import FilteredSequence
+from rfa.runtime.filters.state import FilterState
+from rfa.runtime.uncertainty.input import level_name
+from rfa.runtime.uncertainty.interface import Ahead, FilterOptions
+from rfa.runtime.uncertainty.steps import Steps
+from rfa.service.schemas.replies import ForecastPoint
+
+if TYPE_CHECKING:
+    from rfa.runtime.filters.filter import FilterRuntime
+
+# Forecasts that a step is asked for at a time.
+TOGETHER: Final = 256
+
+
+def forecasts_after(
+    runtime: FilterRuntime, state: FilterState, levels: Sequence[float], leads: Sequence[float]
+) -> Ahead:
+    """What is forecast at these leads, one at least.
+
+    A copy of the state is told that nothing was observed, no time later: no time passes, and nothing is learned.
+
+    Raises:
+        InvalidRequest: a lead is none, or takes the model out of its numbers.
+    """
+    nothing = np.full((1, runtime.observation_size), np.nan)
+    steps: list[Steps] = []
+    for begin in range(0, len(leads), TOGETHER):
+        options = FilterOptions(
+            np.array([state.time]), nothing, np.ones(1), tuple(levels), tuple(leads[begin : begin + TOGETHER]),
+            seed=state.seed, state=state,
+        )  # fmt: skip
+        steps += FilteredSequence.collect(runtime.work(options)).pieces
+    return Ahead(
+        state.time + np.array(leads),
+        np.concatenate([step.told.moments[0] for step in steps]),
+        np.concatenate([step.told.bands[0] for step in steps]),
+    )
+
+
+def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
+    """The same as steps tell forecasts."""
+    names = [level_name(level) for level in levels]
+    return [
+        ForecastPoint(t, mean, std, dict(zip(names, bands, strict=True)))
+        for t, (mean, std), bands in zip(
+            found.times.tolist(), found.moments.tolist(), found.bands.tolist(), strict=True
+        )
+    ]
+
+
+def followed(runtime: FilterRuntime, step: float, furthest: float) -> list[float]:
+    """The leads that a recorded series is to be forecast at, row by row, before it is forecast so far ahead: so its
+    intervals have learned how wide they must be. Those that the model is calibrated at, and the furthest.
+
+    Args:
+        step: the usual time from row to row.
+    """
+    leads = runtime.readout((0.9,), (), 0).calibration.horizons * (step if runtime.has_own_steps else 1.0)
+    nearest = int(np.argmin(np.abs(np.log(leads / furthest))))
+    return [*leads[:nearest].tolist(), furthest]

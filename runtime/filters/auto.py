@@ -1,0 +1,256 @@
+"""The model `auto`: a bank of local filters for any numbers, each column by itself; see `auto_numba`.
+
+It needs no bundle: nothing of it was trained. Its errors are followed on the stream itself for every lead, so its
+intervals begin as a normal's, and become the stream's own by the conformal factors of adaptive.py.
+
+`auto-joint` tells the same of each column, but how strange a row is by the correlation of its columns, which it learns:
+see `rfa.runtime.filters.correlation`.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from statistics import NormalDist
+from typing import Any, Final, cast
+
+import numpy as np
+
+import rfa.runtime.filters.observed as told_of_one
+from rfa.runtime.bundle.surprise import SURPRISE_CAP
+from rfa.runtime.compiling import kernel, settle
+from rfa.runtime.filters import auto_numba, correlation, student
+from rfa.runtime.filters import steps as filter_steps
+from rfa.runtime.filters.filter import KEPT_READOUTS, FilterRuntime
+from rfa.runtime.filters.graph_steps import GraphSteps
+from rfa.runtime.filters.observed import observed
+from rfa.runtime.filters.state import FilterStates
+from rfa.runtime.filters.steps import (
+    SHORTEST_LAG,
+    Batch,
+    Traced,
+    keep_trace,
+    room_of_known,
+    streams_of,
+    trace_room,
+)
+from rfa.runtime.passes import PassesRange
+from rfa.runtime.pool import StateField, StatePool
+from rfa.runtime.uncertainty import adaptive, conclude, forecast_checks, learned_normal, learned_tail
+from rfa.runtime.uncertainty.adaptive import Leads, typical_step
+from rfa.runtime.uncertainty.calibration import Calibration
+from rfa.runtime.uncertainty.conclude import Told, copy1, copy2
+from rfa.runtime.uncertainty.learned_normal import normal_fields
+from rfa.runtime.uncertainty.steps import Readout
+from rfa.service.errors import InvalidRequest
+
+Array = np.ndarray
+NAME: Final = "auto"
+JOINT_NAME: Final = "auto-joint"
+NAMES: Final = (NAME, JOINT_NAME)
+MOST_COLUMNS: Final = 64
+STATE, MEMORY, LEARNED = "auto.state", "auto.memory", "auto.correlation"
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+_MADE_OF = (
+    adaptive, auto_numba, conclude, correlation, filter_steps, forecast_checks, learned_normal, learned_tail, student,
+    told_of_one,
+)  # fmt: skip
+_NORMAL = NormalDist()
+# What states begin with.
+MAGIC: Final = {NAME: b"RFAA\x03", JOINT_NAME: b"RFAJ\x01"}
+_NOT_JOINT = np.empty((1, 0, 0))
+
+
+def calibration() -> dict[str, Any]:
+    """What is told before a stream has taught anything: a normal's intervals at every lead."""
+    quantiles = [_NORMAL.inv_cdf((1 + level) / 2) for level in LEVELS]
+    leads = auto_numba.LEADS.tolist()
+    return {
+        "levels": list(LEVELS),
+        "state": {"variance_scale": 1.0, "multipliers": quantiles},
+        "forecast": {
+            "own_steps": True, "horizons": leads, "multipliers": [quantiles] * len(leads),
+            "variance_scale": [1.0] * len(leads),
+        },
+        "anomaly": {
+            "shares": list(SHARES), "quantiles": [_NORMAL.inv_cdf(share) for share in SHARES], "tail_scale": 1.0
+        },
+        "confidence": {"surprise": [-SURPRISE_CAP, SURPRISE_CAP], "inside": [0.9, 0.9]},
+    }  # fmt: skip
+
+
+def _take_rows(out, state, memory, learned, followed, batch, told, trace, known, room, after, apart):
+    """All observations of a batch; those of a stream after one that was not taken are not taken either."""
+    streams, leads, tables, wanted = followed
+    seats, times, values, noise = batch
+    size, horizon = out.mean.shape[0], len(wanted.horizon)
+    z, factor = apart
+    is_joint = learned.shape[1] > 0
+    lost = held = -1
+    for row in range(len(seats)):
+        seat = seats[row]
+        if seat == lost:
+            told.is_good[row] = False
+            continue
+        count = streams.counts[seat]
+        lag = times[row] - streams.time[seat] if count > 0 else 0.0
+        unit = typical_step(streams.step[seat], lag, count)
+        unit = unit if unit > 0 else 1.0
+        if seat != held:
+            for a in range(size):
+                for k in range(auto_numba.SMALL):
+                    after[a, k] = state[seat, a, k]
+        lag = lag if lag >= SHORTEST_LAG else 0.0
+        joint = (z, learned[seat if is_joint else 0], factor)
+        auto_numba.observe(after, state[seat], memory[seat], values[row], lag, unit, noise[row], out, known.few, joint)
+        is_finite = auto_numba.is_finite(after)
+        for h in range(horizon):
+            auto_numba.forecast(
+                after, memory[seat], wanted.horizon[h], unit, known.forecast_mean[h], known.forecast_covariance[h],
+                known.forecast_few[h],
+            )  # fmt: skip
+        if not conclude.conclude(
+            streams, leads, tables, wanted, seat, times[row], values[row], known, is_finite, told, row, room
+        ):
+            lost, held = seat, -1
+            continue
+        auto_numba.remember(after, state[seat], memory[seat], values[row], unit)
+        if is_joint:
+            correlation.learn(z, learned[seat])
+        for a in range(size):
+            for k in range(auto_numba.SMALL):
+                state[seat, a, k] = after[a, k]
+        held = seat
+        if len(trace.state) > 0:
+            keep_trace(out, known, trace, row)
+            copy1(out.mean, trace.mean[row])
+            copy2(out.covariance, trace.state_covariance[row])
+
+
+@functools.cache
+def _kernel() -> Any:
+    return kernel(*_MADE_OF)(_take_rows)
+
+
+class AutoSteps:
+    """Steps of the bank for some columns; see `FilterSteps`.
+
+    Args:
+        size: columns.
+        leads: that forecasts are followed as.
+        is_joint: rows are told by the correlation of their columns.
+    """
+
+    runtime = "compiled"
+    rows = 512
+
+    def __init__(self, size: int, leads: Leads, *, is_joint: bool) -> None:
+        self.size, self._leads, self.magic = size, leads, MAGIC[JOINT_NAME if is_joint else NAME]
+        self.fields: Mapping[str, StateField] = {
+            STATE: StateField((size, auto_numba.STATE), np.float64),
+            MEMORY: StateField((size, auto_numba.MEMORY), np.float32),
+        }
+        if is_joint and size > 1:
+            self.fields = {**self.fields, LEARNED: StateField((size + 1, size), np.float64)}
+        self.initial: Mapping[str, Array] = {name: np.zeros(*field) for name, field in self.fields.items()}
+
+    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
+        """See `FilterSteps`."""
+        rows, horizon, levels = len(batch.seats), len(readout.horizon), len(readout.calibration.levels)
+        told = conclude.room(rows, self.size, len(readout.names), horizon, levels)
+        trace = trace_room(rows if traced else 0, self.size, self.size, 0, horizon)
+        out = observed(self.size, self.size)
+        np.fill_diagonal(out.transition, 1.0)
+        streams, tables = streams_of(pool), readout.calibration.tables
+        _kernel()(
+            out, pool.arrays[STATE], pool.arrays[MEMORY], pool.arrays.get(LEARNED, _NOT_JOINT),
+            (streams, self._leads, tables, readout.wanted), batch.packed(), told, trace, room_of_known(out, horizon),
+            conclude.scratch(streams, tables, readout.wanted), np.empty((self.size, auto_numba.WORK)),
+            (np.empty(self.size), np.empty((self.size + 1, self.size))),
+        )  # fmt: skip
+        return told, trace
+
+    def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """See `FilterSteps`."""
+        return dict(tensors)
+
+    def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """See `FilterSteps`."""
+        return dict(tensors)
+
+    def settle(self) -> None:
+        """See `FilterSteps`."""
+        settle(_kernel())
+
+
+class AutoRuntime(FilterRuntime):
+    """The model `auto` for some columns, ready to run.
+
+    Args:
+        size: columns, at most MOST_COLUMNS.
+        name: of NAMES.
+    """
+
+    def __init__(self, size: int = 1, name: str = NAME) -> None:
+        self.name, self._family = name, NAME
+        self.readout_matrix, self.readout_offset = np.eye(size), np.zeros(size)
+        self.observation_size = self.state_size = size
+        self._calibration = {"recurrent": Calibration(calibration())}
+        self.levels = self._calibration["recurrent"].levels
+        # An error after a long lag does not tell how far off a forecast of a typical one is: that has its own place.
+        leads = Leads.of(np.concatenate((auto_numba.LEADS[:1], auto_numba.LEADS)), are_own=True)
+        self.graphs = cast("GraphSteps", None)  # for attention mode alone, which is refused
+        self.steps = AutoSteps(size, leads, is_joint=name == JOINT_NAME)
+        self._driven = None
+        self.passes = PassesRange(1, 1)
+        fields = {**leads.fields(size, len(self.levels)), **normal_fields()}
+        FilterStates.__init__(self, self.steps.magic, self.steps.initial, self.steps.fields, fields)
+        self.attention_states = self
+        self._readouts = self._kept_readouts(KEPT_READOUTS)
+
+    @property
+    def has_own_steps(self) -> bool:
+        return True
+
+    @property
+    def suits_any(self) -> bool:
+        return True
+
+    @property
+    def own_bytes(self) -> int:
+        """See `FilterRuntime`: a seat, which many columns make large."""
+        return self.state_bytes
+
+    @staticmethod
+    @functools.lru_cache(32)
+    def of(size: int, name: str = NAME) -> AutoRuntime:
+        """For so many columns; the name is one of NAMES.
+
+        Raises:
+            InvalidRequest: they are too many.
+        """
+        if size > MOST_COLUMNS:
+            message = f"model {name!r} takes up to {MOST_COLUMNS} columns at a time, not {size}: send some of them"
+            raise InvalidRequest(message, param="observations", code="too_large")
+        return AutoRuntime(size, name)
+
+    def sized(self, size: int) -> FilterRuntime:
+        """The same model for so many columns; the errors are those of `of`."""
+        return AutoRuntime.of(size, self.name)
+
+
+def warm() -> None:
+    """Compile what runs, and no more from then on."""
+    model = AutoRuntime.of(1)
+    model.filter([0.0, 1.0], [[0.0], [1.0]], horizon=(1.0,))
+    model.steps.settle()
+
+
+def digest(name: str = NAME) -> str:
+    """What states and replies know this version of a model by."""
+    return hashlib.sha256(MAGIC[name] + repr(calibration()).encode()).hexdigest()

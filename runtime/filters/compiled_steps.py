@@ -1,0 +1,257 @@
+"""Filters whose step is compiled: linear systems and metrics, in float64, any sizes, an observation after the other.
+
+One call takes many observations, of many live streams or of one recorded series, from the pool to what is told: no
+observation's numbers depend on the others of the call. Compiling takes half a minute, once per machine and version;
+what was compiled is kept on disk.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from rfa.runtime.bundle.bundle import Bundle
+from rfa.runtime.compiling import kernel, merged, settle
+from rfa.runtime.filters import dense_numba, dense_numba_learned, filter_numba, metric_numba, noise_law, student
+from rfa.runtime.filters import observed as told_of_one
+from rfa.runtime.filters import steps as filter_steps
+from rfa.runtime.filters.dense_numba import CompiledSystem
+from rfa.runtime.filters.filter_numba import LinearSystem, load_sensor
+from rfa.runtime.filters.linear_config import LinearFilterConfig
+from rfa.runtime.filters.observed import observed
+from rfa.runtime.filters.steps import (
+    SHORTEST_LAG,
+    Batch,
+    Traced,
+    keep_trace,
+    room_of_known,
+    streams_of,
+    trace_room,
+)
+from rfa.runtime.passes import PassesRange
+from rfa.runtime.pool import StateField, StatePool
+from rfa.runtime.uncertainty import adaptive, conclude, forecast_checks, learned_normal, learned_tail
+from rfa.runtime.uncertainty.adaptive import Leads
+from rfa.runtime.uncertainty.conclude import Told, copy1
+from rfa.runtime.uncertainty.steps import Readout
+
+Array = np.ndarray
+STATE = "compiled.state"
+KEPT_MOVES = 64
+_MADE_OF = (
+    adaptive, conclude, dense_numba, dense_numba_learned, filter_numba, filter_steps, forecast_checks, learned_normal,
+    learned_tail, metric_numba, noise_law, student, told_of_one,
+)  # fmt: skip
+
+
+@merged
+def _take_rows(observe, forecast, system, work, out, moves, state, followed, batch, told, trace, rooms):
+    """All observations of a batch; those of a stream after one that was not taken are not taken either."""
+    streams, leads, tables, wanted = followed
+    seats, times, values, noise = batch
+    n, horizon = out.predicted_mean.shape[0], len(wanted.horizon)
+    known, room, after, moved = rooms
+    lost = -1
+    for row in range(len(seats)):
+        seat = seats[row]
+        if seat == lost:
+            told.is_good[row] = False
+            continue
+        lag = times[row] - streams.time[seat] if streams.counts[seat] > 0 else 0.0
+        total = 0.0
+        for k in range(len(after)):
+            after[k] = state[seat, k]
+        observe(system, work, after, values[row], lag if lag >= SHORTEST_LAG else 0.0, noise[row], out)
+        for k in range(len(after)):
+            total += after[k]
+        for h in range(horizon):
+            forecast(system, moves[h], after, moved, known.forecast_mean[h], known.forecast_covariance[h])
+        if not conclude.conclude(
+            streams, leads, tables, wanted, seat, times[row], values[row], known, np.isfinite(total), told, row, room
+        ):
+            lost = seat
+            continue
+        for k in range(len(after)):
+            state[seat, k] = after[k]
+        if len(trace.state) > 0:
+            keep_trace(out, known, trace, row)
+            for i in range(n):
+                trace.mean[row, i] = after[i]
+                for j in range(n):
+                    trace.state_covariance[row, i, j] = after[n + i * n + j]
+            copy1(after, trace.state[row])
+
+
+# Three functions and not one with a parameter: numba keeps a function by its name, and what it calls must be global.
+
+
+def _capped(system, work, out, moves, state, followed, batch, told, trace, rooms):
+    load_sensor(system, work)
+    _take_rows(
+        filter_numba.observe_capped, filter_numba.forecast, system, work, out, moves, state, followed, batch, told,
+        trace, rooms,
+    )  # fmt: skip
+
+
+def _learned(system, work, out, moves, state, followed, batch, told, trace, rooms):
+    load_sensor(system, work)
+    _take_rows(
+        filter_numba.observe_learned, filter_numba.forecast, system, work, out, moves, state, followed, batch, told,
+        trace, rooms,
+    )  # fmt: skip
+
+
+def _metric(system, work, out, moves, state, followed, batch, told, trace, rooms):
+    _take_rows(
+        metric_numba.observe, metric_numba.forecast, system, work, out, moves, state, followed, batch, told, trace,
+        rooms,
+    )  # fmt: skip
+
+
+@functools.cache
+def _kernel(function: Any) -> Any:
+    return kernel(*_MADE_OF)(function)
+
+
+class CompiledSteps:
+    """Steps of a linear or a metric filter; see `FilterSteps`.
+
+    Args:
+        config: of a linear filter, or the numbers of a metric's.
+        leads: that forecasts are followed as.
+        passes: that requests may choose.
+        kept: sets of horizons whose F and Q are kept.
+
+    Attributes:
+        module: that the kernel is compiled for.
+        layout: shapes of the parts that a graph has of the state, by name.
+    """
+
+    runtime = "compiled"
+    magic = b"RFAC\x05"
+    rows = 256
+
+    def __init__(
+        self, config: LinearFilterConfig | Mapping[str, Any], leads: Leads, passes: PassesRange, kept: int = KEPT_MOVES
+    ) -> None:
+        self._leads = leads
+        self._chooses = passes.are_chosen
+        self._system: Any
+        unused: set[str] = set()
+        if not isinstance(config, LinearFilterConfig):
+            self._system = metric_system(config)
+            self._linear, self._kernel, self._observe, self.module = None, _kernel(_metric), None, metric_numba
+            self.size = self.state_size = 1
+            first = np.array(metric_numba.FIRST_STATE)
+            self._scratch = 1
+            shapes: dict[str, tuple[int, ...]] = {
+                "mean": (1,), "covariance": (1, 1), "variance": (1,), "count": (1,), "lag": (1,)
+            }  # fmt: skip
+        else:
+            self._linear = compiled = CompiledSystem(config)
+            self._system = LinearSystem.of(config, compiled)
+            self._kernel = _kernel(_learned if compiled.learns else _capped)
+            self._observe = filter_numba.observe_learned if compiled.learns else filter_numba.observe_capped
+            self.module = dense_numba_learned if compiled.learns else filter_numba
+            self.size, self.state_size = compiled.p, compiled.n
+            first = compiled.pack(None)
+            self._scratch = compiled.size + 1
+            n = compiled.n
+            shapes = {"mean": (n,), "covariance": (n, n), "jump_offset": (n,), "jump_evidence": (1,)}
+            if compiled.learns:
+                shapes["noise_counts"] = (len(noise_law.PRIOR_COUNTS),)
+            if not compiled.follows:
+                unused = {"jump_offset", "jump_evidence"}
+        self.initial: Mapping[str, Array] = {STATE: first}
+        self.fields: Mapping[str, StateField] = {STATE: StateField(first.shape, np.float64)}
+        self._places = _places(shapes)
+        self.layout = {name: shape for name, shape in shapes.items() if name not in unused}
+        # Not a method's: an object that its own cache holds lives until the collector comes by.
+        self._moves = functools.lru_cache(kept)(functools.partial(_moves_of, self._linear))
+
+    @classmethod
+    def of(cls, bundle: Bundle, leads: Leads) -> Self:
+        """Those of a bundle."""
+        is_linear = bundle.manifest.family == "linear"
+        config = LinearFilterConfig(**bundle.config) if is_linear else bundle.config
+        return cls(config, leads, PassesRange.of(bundle))
+
+    def joined(self, parts: Mapping[str, Array]) -> Array:
+        """A state from the parts that a graph has of it; what no part is given of is 0."""
+        state = np.zeros_like(self.initial[STATE])
+        for name, part in parts.items():
+            state[self._places[name]] = part.ravel()
+        return state
+
+    def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """See `FilterSteps`."""
+        return {STATE: self.joined(tensors)}
+
+    def begin(self) -> None:
+        """Compile the filter's own part of its kernel, where that takes long."""
+        if self._observe is not None:
+            work, value, nothing = np.zeros(self._scratch), np.zeros(self.size), self.initial[STATE].copy()
+            self._observe(self._system, work, nothing, value, 0.0, 1.0, observed(self.size, self.state_size))
+
+    def settle(self) -> None:
+        """See `FilterSteps`."""
+        settle(self._kernel)
+
+    def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """See `FilterSteps`."""
+        return {name: part[0] for name, part in self.split(tensors[STATE][None]).items()}
+
+    def split(self, states: Array) -> dict[str, Array]:
+        """The parts that a graph has of states `[rows, S]`."""
+        return {name: states[:, self._places[name]].reshape(-1, *shape) for name, shape in self.layout.items()}
+
+    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
+        """See `FilterSteps`."""
+        rows, horizon, calibration = len(batch.seats), len(readout.horizon), readout.calibration
+        told = conclude.room(rows, self.size, len(readout.names), horizon, len(calibration.levels))
+        kept = len(self.initial[STATE])
+        trace = trace_room(rows if traced else 0, self.size, self.state_size, kept, horizon)
+        work = np.zeros(self._scratch)
+        work[-1] = -1.0  # no lag
+        system = self._system
+        if self._chooses:
+            inverse_nu, _, patience = system.rule
+            system = system._replace(rule=(inverse_nu, readout.passes, patience))
+        streams, out = streams_of(pool), observed(self.size, self.state_size)
+        rooms = (
+            room_of_known(out, horizon), conclude.scratch(streams, calibration.tables, readout.wanted), np.empty(kept),
+            np.empty(self.state_size * (self.state_size + 2)),
+        )  # fmt: skip
+        self._kernel(
+            system, work, out, self._moves(readout.horizon), pool.arrays[STATE],
+            (streams, self._leads, calibration.tables, readout.wanted), batch.packed(), told, trace, rooms,
+        )  # fmt: skip
+        return told, trace
+
+
+def _moves_of(system: CompiledSystem | None, horizon: tuple[float, ...]) -> Array:
+    """What the forecasts so far ahead need: F and Q `[H, 2, n, n]`, or of a metric the times alone."""
+    times = np.array(horizon, np.float64)
+    return times if system is None else system.transitions(times).reshape(len(times), 2, system.n, system.n)
+
+
+def _places(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:
+    """Where the parts lie in a state."""
+    ends = np.cumsum([math.prod(shape) for shape in shapes.values()]).tolist()
+    return {name: slice(end - math.prod(shape), end) for (name, shape), end in zip(shapes.items(), ends, strict=True)}
+
+
+def metric_system(config: Mapping[str, Any]) -> metric_numba.MetricSystem:
+    """What the compiled step of a metric filter needs."""
+    nu = config.get("nu")
+    return metric_numba.MetricSystem(
+        float(config["process"]), float(config["memory"]), 0.0 if nu is None else 1 / nu, int(config["inner"]),
+        (float(config["contamination"]), float(config["outlier_scale"])),
+    )  # fmt: skip

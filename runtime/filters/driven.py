@@ -1,0 +1,80 @@
+"""What a linear system makes of an input that is held over each lag.
+
+    dx = (A x + u) dt + dw
+
+A linear system answers to its noise and to its input each by itself: x = z + s, with z the system without an input and
+
+    s(t + lag) = F s(t) + G u          F = e^{A lag},   G = integral of e^{A r} over 0 <= r <= lag
+
+So a filter of z that is shown y - C s is one of x, whatever kind it is: what it says of z is moved by s. In the modes
+A = V (diag(l) + N) V⁻¹ of `rfa.runtime.filters.spectrum`
+
+    F = V [ sum_k N^k / k! t^k e^{l t} ] V⁻¹         G = V [ sum_k N^k / k! I_k(l, t) ] V⁻¹
+
+with I_k the integral of r^k e^{l r} up to t: a Gauss-Legendre sum where |l t| is small, and (t^k e^{l t} - k I_{k-1}) /
+l elsewhere, as in `rfa.model.recurrence.modes`. Undamped and defective A (constant velocity, say) are no special cases.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from rfa.runtime.filters.spectrum import Spectrum, spectrum
+
+Array = np.ndarray
+# Exact to rounding for |l t| up to the terms of a chain, of which there are a few.
+NODES, WEIGHTS = (np.polynomial.legendre.leggauss(32)[i] / 2 for i in (0, 1))
+KEPT_LAGS = 4096
+
+
+class HeldInput:
+    """F and G of a drift A `[n, n]`.
+
+    Args:
+        kept: lags of which both are kept.
+
+    Raises:
+        ValueError: as `spectrum`.
+    """
+
+    def __init__(self, drift: Array, kept: int = KEPT_LAGS) -> None:
+        found = spectrum(np.asarray(drift, np.float64))
+        # Of one lag at a time, so that they have the same bits in any company.
+        self.moves = functools.lru_cache(kept)(functools.partial(_moves, found, found.powers()))
+
+
+def _moves(found: Spectrum, powers: Array, lag: float) -> tuple[Array, Array]:
+    """F and G of a lag `[n, n]`."""
+    growth = np.stack([_decayed_power(found.rates.astype(complex), lag, k) for k in range(len(powers))])
+    return _from_modes(found, powers, growth), _from_modes(found, powers, _integrals(found, growth, lag))
+
+
+def _integrals(found: Spectrum, growth: Array, lag: float) -> Array:
+    """I_k of every mode `[K, n]`."""
+    terms, x = len(growth), found.rates.astype(complex) * lag
+    share = NODES + 0.5
+    sums = [(WEIGHTS * share**k * np.exp(x[:, None] * share)).sum(1) for k in range(terms)]
+    near = np.stack([lag ** (k + 1) * total for k, total in enumerate(sums)])
+    is_near = np.abs(x) <= max(terms - 1, 1)
+    rates = np.where(is_near, 1.0, found.rates.astype(complex))
+    far = [(growth[0] - 1) / rates]
+    for k in range(1, terms):
+        far.append((growth[k] - k * far[-1]) / rates)
+    return np.where(is_near, near, np.stack(far))
+
+
+def _from_modes(found: Spectrum, powers: Array, modes: Array) -> Array:
+    inner = (powers * modes[:, None, :]).sum(0)
+    whole: Array = (found.basis @ inner @ found.dual).real
+    return np.ascontiguousarray(whole)
+
+
+def _decayed_power(rates: Array, t: float, k: int) -> Array:
+    """t^k e^{l t}, a product that does not overflow before it decays."""
+    found: Array = np.exp(rates * t) if k == 0 else (t * np.exp(rates * t / k)) ** k
+    return found
+
+
+__all__ = ["HeldInput"]

@@ -1,0 +1,124 @@
+"""A filter that runs: the golden outputs of its bundle in compiled code, which so is ready before the first request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from rfa.runtime.bundle.bundle import Bundle, BundleError
+from rfa.runtime.bundle.golden import GoldenMismatch, run_golden
+from rfa.runtime.compiling import Task
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.filters.steps import Batch
+from rfa.runtime.golden import Named
+from rfa.runtime.pool import StatePool
+from rfa.runtime.uncertainty import conclude
+from rfa.service.settings import FilterRuntimeName
+
+if TYPE_CHECKING:
+    from rfa.runtime.filters.compiled_steps import CompiledSteps
+
+Array = np.ndarray
+
+
+def open_filter(bundle: Bundle, runtime: FilterRuntimeName) -> FilterRuntime:
+    """A filter that is ready to run after its `filter_tasks`.
+
+    Raises:
+        BundleError: it cannot run so.
+    """
+    try:
+        return FilterRuntime(bundle, runtime)
+    except ValueError as error:
+        raise BundleError(str(error)) from None
+
+
+def filter_tasks(bundle: Bundle, model: FilterRuntime) -> tuple[list[Task], list[Task]]:
+    """What compiles the parts of a filter's kernels; and what, after those of all filters, runs and settles them."""
+    parts: list[Task] = [(conclude, partial(_observe_nothing, model))]
+    if model.runtime != "compiled":
+        return parts, []
+    steps = cast("CompiledSteps", model.steps)
+    return [(steps.module, steps.begin), *parts], [(steps.module, partial(_run_golden, bundle, model))]
+
+
+def _run_golden(bundle: Bundle, model: FilterRuntime) -> None:
+    steps = cast("CompiledSteps", model.steps)
+    compiled = {graph: _Session(model, steps, graph) for graph in ("step", "forecast")}
+    try:
+        run_golden(bundle.golden, {"prefill": bundle.session("prefill"), **compiled}, bundle.weights())
+    except GoldenMismatch as error:
+        raise BundleError(f"golden.json in compiled code: {error}") from None
+    steps.settle()
+
+
+def _observe_nothing(model: FilterRuntime) -> None:
+    """One step on the graphs, so that what concludes it is compiled."""
+    states = model.attention_states
+    pool = StatePool(states.state_fields, 1)
+    seat = pool.acquire()
+    states.put(pool, seat, states.start())
+    nothing = Batch(pool.rows([seat]), np.zeros(1), np.full((1, model.observation_size), np.nan), np.ones(1))
+    model.graphs.advance(pool, nothing, model.readout((0.9,), (), 0), traced=False)
+    model.graphs.settle()
+
+
+@dataclass(frozen=True)
+class _Session:
+    """The graph "step" or "forecast" of the bundle, as `rfa.runtime.bundle.golden` runs it."""
+
+    model: FilterRuntime
+    steps: CompiledSteps
+    graph: str
+
+    def get_outputs(self) -> list[Named]:
+        """What `run` can be asked for."""
+        names = ["forecast_mean", "forecast_covariance"]
+        if self.graph == "step":
+            names = [
+                "mean", "covariance", "precision", "weight", "innovation", "innovation_covariance", "nis",
+                "log_likelihood", "transition", "predicted_mean", "predicted_covariance",
+                *(f"next.{name}" for name in self.steps.layout),
+            ]  # fmt: skip
+        return [Named(name) for name in names]
+
+    def run(self, output_names: list[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
+        """The outputs asked for, in that order, float32."""
+        rows = len(inputs["state.mean"])
+        values, lags, noise = np.full((rows, self.steps.size), np.nan), np.zeros(rows), np.ones(rows)
+        horizon: Sequence[float] = ()
+        if self.graph == "step":
+            values = np.where(inputs["present"] > 0, inputs["observation"], np.nan).astype(np.float64)
+            lags, noise = inputs["dt"].astype(np.float64), inputs["noise_scale"].astype(np.float64)
+        else:
+            horizon = inputs["horizon"].astype(np.float64).tolist()
+        outputs = self._advance(inputs, Batch(np.arange(rows), lags, values, noise), tuple(horizon))
+        return [outputs[name].astype(np.float32) for name in output_names or outputs]
+
+    def _advance(self, inputs: Mapping[str, Array], batch: Batch, horizon: tuple[float, ...]) -> dict[str, Any]:
+        rows = len(batch.seats)
+        pool = StatePool(self.model.state_fields, rows)
+        for row in range(rows):
+            seat = pool.acquire()
+            self.model.put(pool, seat, self.model.start())
+            given = {name: inputs[f"state.{name}"][row] for name in self.steps.layout}
+            pool.write(seat, {**self.steps.adopt(given), "clock.count": 1})
+        passes = int(inputs["passes"][0]) if "passes" in inputs else None  # a case has one row
+        readout = self.model.readout((0.9,), horizon, 0, passes=passes)
+        told, trace = self.steps.advance(pool, batch, readout, traced=True)
+        following = {f"next.{name}": part for name, part in self.steps.split(trace.state).items()}
+        precision, weight, nis, log_likelihood = trace.scalars.T
+        return {
+            "mean": told.mean, "covariance": trace.covariance, "precision": precision,
+            "weight": weight,
+            "innovation": np.nan_to_num(told.innovation),
+            "innovation_covariance": trace.innovation_covariance, "nis": nis,
+            "log_likelihood": log_likelihood,
+            "transition": trace.transition,
+            "predicted_mean": trace.predicted_mean, "predicted_covariance": trace.predicted_covariance,
+            "forecast_mean": trace.forecast_mean, "forecast_covariance": trace.forecast_covariance, **following,
+        }  # fmt: skip

@@ -1,0 +1,55 @@
+"""What a compiled filter tells of an observation, and how probable it was; needs no compiler."""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rfa.runtime.compiling import part
+
+Array = np.ndarray[Any, Any]
+_LOG_TAU = math.log(2 * math.pi)
+
+
+class Observed(NamedTuple):
+    """What an observation told, for one stream at a time.
+
+    In units of the observation: mean `[P]`, covariance `[P, P]`, innovation `[P]` (0 where missing),
+    innovation_covariance `[P, P]`. In those of the state, for smoothing: transition `[n, n]`, predicted_mean `[n]`,
+    predicted_covariance `[n, n]`. scalars `[4]`: precision, weight, nis, log_likelihood.
+    """
+
+    mean: Array
+    covariance: Array
+    innovation: Array
+    innovation_covariance: Array
+    transition: Array
+    predicted_mean: Array
+    predicted_covariance: Array
+    scalars: Array
+
+
+PRECISION, WEIGHT, NIS, LOG_LIKELIHOOD = range(4)
+
+
+def observed(p: int, n: int) -> Observed:
+    """Room for an observation of P components and a state of n."""
+    shapes = (p,), (p, p), (p,), (p, p), (n, n), (n,), (n, n), (4,)
+    return Observed(*(np.zeros(shape) for shape in shapes))
+
+
+@part
+def predictive_log_density(nis, log_det, count, outliers):
+    """As that of `dense.py`."""
+    share, scale = outliers
+    base = -0.5 * (nis + log_det + count * _LOG_TAU)
+    if share == 0 or count == 0:
+        return base
+    inlier = base + np.log1p(-share)
+    outlier = base + 0.5 * nis * (1 - 1 / (scale * scale)) - count * np.log(scale) + np.log(share)
+    return max(inlier, outlier) + np.log1p(np.exp(-abs(inlier - outlier)))

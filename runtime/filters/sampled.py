@@ -1,0 +1,141 @@
+"""From a system that is given from one sample to the next, F and Q of a lag, to the one in continuous time.
+
+    F = e^{A lag}        Q(lag) = integral of e^{A s} Q e^{Aᵀ s} over 0 <= s <= lag
+
+A is the principal logarithm of F over the lag: square roots by the product form of Denman and Beavers' iteration until
+F is near 1, then the Gauss-Legendre form of its Padé approximant (Cheng, Higham, Kenney and Laub, SIAM J. Matrix Anal.
+Appl. 22, 2001). Q is found in the modes of A (`spectrum.py`), where Q(lag) is
+
+    sum over a, b of I_{a+b}(z, lag) ∘ N^a Q̃ (N^b)ᴴ / (a! b!)
+
+With I_0 alone that is a division; what the powers of N add lies further up in each chain, so that as many rounds as the
+longest chain has places to rise give Q̃ exactly. numpy alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rfa.runtime.filters.spectrum import EXTRA_NODES, Spectrum, spectrum, threshold
+
+Array = np.ndarray[Any, Any]
+# Of F less 1, up to which the approximant is exact to 1e-16 with so many nodes.
+NEAR_ONE, NODES = 0.25, 8
+MOST_ROOTS, MOST_ROUNDS = 60, 50
+# F and Q must come back to this, of their largest entries, times the conditions of what they were found by.
+TOLERANCE = 1e-9
+
+
+def drift_of(transition: Array, lag: float) -> Array:
+    """A `[n, n]` of a transition F `[n, n]` over a lag > 0.
+
+    Raises:
+        ValueError: there is none that is real, or none that F can be had back from. The reason alone, without a name.
+    """
+    values = np.linalg.eigvals(transition)
+    size = np.abs(values)
+    if size.min() <= 1e-14 * size.max():
+        raise ValueError("is singular: it forgets a part of the state within a step, which no time that flows does")
+    negative = (values.real < 0) & (np.abs(values.imag) <= 1e-10 * size)
+    if negative.any():
+        raise ValueError(
+            f"has the eigenvalue {values.real[negative][0]:.3g}: what changes its sign at every step has no real "
+            "logarithm, and so no system in continuous time"
+        )
+    root, squarings = np.asarray(transition, np.float64), 0
+    while np.linalg.norm(root - np.eye(len(root)), 1) > NEAR_ONE:
+        if squarings == MOST_ROOTS:
+            raise ValueError("has no logarithm that can be computed")
+        root, squarings = _square_root(root), squarings + 1
+    drift: Array = _logarithm(root) * (2.0**squarings / lag)
+    back = moved(spectrum(drift), lag)
+    if not np.abs(back - transition).max() <= TOLERANCE * np.abs(transition).max():
+        raise ValueError("is too near to a matrix without a logarithm: e^(A dt) does not give it back")
+    return drift
+
+
+def noise_rate(found: Spectrum, noise: Array, lag: float) -> Array:
+    """Q `[n, n]` per unit time, symmetric, whose noise over the lag is `noise`; it may have negative eigenvalues.
+
+    Raises:
+        ValueError: its noise over the lag cannot be had back.
+    """
+    integrals = _integrals(found, lag)
+    wanted = found.dual @ noise @ found.dual.conj().T
+    with np.errstate(all="ignore"):  # what is not finite does not come back
+        rate = wanted / integrals[0]
+    longest = int(found.member.sum(axis=0).max())
+    for _ in range(2 * (longest - 1) if found.terms > 1 else 0):
+        rate = rate + (wanted - _spread(found, rate, integrals)) / integrals[0]
+    rate = (found.basis @ rate @ found.basis.conj().T).real
+    rate = (rate + rate.T) / 2
+    if not np.abs(gathered(found, rate, lag) - noise).max() <= TOLERANCE * np.abs(noise).max():
+        raise ValueError("cannot be had back from the noise of a system in continuous time")
+    return np.asarray(rate)
+
+
+def moved(found: Spectrum, lag: float) -> Array:
+    """F of a lag `[n, n]`."""
+    growth = np.exp(found.rates * lag)
+    inner = sum(power * lag**k * growth for k, power in enumerate(found.powers()))
+    return np.asarray((found.basis @ inner @ found.dual).real)
+
+
+def gathered(found: Spectrum, rate: Array, lag: float) -> Array:
+    """Q of a lag `[n, n]`, of a noise per unit time."""
+    inner = _spread(found, found.dual @ rate @ found.dual.conj().T, _integrals(found, lag))
+    return np.asarray((found.basis @ inner @ found.basis.conj().T).real)
+
+
+def _spread(found: Spectrum, rate: Array, integrals: Array) -> Array:
+    powers = found.powers()
+    total = np.zeros_like(rate, dtype=complex)
+    for a, left in enumerate(powers):
+        for b, right in enumerate(powers):
+            total += integrals[a + b] * (left @ rate @ right.conj().T)
+    return total
+
+
+def _integrals(found: Spectrum, lag: float) -> Array:
+    """I_m of every pair of modes `[2 terms - 1, n, n]`."""
+    count = 2 * found.terms - 1
+    z = found.rates[:, None] + found.rates.conj()[None, :]
+    x = z * lag
+    nodes, weights = np.polynomial.legendre.leggauss(int(threshold(count)) + EXTRA_NODES)
+    nodes, weights = (nodes + 1) / 2, weights / 2
+    growth = np.exp(x[..., None] * nodes)
+    is_near = np.abs(x) <= threshold(count)
+    rates = np.where(is_near, 1.0, z)
+    found_integrals, far = [], np.zeros_like(x)
+    for m in range(count):
+        near = lag ** (m + 1) * (growth * (weights * nodes**m)).sum(axis=-1)
+        far = (lag**m * np.exp(x) - (m * far if m else 1.0)) / rates
+        found_integrals.append(np.where(is_near, near, far))
+    return np.stack(found_integrals)
+
+
+def _square_root(matrix: Array) -> Array:
+    one = np.eye(len(matrix))
+    root, rest = matrix, matrix
+    for _ in range(MOST_ROUNDS):
+        inverse = np.linalg.inv(rest)
+        root = root @ (one + inverse) / 2
+        before, rest = rest, (one + (rest + inverse) / 2) / 2
+        # Quadratic until rounding: from there on it no longer changes by much.
+        if np.linalg.norm(rest - before, 1) <= 1e-15 * len(matrix) * np.linalg.norm(rest, 1):
+            break
+    return root
+
+
+def _logarithm(matrix: Array) -> Array:
+    """Of a matrix near 1."""
+    one = np.eye(len(matrix))
+    rest = matrix - one
+    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    parts = zip((nodes + 1) / 2, weights / 2, strict=True)
+    return np.asarray(sum(weight * np.linalg.solve(one + node * rest, rest) for node, weight in parts))
+
+
+__all__ = ["drift_of", "gathered", "moved", "noise_rate"]

@@ -1,0 +1,88 @@
+"""The golden outputs of a bundle on a runtime that is not its graphs, over the runtime's own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from rfa.runtime.bundle.bundle import Bundle, BundleError
+from rfa.runtime.bundle.golden import GoldenMismatch, Session, run_golden
+from rfa.runtime.pool import StatePool
+from rfa.runtime.text.language import Advance, Array, SlotContext, StepOutput
+
+
+class Recurrent(Protocol):
+    """What is needed of a runtime."""
+
+    pool: StatePool
+    initial: dict[str, Array]
+
+    def step(self, contexts: Any, tokens: Sequence[int], noise: Any) -> tuple[StepOutput, Sequence[Advance]]:
+        """One token in each of B streams."""
+
+    def read_prompts(
+        self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
+    ) -> tuple[StepOutput, Sequence[Advance]]:
+        """A piece of a prompt of each of B streams, and the outputs of their last tokens."""
+
+
+def reproduce(
+    runtime: Recurrent, bundle: Bundle, attention: Session, *, where: str, golden: Mapping[str, Any] | None = None
+) -> int:
+    """Run golden cases on a runtime; returns how many values were compared.
+
+    Args:
+        attention: what runs the cases of the attention mode.
+        where: the runtime, for the message.
+        golden: the cases; default those of the bundle.
+
+    Raises:
+        BundleError: an output differs by more than the tolerance of the cases.
+    """
+    sessions = {
+        "step": RecurrentSession(runtime, "step"),
+        "prefill": RecurrentSession(runtime, "prefill"),
+        "attention": attention,
+    }
+    try:
+        return run_golden(golden or bundle.golden, sessions, bundle.weights())
+    except GoldenMismatch as error:
+        raise BundleError(f"golden.json on {where}: {error}") from None
+
+
+@dataclass(frozen=True)
+class RecurrentSession:
+    """The graph "step" or "prefill" of the bundle, for a batch of one, as `rfa.runtime.bundle.golden` runs it."""
+
+    runtime: Recurrent
+    graph: str
+
+    def get_outputs(self) -> list[Named]:
+        """What `run` can be asked for."""
+        return [Named(name) for name in (*StepOutput._fields, *(f"next_{name}" for name in self.runtime.initial))]
+
+    def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The outputs asked for, in that order."""
+        context = SlotContext(self.runtime.pool, int(inputs["position"][0]))
+        try:
+            context.write({name: inputs[name][0] for name in self.runtime.initial})
+            if self.graph == "step":
+                output, (advance,) = self.runtime.step([context], inputs["token"].tolist(), inputs["noise"])
+            else:
+                output, (advance,) = self.runtime.read_prompts([context], [inputs["tokens"][0].tolist()])
+            advance.commit()
+            state = context.read()
+        finally:
+            context.release()
+        outputs = {**output._asdict(), **{f"next_{name}": part[None] for name, part in state.items()}}
+        return [outputs[name] for name in output_names or outputs]
+
+
+@dataclass(frozen=True)
+class Named:
+    """An output of a session."""
+
+    name: str

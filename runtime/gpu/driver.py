@@ -1,0 +1,144 @@
+"""The few functions of the CUDA driver that load and launch a kernel, in the context that torch works in.
+
+The driver refuses both on a thread without a current context ("invalid device context"). torch gives a thread one when
+it calls CUDA's runtime there, which a thread that takes its memory from torch's cache may never do; so this module does
+not count on it. The context of a GPU is its primary one: that of CUDA's runtime, and so torch's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from rfa.model.kernel_launches import THREADS_OF_A_WARP
+from rfa.runtime.bundle.bundle import StoredKernel
+
+# Shared memory that a CTA may have without being asked for.
+COMMON_SHARED_BYTES = 48 << 10
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
+_THERE: AbstractContextManager[None] = nullcontext()
+
+
+class CudaError(RuntimeError):
+    """The driver refuses a call."""
+
+
+class _Thread(threading.local):
+    """devices: whose context was made this thread's."""
+
+    def __init__(self) -> None:
+        self.devices: set[int] = set()
+
+
+class CudaDriver:
+    """Loads and launches on the GPUs of this process, from any thread.
+
+    Args:
+        library: libcuda, or what stands for it.
+        current_device: torch's, of the thread that asks.
+    """
+
+    def __init__(self, library: ctypes.CDLL, current_device: Callable[[], int]) -> None:
+        self._library, self.current_device = library, current_device
+        self._lock = threading.Lock()
+        self._contexts: dict[int, ctypes.c_void_p] = {}
+        self._thread = _Thread()
+        address, number, word = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint
+        library.cuDriverGetVersion.argtypes = (ctypes.POINTER(number),)
+        library.cuDeviceGet.argtypes = (ctypes.POINTER(number), number)
+        library.cuDevicePrimaryCtxRetain.argtypes = (ctypes.POINTER(address), number)
+        library.cuCtxSetCurrent.argtypes = (address,)
+        # Without the suffix they are those of CUDA 3.
+        library.cuCtxPushCurrent_v2.argtypes = (address,)
+        library.cuCtxPopCurrent_v2.argtypes = (ctypes.POINTER(address),)
+        library.cuModuleLoadData.argtypes = (ctypes.POINTER(address), ctypes.c_char_p)
+        library.cuModuleGetFunction.argtypes = (ctypes.POINTER(address), address, ctypes.c_char_p)
+        library.cuFuncSetAttribute.argtypes = (address, number, number)
+        library.cuLaunchKernel.argtypes = (address, *(word,) * 7, address, ctypes.POINTER(address), address)
+        library.cuGetErrorString.argtypes = (number, ctypes.POINTER(ctypes.c_char_p))
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Of CUDA that it knows: (12, 8)."""
+        number = ctypes.c_int()
+        self._check(self._library.cuDriverGetVersion(ctypes.byref(number)), "cuDriverGetVersion")
+        return number.value // 1000, number.value % 1000 // 10
+
+    def load(self, kernel: StoredKernel, device: int) -> ctypes.c_void_p:
+        """The kernel's function on a GPU, for as long as the process lives.
+
+        Args:
+            device: as torch counts GPUs.
+
+        Raises:
+            CudaError: the driver refuses it.
+        """
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        name, shared = kernel.entry.name.encode(), kernel.entry.shared_bytes
+        with self._on(device):
+            self._check(self._library.cuModuleLoadData(ctypes.byref(module), kernel.cubin), "cuModuleLoadData")
+            self._check(self._library.cuModuleGetFunction(ctypes.byref(function), module, name), "cuModuleGetFunction")
+            if shared > COMMON_SHARED_BYTES:
+                code = self._library.cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+                self._check(code, "cuFuncSetAttribute")
+        return function
+
+    def launch(
+        self, function: ctypes.c_void_p, kernel: StoredKernel, device: int, grid: tuple[int, int, int], stream: int,
+        arguments: Any,
+    ) -> None:  # fmt: skip
+        """Launch it; `arguments` as of `StoredKernel.arguments`, which the driver copies.
+
+        Args:
+            device: that the function was loaded on, and that the stream is of.
+
+        Raises:
+            CudaError: the driver refuses it.
+        """
+        threads, shared = kernel.entry.warps * THREADS_OF_A_WARP, kernel.entry.shared_bytes
+        places = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        with self._on(device):
+            code = self._library.cuLaunchKernel(function, *grid, threads, 1, 1, shared, stream, places, None)
+        self._check(code, f"cuLaunchKernel of {kernel.entry.name}")
+
+    def _on(self, device: int) -> AbstractContextManager[None]:
+        """Within it, the context of a GPU is this thread's current one.
+
+        That of torch's current device stays so, as after any call of CUDA's runtime: from then on a launch asks no
+        more than torch. Nothing of this is work on a stream, so a capture of a graph may be under way.
+        """
+        if device != self.current_device():
+            return self._lent(device)
+        if device not in self._thread.devices:
+            self._check(self._library.cuCtxSetCurrent(self._context(device)), f"cuCtxSetCurrent of GPU {device}")
+            self._thread.devices.add(device)
+        return _THERE
+
+    @contextmanager
+    def _lent(self, device: int) -> Iterator[None]:
+        """The context of another GPU than torch's current one, which follows it and so must find its own again."""
+        self._check(self._library.cuCtxPushCurrent_v2(self._context(device)), f"cuCtxPushCurrent of GPU {device}")
+        try:
+            yield
+        finally:
+            self._library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+
+    def _context(self, device: int) -> ctypes.c_void_p:
+        """A GPU's primary context. It is retained once and never released: what is loaded in it stays."""
+        with self._lock:
+            if device not in self._contexts:
+                handle, context = ctypes.c_int(), ctypes.c_void_p()
+                self._check(self._library.cuDeviceGet(ctypes.byref(handle), device), f"cuDeviceGet of GPU {device}")
+                code = self._library.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle)
+                self._check(code, f"cuDevicePrimaryCtxRetain of GPU {device}")
+                self._contexts[device] = context
+            return self._contexts[device]
+
+    def _check(self, code: int, what: str) -> None:
+        if code:
+            text = ctypes.c_char_p()
+            self._library.cuGetErrorString(code, ctypes.byref(text))
+            raise CudaError(f"{what}: {(text.value or b'').decode() or f'error {code}'}")

@@ -1,0 +1,67 @@
+"""The golden outputs of a bundle on the torch runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rfa.runtime.bundle.bundle import Bundle
+from rfa.runtime.bundle.golden import loosened
+from rfa.runtime.golden import Named, reproduce
+from rfa.runtime.gpu.language import TorchLanguageRuntime
+from rfa.runtime.gpu.pages import PagedContext
+from rfa.runtime.text.language import StepOutput
+
+
+def check_golden_on(runtime: TorchLanguageRuntime, bundle: Bundle) -> int:
+    """Run the golden cases of its bundle on a runtime; returns how many values were compared.
+
+    Where matrices are rounded, what the rounding explains would hide a kernel that is a little wrong: for the time of
+    the check there is a second runtime with float32 matrices, which must keep the tolerance of golden.json.
+
+    Raises:
+        BundleError: an output differs by more than the tolerance of golden.json or, where matrices are rounded, by
+            more than that can explain.
+    """
+    if runtime.rounding == 0:
+        return _reproduced(runtime, bundle, "this device", bundle.golden)
+    unrounded = TorchLanguageRuntime(bundle, device=runtime.device, streams=1, max_rows=1, dtype=torch.float32)
+    _reproduced(unrounded, bundle, "this device, nothing rounded", bundle.golden)
+    return _reproduced(runtime, bundle, "this device", loosened(bundle.golden, runtime.rounding))
+
+
+def _reproduced(runtime: TorchLanguageRuntime, bundle: Bundle, where: str, golden: dict[str, Any]) -> int:
+    return reproduce(runtime, bundle, AttentionSession(runtime), where=where, golden=golden)
+
+
+@dataclass(frozen=True)
+class AttentionSession:
+    """The graph "attention" of the bundle, for a batch of one, as `rfa.runtime.bundle.golden` runs it."""
+
+    runtime: TorchLanguageRuntime
+
+    def get_outputs(self) -> list[Named]:
+        """What `run` can be asked for."""
+        return [Named(name) for name in (*StepOutput._fields, "new_keys", "new_values")]
+
+    def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The outputs asked for, in that order."""
+        valid, tokens = int(inputs["position"][0]), inputs["tokens"][0].tolist()
+        context = PagedContext(self.runtime.pages, valid + len(tokens))
+        try:
+            pools = {"keys": self.runtime.pages.keys, "values": self.runtime.pages.values}
+            for name, pool in pools.items():
+                held = torch.tensor(inputs[name][0, :, :, :valid]).transpose(1, 2)
+                pool[:, context.rows(0, valid)] = held.to(pool.device, pool.dtype)
+            context.position = valid
+            output, _ = self.runtime.extend([context], [tokens], inputs["noise"])
+            rows = context.rows(valid, valid + len(tokens))
+            new = {f"new_{name}": pool[:, rows].transpose(1, 2)[None].float() for name, pool in pools.items()}
+        finally:
+            context.release()
+        outputs = {**output._asdict(), **{name: part.cpu().numpy() for name, part in new.items()}}
+        return [outputs[name] for name in output_names or outputs]

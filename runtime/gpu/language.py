@@ -1,0 +1,396 @@
+"""A language bundle in torch, for servers with a GPU: the same functions as `language.LanguageRuntime` gives.
+
+Matrices are bfloat16 on a GPU and float32 on a CPU, where the tests run; states are float32 on both, and their bytes
+are those of the ONNX runtime, so that a text may go on on another kind of machine. A step is one CUDA graph per batch
+size; prompts are read many at once, a piece of each at a time, in graphs too, and attention streams over pages of one
+pool (`rfa.model.ragged`).
+
+Only the GPU runtime imports torch and the model, and it is imported only when the server runs on a GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rfa.model.checkpoint import build_model
+from rfa.model.decoder import Decoder
+from rfa.model.language import StepOutput as Stepped
+from rfa.model.packed import sent
+from rfa.model.ragged import RaggedDecoder
+from rfa.model.ragged_layout import Ragged
+from rfa.runtime.batching import BatchSizes, Run, agreeing_sizes
+from rfa.runtime.bundle.bundle import Bundle
+from rfa.runtime.gpu.attention import PagedStepRunner
+from rfa.runtime.gpu.draw import BYTES_PER_LOGIT
+from rfa.runtime.gpu.graph import GraphRoom
+from rfa.runtime.gpu.pages import PagedAdvance, PagedContext, PagePool, bounded_memory, pages_needed, pages_of
+from rfa.runtime.gpu.pool import DevicePool, Rows
+from rfa.runtime.gpu.prompts import PagedPromptRunner, PromptRunners, SlotPromptRunner
+from rfa.runtime.gpu.step import StepRunner
+from rfa.runtime.pool import StatePool
+from rfa.runtime.text.language import Advance, Context, Language, SlotContext, StepOutput, TurnAdvance
+from rfa.runtime.text.sampling import DrawnToken, Draws
+from rfa.service.settings import ConfigurationError
+
+logger = logging.getLogger("rfa.engine")
+Array = NDArray[np.float32]
+# Of the GPU's memory, beside weights and slots: the libraries' workspaces, and the activations of a piece of a prompt.
+WORKSPACE_BYTES = 512 << 20
+# Of what is free beside all that, attention may have this part at most: more models may come, or the same anew.
+ATTENTION_SHARE = 4
+# Of a prompt by which kernels are compiled; no length makes another variant of one.
+WARM_LENGTH = 3
+
+
+class TorchLanguageRuntime(Language):
+    """A language bundle on a device of torch.
+
+    Args:
+        bundle: of kind "lm".
+        device: "cuda", or "cpu" for tests: float32, no graphs.
+        streams: recurrent contexts that exist at the same time, at most.
+        max_rows: rows of a step, at most.
+        attention_tokens: of all attention streams together; on a GPU as many of them as its memory has room for.
+        longest_attention: tokens of one of them, at most; None = all of these.
+        dtype: of the matrices; None = bfloat16 on a GPU, float32 elsewhere.
+
+    Raises:
+        ValueError: when the bundle's parts do not fit each other.
+        ConfigurationError: when the GPU's memory does not hold it, or its model has a window.
+    """
+
+    runtime = "torch"
+    # On a GPU a piece of so many takes milliseconds, as long as some steps.
+    prefill_tokens = 1024
+
+    def __init__(
+        self, bundle: Bundle, *, device: str, streams: int = 64, max_rows: int = 24, attention_tokens: int = 8192,
+        longest_attention: int | None = None, dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
+        if bundle.language.window:
+            raise ConfigurationError(
+                f"bundle {bundle.name!r} has a window of {bundle.language.window} exact tokens, which "
+                "are kept on a CPU only: serve it with RFA_DEVICE=cpu"
+            )
+        super().__init__(bundle)
+        self.device = device
+        self.prefill_rows = max_rows
+        self._lock = threading.Lock()  # of the runners, and of the places that draws go through
+        on_gpu = torch.device(device).type == "cuda"
+        dtype = dtype or (torch.bfloat16 if on_gpu else torch.float32)
+        self.rounding = _rounding(dtype, layers=self._layers)
+        longest = min(longest_attention or attention_tokens, attention_tokens)
+        if on_gpu:
+            self._check_memory(bundle, streams, max_rows, longest)
+        with _sufficient_memory(bundle.name):
+            self._decoder = _decoder(bundle, device, dtype)
+            self._ragged = RaggedDecoder(self._decoder)
+            self._hold_pages(attention_tokens)
+            # One lock is of all graphs, so they share what they work in.
+            self._room = GraphRoom() if on_gpu else None
+            self._hold_attention_steps(max_rows, longest)
+            if on_gpu:
+                self._say_what_is_eager()
+            self.pool = StatePool({}, streams)
+            if "recurrent" in self.modes:
+                self._hold_slots(streams, max_rows, device, with_graphs=on_gpu)
+            self._hold_prompts(max_rows)
+        self._warm_up()
+
+    def _hold_slots(self, streams: int, max_rows: int, device: str, *, with_graphs: bool) -> None:
+        """What recurrent streams run on."""
+        self.pool = self._pool = DevicePool(
+            self.initial["means"], self.initial["precisions"], streams, max_rows, device
+        )
+        self._runners = {
+            size: StepRunner(self._decoder, self._pool, size, with_graph=with_graphs)
+            for size in _candidate_sizes(max_rows)
+        }
+        self.batch_sizes = agreeing_sizes(self._probe(max_rows), list(self._runners), max_rows)
+        self._runners = {size: self._runners[size] for size in self.batch_sizes.sizes}
+
+    def _hold_pages(self, tokens: int) -> None:
+        """What attention streams run on, where there are any."""
+        shape, dtype = (self._layers, *self.latent_shape), self._ragged.cache_dtype
+        device = self._decoder.device
+        count = pages_of(tokens)
+        if device.type == "cuda":
+            free = torch.cuda.mem_get_info(device)[0] // ATTENTION_SHARE
+            count = min(count, free // PagePool.bytes_of_page(shape, dtype) - 1)
+        if "attention" in self.modes and count < 1:
+            raise ConfigurationError(
+                f"no GPU memory is left for attention with bundle {self.name!r}: lower "
+                "RFA_MAX_RUNNING or RFA_PROCESSES, end what else uses the GPU, or serve with RFA_DEVICE=cpu"
+            )
+        self.pages = PagePool(shape, count, device, dtype)
+
+    def _hold_attention_steps(self, max_rows: int, longest: int) -> None:
+        """Runners by the number of rows; the largest first, for the others work in its memory."""
+        has_kernels = "attention" in self.modes and self._ragged.attention_refusal is None
+        self._longest_pages = min(pages_of(longest), self.pages.capacity)
+        sizes = _candidate_sizes(max_rows) if has_kernels else []
+        self._attention_runners = {size: self._make_attention_runner(size) for size in reversed(sizes)}
+        self._attention_sizes = BatchSizes(sizes)
+
+    def _make_attention_runner(self, size: int) -> PagedStepRunner:
+        room = self._room if self._ragged.attention_refusal is None else None
+        return PagedStepRunner(self._ragged, self.pages, size, self._longest_pages, len(self.vocabulary), room)
+
+    def _hold_prompts(self, max_rows: int) -> None:
+        """Graphs of the modes that the kernels run; elsewhere prompts are launched as they come."""
+        self._paged_prompts: PromptRunners[PagedPromptRunner] | None = None
+        self._slot_prompts: PromptRunners[SlotPromptRunner] | None = None
+        if self._room is None:
+            return
+        if "recurrent" in self.modes and self._ragged.scan_refusal is None:
+            self._slot_prompts = PromptRunners(
+                lambda tokens, rows: SlotPromptRunner(self._ragged, self._pool, tokens, rows, self._room),
+                self.prefill_tokens, max_rows,
+            )  # fmt: skip
+        if "attention" in self.modes and self._ragged.attention_refusal is None:
+            self._paged_prompts = PromptRunners(
+                lambda tokens, rows: PagedPromptRunner(
+                    self._ragged, self.pages, tokens, rows, self._longest_pages, self._room
+                ),
+                self.prefill_tokens, max_rows,
+            )  # fmt: skip
+
+    def has_room(self, room: int, streams: int, common: int) -> bool:
+        """See `Language`."""
+        return pages_needed(room, streams - 1, common) <= self.pages.capacity
+
+    def _say_what_is_eager(self) -> None:
+        """Nobody waits for a GPU that is driven from Python without having been told why."""
+        refusals = {"attention": self._ragged.attention_refusal, "recurrent": self._ragged.scan_refusal}
+        for mode in self.modes:
+            if refusals[mode] is not None:
+                logger.warning(
+                    "bundle %r: streams go one by one, not through the fused kernels, in mode %r: %s",
+                    self.name, mode, refusals[mode],
+                )  # fmt: skip
+
+    def _start_attention(self, room: int, forks: int, common: int) -> PagedContext:
+        return PagedContext(self.pages, room, forks, common)
+
+    def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
+        """See `Language`; the outputs stay on the device."""
+        streams = [context for context in contexts if isinstance(context, PagedContext)]
+        if not streams:
+            return super().prefill(contexts, pieces)
+        if self._paged_prompts is None:
+            return self._extend(streams, pieces, np.zeros((len(streams), *self.latent_shape), dtype=np.float32))[1]
+        for stream, piece in zip(streams, pieces, strict=True):
+            stream.make_room(len(piece))
+        ragged = Ragged.of(pieces, [stream.position for stream in streams], self._decoder.device)
+        with self._lock, bounded_memory():
+            finite = self._paged_prompts.of(ragged).read(ragged, [stream.table() for stream in streams])
+        return _paged_advances(streams, ragged.counts, finite)
+
+    def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> list[TurnAdvance]:
+        if self._slot_prompts is None:
+            return self._read(contexts, pieces)[1]
+        ragged = Ragged.of(pieces, [context.position for context in contexts], self._decoder.device)
+        seats = [context.seat for context in contexts]
+        with self._lock, bounded_memory():
+            finite = self._slot_prompts.of(ragged).read(ragged, self._pool.current(seats), self._pool.spare(seats))
+        return self._advances(contexts, finite, ragged.counts)
+
+    def read_prompts(
+        self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
+    ) -> tuple[StepOutput, list[TurnAdvance]]:
+        """A piece of a prompt in each of B recurrent streams; the outputs are those of their last tokens."""
+        output, advances = self._read(contexts, pieces)
+        return _on_host(output), advances
+
+    @torch.no_grad()
+    def _read(
+        self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
+    ) -> tuple[Stepped, list[TurnAdvance]]:
+        slots, device = self._pool.slots, self._decoder.device
+        seats = [context.seat for context in contexts]
+        sources, targets = sent(np.stack([self._pool.current(seats), self._pool.spare(seats)]), device)
+        with bounded_memory():
+            ragged = Ragged.of(pieces, [context.position for context in contexts], device)
+            output, *after = self._ragged.prefill(ragged, slots.means[:, sources], slots.precisions[:, sources])
+        finite = []
+        for part, new in zip(slots, after, strict=True):
+            part.index_copy_(1, targets, new)
+            finite.append(new.isfinite().transpose(0, 1).flatten(1).all(1))
+        return output, self._advances(contexts, torch.stack(finite).all(0).cpu().numpy(), ragged.counts)
+
+    def extend(
+        self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
+    ) -> tuple[StepOutput, list[PagedAdvance]]:
+        """See `Language`."""
+        streams = [context for context in contexts if isinstance(context, PagedContext)]
+        output, advances = self._extend(streams, pieces, noise)
+        return _on_host(output), advances
+
+    @torch.no_grad()
+    def _extend(
+        self, streams: Sequence[PagedContext], pieces: Sequence[Sequence[int]], noise: Array
+    ) -> tuple[Stepped, list[PagedAdvance]]:
+        """Outputs of the last tokens, on the device."""
+        for stream, piece in zip(streams, pieces, strict=True):
+            stream.make_room(len(piece))
+        device = self._decoder.device
+        with bounded_memory():
+            ragged = Ragged.of(pieces, [stream.position for stream in streams], device)
+            pages = [stream.table() for stream in streams]
+            output, finite = self._ragged.extend_and_look(ragged, pages, *self.pages.rows, sent(noise, device))
+        return output, _paged_advances(streams, list(map(len, pieces)), finite.bool().cpu().numpy())
+
+    def draw(
+        self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
+    ) -> tuple[list[DrawnToken], Sequence[Advance]]:
+        """See `Language`; on the device, from which the logits do not come."""
+        slots = [context for context in contexts if isinstance(context, SlotContext)]
+        if len(slots) < len(contexts):
+            streams = [context for context in contexts if isinstance(context, PagedContext)]
+            return self._draw_by_attention(streams, tokens, noise, draws)
+        with self._lock:
+            drawn, finite = self._runner(slots).draw(*self._rows(slots, tokens), noise, draws)
+        return drawn, self._advances(slots, finite, [1] * len(slots))
+
+    @torch.no_grad()
+    def _draw_by_attention(
+        self, streams: Sequence[PagedContext], tokens: Sequence[int], noise: Array, draws: Draws
+    ) -> tuple[list[DrawnToken], list[PagedAdvance]]:
+        for stream in streams:
+            stream.make_room(1)
+        with self._lock, bounded_memory():
+            drawn, kept = self._attention_runner(len(streams)).draw(streams, tokens, noise, draws)
+        return drawn, _paged_advances(streams, [1] * len(streams), kept)
+
+    def _attention_runner(self, rows: int) -> PagedStepRunner:
+        """One that may pad; of a model that goes stream by stream one of just so many, made when it is asked for."""
+        if self._ragged.attention_refusal is None:
+            return self._attention_runners[self._attention_sizes.padded(rows)]
+        if rows not in self._attention_runners:
+            self._attention_runners[rows] = self._make_attention_runner(rows)
+        return self._attention_runners[rows]
+
+    def _step_slots(
+        self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, list[TurnAdvance]]:
+        with self._lock:
+            result = self._runner(contexts).run(*self._rows(contexts, tokens), noise)
+        advances = self._advances(contexts, result.is_finite, [1] * len(contexts))
+        return StepOutput(result.logits, result.log_precision, result.latent), advances
+
+    def _runner(self, contexts: Sequence[SlotContext]) -> StepRunner:
+        return self._runners[self.batch_sizes.padded(len(contexts))]
+
+    def _rows(self, contexts: Sequence[SlotContext], tokens: Sequence[int]) -> tuple[Rows, Rows, Rows, Rows]:
+        """Tokens, positions, rows to read and rows to write."""
+        seats = [context.seat for context in contexts]
+        positions = np.asarray([context.position for context in contexts], dtype=np.int64)
+        return np.asarray(tokens, dtype=np.int64), positions, self._pool.current(seats), self._pool.spare(seats)
+
+    def _advances(
+        self, contexts: Sequence[SlotContext], is_finite: NDArray[np.bool_], counts: Sequence[int]
+    ) -> list[TurnAdvance]:
+        return [
+            TurnAdvance(context, self._pool, bool(finite), count)
+            for context, finite, count in zip(contexts, is_finite, counts, strict=True)
+        ]
+
+    def _warm_up(self) -> None:
+        """Compile now what the first prompts would wait for."""
+        for mode in self.modes:
+            context = self.start(mode)
+            self.prefill([context], [[0] * WARM_LENGTH])
+            context.release()
+
+    def _probe(self, rows: int) -> Run:
+        """The step on rows that all differ, for `agreeing_sizes`, in the rows of the pool that pad batches."""
+        tokens, positions, noise, state = self.example(rows)
+        slots, device = self._pool.slots, self._decoder.device
+        start = torch.from_numpy(state["means"].swapaxes(0, 1).copy()).to(device)  # [L, rows, H, S, 4D]
+
+        def run(chosen: Rows) -> list[Array]:
+            places = self._pool.padding_rows[: len(chosen)]
+            slots.means[:, places] = start[:, chosen]
+            slots.precisions[:, places] = slots.precisions[:, self._pool.initial_row, None]
+            result = self._runners[len(chosen)].run(tokens[chosen], positions[chosen], places, places, noise[chosen])
+            after = [part[:, places].transpose(0, 1).cpu().numpy().copy() for part in slots]
+            return [result.logits, result.log_precision, result.latent, *after]
+
+        return run
+
+    def _check_memory(self, bundle: Bundle, streams: int, max_rows: int, longest: int) -> None:
+        weights = sum(array.nbytes for array in bundle.weights().values())
+        slots = DevicePool.bytes_needed(self.context_bytes, streams, max_rows)
+        # Of a quantum of prompts, each as long as the longest: queries, keys, values and what is read, the gates, and
+        # four numbers of each slot between the kernels of the scan.
+        heads, width = self.latent_shape
+        # Once where a graph is warmed up, once where it works.
+        prompts = 2 * 4 * max_rows * self.prefill_tokens * heads * (4 * width + 6 * bundle.language.n_slots)
+        # Each size of a batch has memory of its own, and all smaller ones together as much as the largest.
+        draws = len(self.modes) * 2 * max_rows * len(self.vocabulary) * BYTES_PER_LOGIT
+        steps = 0
+        if "attention" in self.modes:
+            steps = PagedStepRunner.bytes_needed((self._layers, *self.latent_shape), max_rows, longest)
+        needed, free = weights + slots + prompts + draws + steps + WORKSPACE_BYTES, torch.cuda.mem_get_info()[0]
+        if needed > free:
+            raise ConfigurationError(
+                f"bundle {self.name!r} needs {_mib(needed)} of GPU memory, {_mib(slots)} of it for "
+                f"the states of {streams} streams, and {_mib(free)} are free: lower RFA_MAX_RUNNING or RFA_PROCESSES, "
+                "end what else uses the GPU, or serve with RFA_DEVICE=cpu"
+            )
+
+
+def _decoder(bundle: Bundle, device: str, dtype: torch.dtype) -> Decoder:
+    """From the bytes that were checked when the bundle was opened."""
+    manifest = bundle.manifest
+    weights = {name: torch.tensor(array) for name, array in bundle.weights().items()}
+    return Decoder(build_model(manifest.family, manifest.config, weights).to(device), dtype)
+
+
+def _rounding(dtype: torch.dtype, layers: int) -> float:
+    """The most that rounded matrix factors can change a number, relative to its kind; 0 where nothing is rounded.
+
+    Half a unit of the last place for each factor of the products of a layer, its four and the two of attention, and of
+    the head, all of one sign.
+    """
+    return 0.0 if dtype == torch.float32 else 2 * (6 * layers + 1) * torch.finfo(dtype).eps / 2
+
+
+def _candidate_sizes(max_rows: int) -> list[int]:
+    """Powers of two and the largest: a graph each, of which those are kept that agree."""
+    return sorted({*(1 << power for power in range(max_rows.bit_length()) if 1 << power < max_rows), max_rows})
+
+
+def _paged_advances(
+    streams: Sequence[PagedContext], counts: Sequence[int], finite: NDArray[np.bool_]
+) -> list[PagedAdvance]:
+    return [
+        PagedAdvance(stream, count, bool(good)) for stream, count, good in zip(streams, counts, finite, strict=True)
+    ]
+
+
+def _on_host(output: Stepped) -> StepOutput:
+    return StepOutput(*(part.cpu().numpy() for part in output))
+
+
+@contextmanager
+def _sufficient_memory(name: str) -> Iterator[None]:
+    """Where other processes took the memory after it was looked at."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise ConfigurationError(
+            f"the GPU's memory ran out while bundle {name!r} was loaded: lower RFA_MAX_RUNNING or "
+            "RFA_PROCESSES, end what else uses the GPU, or serve with RFA_DEVICE=cpu"
+        ) from None
+
+
+def _mib(count: int) -> str:
+    return f"{count / (1 << 20):,.0f} MiB"

@@ -1,0 +1,77 @@
+"""The slots of many streams on the device that they are computed on, two rows of device memory a seat.
+
+Behind the seats follow the rows that pad a batch: they read a row that holds the initial state, and each writes a row
+of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rfa.model.decoder import SlotPool
+from rfa.runtime.pool import Array, Seat, TurningPool
+
+Rows = NDArray[np.int64]
+
+
+class DevicePool(TurningPool):
+    """Recurrent contexts on a device.
+
+    Args:
+        means: `[L, H, S, 4D]` of a stream that has seen nothing.
+        precisions: `[L, H, S]` likewise.
+        capacity: number of seats.
+        padding: rows of a batch that may be no stream.
+        device: where the slots live.
+    """
+
+    def __init__(
+        self, means: NDArray[np.float32], precisions: NDArray[np.float32], capacity: int, padding: int, device: str
+    ) -> None:
+        super().__init__(capacity)
+        self.initial_row = 2 * capacity
+        self.padding_rows: Rows = np.arange(padding) + 2 * capacity + 1
+        count = 2 * capacity + 1 + padding
+        self.slots = SlotPool(*(_rows_of(part, count, self.initial_row, device) for part in (means, precisions)))
+
+    @staticmethod
+    def bytes_needed(context_bytes: int, capacity: int, padding: int) -> int:
+        """Device memory of a pool, from that of a context."""
+        return (2 * capacity + 1 + padding) * context_bytes
+
+    def read(self, seat: Seat) -> dict[str, Array]:
+        """Copies of a seat's means and precisions."""
+        row = int(self.current([seat])[0])
+        return {name: part[:, row].cpu().numpy().copy() for name, part in self.slots._asdict().items()}
+
+    def write(self, seat: Seat, values: Mapping[str, Array | float]) -> None:
+        """Set means and precisions of a seat."""
+        row = int(self.current([seat])[0])
+        for name, value in values.items():
+            part: torch.Tensor = getattr(self.slots, name)
+            part[:, row] = torch.tensor(value, device=part.device)
+
+    def copy(self, source: Seat, target: Seat) -> None:
+        """Make a seat the same as another."""
+        self._copy_row(int(self.current([source])[0]), int(self.current([target])[0]))
+
+    def _copy_row(self, source: int, target: int) -> None:
+        for part in self.slots:
+            part[:, target] = part[:, source]
+
+    def _clear(self, index: int) -> None:
+        super()._clear(index)
+        for part in self.slots:
+            part[:, 2 * index : 2 * index + 2] = 0
+
+
+def _rows_of(initial: NDArray[np.float32], count: int, initial_row: int, device: str) -> torch.Tensor:
+    """`[L, count, …]`: zeros for the seats, then the initial state."""
+    start = torch.from_numpy(initial.copy()).to(device)
+    rows = torch.zeros((start.shape[0], count, *start.shape[1:]), device=device)
+    rows[:, initial_row:] = start[:, None]
+    return rows

@@ -1,0 +1,1 @@
+"""The series network, one row at a time."""

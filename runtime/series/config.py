@@ -1,0 +1,75 @@
+"""The configuration of the series network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rfa.runtime.text.config import LanguageModelConfig, StrictConfig
+
+# Cells between tokens, in a token's window, and as far as lags reach.
+PATCH: Final = 16
+WINDOW: Final = 32
+REACH: Final = 2048
+# A token's parts beside its window: of each of LAGS bands of lags, [2, 12), [12, 64), …, the differences to a season
+# ago, the season to come and four numbers about the lag; block means; and what it knows of the stream.
+DIFFERENCES: Final = 16
+AHEAD: Final = 16
+BANDS: Final = (2, 12, 64, 512, REACH - DIFFERENCES + 1)  # the last leaves room for the differences
+LAGS: Final = len(BANDS) - 1
+# What a lead is told of each: its seasonal path, and that moved to where the stream is; and the last value.
+PATHS: Final = 2 * LAGS + 1
+BLOCK_LENGTHS: Final = (8, 64)
+BLOCKS: Final = 32
+ABOUT: Final = 13
+FEATURES: Final = 2 * WINDOW + LAGS * (DIFFERENCES + AHEAD + 4) + len(BLOCK_LENGTHS) * BLOCKS + ABOUT
+# Widths of layers are multiples of it.
+MULTIPLE: Final = 32
+# What a forecast is told by at each lead: GIFT-Eval's nine quantiles, and the ends of 90, 95 and 99 %.
+LEVELS: Final = (0.005, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.995)
+MEDIAN: Final = LEVELS.index(0.5)
+
+
+@dataclass(frozen=True)
+class SeriesConfig(StrictConfig):
+    """Blocks of RFA with its slots over tokens of a series, and a head that is asked for leads.
+
+    Args:
+        d_model, n_layers, n_heads, head_dim, n_slots, mlp_ratio: as of `LanguageModelConfig`.
+        embedding_width: hidden units between a token's numbers and d_model.
+        head_width, head_inner: hidden units of the head.
+    """
+
+    d_model: int = 128
+    n_layers: int = 3
+    n_heads: int = 4
+    head_dim: int = 16
+    n_slots: int = 8
+    mlp_ratio: int = 4
+    embedding_width: int = 256
+    head_width: int = 192
+    head_inner: int = 64
+
+    def __post_init__(self) -> None:
+        # What the compiled products have in a panel.
+        for name in ("d_model", "embedding_width", "head_width", "head_inner"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1 or value % MULTIPLE:
+                raise ValueError(f"{name} must be a multiple of {MULTIPLE}, got {value!r}")
+        if self.n_slots == 0:
+            raise ValueError("n_slots must be >= 1: a series is streamed, got 0")
+        LanguageModelConfig.__post_init__(self.blocks)
+
+    @property
+    def blocks(self) -> LanguageModelConfig:
+        """What the blocks are made by: each mode has its own readout."""
+        return LanguageModelConfig(
+            vocab_size=1,
+            d_model=self.d_model,
+            n_layers=self.n_layers,
+            n_heads=self.n_heads,
+            head_dim=self.head_dim,
+            n_slots=self.n_slots,
+            mlp_ratio=self.mlp_ratio,
+            own_readout=True,
+        )

@@ -1,0 +1,293 @@
+"""The series network's recurrent mode on one CPU core, without torch, in compiled loops.
+
+Equations: `network.py`; slots, norms and products are those of `decoder_numba.py`. A row is one token of one stream,
+read from the slots that the stream had after its last whole patch; rows know nothing of each other, and come out the
+same, bit for bit, in whatever company.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def,call-arg"
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rfa.runtime.compiling import part, whole_kernel
+from rfa.runtime.series import config, leads
+from rfa.runtime.series.config import LEVELS, MEDIAN, PATCH, PATHS
+from rfa.runtime.series.constants import series_constants
+from rfa.runtime.series.leads import CALENDAR, LEAD_NUMBERS
+from rfa.runtime.text import decoder_numba, product_numba
+from rfa.runtime.text.decoder_numba import HEAD_CONSTANTS, SCALARS, add_normed, exp, gelu, log, normed, run_slots
+from rfa.runtime.text.product_numba import Matrix, multiply
+
+Array = NDArray[np.float32]
+QUANTILES = len(LEVELS)
+# Files that kernels of this one are made of, beside it.
+SOURCES = (config, decoder_numba, leads, product_numba)
+# asinh of the farthest that a quantile is told from the centre, in scales.
+FARTHEST_QUANTILE = 20.0
+CIRCLE = 2 * np.pi
+ZERO, HALF, ONE, FARTHEST = (np.float32(x) for x in (0, 0.5, 1, FARTHEST_QUANTILE))
+# Of the series of sinh.
+THIRD, FIFTH, SEVENTH = (np.float32(1 / math.factorial(order)) for order in (3, 5, 7))
+ASKED = PATHS + LEAD_NUMBERS + CALENDAR
+
+
+class Layers(NamedTuple):
+    """Weights of all blocks, stacked; matrices in panels `[L, panels, in, P]`.
+
+    mix_in: query, key, value and gates; decay, own_process `[L, PATCH, H, S]` over a lag of 1 … PATCH cells.
+    """
+
+    mixer_norm: Array
+    mix_in: Array
+    gate_bias: Array
+    mix_out: Array
+    feed_forward_norm: Array
+    up: Array
+    down: Array
+    table: Array
+    decay: Array
+    own_process: Array
+
+
+class Embedding(NamedTuple):
+    """From a token's numbers to the residual stream, and the norm at its end."""
+
+    first: Array
+    first_bias: Array
+    second: Array
+    second_bias: Array
+    norm: Array
+
+
+class Head(NamedTuple):
+    """From states and what is asked to quantiles."""
+
+    state: Array
+    state_bias: Array
+    asked: Array
+    inner: Array
+    inner_bias: Array
+    out: Array
+    out_bias: Array
+    follow: Array
+    follow_bias: Array
+
+
+class Weights(NamedTuple):
+    """Of a network. omega: frequencies `[H, D]` of the frames; scalars: SCALARS."""
+
+    embedding: Embedding
+    layers: Layers
+    head: Head
+    omega: NDArray[np.float64]
+    scalars: Array
+
+
+@part
+def _add_bias(x, bias):
+    for i in range(x.shape[0]):
+        for d in range(bias.size):
+            x[i, d] += bias[d]
+
+
+@part
+def _turn(ends, omega, cos, sin):
+    """Cosines and sines of the frames that tokens lie in; the phase is wrapped in float64."""
+    for i in range(len(ends)):
+        for h in range(omega.shape[0]):
+            for d in range(omega.shape[1]):
+                phase = ends[i] / PATCH * omega[h, d]
+                phase -= CIRCLE * np.rint(phase / CIRCLE)
+                cos[i, h, d], sin[i, h, d] = np.cos(phase), np.sin(phase)
+
+
+@whole_kernel(*SOURCES)
+def forward(tokens, ends, lags, weights, means, precisions, states):
+    """States `[n, d]` after one token of each of n streams; see `SeriesDecoder.forward`.
+
+    What a token does to the slots is not checked here: numbers that are not finite reach its quantiles.
+    """
+    embedding, layers, scalars, omega = weights.embedding, weights.layers, weights.scalars, weights.omega
+    n, d = tokens.shape[0], embedding.second_bias.size
+    cos, sin = np.empty((n, *omega.shape), np.float32), np.empty((n, *omega.shape), np.float32)
+    _turn(ends, omega, cos, sin)
+    before, rows, finite = np.empty(n, np.int64), np.empty(n, np.int64), np.ones(n, np.bool_)
+    for i in range(n):
+        before[i], rows[i] = lags[i] - 1, i
+    hidden = np.empty((n, embedding.first_bias.size), np.float32)
+    multiply(tokens, embedding.first, hidden)
+    _add_bias(hidden, embedding.first_bias)
+    gelu(hidden)
+    x = np.empty((n, d), np.float32)
+    multiply(hidden, embedding.second, x)
+    _add_bias(x, embedding.second_bias)
+    heads = layers.decay.shape[2]
+    latent = np.empty((n, heads * 2 * cos.shape[2]), np.float32)
+    evidence = np.empty((n, heads), np.float32)
+    joint = np.empty((n, layers.mix_in.shape[1] * layers.mix_in.shape[3]), np.float32)
+    mixed = np.empty((n, d), np.float32)
+    inner = np.empty((n, layers.up.shape[1] * layers.up.shape[3]), np.float32)
+    eps = scalars[3]
+    for index in range(layers.table.shape[0]):
+        normed(x, layers.mixer_norm[index], eps, states)
+        multiply(states, layers.mix_in[index], joint)
+        run_slots(
+            joint, n // rows.size, cos, sin, layers.gate_bias[index], scalars, layers.table[index],
+            layers.decay[index], layers.own_process[index], before, index, means, precisions, rows, rows, latent,
+            evidence, finite,
+        )  # fmt: skip
+        multiply(latent, layers.mix_out[index], mixed)
+        add_normed(x, mixed, layers.feed_forward_norm[index], eps, states)
+        multiply(states, layers.up[index], inner)
+        gelu(inner)
+        multiply(inner, layers.down[index], mixed)
+        for i in range(n):
+            for k in range(d):
+                x[i, k] += mixed[i, k]
+    normed(x, embedding.norm, eps, states)
+
+
+@whole_kernel(*SOURCES)
+def ask(states, of, asked, head, quantiles):
+    """Quantiles `[k, Q]` of what is asked of states; see `SeriesDecoder.ask`."""
+    n, k = states.shape[0], asked.shape[0]
+    told = np.empty((n, head.state_bias.size), np.float32)
+    multiply(states, head.state, told)
+    _add_bias(told, head.state_bias)
+    follow = np.empty((n, head.follow.shape[0] * head.follow.shape[2]), np.float32)
+    multiply(states, head.follow, follow)
+    _add_bias(follow, head.follow_bias)
+    hidden = np.empty((k, head.state_bias.size), np.float32)
+    multiply(asked, head.asked, hidden)
+    for i in range(k):
+        row = told[of[i]]
+        for d in range(row.size):
+            hidden[i, d] += row[d]
+    gelu(hidden)
+    inner = np.empty((k, head.inner_bias.size), np.float32)
+    multiply(hidden, head.inner, inner)
+    _add_bias(inner, head.inner_bias)
+    gelu(inner)
+    raw = np.empty((k, head.out.shape[0] * head.out.shape[2]), np.float32)
+    multiply(inner, head.out, raw)
+    _add_bias(raw, head.out_bias)
+    for i in range(k):
+        median = raw[i, MEDIAN]
+        for j in range(PATHS):
+            median += follow[of[i], j] * asked[i, j]
+        quantiles[i, MEDIAN] = median
+        for q in range(QUANTILES):
+            # softplus
+            raw[i, q] = log(ONE + exp(-abs(raw[i, q]))) + max(raw[i, q], ZERO)
+        for q in range(MEDIAN + 1, QUANTILES):
+            quantiles[i, q] = quantiles[i, q - 1] + raw[i, q]
+        for q in range(MEDIAN - 1, -1, -1):
+            quantiles[i, q] = quantiles[i, q + 1] - raw[i, q]
+        for q in range(QUANTILES):
+            x = min(max(quantiles[i, q], -FARTHEST), FARTHEST)
+            # sinh: by its series where e^x and e^-x would leave no digits of it.
+            square = x * x
+            near = x * (ONE + square * (THIRD + square * (FIFTH + square * SEVENTH)))
+            far = HALF * (exp(x) - exp(-x))
+            quantiles[i, q] = near if square < ONE else far
+
+
+def _panels(weight: Array) -> Array:
+    """Of a matrix `[out, in]`."""
+    return Matrix.of(np.ascontiguousarray(weight.T)).panels
+
+
+def _padded(bias: Array) -> Array:
+    """As wide as the panels of its matrix."""
+    return np.pad(bias, (0, -bias.size % product_numba.PANEL)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class SeriesDecoder:
+    """The recurrent mode of a trained series network."""
+
+    weights: Weights
+    initial_means: Array
+    initial_precisions: Array
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Array]) -> SeriesDecoder:
+        """From the weights of a network, by the names of its modules."""
+        constants = series_constants(weights)
+        count = len(constants["decay"])
+
+        def stacked(make):
+            return np.ascontiguousarray(np.stack([make(f"blocks.{index}.") for index in range(count)]))
+
+        def mix_in(block):
+            names = ("query.recurrent_weight", "key.weight", "value.weight", "gates.weight")
+            return _panels(np.concatenate([weights[f"{block}mixer.{name}"] for name in names]))
+
+        table = np.stack([constants[name] for name in HEAD_CONSTANTS], axis=-1).astype(np.float32)
+        layers = Layers(
+            stacked(lambda block: weights[f"{block}mixer_norm.recurrent_weight"]),
+            stacked(mix_in),
+            stacked(lambda block: weights[f"{block}mixer.gates.bias"]),
+            stacked(lambda block: _panels(weights[f"{block}mixer.output.recurrent_weight"])),
+            stacked(lambda block: weights[f"{block}feed_forward_norm.recurrent_weight"]),
+            stacked(lambda block: _panels(weights[f"{block}feed_forward.up.weight"])),
+            stacked(lambda block: _panels(weights[f"{block}feed_forward.down.weight"])),
+            np.ascontiguousarray(table),
+            np.ascontiguousarray(constants["decay"], np.float32),
+            np.ascontiguousarray(constants["own_process"], np.float32),
+        )
+        embedding = Embedding(
+            _panels(weights["embedding.0.weight"]), weights["embedding.0.bias"].copy(),
+            _panels(weights["embedding.2.weight"]), weights["embedding.2.bias"].copy(),
+            weights["norm.recurrent_weight"].copy(),
+        )  # fmt: skip
+        head = Head(
+            _panels(weights["head.state.weight"]), weights["head.state.bias"].copy(),
+            _panels(weights["head.asked.weight"]),
+            _panels(weights["head.inner.weight"]), weights["head.inner.bias"].copy(),
+            _panels(weights["head.out.weight"]), _padded(weights["head.out.bias"]),
+            _panels(weights["head.follow.weight"]), _padded(weights["head.follow.bias"]),
+        )  # fmt: skip
+        scalars = np.array([constants[name] for name in SCALARS], np.float32)
+        return cls(
+            Weights(embedding, layers, head, np.ascontiguousarray(constants["omega"], np.float64), scalars),
+            np.ascontiguousarray(constants["initial_means"], np.float32),
+            np.ascontiguousarray(constants["initial_precisions"], np.float32),
+        )  # fmt: skip
+
+    @property
+    def width(self) -> int:
+        """Of states."""
+        return int(self.weights.embedding.norm.size)
+
+    def forward(
+        self, tokens: Array, ends: NDArray[np.int64], lags: NDArray[np.int64], means: Array, precisions: Array
+    ) -> Array:
+        """States `[n, d]` after one token of each of n streams.
+
+        Args:
+            tokens: `[n, FEATURES]`. ends: cells up to each. lags: cells since the last whole patch, 1 … PATCH.
+            means, precisions: the slots of each `[n, L, H, S, 4D]` and `[n, L, H, S]`, which become those after it.
+        """
+        states = np.empty((len(tokens), self.width), np.float32)
+        forward(tokens, ends, lags, self.weights, means, precisions, states)
+        return states
+
+    def ask(self, states: Array, of: NDArray[np.int64], asked: Array) -> Array:
+        """Quantiles `[k, Q]` of (y - c) / s.
+
+        Args:
+            states: `[n, d]`. of: `[k]` whose state each is about. asked: `[k, ASKED]`, see `network.Asked`.
+        """
+        quantiles = np.empty((len(asked), QUANTILES), np.float32)
+        ask(states, of, asked, self.weights.head, quantiles)
+        return quantiles

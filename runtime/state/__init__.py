@@ -1,0 +1,1 @@
+"""State between requests: keys, sealed tokens, names of sessions."""

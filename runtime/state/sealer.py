@@ -1,0 +1,80 @@
+"""Authenticated encryption of states: what is sealed can be neither read, changed nor moved to another scope.
+
+    sealed = key id | salt | AES-256-GCM(subkey, nonce, plaintext, binding) with its tag
+    subkey | nonce = HKDF-SHA256(master key, salt)
+
+A random 16-byte salt gives every seal its own key, so that the limit of 2^32 messages under one GCM key with random
+nonces (NIST SP 800-38D) is out of reach: at 2^48 seals two salts agree with probability 2^-33. The binding is never
+stored: reader and writer each state the scope they are in, and only equal ones open.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from rfa.runtime.state.keys import KEY_BYTES, KEY_ID_BYTES, StateKeys
+from rfa.runtime.state.names import StateScope
+
+SALT_BYTES = 16
+NONCE_BYTES = 12
+TAG_BYTES = 16
+OVERHEAD_BYTES = KEY_ID_BYTES + SALT_BYTES + TAG_BYTES
+_FORMAT = b"rfa state v1"
+
+
+class SealBroken(Exception):
+    """Not sealed by these keys for this binding. The reason is for the log; a client gets one constant text."""
+
+
+class Sealer:
+    """Seals and opens byte strings for one audience with a ring of keys."""
+
+    def __init__(self, ring: StateKeys, audience: str) -> None:
+        self._ring = ring
+        self._audience = audience
+
+    def seal(self, plaintext: bytes, scope: StateScope, purpose: str) -> bytes:
+        """`plaintext`, `OVERHEAD_BYTES` longer. `purpose` keeps kinds of sealed things apart that share a scope."""
+        key_id, salt = self._ring.sealing_id, secrets.token_bytes(SALT_BYTES)
+        subkey, nonce = _derive(self._ring.sealing_key, salt)
+        return key_id + salt + AESGCM(subkey).encrypt(nonce, plaintext, self._binding(key_id, scope, purpose))
+
+    def open(self, sealed: bytes, scope: StateScope, purpose: str) -> bytes:
+        """The plaintext of what `seal` made for the same scope and purpose.
+
+        Raises:
+            SealBroken: anything else.
+        """
+        if len(sealed) < OVERHEAD_BYTES:
+            raise SealBroken("too short")
+        key_id, salt = sealed[:KEY_ID_BYTES], sealed[KEY_ID_BYTES : KEY_ID_BYTES + SALT_BYTES]
+        master = self._ring.get(key_id)
+        if master is None:
+            raise SealBroken("unknown key id")
+        subkey, nonce = _derive(master, salt)
+        ciphertext = sealed[KEY_ID_BYTES + SALT_BYTES :]
+        return self._decrypt(subkey, nonce, ciphertext, self._binding(key_id, scope, purpose))
+
+    def _decrypt(self, subkey: bytes, nonce: bytes, ciphertext: bytes, binding: bytes) -> bytes:
+        try:
+            return AESGCM(subkey).decrypt(nonce, ciphertext, binding)
+        except InvalidTag:
+            raise SealBroken("altered, or of another scope") from None
+
+    def _binding(self, key_id: bytes, scope: StateScope, purpose: str) -> bytes:
+        """Every field with its length before it, so that no two scopes are the same bytes."""
+        texts = (self._audience, scope.tenant, scope.model, scope.kind, purpose)
+        fields = (_FORMAT, key_id, *(text.encode() for text in texts))
+        return b"".join(len(field).to_bytes(4, "little") + field for field in fields)
+
+
+def _derive(master: bytes, salt: bytes) -> tuple[bytes, bytes]:
+    """Subkey and nonce of one seal."""
+    hkdf = HKDF(algorithm=SHA256(), length=KEY_BYTES + NONCE_BYTES, salt=salt, info=_FORMAT)
+    material = hkdf.derive(master)
+    return material[:KEY_BYTES], material[KEY_BYTES:]

@@ -1,0 +1,95 @@
+"""State tokens: a sealed state as text that a client keeps and sends back, to any replica with the same keys.
+
+    token = "v1." + base64url(sealed), unpadded
+    sealed plaintext = issued | expires | step | length (little-endian u64, u64, u64, u32; seconds since 1970) | payload
+
+One state has one spelling: of the many texts that a lenient base64 reader takes for the same bytes, only the one that
+was given out is accepted. Whatever is wrong with a token, the client is told the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections.abc import Callable
+
+from rfa.runtime.state.names import Opened, StateScope
+from rfa.runtime.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
+from rfa.service import base64url
+from rfa.service.errors import invalid_state
+
+PREFIX = "v1."
+# A token may come from a replica whose clock is ahead by so much. Expiry is judged by the reader's clock alone.
+CLOCK_SKEW_SECONDS = 60
+_HEADER = struct.Struct("<QQQI")
+_PURPOSE = "token"
+
+logger = logging.getLogger("rfa.state")
+
+
+def longest_token(max_bytes: int) -> int:
+    """Characters of the token of a payload of `max_bytes`."""
+    sealed = OVERHEAD_BYTES + _HEADER.size + max_bytes
+    return len(PREFIX) + (4 * sealed + 2) // 3
+
+
+class Tokens:
+    """Gives out tokens and reads them back.
+
+    Args:
+        sealer: the keys and the audience.
+        seconds: how long a token is good for.
+        clock: seconds since 1970; replicas must agree on it up to `CLOCK_SKEW_SECONDS`.
+    """
+
+    def __init__(self, sealer: Sealer, seconds: int, clock: Callable[[], float] = time.time) -> None:
+        self._sealer = sealer
+        self._seconds = seconds
+        self._clock = clock
+
+    def seal(self, state: Opened, scope: StateScope) -> str:
+        """A token of this state, good for `seconds` from now."""
+        issued = int(self._clock())
+        header = _HEADER.pack(issued, issued + self._seconds, state.step, len(state.payload))
+        return PREFIX + base64url.encode(self._sealer.seal(header + state.payload, scope, _PURPOSE))
+
+    def open(self, token: str, scope: StateScope, max_bytes: int) -> Opened:
+        """The state of a token that `seal` made for an equal scope and that has not expired.
+
+        Raises:
+            InvalidRequest: anything else, code `state_invalid` with one constant text.
+        """
+        try:
+            return self._open(token, scope, max_bytes)
+        except SealBroken as reason:
+            logger.debug("state token refused: %s", reason)
+        raise invalid_state()
+
+    def _open(self, token: str, scope: StateScope, max_bytes: int) -> Opened:
+        # Length first: nothing of an oversized text is copied or decoded.
+        if len(token) > longest_token(max_bytes):
+            raise SealBroken("longer than any state of this model")
+        if not token.startswith(PREFIX):
+            raise SealBroken("unknown version")
+        try:
+            sealed = base64url.decode(token[len(PREFIX) :])
+        except ValueError:
+            raise SealBroken("not the canonical base64url") from None
+        plaintext = self._sealer.open(sealed, scope, _PURPOSE)
+        if len(plaintext) < _HEADER.size:
+            raise SealBroken("no header")
+        issued, expires, step, length = _HEADER.unpack_from(plaintext)
+        self._check_times(issued, expires)
+        payload = plaintext[_HEADER.size :]
+        if len(payload) != length:
+            raise SealBroken("declared length differs")
+        return Opened(payload, step)
+
+    def _check_times(self, issued: int, expires: int) -> None:
+        now = self._clock()
+        if issued > now + CLOCK_SKEW_SECONDS:
+            raise SealBroken("issued in the future")
+        # The age counts too, so that a shorter `state_seconds` holds for tokens that were given out before it.
+        if now >= expires or now - issued >= self._seconds:
+            raise SealBroken("expired")

@@ -1,0 +1,1 @@
+"""The language model, one token at a time; sampling; detokenising."""

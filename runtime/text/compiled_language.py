@@ -1,0 +1,152 @@
+"""A language bundle on a CPU core in compiled code: the functions of `language.LanguageRuntime`, several times as
+fast.
+
+Recurrent streams run on `decoder_numba.py`, where a row has the same bits in a batch of any size, attention
+streams on the bundle's ONNX graph. States are the same bytes as on the other runtimes. It needs numba, and no torch:
+the constants that torch forms from the weights come with the bundle (decoder.safetensors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, LanguageConfig
+from rfa.runtime.golden import reproduce
+from rfa.runtime.pool import Seat, StateField, TurningPool
+from rfa.runtime.text.decoder_numba import CompiledDecoder, Slots, compile_kernels
+from rfa.runtime.text.language import Array, CpuLanguage, SlotContext, StepOutput, TurnAdvance
+
+__all__ = ["CompiledLanguageRuntime", "HostPool", "compile_kernels", "refusal", "reproduce_golden"]
+
+
+class HostPool(TurningPool):
+    """Recurrent contexts in this process's memory.
+
+    Args:
+        means: shape `[L, H, S, 4D]`.
+        precisions: shape `[L, H, S]`.
+        capacity: number of seats.
+    """
+
+    def __init__(self, means: tuple[int, ...], precisions: tuple[int, ...], capacity: int) -> None:
+        shapes = {"means": means, "precisions": precisions}
+        super().__init__(capacity, {name: StateField((2, *shape), np.float32) for name, shape in shapes.items()})
+        self.slots = Slots(*(self.arrays[name].reshape(-1, *shape) for name, shape in shapes.items()))
+
+    def read(self, seat: Seat) -> dict[str, NDArray[np.float32]]:
+        """Copies of a seat's means and precisions."""
+        row = self.current([seat])[0]
+        return {name: part[row].copy() for name, part in self.slots._asdict().items()}
+
+    def write(self, seat: Seat, values: Mapping[str, Array | float]) -> None:
+        """Set means and precisions of a seat."""
+        row = self.current([seat])[0]
+        for name, value in values.items():
+            getattr(self.slots, name)[row] = value
+
+    def copy(self, source: Seat, target: Seat) -> None:
+        """Make a seat the same as another."""
+        self.write(target, self.read(source))
+
+
+class CompiledLanguageRuntime(CpuLanguage):
+    """A language bundle in compiled code, one thread per call.
+
+    Args:
+        bundle: of kind "lm".
+        streams: recurrent contexts that exist at the same time, at most.
+
+    Raises:
+        ValueError: compiled code cannot run the bundle (`refusal`).
+    """
+
+    runtime = "compiled"
+
+    def __init__(self, bundle: Bundle, *, streams: int = 64) -> None:
+        reason = refusal(bundle)
+        if reason is not None:
+            raise ValueError(f"bundle {bundle.name!r} cannot run in compiled code: {reason}")
+        super().__init__(bundle)
+        self._decoder = CompiledDecoder(bundle.weights(), bundle.constants() or {})
+        self._pool = HostPool(self.initial["means"].shape, self.initial["precisions"].shape, streams)
+        self.pool = self._pool
+
+    def read_prompts(
+        self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
+    ) -> tuple[StepOutput, list[TurnAdvance]]:
+        """A piece of a prompt in each of B recurrent streams, and the outputs of their last tokens, which `prefill`
+        leaves out."""
+        found = [self._read(*one, with_output=True) for one in zip(contexts, pieces, strict=True)]
+        outputs = [output for output, _ in found if output is not None]
+        joined = StepOutput(*(np.concatenate(parts) for parts in zip(*outputs, strict=True)))
+        return joined, [advance for _, advance in found]
+
+    def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> list[TurnAdvance]:
+        return [self._read(*one, with_output=False)[1] for one in zip(contexts, pieces, strict=True)]
+
+    def _read(
+        self, context: SlotContext, tokens: Sequence[int], *, with_output: bool
+    ) -> tuple[StepOutput | None, TurnAdvance]:
+        (source,), (target,) = (rows([context.seat]) for rows in (self._pool.current, self._pool.spare))
+        row = np.asarray(tokens, dtype=np.int64)
+        output, is_finite = self._decoder.prefill(
+            row, context.position, self._pool.slots, source, target, with_output=with_output
+        )
+        advance = TurnAdvance(context, self._pool, is_finite, len(tokens))
+        return (None if output is None else StepOutput(*output)), advance
+
+    def _step_slots(
+        self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, list[TurnAdvance]]:
+        seats = [context.seat for context in contexts]
+        output, finite = self._decoder.step(
+            np.asarray(tokens, dtype=np.int64),
+            np.asarray([context.position for context in contexts], dtype=np.int64),
+            noise,
+            self._pool.slots,
+            self._pool.current(seats),
+            self._pool.spare(seats),
+        )
+        advances = [
+            TurnAdvance(context, self._pool, bool(is_finite), 1)
+            for context, is_finite in zip(contexts, finite, strict=True)
+        ]
+        return StepOutput(*output), advances
+
+
+def reproduce_golden(bundle: Bundle, runtime: CompiledLanguageRuntime | None = None) -> int:
+    """Run the golden cases of a bundle in compiled code; returns how many values were compared.
+
+    Args:
+        runtime: of this bundle; made here, for one stream, if not given.
+
+    Raises:
+        BundleError: an output differs by more than the tolerance of the cases.
+    """
+    chosen = runtime or CompiledLanguageRuntime(bundle, streams=1)
+    return reproduce(chosen, bundle, chosen.attention, where="the compiled runtime")
+
+
+def refusal(bundle: Bundle) -> str | None:
+    """Why a bundle cannot run in compiled code, or None."""
+    if (reason := model_refusal(bundle.language)) is not None:
+        return reason
+    if bundle.constants() is None:
+        return f"it has no {CONSTANTS_FILE}, which python -m rfa.export.decoder_constants adds"
+    return None
+
+
+def model_refusal(config: LanguageConfig) -> str | None:
+    """Why a model cannot run in compiled code, or None."""
+    if not config.n_slots:
+        return "it has no slots, which are what is compiled: attention runs on the graph"
+    if config.window:
+        return f"it has window={config.window}, and no ring of exact tokens is compiled"
+    if config.innovation != "key":
+        return f"it has innovation={config.innovation!r}, and only that of the key is compiled"
+    if config.inner != 1:
+        return f"it has inner={config.inner}, and only inner=1 is compiled"
+    return None

@@ -1,0 +1,462 @@
+"""A language bundle as functions on numpy arrays: start, prefill, step, in the decoding modes that it has.
+
+The recurrent context of a stream is a few filter slots per head, of constant size, in a pool. The attention context is
+a cache of rotated keys and values, with room for as many tokens as it is to hold; the graph reads only its valid part.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rfa.runtime.batching import Run, agreeing_sizes
+from rfa.runtime.bundle.bundle import Bundle
+from rfa.runtime.bundle.token_confidence import TokenConfidence
+from rfa.runtime.pool import StateField, StatePool, TurningPool
+from rfa.runtime.text.incremental import Vocabulary
+from rfa.runtime.text.sampling import DrawnToken, Draws, drawn_tokens
+from rfa.service.engine.text.state import ContextFormat
+from rfa.service.schemas.base import Mode
+from rfa.service.schemas.replies import GpuKernels
+
+Array = NDArray[np.float32]
+SMALLEST_CACHE = 64
+# Of so many rows a product's kernels leave none over that is summed by itself: the largest batch may be padded to it.
+EVEN_ROWS = 8
+
+
+class StepOutput(NamedTuple):
+    """Of the last token of each row."""
+
+    logits: Array  # [B, V]
+    log_precision: Array  # [B]
+    latent: Array  # [B, H, 2D]
+
+
+class ExampleRows(NamedTuple):
+    """What a step of B streams reads."""
+
+    tokens: NDArray[np.int64]  # [B]
+    positions: NDArray[np.int64]  # [B]
+    noise: Array  # [B, H, 2D]
+    state: dict[str, Array]  # [B, …] each
+
+
+class Context(Protocol):
+    """What a stream remembers of its tokens. Its owner releases it, once."""
+
+    position: int  # tokens that it has seen
+
+    def fork(self) -> Context:
+        """An independent continuation from here."""
+
+    def release(self) -> None:
+        """Give the memory back."""
+
+
+class Advance(Protocol):
+    """A context after some more tokens, to be looked at before it takes effect."""
+
+    def is_finite(self) -> bool:
+        """False when the model has broken down."""
+
+    def commit(self) -> None:
+        """Let the context move on."""
+
+
+class SlotContext:
+    """Recurrent context of one stream: a few filter slots per head, in a seat of the model's pool."""
+
+    def __init__(self, pool: StatePool, position: int = 0) -> None:
+        self.pool = pool
+        self.seat = pool.acquire()
+        self.position = position
+
+    def fork(self) -> SlotContext:
+        """An independent continuation from here."""
+        twin = SlotContext(self.pool, self.position)
+        self.pool.copy(self.seat, twin.seat)
+        return twin
+
+    def release(self) -> None:
+        """Give the seat back."""
+        self.pool.release(self.seat)
+
+    def read(self) -> dict[str, Array]:
+        """Means `[L, H, S, 4D]`, precisions `[L, H, S]`, and with a window its ring `[L, W, H, 4D + 2S]`."""
+        return self.pool.read(self.seat)
+
+    def write(self, state: Mapping[str, Array]) -> None:
+        """Inverse of `read`."""
+        self.pool.write(self.seat, state)
+
+
+@dataclass(frozen=True)
+class SlotAdvance:
+    """What the slots of a context become."""
+
+    context: SlotContext
+    state: dict[str, Array]
+    tokens: int
+
+    def is_finite(self) -> bool:
+        """False when the filter has broken down."""
+        return all(bool(np.isfinite(part).all()) for part in self.state.values())
+
+    def commit(self) -> None:
+        """Write the slots."""
+        self.context.write(self.state)
+        self.context.position += self.tokens
+
+
+@dataclass(frozen=True)
+class TurnAdvance:
+    """A seat whose spare row holds what the slots become; good until the context is stepped again."""
+
+    context: SlotContext
+    pool: TurningPool
+    finite: bool
+    tokens: int
+
+    def is_finite(self) -> bool:
+        """False when the filter has broken down."""
+        return self.finite
+
+    def commit(self) -> None:
+        """Turn to the spare row."""
+        self.pool.turn(self.context.seat)
+        self.context.position += self.tokens
+
+
+@dataclass
+class CacheContext:
+    """Attention context of one stream; rows beyond `position` are free."""
+
+    keys: Array  # [L, H, C, 2D]
+    values: Array  # [L, H, C, 2D]
+    position: int = 0
+
+    @staticmethod
+    def grown(rows: Array, capacity: int) -> Array:
+        """A copy with room for `capacity` rows; free rows are zero, which is finite and never read."""
+        larger = np.zeros((*rows.shape[:2], capacity, rows.shape[3]), dtype=rows.dtype)
+        larger[:, :, : rows.shape[2]] = rows
+        return larger
+
+    def fork(self) -> CacheContext:
+        """An independent continuation from here."""
+        capacity, rows = self.keys.shape[2], slice(self.position)
+        keys, values = (self.grown(part[:, :, rows], capacity) for part in (self.keys, self.values))
+        return CacheContext(keys, values, self.position)
+
+    def release(self) -> None:
+        """Let go of the cache."""
+        del self.keys, self.values
+
+    def extend(self, new_keys: Array, new_values: Array) -> None:
+        """Write rows `[L, H, n, 2D]` behind the valid part, in a larger array if need be."""
+        end = self.position + new_keys.shape[2]
+        if end > self.keys.shape[2]:
+            capacity = 1 << (end - 1).bit_length()
+            self.keys, self.values = self.grown(self.keys, capacity), self.grown(self.values, capacity)
+        self.keys[:, :, self.position : end] = new_keys
+        self.values[:, :, self.position : end] = new_values
+        self.position = end
+
+
+@dataclass(frozen=True)
+class CacheAdvance:
+    """The rows that a cache gets; `finite` tells whether later tokens can read them."""
+
+    context: CacheContext
+    keys: Array  # [L, H, n, 2D]
+    values: Array  # [L, H, n, 2D]
+    finite: bool
+
+    def is_finite(self) -> bool:
+        """False when a row that later tokens would read is broken."""
+        return self.finite
+
+    def commit(self) -> None:
+        """Write the rows."""
+        self.context.extend(self.keys, self.values)
+
+
+class Language(ABC):
+    """A language bundle, on whatever computes it.
+
+    Args:
+        bundle: of kind "lm".
+
+    Attributes:
+        runtime: what computes it: "onnx", "compiled" or "torch".
+        modes: how it decodes; the last one is the default.
+        pool: of recurrent contexts; without the recurrent mode nobody takes a seat.
+        initial: the state of a recurrent context before its first token, by name.
+        context_bytes: at most, of a packed context.
+        cache_bytes: of main memory for a token of an attention context.
+        prefill_tokens: of a prompt that are read at once, and of all prompts of a quantum: long enough to be efficient,
+            short enough not to stall running streams.
+        prefill_rows: prompts that are read at once.
+        kernels: where those came from that it launches, on a GPU.
+    """
+
+    runtime: str
+    pool: StatePool
+    prefill_tokens = 64
+    prefill_rows = 1
+    kernels: GpuKernels | None = None
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.name = bundle.name
+        self.vocabulary = Vocabulary(bundle.read("tokenizer.json").decode())
+        config = bundle.language
+        self.modes = config.modes
+        weights = bundle.weights()
+        self.initial: dict[str, Array] = {part.name: weights[f"initial.{part.name}"] for part in config.state()}
+        self.latent_shape = (config.n_heads, 2 * config.head_dim)
+        self._layers = config.n_layers
+        self._format = ContextFormat({name: part.shape for name, part in self.initial.items()})
+        self.context_bytes = self._format.size if self.initial else 0
+        self.cache_bytes = 0
+        self._confidence = {
+            mode: TokenConfidence.of(bundle.calibration, mode) for mode in bundle.calibration["temperature"]
+        }
+
+    @property
+    def default_mode(self) -> Mode:
+        """Of requests that name none: the recurrent one where there is one."""
+        return self.modes[-1]
+
+    def start(self, mode: Mode, *, room: int = 1, forks: int = 0, common: int = 0) -> Context:
+        """Context of a stream that has seen nothing.
+
+        Args:
+            room: tokens that an attention stream is to hold; it grows when it has more.
+            forks: continuations that it will be asked for.
+            common: tokens that it will have when it is asked for them.
+
+        Raises:
+            ValueError: the bundle has no such mode.
+            Overloaded: memory that is reserved beforehand is taken by others.
+        """
+        if mode not in self.modes:
+            raise ValueError(f"bundle {self.name!r} decodes in {self.modes}, not in {mode!r}")
+        if mode == "attention":
+            return self._start_attention(room, forks, common)
+        context = SlotContext(self.pool)
+        context.write(self.initial)
+        return context
+
+    def has_room(self, room: int, streams: int, common: int) -> bool:
+        """Whether attention streams of this room, continuations of one that has `common` tokens, could ever be held, if
+        there were no others."""
+        return True
+
+    def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
+        """B streams of one decoding mode, each after some tokens more."""
+        slots = [context for context in contexts if isinstance(context, SlotContext)]
+        if len(slots) == len(contexts):
+            return self._prefill_slots(slots, pieces)
+        noise = np.zeros((len(contexts), *self.latent_shape), dtype=np.float32)
+        return self.extend(contexts, pieces, noise)[1]
+
+    def step(
+        self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, Sequence[Advance]]:
+        """One token in each of B streams of one decoding mode. noise: `[B, H, 2D]`, zeros for the mean."""
+        slots = [context for context in contexts if isinstance(context, SlotContext)]
+        if len(slots) == len(contexts):
+            return self._step_slots(slots, tokens, noise)
+        return self.extend(contexts, [[token] for token in tokens], noise)
+
+    def draw(
+        self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
+    ) -> tuple[list[DrawnToken], Sequence[Advance]]:
+        """`step`, and the choice of the next tokens from its logits: what of them is wanted, and not the logits."""
+        output, advances = self.step(contexts, tokens, noise)
+        return drawn_tokens(*output, draws), advances
+
+    @abstractmethod
+    def extend(
+        self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
+    ) -> tuple[StepOutput, Sequence[Advance]]:
+        """Tokens in each of B attention streams; `noise` `[B, H, 2D]`. The outputs are those of the last tokens."""
+
+    @abstractmethod
+    def _start_attention(self, room: int, forks: int, common: int) -> Context:
+        """An empty attention context."""
+
+    @abstractmethod
+    def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
+        """`prefill` of recurrent streams."""
+
+    @abstractmethod
+    def _step_slots(
+        self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, Sequence[Advance]]:
+        """`step` of recurrent streams."""
+
+    def example(self, rows: int) -> ExampleRows:
+        """Rows that all differ, to ask `agreeing_sizes` with; always the same."""
+        draw = np.random.Generator(np.random.Philox(0))
+        tokens = draw.integers(0, len(self.vocabulary), rows)
+        positions = draw.integers(0, 1000, rows)
+        noise = draw.standard_normal((rows, *self.latent_shape), dtype=np.float32)
+        state = {name: np.repeat(part[None], rows, axis=0) for name, part in self.initial.items()}
+        state["means"] += draw.standard_normal(state["means"].shape, dtype=np.float32)
+        return ExampleRows(tokens, positions, noise, state)
+
+    def confidence(self, mode: Mode) -> TokenConfidence:
+        """How a mode's logits give the calibrated probability that a token is the right next one."""
+        return self._confidence[mode]
+
+    def pack(self, context: Context) -> bytes:
+        """A recurrent context in the format that every runtime of this bundle reads, the same for equal contexts."""
+        if not isinstance(context, SlotContext):
+            raise TypeError("only a recurrent context can be packed")
+        return self._format.pack(context.position, context.read())
+
+    def unpack(self, data: bytes) -> SlotContext:
+        """Inverse of `pack`.
+
+        Raises:
+            InvalidRequest: these bytes are no context of this model (`state_invalid`).
+        """
+        position, state = self._format.unpack(data)
+        context = SlotContext(self.pool, position)
+        context.write(state)
+        return context
+
+
+class CpuLanguage(Language):
+    """A language bundle on a CPU: attention streams on the bundle's graph, recurrent ones as a subclass runs them."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        super().__init__(bundle)
+        self.cache_bytes = 2 * self._layers * math.prod(self.latent_shape) * np.dtype(np.float32).itemsize
+        self.attention = bundle.session("attention")
+
+    def _start_attention(self, room: int, forks: int, common: int) -> CacheContext:
+        heads, width = self.latent_shape
+        # Zeros take no memory until they are written.
+        shape = self._layers, heads, max(room, SMALLEST_CACHE), width
+        return CacheContext(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+
+    def extend(
+        self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
+    ) -> tuple[StepOutput, list[CacheAdvance]]:
+        """See `Language`; caches differ in size, so streams go one by one."""
+        results = [
+            self._extend_cache(context, piece, noise[row : row + 1])
+            for row, (context, piece) in enumerate(zip(contexts, pieces, strict=True))
+            if isinstance(context, CacheContext)
+        ]
+        outputs = [np.concatenate(parts) for parts in zip(*(output for output, _ in results), strict=True)]
+        return StepOutput(*outputs), [advance for _, advance in results]
+
+    def _extend_cache(
+        self, context: CacheContext, tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, CacheAdvance]:
+        logits, log_precision, latent, keys, values = self.attention.run(
+            ["logits", "log_precision", "latent", "new_keys", "new_values"],
+            {
+                "tokens": np.asarray([tokens], dtype=np.int64),
+                "position": np.asarray([context.position], dtype=np.int64),
+                "keys": context.keys[None],
+                "values": context.values[None],
+                "noise": noise,
+            },
+        )
+        finite = bool(np.isfinite(keys).all() and np.isfinite(values).all())
+        return StepOutput(logits, log_precision, latent), CacheAdvance(context, keys[0], values[0], finite)
+
+
+class LanguageRuntime(CpuLanguage):
+    """A language bundle on ONNX Runtime, one thread per call.
+
+    Args:
+        bundle: of kind "lm".
+        streams: recurrent contexts that exist at the same time, at most.
+        max_rows: rows of a step, at most.
+
+    Raises:
+        ValueError: when the bundle's parts do not fit each other.
+    """
+
+    runtime = "onnx"
+
+    def __init__(self, bundle: Bundle, *, streams: int = 64, max_rows: int = 24) -> None:
+        super().__init__(bundle)
+        fields = {name: StateField(part.shape, np.float32) for name, part in self.initial.items()}
+        self.pool = StatePool(fields, streams)
+        if "recurrent" in self.modes:
+            self._step = bundle.session("step")
+            self._prefill = bundle.session("prefill")
+            largest = -(-max_rows // EVEN_ROWS) * EVEN_ROWS
+            self.batch_sizes = agreeing_sizes(self._probe(largest), range(1, largest + 1), max_rows)
+
+    def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> list[SlotAdvance]:
+        return [self._read_piece(context, piece) for context, piece in zip(contexts, pieces, strict=True)]
+
+    def _read_piece(self, context: SlotContext, tokens: Sequence[int]) -> SlotAdvance:
+        after = self._prefill.run(
+            [f"next_{name}" for name in self.initial],
+            {
+                "tokens": np.asarray([tokens], dtype=np.int64),
+                "length": np.asarray([len(tokens)], dtype=np.int64),
+                "position": np.asarray([context.position], dtype=np.int64),
+                **{name: part[None] for name, part in context.read().items()},
+            },
+        )
+        state = {name: part[0] for name, part in zip(self.initial, after, strict=True)}
+        return SlotAdvance(context, state, len(tokens))
+
+    def _step_slots(
+        self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
+    ) -> tuple[StepOutput, list[SlotAdvance]]:
+        count = len(contexts)
+        # Rows that pad the batch repeat its first stream: their results are thrown away.
+        order = np.arange(self.batch_sizes.padded(count))
+        order[count:] = 0
+        rows = self.pool.rows([context.seat for context in contexts])[order]
+        logits, log_precision, latent, *after = self._run_step(
+            np.asarray(tokens, dtype=np.int64)[order],
+            np.asarray([context.position for context in contexts], dtype=np.int64)[order],
+            noise[order],
+            {name: part[rows] for name, part in self.pool.arrays.items()},
+        )
+        named = dict(zip(self.initial, after, strict=True))
+        advances = [
+            SlotAdvance(context, {name: part[row] for name, part in named.items()}, 1)
+            for row, context in enumerate(contexts)
+        ]
+        return StepOutput(logits[:count], log_precision[:count], latent[:count]), advances
+
+    def _run_step(
+        self, tokens: NDArray[np.int64], positions: NDArray[np.int64], noise: Array, state: Mapping[str, Array]
+    ) -> list[Array]:
+        outputs: list[Array] = self._step.run(
+            [*StepOutput._fields, *(f"next_{name}" for name in self.initial)],
+            {"token": tokens, "position": positions, "noise": noise, **state},
+        )
+        return outputs
+
+    def _probe(self, rows: int) -> Run:
+        example = self.example(rows)
+
+        def run(chosen: NDArray[np.int64]) -> list[Array]:
+            return self._run_step(
+                example.tokens[chosen],
+                example.positions[chosen],
+                example.noise[chosen],
+                {name: part[chosen] for name, part in example.state.items()},
+            )
+
+        return run

@@ -1,0 +1,211 @@
+"""Choosing the next token, repeatably: every draw is a function of (seed, sample, step) and of nothing else.
+
+The generator is counter-based (Philox: Salmon et al., Parallel random numbers: as easy as 1, 2, 3), so that a draw does
+not depend on what else is in the batch, on earlier draws, or on where a stream was interrupted and taken up.
+
+What is told of a row of logits is `drawn_tokens`. A runtime whose logits lie on a device does the same there
+(`rfa.runtime.gpu.draw`) with the uniforms that were drawn here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Draw = Literal["token", "latent"]
+Reals = NDArray[np.float32] | NDArray[np.float64]
+SORTED_FIRST = 256
+_DRAWS: dict[Draw, int] = {"token": 0, "latent": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How the next token of a row is chosen, and what is told beside it.
+
+    Args:
+        temperature: None takes the most probable token, the first of several; else > 0 or as good as that.
+        top_k, top_p: as of `filtered_probabilities`.
+        uniform: in [0, 1), what `draw_index` takes.
+        top: so many of the most probable tokens are told.
+        with_latent: the latent is told.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    uniform: float = 0.0
+    top: int = 0
+    with_latent: bool = False
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The choices of the rows of a step, and the temperature at which their confidence is calibrated."""
+
+    choices: Sequence[Choice]
+    calibration: np.float32
+
+    @property
+    def are_ranked(self) -> bool:
+        """Whether the most probable tokens are told of a row: all of them must be put into order."""
+        return any(choice.top > 0 for choice in self.choices)
+
+    @property
+    def are_filtered(self) -> bool:
+        """Whether a row that is drawn has one of `top_k` and `top_p`: where they end must be searched for."""
+        return any(
+            choice.temperature is not None and not (choice.top_k is None and choice.top_p is None)
+            for choice in self.choices
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TopLogits:
+    """The most probable tokens `[n]` of a row, best first, ties by index, and their log probabilities."""
+
+    tokens: NDArray[np.int64]
+    log_probabilities: NDArray[np.float64]
+
+
+class DrawnToken(NamedTuple):
+    """What is told of one row of a step.
+
+    Attributes:
+        token: the one chosen; 0 of a row that is broken.
+        log_probability: of it, under the model as it is.
+        calibrated: its log probability at the temperature of the calibration.
+        is_finite: whether all numbers of the row's output are, those that are not told as well.
+        top: the most probable tokens, where some were asked for.
+        latent: `[H, 2D]`, maybe a part of the whole batch's, where it was asked for.
+    """
+
+    token: int
+    log_probability: float
+    calibrated: float
+    is_finite: bool
+    top: TopLogits | None
+    latent: NDArray[np.float32] | None
+
+
+def drawn_tokens(
+    logits: NDArray[np.float32], log_precision: NDArray[np.float32], latent: NDArray[np.float32], draws: Draws
+) -> list[DrawnToken]:
+    """Choose a token in every row of a step's output.
+
+    Args:
+        logits: `[B, V]`.
+        log_precision: `[B]`.
+        latent: `[B, H, 2D]`.
+    """
+    with np.errstate(all="ignore"):  # a broken row is told as one
+        scaled = logits / draws.calibration
+        normaliser, calibrated = log_normaliser(logits), log_normaliser(scaled)
+        finite = np.isfinite(logits).all(-1) & np.isfinite(normaliser + calibrated + log_precision)
+        finite &= np.isfinite(latent).all((1, 2))
+    drawn = []
+    for row, choice in enumerate(draws.choices):
+        token, top = 0, None
+        if finite[row]:
+            token = chosen_token(logits[row], choice)
+            top = _top_logits(logits[row], float(normaliser[row]), choice.top)
+        drawn.append(
+            DrawnToken(
+                token,
+                float(logits[row, token]) - float(normaliser[row]),
+                float(scaled[row, token]) - float(calibrated[row]),
+                bool(finite[row]),
+                top,
+                latent[row] if choice.with_latent else None,
+            )
+        )
+    return drawn
+
+
+def chosen_token(logits: NDArray[np.float32], choice: Choice) -> int:
+    """The token that a choice takes of logits `[V]`."""
+    if choice.temperature is None:
+        return int(np.argmax(logits))
+    weights = filtered_probabilities(logits, choice.temperature, choice.top_k, choice.top_p)
+    return draw_index(weights, choice.uniform)
+
+
+def generator(seed: int, sample: int, step: int, draw: Draw) -> np.random.Generator:
+    """The random numbers of one draw at one step of one sample."""
+    key = np.array([seed, sample], dtype=np.uint64)
+    counter = np.array([0, _DRAWS[draw], step, 0], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+def log_normaliser(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """log Σ exp(logits) over the last axis: exponentials in float32, whose rounding is that of the logits, their sum in
+    float64.
+    """
+    top = logits.max(axis=-1, keepdims=True)
+    total: NDArray[np.float64] = np.log(np.exp(logits - top).sum(axis=-1, dtype=np.float64))
+    return top[..., 0] + total
+
+
+def filtered_probabilities(scores: Reals, temperature: float, top_k: int | None, top_p: float | None) -> Reals:
+    """Probabilities `[V]` to draw from: temperature, then the k best, then the smallest set with mass top_p.
+
+    Ties at the k-th place are all kept, so that the result does not depend on the order of tokens; those of the nucleus
+    go by index. Its order is that of the scores, which is the same on every processor: their exponentials are not, and
+    those of different scores may round to one number.
+
+    Args:
+        scores: log probabilities, or logits; the result has their precision.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        # A temperature below the smallest number of this precision is as good as that: only the best are left.
+        scaled = (scores - scores.max()) / max(temperature, float(np.finfo(scores.dtype).tiny))
+        if top_k is not None and top_k < scaled.size:
+            scaled = np.where(scaled >= np.partition(scaled, -top_k)[-top_k], scaled, -np.inf)
+        weights = np.exp(scaled)
+    weights /= weights.sum()
+    if top_p is not None and top_p < 1:
+        kept = _nucleus(weights, scores, top_p)
+        nucleus = np.zeros_like(weights)
+        nucleus[kept] = weights[kept]
+        weights = nucleus / nucleus.sum()
+    return weights
+
+
+def _nucleus(weights: Reals, scores: Reals, top_p: float) -> NDArray[np.int64]:
+    """Indices of the smallest set with mass `top_p`, best scores first, ties by index.
+
+    Most of a vocabulary has next to no weight, so the best few are sorted first, and all only where those fall short.
+    """
+    for count in (SORTED_FIRST, weights.size):
+        least = np.partition(scores, -count)[-count] if count < scores.size else -np.inf
+        best = np.flatnonzero(scores >= least)
+        best = best[np.argsort(-scores[best], kind="stable")]
+        before = np.cumsum(weights[best], dtype=np.float64) - weights[best]
+        kept = best[before < top_p]
+        if kept.size < best.size:
+            break
+    return kept
+
+
+def draw_index(weights: Reals, uniform: float) -> int:
+    """Index whose interval of the cumulative distribution holds `uniform` in [0, 1)."""
+    cumulative = np.cumsum(weights, dtype=np.float64)
+    index = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    if index < weights.size and weights[index] > 0:
+        return index
+    return int(np.flatnonzero(weights)[-1])  # the product was rounded up to the last sum
+
+
+def most_probable(scores: Reals, count: int) -> NDArray[np.int64]:
+    """Indices of the `count` largest, best first, ties by index."""
+    return np.argsort(-scores, kind="stable")[:count]
+
+
+def _top_logits(logits: NDArray[np.float32], normaliser: float, count: int) -> TopLogits | None:
+    if count == 0:
+        return None
+    tokens = most_probable(logits, count)
+    return TopLogits(tokens, logits[tokens].astype(np.float64) - normaliser)

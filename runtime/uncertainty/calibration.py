@@ -1,0 +1,199 @@
+"""From a filter's own numbers to calibrated ones, for many rows at once.
+
+An interval's half width is std × multiplier(level, horizon). Between calibrated levels the ratio of the multiplier to
+the normal quantile is interpolated (held constant outside); between horizons the multiplier is interpolated in log
+time. export/filter_calibration.py fits the tables; runtime/uncertainty/adaptive.py adapts the forecasts' multipliers
+to a stream.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rfa.runtime.uncertainty.forecast_checks import PIT_LEVELS
+
+Array = np.ndarray
+_NORMAL = NormalDist()
+# The log of the lag between two observations at the same time.
+SHORTEST = 1e-300
+# Where the normal tail is tabulated, in its standard deviations: its logarithm is interpolated to 2e-5, and constant
+# behind FURTHEST, where it is 1e-300.
+TAIL_GRID, FURTHEST = 0.01, 37.0
+
+
+def normal_squares(levels: Sequence[float]) -> Array:
+    """Squares of the normal's quantiles at the ends of intervals of these levels."""
+    return np.array([_NORMAL.inv_cdf((1 + level) / 2) ** 2 for level in levels])
+
+
+class Between(NamedTuple):
+    """Multipliers of any levels as weighted sums of two calibrated ones.
+
+    Attributes:
+        columns: the calibrated levels below, then those above, `[2 levels]`.
+        weights: theirs, `[horizon, 1, 2 levels]`.
+    """
+
+    columns: Array
+    weights: Array
+
+    def __call__(self, multipliers: Array) -> Array:
+        """`[..., horizon, P, calibrated]` → `[..., horizon, P, levels]`."""
+        parts = multipliers.take(self.columns, axis=-1) * self.weights
+        levels = len(self.columns) // 2
+        return parts[..., :levels] + parts[..., levels:]
+
+
+class Rarity(NamedTuple):
+    """The table of surprises: shares of smaller ones, and behind its end, which a share `beyond` is, how much rarer
+    they get, in e-folds, by a normal tail that continues it."""
+
+    surprises: Array
+    shares: Array
+    tail: Array
+    folds: Array
+    beyond: float
+
+
+class Trust(NamedTuple):
+    """Calibrated variance of the state over the model's: a factor by gain times one by running surprise, as
+    export/precision_calibration.py has them."""
+
+    gain: Array
+    by_gain: Array
+    surprise: Array
+    by_surprise: Array
+
+
+class Tables(NamedTuple):
+    """What `conclude.py` looks up.
+
+    Attributes:
+        log_horizons, lines: of the forecasts' multipliers per model std, which at a lead between two horizons are the
+            first and so many times the second of its lines, `[horizons, 2, levels]`.
+        miss_rates: of the calibrated levels.
+        squares: of the normal's quantiles at the calibrated levels.
+        pit_columns, pit_weights, pit_squares: as `Between` and `squares` have them, of the intervals PIT_LEVELS of a
+            step.
+        surprise, inside: the table of the confidence.
+        trust: of the precision.
+    """
+
+    log_horizons: Array
+    lines: Array
+    miss_rates: Array
+    squares: Array
+    pit_columns: Array
+    pit_weights: Array
+    pit_squares: Array
+    rarity: Rarity
+    surprise: Array
+    inside: Array
+    trust: Trust
+
+
+class Calibration:
+    """The calibration of one mode."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.levels: tuple[float, ...] = tuple(document["levels"])
+        self.horizons = np.array(document["forecast"]["horizons"])
+        self.state_scale: float = math.sqrt(document["state"]["variance_scale"])
+        self._quantiles = np.array([_NORMAL.inv_cdf((1 + level) / 2) for level in self.levels])
+        self._state = np.array(document["state"]["multipliers"])
+        self._log_horizons = np.log(self.horizons)
+        self._forecast = np.array(document["forecast"]["multipliers"])
+        slopes = np.diff(self._forecast, axis=0, append=self._forecast[-1:])
+        self._forecast_scale = np.sqrt(np.array(document["forecast"]["variance_scale"]))
+        pit = self.between(PIT_LEVELS, self.horizons[:1].tolist())
+        confidence = document["confidence"]
+        self.tables = Tables(
+            self._log_horizons,
+            np.stack([self._forecast, slopes], axis=1),
+            1 - np.array(self.levels),
+            self._quantiles**2,
+            pit.columns,
+            pit.weights[0, 0],
+            normal_squares(PIT_LEVELS),
+            _rarity(**document["anomaly"]),
+            np.array(confidence["surprise"], np.float64),
+            np.array(confidence["inside"], np.float64),
+            _trust(document.get("precision"), document["state"]["variance_scale"]),
+        )
+
+    def state(self, levels: Sequence[float]) -> Array:
+        """Half widths of the state's intervals per model std, `[levels]`."""
+        return self._multipliers(self._state, levels)
+
+    def forecast(self, levels: Sequence[float], horizon: Sequence[float]) -> Array:
+        """Half widths of the forecasts' intervals per model std, `[horizon, levels]`."""
+        tables = self.at_horizons(horizon)
+        return np.array([self._multipliers(table, levels) for table in tables]).reshape(len(horizon), len(levels))
+
+    def at_horizons(self, horizon: Sequence[float]) -> Array:
+        """The same at the calibrated levels, `[horizon, calibrated]`."""
+        position = _log_time(horizon)
+        return np.stack([np.interp(position, self._log_horizons, column) for column in self._forecast.T], axis=-1)
+
+    def between(self, levels: Sequence[float], horizon: Sequence[float]) -> Between:
+        """`forecast` as weighted sums of `at_horizons`, so that it can be had of adapted multipliers, too."""
+        tables, wanted = self.at_horizons(horizon), self.forecast(levels, horizon)
+        last = len(self.levels) - 1
+        lower = [min(max(bisect.bisect_right(self.levels, level) - 1, 0), last) for level in levels]
+        is_outside = [not self.levels[0] <= level < self.levels[last] for level in levels]
+        upper = [i if outside else i + 1 for i, outside in zip(lower, is_outside, strict=True)]
+        weights = np.zeros((2, len(horizon), len(levels)))
+        for k, (i, j) in enumerate(zip(lower, upper, strict=True)):
+            low, high = tables[:, i], tables[:, j]
+            if i == j:
+                weights[0, :, k] = _ratio(wanted[:, k], low, 1.0)
+            else:
+                weights[1, :, k] = _ratio(wanted[:, k] - low, high - low, 0.0)
+                weights[0, :, k] = 1 - weights[1, :, k]
+        return Between(np.array(lower + upper, np.int64), np.concatenate(weights, axis=-1)[:, None])
+
+    def nearest(self, horizon: Sequence[float]) -> Array:
+        """The calibrated lead that is nearest to each horizon in log time, `[horizon]`."""
+        distance = np.abs(np.array(_log_time(horizon))[:, None] - self._log_horizons)
+        return distance.argmin(axis=1)
+
+    def forecast_scale(self, horizon: Sequence[float]) -> Array:
+        """Calibrated std of the forecasts per model std, `[horizon]`."""
+        return np.interp(_log_time(horizon), self._log_horizons, self._forecast_scale)
+
+    def _multipliers(self, table: Array, levels: Sequence[float]) -> Array:
+        ratios = np.interp(levels, self.levels, table / self._quantiles)
+        return ratios * np.array([_NORMAL.inv_cdf((1 + level) / 2) for level in levels])
+
+
+def _rarity(quantiles: list[float], shares: list[float], tail_scale: float) -> Rarity:
+    start = _NORMAL.inv_cdf(shares[-1])
+    places = np.arange(start, FURTHEST, TAIL_GRID)
+    tail = np.array([math.erfc(place / math.sqrt(2)) for place in places.tolist()])
+    return Rarity(
+        np.array(quantiles, np.float64),
+        np.array(shares, np.float64),
+        quantiles[-1] + (places - start) * tail_scale,
+        np.log(tail[0] / tail),
+        1 - shares[-1],
+    )
+
+
+def _trust(tables: dict[str, list[float]] | None, variance_scale: float) -> Trust:
+    """Of a bundle without tables: precision is one over the mean of the squares of `std`."""
+    found = tables or {"gain": [1.0], "by_gain": [1.0], "surprise": [0.0], "by_surprise": [variance_scale]}
+    return Trust(**{name: np.array(values, np.float64) for name, values in found.items()})
+
+
+def _ratio(number: Array, size: Array, otherwise: float) -> Array:
+    return np.divide(number, size, out=np.full_like(number, otherwise), where=size != 0)
+
+
+def _log_time(horizon: Sequence[float]) -> list[float]:
+    return [math.log(max(lead, SHORTEST)) for lead in horizon]

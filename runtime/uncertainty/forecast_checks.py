@@ -1,0 +1,178 @@
+"""How forecasts came true: counted for every observation, summed over a request and over a process.
+
+A tally is a vector of sums, so that adding one costs a microsecond:
+
+    observations, sum of weight × nis / d, components scored, observations that may be alarms, how many of them should
+    be by the rate that was asked for, alarms, outliers, 8 bins of weight × nis / d, 10 bins of the PIT,
+    components inside by level, and then for each horizon that was asked for
+    components scored, sum of its length in typical lags over them, components inside by level
+and for each component, one step ahead
+    how often it was scored, how often inside by level
+
+The first observation of a stream is not in it: nothing but the prior had forecast it. The PIT of a component is its
+place in the distribution that the forecast's intervals describe: 0.5 at the mean, 0.1 and 0.9 at the ends of the 0.8
+interval. Forecasts that are right put as many components into each bin. nis is chi-square of d components, the observed
+ones, if the filter is right, and the weight is 1 up to about nis = d: below 1, the bins of weight × nis / d are held
+against that distribution, above it there should be less. An outlier is rarer than one in a thousand by it.
+
+A horizon's forecasts are those that adaptive.py holds against observations: of horizons near one lead the first is
+followed, at most MOST_PLACES of its forecasts wait at a time, and a forecast counts in the request in which its time
+comes, one that waited in the state, too. Of a horizon of about one lag the step itself is the forecast, where it comes
+within TOLERANCE of that time. What counts is the interval that was sent, but for one that v counts as infinite, which
+is some 10⁶ standard deviations wide.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import NormalDist
+
+import numpy as np
+
+from rfa.runtime.compiling import part
+from rfa.runtime.uncertainty.adaptive import EMPTY, GAMMA, INFINITE, TOLERANCE
+from rfa.runtime.uncertainty.alarms import count_alarms
+from rfa.runtime.uncertainty.input import level_name
+from rfa.service.schemas.replies import ComponentChecks, ForecastChecks, LeadChecks
+
+Array = np.ndarray
+
+OBSERVATIONS, WEIGHTED_NIS, SCORED, ASKED, EXPECTED, ALARMS, OUTLIERS = range(7)
+# Upper edges of the bins of weight × nis / d; the last one has none.
+NIS_EDGES = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+NIS = slice(7, 8 + len(NIS_EDGES))
+PIT_BINS = 10
+PIT = slice(NIS.stop, NIS.stop + PIT_BINS)
+# Those of every level come first, then what there is by horizon.
+INSIDE = slice(PIT.stop, None)
+# Intervals at whose ends the PIT has its bins' edges; the mean is the one in the middle.
+PIT_LEVELS = tuple(2 * edge / PIT_BINS for edge in range(1, PIT_BINS // 2))
+_EDGES = np.array(NIS_EDGES)
+_NIS, _PIT, _INSIDE = NIS.start, PIT.start, INSIDE.start
+# The standard normal's quantile at 0.999, for Wilson and Hilferty's of chi-square.
+_RARE = NormalDist().inv_cdf(0.999)
+
+
+def columns(levels: int, horizon: int = 0, size: int = 0) -> int:
+    """Numbers of a tally: those that all have, of each horizon, of each component."""
+    return _INSIDE + levels + horizon * (2 + levels) + size * (1 + levels)
+
+
+def no_checks(levels: int, horizon: int = 0, size: int = 0) -> Array:
+    """The tally of no observation."""
+    return np.zeros(columns(levels, horizon, size))
+
+
+@part
+def outlier_gate(seen):
+    """What the nis of so many components is below, but for one in a thousand, where the filter is right."""
+    spread = 2 / (9 * seen)
+    root = 1 - spread + _RARE * np.sqrt(spread)
+    return seen * root * root * root
+
+
+@part
+def tally(scored, weighted_nis, above, scores, edges, widths, sums):
+    """The tally of an observation.
+
+    Args:
+        scored: components that count, `[P]`.
+        weighted_nis: weight × nis.
+        above: whether the observation was above its forecast, `[P]`.
+        scores: |innovation| per model std, `[P]`.
+        edges: half widths of the intervals PIT_LEVELS per model std, `[P, edges]`.
+        widths: those of the calibrated levels, `[P, levels]`.
+        sums: becomes the tally, `[columns]`.
+    """
+    for k in range(len(sums)):
+        sums[k] = 0.0
+    count, each = 0, 1 + widths.shape[1]
+    for a in range(len(scores)):
+        if not scored[a]:
+            continue
+        count += 1
+        own = len(sums) + (a - len(scores)) * each
+        sums[own] = 1
+        beyond = 0
+        for edge in range(edges.shape[1]):
+            beyond += 1 if scores[a] > edges[a, edge] else 0
+        sums[_PIT + (PIT_BINS // 2 + beyond if above[a] else PIT_BINS // 2 - 1 - beyond)] += 1
+        for level in range(widths.shape[1]):
+            is_inside = 1 if scores[a] <= widths[a, level] else 0
+            sums[_INSIDE + level] += is_inside
+            sums[own + 1 + level] = is_inside
+    if count > 0:
+        share = weighted_nis / count
+        bin_ = 0
+        while bin_ < len(_EDGES) and _EDGES[bin_] < share:
+            bin_ += 1
+        sums[OBSERVATIONS], sums[WEIGHTED_NIS], sums[SCORED] = 1, share, count
+        sums[_NIS + bin_] = 1
+
+
+@part
+def tally_leads(horizon, step, lag, column, held, sums):
+    """Add to the tally of an observation what became of the forecasts of each horizon that were for its time.
+
+    Args:
+        horizon: that were asked for, `[H]`.
+        step: the typical lag; `lag` is this one.
+        column: of the horizon that is followed as each lead, -1 for none, `[leads]`.
+        held: of adaptive.py's `score_waiting`.
+    """
+    levels = held.shape[1] - 1
+    for lead in range(len(column)):
+        if column[lead] < 0:
+            continue
+        ahead, place = horizon[column[lead]], _INSIDE + levels + column[lead] * (2 + levels)
+        scored = held[lead, 0]
+        if lead == 0:
+            scored = sums[SCORED] if abs(lag - ahead) <= TOLERANCE * ahead else 0.0
+        if scored == 0 or step <= 0:
+            continue
+        sums[place] = scored
+        sums[place + 1] = scored * (ahead / step)
+        for level in range(levels):
+            sums[place + 2 + level] = sums[_INSIDE + level] if lead == 0 else held[lead, 1 + level]
+
+
+def summarise(
+    sums: Array, levels: Sequence[float], size: int, horizon: Sequence[float], *, is_fresh: bool
+) -> ForecastChecks:
+    """A request's tally, for its reply.
+
+    Args:
+        levels: the calibrated ones.
+        size: components of an observation; each is followed on its own, so their bounds add up.
+        horizon: that was asked for.
+        is_fresh: whether the stream began with the request, else v may have begun at either end.
+    """
+    observations, scored = int(sums[OBSERVATIONS]), int(sums[SCORED])
+    reach = INFINITE + GAMMA if is_fresh else INFINITE - EMPTY + GAMMA
+    names = [level_name(level) for level in levels]
+    first, second = columns(len(levels)), columns(len(levels), len(horizon))
+    ahead = sums[first:second].reshape(len(horizon), 2 + len(levels)).tolist()
+    each = sums[second:].reshape(size, 1 + len(levels)).tolist()
+    return ForecastChecks(
+        scored=scored,
+        coverage=_shares(names, sums[INSIDE][: len(levels)].tolist(), scored),
+        bound=min(1.0, size * reach / (GAMMA * scored)) if scored else None,
+        gamma=GAMMA,
+        weighted_nis=float(sums[WEIGHTED_NIS]) / observations if observations else None,
+        pit=[int(count) for count in sums[PIT]],
+        weighted_nis_bins=[int(count) for count in sums[NIS]],
+        alarms=count_alarms(sums[ASKED], sums[EXPECTED], sums[ALARMS]),
+        outliers=int(sums[OUTLIERS]),
+        leads=[
+            LeadChecks(lead, round(steps / count, 6) if count else None, int(count), _shares(names, counts, count))
+            for lead, (count, steps, *counts) in zip(horizon, ahead, strict=True)
+        ],
+        components=[ComponentChecks(int(count), _shares(names, counts, count)) for count, *counts in each],
+    )
+
+
+def _shares(names: Sequence[str], counts: Sequence[float], scored: float) -> dict[str, float | None]:
+    return {name: count / scored if scored else None for name, count in zip(names, counts, strict=True)}

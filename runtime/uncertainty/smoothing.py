@@ -1,0 +1,134 @@
+"""The states of a sequence given later observations: Rauch-Tung-Striebel, and paths drawn backwards.
+
+    G_k = P_k F'_{k+1} (P⁻_{k+1})⁻¹        m^s_k = m_k + G_k (m^s_{k+1} - m⁻_{k+1})
+    L_k = P_k - G_k P⁻_{k+1} G'_k          P^s_k = L_k + G_k P^s_{k+1} G'_k
+
+from the last step (`smooth`), or from `lag` steps after each (`fixed_lag`), as one knows them who may wait.
+Any linear model: F need not be diagonalisable, and what was missing, how noisy an observation was and how far it was
+trusted are in the filter's own means and covariances already.
+
+What no step has from another, gains and draws, is computed for a block of steps at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rfa.runtime.uncertainty.steps import draw
+
+Array = np.ndarray
+# Steps at a time: enough that a call costs less than its work, few enough that nobody waits for them.
+BLOCK = 128
+
+
+class Traces(NamedTuple):
+    """What smoothing needs of N steps, in state coordinates, float64: `[N, n]` and `[N, n, n]`."""
+
+    transition: Array
+    predicted_mean: Array
+    predicted_covariance: Array
+    mean: Array
+    covariance: Array
+
+    @classmethod
+    def of(cls, found: Any, count: int) -> Traces:
+        """The first steps of those that `FilterSteps` traced."""
+        columns = (
+            found.transition, found.predicted_mean, found.predicted_covariance, found.mean, found.state_covariance
+        )  # fmt: skip
+        return cls(*(column[:count] for column in columns))
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Traces]) -> Traces:
+        """Pieces of a sequence, in order."""
+        return cls(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
+
+    def part(self, first: int, last: int) -> Traces:
+        """Steps from `first` up to `last`, or to the end."""
+        return Traces(*(column[first:last] for column in self))
+
+    @property
+    def steps(self) -> int:
+        """N."""
+        return len(self.mean)
+
+
+def smooth(traces: Traces) -> Iterator[tuple[Array, Array]]:
+    """Means `[B, n]` and covariances `[B, n, n]` given all observations, a block of steps in order at a time, from the
+    last block to the first."""
+    mean, covariance = traces.mean[-1][:, None], traces.covariance[-1]
+    for first, last in _blocks_from_the_end(traces.steps):
+        gains, left = _back(traces, first, last)
+        means = np.empty((last - first, *mean.shape))
+        covariances = np.empty((last - first, *covariance.shape))
+        for i in range(last - 1, first - 1, -1):
+            if i < traces.steps - 1:
+                at = i - first
+                mean = traces.mean[i][:, None] + gains[at] @ (mean - traces.predicted_mean[i + 1][:, None])
+                covariance = left[at] + gains[at] @ covariance @ gains[at].T
+            means[i - first], covariances[i - first] = mean, covariance
+        yield means[..., 0], covariances
+
+
+def fixed_lag(traces: Traces, lag: int) -> Iterator[tuple[Array, Array]]:
+    """Means and covariances of every step given the observations up to `lag` steps after it, a block of steps at a time
+    from the first on. Time per step grows with the lag."""
+    for first in range(0, traces.steps, BLOCK):
+        last = min(first + BLOCK, traces.steps)
+        steps = np.arange(first, last)
+        gains, left = _back(traces, first, min(last + lag, traces.steps))
+        # Each from the step that it knows of last, all together one step back at a time.
+        known = np.minimum(steps + lag, traces.steps - 1)
+        mean, covariance = traces.mean[known][..., None], traces.covariance[known]
+        for back in range(lag - 1, -1, -1):
+            go = steps + back < traces.steps - 1
+            at = steps[go] + back
+            gain = gains[at - first]
+            mean[go] = traces.mean[at][..., None] + gain @ (mean[go] - traces.predicted_mean[at + 1][..., None])
+            covariance[go] = left[at - first] + gain @ covariance[go] @ gain.swapaxes(1, 2)
+        yield mean[..., 0], covariance
+
+
+def draw_paths(traces: Traces, scale: float, samples: int, seed: int, first: int) -> Iterator[Array]:
+    """Paths given all observations, `[B, samples, n]`: the k-th of all blocks is one path. A block of steps
+    in order at a time, from the last block to the first.
+
+    Args:
+        scale: calibrated std per model std.
+        first: position in the stream of the first step.
+    """
+    after: Array | None = None
+    for begin, end in _blocks_from_the_end(traces.steps):
+        gains, left = _back(traces, begin, end)
+        if after is None:  # nothing comes after the last step
+            left = np.concatenate([left, traces.covariance[-1:]])
+        places = [first + i for i in range(begin, end)]
+        paths = draw(np.zeros_like(traces.mean[begin:end]), scale**2 * left, samples, [seed] * len(places), places)
+        for i in range(end - 1, begin - 1, -1):
+            path = paths[i - begin]
+            path += traces.mean[i]
+            if after is not None:
+                path += (after - traces.predicted_mean[i + 1]) @ gains[i - begin].T
+            after = path
+        yield paths
+
+
+def _blocks_from_the_end(steps: int) -> Iterator[tuple[int, int]]:
+    for last in range(steps, 0, -BLOCK):
+        yield max(last - BLOCK, 0), last
+
+
+def _back(traces: Traces, first: int, last: int) -> tuple[Array, Array]:
+    """G and L of the steps, `[B, n, n]`; the last step of all has none."""
+    now, after = traces.part(first, min(last, traces.steps - 1)), traces.part(first + 1, last + 1)
+    # A pseudo-inverse: without process noise a long gap makes the predicted covariance singular. Of correlations, for
+    # what is small in one unit, or is known of one component alone, is none the less there.
+    variances = np.diagonal(after.predicted_covariance, axis1=1, axis2=2)
+    deviations = np.sqrt(np.where(variances > 0, variances, 1.0))
+    scale = deviations[:, :, None] * deviations[:, None, :]
+    inverse = np.linalg.pinv(after.predicted_covariance / scale, hermitian=True) / scale
+    gains = now.covariance @ after.transition.swapaxes(1, 2) @ inverse
+    return gains, now.covariance - gains @ after.predicted_covariance @ gains.swapaxes(1, 2)

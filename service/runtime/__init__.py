@@ -1,1 +1,0 @@
-"""What computes: ONNX Runtime, compiled code, torch."""

@@ -1,0 +1,469 @@
+"""Compiled kernels in a bundle: what is read, what fits a launch, and what they compute, executed without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+pytest.importorskip("triton")
+
+from rfa.cli.main import app
+from rfa.export import gpu_kernels, kernel_check, verify
+from rfa.export.kernel_check import kernel_errors
+from rfa.export.kernel_compile import KernelCompilationError, kernel_files, parse_architectures
+from rfa.export.loading import model_of
+from rfa.export.ptx import machine
+from rfa.runtime.bundle.bundle import Bundle, BundleError, StoredKernel, open_bundle
+from rfa.runtime.bundle.documents import canonical_json
+from rfa.runtime.bundle.manifest import MANIFEST_FILE, FileSpec, encode_manifest, sha256
+from rfa.runtime.bundle.stored_kernels import KERNELS_FILE, Parameter
+from rfa.runtime.text.config import LanguageModelConfig
+from tests.small_kernels import with_kernels
+
+ATTENTION = {"_columns_kernel", "table_kernel", "_forward_kernel"}
+SLOTS = {"scan_kernel", "weights_kernel", "values_kernel", "slots_kernel", "logits_kernel"}
+AROUND = {
+    "draw_kernel", "extent_kernel", "narrow_kernel", "weigh_kernel", "begin_kernel", "normed_kernel", "product_kernel",
+    "arrange_kernel", "settle_kernel",
+}  # fmt: skip
+emulated = pytest.mark.skipif(machine.missing() is not None, reason=str(machine.missing()))
+
+
+@pytest.fixture(scope="module")
+def bundle(of_all_workers: Path) -> Bundle:
+    return with_kernels(of_all_workers)
+
+
+@pytest.fixture(autouse=True)
+def the_text_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulator takes seconds for a long one."""
+    monkeypatch.setattr(kernel_check, "TEXT_TOKENS", 12)
+
+
+def kernel(bundle: Bundle, name: str) -> StoredKernel:
+    """One of this name."""
+    return next(kernel for kernel in bundle.kernels if kernel.entry.name == name)
+
+
+def rewritten(bundle: Bundle, out: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
+    """The bundle with other bytes, every hash right."""
+    shutil.copytree(bundle.path, out)
+    contents = {name: (out / name).read_bytes() for name in bundle.manifest.files}
+    change(contents)
+    for path in out.iterdir():
+        path.unlink()
+    files = {name: FileSpec(len(data), sha256(data)) for name, data in sorted(contents.items())}
+    contents[MANIFEST_FILE] = encode_manifest(replace(bundle.manifest, files=files))
+    for name, data in contents.items():
+        (out / name).write_bytes(data)
+    return out
+
+
+def others(bundle: Bundle, *without: StoredKernel) -> tuple[StoredKernel, ...]:
+    return tuple(kernel for kernel in bundle.kernels if all(kernel is not left_out for left_out in without))
+
+
+# What is read.
+
+
+def test_a_kernel_says_all_that_a_launch_of_it_needs(bundle: Bundle) -> None:
+    entry = kernel(bundle, "slots_kernel").entry
+    assert entry.architecture == entry.target == "sm_80"
+    assert entry.options == {"num_warps": entry.warps}
+    constants = {parameter.name: parameter.value for parameter in entry.parameters if parameter.type == "constexpr"}
+    assert (constants["S"], constants["D"]) == (3, 6)
+    assert 0 < entry.registers <= 255
+    of_a_step = [one.entry for one in bundle.kernels if one.entry.name in {"product_kernel", *SLOTS}]
+    assert len(of_a_step) > 10 and not any(one.stack_bytes for one in of_a_step), "they spill"
+    told = next(told for told in verify.bundle_info(bundle.path)["kernels"] if told["file"] == entry.file)
+    assert (told["architecture"], told["registers"]) == ("sm_80", entry.registers)
+    assert {file.name for file in bundle.path.iterdir()} == {MANIFEST_FILE, *bundle.manifest.files}
+    assert f"{entry.file}.cubin" in bundle.manifest.files
+
+
+def test_no_path_of_the_machine_that_compiled_is_in_them(bundle: Bundle) -> None:
+    here = str(Path(__file__).resolve().parent.parent.parent).encode()
+    for name in bundle.manifest.files:
+        assert here not in (bundle.path / name).read_bytes(), name
+
+
+def set_entry(contents: dict[str, bytes], **values: Any) -> None:
+    document = json.loads(contents[KERNELS_FILE])
+    document["kernels"][0].update(values)
+    contents[KERNELS_FILE] = canonical_json(document)
+
+
+def first(contents: dict[str, bytes], ending: str) -> str:
+    return str(json.loads(contents[KERNELS_FILE])["kernels"][0]["file"]) + ending
+
+
+CHANGES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
+    "no list": (lambda c: c.pop(KERNELS_FILE), "a bundle with kernels has kernels.json"),
+    "a file less": (lambda c: c.pop(first(c, ".ptx")), "lists a file that is missing"),
+    "a file more": (lambda c: c.update({"scan_kernel-9.sm_80.cubin": b""}), "not listed in kernels.json"),
+    "a library": (lambda c: c.update({"launch-1.sm_80.so": b"\x7fELF"}), "has no use for it"),
+    "code of this machine": (
+        lambda c: c.update({first(c, ".cubin"): Path("/proc/self/exe").read_bytes()[:4096]}),
+        "not machine code of an NVIDIA GPU",
+    ),
+    "an empty cubin": (lambda c: c.update({first(c, ".cubin"): b""}), "too short for machine code"),
+    "PTX for another GPU": (
+        lambda c: c.update({first(c, ".ptx"): c[first(c, ".ptx")].replace(b".target sm_80", b".target sm_90")}),
+        "not PTX for sm_80",
+    ),
+    "PTX with another parameter": (
+        lambda c: c.update({first(c, ".ptx"): c[first(c, ".ptx")].replace(b"\t.param .u64", b"", 1)}),
+        "other parameters than kernels.json says",
+    ),
+    "PTX with warps beyond counting": (
+        lambda c: c.update({first(c, ".ptx"): c[first(c, ".ptx")].replace(b".reqntid ", b".reqntid " + b"3" * 5000)}),
+        r"\.ptx: not PTX of the kernel",
+    ),
+    # Each begins what only the end of the text could end.
+    "PTX of entries alone": (
+        lambda c: c.update({first(c, ".ptx"): b".target sm_80\n" + b".visible .entry k(\n" * (3 << 16)}),
+        r"\.ptx: not PTX of the kernel",
+    ),
+    "a version beyond counting": (lambda c: set_entry(c, cuda="9" * 5000 + ".0"), r"kernels\.json: .*cuda: "),
+    "another version beyond counting": (lambda c: set_entry(c, triton="3" + ".7" * 5000), r"kernels\.json: .*triton: "),
+    "other warps": (lambda c: set_entry(c, warps=32), "with 32 warps"),
+    "another name": (lambda c: set_entry(c, name="other_kernel"), "not PTX of the kernel 'other_kernel'"),
+    "a path": (lambda c: set_entry(c, file="../scan_kernel-1.sm_80"), "lists a file that is missing"),
+    "another architecture": (lambda c: set_entry(c, architecture="sm_90"), "must have a file named for sm_90"),
+    "much shared memory": (lambda c: set_entry(c, shared_bytes=1 << 19), "shared_bytes"),
+    "a field more": (lambda c: set_entry(c, host="x"), "Extra inputs are not permitted"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_other_files_are_refused(bundle: Bundle, what: str, tmp_path: Path) -> None:
+    change, reason = CHANGES[what]
+    with pytest.raises(BundleError, match=reason):
+        open_bundle(rewritten(bundle, tmp_path / "changed", change))
+
+
+def test_a_flipped_bit_of_machine_code_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    shutil.copytree(bundle.path, tmp_path / "flipped")
+    path = tmp_path / "flipped" / f"{bundle.kernels[0].entry.file}.cubin"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(BundleError, match="sha256 does not match"):
+        open_bundle(path.parent)
+
+
+# What fits a launch.
+
+
+def test_what_a_parameter_takes() -> None:
+    floats = torch.zeros(33)
+    aligned, any_number = (Parameter(name="x", type="i32", is_aligned=flag) for flag in (True, False))
+    assert aligned.takes(32) and not aligned.takes(33) and any_number.takes(33)
+    assert not any_number.takes(2**31) and any_number.takes(-(2**31)) and not any_number.takes(True)
+    pointer = Parameter(name="x", type="*fp32", is_aligned=True)
+    assert pointer.takes(floats) and not pointer.takes(floats[1:]) and not pointer.takes(floats.half())
+    assert Parameter(name="x", type="*fp32").takes(floats[1:])
+    assert not pointer.takes(None) and Parameter(name="x", type="constexpr").takes(None)
+    one = Parameter(name="x", type="constexpr", value=1)
+    assert one.takes(1) and not one.takes(True) and not one.takes(1.0)
+
+
+def launch_of(entry: Any) -> dict[str, Any]:
+    """Values that a kernel takes, all different."""
+    values: dict[str, Any] = {}
+    for i, parameter in enumerate(entry.parameters):
+        kind = parameter.type
+        names = {"*fp32": torch.float32, "*bf16": torch.bfloat16, "*i64": torch.int64, "*i32": torch.int32}
+        if kind == "constexpr":
+            values[parameter.name] = parameter.value
+        else:
+            values[parameter.name] = torch.zeros(4, dtype=names[kind]) if kind in names else 16 * (i + 1)
+    return values
+
+
+def test_a_kernel_fits_launches_of_its_signature_alone(bundle: Bundle) -> None:
+    stored = kernel(bundle, "slots_kernel")
+    entry, values = stored.entry, launch_of(stored.entry)
+    options = dict(entry.options)
+    assert stored.fits("slots_kernel", values, options)
+    assert not stored.fits("scan_kernel", values, options)
+    assert not stored.fits("slots_kernel", values, {**options, "num_warps": 2 * entry.warps})
+    assert not stored.fits("slots_kernel", values, {**options, "num_stages": 2})
+    assert not stored.fits("slots_kernel", {**values, "S": 4}, options)
+    assert not stored.fits("slots_kernel", {**values, "p_joint": values["p_joint"].double()}, options)
+    assert not stored.fits("slots_kernel", dict(list(values.items())[:-1]), options)
+    assert not stored.fits("slots_kernel", {**values, "new": 1}, options)
+
+
+def test_arguments_are_packed_as_c_has_them(bundle: Bundle) -> None:
+    stored = kernel(bundle, "slots_kernel")
+    values = launch_of(stored.entry)
+    packed = stored.arguments(values)
+    given = [part for part in stored.entry.parameters if part.type != "constexpr"]
+    assert len(packed) == len(given) + stored.entry.scratch
+    for part, argument in zip(given, packed, strict=False):
+        value = values[part.name]
+        wanted, size = (value.data_ptr(), 8) if part.type.startswith("*") else (value, 4)
+        assert (argument.value, ctypes.sizeof(argument)) == (wanted, size)
+    assert [argument.value for argument in packed[len(given) :]] == [0] * stored.entry.scratch
+
+
+@pytest.mark.parametrize(
+    ("capability", "driver", "reason"),
+    [
+        ((8, 0), (12, 0), None),
+        ((8, 9), (13, 0), None),
+        ((9, 0), (13, 0), "it is for sm_80, the GPU is sm_90"),
+        ((7, 5), (13, 0), "it is for sm_80, the GPU is sm_75"),
+        ((8, 0), (11, 8), r"assembled by CUDA 12\.\d+, the driver is of CUDA 11\.8"),
+    ],
+)
+def test_a_gpu_and_its_driver_must_fit(
+    bundle: Bundle, capability: tuple[int, int], driver: tuple[int, int], reason: str | None
+) -> None:
+    found = bundle.kernels[0].refusal(capability, driver)
+    if reason is None:
+        assert found is None
+    else:
+        assert found is not None
+        with pytest.raises(ValueError, match=reason):
+            raise ValueError(found)
+
+
+def test_machine_code_for_one_very_gpu_runs_on_no_later_one(bundle: Bundle) -> None:
+    stored = bundle.kernels[0]
+    narrow = replace(stored, entry=stored.entry.model_copy(update={"architecture": "sm_90", "target": "sm_90a"}))
+    assert narrow.refusal((9, 0), (12, 8)) is None
+    assert narrow.refusal((9, 1), (12, 8)) is not None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "sm_8", "sm_80,sm_80", "80", "sm_80;sm_90", "sm_90a", "sm_75", "sm_100", "sm_80,sm_120"]
+)
+def test_what_is_no_list_of_architectures_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="--gpu takes architectures"):
+        parse_architectures(text)
+
+
+def test_a_list_of_architectures() -> None:
+    assert parse_architectures("sm_90, sm_80") == (80, 90)
+
+
+@pytest.mark.parametrize(
+    ("bundle", "gpu", "why"),
+    [("books", "sm_120", "among sm_80, sm_86"), ("linear", "sm_80", "of kind 'filter'"), ("absent", "sm_80", "absent")],
+)
+def test_the_command_says_in_one_line_why_it_stores_nothing(
+    bundle: str, gpu: str, why: str, bundles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gpu_kernels", str(bundles / bundle), "--gpu", gpu])
+    with pytest.raises(SystemExit) as end:
+        gpu_kernels.main()
+    said = capsys.readouterr().err
+    assert end.value.code == 1
+    assert why in said
+    assert said.count("\n") == 1
+
+
+def test_a_model_that_no_kernel_runs_gets_none() -> None:
+    with pytest.raises(KernelCompilationError, match="no kernel of a GPU runs this model"):
+        kernel_files(LanguageModelConfig(vocab_size=16, n_slots=0, prior="additive"), (80,))
+
+
+@pytest.mark.slow
+def test_a_compiler_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KernelCompilationError, match="compiling kernels for sm_20 failed"):
+        kernel_files(LanguageModelConfig(vocab_size=16), (20,))
+
+
+# What they compute.
+
+
+def largest_excess(bundle: Bundle) -> float:
+    """The largest error in units of what is allowed."""
+    return max(error / limit for _, error, limit in kernel_errors(bundle, model_of(bundle)))
+
+
+@emulated
+def test_executed_they_give_the_golden_outputs(bundle: Bundle) -> None:
+    shares: list[float] = []
+    found = list(kernel_errors(bundle, model_of(bundle), shares.append))
+    # Of a text and of products, of a text and of golden calls.
+    assert len(shares) == 4 and shares == sorted(set(shares)) and shares[-1] == 1
+    # Five numbers each of the golden calls, and in either dtype of a prompt and of a step; three of draws;
+    # and four of products.
+    assert len(found) == 5 + 2 * (2 * 5 + 3) + 4 and all("kernels for sm_80, " in what for what, _, _ in found)
+    assert len([what for what, _, _ in found if "golden calls" in what]) == 5
+    assert all(error <= limit for _, error, limit in found)
+    assert max(error for _, error, _ in found) > 0, "what ran is what it is compared with"
+
+
+WRONG = {
+    # exp2 and log2 of the weights of slots and tokens.
+    "a function": ("ex2.approx.ftz.f32", "lg2.approx.ftz.f32"),
+    "a sign": ("add.f32", "sub.f32"),
+}
+
+
+@emulated
+@pytest.mark.parametrize("what", WRONG)
+def test_a_kernel_that_computes_something_else_is_found(
+    bundle: Bundle, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, wrong = WRONG[what]
+    stored = kernel(bundle, "scan_kernel")
+    assert right in stored.ptx
+    changed = replace(stored, ptx=stored.ptx.replace(right, wrong, 1))
+    monkeypatch.setattr(bundle, "_kernels", (changed, *others(bundle, stored)))
+    try:
+        assert not largest_excess(bundle) <= 1
+    except BundleError as error:
+        assert "golden.json by the kernels for sm_80: case 0, prefill" in str(error)
+
+
+@emulated
+def test_kernels_may_not_take_for_ever(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each a fifth of what all of them may: these take 16.5 million, 1.8 million in the largest."""
+    monkeypatch.setattr(kernel_check, "MOST_OF_A_PARAMETER", 0)
+    budgets: list[int] = []
+    run = machine.run
+
+    def noted(*arguments: Any, **options: Any) -> int:
+        budgets.append(options["budget"])
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(machine, "run", noted)
+    for most, stopped_by_its_own in ((500_000, True), (12_000_000, False)):
+        monkeypatch.setattr(kernel_check, "MOST_INSTRUCTIONS", most)
+        budgets.clear()
+        with pytest.raises(BundleError, match="no end in sight"):
+            largest_excess(bundle)
+        assert len(budgets) > 10 and budgets[0] == most // 5
+        assert (budgets[-1] == most // 5) == stopped_by_its_own
+
+
+@emulated
+def test_a_kernel_that_writes_elsewhere_is_found(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = kernel(bundle, "slots_kernel")
+    ptx, count = re.subn(r"(st\.global\.b32 \[ %rd\d+ \+ )0 ", r"\g<1>1073741824 ", stored.ptx, count=1)
+    assert count == 1
+    changed = replace(stored, ptx=ptx)
+    monkeypatch.setattr(bundle, "_kernels", (changed, *others(bundle, stored)))
+    with pytest.raises(BundleError, match=r"(?s)slots_kernel-1\.sm_80\.ptx: .*outside of the arguments"):
+        largest_excess(bundle)
+
+
+ADDED = {
+    "a register that is not there": ("mov.b32 %r4000000, 1;", "a register that is not declared"),
+    "an address that wraps": ("mov.b64 %rd1, -4;\n\tst.shared.b32 [%rd1], %r1;", "shared access out of bounds"),
+    "a branch to nowhere": ("bra $nowhere;", "a branch to nowhere"),
+    "registers of no class": (".reg .b32 \t%q<8>;", "registers that are unknown: %q"),
+}
+
+
+@emulated
+@pytest.mark.parametrize("what", ADDED)
+def test_a_kernel_that_is_no_kernel_is_refused(bundle: Bundle, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the name of its file, and before it does anything to the process."""
+    line, reason = ADDED[what]
+    begin = kernel(bundle, "begin_kernel")
+    at = begin.ptx.index("\n", begin.ptx.rindex(".reg")) + 1
+    changed = replace(begin, ptx=f"{begin.ptx[:at]}\t{line}\n{begin.ptx[at:]}")
+    monkeypatch.setattr(bundle, "_kernels", (changed, *others(bundle, begin)))
+    with pytest.raises(BundleError, match=rf"(?s)begin_kernel-\d\.sm_80\.ptx: .*{reason}"):
+        largest_excess(bundle)
+
+
+@emulated
+def test_a_kernel_of_fewer_parameters_is_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What opening the bundle counts may stand in a comment."""
+    begin = kernel(bundle, "begin_kernel")
+    changed = replace(begin, ptx=".visible .entry begin_kernel()\n.reqntid 32\n{\nret;\n}\n")
+    monkeypatch.setattr(bundle, "_kernels", (changed, *others(bundle, begin)))
+    with pytest.raises(BundleError, match=r"begin_kernel-\d\.sm_80\.ptx: begin_kernel takes 0 arguments"):
+        largest_excess(bundle)
+
+
+@emulated
+def test_kernels_of_another_source_are_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = bundle.kernels[0]
+    other = replace(stored, entry=stored.entry.model_copy(update={"source": "0" * 64}))
+    monkeypatch.setattr(bundle, "_kernels", (other, *bundle.kernels[1:]))
+    with pytest.raises(BundleError, match="of another version of rfa-server"):
+        largest_excess(bundle)
+
+
+@emulated
+def test_a_kernel_too_few_is_found_and_one_too_many(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    conclusion, complete = kernel(bundle, "logits_kernel"), bundle.kernels
+    monkeypatch.setattr(bundle, "_kernels", others(bundle, conclusion))
+    with pytest.raises(BundleError, match="no kernel of the bundle fits the launch of 'logits_kernel'"):
+        largest_excess(bundle)
+    again = replace(conclusion, entry=conclusion.entry.model_copy(update={"file": "logits_kernel-9.sm_80"}))
+    monkeypatch.setattr(bundle, "_kernels", (*complete, again))
+    found = {what: error / limit if limit else error for what, error, limit in kernel_errors(bundle, model_of(bundle))}
+    assert found["logits_kernel-9.sm_80: launched by nothing"] == float("inf")
+
+
+def test_a_bar_tells_how_far_the_comparison_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where it takes minutes, outside of a terminal as well."""
+    monkeypatch.setattr(verify, "tqdm", partial(verify.tqdm, mininterval=0))
+    told = {"what": "x", "error": 0.0, "limit": 1.0}
+    lines = [json.dumps(line) for line in (0.05, told, 0.6, told)]
+    assert len(list(verify._told(lines, is_long=True))) == 2
+    assert "compare:  60%" in (shown := capsys.readouterr().err) and "<" in shown
+    assert len(list(verify._told(lines, is_long=False))) == 2 and not capsys.readouterr().err
+
+
+def test_verify_says_when_it_cannot_execute_them(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "_in_fresh_process", lambda bundle: ())
+    monkeypatch.setattr(machine, "missing", lambda: "the emulator needs a C++ compiler, c++")
+    report = verify.verify_bundle(bundle.path)
+    assert report.kernels == "not executed: the emulator needs a C++ compiler, c++"
+
+
+@pytest.mark.slow
+def test_the_command_puts_them_there(bundle: Bundle, of_all_workers: Path, tmp_path: Path) -> None:
+    """The same bytes as those that were put into a bundle that was there."""
+    options = ["export", of_all_workers / "runs" / "small", "--out", tmp_path / "out", "--gpu", "sm_80"]
+    result = CliRunner().invoke(app, [*map(str, options)])
+    assert result.exit_code == 0, result.output
+    made = open_bundle(tmp_path / "out")
+    assert made.kernels == bundle.kernels
+
+
+@emulated
+@pytest.mark.slow
+def test_verify_executes_them(bundle: Bundle) -> None:
+    report = verify.verify_bundle(bundle.path)
+    assert report.passed and report.kernels == "executed"
+    assert [entry.what for entry in report.comparisons if "sm_80" in entry.what]
+
+
+@emulated
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+def test_all_kernels_of_the_shipped_bundle(books_bundle: Path, tmp_path: Path) -> None:
+    """Attention too, for both architectures, by `rfa verify`: it runs where kernels are compiled, not interpreted."""
+    made = gpu_kernels.add_kernels(books_bundle, (80, 90), tmp_path / "books")
+    names = {kernel.entry.name for kernel in made.kernels}
+    assert names == ATTENTION | SLOTS | AROUND
+    report = verify.verify_bundle(made.path)
+    assert report.passed and report.kernels == "executed"
+    for architecture in ("sm_80", "sm_90"):
+        # Golden calls; in either dtype a prompt and a step by slots, attention with the rows of its cache, and a draw;
+        # and products.
+        assert len([entry for entry in report.comparisons if architecture in entry.what]) == 7 + 2 * (2 * 5 + 5 + 3) + 4

@@ -1,0 +1,211 @@
+"""The model `auto-joint`: what `auto` tells of columns, and how strange rows are by the correlation of these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+import rfa
+from rfa.runtime.filters.auto import JOINT_NAME, NAME, AutoRuntime
+from rfa.runtime.filters.sequence import FilteredSequence
+from rfa.runtime.uncertainty.alarms import Alarm
+from rfa.service.errors import InvalidRequest
+from tests.library.conftest import server  # noqa: F401 - a fixture
+from tests.runtime.filters.test_auto import told
+
+ROWS = 3000
+OF_COLUMNS = ("mean", "std", "innovation", "interval", "moments", "bands")
+
+
+def looks(rows: int = ROWS, columns: int = 4, seed: int = 0) -> np.ndarray:
+    """Noisy looks at one walk, one as good as the other, in units of their own."""
+    draw = np.random.default_rng(seed)
+    walk = draw.normal(size=rows).cumsum()
+    return (walk[:, None] + draw.normal(size=(rows, columns))) * 2.0 ** np.arange(columns)
+
+
+def with_holes(values: np.ndarray) -> np.ndarray:
+    """Cells missing at random, a column that ends, and rows of nothing."""
+    found = values.copy()
+    draw = np.random.default_rng(1)
+    found[draw.random(found.shape) < 0.1] = np.nan
+    found[len(found) // 2 :, -1] = np.nan
+    found[100:110] = np.nan
+    return found
+
+
+def run(values: np.ndarray, name: str = JOINT_NAME, **more: Any) -> FilteredSequence:
+    rows = [[None if value != value else value for value in row] for row in values.tolist()]  # noqa: PLR0124
+    times = more.pop("times", np.arange(float(len(rows)))).tolist()
+    return AutoRuntime.of(values.shape[1], name).filter(times, rows, horizon=(1.0, 12.0), **more)
+
+
+def test_columns_are_told_as_by_auto_and_a_single_one_is_auto() -> None:
+    values = with_holes(looks(600))
+    joint, apart = run(values), run(values, NAME)
+    for name in OF_COLUMNS:
+        np.testing.assert_array_equal(told(joint, name), told(apart, name))
+    assert (told(joint, "nis") != told(apart, "nis")).any()
+    one, other = run(values[:, :1]), run(values[:, :1], NAME)
+    for name in (*OF_COLUMNS, "nis", "anomaly", "confidence", "log_likelihood", "weight"):
+        np.testing.assert_array_equal(told(one, name), told(other, name))
+
+
+def test_a_row_is_as_far_off_as_its_columns_are_by_their_correlation() -> None:
+    """Held against inverses of whole matrices, of what single columns are off by."""
+    values = with_holes(looks(500))
+    apart = [run(values[:, [a]], NAME) for a in range(4)]
+    # Normal scores by the nis of one column; what is not scored is not there.
+    signs = np.stack([np.sign(told(one, "innovation")[:, 0]) for one in apart], axis=1)
+    scores = signs * np.sqrt(np.stack([told(one, "nis") for one in apart], axis=1))
+    first = np.array([np.flatnonzero(~np.isnan(column))[0] for column in values.T])
+    scores[first, np.arange(4)] = np.nan
+    products, count, expected, log_determinants = np.zeros((4, 4)), 0.0, [], []
+    for row in scores:
+        seen = np.flatnonzero(~np.isnan(row))
+        deviations = np.sqrt(np.where(np.diag(products) > 0, np.diag(products), 1.0))
+        likeness = products / np.outer(deviations, deviations)
+        own = 0.01 + 0.99 * 5 / (5 + count)
+        whole = (1 - own) * likeness + own * np.eye(4)
+        np.fill_diagonal(whole, 1.0)
+        part = whole[np.ix_(seen, seen)]
+        expected.append(row[seen] @ np.linalg.solve(part, row[seen]) if len(seen) else np.nan)
+        log_determinants.append(np.linalg.slogdet(part)[1] if len(seen) else 0.0)
+        if len(seen):
+            count = min(count + 1, 1000.0)
+            bounded = np.clip(np.nan_to_num(row), -3, 3)
+            products += (np.outer(bounded, bounded) - products) / count
+    joint = run(values)
+    found = told(joint, "nis")
+    scored = np.isfinite(expected)
+    # Sums of 4 x 4 products, of a matrix whose condition is below 4 / 0.01.
+    np.testing.assert_allclose(found[scored], np.array(expected)[scored], rtol=400 * 64 * np.finfo(float).eps)
+    # Of what auto gives a row by itself, the likelihood has the determinant beside, where nothing is an outlier: the
+    # density of an outlier is below a billionth of that of an inlier.
+    before = run(values, NAME)
+    usual = scored & (found < 4) & (told(before, "nis") < 4) & (~np.isnan(values)).all(axis=1)
+    assert usual.sum() > 50
+    change = told(joint, "log_likelihood") - told(before, "log_likelihood")
+    by_hand = -0.5 * (found - told(before, "nis") + np.array(log_determinants))
+    outlier = 0.02 / 0.98 * 10.0**-4 * np.exp(0.5 * 4)  # of an inlier's density, at most
+    np.testing.assert_allclose(change[usual], by_hand[usual], atol=outlier)
+
+
+def test_units_change_nothing() -> None:
+    values = with_holes(looks(800))
+    other = values * 2.0 ** np.array([3, -20, 0, 15])
+    for name in ("nis", "anomaly", "confidence"):
+        np.testing.assert_array_equal(told(run(values), name), told(run(other), name))
+
+
+@pytest.mark.parametrize("cut", [1, 30, 555])
+def test_a_stream_that_was_saved_goes_on_as_if_it_had_not(cut: int) -> None:
+    values, runtime = with_holes(looks(600)), AutoRuntime.of(4, JOINT_NAME)
+    whole, first = run(values), run(values[:cut])
+    state = runtime.unpack(runtime.pack(first.state))
+    second = run(values[cut:], times=np.arange(float(cut), 600.0), state=state)
+    for name in ("mean", "nis", "anomaly", "bands"):
+        np.testing.assert_array_equal(np.concatenate([told(first, name), told(second, name)]), told(whole, name))
+    assert runtime.pack(second.state) == runtime.pack(whole.state)
+    with pytest.raises(InvalidRequest, match="another version of the server or on another runtime"):
+        AutoRuntime.of(4).unpack(runtime.pack(whole.state))
+
+
+def found_off(values: np.ndarray, name: str, size: float) -> float:
+    """Share of rows found, at one false alarm in a hundred, where one column is off by so many of its deviations."""
+    draw = np.random.default_rng(2)
+    rows = np.arange(600, len(values), 40)
+    columns = draw.integers(0, values.shape[1], len(rows))
+    innovation = told(run(values, NAME), "innovation")[200:]
+    moved = values.copy()
+    moved[rows, columns] += size * np.nanstd(innovation, axis=0)[columns]
+    score = told(run(moved, name), "anomaly")
+    # What comes after a row that is off is off itself.
+    usual = np.ones(len(values), bool)
+    usual[:500] = usual[np.concatenate([rows + k for k in range(4)])] = False
+    return float(np.mean(score[rows] > np.quantile(score[usual], 0.99)))
+
+
+def shares_by_theory(likeness: float, size: float) -> tuple[float, float]:
+    """What a row's distance by R and the sum of its squares find of normal rows of 4 columns, all as alike."""
+    draw = np.random.default_rng(6)
+    whole = np.full((4, 4), likeness) + (1 - likeness) * np.eye(4)
+    rows = draw.multivariate_normal(np.zeros(4), whole, 100_000)
+    moved = rows + size * np.eye(4)[0]
+    shares = []
+    for weigh in (np.linalg.inv(whole), np.eye(4)):
+        usual, found = (np.einsum("na,ab,nb->n", one, weigh, one) for one in (rows, moved))
+        shares.append(float(np.mean(found > np.quantile(usual, 0.99))))
+    return shares[0], shares[1]
+
+
+def test_what_columns_share_is_no_surprise_and_what_they_do_not_is() -> None:
+    """Four looks at one walk are off together. Where one of them alone is, by 4 of its deviations, the rest says so."""
+    # Of a walk of steps 1 in noise 1 a filter of one look has the gain K = 0.618, and S = K + 2; two of them share the
+    # variance 1 / (1 - (1 - K)²).
+    gain = (np.sqrt(5) - 1) / 2
+    likeness = 1 / (1 - (1 - gain) ** 2) / (gain + 2)
+    by_joint, by_sum = shares_by_theory(likeness, 4.0)
+    error = np.sqrt(0.25 / 135)
+    found, summed = found_off(looks(6000), JOINT_NAME, 4.0), found_off(looks(6000), NAME, 4.0)
+    assert by_joint - 3 * error < found and summed < by_sum + 3 * error < by_joint - 3 * error
+    # Where there is nothing to learn little is lost.
+    apart = np.random.default_rng(3).normal(size=(6000, 4)).cumsum(axis=0)
+    assert found_off(apart, JOINT_NAME, 4.0) > found_off(apart, NAME, 4.0) - 3 * error
+
+
+@pytest.mark.parametrize("kind", ["looks", "apart", "holes", "heavy"])
+def test_alarms_come_at_their_rate(kind: str) -> None:
+    draw = np.random.default_rng(4)
+    values = {
+        "looks": looks(6000), "apart": draw.normal(size=(6000, 5)).cumsum(axis=0), "holes": with_holes(looks(6000)),
+        "heavy": draw.standard_t(3, size=(6000, 3)),
+    }[kind]  # fmt: skip
+    found = run(values, alarm=Alarm(rate=0.01))
+    alarms = told(found, "alarm")
+    asked = np.isfinite(alarms).sum()
+    expected = 0.01 * asked
+    # Alarms of a walk that stands off come in twos and threes: as if a third were independent.
+    assert abs(np.nansum(alarms) - expected) < 4 * np.sqrt(3 * expected)
+
+
+def test_what_is_alike_still_or_dead_stays_finite() -> None:
+    draw = np.random.default_rng(5)
+    walk = draw.normal(size=800).cumsum()
+    values = np.stack([walk, walk, -3 * walk, np.full(800, 7.0), np.full(800, np.nan)], axis=1)
+    values[400:, 0] = np.nan
+    values[::2, 2] = np.nan
+    found = run(values)
+    for name in ("mean", "std", "anomaly", "log_likelihood"):
+        assert np.isfinite(
+            told(found, name)[1:, ..., :4] if told(found, name).ndim > 1 else told(found, name)[1:]
+        ).all()
+    assert told(found, "is_good").all()
+    # Of two that are alike one leaves the other.
+    values = np.stack([walk, walk], axis=1)
+    values[700, 1] += 3.0
+    assert told(run(values), "anomaly")[700] > 0.99 and np.argmax(told(run(values), "nis")) == 700
+
+
+def test_it_is_asked_for_by_its_name(server: TestClient) -> None:  # noqa: F811 - the fixture
+    values = looks(300)
+    values[250, 2] += 80.0
+    known = {model["name"] for model in server.get("/info").json()["models"]}
+    assert {NAME, JOINT_NAME} <= known
+    reply = server.post("/filter", json={"model": JOINT_NAME, "observations": values.tolist(), "return_state": True})
+    assert reply.status_code == 200, reply.text
+    steps = reply.json()["steps"]
+    table = rfa.filter(values, model=JOINT_NAME)
+    np.testing.assert_array_equal([step["nis"] for step in steps], table["nis"])
+    np.testing.assert_array_equal(told(run(values), "nis"), table["nis"])
+    refused = server.post("/filter", json={"observations": [[1.0] * 4], "state": reply.json()["state"]})
+    assert refused.status_code == 422, refused.text
+    assert refused.json()["error"]["code"] == "state_invalid"
+    stream = rfa.Stream(4, model=JOINT_NAME)
+    live = [stream.update(None, row).nis for row in values.tolist()]
+    np.testing.assert_array_equal(live, table["nis"])
+    assert rfa.Stream.resume(stream.state).update(None, values[0].tolist()).nis is not None
+    assert rfa.detect(values, 0.003, model=JOINT_NAME).rows.size >= 1

@@ -1,0 +1,39 @@
+"""Student's t by a stretched normal, against scipy's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm, t
+
+from rfa.runtime.filters.student import LEAST, normal_square, stretched, stretching, widening
+
+
+@pytest.mark.parametrize(("freedom", "near"), [(2, 0.02), (3, 0.006), (10, 0.002), (100, 1e-4), (999, 1e-5)])
+def test_intervals_are_those_of_t(freedom: int, near: float) -> None:
+    for level in (0.2, 0.5, 0.8, 0.9):
+        normal, exact = norm.ppf((1 + level) / 2), t.ppf((1 + level) / 2, freedom)
+        assert normal * widening(normal**2, 1 / freedom) == pytest.approx(exact, rel=near)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 4])
+def test_of_very_few_what_is_rare_is_never_too_narrow(freedom: int) -> None:
+    for level in (0.9, 0.99, 0.999, 1 - 1e-9):
+        normal = norm.ppf((1 + level) / 2)
+        assert normal * widening(normal**2, 1 / freedom) >= t.ppf((1 + level) / 2, freedom)
+
+
+@pytest.mark.parametrize("few", [1.0, 0.3, 0.02])
+def test_there_and_back_and_a_density_between(few: float) -> None:
+    squares = np.linspace(0.01, 30, 50)
+    there = [square * widening(square, few) ** 2 for square in squares]
+    np.testing.assert_allclose([normal_square(one, few) for one in there], squares, rtol=1e-12)
+    places = np.linspace(-400, 400, 400_001) ** 3  # its tails are long
+    density = [np.exp(-normal_square(x * x, few) / 2) / np.sqrt(2 * np.pi * stretching(x * x, few)) for x in places]
+    assert np.trapezoid(density, places) == pytest.approx(1, abs=1e-4)
+
+
+def test_a_scale_that_is_known_stretches_nothing() -> None:
+    for few in (0.0, LEAST):
+        assert (widening(9.0, few), stretched(9.0, few), normal_square(9.0, few), stretching(9.0, few)) == (1, 1, 9, 1)
+    assert stretched(1.0, 0.5) == 1 < stretched(2.7, 0.5)

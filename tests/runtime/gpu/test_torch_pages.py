@@ -1,0 +1,173 @@
+"""Pages of attention streams: whatever begins, forks, grows and ends, each stream reads its own tokens, and at the end
+all pages are free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rfa.model.attention.pages import PAGE_KEYS
+from rfa.runtime.gpu.pages import PagedContext, PagePool, pages_needed
+from rfa.service.errors import Overloaded
+
+CAPACITY = 12
+
+
+def pool_of(capacity: int = CAPACITY) -> PagePool:
+    return PagePool((1, 1, 1), capacity, torch.device("cpu"), torch.float32)
+
+
+@dataclass
+class Text:
+    """A stream, and what its keys must be."""
+
+    context: PagedContext
+    keys: list[float] = field(default_factory=list)
+
+    def read(self) -> list[float]:
+        return self.context.pool.keys[0, self.context.rows(0, self.context.position), 0, 0].tolist()
+
+
+@dataclass
+class Told:
+    """A pool, the texts in it, and numbers that are written once each."""
+
+    pool: PagePool = field(default_factory=pool_of)
+    texts: list[Text] = field(default_factory=list)
+    numbers: count = field(default_factory=lambda: count(1))
+
+    def begin(self, room: int, forks: int, common: int) -> None:
+        before = self.pool.in_use
+        try:
+            self.texts.append(Text(PagedContext(self.pool, room, forks, min(common, room))))
+        except Overloaded:
+            assert before + pages_needed(room, forks, min(common, room)) > CAPACITY
+            assert self.pool.in_use == before
+
+    def grow(self, which: int, tokens: int) -> None:
+        text = self.texts[which % len(self.texts)]
+        before = list(text.context.pages)
+        try:
+            text.context.make_room(tokens)
+        except Overloaded:
+            assert text.context.pages == before
+            return
+        rows = text.context.rows(text.context.position, text.context.position + tokens)
+        new = [float(next(self.numbers)) for _ in range(tokens)]
+        for part in (self.pool.keys, self.pool.values):
+            part[0, rows, 0, 0] = torch.tensor(new)
+        text.context.position += tokens
+        text.keys += new
+
+    def fork(self, which: int) -> None:
+        text = self.texts[which % len(self.texts)]
+        before = self.pool.in_use
+        try:
+            self.texts.append(Text(text.context.fork(), list(text.keys)))
+        except Overloaded:
+            assert self.pool.in_use == before
+
+    def end(self, which: int) -> None:
+        self.texts.pop(which % len(self.texts)).context.release()
+
+    def check(self) -> None:
+        for text in self.texts:
+            assert text.read() == text.keys
+            assert torch.equal(self.pool.keys, self.pool.values)
+        held = {page for text in self.texts for page in text.context.pages}
+        reserved = [page for text in self.texts for own in text.context._of_forks for page in own]
+        assert not held & set(reserved) and len(set(reserved)) == len(reserved)
+        assert self.pool.in_use == len(held) + len(reserved)
+
+
+ROOMS = st.integers(1, 4 * PAGE_KEYS)
+STEPS = st.one_of(
+    st.tuples(st.just("begin"), ROOMS, st.integers(0, 3), ROOMS),
+    st.tuples(st.just("grow"), st.integers(0, 9), st.integers(1, 2 * PAGE_KEYS)),
+    st.tuples(st.just("fork"), st.integers(0, 9)),
+    st.tuples(st.just("fork"), st.integers(0, 9)),
+    st.tuples(st.just("end"), st.integers(0, 9)),
+)
+
+
+@given(st.lists(STEPS, max_size=25))
+def test_any_order_leaves_the_pool_whole_and_every_text_its_own(steps: list[tuple]) -> None:
+    told = Told()
+    for name, *numbers in steps:
+        if told.texts or name == "begin":
+            getattr(told, name)(*numbers)
+        told.check()
+    for _ in list(told.texts):
+        told.end(0)
+    assert told.pool.in_use == 0 and sorted(told.pool.acquire(CAPACITY)) == list(range(CAPACITY))
+
+
+def test_full_pages_are_there_once_and_the_last_one_is_copied() -> None:
+    prompt, room, forks = 2 * PAGE_KEYS + 5, 2 * PAGE_KEYS + 70, 3
+    told = Told()
+    told.begin(room, forks, prompt)
+    assert told.pool.in_use == pages_needed(room, forks, prompt) == 4 + forks * 2
+    told.grow(0, prompt)
+    for _ in range(forks):
+        told.fork(0)
+    assert told.pool.in_use == 4 + forks * 2, "forks took pages beyond those that were reserved"
+    first, *others = (text.context.pages for text in told.texts)
+    assert all(pages[:2] == first[:2] and pages[2] not in first for pages in others)
+    told.grow(1, 65)
+    told.check()
+    told.end(0)  # whose pages the others go on with
+    told.grow(1, 3)
+    told.check()
+
+
+def test_a_fork_that_comes_early_or_late_takes_what_it_needs() -> None:
+    pool = pool_of(9)
+    context = PagedContext(pool, 3 * PAGE_KEYS, 1, 2 * PAGE_KEYS)
+    early = context.fork()  # nothing is in common yet
+    assert len(early.pages) == 3 and pool.in_use == 6
+    early.release()
+    late = PagedContext(pool, 3 * PAGE_KEYS, 1, 0)
+    late.position = 2 * PAGE_KEYS
+    assert pool.in_use == 9
+    twin = late.fork()
+    assert twin.pages[:2] == late.pages[:2] and pool.in_use == 3 + 3 + 1
+    for one in (context, late, twin):
+        one.release()
+    assert pool.in_use == 0
+
+
+def test_a_fork_for_which_there_is_no_page_changes_nothing() -> None:
+    pool = pool_of(5)
+    context = PagedContext(pool, 3 * PAGE_KEYS, 1, 2 * PAGE_KEYS)
+    other = PagedContext(pool, PAGE_KEYS)
+    with pytest.raises(Overloaded):
+        context.fork()
+    other.release()
+    context.position = 2 * PAGE_KEYS
+    twin = context.fork()
+    for one in (context, twin):
+        one.release()
+    assert pool.in_use == 0
+
+
+def test_a_fork_whose_copy_fails_keeps_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the device's memory is full; the one that it comes from still has its own."""
+
+    def fail(*_: list[int]) -> None:
+        raise torch.OutOfMemoryError
+
+    pool = pool_of()
+    context = PagedContext(pool, 2 * PAGE_KEYS, 2, PAGE_KEYS + 1)
+    context.position = PAGE_KEYS + 1
+    reserved = pool.in_use
+    monkeypatch.setattr(pool, "copy", fail)
+    with pytest.raises(Overloaded, match="memory is full"):
+        context.fork()
+    assert pool.in_use == reserved - 1 and len(context.pages) == 2
+    context.release()
+    assert pool.in_use == 0

@@ -1,0 +1,133 @@
+"""Kernels that processes which start together compile once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from rfa.runtime import compiling
+from tests.model import test_metric_filter as second
+from tests.runtime.filters import test_dense_numba as first
+
+PATIENCE = 60
+
+
+def test_what_another_process_compiles_comes_last_and_is_waited_for() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def slow() -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        order.append("one: first")
+
+    one = threading.Thread(
+        target=compiling.in_turn, args=([(first, slow), (second, lambda: order.append("one: second"))],)
+    )
+    one.start()
+    assert begun.wait(PATIENCE)
+
+    def quick() -> None:
+        order.append("other: second")
+        go_on.set()
+
+    compiling.in_turn([(first, lambda: order.append("other: first")), (second, quick)])
+    one.join(PATIENCE)
+    assert order[:2] == ["other: second", "one: first"]
+    assert sorted(order[2:]) == ["one: second", "other: first"]
+
+
+def test_a_task_that_fails_lets_go() -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    done: list[ModuleType] = []
+    try:
+        compiling.in_turn([(first, fail)])
+    except ValueError:
+        compiling.in_turn([(first, lambda: done.append(first))])
+    assert done == [first]
+
+
+MODULE = """
+import sys
+from numba.core import event
+from rfa.runtime.compiling import kept_part, kernel, telling_of_compilation
+
+@kept_part()
+def slow(x):
+    return 2 * x
+
+@kernel()
+def made_of_it(x):
+    return slow(x) + 1
+
+if __name__ == "__main__":
+    told = []
+    with event.install_recorder("numba:compile") as recorder, telling_of_compilation(lambda: told.append("told")):
+        assert {"slow": slow, "made_of_it": made_of_it}[sys.argv[1]](3.0) == float(sys.argv[2])
+    print(*(e.data["dispatcher"].__name__ for _, e in recorder.buffer if e.is_start), *told)
+"""
+
+
+def test_a_kept_part_is_compiled_once_for_all_kernels(tmp_path: Path) -> None:
+    (tmp_path / "module_of_kernels.py").write_text(MODULE)
+
+    def compiled(name: str, result: float) -> list[str]:
+        command = [sys.executable, "module_of_kernels.py", name, str(result)]
+        path = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+        run = subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+            timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stderr
+        return run.stdout.split()
+
+    assert compiled("slow", 6.0) == ["slow", "told"]
+    assert compiled("made_of_it", 7.0) == ["made_of_it", "told"]
+    assert compiled("made_of_it", 7.0) == []
+
+
+def test_a_kernel_that_makes_an_array_is_an_error() -> None:
+    """Its references are not counted: it would never be freed."""
+    numba = pytest.importorskip("numba")
+
+    @compiling.kernel()
+    def made(count):  # type: ignore[no-untyped-def]
+        return np.empty(count)
+
+    with pytest.raises(numba.core.errors.NumbaError):
+        made(3)
+
+
+KERNEL = """
+import numba, numpy as np
+from rfa.runtime.compiling import OPTIONS
+from rfa.runtime.filters.dense_numba import COMPILER_OPTIONS
+
+@numba.njit(**{**COMPILER_OPTIONS, "cache": False})
+def total(values):
+    made = np.zeros(len(values))
+    for k in range(len(values)):
+        made[k] = values[k]
+    return made.sum()
+
+@numba.njit(**OPTIONS)
+def kernel(values):
+    return total(values)
+
+assert kernel(np.ones(3)) == 3
+"""
+
+
+def test_what_makes_arrays_may_be_compiled_by_a_kernel_that_makes_none() -> None:
+    """Whichever of them runs first: numba lets what is called take over the options of its caller."""
+    done = subprocess.run([sys.executable, "-c", KERNEL], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr

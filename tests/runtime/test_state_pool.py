@@ -1,0 +1,184 @@
+"""Seats of state: no trace of a former owner, no owner twice, stale handles refused, memory as computed."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rfa.runtime.pool import IS_LINUX, PoolFull, Seat, StaleSeat, StateField, StatePool
+
+FIELDS = {"mean": StateField((2,), "float32"), "grid": StateField((3, 4), "float64"), "count": StateField((), "int64")}
+
+
+def leaks(pool: StatePool, operations: int, seed: int = 0) -> list[str]:
+    """Random acquires, writes and releases by owners who each sign their seat; every irregularity by name.
+
+    Handles of released seats are tried again now and then.
+    """
+    rng = np.random.default_rng(seed)
+    owned: dict[Seat, int] = {}
+    retired: list[Seat] = []
+    found: list[str] = []
+    for owner in range(1, operations + 1):
+        if owned and (len(owned) == pool.capacity or rng.random() < 0.5):
+            seat = list(owned)[rng.integers(len(owned))]
+            if any(np.any(value != owned[seat]) for value in pool.read(seat).values()):
+                found.append("another owner's signature")
+            pool.release(seat)
+            retired.append(seat)
+            del owned[seat]
+        else:
+            seat = pool.acquire()
+            if any(np.any(value) for value in pool.read(seat).values()):
+                found.append("not zero on acquire")
+            if seat.row in {other.row for other in owned}:
+                found.append("two owners")
+            pool.write(seat, dict.fromkeys(FIELDS, owner))
+            owned[seat] = owner
+        if retired and rng.random() < 0.1:
+            seat = retired[rng.integers(len(retired))]
+            for use in (pool.read, pool.release, lambda handle: pool.rows([handle])):
+                try:
+                    use(seat)
+                    found.append("a stale handle worked")
+                except StaleSeat:
+                    pass
+        if pool.in_use != len(owned):
+            found.append("wrong number of owners")
+        if found:
+            break
+    released = [index for index in range(pool.capacity) if index not in {seat.row for seat in owned}]
+    if any(np.any(array[released]) for array in pool.arrays.values()):
+        found.append("a released seat is not zero")
+    return found
+
+
+def test_a_hundred_thousand_random_uses_leave_no_trace() -> None:
+    assert leaks(StatePool(FIELDS, 37), 100_000) == []
+
+
+def forget_to_clear(pool: StatePool) -> None:
+    pool._clear = lambda index: None  # type: ignore[method-assign]
+
+
+def release_twice(pool: StatePool) -> None:
+    release = pool.release
+
+    def planted(seat: Seat) -> None:
+        release(seat)
+        if seat.row == 3:
+            pool._free[pool._free_count] = seat.row
+            pool._free_count += 1
+
+    pool.release = planted  # type: ignore[method-assign]
+
+
+def keep_generations(pool: StatePool) -> None:
+    pool._check = lambda seat: None  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("plant", [forget_to_clear, release_twice, keep_generations])
+def test_a_planted_fault_is_found(plant: Callable[[StatePool], None]) -> None:
+    pool = StatePool(FIELDS, 37)
+    plant(pool)
+    assert leaks(pool, 5_000)
+
+
+def test_the_last_slot_is_the_last() -> None:
+    pool = StatePool(FIELDS, 2)
+    first, second = pool.acquire(), pool.acquire()
+    with pytest.raises(PoolFull, match="all 2"):
+        pool.acquire()
+    pool.release(first)
+    third = pool.acquire()
+    assert third.row == first.row and third != first
+    assert pool.in_use == 2
+    with pytest.raises(StaleSeat):
+        pool.release(first)
+    pool.release(second)
+    pool.release(third)
+    assert pool.in_use == 0
+    with pytest.raises(ValueError, match="capacity"):
+        StatePool(FIELDS, 0)
+
+
+def test_a_batch_of_slots() -> None:
+    pool = StatePool(FIELDS, 8)
+    seats = [pool.acquire() for _ in range(4)]
+    assert pool.rows(seats).tolist() == [seat.row for seat in seats]
+    assert pool.rows([]).tolist() == []
+    with pytest.raises(ValueError, match="twice"):
+        pool.rows([seats[0], seats[1], seats[0]])
+    pool.release(seats[2])
+    with pytest.raises(StaleSeat, match=str(seats[2].generation)):
+        pool.rows(seats)
+
+
+def test_memory_is_what_the_fields_say() -> None:
+    pool = StatePool(FIELDS, 1000)
+    assert pool.host_bytes_per_seat == 2 * 4 + 12 * 8 + 8 + 16
+    bookkeeping: list[np.ndarray[Any, Any]] = [pool._generations, pool._free]
+    held = sum(array.nbytes for array in (*pool.arrays.values(), *bookkeeping))
+    assert held == 1000 * pool.host_bytes_per_seat
+
+
+def test_slots_are_reused_before_new_ones_are_touched() -> None:
+    pool = StatePool(FIELDS, 1_000_000)
+    highest = 0
+    for _ in range(100):
+        seats = [pool.acquire() for _ in range(10)]
+        highest = max(highest, *(seat.row for seat in seats))
+        for seat in seats:
+            pool.release(seat)
+    assert highest == 9
+
+
+def test_threads_share_the_free_list() -> None:
+    pool = StatePool(FIELDS, 16)
+    clashes: list[int] = []
+
+    def work(owner: int) -> None:
+        for _ in range(2_000):
+            seats = [pool.acquire() for _ in range(4)]
+            for seat in seats:
+                pool.write(seat, dict.fromkeys(FIELDS, owner))
+            clashes.extend(owner for seat in seats if np.any(pool.read(seat)["grid"] != owner))
+            for seat in seats:
+                pool.release(seat)
+
+    threads = [threading.Thread(target=work, args=(owner,)) for owner in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert clashes == [] and pool.in_use == 0
+
+
+@pytest.mark.skipif(not IS_LINUX, reason="the pages of a released seat are given back on Linux alone")
+def test_a_large_slot_gives_its_memory_back_and_leaves_no_trace() -> None:
+    """Rows begin and end within pages, which they share with their neighbours."""
+    numbers = 50_001
+    pool = StatePool({"large": StateField((numbers,), "float32"), "small": StateField((3,), "float32")}, 200)
+    pages = Path("/proc/self/statm")
+
+    def resident() -> int:
+        return int(pages.read_text().split()[1]) * mmap.PAGESIZE
+
+    before = resident()
+    seats = [pool.acquire() for _ in range(100)]
+    for number, seat in enumerate(seats, 1):
+        pool.write(seat, {"large": number, "small": number})
+    full = resident()
+    assert full - before >= 100 * 4 * numbers
+    for seat in seats[::2]:
+        pool.release(seat)
+    assert full - resident() >= 50 * (4 * numbers - 2 * mmap.PAGESIZE)
+    for number, seat in enumerate(seats, 1):
+        held = {name: array[seat.row] for name, array in pool.arrays.items()}
+        assert all((values == (0 if number % 2 else number)).all() for values in held.values())
