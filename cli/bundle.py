@@ -81,8 +81,8 @@ def verify(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check a bundle: its signature, hashes, shapes and golden outputs, in a process with limits first, and, with torch
-    installed, its graphs against the model, and the kernels that it has for GPUs, executed without one."""
+    """Check a bundle: signature, hashes, shapes and golden outputs, and with torch installed the graphs against the
+    model. Kernels for GPUs are checked, but not run."""
     import asyncio
 
     from rfa.export.verify import verify_bundle

@@ -4,25 +4,21 @@ whole       `open_bundle`: every byte, every shape
 as made     golden outputs, on this machine's runtime
 the model   where torch is installed: the graphs against the torch model rebuilt from config and weights, in a fresh
             process, over 1,000 recurrent steps, and across the ways of computing the same thing
-its kernels where it has any, and torch, Triton and a C++ compiler are installed: executed in that process, without a
-            GPU, on the golden inputs
+its kernels compiled for GPUs: hashes, signature and form, as `open_bundle` checks them; they are not run
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
 import rfa
 from rfa.runtime.bundle.bundle import Bundle, BundleError, StoredKernel, check_golden, open_bundle
@@ -30,9 +26,9 @@ from rfa.runtime.bundle.bundle import Bundle, BundleError, StoredKernel, check_g
 if TYPE_CHECKING:
     from rfa.runtime.bundle.signing import PublicKey
 
-# Graphs are compared in seconds, kernels in minutes.
-GRAPHS_SHARE = 0.05
-BAR = "{l_bar}{bar}| {elapsed}<{remaining}"
+# What a report says of kernels for GPUs: a server runs none without a signature that it trusts.
+TRUSTED_KERNELS = "signed by a given key"
+UNTRUSTED_KERNELS = "no key was given: servers load them only with a signature that they trust"
 STEPS = 1000
 # Largest difference, in units of the output's largest magnitude (at least 1).
 LIMIT = 1e-5
@@ -60,7 +56,7 @@ class Comparison:
 class VerifyReport:
     """What was checked; `comparisons` is empty where torch is not installed.
 
-    kernels: what became of compiled kernels, where the bundle has any: "executed", or why they were not.
+    kernels: where the bundle has kernels compiled for GPUs, whether a given key has signed them.
     """
 
     name: str
@@ -87,11 +83,10 @@ def verify_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> V
         trusted_keys: as of `open_bundle`.
 
     Returns:
-        the report; `passed` is False if a graph or a kernel differs from the torch model by more than the limit.
+        the report; `passed` is False if a graph differs from the torch model by more than the limit.
 
     Raises:
-        BundleError: the bundle is damaged, its golden outputs are not reproduced, its model cannot be rebuilt, or a
-            kernel does what none may.
+        BundleError: the bundle is damaged, its golden outputs are not reproduced, or its model cannot be rebuilt.
     """
     bundle = open_bundle(path, trusted_keys)
     golden_values = check_golden(bundle, _compiled_sessions(bundle))
@@ -99,19 +94,10 @@ def verify_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> V
     if importlib.util.find_spec("torch") is not None:
         comparisons = _in_fresh_process(bundle)
     files = len(bundle.manifest.files) + 1
-    kernels = (kernels_left_out() or "executed") if bundle.kernels else None
+    kernels = None
+    if bundle.kernels:
+        kernels = TRUSTED_KERNELS if trusted_keys else UNTRUSTED_KERNELS
     return VerifyReport(bundle.name, bundle.kind, bundle.digest, files, golden_values, comparisons, kernels)
-
-
-def kernels_left_out() -> str | None:
-    """Why kernels cannot be executed here, or None."""
-    for name in ("torch", "triton"):
-        if importlib.util.find_spec(name) is None:
-            return f"not executed: {name} is not installed"
-    from rfa.export.ptx.machine import missing
-
-    reason = missing()
-    return None if reason is None else f"not executed: {reason}"
 
 
 def _compiled_sessions(bundle: Bundle) -> dict[str, Any]:
@@ -154,13 +140,8 @@ def _kernel_info(kernel: StoredKernel) -> dict[str, Any]:
     return kernel.entry.model_dump(include=told)
 
 
-def compare_with_torch(bundle: Bundle, report: Callable[[float], None] = lambda _: None) -> Iterator[Comparison]:
-    """The bundle's graphs, and its kernels where they can be executed, against the torch model rebuilt from it, in this
-    process; one after the other, for kernels take minutes.
-
-    Args:
-        report: called with the share of the work that is done.
-    """
+def compare_with_torch(bundle: Bundle) -> list[Comparison]:
+    """The bundle's graphs against the torch model rebuilt from it, in this process."""
     import torch
 
     from rfa.export.loading import model_of
@@ -168,15 +149,8 @@ def compare_with_torch(bundle: Bundle, report: Callable[[float], None] = lambda 
     torch.set_num_threads(1)
     model = model_of(bundle)
     compare = {"lm": _compare_language, "filter": _compare_filter, "series": _compare_series}[bundle.kind]
-    with torch.no_grad():  # over before anybody else goes on
-        found = list(compare(bundle, model))
-    yield from found
-    if bundle.kernels and kernels_left_out() is None:
-        from rfa.export.kernel_check import kernel_errors
-
-        report(GRAPHS_SHARE)
-        for entry in kernel_errors(bundle, model, lambda share: report(GRAPHS_SHARE + (1 - GRAPHS_SHARE) * share)):
-            yield Comparison(*entry)
+    with torch.no_grad():
+        return list(compare(bundle, model))
 
 
 def difference(actual: np.ndarray, expected: np.ndarray) -> float:
@@ -190,30 +164,11 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> float:
 def _in_fresh_process(bundle: Bundle) -> tuple[Comparison, ...]:
     command = [sys.executable, "-m", "rfa.export.verify", str(bundle.path.resolve())]
     home = Path(str(rfa.__file__)).parent.parent
-    # Kernels are launched as they are for a GPU, not as Triton's interpreter takes them.
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    with tempfile.TemporaryFile("w+") as complaints:
-        with subprocess.Popen(
-            command, cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints,
-            text=True,
-        ) as process:  # fmt: skip
-            assert process.stdout is not None
-            found = tuple(_told(process.stdout, is_long=bool(bundle.kernels)))
-        complaints.seek(0)
-        reason = (complaints.read().strip().splitlines() or ["no message"])[-1]
-    if process.returncode != 0:
+    result = subprocess.run(command, cwd=home, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        reason = (result.stderr.strip().splitlines() or ["no message"])[-1]
         raise BundleError(f"{bundle.name}: comparing with torch failed: {reason}")
-    return found
-
-
-def _told(lines: Iterable[str], *, is_long: bool) -> Iterator[Comparison]:
-    """What `main` writes, behind a bar: seconds of work show it in a terminal alone, minutes of it everywhere."""
-    with tqdm(total=1.0, desc="compare", bar_format=BAR, disable=False if is_long else None, leave=False) as bar:
-        for told in map(json.loads, lines):
-            if isinstance(told, float):
-                bar.update(told - bar.n)
-            else:
-                yield Comparison(**told)
+    return tuple(Comparison(**comparison) for comparison in json.loads(result.stdout))
 
 
 def _run(session: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -405,15 +360,8 @@ def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 
 
 def main() -> None:
-    """`python -m rfa.export.verify BUNDLE`: a line of JSON for each comparison, and between them the share of the work
-    that is done. What `verify_bundle` runs."""
-    for entry in compare_with_torch(open_bundle(sys.argv[1]), _say):
-        _say(asdict(entry))
-
-
-def _say(told: Any) -> None:
-    sys.stdout.write(json.dumps(told) + "\n")
-    sys.stdout.flush()
+    """`python -m rfa.export.verify BUNDLE`: the comparisons as one JSON list; what `verify_bundle` runs."""
+    json.dump([asdict(comparison) for comparison in compare_with_torch(open_bundle(sys.argv[1]))], sys.stdout)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def test_a_wheel_has_every_room_its_data_and_the_bundles(wheel: Path) -> None:
     assert {path.name.split("-")[0] for path in wheel.iterdir()} == {"rfa", "rfa_server"}
     assert not {"benchmarks", "tests"} & {path.name for path in (wheel / "rfa").iterdir()}
     for room in (*SHIPPED, "bundles"):
-        kinds = (".py", ".json", ".html", ".css", ".js", ".svg", ".toml", ".onnx", ".safetensors", ".cpp", ".h")
+        kinds = (".py", ".json", ".html", ".css", ".js", ".svg", ".toml", ".onnx", ".safetensors")
         files = [path.relative_to(ROOT) for path in (ROOT / room).rglob("*") if path.suffix in kinds]
         missing = {str(file) for file in files if not (wheel / "rfa" / file).is_file()}
         assert files and not missing

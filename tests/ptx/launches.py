@@ -22,12 +22,12 @@ import torch
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
-from rfa.export.ptx import machine
 from rfa.model import product_triton
 from rfa.model.attention import triton_backward, triton_forward, triton_rotation
 from rfa.model.attention.launch import Launch, PassName, launch
 from rfa.model.kernel_launches import KernelCall, call_of, described
 from tests.ptx.compiler import Reply, Request
+from tests.ptx.emulator import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 # Where `make test-all` puts the oldest Triton that pyproject.toml allows, beside the one that is installed.

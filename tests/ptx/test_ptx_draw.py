@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rfa.export.ptx import machine
+from tests.ptx.emulator import machine
 
 if machine.missing() is not None:
     pytest.skip(str(machine.missing()), allow_module_level=True)

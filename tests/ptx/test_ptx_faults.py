@@ -7,8 +7,8 @@ import re
 import pytest
 import torch
 
-from rfa.export.ptx import machine
-from rfa.export.ptx.operands import UnknownPtxError
+from tests.ptx.emulator import machine
+from tests.ptx.emulator.operands import UnknownPtxError
 from tests.ptx.test_ptx_opcodes import group_kernel, swizzled, tile_pair
 from tests.ptx.written import kernel, run, words
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.export.ptx import machine
-from rfa.export.ptx.operands import UnknownPtxError
+from tests.ptx.emulator import machine
+from tests.ptx.emulator.operands import UnknownPtxError
 from tests.ptx.written import kernel, run, words
 
 pytestmark = pytest.mark.skipif(machine.missing() is not None, reason=str(machine.missing()))

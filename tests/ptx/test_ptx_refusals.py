@@ -11,8 +11,8 @@ from contextlib import suppress
 import pytest
 import torch
 
-from rfa.export.ptx import machine
-from rfa.export.ptx.operands import Opcode, UnknownPtxError
+from tests.ptx.emulator import machine
+from tests.ptx.emulator.operands import Opcode, UnknownPtxError
 from tests.ptx.written import REGISTERS, kernel, run, words
 
 pytestmark = pytest.mark.skipif(machine.missing() is not None, reason=str(machine.missing()))

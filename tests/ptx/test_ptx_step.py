@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from rfa.export.ptx import machine
+from tests.ptx.emulator import machine
 
 if machine.missing() is not None:
     pytest.skip(str(machine.missing()), allow_module_level=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rfa.export.ptx import machine
+from tests.ptx.emulator import machine
 
 HEADER = ".version 8.7\n.target sm_90a\n.address_size 64\n.extern .shared .align 16 .b8 global_smem[];\n"
 # Of these each kernel has enough for a test.

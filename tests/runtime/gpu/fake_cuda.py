@@ -12,11 +12,11 @@ from typing import Any
 
 from torch import Tensor
 
-from rfa.export.ptx import machine
 from rfa.model.kernel_launches import KernelCall
 from rfa.runtime.bundle.bundle import StoredKernel
 from rfa.runtime.gpu.driver import CudaDriver
 from rfa.runtime.gpu.kernels import StoredLaunches
+from tests.ptx.emulator import machine
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 STREAM = 0x5EED

@@ -17,7 +17,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from rfa.export.ptx import machine
+from tests.ptx.emulator import machine
 
 if machine.missing() is not None:
     pytest.skip(str(machine.missing()), allow_module_level=True)

@@ -20,8 +20,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from rfa.export.ptx import machine
 from rfa.runtime.bundle.bundle import Bundle, StoredKernel, open_bundle
+from tests.ptx.emulator import machine
 
 if machine.missing() is not None:
     pytest.skip(str(machine.missing()), allow_module_level=True)

@@ -22,8 +22,8 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from rfa.export.ptx.operands import Opcode, Operand
-from rfa.export.ptx.program import Instruction, Program, parse
+from tests.ptx.emulator.operands import Opcode, Operand
+from tests.ptx.emulator.program import Instruction, Program, parse
 
 SOURCES = ("machine.h", "arithmetic.h", "lanes.h", "matrix.h", "opcodes.cpp")
 COMPILER = "c++"

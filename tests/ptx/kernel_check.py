@@ -1,5 +1,6 @@
-"""The kernels of a bundle, executed without a GPU by the passes that serve it there: their PTX, by the emulator
-(`rfa.export.ptx`).
+"""The stored kernels of a bundle, run in the PTX emulator by the passes that serve it on a GPU.
+
+    python -m tests.ptx.kernel_check BUNDLE     prints each comparison as a line of JSON
 
 Golden calls    of prefill, step and attention with float32 matrices, against the same calls of the bundle's graphs
 text    in each dtype: the golden text, again and again until blocks are far apart, and beside it a stream of one token,
@@ -10,6 +11,8 @@ products        of a layer and of the vocabulary, of as many rows as there are k
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,17 +24,16 @@ import torch
 from torch import Tensor
 
 from rfa.export.kernel_recording import SIZES
-from rfa.export.ptx import machine
+from rfa.export.loading import model_of
 from rfa.export.served_passes import DTYPES, Cache, ServedPasses, initial_slots
 from rfa.model.decoder import SlotPool
 from rfa.model.kernel_launches import KernelCall, launches_taken, source_hash
 from rfa.model.language import StepOutput
 from rfa.model.placement import as_on_gpu
-from rfa.runtime.bundle.bundle import Bundle
+from rfa.runtime.bundle.bundle import Bundle, open_bundle
 from rfa.runtime.bundle.documents import BundleError
 from rfa.runtime.bundle.golden import GoldenMismatch, run_golden
-from rfa.runtime.bundle.stored_kernels import StoredKernel
-from rfa.runtime.text.config import Mode
+from tests.ptx.emulator import machine
 
 # What golden outputs allow another processor.
 FLOAT32_LIMIT = 1e-4
@@ -82,32 +84,23 @@ class Emulated:
         return True
 
 
-def kernel_errors(
-    bundle: Bundle, model: Any, report: Callable[[float], None] = lambda _: None
-) -> Iterator[tuple[str, float, float]]:
+def kernel_errors(bundle: Bundle, model: Any) -> Iterator[tuple[str, float, float]]:
     """What was compared, the largest difference in units of the largest number (at least 1), and the limit for it; a
     kernel that nothing launched is infinitely far off.
-
-    Args:
-        report: called with the share of the work that is done, some ten times for each architecture.
 
     Raises:
         BundleError: a launch that no kernel fits, a kernel of another source, or one that does what none may.
     """
     architectures = sorted({kernel.entry.architecture for kernel in bundle.kernels})
     most = max(MOST_INSTRUCTIONS, MOST_OF_A_PARAMETER * sum(part.numel() for part in model.parameters()))
-    for index, architecture in enumerate(architectures):
+    for architecture in architectures:
         own_kernels = [kernel for kernel in bundle.kernels if kernel.entry.architecture == architecture]
         emulated = Emulated(own_kernels, most)
         all_runs = [Runs.of(model, dtype, emulated, int(architecture.removeprefix("sm_"))) for dtype in DTYPES]
-        parts = [_parts(bundle, runs) for runs in all_runs]
-        total, done = sum(part.weight for own in parts for part in own), 0
-        for runs, own in zip(all_runs, parts, strict=True):
+        for runs in all_runs:
             errors: dict[str, float] = {}
-            for part in own:
-                part.compare(errors)
-                done += part.weight
-                report((index + done / total) / len(architectures))
+            for compare in _parts(bundle, runs):
+                compare(errors)
             for what, error in errors.items():
                 name = str(runs.dtype).removeprefix("torch.")
                 yield f"kernels for {architecture}, {what} in {name}", error, _limit(model, runs.dtype)
@@ -120,26 +113,19 @@ def _limit(model: Any, dtype: torch.dtype) -> float:
     return FLOAT32_LIMIT if dtype == torch.float32 else float(model.config.n_layers * BFLOAT16_LAYER_LIMIT)
 
 
-class Part(NamedTuple):
-    """What is compared at once, into the errors by name; weight: of its time, in seconds of `books` and a processor."""
-
-    weight: int
-    compare: Callable[[dict[str, float]], None]
-
-
-def _parts(bundle: Bundle, runs: Runs) -> list[Part]:
-    """All that is compared in one dtype."""
+def _parts(bundle: Bundle, runs: Runs) -> list[Callable[[dict[str, float]], None]]:
+    """The comparisons in one dtype; each adds its errors by name."""
     tokens, is_exact = _text(bundle), runs.dtype == torch.float32
-    parts = []
+    parts: list[Callable[[dict[str, float]], None]] = []
     if runs.launched.has_slots:
-        parts.append(Part(27 if is_exact else 10, partial(_compare_slots, runs, tokens)))
+        parts.append(partial(_compare_slots, runs, tokens))
     if runs.launched.has_attention:
-        parts.append(Part(27 if is_exact else 10, partial(_compare_attention, runs, tokens)))
+        parts.append(partial(_compare_attention, runs, tokens))
     if is_exact:
-        return [*parts, Part(40, partial(_compare_golden, bundle, runs))]
+        return [*parts, partial(_compare_golden, bundle, runs)]
     # Those of float32 are the same kernels for any number of rows.
     modes: dict[Mode, bool] = {"recurrent": runs.launched.has_slots, "attention": runs.launched.has_attention}
-    return [*parts, *(Part(8, partial(_compare_products, runs, mode)) for mode, has_any in modes.items() if has_any)]
+    return [*parts, *(partial(_compare_products, runs, mode) for mode, has_any in modes.items() if has_any)]
 
 
 class Runs(NamedTuple):
@@ -300,3 +286,14 @@ def _compare_draws(runs: Runs, output: StepOutput, errors: dict[str, float]) -> 
         for part, change in (("tokens", torch.Tensor.double), ("numbers", torch.Tensor.double), ("sums", torch.log)):
             ours, theirs = (change(getattr(drawn, part)) for drawn in (found, wanted))
             _note(errors, f"draw after the golden text: {part}", _error(ours, theirs))
+
+
+def main() -> None:
+    """`python -m tests.ptx.kernel_check BUNDLE`: prints [what, error, limit] of each comparison as JSON."""
+    bundle = open_bundle(sys.argv[1])
+    for comparison in kernel_errors(bundle, model_of(bundle)):
+        print(json.dumps(comparison), flush=True)
+
+
+if __name__ == "__main__":
+    main()

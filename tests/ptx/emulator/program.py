@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rfa.export.ptx.operands import LANES, POINTERS, Opcode, Operand, Scope, UnknownPtxError, count_of
+from tests.ptx.emulator.operands import LANES, POINTERS, Opcode, Operand, Scope, UnknownPtxError, count_of
 
 # What says how memory is cached or ordered changes no number.
 WITHOUT_MEANING = re.compile(r"\.(?:volatile|nc|relaxed|gpu|v[248]|L1::\w+|L2::\w+)\b")
