@@ -9,10 +9,10 @@ import torch
 
 from rfa import robust_filter_attention
 from rfa.benchmarks.kernels.cases import assert_matches_reference, rfa_inputs
-from rfa.benchmarks.papers.theory.tensor_attention import tensor_attention
 from rfa.model.attention.reference import attend
 from rfa.model.dynamics import Dynamics, rotate, wrapped_phase
 from tests.model import oracles
+from tests.model.tensor_attention import tensor_attention
 
 SHAPES = [(1, 1, 1, 2), (2, 17, 3, 4), (1, 33, 2, 5), (3, 8, 4, 6)]
 

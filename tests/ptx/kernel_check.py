@@ -33,6 +33,8 @@ from rfa.model.placement import as_on_gpu
 from rfa.runtime.bundle.bundle import Bundle, open_bundle
 from rfa.runtime.bundle.documents import BundleError
 from rfa.runtime.bundle.golden import GoldenMismatch, run_golden
+from rfa.runtime.bundle.stored_kernels import StoredKernel
+from rfa.runtime.text.config import Mode
 from tests.ptx.emulator import machine
 
 # What golden outputs allow another processor.

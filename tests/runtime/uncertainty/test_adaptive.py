@@ -21,13 +21,13 @@ from rfa.benchmarks.filters.adaptive_rows import (
     wait_for,
     write_tracks,
 )
-from rfa.benchmarks.filters.checks_rows import tally
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.adaptive import EMPTY, GAMMA, INFINITE, MOST_PLACES, TOLERANCE
 from rfa.runtime.uncertainty.forecast_checks import NIS, summarise
 from rfa.runtime.uncertainty.interface import Row
+from tests.runtime.uncertainty.forecast_checks_reference import tally
 from tests.soak.courses import as_sent
 
 BUNDLES = Path(__file__).parents[3] / "bundles"

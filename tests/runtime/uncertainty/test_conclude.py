@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.benchmarks.filters import adaptive_rows, checks_rows, normal_rows
-from rfa.benchmarks.filters.rare import RareTail
+from rfa.benchmarks.filters import adaptive_rows, normal_rows
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.bundle.surprise import running_surprise
 from rfa.runtime.filters.filter import FilterRuntime
@@ -30,6 +29,8 @@ from rfa.runtime.uncertainty.forecast_checks import OUTLIERS, PIT_LEVELS, column
 from rfa.runtime.uncertainty.learned_normal import COLUMNS, FIELD, interpolate
 from rfa.runtime.uncertainty.learned_tail import FIRST
 from rfa.runtime.uncertainty.steps import Readout
+from tests.runtime.uncertainty import forecast_checks_reference
+from tests.runtime.uncertainty.learned_tail_reference import RareTail
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
 STREAMS, STEPS, SIZE = 5, 400, 2
@@ -83,7 +84,7 @@ class Rows:
         after = adaptive_rows.follow(first, widths < scores[..., None], tables.miss_rates)
         tracks.shift[:, 0] = np.where(scored[..., None], after, first)
         weighted = known.scalars[:, 1] * nis
-        tally = checks_rows.tally(scored, weighted, known.innovation > 0, scores, edges, widths)
+        tally = forecast_checks_reference.tally(scored, weighted, known.innovation > 0, scores, edges, widths)
         radii = adaptive_rows.radii(wanted.multipliers[:, None], tracks.shift[:, wanted.lead])
         deviation = np.sqrt(np.diagonal(known.forecast_covariance, axis1=2, axis2=3))
         below, above = np.split(wanted.columns, 2)

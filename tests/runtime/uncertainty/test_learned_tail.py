@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rfa.benchmarks.filters.rare import RareTail
 from rfa.runtime.compiling import OPTIONS
 from rfa.runtime.uncertainty import learned_tail
 from rfa.runtime.uncertainty.learned_tail import (
@@ -18,6 +17,7 @@ from rfa.runtime.uncertainty.learned_tail import (
     THRESHOLD,
     TREE,
 )
+from tests.runtime.uncertainty.learned_tail_reference import RareTail
 
 numba = pytest.importorskip("numba")
 place_in_tail = learned_tail.place_in_tail
