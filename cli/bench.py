@@ -309,15 +309,14 @@ def bench_nab(
     data: Annotated[
         Path, typer.Option(help="Folder of NAB, with data and windows.json.", exists=True, file_okay=False)
     ],
-    bundle: BundleName = "metrics",
+    bundle: BundleName = "auto",
     out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "filter-nab.json",
     as_json: JsonFlag = False,
 ) -> None:
     """Anomalies on NAB's series by its public rules, beside its windowed Gaussian."""
     from rfa.benchmarks.nab.benchmark import markdown, write_nab
-    from rfa.library.locate import find_bundle
 
-    document = write_nab(find_bundle(bundle), data, out)
+    document = write_nab(bundle, data, out)
     print_table(document, [markdown(document)], as_json)
 
 

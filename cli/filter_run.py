@@ -224,9 +224,12 @@ def filter_for(bundle: str | None) -> Filters:
         FileNotFoundError, ValueError: it cannot be had.
     """
     from rfa.library.models import series_runtime, usual_model
-    from rfa.runtime.filters.auto import NAMES, AutoRuntime
+    from rfa.runtime.filters.auto import NAMES, RETIRED, AutoRuntime, retirement_note
 
     name = usual_model() if bundle is None else bundle
+    if name in RETIRED and not Path(name).is_dir():
+        sys.stderr.write(f"{retirement_note(name)}\n")
+        name = RETIRED[name]
     if name in NAMES:
         return lambda key, series: [(series, AutoRuntime.of(len(series.names), name))]
     from rfa.library.locate import find_bundle

@@ -213,17 +213,9 @@ def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier
     return {"surprise": [centres[i] for i in order], "inside": [shares[i] for i in order]}
 
 
-def calibrate(
-    model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS, simulated: Batch | None = None
-) -> dict[str, Any]:
-    """Content of calibration.json: every mode, and a summary for the manifest; `leads` ascend.
-
-    Args:
-        simulated: where the batch has no truth, data of the model's own system for the precision.
-    """
+def calibrate(model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
+    """Content of calibration.json: every mode, and a summary for the manifest; `leads` ascend."""
     document: dict[str, Any] = {mode: calibrate_mode(model, batch, mode, leads) for mode in get_args(Mode)}
-    if simulated is not None:
-        document = with_precision(document, model, simulated)
     document["summary"] = {
         "levels": list(LEVELS),
         "horizons": document["recurrent"]["forecast"]["horizons"],

@@ -37,7 +37,6 @@ from rfa.runtime.bundle.golden import Earlier, GoldenRecorder, Source, Stored
 from rfa.runtime.bundle.onnx_runtime import ort
 
 VALIDATION_FILE = "validation.safetensors"
-SIMULATED_FILE = "simulated.safetensors"
 RECORD_FILE = "train.json"
 # Dimensions must differ from each other and from 1 while tracing, else the tracer takes them for constants.
 TRACE_BATCH, TRACE_CACHE, TRACE_HORIZON = 2, 5, 3
@@ -241,9 +240,8 @@ def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) 
         raise ValueError(f"{source} is not a filter run")
     record = json.loads((source / RECORD_FILE).read_text())
     validation = load_batch(source / VALIDATION_FILE)
-    simulated = load_batch(source / SIMULATED_FILE) if (source / SIMULATED_FILE).is_file() else None
     with _one_thread():
-        calibration = calibrate(model, validation, tuple(sorted({*LEADS, *record.get("leads", [])})), simulated)
+        calibration = calibrate(model, validation, tuple(sorted({*LEADS, *record.get("leads", [])})))
     graphs, weights = build_graphs(model), bundle_weights(model)
     state = [TensorSpec(key, "float32", tuple(tensor.shape[1:])) for key, tensor in model.init_state(1).items()]
     document = json.loads((source / CONFIG_FILE).read_text())

@@ -3,8 +3,8 @@
     python -m rfa.export.recalibrate BUNDLE DATA
 
 DATA of a language model: ids of held-out text as .npy, a run's corpus/valid.npy. What was written before bundles kept
-held-out tokens gets them so. Of a filter: simulated data with their truth, a run's validation.safetensors, or
-simulated.safetensors of metrics; calibrated is the precision alone, which older bundles do not have.
+held-out tokens gets them so. Of a filter: simulated data with their truth, a run's validation.safetensors; calibrated
+is the precision alone, which older bundles do not have.
 
 Everything else of the bundle stays as it is, byte for byte, but for the manifest.
 """

@@ -82,6 +82,9 @@ def find_model(model: str | Path | None, columns: int | None, system: Mapping[st
     size = 1 if columns is None else columns
     if size < 1:
         raise ValueError(f"columns must be at least 1, got {size}")
+    if name in auto.RETIRED and not Path(name).is_dir():
+        warnings.warn(auto.retirement_note(name), FutureWarning, stacklevel=3)
+        name = auto.RETIRED[name]
     if name in auto.NAMES:
         with plain_errors():
             return Model(name, auto.AutoRuntime.of(size, name), auto.digest(name))

@@ -17,7 +17,6 @@ from rfa.model.deep_blocks import DeepFilterConfig
 from rfa.model.deep_filter import DeepFilter
 from rfa.model.language import LanguageModel
 from rfa.model.linear_filter import LinearFilter
-from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
 from rfa.model.series.network import SeriesNetwork
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.series.config import SeriesConfig
@@ -28,7 +27,6 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "language": (LanguageModelConfig, LanguageModel),
     "linear": (LinearFilterConfig, LinearFilter),
     "deep": (DeepFilterConfig, DeepFilter),
-    "metric": (MetricFilterConfig, MetricFilter),
     "series": (SeriesConfig, SeriesNetwork),
 }
 CONFIG_FILE = "config.json"

@@ -12,5 +12,4 @@ BUNDLES = Path(__file__).resolve().parent.parent / "bundles"
 
 if __name__ == "__main__":
     compile_kernels()
-    for name in ("linear", "metrics"):
-        load_filter(open_bundle(BUNDLES / name))
+    load_filter(open_bundle(BUNDLES / "linear"))

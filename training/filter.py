@@ -24,23 +24,18 @@ from rfa.fitting.structural import SHARES, StructuralConfig, fit_structural
 from rfa.model.batch import Batch
 from rfa.model.checkpoint import save_checkpoint
 from rfa.model.linear_filter import LinearFilter
-from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
 from rfa.model.state_filter import StateFilter
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.training.corpus import file_hashes
 from rfa.training.deep import DeepTrainer, FilterTrainingConfig, deep_config
-from rfa.training.metric import load_metrics
 from rfa.training.provenance import provenance
 from rfa.training.recorded import load_recorded
 from rfa.training.resuming import LEFT, REQUEST_FILE
 from rfa.training.series import calibration_windows, split, windows
-from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_level, simulate_oscillator
+from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_oscillator
 
 SIMULATED = "simulate:oscillator"
 VALIDATION_FILE = "validation.safetensors"
-# Of metrics: data with a truth.
-SIMULATED_FILE = "simulated.safetensors"
-SIMULATED_METRICS, SIMULATED_ROWS = 100, 300
 RECORD_FILE = "train.json"
 # Columns that a structural fit has finished, until all are.
 FITTED_FILE = "fitted.jsonl"
@@ -57,12 +52,12 @@ DISTURBANCES = (
 )
 
 
-FAMILIES = ("linear", "structural", "metric", "deep")
+FAMILIES = ("linear", "structural", "deep")
 
 
 @dataclass(frozen=True)
 class FilterRun:
-    """A config file: family ("linear", "structural", "metric" or "deep"), model, and training but for "structural"."""
+    """A config file: family ("linear", "structural" or "deep"), model, and training but for "structural"."""
 
     family: str
     model: dict[str, Any]
@@ -125,15 +120,13 @@ def save_batch(path: Path, batch: Batch) -> None:
 
 
 def load_data(source: str, config: FilterTrainingConfig) -> FilterData:
-    """A CSV path, a folder of one-column CSVs (for "metric"), or "simulate:oscillator"."""
+    """A CSV path, or "simulate:oscillator"."""
     if source == SIMULATED:
         parts = (("train", config.sequences), ("validation", VALIDATION_SEQUENCES))
         train, validation = (simulated(n, config.length, SEEDS[name], config.noise_settings) for name, n in parts)
         return FilterData(train, validation, ())
     if source.startswith("simulate:"):
         raise ValueError(f"unknown simulation {source!r}; known is {SIMULATED!r}")
-    if Path(source).is_dir():
-        return FilterData(*load_metrics(Path(source), config.length))
     series = load_recorded(source)
     train_part, validation_part, _ = split(series)
     return FilterData(windows(train_part, config.length), windows(validation_part, config.length), (Path(source),))
@@ -148,7 +141,7 @@ def train_filter(
     show_progress: bool = True,
 ) -> StateFilter:
     """Train (deep), fit (structural) or build (linear) a filter and write its run: config.json, model.safetensors,
-    validation.safetensors, train.json, of a deep one metrics.jsonl and of a metric one simulated.safetensors.
+    validation.safetensors, train.json, and of a deep one metrics.jsonl.
 
     Args:
         config: a config file, or its content.
@@ -180,9 +173,6 @@ def train_filter(
         if linear.observation_size != size:
             raise ValueError(f"the matrices observe {linear.observation_size} components, the data have {size}")
         return _written(directory, "linear", linear, record, source.validation)
-    if run.family == "metric":
-        metric = MetricFilter(MetricFilterConfig.from_dict(run.model))
-        return _written(directory, "metric", metric, record, source.validation, _simulated_metrics(metric.config))
     return _train_deep(run, source, data, directory, record, report, show_progress)
 
 
@@ -217,31 +207,12 @@ def _train_deep(
     return _written(directory, "deep", trainer.model, record, source.validation)
 
 
-def _simulated_metrics(config: MetricFilterConfig) -> Batch:
-    """Recorded metrics have no truth; these have, half of them with the outliers that the filter allows for."""
-    parts = [
-        simulate_level(
-            SIMULATED_METRICS, SIMULATED_ROWS, config.process, outliers=share, outlier_scale=config.outlier_scale,
-            seed=SEEDS["validation"] * 100 + i,
-        )
-        for i, share in enumerate((0.0, config.contamination))
-    ]  # fmt: skip
-    return joined(parts)
-
-
 def _written(
-    directory: Path,
-    family: str,
-    model: StateFilter,
-    record: dict[str, Any],
-    validation: Batch,
-    simulated_metrics: Batch | None = None,
+    directory: Path, family: str, model: StateFilter, record: dict[str, Any], validation: Batch
 ) -> StateFilter:
     """A finished run, with what export calibrates on."""
     save_checkpoint(directory, family, model)
-    for file, batch in ((VALIDATION_FILE, validation), (SIMULATED_FILE, simulated_metrics)):
-        if batch is not None:
-            save_batch(directory / file, batch)
+    save_batch(directory / VALIDATION_FILE, validation)
     (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
     return model.eval()
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 from tqdm import tqdm
@@ -24,20 +22,3 @@ def load_recorded(source: str | Path) -> Series:
     for note in series.notes:
         tqdm.write(f"{Path(source).name}: {note}", file=sys.stderr)
     return series
-
-
-def load_folder(files: Sequence[Path]) -> list[Series]:
-    """The series of many files; each note of the loader goes to stderr once, with how many files it is of.
-
-    Raises:
-        ValueError: one cannot be read; the message has its name.
-    """
-    found = []
-    for file in files:
-        try:
-            found.append(load_series(file))
-        except ValueError as error:
-            raise ValueError(f"{file.name}: {error}") from None
-    for note, count in Counter(note for series in found for note in series.notes).items():
-        tqdm.write(f"{count} of {len(files)} files: {note}", file=sys.stderr)
-    return found

@@ -1,4 +1,4 @@
-"""Simulated linear systems with outliers, missing values and irregular times, and simulated metrics.
+"""Simulated linear systems with outliers, missing values and irregular times.
 
 The oscillator is the 2-D system of Adaptive Filter Attention §4.3: eigenvalues -0.1 ± i, eigenvectors S = [[1-i, 1+i],
 [1, 1]] (not orthogonal), noise settings (sigma², eta²), every tenth step of 0.01 time units measured.
@@ -6,7 +6,6 @@ The oscillator is the 2-D system of Adaptive Filter Attention §4.3: eigenvalues
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,8 +21,6 @@ STEPS_PER_MEASUREMENT = 10
 # Variance of each component of the random initial state, whose mean is zero.
 INITIAL_VARIANCE = 4.0
 OUTLIER_SCALE = 10.0
-# Standard deviation of where simulated metrics begin.
-INITIAL_LEVEL = 10.0
 
 
 @dataclass(frozen=True)
@@ -95,17 +92,3 @@ def simulate_oscillator(
     observations[rng.random((batch, length)) < changes.missing] = np.nan
     times = np.cumsum(lags) - lags[0]
     return Batch(np.broadcast_to(times, (batch, length)).copy(), observations, truth)
-
-
-def simulate_level(
-    batch: int, length: int, process: float, *, outliers: float = 0.0, outlier_scale: float = OUTLIER_SCALE, seed: int
-) -> Batch:
-    """Metrics as the metric filter takes them to be: a random walk with variance `process` a step, seen in noise of
-    variance 1, of which a share is `outlier_scale` times as large."""
-    rng = np.random.default_rng(seed)
-    start = INITIAL_LEVEL * rng.standard_normal((batch, 1))
-    truth = start + math.sqrt(process) * np.cumsum(rng.standard_normal((batch, length)), axis=1)
-    scale = np.where(rng.random((batch, length)) < outliers, outlier_scale, 1.0)
-    observations = truth + scale * rng.standard_normal((batch, length))
-    times = np.broadcast_to(np.arange(length, dtype=np.float64), (batch, length)).copy()
-    return Batch(times, observations[..., None], truth[..., None])

@@ -3,12 +3,12 @@ often they should; and how often the next observation falls inside its forecast 
 
     python -m rfa.benchmarks.filters.alarm_rates --data DATA [--model series]
 
-writes results/alarm-rates.json and prints a table; another model than `metrics` is added to that file, with where its
+writes results/alarm-rates.json and prints a table; another model than `auto` is added to that file, with where its
 figures come from.
 
 DATA holds nab/ (NAB's data and windows), ett/ETTh1.csv and ucr/*.npz (series of the UCR Anomaly Archive by their names,
 whose prefix of TRAIN values has no anomaly). Of NAB what lies in its windows is not counted. A server is started with
-the bundle, `metrics` unless another is named, and every series posted to `/filter` once for each rate, as `alarm`, and
+the bundle, `auto` unless another is named, and every series posted to `/filter` once for each rate, as `alarm`, and
 with a forecast of one step. Constants of the tail were chosen on `simulated`, `nab` and `ett`; `ucr` was seen
 meanwhile.
 """
@@ -32,10 +32,11 @@ from tqdm import tqdm
 from rfa.benchmarks.load.server import started
 from rfa.benchmarks.nab.benchmark import load_nab
 from rfa.measured import RESULTS, origin, write_result
+from rfa.runtime.filters import auto
 from rfa.service.settings import BUNDLE_ROOT
 
 Array = np.ndarray
-USUAL = "metrics"
+USUAL = auto.NAME
 RATES = (1e-2, 1e-3, 1e-4)
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99, 0.999)
 # Observations of a stream that are not counted, and the shortest series.
@@ -144,7 +145,7 @@ def measure(data: Path, model: str) -> dict[str, Any]:
     sets = load_sets(data)
     longest = max(len(one.times) for series in sets.values() for one in series)
     with (
-        started([BUNDLE_ROOT / model], {"max_observations": longest}) as target,
+        started([BUNDLE_ROOT / ("linear" if model in auto.NAMES else model)], {"max_observations": longest}) as target,
         tqdm(total=sum(map(len, sets.values())), unit="series", disable=None) as bar,
     ):
         for name, series in sets.items():
@@ -187,7 +188,13 @@ def write_rates(out: Path, model: str, rows: dict[str, Any]) -> None:
     kept: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {}
     command = "python -m rfa.benchmarks.filters.alarm_rates --data DATA"
     if model == USUAL:
-        document = {**origin(command), "burn_in": BURN_IN, "rows": rows, "others": kept.get("others", {})}
+        document = {
+            **origin(command),
+            "model": model,
+            "burn_in": BURN_IN,
+            "rows": rows,
+            "others": kept.get("others", {}),
+        }
     else:
         added = {**origin(f"{command} --model {model}"), "rows": rows}
         document = {**kept, "others": {**kept.get("others", {}), model: added}}

@@ -4,7 +4,7 @@
     python -m rfa.benchmarks.filters.precision --calibrate     calibrates the default bundles anew, on other seeds
 
 Every default filter bundle on its own system: the damped oscillator at the noise of `linear`, and at each of the three
-noises that `oscillator` was trained on; simulated levels for `metrics`. Clean, with the outliers that the bundle itself
+noises that `oscillator` was trained on. Clean, with the outliers that the bundle itself
 allows for (its contamination), and with one noise in twenty ten times as large, for which nothing was calibrated. The
 filter runs as it is served; the first steps of a stream are not counted.
 """
@@ -31,7 +31,7 @@ from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.interface import Row
 from rfa.service.settings import BUNDLE_ROOT
 from rfa.training.filter import joined
-from rfa.training.simulate import NOISE_SETTINGS, OUTLIER_SCALE, Disturbance, simulate_level, simulate_oscillator
+from rfa.training.simulate import NOISE_SETTINGS, OUTLIER_SCALE, Disturbance, simulate_oscillator
 
 Array = np.ndarray
 OUT = RESULTS / "filter-precision.json"
@@ -42,7 +42,7 @@ ROUND = 256
 
 
 class System(NamedTuple):
-    """What a bundle is measured on: noises (sigma², eta²) of an oscillator, or none for a level, and how much of it:
+    """What a bundle is measured on: noises (sigma², eta²) of an oscillator, and how much of it:
     streams of each, their steps, and how many of these are not counted."""
 
     settings: tuple[tuple[float, float], ...]
@@ -54,12 +54,11 @@ class System(NamedTuple):
 SYSTEMS = {
     "linear": System(((0.3, 0.5),), 400, 200, 50),
     "oscillator": System(NOISE_SETTINGS, 400, 150, 50),
-    "metrics": System((), 250, 600, 100),
 }
 # By attention every step looks at all before it: fewer and shorter streams.
 ATTENTION_STREAMS, ATTENTION_STEPS = 40, 150
 # Of the calibration, each setting, clean and with outliers.
-FIT_STREAMS, FIT_STEPS = {"linear": 1200, "oscillator": 600, "metrics": 600}, 150
+FIT_STREAMS, FIT_STEPS = {"linear": 1200, "oscillator": 600}, 150
 
 
 class Outliers(NamedTuple):
@@ -77,11 +76,6 @@ def stated(name: str) -> Outliers:
 
 def simulate(name: str, streams: int, steps: int, outliers: Outliers, seed: int) -> Iterator[tuple[str, Batch]]:
     """Every setting of a bundle's system by its name, and streams of it."""
-    if name == "metrics":
-        process = float(open_bundle(BUNDLE_ROOT / name).config["process"])
-        share, scale = outliers
-        yield "level", simulate_level(streams, steps, process, outliers=share, outlier_scale=scale, seed=seed)
-        return
     disturbance = Disturbance(outliers=outliers.share, outlier_scale=outliers.scale)
     for i, setting in enumerate(SYSTEMS[name].settings):
         batch = simulate_oscillator(streams, steps, settings=(setting,), disturbance=disturbance, seed=seed + i)

@@ -2,8 +2,9 @@
 
     python -m rfa.benchmarks.filters.throughput            writes results/series.json and prints a table
 
-A server is started with the bundles `metrics` and `linear`. The same 20,000 observations are posted to `/filter` as
-rows, as columns and as an Arrow stream, in turn, ROUNDS times each; asked for are mean, std, one interval and anomaly.
+A server is started with the bundle `linear` and the model `auto`. The same 20,000 observations are posted to `/filter`
+as rows, as columns and as an Arrow stream, in turn, ROUNDS times each; asked for are mean, std, one interval and the
+anomaly score.
 The numbers of all three must be the same. `rfa filter` then filters 200,000 rows of a CSV into another, with the
 anomaly of each; its figure is wall-clock time from start to end of the command, imports and files included.
 
@@ -42,7 +43,7 @@ from rfa.service.settings import BUNDLE_ROOT
 
 OUT = RESULTS / "series.json"
 COUNT, ROWS, ROUNDS, CLI_ROUNDS = 20_000, 200_000, 9, 3
-SIZES = {"metrics": 1, "linear": 2}
+SIZES = {"auto": 1, "linear": 2}
 FIELDS = ("mean", "std", "interval", "anomaly")
 ARROW = "application/vnd.apache.arrow.stream"
 SECONDS = 120.0
@@ -108,7 +109,7 @@ def means(form: str, answer: bytes) -> list[float]:
 def served() -> dict[str, Any]:
     """Microseconds of processor time for each observation, by model and form."""
     figures: dict[str, Any] = {}
-    bundles = [BUNDLE_ROOT / name for name in SIZES]
+    bundles = [BUNDLE_ROOT / "linear"]
     with started(bundles, {"max_observations": COUNT}) as target, tqdm(total=ROUNDS * 6, disable=None) as bar:
         assert target.pid is not None
         for model in SIZES:
@@ -168,7 +169,7 @@ def many() -> dict[str, Any]:
     """What a request of MANY series takes, by the order of its rows, and what it does to a live stream."""
     figures: dict[str, Any] = {"series": MANY, "observations": MANY}
     query = f"/filter?levels=0.9&fields={','.join(FIELDS[:1] + FIELDS[2:])}"
-    with started([BUNDLE_ROOT / "metrics"], {"processes": 1}) as target:
+    with started([BUNDLE_ROOT / "linear"], {"processes": 1}) as target:
         assert target.pid is not None
         for order in ("by series", "by time"):
             table, values = long_table(order)

@@ -2,9 +2,9 @@
 
     rfa bench nab --data NAB          writes results/filter-nab.json and prints a table
 
-Another bundle than `metrics` is added to that file, with where its figures come from.
+Another model than `auto` is added to that file, with where its figures come from.
 
-A server is started with the bundle, and every series posted to `/filter` with `alarm` at each of RATES, quiet for QUIET
+A server is started with the model, and every series posted to `/filter` with `alarm` at each of RATES, quiet for QUIET
 observations after an alarm: the same for all files. `score` is at RATE, which was chosen on the earlier 60 % of the
 series; `best` is at the rate that is best over the files given, as NAB's public rules choose a threshold. The baselines
 are no detection at all and NAB's windowed Gaussian, both through the scorer of benchmarks/nab/score.py.
@@ -28,8 +28,10 @@ from tqdm import tqdm
 from rfa.benchmarks.load.server import started
 from rfa.benchmarks.nab.score import PROFILES, Labelled, Profile, best_threshold, detect, earlier, labelled, score
 from rfa.data import load_series
+from rfa.library.locate import find_bundle
 from rfa.measured import origin, write_result
 from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.auto import NAME
 
 # Observations after an alarm before an equal one, and rates per observation that were tried.
 QUIET = 100
@@ -178,35 +180,44 @@ def markdown(document: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def write_nab(bundle: Path, data: Path, out: Path) -> dict[str, Any]:
-    """Score the alarms of a one-dimensional filter bundle on the files of `data` and write the result as JSON.
+def write_nab(model: str, data: Path, out: Path) -> dict[str, Any]:
+    """Score the alarms of a model of one component on the files of `data` and write the result as JSON.
+
+    Args:
+        model: `auto`, or a bundle by its name or folder.
 
     Raises:
         ValueError: the bundle takes more than one component.
     """
-    opened = open_bundle(bundle)
-    components = 1 if opened.kind == "series" else len(opened.weights()["initial.readout_matrix"])
-    if components != 1:
-        raise ValueError(f"bundle {opened.name!r} takes {components} components, NAB's series have 1")
+    bundle = find_bundle("linear" if model == NAME else model)  # every server has `auto`
+    name = NAME if model == NAME else _checked_name(bundle)
     series = load_nab(data)
     with started([bundle], {"max_observations": max(len(one.values) for one in series)}) as target:
         raised = {
-            rate: [alarms(target.url, opened.name, one, rate) for one in series]
+            rate: [alarms(target.url, name, one, rate) for one in series]
             for rate in tqdm(RATES, unit="rate", disable=None)
         }
     baselines = {
         "windowed Gaussian": [windowed_gaussian(one.values) for one in series],
         "null": [np.zeros(len(one.values)) for one in series],
     }
-    found = {"bundle": opened.name} | measure(series, opened.name, raised, baselines)
-    document = merged(json.loads(out.read_text()) if out.is_file() else {}, opened.name, found)
+    found = {"bundle": name} | measure(series, name, raised, baselines)
+    document = merged(json.loads(out.read_text()) if out.is_file() else {}, name, found)
     write_result(out, document)
     return document
 
 
+def _checked_name(bundle: Path) -> str:
+    opened = open_bundle(bundle)
+    components = 1 if opened.kind == "series" else len(opened.weights()["initial.readout_matrix"])
+    if components != 1:
+        raise ValueError(f"bundle {opened.name!r} takes {components} components, NAB's series have 1")
+    return opened.name
+
+
 def merged(kept: Mapping[str, Any], name: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """A document with what was found of a bundle: as its own, or beside that of another."""
-    if kept.get("bundle", name) == name:
+    """A document with what was found of a model: as its own, or beside that of another."""
+    if name == NAME:
         return {**origin("rfa bench nab --data NAB"), **found, "others": kept.get("others", {})}
     own = {"score": found["detectors"][name], "series": found["series"]}
     added = {**origin(f"rfa bench nab --data NAB --bundle {name}"), **own}

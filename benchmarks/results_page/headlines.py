@@ -107,7 +107,7 @@ def _anomalies(document: Document) -> Headline:
     scores = {name: parts["whole"]["standard"] for name, parts in document["detectors"].items()}
     return (
         f"anomalies, NAB's score on {document['files']} files",
-        f"{scores['metrics']['score']:.1f} at one rate of alarms",
+        f"{scores[document['bundle']]['score']:.1f} at one rate of alarms",
         f"windowed Gaussian at its best: {scores['windowed Gaussian']['best']:.1f}",
     )
 

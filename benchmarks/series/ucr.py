@@ -26,8 +26,7 @@ from rfa.service.settings import BUNDLE_ROOT
 
 Array = np.ndarray
 OUT: Final = RESULTS / "series-ucr.json"
-BUNDLES: Final = ("series", "metrics")
-MODELS: Final = (*BUNDLES, "auto")
+MODELS: Final = ("series", "auto")
 NEAR: Final = 100
 
 
@@ -81,7 +80,7 @@ def measure(archive: list[OneAnomaly]) -> dict[str, Any]:
     """By model: the series that are found, and the row pointed at in each."""
     longest = max(len(one.values) for one in archive)
     models: dict[str, Any] = {}
-    with started([BUNDLE_ROOT / name for name in BUNDLES], {"max_observations": longest}) as target:
+    with started([BUNDLE_ROOT / "series"], {"max_observations": longest}) as target:
         for model in MODELS:
             rows = {
                 one.name: pointed_at(target.url, model, one)

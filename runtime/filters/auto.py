@@ -52,6 +52,8 @@ Array = np.ndarray
 NAME: Final = "auto"
 JOINT_NAME: Final = "auto-joint"
 NAMES: Final = (NAME, JOINT_NAME)
+# Models that were retired, each with the one that answers requests that name it, for one version.
+RETIRED: Final[Mapping[str, str]] = {"metrics": NAME}
 MOST_COLUMNS: Final = 64
 STATE, MEMORY, LEARNED = "auto.state", "auto.memory", "auto.correlation"
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -64,6 +66,12 @@ _NORMAL = NormalDist()
 # What states begin with.
 MAGIC: Final = {NAME: b"RFAA\x03", JOINT_NAME: b"RFAJ\x01"}
 _NOT_JOINT = np.empty((1, 0, 0))
+
+
+def retirement_note(name: str) -> str:
+    """What a reply says where it was asked for by a name in RETIRED."""
+    by = RETIRED[name]
+    return f"model {name!r} is retired and was answered by {by!r}: name {by!r}, the next version refuses {name!r}"
 
 
 def calibration() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Filters whose step is compiled: linear systems and metrics, in float64, any sizes, an observation after the other.
+"""Filters whose step is compiled: linear systems, in float64, any sizes, an observation after the other.
 
 One call takes many observations, of many live streams or of one recorded series, from the pool to what is told: no
 observation's numbers depend on the others of the call. Compiling takes half a minute, once per machine and version;
@@ -19,7 +19,7 @@ import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.compiling import kernel, merged, settle
-from rfa.runtime.filters import dense_numba, dense_numba_learned, filter_numba, metric_numba, noise_law, student
+from rfa.runtime.filters import dense_numba, dense_numba_learned, filter_numba, noise_law, student
 from rfa.runtime.filters import observed as told_of_one
 from rfa.runtime.filters import steps as filter_steps
 from rfa.runtime.filters.dense_numba import CompiledSystem
@@ -47,7 +47,7 @@ STATE = "compiled.state"
 KEPT_MOVES = 64
 _MADE_OF = (
     adaptive, conclude, dense_numba, dense_numba_learned, filter_numba, filter_steps, forecast_checks, learned_normal,
-    learned_tail, metric_numba, noise_law, student, told_of_one,
+    learned_tail, noise_law, student, told_of_one,
 )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def _take_rows(observe, forecast, system, work, out, moves, state, followed, bat
             copy1(after, trace.state[row])
 
 
-# Three functions and not one with a parameter: numba keeps a function by its name, and what it calls must be global.
+# Two functions and not one with a parameter: numba keeps a function by its name, and what it calls must be global.
 
 
 def _capped(system, work, out, moves, state, followed, batch, told, trace, rooms):
@@ -108,23 +108,15 @@ def _learned(system, work, out, moves, state, followed, batch, told, trace, room
     )  # fmt: skip
 
 
-def _metric(system, work, out, moves, state, followed, batch, told, trace, rooms):
-    _take_rows(
-        metric_numba.observe, metric_numba.forecast, system, work, out, moves, state, followed, batch, told, trace,
-        rooms,
-    )  # fmt: skip
-
-
 @functools.cache
 def _kernel(function: Any) -> Any:
     return kernel(*_MADE_OF)(function)
 
 
 class CompiledSteps:
-    """Steps of a linear or a metric filter; see `FilterSteps`.
+    """Steps of a linear filter; see `FilterSteps`.
 
     Args:
-        config: of a linear filter, or the numbers of a metric's.
         leads: that forecasts are followed as.
         passes: that requests may choose.
         kept: sets of horizons whose F and Q are kept.
@@ -138,37 +130,22 @@ class CompiledSteps:
     magic = b"RFAC\x05"
     rows = 256
 
-    def __init__(
-        self, config: LinearFilterConfig | Mapping[str, Any], leads: Leads, passes: PassesRange, kept: int = KEPT_MOVES
-    ) -> None:
+    def __init__(self, config: LinearFilterConfig, leads: Leads, passes: PassesRange, kept: int = KEPT_MOVES) -> None:
         self._leads = leads
         self._chooses = passes.are_chosen
-        self._system: Any
-        unused: set[str] = set()
-        if not isinstance(config, LinearFilterConfig):
-            self._system = metric_system(config)
-            self._linear, self._kernel, self._observe, self.module = None, _kernel(_metric), None, metric_numba
-            self.size = self.state_size = 1
-            first = np.array(metric_numba.FIRST_STATE)
-            self._scratch = 1
-            shapes: dict[str, tuple[int, ...]] = {
-                "mean": (1,), "covariance": (1, 1), "variance": (1,), "count": (1,), "lag": (1,)
-            }  # fmt: skip
-        else:
-            self._linear = compiled = CompiledSystem(config)
-            self._system = LinearSystem.of(config, compiled)
-            self._kernel = _kernel(_learned if compiled.learns else _capped)
-            self._observe = filter_numba.observe_learned if compiled.learns else filter_numba.observe_capped
-            self.module = dense_numba_learned if compiled.learns else filter_numba
-            self.size, self.state_size = compiled.p, compiled.n
-            first = compiled.pack(None)
-            self._scratch = compiled.size + 1
-            n = compiled.n
-            shapes = {"mean": (n,), "covariance": (n, n), "jump_offset": (n,), "jump_evidence": (1,)}
-            if compiled.learns:
-                shapes["noise_counts"] = (len(noise_law.PRIOR_COUNTS),)
-            if not compiled.follows:
-                unused = {"jump_offset", "jump_evidence"}
+        self._linear = compiled = CompiledSystem(config)
+        self._system = LinearSystem.of(config, compiled)
+        self._kernel = _kernel(_learned if compiled.learns else _capped)
+        self._observe = filter_numba.observe_learned if compiled.learns else filter_numba.observe_capped
+        self.module = dense_numba_learned if compiled.learns else filter_numba
+        self.size, self.state_size = compiled.p, compiled.n
+        first = compiled.pack(None)
+        self._scratch = compiled.size + 1
+        n = compiled.n
+        shapes = {"mean": (n,), "covariance": (n, n), "jump_offset": (n,), "jump_evidence": (1,)}
+        if compiled.learns:
+            shapes["noise_counts"] = (len(noise_law.PRIOR_COUNTS),)
+        unused = () if compiled.follows else ("jump_offset", "jump_evidence")
         self.initial: Mapping[str, Array] = {STATE: first}
         self.fields: Mapping[str, StateField] = {STATE: StateField(first.shape, np.float64)}
         self._places = _places(shapes)
@@ -179,9 +156,7 @@ class CompiledSteps:
     @classmethod
     def of(cls, bundle: Bundle, leads: Leads) -> Self:
         """Those of a bundle."""
-        is_linear = bundle.manifest.family == "linear"
-        config = LinearFilterConfig(**bundle.config) if is_linear else bundle.config
-        return cls(config, leads, PassesRange.of(bundle))
+        return cls(LinearFilterConfig(**bundle.config), leads, PassesRange.of(bundle))
 
     def joined(self, parts: Mapping[str, Array]) -> Array:
         """A state from the parts that a graph has of it; what no part is given of is 0."""
@@ -196,9 +171,8 @@ class CompiledSteps:
 
     def begin(self) -> None:
         """Compile the filter's own part of its kernel, where that takes long."""
-        if self._observe is not None:
-            work, value, nothing = np.zeros(self._scratch), np.zeros(self.size), self.initial[STATE].copy()
-            self._observe(self._system, work, nothing, value, 0.0, 1.0, observed(self.size, self.state_size))
+        work, value, nothing = np.zeros(self._scratch), np.zeros(self.size), self.initial[STATE].copy()
+        self._observe(self._system, work, nothing, value, 0.0, 1.0, observed(self.size, self.state_size))
 
     def settle(self) -> None:
         """See `FilterSteps`."""
@@ -236,22 +210,13 @@ class CompiledSteps:
         return told, trace
 
 
-def _moves_of(system: CompiledSystem | None, horizon: tuple[float, ...]) -> Array:
-    """What the forecasts so far ahead need: F and Q `[H, 2, n, n]`, or of a metric the times alone."""
+def _moves_of(system: CompiledSystem, horizon: tuple[float, ...]) -> Array:
+    """What the forecasts so far ahead need: F and Q `[H, 2, n, n]`."""
     times = np.array(horizon, np.float64)
-    return times if system is None else system.transitions(times).reshape(len(times), 2, system.n, system.n)
+    return system.transitions(times).reshape(len(times), 2, system.n, system.n)
 
 
 def _places(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:
     """Where the parts lie in a state."""
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()]).tolist()
     return {name: slice(end - math.prod(shape), end) for (name, shape), end in zip(shapes.items(), ends, strict=True)}
-
-
-def metric_system(config: Mapping[str, Any]) -> metric_numba.MetricSystem:
-    """What the compiled step of a metric filter needs."""
-    nu = config.get("nu")
-    return metric_numba.MetricSystem(
-        float(config["process"]), float(config["memory"]), 0.0 if nu is None else 1 / nu, int(config["inner"]),
-        (float(config["contamination"]), float(config["outlier_scale"])),
-    )  # fmt: skip

@@ -49,7 +49,7 @@ logger = logging.getLogger("rfa.engine")
 
 KEPT_READOUTS = 64  # of 90 kB, with 256 horizons and 16 levels
 # Families of bundles whose step is compiled.
-COMPILED = frozenset({"linear", "metric"})
+COMPILED = frozenset({"linear"})
 
 
 class FilterRuntime(FilterStates):

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 MERGED: Final = frozenset({"linear"})
 # Why those of the others do not merge.
 REASONS: Final = {
-    "metric": "each of its streams measures its variance in a scale that it has learned for itself",
     "deep": "what its network remembers of a stream is no Gaussian",
 }
 # Parts of a state that speak of the mean it had: what a jump would have led to. After a merge none is suspected.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.system_cache import SystemPlace, Systems
 from rfa.runtime.text.language import Language
@@ -45,7 +46,7 @@ from rfa.service.engine.text.state import LanguageState, largest_state
 from rfa.service.errors import InvalidRequest, NotFound, NotReady
 from rfa.service.memory import Lease
 from rfa.service.metrics import Metrics
-from rfa.service.schemas.replies import Kind
+from rfa.service.schemas.replies import FilterWarning, Kind
 from rfa.service.schemas.system import SystemRequest
 from rfa.service.settings import Settings
 
@@ -238,7 +239,18 @@ class Engine:
         Raises:
             InvalidRequest, Overloaded: see `Systems.place`.
         """
-        return model_name if system is None else await self._systems.place(system.document())
+        if system is not None:
+            return await self._systems.place(system.document())
+        return auto.RETIRED.get(str(model_name), model_name) if self._is_retired(model_name) else model_name
+
+    def retirement(self, model_name: str | None) -> list[FilterWarning]:
+        """The warning of a reply where the request names a retired model, else none."""
+        if not self._is_retired(model_name):
+            return []
+        return [FilterWarning("retired_model", None, None, auto.retirement_note(str(model_name)))]
+
+    def _is_retired(self, model_name: str | None) -> bool:
+        return model_name in auto.RETIRED and model_name not in self.models.filters
 
     def filter_state(self, model_name: ModelChoice, size: int | None = None) -> StateKind:
         """What a state of this filter is, for observations of so many components.

@@ -33,7 +33,14 @@ from rfa.service.routes.filter_many import answer_many
 from rfa.service.routes.generate import MODEL_ERRORS
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
 from rfa.service.schemas.many import FilterManyReply
-from rfa.service.schemas.replies import ColumnsSummary, FilterColumns, FilterDone, FilterReply, FilterSummary
+from rfa.service.schemas.replies import (
+    ColumnsSummary,
+    FilterColumns,
+    FilterDone,
+    FilterReply,
+    FilterSummary,
+    FilterWarning,
+)
 from rfa.service.schemas.requests import FilterRequest
 
 router = APIRouter(route_class=ArrowRoute)
@@ -71,7 +78,7 @@ async def filter_sequence(body: FilterRequest, request: Request, engine: EngineD
     job = engine.filter(choice, options, lease_of(request))
     client.spend("observations", count)
     record_of(request).filtered(name, count)
-    asked = Asked(request, job, name, passes, exchange)
+    asked = Asked(request, job, name, passes, exchange, engine.retirement(body.model))
     if body.values is not None:
         columns = Columns(list(body.values), body.fields, body.horizon)
         if request_is_arrow(request):
@@ -101,7 +108,7 @@ async def _part(request: Request, engine: Engine, body: FilterRequest, place: in
     """A series of many as if it had come alone, but for its job, which is a part of theirs."""
     choice, name, passes, exchange, options = await _prepared(request, engine, body)
     part = engine.filter_part(choice, options, place)
-    return part, Asked(request, part.job, name, passes, exchange)
+    return part, Asked(request, part.job, name, passes, exchange, engine.retirement(body.model))
 
 
 @dataclass(frozen=True)
@@ -113,6 +120,7 @@ class Asked:
     model: str
     passes: int
     exchange: StateExchange
+    notes: list[FilterWarning]
 
     async def summary(self, filtered: Filtered) -> FilterSummary:
         """What is known at the end; observations that were left are given back."""
@@ -128,7 +136,7 @@ class Asked:
             smoothed=None if filtered.smoothed is None else Long(filtered.smoothed, numbers=SMOOTHED_NUMBERS),
             log_likelihood=filtered.log_likelihood,
             calibration=replace(calibration, leads=calibration.leads[: len(options.horizon) - options.followed]),
-            warnings=filtered.warnings,
+            warnings=[*self.notes, *filtered.warnings],
             seed=options.seed,
             timings=filtered.timings,
             finish_reason=filtered.finish_reason,

@@ -58,7 +58,7 @@ from rfa.service.errors import (
 from rfa.service.frames import FRAMES, Frames
 from rfa.service.memory import SMALL_BYTES, Lease
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
-from rfa.service.schemas.replies import StreamDone, StreamReady, StreamStepReply
+from rfa.service.schemas.replies import FilterWarning, StreamDone, StreamReady, StreamStepReply
 from rfa.service.schemas.requests import LARGEST_TIME, FilterStreamRequest, StreamClose, StreamObservation
 from rfa.service.settings import Settings
 from rfa.service.validation import validated
@@ -173,6 +173,7 @@ class _Stream:
     room: asyncio.Event
     lease: Lease
     fields: Sequence[str] | None
+    notes: list[FilterWarning]
     seen: float = 0.0  # when the client's last observation was taken, by the loop's clock
     timer: asyncio.TimerHandle | None = None
     leased_answers: int = 1
@@ -361,6 +362,7 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
         asyncio.Event(),
         lease,
         request.fields,
+        engine.retirement(request.model),
     )
 
 
@@ -401,7 +403,7 @@ async def _reply(socket: JsonSocket, stream: _Stream) -> tuple[StreamDone | Erro
         replies = await stream.job.replies(most)
         if isinstance(replies, StreamEnd):
             code = SERVICE_RESTART if replies.reason == "drain" else NORMAL
-            return await _done(replies, stream.exchange), code
+            return await _done(replies, stream), code
         stream.sending = len(replies)
         await _answer(socket, replies, stream)
         stream.answered()
@@ -423,14 +425,16 @@ async def _document(reply: StreamStep, stream: _Stream) -> Any:
     if state is None:
         return chosen(step, stream.fields)
     reference = await stream.exchange.save(state.payload, state.count)
+    warnings = [*stream.notes, *(reply.warnings or [])]
     if stream.fields is None:
-        return StreamStepReply(**vars(step), state=reference, warnings=reply.warnings)
-    return {**chosen(step, stream.fields), "state": reference, "warnings": reply.warnings}
+        return StreamStepReply(**vars(step), state=reference, warnings=warnings)
+    return {**chosen(step, stream.fields), "state": reference, "warnings": warnings}
 
 
-async def _done(end: StreamEnd, exchange: StateExchange) -> StreamDone:
-    state = None if end.state is None else await exchange.save(end.state.payload, end.state.count)
-    return StreamDone(True, end.steps, end.log_likelihood, end.calibration, end.warnings, end.reason, state)
+async def _done(end: StreamEnd, stream: _Stream) -> StreamDone:
+    state = None if end.state is None else await stream.exchange.save(end.state.payload, end.state.count)
+    warnings = [*stream.notes, *end.warnings]
+    return StreamDone(True, end.steps, end.log_likelihood, end.calibration, warnings, end.reason, state)
 
 
 def _observation(document: Any) -> _Frame:

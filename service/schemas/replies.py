@@ -335,7 +335,9 @@ class ForecastChecks(Reply):
     components: Annotated[list[ComponentChecks], says("of each component of the observations, in their order")]
 
 
-WarningCode = Literal["low_coverage", "high_coverage", "many_outliers", "few_rows", "far_ahead", "many_alarms"]
+WarningCode = Literal[
+    "low_coverage", "high_coverage", "many_outliers", "few_rows", "far_ahead", "many_alarms", "retired_model"
+]
 
 
 @dataclass(frozen=True)
@@ -347,7 +349,8 @@ class FilterWarning(Reply):
         says(
             "fewer values were inside their 0.9 interval than should be, or more; many are outliers to this filter; "
             "a filter that learns from its series alone had few rows of it; forecasts further ahead than a network was "
-            "trained at are told as of the furthest that it was; or the rate asks for an alarm more often than not"
+            "trained at are told as of the furthest that it was; the rate asks for an alarm more often than not; or "
+            "the request names a retired model, and another one answered"
         ),
     ]
     horizon: Annotated[

@@ -22,20 +22,20 @@ def rows(share: float) -> dict[str, Any]:
 def test_a_bundle_is_added_to_those_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alarm_rates, "origin", lambda command: {"command": command})
     out = tmp_path / "alarm-rates.json"
-    write_rates(out, "metrics", rows(0.9))
+    write_rates(out, "auto", rows(0.9))
     (alone, _) = alarm_tables(json.loads(out.read_text()))
     assert [row[0] for row in alone.rows] == ["nab"]
     write_rates(out, "series", rows(0.5))
-    write_rates(out, "metrics", rows(1.1))
+    write_rates(out, "auto", rows(1.1))
     document = json.loads(out.read_text())
     assert document["others"]["series"]["command"].endswith("--model series")
     assert and_others(document) == [document, document["others"]["series"]]
     alarms, coverage = alarm_tables(document)
     assert list(alarms.rows) == [
-        ("nab, `metrics`", "1,000", "1.10", "1.10"),
+        ("nab, `auto`", "1,000", "1.10", "1.10"),
         ("nab, `series`", "1,000", "0.50", "0.50"),
     ]
-    assert list(coverage.rows) == [("nab, `metrics`", "110.0"), ("nab, `series`", "50.0")]
+    assert list(coverage.rows) == [("nab, `auto`", "110.0"), ("nab, `series`", "50.0")]
 
 
 def test_anomalies_gaps_and_the_beginning_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +56,6 @@ def test_anomalies_gaps_and_the_beginning_are_not_counted(monkeypatch: pytest.Mo
         }
 
     monkeypatch.setattr(alarm_rates, "ask", ask)
-    found = count("", "metrics", Series(np.arange(float(length)), values, is_clean))
+    found = count("", "auto", Series(np.arange(float(length)), values, is_clean))
     assert found.observations == found.forecast == 98
     assert found.alarms.tolist() == [98.0] * len(RATES) and found.inside.tolist() == [48.0] * len(alarm_rates.LEVELS)

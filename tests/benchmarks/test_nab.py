@@ -2,7 +2,6 @@
 
 import json
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from rfa.benchmarks.nab import benchmark as nab
 from rfa.benchmarks.nab.score import PROFILES
 from rfa.benchmarks.results_page.filters import and_others, nab_tables
 
-ROOT = Path(__file__).parents[2]
 START = datetime(2014, 4, 1)
 
 
@@ -69,7 +67,7 @@ def test_the_windowed_gaussian_moves_its_window_by_steps(monkeypatch):
 
 def test_a_planted_spike_is_found_and_written(folder, tmp_path):
     out = tmp_path / "results" / "filter-nab.json"
-    document = nab.write_nab(ROOT / "bundles" / "metrics", folder, out)
+    document = nab.write_nab("auto", folder, out)
     assert json.loads(out.read_text()) == document
     assert (document["files"], document["windows"], document["rate"]) == (2, 1, nab.RATE)
     loud, calm = document["series"]["loud/spike.csv"], document["series"]["quiet/calm.csv"]
@@ -77,18 +75,18 @@ def test_a_planted_spike_is_found_and_written(folder, tmp_path):
     # At most one alarm in QUIET rows of the 765 that count.
     assert all(0 <= one["false_alarms"] <= 8 for one in (loud, calm))
     whole = {name: parts["whole"] for name, parts in document["detectors"].items()}
-    standard = whole["metrics"]["standard"]
+    standard = whole["auto"]["standard"]
     assert standard["score"] == pytest.approx(100 * (loud["score"] + calm["score"] + 1) / 2, abs=1e-9)
     for name in PROFILES:
         assert whole["null"][name] == {"score": None, "best": 0.0, "best_threshold": None}
-        assert whole["metrics"][name]["best"] >= whole["metrics"][name]["score"]
-        assert whole["metrics"][name]["best_rate"] in nab.RATES
-    assert f"| metrics, a rate of {nab.RATE} | {standard['score']:.1f} |" in nab.markdown(document)
+        assert whole["auto"][name]["best"] >= whole["auto"][name]["score"]
+        assert whole["auto"][name]["best_rate"] in nab.RATES
+    assert f"| auto, a rate of {nab.RATE} | {standard['score']:.1f} |" in nab.markdown(document)
 
 
 def test_a_filter_of_two_components_is_refused(folder, tmp_path):
     with pytest.raises(ValueError, match="takes 2 components"):
-        nab.write_nab(ROOT / "bundles" / "linear", folder, tmp_path / "out.json")
+        nab.write_nab("linear", folder, tmp_path / "out.json")
 
 
 def test_another_bundle_stands_beside_the_first(monkeypatch):
@@ -100,17 +98,17 @@ def test_another_bundle_stands_beside_the_first(monkeypatch):
         own = {name: {"whole": profile}, "null": {"whole": best}}
         return {"bundle": name, "rate": nab.RATE, "quiet": nab.QUIET, "files": 2, "detectors": own, "series": {name: 1}}
 
-    first = nab.merged({}, "metrics", found("metrics"))
+    first = nab.merged({}, "auto", found("auto"))
     both = nab.merged(first, "series", found("series"))
     assert both["commit"] == "rfa bench nab --data NAB" and both["detectors"] == first["detectors"]
     assert both["others"]["series"]["commit"].endswith("--bundle series")
-    assert list(nab.detectors(both)) == ["metrics", "series", "null"]
+    assert list(nab.detectors(both)) == ["auto", "series", "null"]
     (table,) = nab_tables(both)
     assert [row[0] for row in table.rows][::2] == [
-        "metrics, a rate of 0.003",
+        "auto, a rate of 0.003",
         "series, a rate of 0.003",
         "null, at its best",
     ]
     assert and_others(both) == [both, both["others"]["series"]]
     # The first one anew: what was added stays.
-    assert nab.merged(both, "metrics", found("metrics")) == both
+    assert nab.merged(both, "auto", found("auto")) == both

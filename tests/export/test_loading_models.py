@@ -29,6 +29,6 @@ def test_a_folder_of_neither_kind_is_refused(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["linear", "metrics", "oscillator", "books"])
+@pytest.mark.parametrize("name", ["linear", "oscillator", "books"])
 def test_the_default_bundles_are_loaded(name: str) -> None:
     assert load_model(BUNDLE_ROOT / name).config.to_dict().keys() >= open_bundle(BUNDLE_ROOT / name).config.keys()

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from rfa.runtime import compiling
-from tests.model import test_metric_filter as second
 from tests.runtime.filters import test_dense_numba as first
+from tests.runtime.filters import test_dense_numba_learned as second
 
 PATIENCE = 60
 

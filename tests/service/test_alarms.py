@@ -27,7 +27,7 @@ def series() -> list[list[float] | None]:
 
 
 def asked(series: list[Any], **rule: Any) -> dict[str, Any]:
-    return {"model": "metrics", "observations": series, "fields": ["anomaly", "alarm"], "seed": 1, "alarm": rule}
+    return {"model": "auto", "observations": series, "fields": ["anomaly", "alarm"], "seed": 1, "alarm": rule}
 
 
 async def raised(client: httpx.AsyncClient, series: list[Any], **rule: Any) -> list[int]:
@@ -59,7 +59,7 @@ async def test_alarms_are_as_rare_as_was_asked_for_and_counted(series: list[Any]
     assert {step["alarm"] for step in plain["steps"]} == {None} and plain["calibration"]["alarms"] is None
     assert [step["anomaly"] for step in plain["steps"]] == [step["anomaly"] for step in found["steps"]]
     for name, value in (("filter_alarms", told["raised"]), ("filter_alarm_observations", seen)):
-        assert f'rfa_{name}_total{{model_name="metrics"}} {float(value)}' in metrics
+        assert f'rfa_{name}_total{{model_name="auto"}} {float(value)}' in metrics
 
 
 async def test_direction_deviation_range_and_quiet_narrow_them(series: list[Any]) -> None:
@@ -84,7 +84,7 @@ async def test_pieces_columns_and_a_rate_per_time_say_the_same(series: list[Any]
         first = await answer(client, {**asked(series[:1_002], **rule), "times": times[:1_002], "return_state": True})
         rest = await answer(client, {**asked(series[1_002:], **rule), "times": times[1_002:], "state": first["state"]})
         columns = {"y": [None if value is None else value[0] for value in series]}
-        body = {"model": "metrics", "times": times, "values": columns, "fields": ["alarm"], "alarm": rule}
+        body = {"model": "auto", "times": times, "values": columns, "fields": ["alarm"], "alarm": rule}
         in_columns = (await answer(client, body))["columns"]["alarm"]
     steps = [*first["steps"], *rest["steps"]]
     assert [i for i, step in enumerate(steps) if step["alarm"]] == whole

@@ -30,7 +30,7 @@ ASKED: dict[str, Any] = {"levels": [0.5, 0.9], "horizon": [0.1, 0.7], "seed": 3}
 
 @asynccontextmanager
 async def serving(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    paths = tuple(BUNDLES / name for name in ("linear", "oscillator", "metrics"))
+    paths = tuple(BUNDLES / name for name in ("linear", "oscillator"))
     app = create_app(Settings(**{"bundles": paths, "processes": 1, **settings}))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -129,10 +129,10 @@ async def test_clocks_and_kinds_of_numbers() -> None:
     async with serving() as client:
         tables = []
         for body in kinds:
-            response = await send(client, body, model="metrics", seed=1)
+            response = await send(client, body, model="auto", seed=1)
             assert response.status_code == 200, response.text
             tables.append(pa.ipc.open_stream(response.content).read_all().to_pydict())
-        by_index = await send(client, arrow({"y": [1.0, 2.0]}), model="metrics")
+        by_index = await send(client, arrow({"y": [1.0, 2.0]}), model="auto")
     assert tables[0] == tables[1] == tables[2]
     assert tables[0]["t"] == [begin, begin + 1, begin + 3] and tables[0]["anomaly"][1] is None
     assert pa.ipc.open_stream(by_index.content).read_all()["t"].to_pylist() == [0.0, 1.0]
@@ -219,7 +219,7 @@ async def test_what_is_no_arrow_stream_of_numbers_is_refused() -> None:
             assert (response.status_code, response.json()["error"]["code"]) == (422, code), response.text
         unknown = await send(client, good, model="linear", level="0.9")
         assert unknown.json()["error"]["param"] == "level"
-        for query, param in ((("times", [9.0] * len(TIMES)), "times"), (("model", "metrics"), "model")):
+        for query, param in ((("times", [9.0] * len(TIMES)), "times"), (("model", "auto"), "model")):
             path = f"/filter?{urlencode([('model', 'linear'), query])}"
             response = await client.post(path, content=good, headers={"Content-Type": ARROW})
             error = response.json()["error"]

@@ -46,7 +46,7 @@ def taken(make: Callable[[], Any]) -> tuple[int, Any]:
         tracemalloc.stop()
 
 
-@pytest.fixture(scope="module", params=["oscillator", "metrics"])
+@pytest.fixture(scope="module", params=["oscillator", "linear"])
 def runtime(request: Any, bundles: Path) -> FilterRuntime:
     return load_filter(open_bundle(bundles / request.param))
 

@@ -45,7 +45,7 @@ Belief = tuple[np.ndarray, np.ndarray]
 
 @asynccontextmanager
 async def serving(runtime: str = "compiled", **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    paths = tuple(BUNDLES / name for name in ("linear", "oscillator", "metrics"))
+    paths = tuple(BUNDLES / name for name in ("linear", "oscillator"))
     kind = "auto" if runtime == "compiled" else runtime  # the oscillator is on its graphs always
     given = {"bundles": paths, "processes": 1, "sessions": "memory", "filter_runtime": kind}
     app = create_app(Settings(**{**given, **settings}))
@@ -347,7 +347,7 @@ async def test_a_state_of_another_version_says_so() -> None:
 
 async def test_filters_whose_states_are_no_gaussians_are_refused_before_their_states_are_read() -> None:
     async with serving() as client:
-        for model in ("metrics", "oscillator"):
+        for model in ("auto", "oscillator"):
             status, param, code, message = await refused(client, {"model": model, "states": ["x", "y"]})
             assert (status, param, code) == (422, "model", "no_merge")
             assert repr(model) in message

@@ -175,7 +175,7 @@ def test_nothing_is_imported_once_a_bundle_is_looked_at(tmp_path: Path) -> None:
         "answers = [child._tried(Path(name), (), None, 1 << 30) for name in sys.argv[1:]]\n"
         "print([answer.get('refused', '') for answer in answers], sorted(set(sys.modules) - known))\n"
     )
-    command = [sys.executable, "-c", code, *(str(BUNDLE_ROOT / name) for name in ("linear", "metrics")), str(bad)]
+    command = [sys.executable, "-c", code, *(str(BUNDLE_ROOT / name) for name in ("linear", "series")), str(bad)]
     result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert re.fullmatch(r"\['', '', 'manifest.json: state: .+'\] \[\]\n", result.stdout), result.stdout
 

@@ -8,7 +8,6 @@ import pytest
 
 from rfa.training.evaluate.filter import load_test_data
 from rfa.training.filter import FilterTrainingConfig, load_data
-from rfa.training.metric import load_metrics
 
 BACKWARDS = "times ran backwards in 1 places (first at row 33): rows were sorted"
 
@@ -26,17 +25,6 @@ def test_what_was_decided_in_reading_is_said(tmp_path: Path, capsys: pytest.Capt
     assert told[: len(told) // 2] == told[len(told) // 2 :]
     for note in ("times: column 'Zeit', numbers, as seconds", "a comma stands before decimals", BACKWARDS):
         assert sum(line.startswith("room.csv: ") and note in line for line in told) == 2, note
-
-
-def test_what_was_decided_of_many_files_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "a.csv", [*range(30), 31, 30, *range(32, 60)])
-    write(tmp_path / "b.csv", list(range(60)))
-    load_metrics(tmp_path, 5)
-    told = capsys.readouterr().err.splitlines()
-    assert "2 of 2 files: times: column 'Zeit', numbers, as seconds" in told and f"1 of 2 files: {BACKWARDS}" in told
-    (tmp_path / "b.csv").write_text("t,y\n")
-    with pytest.raises(ValueError, match=r"b\.csv: the file has a header and no rows"):
-        load_metrics(tmp_path, 5)
 
 
 @pytest.mark.parametrize("source", ["-", "https://example.org/room.csv"])

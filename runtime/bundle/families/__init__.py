@@ -7,7 +7,7 @@ to these, for many configurations. Nothing here imports them: reading a bundle n
 """
 
 from rfa.runtime.bundle.families.base import FamilyConfig, GraphRule
-from rfa.runtime.bundle.families.filters import DeepConfig, LinearConfig, MetricConfig
+from rfa.runtime.bundle.families.filters import DeepConfig, LinearConfig
 from rfa.runtime.bundle.families.language import LanguageConfig
 from rfa.runtime.bundle.families.series import SeriesBundleConfig
 
@@ -17,6 +17,5 @@ FAMILIES: dict[str, type[FamilyConfig]] = {
     "language": LanguageConfig,
     "linear": LinearConfig,
     "deep": DeepConfig,
-    "metric": MetricConfig,
     "series": SeriesBundleConfig,
 }

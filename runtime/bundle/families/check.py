@@ -15,6 +15,7 @@ WEIGHTS_FILE = "model.safetensors"
 # Optional: constants that an exporter with torch formed from the weights, for runtimes without.
 CONSTANTS_FILE = "decoder.safetensors"
 CALIBRATION_FILE = "calibration.json"
+RETIRED_FAMILY = "metric"
 
 
 def read_family(manifest: Manifest) -> FamilyConfig:
@@ -24,6 +25,8 @@ def read_family(manifest: Manifest) -> FamilyConfig:
         BundleError: with the field and the reason.
     """
     kind = FAMILIES.get(manifest.family)
+    if manifest.family == RETIRED_FAMILY:
+        raise BundleError(f"{MANIFEST_FILE}: family {manifest.family!r} is retired: name the model 'auto' instead")
     if kind is None:
         raise BundleError(f"{MANIFEST_FILE}: family {manifest.family!r} is unknown; known are {sorted(FAMILIES)}")
     if kind.kind != manifest.kind:

@@ -1,4 +1,4 @@
-"""Filters: linear systems, deep filters and metrics (`rfa.model.linear_filter`, `deep_filter`, `metric_filter`)."""
+"""Filters: linear systems and deep filters (`rfa.model.linear_filter`, `deep_filter`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ MAX_SIZE = 256
 MAX_TERMS, MAX_NODES = 8, 64
 NOISE_LAWS = 7  # factors of the noise in `rfa.model.recurrence.dense`
 FLOOR = 1e-6
-DIFFUSE = 100.0
 
 Number = Annotated[float, Field(ge=-1e12, le=1e12)]
 Vector = Annotated[list[Number], Field(min_length=1, max_length=MAX_SIZE)]
@@ -241,48 +240,6 @@ class LinearConfig(FilterConfig):
         formed = dual @ process @ dual.conj().T
         if np.abs(noise - formed).max() > allowed * np.abs(formed).max(initial=0.0):
             raise ValueError("the noise of the modes is not that of the process")
-
-
-class MetricConfig(FilterConfig):
-    """`rfa.model.metric_filter.MetricFilterConfig`; see there."""
-
-    process: Annotated[float, Field(gt=0, le=1e12)] = 0.03
-    memory: Annotated[float, Field(ge=20, le=1e12)] = 1000.0
-    nu: Freedom = None
-    inner: Passes = 1
-    contamination: Share = 0.02
-    outlier_scale: OutlierScale = 10.0
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """See `FilterConfig`."""
-        return 1, 1
-
-    def state(self) -> tuple[TensorSpec, ...]:
-        """See `FamilyConfig`."""
-        return spec("mean", 1), spec("covariance", 1, 1), spec("variance", 1), spec("count", 1), spec("lag", 1)
-
-    def cache_rows(self) -> tuple[TensorSpec, ...]:
-        """See `FilterConfig`."""
-        return (spec("token", 3),)
-
-    def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
-        """See `FamilyConfig`."""
-        own = dict.fromkeys(("process", "inverse_nu", "contamination", "outlier_scale"), (1,))
-        return {name: ArrayRule(shape) for name, shape in {**own, **self._initial_shapes()}.items()}
-
-    def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
-        """See `FamilyConfig`."""
-        start = {
-            "mean": 0.0, "covariance": DIFFUSE, "variance": 1.0, "count": 0.0, "lag": 0.0, "readout_matrix": 1.0,
-            "readout_offset": 0.0,
-        }  # fmt: skip
-        shapes = self._initial_shapes()
-        return {
-            "process": ArrayRule((1,), value=self.process, tolerance=EXACT),
-            **_robustness(self.nu, self.contamination, self.outlier_scale),
-            **{f"initial.{name}": ArrayRule(shapes[f"initial.{name}"], value=value) for name, value in start.items()},
-        }
 
 
 Span = Annotated[float, Field(gt=0, le=1e15)]

@@ -194,7 +194,7 @@ def test_a_reason_shows_no_content() -> None:
 
 
 # A part of what `python -m tests.soak.bundles` tries.
-SOME = [entry for entry in catalogue(BUNDLE_ROOT, seed=11) if entry.bundle in ("linear", "metrics")][::3]
+SOME = [entry for entry in catalogue(BUNDLE_ROOT, seed=11) if entry.bundle == "linear"][::2]
 
 
 @pytest.mark.parametrize("mutation", SOME, ids=lambda entry: f"{entry.bundle} {entry.family} {entry.what}")

@@ -15,7 +15,7 @@ from rfa.runtime.bundle.onnx_wire import SCHEMA, decode, encode
 from rfa.service.settings import BUNDLE_ROOT
 from tests.soak.bundles.graphs import FOR_THE_READER, FOR_THE_TRIAL, Mutation, edited
 
-BUNDLES = ("linear", "oscillator", "metrics", "books")
+BUNDLES = ("linear", "oscillator", "books")
 
 
 def parts(name: str, graph: str) -> tuple[bytes, GraphSpec, dict[str, TensorSpec]]:

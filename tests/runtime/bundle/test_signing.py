@@ -153,7 +153,7 @@ def test_only_bundles_that_a_trusted_key_signed_are_opened(bundle: Path) -> None
     with pytest.raises(BundleError, match=rf"{SIGNATURE_FILE}: missing"):
         open_bundle(BUNDLE_ROOT / "linear", [KEY.public])
     shutil.copy(bundle / SIGNATURE_FILE, bundle.parent / SIGNATURE_FILE)
-    other = Path(shutil.copytree(BUNDLE_ROOT / "metrics", bundle.parent / "metrics"))
+    other = Path(shutil.copytree(BUNDLE_ROOT / "oscillator", bundle.parent / "oscillator"))
     shutil.copy(bundle / SIGNATURE_FILE, other / SIGNATURE_FILE)
     with pytest.raises(BundleError, match="not the signature of this manifest"):
         open_bundle(other, [KEY.public])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.model import metric_filter
 from rfa.model.linear_filter import LinearFilter
-from rfa.model.metric_filter import MetricFilter, MetricFilterConfig
 from rfa.runtime.bundle.bundle import open_bundle
-from rfa.runtime.bundle.families.filters import LinearConfig, MetricConfig
+from rfa.runtime.bundle.families.filters import LinearConfig
 from rfa.runtime.bundle.manifest import TensorSpec
 from rfa.runtime.compiling import stamp
-from rfa.runtime.filters import graph_steps, metric_numba
+from rfa.runtime.filters import graph_steps
 from rfa.runtime.filters.compiled_steps import CompiledSteps
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.linear_config import LinearFilterConfig
@@ -144,20 +142,6 @@ def test_a_linear_filter_is_its_model(name: str) -> None:
     assert_same(compiled, LinearFilter(config), *course(len(config.measurement_noise), 3))
 
 
-@pytest.mark.parametrize("change", [{}, {"nu": 4.0}, {"nu": 4.0, "inner": 3, "contamination": 0.0, "memory": 50.0}])
-def test_a_metric_filter_is_its_model(change: dict[str, Any]) -> None:
-    config = MetricFilterConfig(**change)
-    compiled = Compiled.of(asdict(config), MetricConfig.model_validate(change).state())
-    assert_same(compiled, MetricFilter(config), *course(1, 5))
-
-
-def test_constants_of_the_metric_are_its_model_s() -> None:
-    for name in ("DIFFUSE", "FIRST_GUESS", "BOUND", "TRUSTED", "DOUBT", "RESOLUTION", "TINY"):
-        assert getattr(metric_numba, name) == getattr(metric_filter, name)
-    state = MetricFilter(MetricFilterConfig()).init_state(1)
-    assert tuple(float(state[name]) for name in state) == metric_numba.FIRST_STATE
-
-
 def follow(runtime: FilterRuntime, times: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean, std and weight of a whole series."""
     pool = StatePool(runtime.state_fields, 1)
@@ -220,7 +204,7 @@ def test_a_kept_kernel_is_made_anew_when_any_of_its_files_changes(tmp_path: Path
     assert stamp(*modules) != before
 
 
-@pytest.mark.parametrize("name", ["linear", "metrics", "oscillator"])
+@pytest.mark.parametrize("name", ["linear", "oscillator"])
 def test_a_loaded_filter_compiles_no_more(name: str) -> None:
     """Live rounds of one and of many, with and without forecasts and samples, series in arrays of any layout, and
     attention: all that was compiled at the load. Other types are an error, in whose place a request had to wait."""

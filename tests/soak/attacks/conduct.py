@@ -63,7 +63,7 @@ ORDINARY = (
     ("/filter", {"observations": [[1.0, 0.5]] * 200, "smooth": True}),
     ("/filter", {"observations": [[1.0, 0.5]] * 50, "mode": "attention"}),
     ("/filter", {"observations": [[1.0, 0.5]] * 50, "stream": True}),
-    ("/filter", {"model": "metrics", "observations": [[1.0]] * 50}),
+    ("/filter", {"model": "auto", "observations": [[1.0]] * 50}),
     ("/filter", {"model": "oscillator", "observations": [[1.0, 0.5]] * 50}),
     ("/generate", {"inputs": "It was the", "parameters": {"max_new_tokens": 8, "n": 2, "top_n_tokens": 2, "seed": 1}}),
     ("/generate", {"inputs": "It was the", "parameters": {"max_new_tokens": 8, "decode": "attention"}}),

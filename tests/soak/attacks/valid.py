@@ -17,17 +17,17 @@ LARGEST = 1e12
 EXTREMES = (0, 1e11, LARGEST, -LARGEST, 1e-300, 5e-324, -0.0, 1, -1, 1e6, 123456789012, 2**39, None)
 TIMES = (0.0, 5e-324, 1e-12, 1e-3, 1.0, 60.0, 1e6, 1e15)
 LEVELS = (5e-324, 1e-12, 0.5, 0.9, 0.9999999999999999, 0.999999999, 0.99999999, 1 - 2**-53, 0.9 + 2**-53, 0.90000000001)
-SIZES = {"metrics": 1, "linear": 2, "oscillator": 2}
+SIZES = {"auto": 1, "linear": 2, "oscillator": 2}
 NUMBER_OF_SERIES = 400
 
 
 def known_series() -> Iterator[dict[str, Any]]:
     """Those that once failed, and their like."""
-    yield {"model": "metrics", "observations": [[0], [1e11]]}
-    yield {"model": "metrics", "observations": [[0], [1e12]], "levels": [0.5, 0.9], "horizon": [300.0]}
-    yield {"model": "metrics", "observations": [[1e12], [0], [-1e12], [0]] * 20}
-    yield {"model": "metrics", "observations": [[0]] * 200 + [[1e12]]}
-    yield {"model": "metrics", "observations": [[5e-324], [1e12]], "smooth": True}
+    yield {"model": "auto", "observations": [[0], [1e11]]}
+    yield {"model": "auto", "observations": [[0], [1e12]], "levels": [0.5, 0.9], "horizon": [300.0]}
+    yield {"model": "auto", "observations": [[1e12], [0], [-1e12], [0]] * 20}
+    yield {"model": "auto", "observations": [[0]] * 200 + [[1e12]]}
+    yield {"model": "auto", "observations": [[5e-324], [1e12]], "smooth": True}
     yield {"observations": [[1, 1]], "levels": [0.9999999999999999]}
     yield {"observations": [[1, 1]], "levels": [0.9999999999999999], "horizon": [0.1]}
     yield {"observations": [[1, 1]], "levels": [0.9, 0.9000000000000001]}

@@ -23,7 +23,6 @@ PAIRS = {"observations": [[0.5, -0.2], [0.4, 0.1], [0.1, 0.3]], "seed": 7}
 QUESTIONS = {
     "books": ("/generate", {"inputs": "It is a truth", "parameters": {"max_new_tokens": 4, "seed": 7}}),
     "linear": ("/filter", PAIRS),
-    "metrics": ("/filter", {"observations": [[0.5], [0.4], [0.1]], "seed": 7}),
     "oscillator": ("/filter", PAIRS),
 }
 # What in an answer is of the model; the rest is of the request.

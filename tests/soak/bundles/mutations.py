@@ -22,7 +22,7 @@ from tests.soak.bundles.case import Case
 
 Place = tuple[str | int, ...]
 DELETED, EXTRA = "deleted", "extra"
-BUNDLES = ("linear", "metrics", "oscillator", "books")
+BUNDLES = ("linear", "oscillator", "books")
 # What nobody computes with: people read it.
 FREE = {("metrics",), ("provenance",)}
 # How many of the catalogue are tried, by file.
