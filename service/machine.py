@@ -49,7 +49,7 @@ def memory_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 
 @dataclass(frozen=True)
-class Held:
+class ProcessMemory:
     """Memory of this process that is in RAM, bytes.
 
     Args:
@@ -61,14 +61,14 @@ class Held:
     mapped: int
 
 
-def held_memory(proc: Path = PROC) -> Held:
+def process_memory(proc: Path = PROC) -> ProcessMemory:
     """What this process holds now; nothing where the system does not tell."""
     page = os.sysconf("SC_PAGE_SIZE")
     try:
         _, resident, mapped, *_ = map(int, (proc / "statm").read_text().split())
     except OSError:  # not Linux
-        return Held(0, 0)
-    return Held((resident - mapped) * page, mapped * page)
+        return ProcessMemory(0, 0)
+    return ProcessMemory((resident - mapped) * page, mapped * page)
 
 
 def _group_folders(proc: Path, cgroups: Path, controller: str) -> Iterator[Path]:

@@ -28,7 +28,7 @@ from starlette.requests import HTTPConnection
 
 from rfa.service.errors import Overloaded
 from rfa.service.json_cost import body_limits
-from rfa.service.machine import Held, held_memory, memory_bytes
+from rfa.service.machine import ProcessMemory, memory_bytes, process_memory
 from rfa.service.metrics import Metrics
 from rfa.service.settings import ConfigurationError, Settings
 
@@ -160,11 +160,11 @@ async def return_free_memory() -> None:
     The allocator keeps free pages below the last one in use: 60 half bodies left 70 MB behind them.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
-    at_rest = held_memory().own
+    at_rest = process_memory().own
     while trim is not None:
         await asyncio.sleep(TRIM_SECONDS)
         # Without asking what the last time brought: what was in use then may be free now, and still be held.
-        if held_memory().own - at_rest > WORTH_TRIMMING_BYTES:
+        if process_memory().own - at_rest > WORTH_TRIMMING_BYTES:
             await asyncio.to_thread(trim, 0)
 
 
@@ -192,7 +192,7 @@ def open_budget(settings: Settings, metrics: Metrics, kept_bytes: int = 0) -> Me
     return budget
 
 
-def room_for_requests(settings: Settings, held: Held | None = None, kept_bytes: int = 0) -> int:
+def room_for_requests(settings: Settings, held: ProcessMemory | None = None, kept_bytes: int = 0) -> int:
     """Bytes for the requests of this process: what its limit leaves beside the loaded bundles and what they keep.
 
     Without `RFA_MAX_MEMORY` that is `USUAL_ROOM_BYTES`, or less where the processes together would come to more than
@@ -205,7 +205,7 @@ def room_for_requests(settings: Settings, held: Held | None = None, kept_bytes: 
     Raises:
         ConfigurationError: a legal request would not fit.
     """
-    held = held or held_memory()
+    held = held or process_memory()
     own = held.own + kept_bytes
     needed = math.ceil(largest_request_bytes(settings) / LARGE_SHARE)
     if settings.max_memory is not None:

@@ -12,22 +12,22 @@ from rfa.service.access.keys import check_exposure
 from rfa.service.access.logs import configure_logging
 from rfa.service.process.address import reserve
 from rfa.service.process.handover import with_state_key
-from rfa.service.process.reloading import Vet
+from rfa.service.process.reloading import CheckBundles
 from rfa.service.process.supervisor import PROGRAM, Supervisor
 from rfa.service.settings import Settings, check_names
 from rfa.service.vetting.trust import trusted_keys, with_trusted_keys
 from rfa.service.vetting.vetting import Runtime
-from rfa.service.vetting.vetting import vet as vet_bundles
+from rfa.service.vetting.vetting import vet as check_bundles
 
 
-def serve(settings: Settings, program: Sequence[str] = PROGRAM, vet: Vet | None = None) -> None:
+def serve(settings: Settings, program: Sequence[str] = PROGRAM, check: CheckBundles | None = None) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Running requests get `shutdown_grace_seconds` to end.
 
     Args:
         program: command that starts a server process; tests pass one with hand-made models.
-        vet: tries bundles out before any process loads them; tests with hand-made models pass one that does nothing.
+        check: checks bundles before any process loads them; tests with small models pass one that does nothing.
 
     Raises:
         ConfigurationError: the settings would serve anyone, their keys are unusable, or one is misspelt.
@@ -44,11 +44,11 @@ def serve(settings: Settings, program: Sequence[str] = PROGRAM, vet: Vet | None 
         # A GPU's memory is for those that serve.
         runtime: Runtime = "onnx" if settings.is_on_gpu else settings.text_runtime
         keys = [str(key) for key in trusted_keys(settings)]
-        vet = vet or partial(vet_bundles, text_runtime=runtime, trusted_keys=keys)
-        code = asyncio.run(_supervise(settings, holder, program, vet))
+        check = check or partial(check_bundles, text_runtime=runtime, trusted_keys=keys)
+        code = asyncio.run(_supervise(settings, holder, program, check))
     if code:
         raise SystemExit(code)
 
 
-async def _supervise(settings: Settings, holder: socket.socket, program: Sequence[str], vet: Vet) -> int:
-    return await Supervisor(settings, holder, program, vet).run()
+async def _supervise(settings: Settings, holder: socket.socket, program: Sequence[str], check: CheckBundles) -> int:
+    return await Supervisor(settings, holder, program, check).run()

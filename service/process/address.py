@@ -1,9 +1,8 @@
-"""One port for many processes: one listening socket, which the supervisor opens and every process inherits.
+"""One listening socket for all processes: the supervisor opens it, every process inherits it.
 
-A socket of its own for each process (SO_REUSEPORT) would spread connections evenly, but what the kernel has put into
-the queue of a process that is stopped or stuck waits there until it is killed: of 200 requests with one of two
-processes stopped, about 100 timed out. From one queue the others take them (`rfa.service.process.accepting` has how
-connections are spread).
+A socket per process (SO_REUSEPORT) would balance connections, but those queued for a stopped or hanging process wait
+until it is killed: with one of two processes stopped, about 100 of 200 requests timed out. From a shared queue the
+others accept them; `rfa.service.process.accepting` balances.
 """
 
 from __future__ import annotations
@@ -12,36 +11,36 @@ import contextlib
 import socket
 from dataclasses import dataclass
 
-# The kernel takes no more than its own limit, usually 4,096.
+# The kernel caps it, usually at 4,096.
 BACKLOG = 4_096
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where the server listens; the port is a real one."""
+    """Host and port that the server listens on; the port is not 0."""
 
     host: str
     port: int
 
     @property
     def url(self) -> str:
-        """What a user types."""
+        """The URL for users."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
 
 def reserve(host: str, port: int) -> tuple[socket.socket, Address]:
-    """Take a port for this server alone, without listening on it yet.
+    """Bind a port exclusively, without listening on it yet.
 
     Raises:
-        OSError: the address cannot be used, or is taken.
+        OSError: the address is invalid or in use.
     """
     holder = _socket(host)
     try:
-        # Past connections of an earlier server that the kernel still remembers ...
+        # Connections of an earlier server in TIME_WAIT do not prevent this ...
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((host, port))
-        # ... and then closed to whoever else comes: two that do not listen yet would both get a port that is open.
+        # ... and then nobody else can bind: with SO_REUSEADDR two servers could bind before either listens.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError as error:
         holder.close()
@@ -50,20 +49,19 @@ def reserve(host: str, port: int) -> tuple[socket.socket, Address]:
 
 
 def listen(holder: socket.socket) -> None:
-    """Let clients connect; any process that has the socket may accept them.
+    """Start listening; any process that has the socket may accept.
 
     Raises:
-        OSError: the port was taken after all.
+        OSError: the port is in use after all.
     """
-    # As for `bind`, past connections that the kernel remembers. A listener is alone on its port in any case; its own
-    # connections have this from it, and must not keep the next server from the port.
+    # Accepted connections inherit this, so that in TIME_WAIT they do not keep the next server from the port.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.listen(BACKLOG)
 
 
 def refuse(holder: socket.socket) -> None:
-    """Take no further connection, in none of the processes: also not in one that is stuck and cannot close its own."""
-    with contextlib.suppress(OSError):  # some systems have this for connections only; there each process closes its own
+    """Accept no further connection in any process, including one that hangs and cannot close its own socket."""
+    with contextlib.suppress(OSError):  # not supported for listeners everywhere; there each process closes its own
         holder.shutdown(socket.SHUT_RDWR)
 
 

@@ -1,4 +1,4 @@
-"""Work that may block, beside an event loop that must not wait for it for ever."""
+"""Blocking work in a thread that an event loop can abandon."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-async def aside(work: Callable[[], Result]) -> Result:
-    """What `work` returns or raises, from a thread of its own.
+async def run_in_background(work: Callable[[], Result]) -> Result:
+    """Run `work` in a thread of its own; returns what it returns, raises what it raises.
 
-    Who is cancelled leaves the thread behind, and it holds up neither later work nor the end of the process: a pool's
-    threads do both.
+    A cancelled caller abandons the thread, which delays neither later work nor the exit of the process; the threads of
+    an executor delay both.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()
 
-    def settle(result: Result | None, error: BaseException | None) -> None:
+    def set_result(result: Result | None, error: BaseException | None) -> None:
         if done.done():
             return
         if error is not None:
@@ -35,7 +35,7 @@ async def aside(work: Callable[[], Result]) -> Result:
         except BaseException as raised:
             error = raised
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, result, error)
+            loop.call_soon_threadsafe(set_result, result, error)
 
-    threading.Thread(target=run, daemon=True, name=getattr(work, "__name__", "aside")).start()
+    threading.Thread(target=run, daemon=True, name=getattr(work, "__name__", "background")).start()
     return await done

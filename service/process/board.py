@@ -1,11 +1,10 @@
-"""What the processes of a server see of each other at once: a page of memory that all of them share.
+"""Status shared by the processes of a server: one page of shared memory.
 
-    generation   of the bundles in force; the supervisor's one store of it is the moment of a reload, everywhere
-    outcomes     how many reloads ended how, and when the last one did; written by the supervisor
-    places       of each process how many connections it has, and when it last said so
+    generation    of the bundles in use; storing it is the moment of a reload for every process
+    outcomes      reloads by outcome, and the time of the last of each; written by the supervisor
+    connections   of each process: their number, and when it was last updated
 
-Every value is eight bytes at an address divisible by eight and has one writer, so that a reader sees the old value or
-the new one.
+Every value is eight aligned bytes with one writer, so a reader sees either the old value or the new one.
 """
 
 from __future__ import annotations
@@ -19,80 +18,80 @@ from typing import Final, Literal, get_args
 Outcome = Literal["committed", "refused", "aborted"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 VALUE_BYTES = 8
-# Of a place: its count, and the time of its last beat.
-PER_PLACE = 2
-# What says nothing for so long is no longer waited for; a process tells its count ten times a second.
+# Values of a process: its connections, and the time of the last update.
+PER_PROCESS = 2
+# A process updates its count ten times a second; after so long without an update it is ignored.
 SILENT_SECONDS = 0.5
 CLOSED = float("inf")
 
 
-class Board:
+class SharedStatus:
     """The shared page.
 
     Args:
-        descriptor: of a file of this server's; the board does not own it.
-        processes: number of places.
+        descriptor: of a file of this server; not closed here.
+        processes: their number.
     """
 
     def __init__(self, descriptor: int, processes: int) -> None:
-        places = 1 + 2 * len(OUTCOMES)
-        size = VALUE_BYTES * (places + PER_PLACE * processes)
-        if os.fstat(descriptor).st_size < size:  # whoever makes it is alone with it
+        header = 1 + 2 * len(OUTCOMES)
+        size = VALUE_BYTES * (header + PER_PROCESS * processes)
+        if os.fstat(descriptor).st_size < size:  # only the process that creates it gets here
             os.ftruncate(descriptor, size)
         self.descriptor = descriptor
-        whole = memoryview(mmap.mmap(descriptor, size))
-        self._generation = whole[:VALUE_BYTES].cast("q")
-        self._outcomes = whole[VALUE_BYTES : VALUE_BYTES * places].cast("d")
-        self._places = whole[VALUE_BYTES * places :].cast("d")
+        page = memoryview(mmap.mmap(descriptor, size))
+        self._generation = page[:VALUE_BYTES].cast("q")
+        self._outcomes = page[VALUE_BYTES : VALUE_BYTES * header].cast("d")
+        self._connections = page[VALUE_BYTES * header :].cast("d")
 
     # Bundles.
 
     @property
     def generation(self) -> int:
-        """Number of the bundles that every process answers new requests with."""
+        """Generation of the bundles that every process uses for new requests."""
         return self._generation[0]
 
     def commit(self, generation: int) -> None:
-        """Put other bundles in force: from here on no process begins anything with the ones before."""
+        """Switch to other bundles: from here on no process begins a request with the previous ones."""
         self._generation[0] = generation
 
     def count(self, outcome: Outcome, now: float) -> None:
         """Count a reload that ended `now`, in seconds since 1970."""
-        place = 2 * OUTCOMES.index(outcome)
-        self._outcomes[place] += 1
-        self._outcomes[place + 1] = now
+        index = 2 * OUTCOMES.index(outcome)
+        self._outcomes[index] += 1
+        self._outcomes[index + 1] = now
 
     def reloads(self) -> dict[str, tuple[float, float]]:
-        """By outcome how many reloads ended so, and when the last of them did, 0 if none."""
+        """By outcome: the number of reloads, and the time of the last one, 0 if none."""
         counts, times = self._outcomes[::2], self._outcomes[1::2]
-        return {outcome: (counts[place], times[place]) for place, outcome in enumerate(OUTCOMES)}
+        return {outcome: (counts[k], times[k]) for k, outcome in enumerate(OUTCOMES)}
 
     # Connections.
 
-    def tell(self, index: int, count: float) -> None:
-        """Let the others know how many connections a process has, and that it takes more."""
-        self._places[PER_PLACE * index] = count
-        self._places[PER_PLACE * index + 1] = time.monotonic()
+    def set_connections(self, index: int, count: float) -> None:
+        """Publish how many connections a process has; infinite while it accepts none."""
+        self._connections[PER_PROCESS * index] = count
+        self._connections[PER_PROCESS * index + 1] = time.monotonic()
 
-    def least(self, index: int) -> float:
-        """The fewest connections of the other processes that take some now; infinite if none does."""
+    def fewest_connections(self, index: int) -> float:
+        """The fewest connections of the other processes that accept some now; infinite if none does."""
         since = time.monotonic() - SILENT_SECONDS
-        counts, beats = self._places[::PER_PLACE], self._places[1::PER_PLACE]
+        counts, updates = self._connections[::PER_PROCESS], self._connections[1::PER_PROCESS]
         others = (
             count
-            for place, (count, beat) in enumerate(zip(counts, beats, strict=True))
-            if place != index and beat >= since
+            for other, (count, updated) in enumerate(zip(counts, updates, strict=True))
+            if other != index and updated >= since
         )
         return min(others, default=CLOSED)
 
 
-def make_board(processes: int) -> Board:
-    """A board that nobody else sees until its descriptor is passed on.
+def create_shared_status(processes: int) -> SharedStatus:
+    """A page that other processes see once they inherit its descriptor.
 
     Raises:
-        OSError: there is neither such memory nor a place for a file.
+        OSError: neither shared memory nor a temporary file is available.
     """
     if hasattr(os, "memfd_create"):
-        return Board(os.memfd_create("rfa-board"), processes)
+        return SharedStatus(os.memfd_create("rfa-status"), processes)
     with tempfile.TemporaryFile() as file:
-        return Board(os.dup(file.fileno()), processes)
+        return SharedStatus(os.dup(file.fileno()), processes)

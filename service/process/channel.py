@@ -1,12 +1,10 @@
-"""How a supervisor and its server processes talk: JSON lines over a socket pair that nobody else can reach.
+"""Messages between the supervisor and its server processes: JSON lines over a private socket pair.
 
-    supervisor → process   hello (settings, place, ...)   serve   prepare   commit   abort
+    supervisor → process   hello (settings, index, ...)   serve   prepare   commit   abort
     process → supervisor   loaded   serving   beat   prepared   failed
 
-The end of the channel is a message too: to a process it says that its supervisor is gone.
-
-A message has a size that the other side reads for certain: what is too long is refused where it is sent, by its author.
-What arrives and is no message raises `ChannelError`, which the reader lays to the other side.
+A closed channel tells a process that its supervisor has ended. A message that is too long is refused where it is sent;
+anything received that is not a message raises `ChannelError`.
 """
 
 from __future__ import annotations
@@ -17,16 +15,16 @@ import socket
 from typing import Any
 
 LONGEST_MESSAGE = 1_000_000
-# Of a reason: written for a line of the log.
+# Characters of a reason, which goes into one log line.
 LONGEST_REASON = 1_000
 
 
 class ChannelError(ValueError):
-    """What is no message: too long, not JSON, or not of a known form."""
+    """Not a message: too long, not JSON, or of an unknown form."""
 
 
 class Channel:
-    """One end of the conversation."""
+    """One end of the channel."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -34,14 +32,14 @@ class Channel:
 
     @classmethod
     async def open(cls, end: socket.socket) -> Channel:
-        """Talk over one end of a UNIX socket pair, which the channel owns from now on."""
+        """A channel over one end of a UNIX socket pair, which it owns from now on."""
         return cls(*await asyncio.open_unix_connection(sock=end, limit=LONGEST_MESSAGE))
 
     async def send(self, kind: str, **fields: Any) -> None:
-        """Send a message; one to a side that is gone is dropped, since the end of the channel tells of it.
+        """Send a message. It is dropped if the other side has ended, which `receive` reports.
 
         Raises:
-            ChannelError: it is longer than the other side would read; nothing was sent.
+            ChannelError: it is too long; nothing was sent.
         """
         line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
         if len(line) > LONGEST_MESSAGE:
@@ -53,10 +51,10 @@ class Channel:
             pass
 
     async def receive(self) -> dict[str, Any] | None:
-        """The next message; None when the other side is gone.
+        """The next message; None when the other side has ended.
 
         Raises:
-            ChannelError: what came is none.
+            ChannelError: invalid message.
         """
         try:
             line = await self._reader.readline()
@@ -75,11 +73,11 @@ class Channel:
         return message
 
     def close(self) -> None:
-        """End the conversation."""
+        """Close this end."""
         self._writer.close()
 
 
 def reason_of(error: BaseException) -> str:
-    """Why, in one line that a message and a log can hold."""
+    """The message of an error, as one line of bounded length."""
     words = " ".join(str(error).split()) or type(error).__name__
     return words if len(words) <= LONGEST_REASON else words[: LONGEST_REASON - 1] + "…"

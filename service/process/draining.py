@@ -1,12 +1,11 @@
-"""uvicorn, ended in the right order.
+"""A uvicorn server that drains before it shuts down.
 
-On a stop signal uvicorn closes the listener and idle connections, cuts WebSockets, waits for requests and only then
-tells the application. Here the application hears of it first: readiness turns false, the listener closes, the engine
-ends live streams and gives requests their time, their handlers send what there is to send, and the rest is uvicorn's.
+On a stop signal uvicorn closes the listener and idle connections, cuts WebSockets, waits for requests and notifies the
+application last. Here the application comes first: readiness turns false, the listener closes, the engine ends live
+streams and lets requests finish, their handlers send what is left; then uvicorn shuts down.
 
 Written against uvicorn 0.54: `Server.startup`, `shutdown`, `on_tick`, `capture_signals` and `server_state`. Connections
-are ours (`rfa.service.wire`); uvicorn keeps the sets of them and of their tasks, the clock and the application's
-lifespan.
+are those of `rfa.service.wire`; uvicorn keeps the sets of connections and tasks, the clock and the lifespan.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from rfa.service.process.accepting import Acceptor, Shares
+from rfa.service.process.accepting import Acceptor, ConnectionShare
 from rfa.service.process.patience import FLUSH_SECONDS, QUANTUM_SECONDS
 from rfa.service.settings import Settings
 from rfa.service.wire.connection import StalledReader, Wire
@@ -34,12 +33,12 @@ TICKS_PER_SECOND = 10
 
 
 class DrainingServer(uvicorn.Server):
-    """A uvicorn server of one application that leaves signals to its owner, sees stuck readers off, and drains.
+    """A uvicorn server that leaves signals to its owner, disconnects stalled readers, and drains.
 
     Args:
-        app: the application; `app.state.draining` turns true first of all.
-        on_serving: called once the listener takes connections.
-        shares: of the connections, where there are other processes.
+        app: the application; `app.state.draining` turns true first.
+        on_serving: called once the listener accepts connections.
+        share: of the connections, with several processes.
     """
 
     def __init__(
@@ -47,10 +46,10 @@ class DrainingServer(uvicorn.Server):
         app: FastAPI,
         settings: Settings,
         on_serving: Callable[[], None] = lambda: None,
-        shares: Shares | None = None,
+        share: ConnectionShare | None = None,
     ) -> None:
         super().__init__(server_config(app, settings))
-        self._shares = shares
+        self._share = share
         self._acceptors: list[Acceptor] = []
         self._app = app
         self._settings = settings
@@ -58,20 +57,20 @@ class DrainingServer(uvicorn.Server):
         app.state.metrics.watch("open_connections", "Open sockets of clients.", self.open_connections)
 
     def open_connections(self) -> int:
-        """Connections at this moment."""
+        """The number of open connections."""
         return len(self.server_state.connections)
 
     def stop(self) -> None:
-        """Begin to drain; harmless when it has begun."""
+        """Begin to drain; a second call does nothing."""
         self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals belong to the owner of this server."""
+        """The owner of this server handles signals."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # uvicorn listens here, on none; the acceptors do it.
+        # uvicorn itself listens on nothing; the acceptors do.
         await super().startup([])
         wire = Wire(
             app=self.config.loaded_app,
@@ -82,7 +81,7 @@ class DrainingServer(uvicorn.Server):
             app_state=self.lifespan.state,
         )
         self._acceptors = [
-            Acceptor(listener, lambda: HTTPConnection(wire), self.open_connections, self._shares)
+            Acceptor(listener, lambda: HTTPConnection(wire), self.open_connections, self._share)
             for listener in sockets or []
         ]
         self.servers = list[Any](self._acceptors)
@@ -92,7 +91,7 @@ class DrainingServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         for acceptor in self._acceptors:
-            acceptor.tell()
+            acceptor.publish()
         if counter % TICKS_PER_SECOND == 0:
             self._tick_connections()
         return await super().on_tick(counter)
@@ -100,7 +99,7 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, then shut down.
 
-        Takes `shutdown_grace_seconds` at most, and a few more where jobs have to be handed back at their end.
+        Takes at most `shutdown_grace_seconds`, and a few seconds more if jobs have to be interrupted.
         """
         deadline = time.monotonic() + self._settings.shutdown_grace_seconds
         self._app.state.draining = True
@@ -117,7 +116,7 @@ class DrainingServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _drain_engine(self) -> float:
-        """When the engine has ended its jobs; at once if there is no engine that can."""
+        """Drain the engine, if there is one that can. Returns the monotonic time of its end."""
         drain = getattr(self._app.state.engine, "drain", None)
         seconds = self._settings.shutdown_grace_seconds
         if drain is not None:
@@ -140,7 +139,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """uvicorn without what is ours: connections, logs, and whom to believe about a client's address."""
+    """uvicorn's configuration without connections, logs and proxy headers, which are ours."""
     options: dict[str, Any] = {
         "loop": "uvloop",
         "http": HTTPConnection,

@@ -1,4 +1,4 @@
-"""Settings on their way from a supervisor to its processes: as JSON, secrets included, through a private channel."""
+"""Settings as JSON, secrets included, for the private channel from the supervisor to its processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rfa.service.settings import Settings
 
 
 def write_settings(settings: Settings) -> dict[str, Any]:
-    """Every setting in plain JSON types; the secrets are readable."""
+    """Every setting as a plain JSON type, secrets in clear text."""
     document = settings.model_dump(mode="json")
     for name in document:
         value = getattr(settings, name)
@@ -21,12 +21,12 @@ def write_settings(settings: Settings) -> dict[str, Any]:
 
 
 def read_settings(document: dict[str, Any]) -> Settings:
-    """The settings that were written; the environment has no say."""
+    """The settings that were written, without reading the environment."""
     return Settings(**document)
 
 
 def with_state_key(settings: Settings) -> Settings:
-    """Settings with a key for states: one for all processes, drawn now if the operator gave none."""
+    """Settings with a key for state tokens: a random one for all processes if the operator set none."""
     if read_keys(settings):
         return settings
     return settings.model_copy(update={"state_keys": SecretStr(ephemeral_key())})

@@ -1,14 +1,13 @@
-"""/health, /ready and /metrics on a port of their own, which no flood of the server's reaches.
+"""/health, /ready and /metrics on a separate port, independent of the server's load.
 
-The supervisor serves it: it answers when every process has all the connections that it may have, and when an event loop
-is busy or hangs. What it knows of its processes are their beats.
+The supervisor serves it, so it answers when every process has reached its connection limit or an event loop hangs. It
+judges its processes by their heartbeats.
 
-    GET /health    200 while at least one process beats
-    GET /ready     200 while at least one process serves and its engine makes progress, and no stop signal has come
-    GET /metrics   those of all processes; needs an API key where the server has any
+    GET /health    200 while at least one process sends heartbeats
+    GET /ready     200 while at least one process serves, its engine makes progress, and no stop signal has come
+    GET /metrics   of all processes; needs an API key if the server has any
 
-One request a connection, without a body, within `SECONDS`; of more than `MOST_CONNECTIONS` the oldest is closed. A
-probe takes a millisecond, so that whoever fills this port keeps out nobody but those who wait.
+One request per connection, without a body, within `SECONDS`; beyond `MOST_CONNECTIONS` the oldest is closed.
 """
 
 from __future__ import annotations
@@ -53,18 +52,18 @@ ALWAYS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff
 
 
 @dataclass(frozen=True)
-class Vitals:
-    """What probes ask for."""
+class HealthStatus:
+    """The answer to probes."""
 
     is_alive: bool
     is_ready: bool
 
     @classmethod
-    def of(cls, processes: Iterable[Child], *, tick: float, stall: float, is_stopping: bool) -> Vitals:
-        """Judge processes by their beats.
+    def of(cls, processes: Iterable[Child], *, tick: float, stall: float, is_stopping: bool) -> HealthStatus:
+        """Judge processes by their heartbeats.
 
         Args:
-            tick: seconds between two looks at a silent process.
+            tick: seconds per silent tick of a process.
             stall: seconds without progress after which a process is not ready; after twice as many it is not alive.
         """
         silent = {process: process.silent_ticks * tick for process in processes if process.heard}
@@ -77,20 +76,20 @@ class Vitals:
 
 @contextlib.asynccontextmanager
 async def health_listener(
-    settings: Settings, vitals: Callable[[], Vitals], directory: str | None
+    settings: Settings, health_status: Callable[[], HealthStatus], directory: str | None
 ) -> AsyncIterator[None]:
-    """Answer probes on `health_port`, if there is one, until the block ends.
+    """Answer probes on `health_port`, if set, until the block ends.
 
     Args:
-        directory: where the processes answer for their metrics; None where they cannot.
+        directory: of the processes' metrics sockets; None: no metrics.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
     if settings.health_port is None:
         yield
         return
-    probes = Probes(settings, vitals, directory)
+    probes = Probes(settings, health_status, directory)
     host = settings.host or None  # "" is every interface
     server = await asyncio.start_server(probes.serve, host, settings.health_port, limit=LARGEST_HEAD_BYTES)
     logger.info("health on port %d", server.sockets[0].getsockname()[1])
@@ -102,17 +101,17 @@ async def health_listener(
 
 
 class Probes:
-    """The answers, and the connections that wait for one."""
+    """Answers probes and limits their connections."""
 
-    def __init__(self, settings: Settings, vitals: Callable[[], Vitals], directory: str | None) -> None:
-        self._vitals = vitals
+    def __init__(self, settings: Settings, health_status: Callable[[], HealthStatus], directory: str | None) -> None:
+        self._health_status = health_status
         self._sockets = [Path(directory) / str(index) for index in range(settings.processes)] if directory else []
         self._keys = load_keys(settings)
         self._policy = OriginPolicy(settings, has_keys=len(self._keys) > 0)
         self._open: dict[asyncio.Task[None], None] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection from its beginning to its end."""
+        """Handle one connection."""
         task = asyncio.current_task()
         assert task is not None
         self._open[task] = None
@@ -128,7 +127,7 @@ class Probes:
             writer.close()
 
     def close(self) -> None:
-        """Leave those who wait."""
+        """Close all connections."""
         for task in list(self._open):
             task.cancel()
 
@@ -143,9 +142,10 @@ class Probes:
             content, kind = await self._answer(event)
             status, headers = HTTPStatus.OK, {}
         except (h11.RemoteProtocolError, ServiceError) as error:
-            told = error if isinstance(error, ServiceError) else MalformedRequest("The request is not valid HTTP/1.1.")
-            content, kind = orjson.dumps(told.payload()), JSON
-            status, headers = HTTPStatus(STATUS[type(told)]), told.headers()
+            if not isinstance(error, ServiceError):
+                error = MalformedRequest("The request is not valid HTTP/1.1.")
+            content, kind = orjson.dumps(error.payload()), JSON
+            status, headers = HTTPStatus(STATUS[type(error)]), error.headers()
         fields = {"Content-Type": kind, **headers, "Content-Length": str(len(content)), **ALWAYS}
         response = h11.Response(status_code=status, headers=list(fields.items()), reason=status.phrase)
         writer.write((http.send(response) or b"") + (b"" if is_head else http.send(h11.Data(content)) or b""))
@@ -166,10 +166,10 @@ class Probes:
             raise MethodNotAllowed("This path takes GET, HEAD.", allow="GET, HEAD")
         if path == b"/metrics":
             return await self._metrics(presented_keys(headers)), CONTENT_TYPE
-        vitals = self._vitals()
-        if path == b"/health" and not vitals.is_alive:
-            raise NotReady("No server process shows a sign of life.")
-        if path == b"/ready" and not vitals.is_ready:
+        status = self._health_status()
+        if path == b"/health" and not status.is_alive:
+            raise NotReady("No server process sends heartbeats.")
+        if path == b"/ready" and not status.is_ready:
             raise NotReady("No server process serves, or the server is shutting down.")
         return orjson.dumps({"status": "alive" if path == b"/health" else "ready"}), JSON
 
@@ -177,7 +177,7 @@ class Probes:
         if len(self._keys) and (len(keys) != 1 or self._keys.tenant_of(keys[0]) is None):
             raise Unauthorized("/metrics needs an API key: Authorization: Bearer KEY, or X-API-Key: KEY.")
         texts = await asyncio.gather(*map(ask, self._sockets))
-        known = [text for text in texts if text is not None]
-        if not known:
-            raise NotReady("No server process tells of its metrics.")
-        return merge(known).encode()
+        answered = [text for text in texts if text is not None]
+        if not answered:
+            raise NotReady("No server process answered with its metrics.")
+        return merge(answered).encode()

@@ -1,4 +1,4 @@
-"""Open files of a server process: every connection is one, and shells and service managers begin with 1,024."""
+"""The limit of open files: every connection is one, and the usual soft limit is 1,024."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import logging
 import resource
 
 logger = logging.getLogger("rfa.server")
-# For bundles, logs, the supervisor, the metrics of siblings, and connections to Redis.
-BESIDE_CONNECTIONS = 256
+# Files beside connections: bundles, logs, the supervisor, metrics sockets, Redis.
+OTHER_FILES = 256
 
 
 def allow_open_files(connections: int) -> None:
-    """Raise the soft limit to what so many connections need; where the hard limit is lower, to that, and say so.
+    """Raise the soft limit for this many connections, at most to the hard limit; warn if that is too low.
 
-    Beyond the limit the kernel's connections are reset without an answer.
+    Beyond the limit the kernel resets connections without an answer.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + BESIDE_CONNECTIONS
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    required = connections + OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= required:
         return
-    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    limit = required if hard == resource.RLIM_INFINITY else min(required, hard)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    except (ValueError, OSError):  # some systems have a limit that they do not tell of
+    except (ValueError, OSError):  # some systems have a limit that getrlimit does not report
         limit = soft
-    if limit < wanted:
+    if limit < required:
         logger.warning(
-            "this process may open %d files; max_connections %d needs %d (ulimit -n)", limit, connections, wanted
+            "this process may open %d files; max_connections %d needs %d (ulimit -n)", limit, connections, required
         )

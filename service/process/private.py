@@ -1,7 +1,7 @@
 """The server's private directory: copies of its bundles, and the sockets between its processes.
 
-A supervisor that is killed cannot clear up. So each holds a lock on its directory for as long as it lives, and the next
-one removes those that nobody holds. (Services that tidy up /tmp by age leave a locked directory alone, too.)
+A killed supervisor cannot clean up. So each locks its directory while it runs, and the next one removes directories
+that are not locked. (Services that clean /tmp by age skip locked directories as well.)
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 
 logger = logging.getLogger("rfa.supervisor")
 PREFIX = "rfa-"
-# In a directory whose lock is, or was, held: one that is just being made has none.
+# In every directory that is or was locked; one that is just being created has none.
 MARK = "server"
-# Where the usual places for temporary files are read-only, this is often not.
+# Often writable where the usual temporary directories are not.
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -28,12 +28,12 @@ def private_directory() -> Iterator[Path]:
     """A directory that only this user can enter, removed at the end.
 
     Raises:
-        OSError: there is no place for one, with what to do about it.
+        OSError: no temporary directory is writable; the message says what to do.
     """
     directory = _make()
     try:
         with _locked(directory):
-            _remove_forgotten(directory.parent)
+            _remove_abandoned(directory.parent)
             yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -44,7 +44,7 @@ def _make() -> Path:
         return Path(tempfile.mkdtemp(prefix=PREFIX))
     except OSError:
         if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
-            tempfile.tempdir = str(SHARED_MEMORY)  # for all that this process makes
+            tempfile.tempdir = str(SHARED_MEMORY)  # for all temporary files of this process
             return Path(tempfile.mkdtemp(prefix=PREFIX))
         raise OSError(
             "the server needs a writable folder for copies of its bundles: give it one as /tmp (a tmpfs will do), "
@@ -69,12 +69,12 @@ def _opened(directory: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _remove_forgotten(home: Path) -> None:
+def _remove_abandoned(home: Path) -> None:
     for directory in home.glob(f"{PREFIX}*"):
-        # Others may put anything into /tmp, and what is locked belongs to a server that lives.
+        # Anyone may put anything into /tmp; a locked directory belongs to a running server.
         with contextlib.suppress(OSError), _opened(directory) as lock:
             if os.fstat(lock).st_uid != os.getuid() or not (directory / MARK).exists():
                 continue
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(directory, ignore_errors=True)
-            logger.info("removed what a server that was killed had left behind")
+            logger.info("removed the directory of a server that was killed")

@@ -1,8 +1,8 @@
-"""Copies of the bundles that nobody else writes to: what every process of a server loads, whenever it loads.
+"""Private copies of the bundles, which every process of a server loads.
 
-The folders that an operator names may change at any time, also half. So they are read once, at the start and at each
-reload, into the server's private directory, and processes read the copies alone: those of now, and those that take the
-place of a dead one tomorrow. Copying judges only what a copy would hide (links, devices) and what it would cost.
+The operator's folders may change at any time, even partly. So they are copied once, at the start and at each reload,
+into the server's private directory, and processes only read the copies, also those that are restarted later. Copying
+refuses what a copy would hide (links, devices) and what is too large.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Bundles as they were at one moment.
+    """Copies of the bundles at one moment.
 
     Attributes:
-        generation: number of this snapshot among those of the server, from 1.
+        generation: number of this copy, from 1.
         bundles: the copies, in the order in which they are served.
-        version: of the bundles, by what their manifests say.
+        version: a hash of the manifests.
         size: bytes of all files.
     """
 
@@ -41,26 +41,26 @@ class Snapshot:
     size: int
 
     def discard(self) -> None:
-        """Remove the copies; a process that has loaded them has no further need of them."""
+        """Remove the copies; a process that has loaded them no longer reads them."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def take_snapshot(bundles: Sequence[Path], home: Path, generation: int, max_bytes: int) -> Snapshot:
-    """Copy bundles into `home`; blocks as long as their disk does.
+    """Copy bundles into `home`; blocks on the disk.
 
     Args:
-        max_bytes: that all of them may have together.
+        max_bytes: limit of all of them together.
 
     Raises:
-        BundleError: what is there is no folder of regular files with a manifest, or too large.
-        OSError: there is no room for the copies.
+        BundleError: not a folder of regular files with a manifest, or too large.
+        OSError: not enough disk space for the copies.
     """
     directory = home / f"bundles-{generation}"
     directory.mkdir()
     copies, digests, total = [], [], 0
     try:
         for index, bundle in enumerate(bundles):
-            # Messages name the folder, and two folders may have one name.
+            # Keeps the folder's name for messages; two bundles may have the same name.
             copy = directory / str(index) / (bundle.name or "bundle")
             copy.mkdir(parents=True)
             total += _copy(bundle, copy, max_bytes - total)
@@ -73,17 +73,19 @@ def take_snapshot(bundles: Sequence[Path], home: Path, generation: int, max_byte
 
 
 def _copy(bundle: Path, copy: Path, max_bytes: int) -> int:
-    """Copy the files of one bundle; their bytes."""
+    """Copy the files of one bundle. Returns their bytes."""
     with _opened(bundle) as folder:
         sizes = _sizes(folder, bundle.name)
         if MANIFEST_FILE not in sizes:
-            raise BundleError(f"{MANIFEST_FILE}: missing in {bundle.name!r}, so this is no bundle")
+            raise BundleError(f"{MANIFEST_FILE}: missing in {bundle.name!r}, which is therefore not a bundle")
         total = sum(sizes.values())
         if total > max_bytes:
             raise BundleError(f"{bundle.name}: the bundles together are larger than max_bundle_bytes allows")
         free = shutil.disk_usage(copy).free
         if total > free:
-            raise OSError(f"no room for a copy of bundle {bundle.name!r}: {total} bytes, {free} are free (see TMPDIR)")
+            raise OSError(
+                f"not enough space to copy bundle {bundle.name!r}: {total} bytes, {free} are free (see TMPDIR)"
+            )
         for name, size in sizes.items():
             _copy_file(folder, name, size, copy / name)
     return total
@@ -91,7 +93,7 @@ def _copy(bundle: Path, copy: Path, max_bytes: int) -> int:
 
 @contextmanager
 def _opened(bundle: Path) -> Iterator[int]:
-    """The folder itself: another one that is put into its place meanwhile is not mixed in."""
+    """A descriptor of the folder: a folder that replaces it meanwhile is not read."""
     try:
         folder = os.open(bundle, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -107,16 +109,16 @@ def _sizes(folder: int, name: str) -> dict[str, int]:
     with os.scandir(folder) as entries:
         for entry in entries:
             if len(sizes) == MAX_FILES:
-                raise BundleError(f"{name}: more than {MAX_FILES} files, which a bundle must not have")
+                raise BundleError(f"{name}: more than {MAX_FILES} files, the limit of a bundle")
             if not entry.is_file(follow_symlinks=False):
-                raise BundleError(f"{entry.name}: not a regular file (links and folders have no place in a bundle)")
+                raise BundleError(f"{entry.name}: not a regular file (a bundle has no links and folders)")
             sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
     return dict(sorted(sizes.items()))
 
 
 def _copy_file(folder: int, name: str, size: int, target: Path) -> None:
     try:
-        # A pipe would keep whoever opens it waiting.
+        # O_NONBLOCK: opening a pipe would block.
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except OSError as error:
         raise BundleError(f"{name}: cannot be read: {error.strerror}") from None
@@ -127,5 +129,5 @@ def _copy_file(folder: int, name: str, size: int, target: Path) -> None:
         while piece := source.read(min(PIECE_BYTES, left + 1)):
             left -= len(piece)
             if left < 0:
-                raise BundleError(f"{name}: grew while it was read")
+                raise BundleError(f"{name}: grew while it was copied")
             sink.write(piece)

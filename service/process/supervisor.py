@@ -1,13 +1,13 @@
-"""Starts the server processes, keeps them alive, passes signals on, and ends when they have ended.
+"""The supervisor: starts the server processes, restarts them, forwards signals, and exits after the last one.
 
-A process that dies is replaced, after a pause that doubles while none comes to serve. One that is wedged is killed and
-replaced: its event loop sends no beat, or its engine has work and made no progress, for twice `stall_seconds`.
+A process that dies is replaced, after a pause that doubles until one of them serves. A process that hangs is killed and
+replaced: its event loop sends no heartbeat, or its engine has work and makes no progress, for twice `stall_seconds`.
 
-    SIGTERM, SIGINT   every process drains; a second one kills them
-    SIGHUP            the processes load the bundles anew, all of them or none (`rfa.service.process.reloading`)
+    SIGTERM, SIGINT   every process drains; a second signal kills them
+    SIGHUP            the processes reload the bundles, all of them or none (`rfa.service.process.reloading`)
 
-Nobody listens before every process has loaded the bundles and found them right. The supervisor itself loads no model
-and opens no bundle, so that it stays small and nothing in it can hang.
+The port opens after every process has loaded and checked the bundles. The supervisor itself loads no model and opens
+no bundle, so it stays small and cannot hang.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import Any
 from rfa.service.child_environment import child_environment
 from rfa.service.compilation import log_compilation
 from rfa.service.process.address import Address, listen, refuse
-from rfa.service.process.board import make_board
+from rfa.service.process.board import create_shared_status
 from rfa.service.process.channel import Channel, ChannelError, reason_of
 from rfa.service.process.handover import write_settings
-from rfa.service.process.health import Vitals, health_listener
+from rfa.service.process.health import HealthStatus, health_listener
 from rfa.service.process.patience import CLOSE_SECONDS
 from rfa.service.process.private import private_directory
-from rfa.service.process.reloading import Lost, Refused, Reloader, Shelf, Vet
+from rfa.service.process.reloading import BundlesRefused, BundleStore, CheckBundles, ProcessLost, Reloader
 from rfa.service.process.snapshot import Snapshot
 from rfa.service.settings import Settings
 
@@ -46,17 +46,17 @@ START_SECONDS = 60.0
 
 
 class StartError(ValueError):
-    """The server cannot start: a process refused its settings or bundles, or died again and again."""
+    """The server cannot start: a process refused its settings or bundles, or kept dying."""
 
 
 class Child:
     """A server process, as its supervisor sees it.
 
     Attributes:
-        snapshot: the bundles that it serves, or loads in order to.
-        prepared: those that it has loaded beside them.
-        is_admitted: it was told to serve.
-        is_outdated: what it was loading is no longer in force, so that it will never serve.
+        snapshot: the bundles that it serves or is loading.
+        prepared: the bundles of the next reload, once loaded.
+        was_told_to_serve: whether it got the message `serve`.
+        is_outdated: the bundles that it was loading were replaced, so it will never serve.
     """
 
     def __init__(self, index: int, process: asyncio.subprocess.Process, channel: Channel, snapshot: Snapshot) -> None:
@@ -66,7 +66,7 @@ class Child:
         self.snapshot = snapshot
         self.prepared: Snapshot | None = None
         self.is_loaded = False
-        self.is_admitted = False
+        self.was_told_to_serve = False
         self.is_outdated = False
         self.has_served = False
         self.failure: str | None = None
@@ -87,14 +87,14 @@ class Child:
         descriptors: Sequence[int] = (),
         gpu: int | None = None,
     ) -> Child:
-        """Start a process and tell it what it is to be.
+        """Start a process and send it its settings.
 
         Args:
-            descriptors: that it has as well, under the same numbers.
-            gpu: the only one that it sees.
+            descriptors: file descriptors that it inherits, under the same numbers.
+            gpu: index of the only GPU that it sees.
 
         Raises:
-            ChannelError: there is too much to tell.
+            ChannelError: the settings are too long for a message.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -124,10 +124,10 @@ class Child:
         return self.process.returncode is not None
 
     async def prepare(self, snapshot: Snapshot) -> str | None:
-        """Have it load these bundles beside what it serves; why it does not, if so.
+        """Make the process load bundles beside those that it serves. Returns the reason if it could not.
 
         Raises:
-            Lost: it ended.
+            ProcessLost: it ended meanwhile.
         """
         self._asked, self._answer = snapshot, asyncio.get_running_loop().create_future()
         bundles = [str(path) for path in snapshot.bundles]
@@ -135,29 +135,28 @@ class Child:
         return await self._answer
 
     def answer(self, generation: int, version: str | None, reason: str | None) -> None:
-        """Take what it says to have prepared; an answer to a round that was given up means nothing."""
+        """Handle its answer to `prepare`; answers to a reload that was abandoned are ignored."""
         if self._asked is None or self._answer is None or self._answer.done() or generation != self._asked.generation:
             return
         if reason is None and version != self._asked.version:
             reason = f"it loaded version {version} instead"
         self._answer.set_result(reason)
 
-    def bury(self) -> None:
-        """It has ended: nobody waits for it any longer."""
+    def close(self) -> None:
+        """Close the channel of a process that has ended, and fail what waits for its answer."""
         self.channel.close()
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(Lost(f"{self.name} ended"))
+            self._answer.set_exception(ProcessLost(f"{self.name} ended"))
 
-    async def tell(self, kind: str) -> None:
+    async def send(self, kind: str) -> None:
         """Send a message without fields."""
         await self.channel.send(kind)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; a process that is gone has no need of it."""
+        """Send a signal, unless the process has ended."""
         if self.process.returncode is not None:
             return
-        # The process's own `send_signal` looks first whether it has ended, and takes the exit code of one that has just
-        # done so away from the event loop, which then makes it 255.
+        # `Process.send_signal` polls first, which takes the exit code away from the event loop: it would report 255.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, number)
 
@@ -167,18 +166,20 @@ class Supervisor:
 
     Args:
         settings: with the real port.
-        listener: bound to it.
-        program: command that starts a process; the number of its end of the channel is put at the end.
-        vet: tries bundles out before any process loads them.
+        listener: socket bound to it.
+        program: command that starts a process; the file descriptor of its end of the channel is appended.
+        check: checks bundles in a subprocess before any server process loads them.
     """
 
-    def __init__(self, settings: Settings, listener: socket.socket, program: Sequence[str], vet: Vet) -> None:
+    def __init__(
+        self, settings: Settings, listener: socket.socket, program: Sequence[str], check: CheckBundles
+    ) -> None:
         self._settings = settings
         self._listener = listener
         self._program = program
-        self._vet = vet
+        self._check = check
         self._address = Address(settings.host, settings.port)
-        self._board = make_board(settings.processes)
+        self._status = create_shared_status(settings.processes)
         self._children: dict[int, Child] = {}
         self._stopping = asyncio.Event()
         self._forced: signal.Signals | None = None
@@ -187,7 +188,7 @@ class Supervisor:
         self._opened = asyncio.Event()
         self._is_announced = False
         self._reloading: asyncio.Task[None] | None = None
-        # Twice the stall time, counted in ticks: a supervisor that was itself stopped must not blame its processes.
+        # Twice the stall time, counted in ticks: after the supervisor itself was suspended, no process looks silent.
         self._tick_seconds = min(1.0, settings.stall_seconds / 4)
         self._patience_ticks = 2 * settings.stall_seconds / self._tick_seconds
 
@@ -195,20 +196,20 @@ class Supervisor:
         """Serve until a signal.
 
         Returns:
-            the exit code: 0 after an orderly end, 128 + signal after a forced one, 1 if a process ended badly.
+            exit code: 0 after draining, 128 + signal after a forced stop, 1 if a process failed while draining.
 
         Raises:
             StartError
-            OSError: there is no place for what the processes share.
+            OSError: no temporary directory or shared memory is available.
         """
         with private_directory() as directory:
-            shelf = Shelf(self._settings.bundles, directory, self._settings.max_bundle_bytes, self._vet)
-            reloader = Reloader(shelf, self._board, self._admitted, self._retire_outdated)
+            store = BundleStore(self._settings.bundles, directory, self._settings.max_bundle_bytes, self._check)
+            reloader = Reloader(store, self._status, self._serving_children, self._retire_outdated)
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop, number)
             loop.add_signal_handler(signal.SIGHUP, reloader.request)
-            async with health_listener(self._settings, self._vitals, str(directory)):
+            async with health_listener(self._settings, self._health_status, str(directory)):
                 codes = await self._keep_all(directory, reloader) if await self._begin(reloader) else []
         if self._forced is not None:
             return 128 + self._forced
@@ -216,13 +217,13 @@ class Supervisor:
             logger.info("drained; every process has ended")
         return 0 if all(codes) else 1
 
-    def _vitals(self) -> Vitals:
-        """What probes ask for."""
+    def _health_status(self) -> HealthStatus:
+        """The health of the processes, for probes."""
         processes, stall = self._children.values(), self._settings.stall_seconds
-        return Vitals.of(processes, tick=self._tick_seconds, stall=stall, is_stopping=self._stopping.is_set())
+        return HealthStatus.of(processes, tick=self._tick_seconds, stall=stall, is_stopping=self._stopping.is_set())
 
     async def _begin(self, reloader: Reloader) -> bool:
-        """Take the first bundles, unless the server is told to stop first."""
+        """Copy and check the first bundles. False if a stop signal came first."""
         beginning = asyncio.create_task(reloader.begin())
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((beginning, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -233,7 +234,7 @@ class Supervisor:
             return False
         try:
             await beginning
-        except Refused as refusal:
+        except BundlesRefused as refusal:
             raise StartError(str(refusal)) from None
         return True
 
@@ -242,7 +243,7 @@ class Supervisor:
         await reloader.run()
 
     async def _keep_all(self, directory: Path, reloader: Reloader) -> list[bool]:
-        """Run the processes of all places until the server stops: which of the last ones ended well?"""
+        """Keep all processes running until the server stops. Returns whether each of the last ones ended well."""
         self._reloading = asyncio.create_task(self._reload_once_open(reloader))
         keepers = [asyncio.create_task(self._keep(i, directory, reloader)) for i in range(self._settings.processes)]
         try:
@@ -255,10 +256,10 @@ class Supervisor:
         finally:
             self._reloading.cancel()
 
-    # Keeping processes alive.
+    # Restarting processes.
 
     async def _keep(self, index: int, directory: Path, reloader: Reloader) -> bool:
-        """Run the process of one place, and another after it, until the server stops: did the last one end well?"""
+        """Run process `index`, restarting it, until the server stops. Returns whether the last one ended well."""
         failures = restarts = 0
         while True:
             child = await self._start(index, restarts, directory, reloader.current)
@@ -268,14 +269,14 @@ class Supervisor:
             if self._stopping.is_set():
                 is_well = code == 0 or (code == -signal.SIGTERM and not child.has_served)
                 if not is_well and not self._is_killing:
-                    logger.error("%s while the server was stopping", _obituary(child))
+                    logger.error("%s while the server was stopping", _describe_exit(child))
                 return is_well
             if child.is_outdated:
                 continue
             failures = 0 if child.has_served else failures + 1
-            self._give_up_if_hopeless(child, failures)
+            self._raise_if_hopeless(child, failures)
             pause = min(FIRST_PAUSE_SECONDS * 2**failures, LONGEST_PAUSE_SECONDS)
-            logger.error("%s; another one starts in %.1f s", _obituary(child), pause)
+            logger.error("%s; another one starts in %.1f s", _describe_exit(child), pause)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
                 return True
@@ -287,28 +288,28 @@ class Supervisor:
             "restarts": restarts,
             "directory": str(directory),
             "listener": self._listener.fileno(),
-            "board": self._board.descriptor,
+            "board": self._status.descriptor,
             "settings": write_settings(settings),
         }
-        descriptors = (self._listener.fileno(), self._board.descriptor)
+        descriptors = (self._listener.fileno(), self._status.descriptor)
         return await Child.start(self._program, index, snapshot, hello, descriptors, settings.gpu_of(index))
 
     async def _attend(self, child: Child, reloader: Reloader) -> None:
-        """Listen to a process and watch it until it is gone."""
+        """Read the messages of a process and watch its heartbeat until it ends."""
         listening = asyncio.create_task(self._listen(child, reloader))
         watching = asyncio.create_task(self._watch(child))
         ending = asyncio.create_task(self._end_when_stopping(child))
         try:
             await child.process.wait()
-            await asyncio.wait([listening], timeout=1.0)  # to the end of what it said
+            await asyncio.wait([listening], timeout=1.0)  # read its last messages
         finally:
             del self._children[child.index]
             for task in (listening, watching, ending):
                 task.cancel()
             await asyncio.gather(listening, watching, ending, return_exceptions=True)
-            child.bury()
+            child.close()
 
-    def _give_up_if_hopeless(self, child: Child, failures: int) -> None:
+    def _raise_if_hopeless(self, child: Child, failures: int) -> None:
         if self._opened.is_set() and any(other.has_served for other in self._children.values()):
             return
         reason = child.failure or f"a server process ended with {_cause(child)}"
@@ -318,24 +319,24 @@ class Supervisor:
             raise StartError(f"no server process stays up: {reason}")
 
     async def _listen(self, child: Child, reloader: Reloader) -> None:
-        """Hear a process out; one that says what is no message is taken for broken."""
+        """Handle the messages of a process; one that sends an invalid message is killed."""
         try:
             while (message := await child.channel.receive()) is not None:
-                await self._hear(child, message, reloader)
+                await self._on_message(child, message, reloader)
         except (ChannelError, KeyError, TypeError) as error:
             if not isinstance(error, ChannelError):
-                error = ChannelError("a message lacks a field, or has another one in its place")
-            logger.error("%s does not talk as it should and is killed: %s", child.name, error)
+                error = ChannelError("a message lacks a field, or a field has the wrong type")
+            logger.error("%s sent an invalid message and is killed: %s", child.name, error)
             child.signal(signal.SIGKILL)
-        except OSError as error:  # the port cannot be listened on, which is the end of all of them
+        except OSError as error:  # listening on the port failed: no process can serve
             child.failure, child.is_refusal = reason_of(error), True
             child.signal(signal.SIGKILL)
 
-    async def _hear(self, child: Child, message: Mapping[str, Any], reloader: Reloader) -> None:
+    async def _on_message(self, child: Child, message: Mapping[str, Any], reloader: Reloader) -> None:
         child.heard = True
         match message["kind"]:
             case "beat":
-                # Progress is counted here too, so that one number tells how long there has been no sign of life.
+                # A stalled engine counts as silence: one counter covers both.
                 if message["stalled"] < 2 * self._settings.stall_seconds:
                     child.silent_ticks = 0
                 child.stalled = message["stalled"]
@@ -343,7 +344,7 @@ class Supervisor:
                 log_compilation()
             case "loaded":
                 child.is_loaded = True
-                await self._admit(child, str(message["models"]), message["version"], reloader)
+                await self._start_serving(child, str(message["models"]), message["version"], reloader)
             case "serving":
                 child.has_served = True
                 self._announce(reloader)
@@ -355,20 +356,20 @@ class Supervisor:
                 raise ChannelError(f"there is no message {other[:20]!r}")
 
     async def _watch(self, child: Child) -> None:
-        """Kill a process that shows no sign of life."""
+        """Kill a process that sends no heartbeat."""
         while True:
             await asyncio.sleep(self._tick_seconds)
             child.silent_ticks += 1
             patience = self._patience_ticks if child.heard else START_SECONDS / self._tick_seconds
             if child.silent_ticks > patience:
-                logger.error("%s is wedged and is killed", child.name)
+                logger.error("%s hangs and is killed", child.name)
                 child.signal(signal.SIGKILL)
                 return
 
-    # Opening and closing.
+    # Start and stop.
 
-    async def _admit(self, child: Child, models: str, version: str, reloader: Reloader) -> None:
-        """Let processes serve: all at once when the last has loaded, later ones when they have."""
+    async def _start_serving(self, child: Child, models: str, version: str, reloader: Reloader) -> None:
+        """Send `serve`: to all at once when the last one has loaded, later to each restarted one."""
         if child.snapshot is not reloader.current:
             self._retire(child)
             return
@@ -381,22 +382,22 @@ class Supervisor:
             listen(self._listener)
             self._opened.set()
         for other in list(self._children.values()):
-            if other.is_loaded and not other.is_admitted and not other.is_outdated:
-                other.is_admitted = True
-                await other.tell("serve")
+            if other.is_loaded and not other.was_told_to_serve and not other.is_outdated:
+                other.was_told_to_serve = True
+                await other.send("serve")
 
-    def _admitted(self) -> list[Child]:
-        """Those that serve, or were told to."""
-        return [child for _, child in sorted(self._children.items()) if child.is_admitted]
+    def _serving_children(self) -> list[Child]:
+        """Processes that serve, or were told to."""
+        return [child for _, child in sorted(self._children.items()) if child.was_told_to_serve]
 
     def _retire_outdated(self) -> None:
-        """Other bundles are in force: what is still loading those before has to begin anew."""
+        """After a reload: restart the processes that were still loading the previous bundles."""
         for child in self._children.values():
-            if not child.is_admitted:
+            if not child.was_told_to_serve:
                 self._retire(child)
 
     def _retire(self, child: Child) -> None:
-        logger.info("%s was loading bundles that are replaced; another one starts", child.name)
+        logger.info("%s was loading bundles that were replaced; it is restarted", child.name)
         child.is_outdated = True
         child.signal(signal.SIGKILL)
 
@@ -418,14 +419,14 @@ class Supervisor:
         else:
             grace = self._settings.shutdown_grace_seconds
             name = signal.Signals(number).name
-            logger.info("%s: draining; requests under way have %d s; a second signal kills", name, grace)
+            logger.info("%s: draining; active requests have %d s; a second signal kills", name, grace)
         self._stopping.set()
         refuse(self._listener)
         if self._reloading is not None:
             self._reloading.cancel()
 
     async def _end_when_stopping(self, child: Child) -> None:
-        """Let a process drain; kill it when it takes longer than it was given."""
+        """On a stop signal let the process drain; kill it after the grace time."""
         await self._stopping.wait()
         child.signal(signal.SIGTERM)
         await asyncio.sleep(self._settings.shutdown_grace_seconds + CLOSE_SECONDS)
@@ -443,6 +444,6 @@ def _cause(child: Child) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def _obituary(child: Child) -> str:
+def _describe_exit(child: Child) -> str:
     reason = f" ({child.failure})" if child.failure else ""
     return f"{child.name} ended with {_cause(child)}{reason}"

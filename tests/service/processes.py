@@ -65,7 +65,7 @@ class Server:
 
     def decided(self) -> int:
         """How many reloads have ended, one way or another."""
-        return len(re.findall(r" reload (?:committed|refused|aborted), of ", self.log))
+        return len(re.findall(r" reload (?:committed:|of .+ (?:refused|aborted):)", self.log))
 
     def children(self) -> list[int]:
         """Process ids of the server processes that live now."""

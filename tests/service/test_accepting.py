@@ -18,9 +18,9 @@ import httpx
 import pytest
 
 from rfa.service.process import board
-from rfa.service.process.accepting import SEND_BUFFER_BYTES, Acceptor, Shares
+from rfa.service.process.accepting import SEND_BUFFER_BYTES, Acceptor, ConnectionShare
 from rfa.service.process.address import listen, refuse, reserve
-from rfa.service.process.board import CLOSED, SILENT_SECONDS, Board, make_board
+from rfa.service.process.board import CLOSED, SILENT_SECONDS, SharedStatus, create_shared_status
 from tests.service.processes import serving
 from tests.waiting import PATIENCE, until, wait_until
 
@@ -47,10 +47,10 @@ class Greeter(asyncio.Protocol):
 class Process:
     """What one process would have: its own end of the one listener."""
 
-    def __init__(self, listener: socket.socket, board: Board, index: int) -> None:
+    def __init__(self, listener: socket.socket, board: SharedStatus, index: int) -> None:
         self.connections: set[Greeter] = set()
         self.listener = listener.dup()
-        self.shares = Shares(board, index)
+        self.shares = ConnectionShare(board, index)
         name = str(index).encode()
         self.acceptor = Acceptor(
             self.listener, lambda: Greeter(name, self.connections), lambda: len(self.connections), self.shares
@@ -68,7 +68,7 @@ class Served:
     def __init__(self, count: int) -> None:
         self.listener, self.address = reserve("127.0.0.1", 0)
         listen(self.listener)
-        self.board = make_board(count)
+        self.board = create_shared_status(count)
         self.processes = [Process(self.listener, self.board, index) for index in range(count)]
         self.writers: list[asyncio.StreamWriter] = []
 
@@ -137,14 +137,14 @@ async def test_a_process_that_hangs_takes_no_connection_with_it(monkeypatch: pyt
 
 async def keep_beating(process: Process) -> None:
     while True:
-        process.shares.tell(0)
+        process.shares.publish(0)
         await asyncio.sleep(0.01)
 
 
 async def test_a_closed_process_is_left_out() -> None:
     async with served(2) as made:
         made.processes[1].acceptor.close()
-        assert made.board.least(0) == CLOSED
+        assert made.board.fewest_connections(0) == CLOSED
         assert [await made.greeting() for _ in range(4)] == [b"0"] * 4
 
 
@@ -154,14 +154,14 @@ async def test_a_listener_that_is_shut_refuses_at_once_and_in_every_process() ->
         refuse(made.listener)
         with pytest.raises(ConnectionRefusedError):
             await made.greeting()
-        await until(lambda: made.board.least(1) == CLOSED)  # the other has noticed, and takes part no longer
+        await until(lambda: made.board.fewest_connections(1) == CLOSED)  # closed in the other process too
 
 
 async def test_a_process_without_file_descriptors_leaves_connections_to_others() -> None:
     async with served(2) as made:
         first = made.processes[0]
         first.acceptor._fail(OSError(errno.EMFILE, "Too many open files"))
-        assert made.board.least(1) == CLOSED
+        assert made.board.fewest_connections(1) == CLOSED
         assert [await made.greeting() for _ in range(6)] == [b"1"] * 6
 
 

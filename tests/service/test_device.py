@@ -138,10 +138,10 @@ async def test_the_supervisor_starts_each_process_with_its_gpu(tmp_path: Path) -
     settings = Settings(bundles=(), device="cuda:1", processes=2)
     with socket.socket() as listener:
         program = [sys.executable, "-c", told, str(tmp_path / "seen")]
-        supervisor = Supervisor(settings, listener, program, vet=AsyncMock())
+        supervisor = Supervisor(settings, listener, program, check=AsyncMock())
         child = await supervisor._start(1, 0, tmp_path, Snapshot(1, Path(), (), "", 0))
         await child.process.wait()
-        child.bury()
+        child.close()
     assert (tmp_path / "seen").read_text() == "2"
 
 

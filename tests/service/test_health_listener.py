@@ -18,14 +18,14 @@ import pytest
 
 from rfa.service.errors import ErrorReply
 from rfa.service.process import health
-from rfa.service.process.health import MOST_CONNECTIONS, Vitals, health_listener
+from rfa.service.process.health import MOST_CONNECTIONS, HealthStatus, health_listener
 from rfa.service.settings import Settings
 from tests.service.live import check_refusal, parse_head
 from tests.service.processes import Server, engines_of, serving
 from tests.service.replies import read
 from tests.waiting import PATIENCE, wait_until
 
-WELL = Vitals(is_alive=True, is_ready=True)
+WELL = HealthStatus(is_alive=True, is_ready=True)
 KEY = "a-key-of-sixteen-or-more"
 
 
@@ -56,12 +56,16 @@ class TestVitals:
         ],
     )
     def test_one_good_process_is_enough(self, processes: list[Process], is_alive: bool, is_ready: bool) -> None:
-        assert Vitals.of(cast(Any, processes), tick=0.5, stall=30, is_stopping=False) == Vitals(is_alive, is_ready)
-        assert Vitals.of(cast(Any, processes), tick=0.5, stall=30, is_stopping=True) == Vitals(is_alive, False)
+        assert HealthStatus.of(cast(Any, processes), tick=0.5, stall=30, is_stopping=False) == HealthStatus(
+            is_alive, is_ready
+        )
+        assert HealthStatus.of(cast(Any, processes), tick=0.5, stall=30, is_stopping=True) == HealthStatus(
+            is_alive, False
+        )
 
 
 @asynccontextmanager
-async def probes(vitals: Vitals = WELL, directory: str | None = None, **settings: Any) -> AsyncIterator[int]:
+async def probes(vitals: HealthStatus = WELL, directory: str | None = None, **settings: Any) -> AsyncIterator[int]:
     """A listener in this process; its port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -105,7 +109,7 @@ class TestTheListener:
             head, _, nothing = (await ask(port, get(path, "HEAD"))).partition(b"\r\n\r\n")
             assert (parse_head(head)[1]["content-length"], nothing) == (str(len(body)), b"")
             assert (await ask(port, f"GET {path} HTTP/1.0\r\n\r\n".encode())).startswith(b"HTTP/1.1 200 OK")
-        async with probes(Vitals(False, False)) as port:
+        async with probes(HealthStatus(False, False)) as port:
             check_refusal(await ask(port, get(path)), 503, "not_ready")
 
     @pytest.mark.parametrize(
@@ -211,7 +215,7 @@ def test_a_server_without_a_sign_of_life_is_neither_ready_nor_alive(tmp_path: Pa
             return [httpx.get(f"{url}{path}", timeout=PATIENCE).status_code for path in ("/health", "/ready")]
 
         wait_until(lambda: statuses()[1] == 503)
-        wait_until(lambda: "is wedged" in server.log)
+        wait_until(lambda: "hangs" in server.log)
         wait_until(lambda: statuses() == [200, 200])
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from rfa.service import memory
 from rfa.service.errors import STATUS, Overloaded
-from rfa.service.machine import Held, held_memory, memory_bytes
+from rfa.service.machine import ProcessMemory, memory_bytes, process_memory
 from rfa.service.memory import (
     LARGE_SHARE,
     MIB,
@@ -25,7 +25,7 @@ from rfa.service.memory import (
 from rfa.service.settings import ConfigurationError, Settings
 
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-HELD = Held(own=250 * MIB, mapped=150 * MIB)
+HELD = ProcessMemory(own=250 * MIB, mapped=150 * MIB)
 
 
 def settings(**given: Any) -> Settings:
@@ -105,11 +105,11 @@ async def test_memory_is_returned_while_more_is_held_than_at_rest(monkeypatch: p
         def malloc_trim(_: int) -> None:
             trims.append(seen[-1])
 
-    def hold() -> Held:
+    def hold() -> ProcessMemory:
         if not held:
             raise asyncio.CancelledError
         seen.append(held.pop(0))
-        return Held(own=seen[-1] * MIB, mapped=0)
+        return ProcessMemory(own=seen[-1] * MIB, mapped=0)
 
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: Library)
     monkeypatch.setattr(memory, "TRIM_SECONDS", 0)
@@ -218,9 +218,9 @@ def test_control_groups_bound_the_memory(tmp_path: Path, case: str) -> None:
 def test_what_a_process_holds_is_its_own_or_of_files(tmp_path: Path) -> None:
     page = os.sysconf("SC_PAGE_SIZE")
     (tmp_path / "statm").write_text("900 70 30 5 0 60 0\n")
-    assert held_memory(tmp_path) == Held(own=40 * page, mapped=30 * page)
-    assert held_memory(tmp_path / "absent") == Held(0, 0)
-    measured = held_memory()
+    assert process_memory(tmp_path) == ProcessMemory(own=40 * page, mapped=30 * page)
+    assert process_memory(tmp_path / "absent") == ProcessMemory(0, 0)
+    measured = process_memory()
     assert measured.mapped > 0 and 10 * MIB < measured.own < PHYSICAL
 
 

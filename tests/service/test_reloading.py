@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from rfa.runtime.bundle.documents import BundleError
-from rfa.service.process.board import Board, make_board
-from rfa.service.process.reloading import Lost, Reloader, Shelf
+from rfa.service.process.board import SharedStatus, create_shared_status
+from rfa.service.process.reloading import BundleStore, ProcessLost, Reloader
 from rfa.service.process.snapshot import Snapshot
 from tests.waiting import until
 
@@ -70,10 +70,10 @@ class Server:
         self.vetted = asyncio.Event()
         self.vet: Callable[[], None] = lambda: None
         self.outdated = 0
-        self.board: Board = make_board(1)
+        self.board: SharedStatus = create_shared_status(1)
         home = folder / "home"
         home.mkdir()
-        self.shelf = Shelf([self.bundle], home, 1_000_000, self._vet)
+        self.shelf = BundleStore([self.bundle], home, 1_000_000, self._vet)
         self.reloader = Reloader(self.shelf, self.board, lambda: cast(Any, self.members), self._retire)
         self.members: list[Process] = []
         self._count = count
@@ -98,7 +98,7 @@ class Server:
 
     async def decided(self, rounds: int = 1) -> None:
         """Until so many rounds have ended."""
-        await until(lambda: sum(self.outcomes().values()) >= rounds and not self.reloader._is_in_round)
+        await until(lambda: sum(self.outcomes().values()) >= rounds and not self.reloader._is_reloading)
 
     def outcomes(self) -> dict[str, float]:
         return {outcome: count for outcome, (count, _) in self.board.reloads().items() if count}
@@ -200,7 +200,7 @@ async def test_what_is_refused_before_any_process_reaches_none(
 async def test_a_death_before_the_commit_stops_the_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def die() -> str:
         server.lose(server.members[1])
-        raise Lost("server process 1 ended")
+        raise ProcessLost("server process 1 ended")
 
     async with running(tmp_path) as server:
         server.members[1].answer = die

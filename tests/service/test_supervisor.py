@@ -73,7 +73,7 @@ def test_a_process_whose_event_loop_hangs_is_replaced(tmp_path: Path) -> None:
     with serving(tmp_path, stall_seconds=1) as server:
         stopped = server.children()[0]
         os.kill(stopped, signal.SIGSTOP)
-        wait_until(lambda: f"(pid {stopped}) is wedged" in server.log)
+        wait_until(lambda: f"(pid {stopped}) hangs" in server.log)
         wait_until(lambda: not is_alive(stopped) and len(server.children()) == 2)
         assert server.end() == 0
 
@@ -83,7 +83,7 @@ def test_a_process_whose_engine_hangs_is_replaced(tmp_path: Path) -> None:
         hung = server.children()[0]
         with httpx.Client(base_url=server.url, timeout=PATIENCE) as client, pytest.raises(httpx.TransportError):
             client.post("/generate", json={"inputs": "hang |"})
-        wait_until(lambda: f"(pid {hung}) is wedged" in server.log)
+        wait_until(lambda: f"(pid {hung}) hangs" in server.log)
         wait_until(lambda: server.children() not in ([], [hung]) and server.engines() == {"0"})
         assert server.end() == 0
 
@@ -108,7 +108,7 @@ def test_a_stream_under_way_ends_as_it_should(tmp_path: Path, number: signal.Sig
         assert events[-1]["details"]["generated_tokens"] == 40
         assert server.process.wait(PATIENCE) == 0
         assert "Traceback" not in server.log
-        assert f"{number.name}: draining; requests under way have 60 s" in server.log
+        assert f"{number.name}: draining; active requests have 60 s" in server.log
         assert "drained; every process has ended" in server.log
 
 
@@ -160,7 +160,7 @@ def test_bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_
         server.reload()
         second = version(server)
         assert second != first
-        line = f"reload committed, of version {second}: served by all 3 processes in place of version {first}"
+        line = f"reload committed: all 3 processes serve version {second} in place of version {first}"
         assert line in server.log
         spans = sorted([float(x) for x in path.read_text().split()] for path in set(tmp_path.glob("load-*")) - known)
         assert len(spans) == 3 and all(end <= begin for (_, end), (begin, _) in pairwise(spans))
@@ -190,8 +190,8 @@ def test_a_bundle_that_one_process_does_not_load_is_served_by_none(
         server.put("b")
         (tmp_path / f"{misbehaviour}-{last}").touch()
         server.reload()
-        (line,) = (line for line in server.log.splitlines() if "every process goes on with" in line)
-        assert outcome in line and reason in line and f"every process goes on with version {first}" in line
+        (line,) = (line for line in server.log.splitlines() if "every process still serves" in line)
+        assert outcome in line and reason in line and f"every process still serves version {first}" in line
         assert len(line) < 2_000
         wait_until(lambda: len(server.engines()) == 3)
         # Also the process that was started since has what was served then, not what lies on the disk.
@@ -222,7 +222,7 @@ def test_a_process_that_is_stopped_stops_a_reload_and_comes_back_with_what_is_se
         server.put("b")
         os.kill(stopped, signal.SIGSTOP)
         server.reload()
-        assert f"(pid {stopped}) ended; every process goes on with version" in server.log
+        assert f"(pid {stopped}) ended; every process still serves version" in server.log
         wait_until(lambda: not is_alive(stopped) and server.engines() == {"0", "1"})
         assert {texts(server) for _ in range(8)} == {"aaa"}
         assert server.end() == 0

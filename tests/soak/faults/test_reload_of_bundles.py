@@ -19,7 +19,7 @@ from tests.soak.faults.streams import StreamClient
 from tests.soak.faults.tampering import TAMPERINGS
 from tests.waiting import PATIENCE
 
-REFUSED = "every process goes on with"
+REFUSED = "every process still serves"
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_bad_bundles_change_nothing_under_live_streams(server: Server, bundle: P
             assert versions(server) == {version(server)}
             (bundle / "extra.pt2").unlink(missing_ok=True)
         shutil.copytree(ROOT / "bundles" / "linear", bundle, dirs_exist_ok=True)
-        await asyncio.to_thread(reload, server, "served by all 2 processes")
+        await asyncio.to_thread(reload, server, "all 2 processes serve version")
         await live(clients)
         stop.set()
         await asyncio.gather(*work)
