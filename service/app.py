@@ -21,6 +21,7 @@ from rfa.service.access.origin import OriginGuard, OriginPolicy
 from rfa.service.access.quotas import Clients, QuotaGuard
 from rfa.service.access.refusal import error_response, turn_away
 from rfa.service.access.tracing import Tracing, open_tracing
+from rfa.service.cooperative import CooperativeWork
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models, load_models
 from rfa.service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
@@ -41,7 +42,6 @@ from rfa.service.routes import (
 )
 from rfa.service.settings import Settings
 from rfa.service.state.keeper import make_keeper
-from rfa.service.turns import Turns
 from rfa.service.validation import validation_failure
 
 NO_SUCH_PATH = "There is no such path; /openapi.json lists them."
@@ -98,7 +98,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     )
     app.state.exposition = Exposition(app.state.metrics)
     app.state.memory = None
-    app.state.turns = Turns(lambda: app.state.engine is not None and app.state.engine.is_awaited)
+    app.state.cooperative = CooperativeWork(lambda: app.state.engine is not None and app.state.engine.is_awaited)
     app.state.draining = False
     app.state.engine = None
     for route in (generate, tgi, openai, filter, filter_stream, read, merge, health, info, page):

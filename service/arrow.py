@@ -20,7 +20,7 @@ import pyarrow as pa
 from fastapi import Request, Response
 
 from rfa.service.body import BodyLimits, StrictJSONRoute, ValidatedRequest, hold, read_bytes, require_uncompressed
-from rfa.service.departure import unless_disconnected
+from rfa.service.disconnect import unless_disconnected
 from rfa.service.errors import InvalidRequest
 from rfa.service.json_cost import series_limits
 from rfa.service.long_format import MOST_KEYS, Groups, Keys, group, is_text, text_bytes
@@ -91,7 +91,7 @@ class ArrowRoute(StrictJSONRoute):
             document = await _decoded(request, state.settings)
             document |= _options(request, document)
             check_lengths(document, state.settings)
-            found = await state.turns.take(partial(validated, model, document, "The query"), is_long=True)
+            found = await state.cooperative.run(partial(validated, model, document, "The query"), is_long=True)
             return await handle(ValidatedRequest(request, found))
 
         return read_then_handle
@@ -103,7 +103,7 @@ async def _decoded(request: Request, settings: Settings) -> dict[str, Any]:
     if not by:
         body = await read_bytes(request, settings, lease, settings.max_body_bytes)
         decode = partial(decode_arrow, body, settings, lease)
-        found: dict[str, Any] = await request.app.state.turns.take(decode, is_long=True)
+        found: dict[str, Any] = await request.app.state.cooperative.run(decode, is_long=True)
         return found
     body = await read_bytes(request, settings, lease, settings.max_arrow_bytes)
     # On a thread: the libraries let others go on meanwhile, and it takes longer than anybody should wait.

@@ -3,7 +3,7 @@
     bytes     leased as they come, refused beyond the largest body, declared or not
     seconds   between two pieces, and for the whole by a lowest rate
     cost      counted piece by piece (`rfa.service.json_cost`): what would decode to too much is never decoded
-    turns     of large bodies one piece is counted, or one whole decoded, validated or taken up, before others go on
+    others    one piece of a large body is counted, decoded or validated before other work runs
 
 FastAPI's own reading accepts NaN, 1e999 and lone surrogates, has no bound, and answers a refused body by repeating it.
 """
@@ -23,13 +23,13 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
-from rfa.service.departure import unless_disconnected
+from rfa.service.cooperative import CooperativeWork
+from rfa.service.disconnect import unless_disconnected
 from rfa.service.errors import InvalidRequest, NotReady, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
 from rfa.service.json_cost import JsonCost, JsonCounts, JsonLimits, body_limits
 from rfa.service.json_members import check_members
 from rfa.service.memory import Lease, MemoryBudget, lease_of
 from rfa.service.settings import Settings
-from rfa.service.turns import Turns
 from rfa.service.validation import check_lengths, validated
 
 # Counted at once: about a millisecond at worst.
@@ -90,7 +90,12 @@ def hold(lease: Lease, size: int) -> None:
 
 
 async def read_body(
-    request: Request, model: type[Model], settings: Settings, lease: Lease, turns: Turns, limits: BodyLimits
+    request: Request,
+    model: type[Model],
+    settings: Settings,
+    lease: Lease,
+    cooperative: CooperativeWork,
+    limits: BodyLimits,
 ) -> Model:
     """The body as the model has it; afterwards the lease covers that, and no longer the bytes.
 
@@ -102,29 +107,35 @@ async def read_body(
         ClientGone: the client left while a large one waited for its turn.
     """
     before = lease.size
-    pieces, counts = await _read_pieces(request, settings, lease, turns, limits)
+    pieces, counts = await _read_pieces(request, settings, lease, cooperative, limits)
     is_long = counts.size > LARGE_BYTES
     hold(lease, counts.decoding_bytes())
-    validating = _validated(pieces, counts.members, model, settings, turns, is_long=is_long)
-    # Turns are waited for: sixty bodies of clients that had left lay in that queue, to be validated for nobody.
+    validating = _validated(pieces, counts.members, model, settings, cooperative, is_long=is_long)
+    # A client that disconnects leaves the queue: its body need not be validated.
     body = await (unless_disconnected(request, validating) if is_long else validating)
     lease.shrink(lease.size - before - counts.validated_bytes())
     return body
 
 
 async def _validated(
-    pieces: list[bytes], members: int, model: type[Model], settings: Settings, turns: Turns, *, is_long: bool
+    pieces: list[bytes],
+    members: int,
+    model: type[Model],
+    settings: Settings,
+    cooperative: CooperativeWork,
+    *,
+    is_long: bool,
 ) -> Model:
-    document = await turns.take(partial(_decode, pieces, members), is_long=is_long)
+    document = await cooperative.run(partial(_decode, pieces, members), is_long=is_long)
     check_lengths(document, settings)
-    body = await turns.take(partial(validated, model, document, "The body"), is_long=is_long)
+    body = await cooperative.run(partial(validated, model, document, "The body"), is_long=is_long)
     if is_long:
-        await turns.next()  # what the caller does with it, up to where it waits
+        await cooperative.pause()  # what the caller does with it, up to where it waits
     return body
 
 
 async def _read_pieces(
-    request: Request, settings: Settings, lease: Lease, turns: Turns, limits: BodyLimits
+    request: Request, settings: Settings, lease: Lease, cooperative: CooperativeWork, limits: BodyLimits
 ) -> tuple[list[bytes], JsonCounts]:
     cost = JsonCost(limits.json, "The body")
     pieces: list[bytes] = []
@@ -135,7 +146,7 @@ async def _read_pieces(
             pieces.append(chunk)
             for start in range(0, len(chunk), PIECE_BYTES):
                 piece = chunk[start : start + PIECE_BYTES]
-                await turns.take(partial(cost.feed, piece), is_long=size > LARGE_BYTES)
+                await cooperative.run(partial(cost.feed, piece), is_long=size > LARGE_BYTES)
     return pieces, cost.counts
 
 
@@ -287,7 +298,7 @@ class StrictJSONRoute(APIRoute):
             require_uncompressed(request.headers.get("content-encoding"))
             state = request.app.state
             limits = self.limits(state.settings)
-            body = await read_body(request, model, state.settings, lease_of(request), state.turns, limits)
+            body = await read_body(request, model, state.settings, lease_of(request), state.cooperative, limits)
             return await handle(ValidatedRequest(request, body))
 
         return read_then_handle

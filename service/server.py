@@ -11,8 +11,8 @@ from functools import partial
 from rfa.service.access.keys import check_exposure
 from rfa.service.access.logs import configure_logging
 from rfa.service.process.address import reserve
-from rfa.service.process.handover import with_state_key
 from rfa.service.process.reloading import CheckBundles
+from rfa.service.process.settings_json import with_state_key
 from rfa.service.process.supervisor import PROGRAM, Supervisor
 from rfa.service.settings import Settings, check_names
 from rfa.service.vetting.trust import trusted_keys, with_trusted_keys

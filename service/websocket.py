@@ -12,8 +12,9 @@ from typing import Any
 from starlette.types import Receive, Send
 
 from rfa.service.body import PIECE_BYTES, decode_json
+from rfa.service.cooperative import CooperativeWork
 from rfa.service.deadline import Deadline
-from rfa.service.departure import ClientGone
+from rfa.service.disconnect import ClientGone
 from rfa.service.encoding import pieces
 from rfa.service.errors import (
     EngineFailure,
@@ -25,7 +26,6 @@ from rfa.service.errors import (
     ServiceError,
 )
 from rfa.service.json_cost import FRAME_LIMITS, SMALL_FRAME_BYTES, JsonCost
-from rfa.service.turns import Turns
 
 # What a client that offers subprotocols must offer, since a browser insists on the answer naming one of its own.
 SUBPROTOCOL = "rfa.v1"
@@ -50,11 +50,13 @@ class JsonSocket:
     Args:
         max_bytes: of one message.
         send_timeout: seconds after which a client that takes nothing is given up.
-        turns: for the pieces of long documents.
+        cooperative: runs the pieces of long documents.
     """
 
-    def __init__(self, receive: Receive, send: Send, *, max_bytes: int, send_timeout: float, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(
+        self, receive: Receive, send: Send, *, max_bytes: int, send_timeout: float, cooperative: CooperativeWork
+    ) -> None:
+        self._cooperative = cooperative
         self._receive = receive
         self._send = send
         self._max_bytes = max_bytes
@@ -95,7 +97,7 @@ class JsonSocket:
             raise PayloadTooLarge(f"A frame must not be larger than {self._max_bytes} bytes.")
         cost = JsonCost(FRAME_LIMITS, "A frame")
         for start in range(0, len(frame), PIECE_BYTES):
-            await self._turns.take(partial(cost.feed, frame[start : start + PIECE_BYTES]), is_long=True)
+            await self._cooperative.run(partial(cost.feed, frame[start : start + PIECE_BYTES]), is_long=True)
 
     async def write(self, documents: Sequence[Any]) -> None:
         """Send documents, a frame each.
@@ -103,7 +105,7 @@ class JsonSocket:
         Raises:
             ClientGone
         """
-        await self._deliver([await _frame(document, self._turns) for document in documents])
+        await self._deliver([await _frame(document, self._cooperative) for document in documents])
 
     async def end(self, document: Any, code: int) -> None:
         """Send the terminal document and close.
@@ -111,7 +113,7 @@ class JsonSocket:
         Raises:
             ClientGone
         """
-        await self._deliver([await _frame(document, self._turns), {"type": "websocket.close", "code": code}])
+        await self._deliver([await _frame(document, self._cooperative), {"type": "websocket.close", "code": code}])
 
     def close(self) -> None:
         """Nothing more is sent."""
@@ -126,11 +128,11 @@ class JsonSocket:
             raise ClientGone from None
 
 
-async def _frame(document: Any, turns: Turns) -> dict[str, Any]:
+async def _frame(document: Any, cooperative: CooperativeWork) -> dict[str, Any]:
     """A message; others have their turn between the pieces of a long one."""
     encoded = pieces(document)
     parts = [next(encoded)]
     for piece in encoded:
         parts.append(piece)
-        await turns.next()
+        await cooperative.pause()
     return {"type": "websocket.send", "text": b"".join(parts).decode()}

@@ -21,7 +21,7 @@ from starlette.websockets import WebSocketDisconnect
 from rfa.service.access.record import Record, access_logger, known, log_exchange, request_id
 from rfa.service.access.refusal import refuse
 from rfa.service.access.tracing import Tracing
-from rfa.service.departure import ClientGone
+from rfa.service.disconnect import ClientGone
 from rfa.service.errors import as_service_error
 from rfa.service.frames import FRAMES, Frames, Take
 from rfa.service.metrics import Metrics

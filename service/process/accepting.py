@@ -19,7 +19,7 @@ import logging
 import socket
 from collections.abc import Callable
 
-from rfa.service.process.board import CLOSED, SharedStatus
+from rfa.service.process.shared_status import CLOSED, SharedStatus
 
 logger = logging.getLogger("rfa.server")
 Factory = Callable[[], asyncio.Protocol]

@@ -34,12 +34,12 @@ from rfa.service.engine.models import Models, load_models
 from rfa.service.memory import room_for_requests
 from rfa.service.openapi import openapi_of
 from rfa.service.process.accepting import ConnectionShare
-from rfa.service.process.aside import run_in_background
-from rfa.service.process.board import SharedStatus
+from rfa.service.process.background import run_in_background
 from rfa.service.process.channel import Channel, reason_of
 from rfa.service.process.draining import DrainingServer
-from rfa.service.process.handover import read_settings
 from rfa.service.process.open_files import allow_open_files
+from rfa.service.process.settings_json import read_settings
+from rfa.service.process.shared_status import SharedStatus
 from rfa.service.schemas.replies import ModelInfo
 from rfa.service.settings import Settings
 
@@ -143,9 +143,7 @@ class ServerProcess:
         try:
             await app.state.exposition.join(Path(directory), index, self._settings.processes)
         except OSError as error:  # such as a path too long for a socket
-            logger.warning(
-                "no metrics socket (%s): /metrics has those of one process", error.strerror
-            )
+            logger.warning("no metrics socket (%s): /metrics has those of one process", error.strerror)
         serving = asyncio.Event()
         server = DrainingServer(app, self._settings, serving.set, ConnectionShare(self._status, index))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)

@@ -23,7 +23,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from rfa.service.process.accepting import Acceptor, ConnectionShare
-from rfa.service.process.patience import FLUSH_SECONDS, QUANTUM_SECONDS
+from rfa.service.process.shutdown_limits import FLUSH_SECONDS, QUANTUM_SECONDS
 from rfa.service.settings import Settings
 from rfa.service.wire.connection import StalledReader, Wire
 from rfa.service.wire.http import HTTPConnection

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rfa.runtime.bundle.documents import BundleError
-from rfa.service.process.aside import run_in_background
-from rfa.service.process.board import Outcome, SharedStatus
+from rfa.service.process.background import run_in_background
 from rfa.service.process.channel import reason_of
+from rfa.service.process.shared_status import Outcome, SharedStatus
 from rfa.service.process.snapshot import Snapshot, take_snapshot
 
 if TYPE_CHECKING:

@@ -26,13 +26,13 @@ from typing import Any
 from rfa.service.child_environment import child_environment
 from rfa.service.compilation import log_compilation
 from rfa.service.process.address import Address, listen, refuse
-from rfa.service.process.board import create_shared_status
 from rfa.service.process.channel import Channel, ChannelError, reason_of
-from rfa.service.process.handover import write_settings
 from rfa.service.process.health import HealthStatus, health_listener
-from rfa.service.process.patience import CLOSE_SECONDS
-from rfa.service.process.private import private_directory
+from rfa.service.process.private_directory import private_directory
 from rfa.service.process.reloading import BundlesRefused, BundleStore, CheckBundles, ProcessLost, Reloader
+from rfa.service.process.settings_json import write_settings
+from rfa.service.process.shared_status import create_shared_status
+from rfa.service.process.shutdown_limits import CLOSE_SECONDS
 from rfa.service.process.snapshot import Snapshot
 from rfa.service.settings import Settings
 

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from rfa.service.cooperative import CooperativeWork
 from rfa.service.deadline import Deadline
-from rfa.service.departure import ClientGone, disconnected, unless_disconnected
+from rfa.service.disconnect import ClientGone, disconnected, unless_disconnected
 from rfa.service.encoding import dumps, pieces
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.reply_size import HELD
@@ -27,7 +28,6 @@ from rfa.service.errors import (
     ServiceError,
     as_service_error,
 )
-from rfa.service.turns import Turns
 
 logger = logging.getLogger("rfa.http")
 
@@ -132,14 +132,14 @@ class PieceStream(Response):
         media_type: str,
         *,
         send_timeout: float,
-        turns: Turns,
+        cooperative: CooperativeWork,
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]
         self._pieces = pieces
         self._source = source
-        self._turns = turns
+        self._cooperative = cooperative
         self._deadline = Deadline(send_timeout)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -163,7 +163,7 @@ class PieceStream(Response):
         async for piece in self._pieces:
             await self._send(send, piece)
             # Where nothing waits, as when the client has just gone, a whole backlog would keep everyone else waiting.
-            await (self._turns.next() if len(piece) >= PIECE_BYTES else asyncio.sleep(0))
+            await (self._cooperative.pause() if len(piece) >= PIECE_BYTES else asyncio.sleep(0))
         await self._send(send, b"", more=False)
 
     async def _send(self, send: Send, body: bytes, more: bool = True) -> None:
@@ -172,12 +172,14 @@ class PieceStream(Response):
 
 
 def event_stream(
-    first: Any, documents: AsyncIterator[Any], media_type: str, *, send_timeout: float, turns: Turns
+    first: Any, documents: AsyncIterator[Any], media_type: str, *, send_timeout: float, cooperative: CooperativeWork
 ) -> PieceStream:
     """Documents as they come, each its own chunk or several, and exactly one terminal document, also on error."""
     encode = encode_sse if media_type == SSE else encode_ndjson
     pieces = _encoded(_with_terminal_error(first, documents), encode)
-    return PieceStream(pieces, documents, media_type, send_timeout=send_timeout, turns=turns, headers=STREAM_HEADERS)
+    return PieceStream(
+        pieces, documents, media_type, send_timeout=send_timeout, cooperative=cooperative, headers=STREAM_HEADERS
+    )
 
 
 async def _encoded(documents: AsyncIterator[Any], encode: Callable[[Any], Iterator[bytes]]) -> AsyncIterator[bytes]:
@@ -211,7 +213,7 @@ async def open_stream(request: Request, documents: AsyncIterator[Any], media_typ
         raise
     state = request.app.state
     timeout = state.settings.send_timeout_seconds
-    return event_stream(first, documents, media_type, send_timeout=timeout, turns=state.turns)
+    return event_stream(first, documents, media_type, send_timeout=timeout, cooperative=state.cooperative)
 
 
 async def open_pieces(request: Request, encoded: AsyncIterator[bytes], media_type: str) -> PieceStream:
@@ -230,7 +232,9 @@ async def open_pieces(request: Request, encoded: AsyncIterator[bytes], media_typ
     state = request.app.state
     timeout = state.settings.send_timeout_seconds
     pieces = _rest([first], encoded)
-    return PieceStream(pieces, encoded, media_type, send_timeout=timeout, turns=state.turns, headers=STREAM_HEADERS)
+    return PieceStream(
+        pieces, encoded, media_type, send_timeout=timeout, cooperative=state.cooperative, headers=STREAM_HEADERS
+    )
 
 
 async def _rest(held: list[bytes], following: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -260,7 +264,7 @@ async def document_response(request: Request, encoded: AsyncIterator[bytes]) -> 
     held: list[bytes] = []
     collected = _collected(encoded)
     try:
-        is_whole = await unless_disconnected(request, _hold(collected, held, request.app.state.turns))
+        is_whole = await unless_disconnected(request, _hold(collected, held, request.app.state.cooperative))
     except BaseException:
         await _close(encoded)
         raise
@@ -269,10 +273,10 @@ async def document_response(request: Request, encoded: AsyncIterator[bytes]) -> 
     state = request.app.state
     timeout = state.settings.send_timeout_seconds
     pieces = _rest(held, collected)
-    return PieceStream(pieces, collected, "application/json", send_timeout=timeout, turns=state.turns)
+    return PieceStream(pieces, collected, "application/json", send_timeout=timeout, cooperative=state.cooperative)
 
 
-async def _hold(encoded: AsyncIterator[bytes], held: list[bytes], turns: Turns) -> bool:
+async def _hold(encoded: AsyncIterator[bytes], held: list[bytes], cooperative: CooperativeWork) -> bool:
     """Take pieces until there are HELD; returns whether that was all."""
     size = 0
     async for piece in encoded:
@@ -281,7 +285,7 @@ async def _hold(encoded: AsyncIterator[bytes], held: list[bytes], turns: Turns) 
         if size >= HELD:
             return False
         if len(piece) >= PIECE_BYTES:
-            await turns.next()
+            await cooperative.pause()
     return True
 
 

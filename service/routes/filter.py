@@ -21,7 +21,7 @@ from rfa.runtime.uncertainty.steps import Steps, chosen
 from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
 from rfa.service.arrow import ARROW, ARROW_BODY, BY_PARAMETER, ArrowRoute, encode_arrow, request_is_arrow
-from rfa.service.departure import unless_disconnected
+from rfa.service.disconnect import unless_disconnected
 from rfa.service.encoding import Long, dumps, items, pieces
 from rfa.service.engine.engine import Engine, ModelChoice
 from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob

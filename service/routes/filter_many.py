@@ -17,7 +17,8 @@ from rfa.runtime.uncertainty.steps import Steps, chosen
 from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
 from rfa.service.arrow import ARROW, SeriesWriter, check_apart, keys_of
-from rfa.service.departure import unless_disconnected
+from rfa.service.cooperative import CooperativeWork
+from rfa.service.disconnect import unless_disconnected
 from rfa.service.encoding import Blocks, dumps, pieces
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter.many import ManyJob, Part, SeriesEnd
@@ -28,7 +29,6 @@ from rfa.service.routes.common import NDJSON, SSE, document_response, open_piece
 from rfa.service.schemas.many import FilterManyDone, ManySummary
 from rfa.service.schemas.replies import FilterColumns, FilterReply, FilterTimings
 from rfa.service.schemas.requests import FilterRequest, FilterSeries
-from rfa.service.turns import Turns
 from rfa.service.validation import check_lengths, validated, validation_failure
 
 if TYPE_CHECKING:
@@ -128,10 +128,10 @@ class _Many:
 
     @classmethod
     async def of(cls, body: FilterRequest, request: Request, begin: Begin) -> _Many:
-        """All series validated and ready to begin, in turns of the event loop."""
+        """All series validated and ready to begin; other tasks run in between."""
         many = cls(body, request)
         shared = body.model_dump(exclude={"series", "stream"}, exclude_unset=True)
-        pause = _Pauses(request.app.state.turns)
+        pause = _Pauses(request.app.state.cooperative)
         for place, document in enumerate((body.series or {}).values()):
             await pause()
             try:
@@ -180,13 +180,13 @@ class _Many:
 class _Pauses:
     """Waits for a turn where the one before it has lasted for long enough."""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, cooperative: CooperativeWork) -> None:
+        self._cooperative = cooperative
         self._until = 0.0
 
     async def __call__(self) -> None:
         if time.perf_counter() > self._until:
-            await self._turns.next()
+            await self._cooperative.pause()
             self._until = time.perf_counter() + TURN_SECONDS
 
 

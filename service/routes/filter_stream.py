@@ -42,7 +42,7 @@ from rfa.runtime.uncertainty.input import (
 from rfa.runtime.uncertainty.steps import chosen
 from rfa.service.access.quotas import client_of
 from rfa.service.body import decode_json
-from rfa.service.departure import ClientGone
+from rfa.service.disconnect import ClientGone
 from rfa.service.encoding import dumps
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob, StreamStep
@@ -88,7 +88,7 @@ class FilterStream:
             send,
             max_bytes=settings.max_message_bytes,
             send_timeout=settings.send_timeout_seconds,
-            turns=scope["app"].state.turns,
+            cooperative=scope["app"].state.cooperative,
         )
         try:
             await socket.accept(scope["subprotocols"])

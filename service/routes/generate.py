@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from rfa.service.access.quotas import tokens_set_aside
 from rfa.service.access.record import Record, record_of
 from rfa.service.body import StrictJSONRoute
-from rfa.service.departure import unless_disconnected
+from rfa.service.disconnect import unless_disconnected
 from rfa.service.encoding import Long
 from rfa.service.engine.engine import NUMBERS_PER_TOKEN
 from rfa.service.engine.text.generated import FinishedText, Generation, TokenEvent, latents_of

@@ -10,7 +10,7 @@ from rfa.runtime.uncertainty.interface import MergeOptions
 from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
 from rfa.service.body import StrictJSONRoute
-from rfa.service.departure import unless_disconnected
+from rfa.service.disconnect import unless_disconnected
 from rfa.service.engine.engine import Engine, ModelChoice
 from rfa.service.engine.filter.merging import MergedBelief
 from rfa.service.errors import InvalidRequest

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path, Request, Response
 
 from rfa.service.access.quotas import tokens_set_aside
 from rfa.service.body import StrictJSONRoute
-from rfa.service.departure import unless_disconnected
+from rfa.service.disconnect import unless_disconnected
 from rfa.service.engine.engine import Engine, draw_seed
 from rfa.service.engine.text.generated import Generation
 from rfa.service.engine.text.job import GenerateJob
@@ -187,7 +187,7 @@ async def _submit(body: CompletionRequest, request: Request, engine: Engine, mod
         try:
             for position, prompt in enumerate(prompts):
                 if position % PROMPTS_A_TURN == PROMPTS_A_TURN - 1:
-                    await request.app.state.turns.next()
+                    await request.app.state.cooperative.pause()
                 name = f"prompt[{position}]" if _is_list_of_prompts(body) else "prompt"
                 options = _options(body, prompt, replace(NAMES, prompt=name))
                 jobs.append(engine.generate(model, options, lease_of(request)))

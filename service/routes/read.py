@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request, Response
 
 from rfa.service.body import StrictJSONRoute, hold, read_bytes, require_bare, require_uncompressed
-from rfa.service.departure import unless_disconnected
+from rfa.service.disconnect import unless_disconnected
 from rfa.service.errors import (
     InvalidRequest,
     MethodNotAllowed,

@@ -20,7 +20,7 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from rfa.service.departure import Disconnected
+from rfa.service.disconnect import Disconnected
 from rfa.service.errors import MalformedRequest, Overloaded, ServiceError, UpgradeRequired
 from rfa.service.frames import FRAMES, Take
 from rfa.service.wire.connection import Holding, StalledReader, Wire

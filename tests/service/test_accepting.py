@@ -17,10 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rfa.service.process import board
+from rfa.service.process import shared_status
 from rfa.service.process.accepting import SEND_BUFFER_BYTES, Acceptor, ConnectionShare
 from rfa.service.process.address import listen, refuse, reserve
-from rfa.service.process.board import CLOSED, SILENT_SECONDS, SharedStatus, create_shared_status
+from rfa.service.process.shared_status import CLOSED, SILENT_SECONDS, SharedStatus, create_shared_status
 from tests.service.processes import serving
 from tests.waiting import PATIENCE, until, wait_until
 
@@ -100,7 +100,7 @@ async def served(count: int) -> AsyncIterator[Served]:
 
 
 async def test_connections_are_shared_one_after_another_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board, "SILENT_SECONDS", PATIENCE)  # whoever runs this test may be held up: all three are
+    monkeypatch.setattr(shared_status, "SILENT_SECONDS", PATIENCE)  # the test may be delayed
     for crowd in (1, 10):
         async with served(3) as made:
             greetings: list[bytes] = []
@@ -126,7 +126,7 @@ async def test_a_process_that_hangs_takes_no_connection_with_it(monkeypatch: pyt
         hanging.hang()
         if silent:
             now = time.monotonic
-            monkeypatch.setattr("rfa.service.process.board.time.monotonic", lambda: now() + 2 * SILENT_SECONDS)
+            monkeypatch.setattr("rfa.service.process.shared_status.time.monotonic", lambda: now() + 2 * SILENT_SECONDS)
         else:
             beat = asyncio.get_running_loop().create_task(keep_beating(hanging))
         greetings = await asyncio.gather(*(made.greeting() for _ in range(20)))

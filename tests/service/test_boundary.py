@@ -23,7 +23,7 @@ from rfa.service.access import logs
 from rfa.service.access.boundary import Boundary
 from rfa.service.access.logs import BackgroundHandler, JSONFormatter, TextFormatter
 from rfa.service.access.record import record_of, request_id
-from rfa.service.departure import Disconnected
+from rfa.service.disconnect import Disconnected
 from rfa.service.metrics import Metrics
 from rfa.service.openapi import openapi_of
 from tests.service.models import FakeLanguage, fake_models

@@ -22,7 +22,7 @@ from rfa.runtime.golden import reproduce
 from rfa.runtime.gpu.device import language_loader, load_on_cpu
 from rfa.runtime.text.language import LanguageRuntime
 from rfa.service.engine.models import load_models
-from rfa.service.process.handover import read_settings, write_settings
+from rfa.service.process.settings_json import read_settings, write_settings
 from rfa.service.settings import ConfigurationError, Settings
 from tests.runtime.text.exact import EPS, ExactModel, begun, largest_errors, prompt_of, silence, stepped
 from tests.service.conftest import Connect

@@ -11,10 +11,10 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from websockets.sync.client import connect as connect_websocket
 
+from rfa.service.cooperative import CooperativeWork, Result
 from rfa.service.schemas.base import MOST_UNKNOWN
 from rfa.service.schemas.openai import CompletionRequest
 from rfa.service.schemas.requests import FilterRequest, FilterStreamRequest, GenerateRequest, StreamObservation
-from rfa.service.turns import Result, Turns
 from tests.service.live import running
 from tests.service.raw_asgi import asgi
 from tests.waiting import PATIENCE
@@ -114,12 +114,12 @@ async def test_a_dear_body_is_refused_in_words(connect: Any, case: str) -> None:
         assert client.app.state.memory.leased_bytes == 0
 
 
-class OneTurn(Turns):
-    """Every turn after the first never comes."""
+class OnePiece(CooperativeWork):
+    """Runs the first long piece; later ones never run."""
 
     is_over = False
 
-    async def take(self, work: Callable[[], Result], *, is_long: bool) -> Result:
+    async def run(self, work: Callable[[], Result], *, is_long: bool) -> Result:
         if self.is_over:
             await asyncio.Event().wait()
         self.is_over = is_long
@@ -130,11 +130,11 @@ async def test_the_body_of_a_client_that_left_waits_for_no_turn(connect: Any) ->
     body = orjson.dumps({"observations": [[1.0]] * 2_000})
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     async with connect() as client:
-        client.app.state.turns = turns = OneTurn()
+        client.app.state.cooperative = cooperative = OnePiece()
         message = {"type": "http.request", "body": body, "more_body": False}
         async with asyncio.timeout(PATIENCE):
             sent = await asgi(client.app, message, method="POST", path="/filter", headers=headers)
-        assert turns.is_over and sent == []
+        assert cooperative.is_over and sent == []
         assert client.app.state.memory.leased_bytes == 0
 
 

@@ -24,7 +24,7 @@ from rfa.service.app import create_app
 from rfa.service.child_environment import child_environment
 from rfa.service.engine.models import load_models
 from rfa.service.machine import available_cores
-from rfa.service.process.handover import read_settings, write_settings
+from rfa.service.process.settings_json import read_settings, write_settings
 from rfa.service.process.snapshot import Snapshot
 from rfa.service.process.supervisor import Supervisor
 from rfa.service.schemas.replies import GpuKernels

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from rfa.service.cooperative import CooperativeWork
 from rfa.service.routes.common import NDJSON, event_stream
-from rfa.service.turns import Turns
 
 pytestmark = pytest.mark.anyio
 BACKLOG = 1_000
@@ -35,6 +35,6 @@ async def test_the_backlog_of_a_client_that_left_is_dropped() -> None:
         await left.wait()
         return {"type": "http.disconnect"}
 
-    stream = event_stream(None, documents(), NDJSON, send_timeout=60, turns=Turns())
+    stream = event_stream(None, documents(), NDJSON, send_timeout=60, cooperative=CooperativeWork())
     await stream({}, receive, send)
     assert sent < LEAVES_AFTER + 10

@@ -18,7 +18,7 @@ from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.forecast_checks import summarise
 from rfa.runtime.uncertainty.input import as_array
 from rfa.runtime.uncertainty.interface import FilterOptions, Row, Stepped
-from rfa.service.departure import ClientGone
+from rfa.service.disconnect import ClientGone
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter import stages as filtering
 from rfa.service.engine.filter.jobs import FilterJob

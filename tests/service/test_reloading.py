@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from rfa.runtime.bundle.documents import BundleError
-from rfa.service.process.board import SharedStatus, create_shared_status
 from rfa.service.process.reloading import BundleStore, ProcessLost, Reloader
+from rfa.service.process.shared_status import SharedStatus, create_shared_status
 from rfa.service.process.snapshot import Snapshot
 from tests.waiting import until
 
@@ -49,7 +49,7 @@ class Process:
             self._loaded[snapshot.generation] = snapshot
         return reason
 
-    async def tell(self, kind: str) -> None:
+    async def send(self, kind: str) -> None:
         self.told.append(kind)
 
     @property

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from rfa.service.cooperative import MAX_POLLS, CooperativeWork
 from rfa.service.engine.reply_size import HELD
 from rfa.service.schemas.replies import FilterReply, GenerateReply
-from rfa.service.turns import LONGEST_LOOKS, Turns
 from tests.service.models import FakeFilter, FakeLanguage, fake_models
 from tests.service.replies import read
 from tests.waiting import PATIENCE, until
@@ -249,11 +249,11 @@ async def test_long_details_are_those_of_the_stream(connect: Any) -> None:
 
 async def test_turns_are_one_a_round() -> None:
     """Whatever many have to do, between two pieces of it everyone else has gone on once."""
-    turns, log = Turns(), []
+    cooperative, log = CooperativeWork(), []
 
     async def worker(name: str) -> None:
         for _ in range(3):
-            await turns.next()
+            await cooperative.pause()
             log.append(name)
 
     async def bystander() -> None:
@@ -275,10 +275,10 @@ async def test_pieces_stand_back_while_a_stream_is_awaited_but_not_for_ever() ->
         looked.append(next(looks))
         return looked[-1]
 
-    turns = Turns(is_awaited)
-    await turns.next()
+    cooperative = CooperativeWork(is_awaited)
+    await cooperative.pause()
     assert looked == [True] * 5 + [False]
-    await turns.take(lambda: None, is_long=True)
-    assert len(looked) == 6 + LONGEST_LOOKS
-    await turns.take(lambda: None, is_long=False)
-    assert len(looked) == 6 + LONGEST_LOOKS
+    await cooperative.run(lambda: None, is_long=True)
+    assert len(looked) == 6 + MAX_POLLS
+    await cooperative.run(lambda: None, is_long=False)
+    assert len(looked) == 6 + MAX_POLLS

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from rfa.runtime.state.keys import ephemeral_key
 from rfa.service.process.address import listen, reserve
-from rfa.service.process.handover import read_settings, with_state_key, write_settings
+from rfa.service.process.settings_json import read_settings, with_state_key, write_settings
 from rfa.service.settings import Settings
 from tests.service.processes import ROOT, SERVE, serving, started
 from tests.waiting import PATIENCE

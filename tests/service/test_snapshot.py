@@ -12,7 +12,7 @@ import pytest
 from rfa.runtime.bundle.documents import BundleError
 from rfa.runtime.bundle.manifest import MAX_FILES
 from rfa.service.bundle_version import bundle_version
-from rfa.service.process.private import private_directory
+from rfa.service.process.private_directory import private_directory
 from rfa.service.process.snapshot import take_snapshot
 
 PLENTY = 1 << 20
@@ -121,9 +121,9 @@ def test_a_private_directory_outlives_its_server_by_one_start_only(temporary: Pa
 
 def test_no_place_for_copies_is_told_with_what_to_do(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(temporary / "missing"))
-    monkeypatch.setattr("rfa.service.process.private.SHARED_MEMORY", temporary / "missing")
+    monkeypatch.setattr("rfa.service.process.private_directory.SHARED_MEMORY", temporary / "missing")
     with pytest.raises(OSError, match="a tmpfs will do"), private_directory():
         pass
-    monkeypatch.setattr("rfa.service.process.private.SHARED_MEMORY", temporary)
+    monkeypatch.setattr("rfa.service.process.private_directory.SHARED_MEMORY", temporary)
     with private_directory() as directory:
         assert directory.parent == temporary

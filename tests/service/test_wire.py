@@ -18,11 +18,11 @@ from websockets.server import ServerProtocol
 from websockets.sync.client import connect as connect_websocket
 
 from rfa.service.body import BodyLimits, read_body
+from rfa.service.cooperative import CooperativeWork
 from rfa.service.errors import RequestTimeout
 from rfa.service.memory import MemoryBudget
 from rfa.service.schemas.requests import StreamClose
 from rfa.service.settings import Settings
-from rfa.service.turns import Turns
 from rfa.service.wire.websocket import BURST_BYTES
 from tests.service.live import Live, check_refusal, read_answer, read_to_end, running
 from tests.service.models import FakeLanguage, fake_models
@@ -179,7 +179,9 @@ async def test_a_body_may_take_long_at_the_rate_asked_for() -> None:
     pieces = [b'{"c', b"lo", b'se":', *[b" "] * 12, b"true}"]
     lease = MemoryBudget(10_000).take(0)
     assert (
-        await read_body(slow_body(pieces, 0.1), StreamClose, settings, lease, Turns(), BodyLimits.of(settings))
+        await read_body(
+            slow_body(pieces, 0.1), StreamClose, settings, lease, CooperativeWork(), BodyLimits.of(settings)
+        )
     ).close
 
 
@@ -189,7 +191,9 @@ async def test_a_body_that_never_pauses_and_never_ends_is_timed_out() -> None:
     budget = MemoryBudget(10_000)
     pieces = [b" "] * 1_000
     with pytest.raises(RequestTimeout), budget.take(0) as lease:
-        await read_body(slow_body(pieces, 0.01), StreamClose, settings, lease, Turns(), BodyLimits.of(settings))
+        await read_body(
+            slow_body(pieces, 0.01), StreamClose, settings, lease, CooperativeWork(), BodyLimits.of(settings)
+        )
     assert len(pieces) > 900
     assert budget.leased_bytes == 0
 

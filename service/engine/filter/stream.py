@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm
 from rfa.runtime.uncertainty.doubts import doubts
 from rfa.runtime.uncertainty.interface import Row, Stepped
-from rfa.service.departure import ClientGone
+from rfa.service.disconnect import ClientGone
 from rfa.service.engine.filter.jobs import PackedState, RecurrentJob
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.errors import ServiceError

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rfa.service.process.patience import FLUSH_SECONDS
+from rfa.service.process.shutdown_limits import FLUSH_SECONDS
 from tests.soak.faults.cast import Truths, find_truths, server_beside_redis, stream_clients, text_clients
 from tests.soak.faults.findings import Findings
 from tests.soak.faults.server import Server

@@ -1,0 +1,53 @@
+"""Cooperative scheduling of long work on the event loop: request bodies and replies, one piece at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+# How often a piece checks whether live streams wait, and how often at most.
+POLL_SECONDS: Final = 0.001
+MAX_POLLS: Final = 20
+Result = TypeVar("Result")
+
+
+class CooperativeWork:
+    """Runs pieces of long work one at a time; other tasks run between two pieces.
+
+    With `asyncio.sleep(0)` alone every long task would run a piece in each iteration of the event loop: sixty large
+    bodies at once would delay its sockets by sixty pieces.
+
+    While a live stream waits for its reply, pieces wait as well, for a bounded time: only one thread runs Python at a
+    time, and an engine step beside them takes twice as long.
+
+    Args:
+        is_awaited: whether a live stream waits for the engine.
+    """
+
+    def __init__(self, is_awaited: Callable[[], bool] = lambda: False) -> None:
+        self._lock = asyncio.Lock()
+        self._is_awaited = is_awaited
+
+    async def run(self, work: Callable[[], Result], *, is_long: bool) -> Result:
+        """Run a piece of work; a long one waits for the pieces before it."""
+        if not is_long:
+            return work()
+        async with self._lock:
+            await self._yield_to_live_streams()
+            try:
+                return work()
+            finally:
+                await asyncio.sleep(0)
+
+    async def pause(self) -> None:
+        """Wait before the caller's next piece, which runs until its next await."""
+        async with self._lock:
+            await asyncio.sleep(0)
+            await self._yield_to_live_streams()
+
+    async def _yield_to_live_streams(self) -> None:
+        for _ in range(MAX_POLLS):
+            if not self._is_awaited():
+                return
+            await asyncio.sleep(POLL_SECONDS)
