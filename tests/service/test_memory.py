@@ -113,7 +113,7 @@ async def test_memory_is_returned_while_more_is_held_than_at_rest(monkeypatch: p
 
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: Library)
     monkeypatch.setattr(memory, "TRIM_SECONDS", 0)
-    monkeypatch.setattr(memory, "held_memory", hold)
+    monkeypatch.setattr(memory, "process_memory", hold)
     with pytest.raises(asyncio.CancelledError):
         await memory.return_free_memory()
     assert trims == [400, 390, 350]
