@@ -47,7 +47,7 @@ COPY pyproject.toml constraints.txt ./
 COPY docs/deploy/requirements.py docs/deploy/
 # torch's wheel on PyPI for Linux is the CUDA build.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    python3 docs/deploy/requirements.py gpu,fast,redis,tracing > requirements.txt && \
+    python3 docs/deploy/requirements.py gpu,redis,tracing > requirements.txt && \
     /opt/pip/bin/pip --python /opt/rfa/bin/python install --only-binary :all: --constraint constraints.txt \
     --requirement requirements.txt
 COPY . .

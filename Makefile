@@ -36,7 +36,7 @@ SYSTEM_PACKAGES := chromium minisign prometheus buildah debootstrap
 COVERED := build/coverage/report.json
 
 LOCK := docs/deploy/requirements.lock
-IMAGE_EXTRAS := fast,redis,tracing
+IMAGE_EXTRAS := redis,tracing
 
 export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of interpreters: one that keeps no compiled code compiles all of torch for itself.
@@ -83,10 +83,14 @@ format: $(VENV)/.develop
 results: $(VENV)/.develop
 	$(BIN)/python -m rfa.benchmarks.results_page
 
-# Source distribution and wheel in dist/, as an index takes them.
-dist: $(VENV)/.supply
-	rm -rf dist
-	$(SUPPLY)/python -m build --outdir dist .
+# Source distribution and wheel in dist/, as an index takes them. The wheel is built from this folder and not from the
+# source distribution: it has the compiled kernels, so the first answer after `pip install` compiles nothing.
+dist: $(VENV)/.supply $(VENV)/.serve
+	rm -rf dist build/lib
+	find runtime -name '*.nb[ci]' -delete
+	$(BIN)/rfa compile
+	$(SUPPLY)/python -m build --sdist --outdir dist .
+	$(SUPPLY)/python -m build --wheel --outdir dist .
 	$(SUPPLY)/twine check --strict dist/*
 
 # Nothing is fetched: every page, style and script of the site is made here.
@@ -121,7 +125,7 @@ $(VENV)/.python:
 	@touch $@
 
 $(VENV)/.serve: $(VENV)/.python pyproject.toml constraints.txt
-	$(PIP) --editable '.[fast,plot,redis,tracing]'
+	$(PIP) --editable '.[plot,redis,tracing]'
 	@touch $@
 
 # Tools that look at the environment stay out of it.

@@ -88,20 +88,31 @@ def settle(function: Any) -> None:
 @contextmanager
 def telling_of_compilation(tell: Callable[[], object]) -> Iterator[None]:
     """Call `tell` before the first kernel that is compiled in here, if one is: that takes up to half a minute."""
+    has_told = False
+
+    def tell_once() -> None:
+        nonlocal has_told
+        if not has_told:
+            has_told = True
+            tell()
+
+    with compilations(tell_once, lambda: None):
+        yield
+
+
+@contextmanager
+def compilations(on_start: Callable[[], object], on_end: Callable[[], object]) -> Iterator[None]:
+    """Call `on_start` before and `on_end` after each function that is compiled in here; not for cached ones."""
     if numba is None:
         yield
         return
-    has_told = False
 
     class Listener(numba.core.event.Listener):  # type: ignore[misc]
         def on_start(self, _: Any) -> None:
-            nonlocal has_told
-            if not has_told:
-                has_told = True
-                tell()
+            on_start()
 
         def on_end(self, _: Any) -> None:
-            pass
+            on_end()
 
     with numba.core.event.install_listener("numba:compile", Listener()):
         yield

@@ -1,4 +1,4 @@
-"""What is said, by every door and once, when kernels are compiled; light, for the supervisor says it, too."""
+"""The message about compiling kernels, logged once by whichever process compiles first."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import logging
 from functools import cache
 from typing import Final
 
-COMPILING: Final = "compiling for this processor, once: half a minute, or some minutes where it is slow"
+COMPILING: Final = "compiling the CPU kernels, once: about a minute, or some minutes on a slow machine"
 
 logger = logging.getLogger("rfa.server")
 
 
 @cache
 def log_compilation() -> None:
-    """Log it, the first time that this process is told."""
+    """Log it, once in this process."""
     logger.info(COMPILING)

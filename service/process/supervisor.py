@@ -25,6 +25,7 @@ from typing import Any
 
 from rfa.service.child_environment import child_environment
 from rfa.service.compilation import log_compilation
+from rfa.service.precompile import ensure_compiled
 from rfa.service.process.address import Address, listen, refuse
 from rfa.service.process.channel import Channel, ChannelError, reason_of
 from rfa.service.process.health import HealthStatus, health_listener
@@ -224,7 +225,7 @@ class Supervisor:
 
     async def _begin(self, reloader: Reloader) -> bool:
         """Copy and check the first bundles. False if a stop signal came first."""
-        beginning = asyncio.create_task(reloader.begin())
+        beginning = asyncio.create_task(self._load_first(reloader))
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((beginning, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -237,6 +238,12 @@ class Supervisor:
         except BundlesRefused as refusal:
             raise StartError(str(refusal)) from None
         return True
+
+    async def _load_first(self, reloader: Reloader) -> None:
+        await reloader.begin()
+        if self._program == PROGRAM:
+            settings = self._settings.model_copy(update={"bundles": reloader.current.bundles})
+            await ensure_compiled(settings)
 
     async def _reload_once_open(self, reloader: Reloader) -> None:
         await self._opened.wait()

@@ -54,18 +54,12 @@ def test_every_command_explains_itself(command: str) -> None:
 
 
 @pytest.mark.timeout(700)
-def test_compile_says_when_all_kernels_are_there_and_when_there_is_no_compiler() -> None:
-    def compile_in(**environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "rfa", "compile", "--bundle", "bundles/linear"]
-        return subprocess.run(
-            command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False,
-            timeout=5 * PATIENCE,  # where nothing is compiled yet, three kernels are, each in a minute or more
-        )  # fmt: skip
-
-    done = compile_in()
+def test_compile_reports_when_all_kernels_are_ready() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rfa", "compile", "--bundle", "bundles/linear"],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=5 * PATIENCE,
+    )  # fmt: skip
     assert done.returncode == 0 and "Kernels are ready" in done.stderr, done.stderr
-    without = compile_in(NUMBA_DISABLE_JIT="1")
-    assert without.returncode != 0 and "numba is not installed" in without.stderr
 
 
 def test_help_and_serve_load_no_numerical_library() -> None:

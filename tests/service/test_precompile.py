@@ -1,0 +1,76 @@
+"""Kernels are compiled once, by processes that end before the server processes start."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from rfa.service import precompile
+from rfa.service.settings import Settings
+
+pytestmark = pytest.mark.anyio
+# The helper without its models: it reports two kernels and marks them as compiled.
+HELPER = """
+import os
+from rfa.service import precompile
+
+class Pool:
+    def __init__(self, *_):
+        pass
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
+        pass
+    def map(self, load, settings):
+        os.write(1, b"\\n\\n")
+        return []
+
+precompile.ProcessPoolExecutor = Pool
+precompile.main()
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(precompile, "PROGRAM", (sys.executable, "-c", HELPER))
+    return tmp_path
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings with one bundle, of which only the manifest is read."""
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (bundle / "manifest.json").write_text("{}")
+    return Settings(bundles=(bundle,))
+
+
+def markers(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("compiled-*"))
+
+
+async def test_the_second_start_compiles_nothing(
+    cache: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "rfa.server"):
+        await precompile.ensure_compiled(settings)
+    assert "all 2 kernels compiled" in caplog.text and len(markers(cache)) == 1
+    monkeypatch.setattr(precompile, "PROGRAM", ("/no/such/program",))
+    await precompile.ensure_compiled(settings)
+
+
+async def test_changed_bundles_are_compiled_again(cache: Path, settings: Settings) -> None:
+    await precompile.ensure_compiled(settings)
+    (settings.bundles[0] / "manifest.json").write_text("[]")
+    await precompile.ensure_compiled(settings)
+    assert len(markers(cache)) == 2
+
+
+async def test_a_failure_leaves_no_marker(cache: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precompile, "PROGRAM", (sys.executable, "-c", "raise SystemExit(1)"))
+    await precompile.ensure_compiled(settings)
+    assert markers(cache) == []
