@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -48,14 +49,14 @@ def bench_aot(
 
     Twenty minutes on two cores.
     """
-    from rfa.benchmarks.kernels.aot import GrownError, bar_lines, compile_rows, document, grown, refused, shipped, table
+    from rfa.benchmarks.kernels.aot import GrownError, compile_rows, document, grown, refused, shipped
 
     committed = json.loads(out.read_text()) if check else None
     result = document(compile_rows(shipped(), triton=triton), triton)
     if committed is None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(result, indent=2) + "\n")
-    print_table(result, [*table(result["rows"]), "", *bar_lines(result["bars"])], as_json)
+    _print("aot", result, as_json)
     problems = grown(result["rows"], committed, triton) + refused(result["rows"]) if committed else []
     if problems:
         raise GrownError("; ".join(problems))
@@ -74,14 +75,13 @@ def bench_cost(
     Ten minutes on two cores.
     """
     from rfa.benchmarks.cost.gpus import ARCHITECTURES
-    from rfa.benchmarks.cost.report import bar_lines, table, write_cost
+    from rfa.benchmarks.cost.report import write_cost
 
     if unknown := set(architecture or ()) - set(ARCHITECTURES):
         raise ValueError(f"--architecture takes {', '.join(map(str, ARCHITECTURES))}, not {min(unknown)}")
     if architecture and out == RESULTS / "cost.json":
         raise ValueError("the committed table has all architectures: give --out FILE for some of them")
-    document = write_cost(out, architecture)
-    print_table(document, [*table(document), "", *bar_lines(document["bars"])], as_json)
+    _print("cost", write_cost(out, architecture), as_json)
 
 
 @app.command("kernel")
@@ -110,11 +110,10 @@ def bench_filter(
     as_json: JsonFlag = False,
 ) -> None:
     """The oscillator at the paper's noise settings: error and coverage beside the exact Kalman filter."""
-    from rfa.benchmarks.filters.oscillator import markdown, write_filter
+    from rfa.benchmarks.filters.oscillator import write_filter
     from rfa.library.locate import find_bundle
 
-    document = write_filter(find_bundle(bundle), out, streams=streams, length=length)
-    print_table(document, [markdown(document["rows"])], as_json)
+    _print("filter", write_filter(find_bundle(bundle), out, streams=streams, length=length), as_json)
 
 
 @app.command("afa")
@@ -125,11 +124,10 @@ def bench_afa(
     as_json: JsonFlag = False,
 ) -> None:
     """Adaptive Filter Attention on the paper's oscillator: trained from measurements, beside the exact filter."""
-    from rfa.benchmarks.papers.afa.compare import AfaPlan, markdown, write_afa
+    from rfa.benchmarks.papers.afa.compare import AfaPlan, write_afa
     from rfa.benchmarks.papers.afa.training import PredictorTraining
 
-    document = write_afa(out, figures, AfaPlan(training=PredictorTraining(steps=steps)))
-    print_table(document, markdown(document), as_json)
+    _print("afa", write_afa(out, figures, AfaPlan(training=PredictorTraining(steps=steps))), as_json)
 
 
 @app.command("filter-accuracy")
@@ -142,14 +140,13 @@ def bench_filter_accuracy(
 ) -> None:
     """The linear filter on the literature's simulated systems: error, calibration, and delay after a jump."""
     from rfa.benchmarks.filters.accuracy import write_filter_accuracy
-    from rfa.benchmarks.filters.accuracy_bars import table
 
     document = write_filter_accuracy(out, trials=trials, steps=steps)
     if plot is not None:
         from rfa.benchmarks.filters.accuracy_plot import draw_accuracy
 
         draw_accuracy(document, plot)
-    print_table(document, table(document), as_json)
+    _print("filter-accuracy", document, as_json)
 
 
 @app.command("quality")
@@ -184,7 +181,6 @@ def bench_quality(
         QualityPlan,
         names,
         numbers,
-        report_lines,
         write_quality,
         write_speed,
     )
@@ -196,8 +192,10 @@ def bench_quality(
     if figures is not None:
         from rfa.benchmarks.language.quality.figures import draw_quality
 
-        draw_quality(plan, document, figures)
-    print_table(document, report_lines(document), as_json)
+        draw_quality(document, figures)
+    if document["missing"]:
+        typer.echo(f"not in the table: {', '.join(document['missing'])}", err=True)
+    _print("quality-small", document, as_json)
     if document["failed"]:
         raise FailedRunsError("; ".join(f"{name}: {error}" for name, error in document["failed"].items()))
 
@@ -266,10 +264,9 @@ def bench_filter_speed(
     as_json: JsonFlag = False,
 ) -> None:
     """The linear filter in process, on one core, beside the public Kalman filters."""
-    from rfa.benchmarks.filters.speed import table, write_speed
+    from rfa.benchmarks.filters.speed import write_speed
 
-    document = write_speed(out)
-    print_table(document, table(document), as_json)
+    _print("filter-speed", write_speed(out), as_json)
 
 
 @app.command("forecast")
@@ -280,10 +277,9 @@ def bench_forecast(
     as_json: JsonFlag = False,
 ) -> None:
     """ETTh1, one and 24 hours ahead: CRPS and coverage beside persistence, seasonal naive and statsmodels."""
-    from rfa.benchmarks.forecasting.ett import markdown, write_ett
+    from rfa.benchmarks.forecasting.ett import write_ett
 
-    document = write_ett(data, out, plot)
-    print_table(document, markdown(document), as_json)
+    _print("forecast-etth1", write_ett(data, out, plot), as_json)
 
 
 @app.command("series")
@@ -298,10 +294,9 @@ def bench_series(
     as_json: JsonFlag = False,
 ) -> None:
     """Forecasts by GIFT-Eval's protocol: the network of any series and auto beside seasonal naive and statsforecast."""
-    from rfa.benchmarks.series.gift import table, write_gift
+    from rfa.benchmarks.series.gift import write_gift
 
-    document = write_gift(data, out, tuple(model or ()))
-    print_table(document, table(document), as_json)
+    _print("gift", write_gift(data, out, tuple(model or ())), as_json)
 
 
 @app.command("nab")
@@ -314,10 +309,9 @@ def bench_nab(
     as_json: JsonFlag = False,
 ) -> None:
     """Anomalies on NAB's series by its public rules, beside its windowed Gaussian."""
-    from rfa.benchmarks.nab.benchmark import markdown, write_nab
+    from rfa.benchmarks.nab.benchmark import write_nab
 
-    document = write_nab(bundle, data, out)
-    print_table(document, [markdown(document)], as_json)
+    _print("filter-nab", write_nab(bundle, data, out), as_json)
 
 
 @app.command("recall")
@@ -333,7 +327,14 @@ def bench_recall(
     as_json: JsonFlag = False,
 ) -> None:
     """Associative recall and copying by softmax, RFA and the slots: where the state's capacity ends."""
-    from rfa.benchmarks.papers.recall.table import QUICK, RecallPlan, table, write_recall
+    from rfa.benchmarks.papers.recall.table import QUICK, RecallPlan, write_recall
 
-    document = write_recall(out, plot, QUICK if quick else RecallPlan(), only=setting or (), task=task)
-    print_table(document, table(document), as_json)
+    plan = QUICK if quick else RecallPlan()
+    _print("recall", write_recall(out, plot, plan, only=setting or (), task=task), as_json)
+
+
+def _print(result: str, document: Mapping[str, Any], as_json: bool) -> None:
+    """A document as its section of the results page shows it, or as JSON."""
+    from rfa.benchmarks.results_page.page import tables_of
+
+    print_table(document, tables_of(result, document), as_json)

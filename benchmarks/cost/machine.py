@@ -129,7 +129,6 @@ def main(launches: Callable[[str, int], list[Any]]) -> None:
 if __name__ == "__main__":
     from rfa.benchmarks.cost import calls as cost_calls
     from rfa.benchmarks.cost import check as cost_check
-    from rfa.benchmarks.cost import step as cost_step
 
-    others = {"step": cost_step.launches_of, "plain": cost_check.launches_of}
+    others = {"plain": cost_check.launches_of}
     main(lambda call, number: others.get(call.split()[0], cost_calls.launches_of)(call, number))

@@ -9,7 +9,6 @@ FlashAttention-2 on the same part, TFLOP/s as its own benchmark counts them (cau
   and 284, 163 and 328 (labelled bars of flash3_fp16_fwd.png and flash2_h100_fwd_bwd_benchmark.png in
   github.com/Dao-AILab/flash-attention). Backward: 290 and 322 at 16,384, those of the project's bars; at 512 what the
   two others leave, 130 and 154.
-- A100: both together 88 and 171, 99 and 189 (flash2_a100_fwd_bwd_benchmark.png); no causal figure apart from these.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from rfa.benchmarks.cost.estimate import estimate
 from rfa.benchmarks.cost.gpus import ARCHITECTURES, GPUS, Gpu
 from rfa.benchmarks.cost.machine import Call, Machine, compile_calls
 from rfa.benchmarks.cost.model import KINDS, Estimate, Turn
-from rfa.benchmarks.cost.step import BAR as STEP_BAR
-from rfa.benchmarks.cost.step import step_row
 from rfa.measured import RESULTS, git_commit, write_result
 
 RESULT = RESULTS / "cost.json"
@@ -36,13 +33,10 @@ Row = dict[str, Any]
 FLASH: dict[tuple[str, str], dict[tuple[int, int], float]] = {
     ("H100", "forward"): {(64, 512): 180, (64, 16_384): 299, (128, 512): 191, (128, 16_384): 335},
     ("H100", "backward"): {(64, 512): 130, (64, 16_384): 290, (128, 512): 154, (128, 16_384): 322},
-    ("H100", "forward+backward"): {(64, 512): 141, (64, 16_384): 284, (128, 512): 163, (128, 16_384): 328},
-    ("A100", "forward+backward"): {(64, 512): 88, (64, 16_384): 171, (128, 512): 99, (128, 16_384): 189},
 }
 # Time over FlashAttention-2's, at most, on an H100 at 16,384 tokens.
 BARS = {("forward", 64): 1.0, ("forward", 128): 0.8, ("backward", 64): 1.3, ("backward", 128): 1.3}
 BAR_GPU = "H100"
-STEP = "step"
 
 
 def row(pass_name: str, shape: Shape, call: Call, gpu: Gpu) -> Row:
@@ -120,50 +114,25 @@ def rows(calls: Mapping[str, Call]) -> list[Row]:
 
 def entries() -> list[str]:
     """All calls on all architectures."""
-    calls = [*(f"{name} {width}" for name in PASSES for width in WIDTHS), STEP]
+    calls = [f"{name} {width}" for name in PASSES for width in WIDTHS]
     return [f"{call}@{number}" for number in ARCHITECTURES for call in calls]
-
-
-def both(found: Sequence[Row]) -> list[Row]:
-    """Forward and backward together, where the two are there and flash attention was timed so."""
-    by = {(r["gpu"], r["pass"], r["width"], r["length"]): r for r in found}
-    together = []
-    for (gpu, pass_name), known in FLASH.items():
-        if pass_name != "forward+backward":
-            continue
-        for (width, length), flash in known.items():
-            parts = [by.get((gpu, name, width, length)) for name in PASSES]
-            if None not in parts:
-                micro = {kind: sum(r["microseconds"][kind] for r in parts if r) for kind in KINDS}
-                flop = sum(Shape(width, length).flop(name) for name in PASSES)
-                together.append({
-                    "gpu": gpu, "width": width, "length": length,
-                    "microseconds": {kind: round(value, 1) for kind, value in micro.items()},
-                    "over_flash": {kind: round(value / (flop / flash / 1e6), 2) for kind, value in micro.items()},
-                })  # fmt: skip
-    return together
 
 
 def document(calls: Mapping[str, Call]) -> Row:
     """All of it."""
     found = rows(calls)
-    steps = [
-        step_row(calls[entry].kernels, gpu) for gpu in GPUS.values() if (entry := f"{STEP}@{gpu.architecture}") in calls
-    ]
     return {
         "commit": git_commit(),
         "triton": version("triton"),
         "plan": {"tokens": TOKENS, "hidden": HIDDEN, "lengths": list(LENGTHS), "dtype": "bfloat16"},
         "gpus": [asdict(gpu) for gpu in GPUS.values()],
         "rows": found,
-        "both": both(found),
-        "steps": steps,
         "check": cost_check.checked(calls),
-        "bars": bars(found, steps),
+        "bars": bars(found),
     }
 
 
-def bars(found: Sequence[Row], steps: Sequence[Row]) -> list[Row]:
+def bars(found: Sequence[Row]) -> list[Row]:
     """What the model says of each bar: met if the prediction meets it. `least` and `most` are the model's two ends."""
     verdicts = []
     for row_ in found:
@@ -173,11 +142,6 @@ def bars(found: Sequence[Row], steps: Sequence[Row]) -> list[Row]:
             name = f"{row_['pass']}, {row_['width']} reals, over FlashAttention-2"
             verdicts.append({"name": name, "bar": bar, "actual": over["predicted"], "least": over["bound"],
                              "most": over["serial"]})  # fmt: skip
-    for row_ in steps:
-        if row_["gpu"] == BAR_GPU:
-            micro = row_["microseconds"]
-            verdicts.append({"name": "decode step, µs", "bar": STEP_BAR, "actual": micro["predicted"],
-                             "least": micro["bound"], "most": micro["serial"]})  # fmt: skip
     return [{**verdict, "met": verdict["actual"] <= verdict["bar"]} for verdict in verdicts]
 
 
@@ -188,40 +152,3 @@ def write_cost(path: Path, architectures: Sequence[int] | None = None) -> Row:
     found = document(compile_calls(chosen))
     write_result(path, found)
     return found
-
-
-def table(found: Row) -> list[str]:
-    """The lines that a person reads: predicted, and in brackets the model's two ends."""
-    cells = [("kernel", "launch", "µs", "TFLOP/s", "time / FA2", "bound by")]
-    for one in found["rows"]:
-        name = f"{one['gpu']} {one['pass']} {one['width']} N={one['length']:,}"
-        over = _ends(one["over_flash"]) if one["over_flash"] else "–"
-        launch = " ".join("×".join(map(str, part)) for part in one["launch"])
-        cells.append((name, launch, _ends(one["microseconds"]), _ends(one["tflops"]), over, _remark(one)))
-    cells += [
-        (f"{one['gpu']} step", f"{one['launches']} launches", _ends(one["microseconds"]), "–", "–", "")
-        for one in found["steps"]
-    ]
-    for one in found["check"]:
-        name = f"{one['gpu']} softmax {one['width']} N={one['length']:,}{' causal' if one['is_causal'] else ''}"
-        launch = "×".join(map(str, one["launch"]))
-        cells.append((name, launch, "–", _ends(one), f"published {one['tflops']:g}", ""))
-    widths = [max(map(len, column)) + 2 for column in zip(*cells, strict=True)]
-    return ["".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
-
-
-def _remark(one: Row) -> str:
-    return one["bound_by"] + "".join(f"; {name} does not compile" for name in one["refused"])
-
-
-def _ends(values: Mapping[str, float]) -> str:
-    return f"{values['predicted']:,g} ({values['bound']:,g}–{values['serial']:,g})"
-
-
-def bar_lines(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line a bar."""
-    return [
-        f"{v['name']}: {v['actual']:g}, {v['least']:g} to {v['most']:g} (bar {v['bar']:g}): "
-        f"{'met' if v['met'] else 'MISSED'}, says the model"
-        for v in verdicts
-    ]

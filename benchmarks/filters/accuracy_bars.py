@@ -94,34 +94,3 @@ def bars(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         bar._asdict() | {"value": bar.value if np.isfinite(bar.value) else None, "is_met": bool(bar.value <= bar.bar)}
         for bar in found
     ]
-
-
-def _cell(value: float | None, error: float | None) -> str:
-    if value is None:
-        return "never"
-    return f"{value:.4g}" if error is None else f"{value:.4g} ± {error:.1g}"
-
-
-def table(document: Mapping[str, Any]) -> list[str]:
-    """Markdown."""
-    lines = []
-    for key in ("tracking", "rotation"):
-        lines += [
-            f"| {key} | filter | RMSE | over the oracle | NLL | NEES/n | coverage 50 / 80 / 90 / 95 | width 90 |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-        for name, rows in document[key].items():
-            for label, row in rows.items():
-                shares = " / ".join(f"{share:.3f}" for share in row["coverage"].values())
-                over = f"{100 * (row['rmse'] / rows['oracle']['rmse'] - 1):+.1f} %"
-                numbers = f"{row['rmse']:.3f} ± {row['rmse_error']:.3f} | {over} | {row['nll']:.3f} | {row['nees']:.3f}"
-                lines.append(f"| {name} | {label} | {numbers} | {shares} | {row['width90']:.2f} |")
-        lines.append("")
-    lines += ["| jump | filter | median delay | 95 % |", "|---|---|---|---|"]
-    for jump, rows in document["level_shift"].items():
-        lines += [f"| {jump} | {label} | {row['median']} | {row['p95']} |" for label, row in rows.items()]
-    lines += ["", "| bar | value | at most | met |", "|---|---|---|---|"]
-    return lines + [
-        f"| {bar['name']} | {_cell(bar['value'], bar['error'])} | {bar['bar']:g} | {'yes' if bar['is_met'] else 'no'} |"
-        for bar in document["bars"]
-    ]

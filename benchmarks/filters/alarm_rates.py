@@ -15,11 +15,9 @@ meanwhile.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import math
-import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,9 +27,10 @@ import numpy as np
 import orjson
 from tqdm import tqdm
 
+from rfa.benchmarks.command import finish, parser
 from rfa.benchmarks.load.server import started
 from rfa.benchmarks.nab.benchmark import load_nab
-from rfa.measured import RESULTS, origin, write_result
+from rfa.measured import origin
 from rfa.runtime.filters import auto
 from rfa.service.settings import BUNDLE_ROOT
 
@@ -168,48 +167,22 @@ def measure(data: Path, model: str) -> dict[str, Any]:
     return rows
 
 
-def markdown(rows: dict[str, Any]) -> str:
-    """Alarms over nominal by rate, and coverage by level."""
-    lines = [
-        "| series | observations | "
-        + " | ".join([f"at {rate:g}" for rate in RATES] + [f"{level:g}" for level in LEVELS])
-        + " |",
-        "|---|" + "---|" * (1 + len(RATES) + len(LEVELS)),
-    ]
-    for name, row in rows.items():
-        cells = [f"{value:.2f}" for value in row["over_nominal"].values()]
-        cells += [f"{value:.4f}" for value in row["coverage"].values()]
-        lines.append(f"| {name} | {row['observations']:,} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def write_rates(out: Path, model: str, rows: dict[str, Any]) -> None:
-    """Write the rows of the usual model, and keep those of others; or add those of another to the file."""
+def with_rates(out: Path, model: str, rows: dict[str, Any]) -> dict[str, Any]:
+    """The document of the usual model with what the file has of others, or that of the file with another added."""
     kept: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {}
     command = "python -m rfa.benchmarks.filters.alarm_rates --data DATA"
     if model == USUAL:
-        document = {
-            **origin(command),
-            "model": model,
-            "burn_in": BURN_IN,
-            "rows": rows,
-            "others": kept.get("others", {}),
-        }
-    else:
-        added = {**origin(f"{command} --model {model}"), "rows": rows}
-        document = {**kept, "others": {**kept.get("others", {}), model: added}}
-    write_result(out, document)
+        return {**origin(command), "model": model, "burn_in": BURN_IN, "rows": rows, "others": kept.get("others", {})}
+    added = {**origin(f"{command} --model {model}"), "rows": rows}
+    return {**kept, "others": {**kept.get("others", {}), model: added}}
 
 
 def main() -> None:
     """Run, print and write the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--model", default=USUAL)
-    given = parser.parse_args()
-    rows = measure(given.data, given.model)
-    write_rates(RESULTS / "alarm-rates.json", given.model, rows)
-    sys.stdout.write(markdown(rows) + "\n")
+    options = parser(__doc__, "alarm-rates", needs_data=True)
+    options.add_argument("--model", default=USUAL)
+    given = options.parse_args()
+    finish("alarm-rates", given.out, with_rates(given.out, given.model, measure(given.data, given.model)))
 
 
 if __name__ == "__main__":

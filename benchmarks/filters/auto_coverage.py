@@ -16,9 +16,7 @@ all of these.
 
 from __future__ import annotations
 
-import argparse
 import csv
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -29,12 +27,12 @@ import numpy as np
 import orjson
 from tqdm import tqdm
 
+from rfa.benchmarks.command import finish, parser
 from rfa.benchmarks.load.server import started
 from rfa.benchmarks.nab.benchmark import load_nab
-from rfa.measured import RESULTS, origin, write_result
+from rfa.measured import origin
 
 Array = np.ndarray
-OUT = RESULTS / "auto-coverage.json"
 LEADS, LEVEL = (1, 12, 48), 0.9
 # How far coverage may be from its level, at each lead; forecasts from which on a figure is held to it.
 NEAR, SCORED = (0.02, 0.03, 0.03), 500
@@ -220,42 +218,16 @@ def _middle(ratios: list[float | None]) -> float:
     return float(np.exp(np.mean([np.log(ratio) for ratio in ratios if ratio])))
 
 
-def markdown(document: dict[str, Any]) -> str:
-    """The summary by set and lead, and the figures that are outside."""
-    lines = [
-        "| set, lags ahead | figures | inside | warned | false warnings | coverage | error | interval score |",
-        "|---|" + "---|" * 7,
-    ]
-    for name, leads in document["summary"].items():
-        for lead, one in zip(LEADS, leads, strict=True):
-            lines.append(
-                f"| {name}, {lead} | {one['figures']} | {one['inside']} | {one['warned']} | "
-                f"{one['false_warnings']} | {one['coverage']:.3f} | {one['error_over_last']:.3f} | "
-                f"{one['interval_score']:.3f} |"
-            )
-    for name, series in document["rows"].items():
-        for title, figures in series.items():
-            for row, figure in enumerate(figures):
-                if not is_inside(row, figure):
-                    said = "warned" if figure["warns"] else "silent"
-                    lines.append(f"outside: {name}, {title}, {LEADS[row]} ahead: {figure['coverage']:.3f}, {said}")
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Run, print and write the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=OUT)
-    given = parser.parse_args()
+    given = parser(__doc__, "auto-coverage", needs_data=True).parse_args()
     sets = load_sets(given.data)
     longest = max(len(one.times) for series in sets.values() for one in series)
     with started([], {"max_observations": longest}) as target:
         rows = measure(sets, partial(ask, target.url))
     command = "python -m rfa.benchmarks.filters.auto_coverage --data DATA"
     document = {**origin(command), "level": LEVEL, "leads": LEADS, "summary": summary(rows), "rows": rows}
-    write_result(given.out, document)
-    sys.stdout.write(markdown(document) + "\n")
+    finish("auto-coverage", given.out, document)
 
 
 if __name__ == "__main__":

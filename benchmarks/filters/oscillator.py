@@ -13,7 +13,6 @@ from those of training and calibration.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -157,36 +156,6 @@ def run_setting(
                 row["coverage"][key] = coverage(found, batch, calibrations[label][mode])
         rows.append(row)
     return rows
-
-
-def worst(rows: Sequence[dict[str, Any]], key: str, part: str) -> float:
-    """Largest |coverage - level| over rows, levels and (for forecasts) leads."""
-    gaps = []
-    for row in rows:
-        tables = [row["coverage"][key]["state"]] if part == "state" else row["coverage"][key]["forecast"].values()
-        gaps += [abs(share - float(level)) for table in tables for level, share in table.items()]
-    return max(gaps)
-
-
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    names = list(rows[0]["rmse"])
-    lines = ["| σ², η² | data | " + " | ".join(names) + " |", "|" + "---|" * (len(names) + 2)]
-    for row in rows:
-        cells = " | ".join(f"{row['rmse'][name]:.3f}" for name in names)
-        lines.append(f"| {row['sigma2']:g}, {row['eta2']:g} | {row['data']} | {cells} |")
-    filters = list(rows[0]["coverage"])
-    lines += [
-        "",
-        "| coverage, state (worst gap, points) | "
-        + " | ".join(f"{100 * worst(rows, k, 'state'):.1f}" for k in filters)
-        + " |",
-    ]
-    lines += [
-        "| coverage, forecast (worst gap, points) | "
-        + " | ".join(f"{100 * worst(rows, k, 'forecast'):.1f}" for k in filters)
-        + " |"
-    ]
-    return "\n".join(lines)
 
 
 def write_filter(bundle: Path, out: Path, *, streams: int = 400, length: int = 100) -> dict[str, Any]:

@@ -11,19 +11,18 @@ filter runs as it is served; the first steps of a stream are not counted.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
+from rfa.benchmarks.command import finish, parser
 from rfa.export.loading import load_model
 from rfa.export.recalibrate import recalibrate_precision
-from rfa.measured import RESULTS, origin, write_result
+from rfa.measured import origin
 from rfa.model.batch import Batch
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.filter import FilterRuntime
@@ -34,7 +33,6 @@ from rfa.training.filter import joined
 from rfa.training.simulate import NOISE_SETTINGS, OUTLIER_SCALE, Disturbance, simulate_oscillator
 
 Array = np.ndarray
-OUT = RESULTS / "filter-precision.json"
 BAR = 0.05
 MANY = 0.05
 CALIBRATION_SEED, SEED = 510_000, 620_000
@@ -178,29 +176,17 @@ def calibrate(names: Iterable[str]) -> None:
         sys.stdout.write(f"{name}: {bundle.digest}\n")
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
-    """A row a bundle, mode and kind of data."""
-    lines = ["| bundle, mode, data | precision × error² | by setting |", "|---|---|---|"]
-    for row in rows:
-        parts = ", ".join(f"{key} {one['mean']:.3f} ± {one['error']:.3f}" for key, one in row["settings"].items())
-        name = f"{row['bundle']}, {row['mode']}, {row['data']}"
-        lines.append(f"| {name} | {row['mean']:.3f} ± {row['error']:.3f} | {parts} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Calibrate, or measure, print and write the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--calibrate", nargs="*", choices=SYSTEMS, help="write the calibration of bundles; default all")
-    given = parser.parse_args()
+    options = parser(__doc__, "filter-precision")
+    options.add_argument("--calibrate", nargs="*", choices=SYSTEMS, help="calibrate these bundles; default all")
+    given = options.parse_args()
     if given.calibrate is not None:
         calibrate(given.calibrate or SYSTEMS)
         return
     rows = [row for name in tqdm(SYSTEMS, unit="bundle", disable=None) for row in measure(name)]
     document = {**origin("python -m rfa.benchmarks.filters.precision"), "rows": rows, "bars": bars(rows)}
-    write_result(given.out, document)
-    sys.stdout.write(markdown(rows) + "\n")
+    finish("filter-precision", given.out, document)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Speed of the linear filter in process, beside the public Kalman filters, on one core.
 
-    python -m rfa.benchmarks.filters.speed --out FILE         (or `rfa bench filter-speed`)
+    rfa bench filter-speed     writes results/filter-speed.json and prints a table
 
 Two jobs on a constant-velocity model of the plane (state 4, observation 2, float64, regular steps), output = the
 filtered mean, covariance carried:
@@ -18,7 +18,6 @@ steps, as it says; its cost per step does not depend on them. A peer that is not
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import os
 import time
@@ -137,28 +136,8 @@ def ratios(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def table(document: dict[str, Any]) -> list[str]:
-    """The rows as lines of a markdown table."""
-    lines = ["| job | filter | µs per step | steps/s | note |", "|---|---|---:|---:|---|"]
-    for row in document["rows"]:
-        if "not_run" in row:
-            lines.append(f"| {row['job']} | {row['name']} | | | not run: {row['not_run']} |")
-        else:
-            cost, rate = f"{row['us_per_step']:g}", f"{row['steps_per_second']:,}"
-            lines.append(f"| {row['job']} | {row['name']} | {cost} | {rate} | {row['note']} |")
-    return lines
-
-
 def write_speed(out: Path, **sizes: int) -> dict[str, Any]:
     """`run_speed` to a JSON file."""
     document = run_speed(**sizes)
     write_result(out, document)
     return document
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("results/filter_speed.json"))
-    parser.add_argument("--runs", type=int, default=RUNS)
-    arguments = parser.parse_args()
-    print("\n".join(table(write_speed(arguments.out, runs=arguments.runs))))

@@ -17,7 +17,6 @@ answer: milliseconds of half and of 99 % of them, without the request and beside
 
 from __future__ import annotations
 
-import argparse
 import io
 import statistics
 import subprocess
@@ -37,11 +36,11 @@ import pyarrow as pa
 from tqdm import tqdm
 from websockets.sync.client import connect
 
+from rfa.benchmarks.command import finish, parser
 from rfa.benchmarks.load.server import started
-from rfa.measured import RESULTS, origin, write_result
+from rfa.measured import origin
 from rfa.service.settings import BUNDLE_ROOT
 
-OUT = RESULTS / "series.json"
 COUNT, ROWS, ROUNDS, CLI_ROUNDS = 20_000, 200_000, 9, 3
 SIZES = {"auto": 1, "linear": 2}
 FIELDS = ("mean", "std", "interval", "anomaly")
@@ -220,9 +219,7 @@ def live(url: str, while_this: Callable[[], object]) -> dict[str, float]:
 
 def main() -> None:
     """Run, print and write the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=OUT)
-    given = parser.parse_args()
+    given = parser(__doc__, "series").parse_args()
     document = {
         **origin("python -m rfa.benchmarks.filters.throughput"),
         "observations": COUNT,
@@ -231,8 +228,7 @@ def main() -> None:
         "command_seconds": command(),
         "many": many(),
     }
-    write_result(given.out, document)
-    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+    finish("series", given.out, document)
 
 
 if __name__ == "__main__":

@@ -340,25 +340,3 @@ def write_ett(data: str | Path, out: str | Path, plot: str | Path | None = None)
     if plot is not None:
         draw_week(week, plot)
     return document
-
-
-def markdown(document: dict[str, Any]) -> list[str]:
-    """CRPS per column and method, and the filter's coverage, as served and without adaptation, and width."""
-    lines = []
-    for lead in map(str, LEADS):
-        methods = list(document["columns"][0]["leads"][lead])
-        intervals = [name for name in methods if name.startswith("filter") and name != "filter, normal"]
-        names = [name for name in methods if name not in intervals[1:]]
-        shown = [f"{name}: 90 % cover, width" for name in intervals]
-        lines += [f"{lead} hour(s) ahead", "", f"| CRPS | {' | '.join([*names, *shown])} |"]
-        lines.append("|---" * (len(names) + len(shown) + 1) + "|")
-        for column in document["columns"]:
-            rows = column["leads"][lead]
-            cells = [f"{rows[name]['crps']:.4f}" for name in names]
-            cells += [f"{100 * rows[name]['coverage']:.1f}, {rows[name]['width']:.3g}" for name in intervals]
-            lines.append(f"| {column['name']} | {' | '.join(cells)} |")
-        lines.append("")
-    return lines
-
-
-__all__ = ["markdown", "summary", "write_ett"]

@@ -159,32 +159,3 @@ def refused(rows: Sequence[Row]) -> list[str]:
         if row["shared_bytes"] > limit:
             problems.append(f"{where}: {row['shared_bytes']} bytes of shared memory, a program has {limit} at most")
     return problems
-
-
-def table(rows: Sequence[Row]) -> list[str]:
-    """The lines that a person reads."""
-    columns = {
-        "kernel": 42, "architecture": 5, "block": 10, "warps": 6, "stages": 7, "registers": 10, "stack_bytes": 6,
-        "spills": 7, "loop_spills": 8, "shared_bytes": 8, "instructions_per_score": 12, "mufu_per_score": 11,
-    }  # fmt: skip
-    titles = {
-        "architecture": "sm", "stack_bytes": "stack", "loop_spills": "in loop", "shared_bytes": "shared",
-        "instructions_per_score": "instr/score", "mufu_per_score": "MUFU/score",
-    }  # fmt: skip
-    lines = ["".join(_cell(titles.get(name, name), width, name) for name, width in columns.items())]
-    for row in rows:
-        shown = {**row, "block": "×".join(map(str, row["block"]))}
-        lines.append("".join(_cell(shown[name], width, name) for name, width in columns.items()))
-    return lines
-
-
-def _cell(value: Any, width: int, name: str) -> str:
-    return f"{value:<{width}}" if name == "kernel" else f"{value!s:>{width}}"
-
-
-def bar_lines(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line a bar: limit, measured, met or missed."""
-    return [
-        f"{verdict['name']}: {verdict['actual']:g} (bar {verdict['bar']:g}) {'met' if verdict['met'] else 'MISSED'}"
-        for verdict in verdicts
-    ]

@@ -16,8 +16,6 @@ temperature that suits it best.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +26,12 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
+from rfa.benchmarks.command import finish, parser
 from rfa.benchmarks.language.discrimination import Auroc, Claims, Reals, auroc, fit_linear, fit_logistic, with_interval
 from rfa.benchmarks.language.evidence import evidence_of
 from rfa.export.language_calibration import WINDOW, ScoredTokens, fit_temperature
 from rfa.export.loading import load_model
-from rfa.measured import origin, write_result
+from rfa.measured import origin
 from rfa.model.language import LanguageModel
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.text.config import LanguageModelConfig, Mode
@@ -251,37 +250,13 @@ def _alone(fit: Watched, test: Watched, name: str) -> float:
     return auroc(told, test.is_right).value
 
 
-def table(document: dict[str, Any]) -> list[str]:
-    """What a terminal shows."""
-    lines = []
-    for mode, part in document["modes"].items():
-        for name, baseline in part["baselines"].items():
-            lines.append(
-                f"{mode}, {name}: log loss {baseline['log_loss']:.4f}, Brier {baseline['brier']:.4f}, "
-                f"AUROC {baseline['auroc']:.4f}, of the loss {100 * baseline['explained']:.1f} %"
-            )
-            for signal, row in baseline["gains"].items():
-                told = " ".join(
-                    f"{key} {row[key]['value']:+.5f} ({row[key]['interval'][0]:+.5f} to {row[key]['interval'][1]:+.5f})"
-                    for key in ("log_loss", "auroc", "explained")
-                )
-                lines.append(f"  + {signal:<16} {told}")
-        nats, saved = part["mixture"]["nats_per_token"], part["mixture"]["saved"]
-        lines.append(f"{mode}, mixture: {nats}, saved {saved}")
-    return lines
-
-
 def main() -> None:
     """`python -m rfa.benchmarks.language.uncertainty bundles/books --data CORPUS --out FILE`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--data", type=Path, required=True, help="corpus folder with valid and test")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--limit", type=int, default=TOKENS, help="at most so many tokens of each split")
-    arguments = parser.parse_args()
-    document = report(arguments.bundle, arguments.data, limit=arguments.limit)
-    write_result(arguments.out, document)
-    sys.stdout.write("\n".join(table(document)) + "\n")
+    options = parser(__doc__, "token-uncertainty", needs_data=True)
+    options.add_argument("bundle", type=Path)
+    options.add_argument("--limit", type=int, default=TOKENS, help="at most so many tokens of each split")
+    given = options.parse_args()
+    finish("token-uncertainty", given.out, report(given.bundle, given.data, limit=given.limit))
 
 
 if __name__ == "__main__":

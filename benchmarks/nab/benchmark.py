@@ -162,24 +162,6 @@ def measure(
     }
 
 
-def detectors(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Scores of all: of the bundle, of those that were added, and of the baselines."""
-    own, *baselines = document["detectors"].items()
-    others = ((name, one["score"]) for name, one in document.get("others", {}).items())
-    return dict([own, *others, *baselines])
-
-
-def markdown(document: dict[str, Any]) -> str:
-    """Scores over the files given, at the rate of all files and at the best one."""
-    lines = ["| detector | " + " | ".join(PROFILES) + " |", "|---|" + "---|" * len(PROFILES)]
-    for name, parts in detectors(document).items():
-        rows = parts["whole"]
-        for key, title in (("score", f"a rate of {document['rate']}"), ("best", "at its best")):
-            if rows["standard"][key] is not None:
-                lines.append(f"| {name}, {title} | " + " | ".join(f"{rows[p][key]:.1f}" for p in PROFILES) + " |")
-    return "\n".join(lines)
-
-
 def write_nab(model: str, data: Path, out: Path) -> dict[str, Any]:
     """Score the alarms of a model of one component on the files of `data` and write the result as JSON.
 

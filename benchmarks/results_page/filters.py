@@ -16,7 +16,6 @@ RMSE = {
     "linear attention": "`linear`, batch",
     "oscillator recurrent": "`oscillator`",
 }
-LEVEL = "0.9"
 CONFORMAL_POINTS = 2.0
 # What was asked beforehand of alarms on clean prefixes of the UCR archive, times what was stated, by the rate; of
 # coverage there, in points; and of NAB's standard profile with one setting, by model.
@@ -82,64 +81,6 @@ def accuracy_bars(document: Document) -> list[ShownBar]:
 
 def _error(error: float | None) -> str:
     return "" if not error else f" ± {error:.1g}"
-
-
-def adaptive_tables(document: Document) -> list[Table]:
-    scenarios = document["tracking"]
-    return [
-        Table(
-            ("scenario, method", "whole series", "after the middle", "worst series", "90 % width over the oracle's"),
-            [
-                (f"{scenario}, {method}", *_worst(levels), f"{levels[LEVEL]['width_over_oracle']:.3f}")
-                for scenario, methods in scenarios.items()
-                for method, levels in methods.items()
-            ],
-            f"Tracking, {document['streams']} streams of {document['steps']:,} observations: largest distance of "
-            f"coverage from its level, in points (after the middle: {document['after_the_middle_steps']} steps; the "
-            f"bound for one series is {100 * document['bound_of_a_series']:.2f}):",
-        ),
-        Table(
-            ("scenario, ahead", "served", "without adaptation", "90 % width over the bundle's"),
-            [
-                (f"{scenario}, {lead}", *_with_and_without(levels), f"{levels[LEVEL]['width_over_static']:.3f}")
-                for scenario, leads in document["served"].items()
-                for lead, levels in leads.items()
-                if LEVEL in levels
-            ],
-            "The bundle `linear` as served: largest distance of coverage from its level, in points:",
-        ),
-    ]
-
-
-def _worst(levels: Document) -> list[str]:
-    def gap(key: str) -> float:
-        return max(abs(cell[key] - float(level)) for level, cell in levels.items())
-
-    series = max(cell["worst_series"] for cell in levels.values())
-    return [f"{100 * value:.2f}" for value in (gap("coverage"), gap("after_the_middle"), series)]
-
-
-def _with_and_without(levels: Document) -> list[str]:
-    return [
-        f"{100 * max(abs(cell[key] - float(level)) for level, cell in levels.items()):.2f}"
-        for key in ("coverage", "coverage_without")
-    ]
-
-
-def normal_tables(document: Document) -> list[Table]:
-    shown = {"gap": "gap", "above_0.99": "above 0.99", "recall": "outliers found", "learned_after": "learned after"}
-    return [
-        Table(
-            ("stream", *shown.values(), "gap of the bundle's normal"),
-            [
-                (name, *(_plain(row["learned"][key]) for key in shown), _plain(row["bundle"]["gap"]))
-                for name, row in document["rows"].items()
-            ],
-            f"{document['streams']} streams of {document['steps']:,} observations, the first {document['burn_in']} "
-            "not counted. The gap is the largest distance between a level and the share of scores up to it; the noise "
-            "changes fourfold in the middle, and is learned after so many observations:",
-        )
-    ]
 
 
 def precision_tables(document: Document) -> list[Table]:
@@ -209,10 +150,6 @@ def alarm_bars(document: Document) -> Iterator[ShownBar]:
         gap = max(abs(100 * (share - float(level))) for level, share in row["coverage"].items())
         name = f"{model}: intervals of 50 to 99.9 %, largest distance from their level, points"
         yield ShownBar(name, f"{gap:.2f}", f"{COVERAGE_POINTS:g}", gap <= COVERAGE_POINTS)
-
-
-def _plain(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
 
 
 def nab_tables(document: Document) -> list[Table]:
@@ -365,8 +302,6 @@ SHOWN = {
     "auto-coverage": Shown(auto_tables, auto_bars),
     "filter-accuracy": Shown(accuracy_tables, accuracy_bars),
     "filter": Shown(oscillator_tables),
-    "filter-adaptive": Shown(adaptive_tables),
-    "filter-normal": Shown(normal_tables),
     "filter-precision": Shown(precision_tables, precision_bars),
     "alarm-rates": Shown(alarm_tables, alarm_bars, and_others),
     "filter-nab": Shown(nab_tables, nab_bars, and_others),

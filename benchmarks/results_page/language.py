@@ -134,13 +134,14 @@ def recall_bars(document: Document) -> list[ShownBar]:
 def quality_tables(document: Document) -> list[Table]:
     lengths = [factor * document["context"] for factor in document["factors"]]
     far = document["context"] * 8
+    reference = _losses(document).get(REFERENCE, {})
     rows = [
         (
             name if mode == "attention" else f"{name} ({mode})",
             document["variants"][name]["title"],
             len(losses[document["context"]]),
             *(_spread([math.exp(loss) for loss in losses[length].values()]) for length in lengths),
-            *(_ratio(losses[length], _losses(document)[REFERENCE][length]) for length in (document["context"], far)),
+            *(_ratio(losses.get(length, {}), reference.get(length, {})) for length in (document["context"], far)),
         )
         for (name, mode), losses in _losses(document).items()
     ]
@@ -162,16 +163,13 @@ def quality_tables(document: Document) -> list[Table]:
         )
     ]
     speeds: dict[tuple[str, str], dict[str, str]] = {}
-    for row in document["speed"]["rows"]:
+    for row in document["speed"]["rows"] if document["speed"] else ():
         told = f"{row['tokens_per_second']:,} ({row['over_first']:.2f})"
         speeds.setdefault((row["variant"], row["mode"]), {})[row["pass"]] = told
-    tables.append(
-        Table(
-            ("model", "reads", "trains"),
-            [(f"{name}, {mode}", row["forward"], row["training"]) for (name, mode), row in speeds.items()],
-            "Tokens a second on one core, without the fused kernels of GPUs (of those of B1, in the same round):",
-        )
-    )
+    if speeds:
+        shown = [(f"{name}, {mode}", row["forward"], row["training"]) for (name, mode), row in speeds.items()]
+        note = "Tokens a second on one core, without the fused kernels of GPUs (of those of B1, in the same round):"
+        tables.append(Table(("model", "reads", "trains"), shown, note))
     return tables
 
 
@@ -254,10 +252,6 @@ def cost_tables(document: Document) -> list[Table]:
         )
         for row in document["rows"]
     ]
-    steps = [
-        (row["gpu"], row["launches"], *(row[name] for name in ("gaps_us", "bytes_us")), ends(row["microseconds"]))
-        for row in document["steps"]
-    ]
     checks = [
         (
             f"{row['gpu']}, {row['year']}, {row['width']} reals, {row['length']:,} tokens"
@@ -275,9 +269,6 @@ def cost_tables(document: Document) -> list[Table]:
             calls,
             f"Predicted, in brackets if all overlaps and if nothing does; {plan['tokens']:,} tokens, {plan['hidden']:,}"
             f" reals, {plan['dtype']}, causal, Triton {document['triton']}:",
-        ),
-        Table(
-            ("decode step of", "launches", "gaps, µs", "bytes, µs", "all, µs"), steps, "One stream, 19.4 M parameters:"
         ),
         Table(
             ("softmax attention", "TFLOP/s of the model", "published", "model over published"),

@@ -102,6 +102,12 @@ def readme(text: str, documents: Mapping[str, Document]) -> str:
     return re.sub(f"(?<={begin}\n).*?(?={end})", lambda _: f"\n{table}\n{caption(documents)}\n", text, flags=re.DOTALL)
 
 
+def tables_of(result: str, document: Document) -> list[str]:
+    """Lines of Markdown: the tables and bars of one result, for the terminal of the command that measured it."""
+    shown = SHOWN[result]
+    return "\n".join(_shown(shown, document, list(shown.bars(document)))).splitlines()
+
+
 def main() -> None:
     """Write the page and the table."""
     documents = load()
@@ -135,16 +141,22 @@ def _missed(results: Iterable[Result], bars: Mapping[str, Sequence[ShownBar]]) -
 
 def _section(result: Result, document: Document, bars: Sequence[ShownBar]) -> list[str]:
     shown = SHOWN[result.file]
-    blocks = [f"### {result.title}\n", f"{result.words}\n", *map(_text, shown.parts(document))]
-    if bars:
-        rows = [(bar.name, bar.actual, bar.limit, bar.verdict) for bar in bars]
-        blocks.append(_text(Table(("bar", "measured", "limit", ""), rows)))
+    blocks = [f"### {result.title}\n", f"{result.words}\n", *_shown(shown, document, bars)]
     if result.says:
         blocks.append(f"{result.says}\n")
     blocks += [f"![{result.title}]({figure})\n" for figure in result.figures]
     origins = dict.fromkeys(_origin(part, document) for part in shown.origins(document))
     source = f"Made by `{result.command}`, in [{result.file}.json](../results/{result.file}.json)."
     return [*blocks, "\n".join([*(f"{origin}.  " for origin in origins), source]) + "\n"]
+
+
+def _shown(shown: Shown, document: Document, bars: Sequence[ShownBar]) -> list[str]:
+    """The tables and the bars of a document."""
+    blocks = [*map(_text, shown.parts(document))]
+    if bars:
+        rows = [(bar.name, bar.actual, bar.limit, bar.verdict) for bar in bars]
+        blocks.append(_text(Table(("bar", "measured", "limit", ""), rows)))
+    return blocks
 
 
 def _origin(part: Document, document: Document) -> str:

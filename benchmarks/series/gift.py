@@ -276,31 +276,3 @@ def write_gift(data: Path, out: Path, only: tuple[str, ...] = ()) -> dict[str, A
             document |= {"command": COMMAND, "published": PUBLISHED}
             write_result(out, document)
     return document
-
-
-def ratios(document: dict[str, Any], name: str, figure: str) -> list[float]:
-    """Of a model's figure to the seasonal naive's on the same windows, of every task that has both."""
-    return [
-        kept[name][figure] / kept[name].get("naive", kept[NAIVE])[figure]
-        for kept in document["tasks"].values()
-        if name in kept and NAIVE in kept
-    ]
-
-
-def table(document: dict[str, Any]) -> list[str]:
-    """As Markdown: every task, and the geometric means over the naive's."""
-    covered = " ".join(f"{level:.0%}" for level in COVERED)
-    lines = [f"| task | model | MASE | WQL | inside {covered} | s a forecast |", "|---|---|---:|---:|---|---:|"]
-    for task, kept in document["tasks"].items():
-        for name, one in kept.items():
-            inside = " ".join(f"{share:.3f}".lstrip("0") for share in one["inside"])
-            lines.append(
-                f"| {task} | {name} | {one['mase']:.3f} | {one['wql']:.4f} | {inside} | {one['seconds']:.3f} |"
-            )
-    lines += ["", "| over the naive's, geometric mean | MASE | WQL | tasks |", "|---|---:|---:|---:|"]
-    for name in MODELS:
-        both = [ratios(document, name, figure) for figure in ("mase", "wql")]
-        if all(both):
-            means = [f"{math.exp(sum(map(math.log, found)) / len(found)):.3f}" for found in both]
-            lines.append(f"| {name} | {means[0]} | {means[1]} | {len(both[0])} |")
-    return lines

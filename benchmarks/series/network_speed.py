@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,14 +22,14 @@ os.environ.update(OMP_NUM_THREADS="1")
 import numpy as np
 
 import rfa
-from rfa.measured import RESULTS, origin, write_result
+from rfa.benchmarks.command import finish, parser
+from rfa.measured import origin
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.steps import Batch
 from rfa.runtime.pool import StatePool
 from rfa.runtime.series.filter import open_series
 from rfa.service.settings import BUNDLE_ROOT
 
-OUT = RESULTS / "series-speed.json"
 MODEL, HORIZON, REPEATS = "series", tuple(float(lead) for lead in range(1, 65)), 5
 LIVE, SERIES, STREAMS, TOGETHER = 2_000, 50_000, 64, 512
 SEEN = (1_000, 100_000, 1_000_000)
@@ -101,13 +100,12 @@ def measure() -> dict[str, Any]:
 
 def main() -> None:
     """Measure and write."""
+    given = parser(__doc__, "series-speed").parse_args()
     load = round(os.getloadavg()[0], 1)
     document = {
         **origin("python -m rfa.benchmarks.series.network_speed"), "load": load, "microseconds": measure(),
     }  # fmt: skip
-    write_result(OUT, document)
-    for name, value in document["microseconds"].items():
-        sys.stdout.write(f"{name:24} {value}\n")
+    finish("series-speed", given.out, document)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ where it is linear.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -20,10 +19,10 @@ from scipy.linalg import expm
 from tqdm import tqdm
 
 import rfa
-from rfa.measured import RESULTS, origin, write_result
+from rfa.benchmarks.command import finish, parser
+from rfa.measured import origin
 
 Array = np.ndarray
-OUT = RESULTS / "series-states.json"
 STREAMS, ROWS, BURN_IN, SEED = 20, 1_000, 200, 3
 MODELS = ("series", "auto")
 
@@ -113,15 +112,13 @@ def scored(one: Observed, **given: Any) -> dict[str, float]:
 
 def main() -> None:
     """Measure and write."""
+    given = parser(__doc__, "series-states").parse_args()
     found: dict[str, Any] = {}
     for name, one in tqdm(systems(np.random.default_rng(SEED)).items(), disable=None):
         found[name] = {model: scored(one, model=model) for model in MODELS}
         if one.system is not None:
             found[name]["exact"] = scored(one, system=one.system)
-    write_result(OUT, {**origin("python -m rfa.benchmarks.series.states"), "systems": found})
-    for name, rows in found.items():
-        line = "   ".join(f"{model} {row['error']:.3f} ({row['inside']:.3f})" for model, row in rows.items())
-        sys.stdout.write(f"{name:20}{line}\n")
+    finish("series-states", given.out, {**origin("python -m rfa.benchmarks.series.states"), "systems": found})
 
 
 if __name__ == "__main__":

@@ -11,21 +11,19 @@ files counts as not found.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
+from rfa.benchmarks.command import finish, parser
 from rfa.benchmarks.filters.alarm_rates import ask
 from rfa.benchmarks.load.server import started
-from rfa.measured import RESULTS, origin, write_result
+from rfa.measured import origin
 from rfa.service.settings import BUNDLE_ROOT
 
 Array = np.ndarray
-OUT: Final = RESULTS / "series-ucr.json"
 MODELS: Final = ("series", "auto")
 NEAR: Final = 100
 
@@ -97,13 +95,9 @@ def measure(archive: list[OneAnomaly]) -> dict[str, Any]:
 
 def main() -> None:
     """Run, print and write the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    given = parser(__doc__, "series-ucr", needs_data=True).parse_args()
     here = origin("python -m rfa.benchmarks.series.ucr --data DATA")
-    measured = measure(load_archive(parser.parse_args().data / "ucr"))
-    write_result(OUT, {**here, **measured})
-    for model, told in measured["models"].items():
-        sys.stdout.write(f"{model}: {told['found']} of {measured['series']}, {measured['with_values']} with values\n")
+    finish("series-ucr", given.out, {**here, **measure(load_archive(given.data / "ucr"))})
 
 
 if __name__ == "__main__":

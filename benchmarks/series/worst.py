@@ -15,23 +15,22 @@ makes the sentence of them.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
+from rfa.benchmarks.command import finish, parser
 from rfa.benchmarks.series.gift import MODELS, NAIVE, QUANTILES, Quantiles, Task, Window, naive, tasks
 from rfa.benchmarks.series.pictures import FIGURES, INK, MANY, panels, save
-from rfa.measured import RESULTS, origin, write_result
+from rfa.measured import origin, write_result
 
 Array = np.ndarray
-OUT: Final = RESULTS / "series-worst.json"
 FIGURE: Final = FIGURES / "series-worst.png"
 COMMAND: Final = "python -m rfa.benchmarks.series.worst --data DATA"
 NETWORK, RIVALS = "series", (NAIVE, "auto")
@@ -211,19 +210,10 @@ def title(figures: Mapping[str, Any]) -> str:
     return f"{figures['task']}, {figures['series']}, window {figures['window']}"
 
 
-def lines(document: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each window: its losses."""
-    for one in document["worst"]:
-        rivals = ", ".join(f"{name} {value:.2f}" for name, value in one["loss"].items())
-        yield f"{title(one):36} {rivals}"
-
-
 def main() -> None:
-    """Measure, tell and draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    document = write_worst(parser.parse_args().data, OUT, FIGURE)
-    print("\n".join(lines(document)))
+    """Measure, write and draw."""
+    given = parser(__doc__, "series-worst", needs_data=True).parse_args()
+    finish("series-worst", given.out, write_worst(given.data, given.out, FIGURE))
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ import struct
 import time
 from collections.abc import Callable
 
+from rfa.runtime.state import base64url
 from rfa.runtime.state.names import Opened, StateScope
 from rfa.runtime.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
-from rfa.service import base64url
 from rfa.service.errors import invalid_state
 
 PREFIX = "v1."

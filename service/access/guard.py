@@ -18,7 +18,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rfa.service import base64url
+from rfa.runtime.state import base64url
 from rfa.service.access.keys import ApiKeys
 from rfa.service.access.refusal import turn_away
 from rfa.service.assets import assets

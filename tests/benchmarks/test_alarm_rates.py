@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from rfa.benchmarks.filters import alarm_rates
-from rfa.benchmarks.filters.alarm_rates import BURN_IN, RATES, Series, count, write_rates
+from rfa.benchmarks.filters.alarm_rates import BURN_IN, RATES, Series, count, with_rates
 from rfa.benchmarks.results_page.filters import alarm_tables, and_others
+from rfa.measured import write_result
 
 
 def rows(share: float) -> dict[str, Any]:
@@ -22,11 +23,11 @@ def rows(share: float) -> dict[str, Any]:
 def test_a_bundle_is_added_to_those_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alarm_rates, "origin", lambda command: {"command": command})
     out = tmp_path / "alarm-rates.json"
-    write_rates(out, "auto", rows(0.9))
+    write_result(out, with_rates(out, "auto", rows(0.9)))
     (alone, _) = alarm_tables(json.loads(out.read_text()))
     assert [row[0] for row in alone.rows] == ["nab"]
-    write_rates(out, "series", rows(0.5))
-    write_rates(out, "auto", rows(1.1))
+    write_result(out, with_rates(out, "series", rows(0.5)))
+    write_result(out, with_rates(out, "auto", rows(1.1)))
     document = json.loads(out.read_text())
     assert document["others"]["series"]["command"].endswith("--model series")
     assert and_others(document) == [document, document["others"]["series"]]

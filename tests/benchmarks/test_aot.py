@@ -245,7 +245,6 @@ def test_bars_are_judged():
     small = {**row, "architecture": 120, "shared_bytes": 99 * 1024 + 1}
     missed = [verdict["name"] for verdict in aot.bars([row, small]) if not verdict["met"]]
     assert missed[0].endswith("a program, sm_120")
-    assert "2.51 (bar 2.5) MISSED" in aot.bar_lines(aot.bars([row]))[-1]
     scan = {**row, "kernel": "slot scan 16×64", "instructions": 359, "barriers": 3, "shuffles": 6}
     assert [verdict["met"] for verdict in aot.bars([scan])[2:]] == [True, False, True]
 
@@ -285,7 +284,7 @@ def test_the_command_writes_and_checks_the_table(toys, tmp_path, monkeypatch):
         return result.exit_code, result.stdout, result.stderr
 
     code, stdout, _ = run()
-    assert (code, stdout.splitlines()[1].split()[:2]) == (0, ["toy", "90"])
+    assert code == 0 and "spills in the main loops" in stdout
     assert run("--check")[0] == 0
     written = out.read_text()
     rows[0]["registers"] += 1
@@ -295,12 +294,6 @@ def test_the_command_writes_and_checks_the_table(toys, tmp_path, monkeypatch):
     rows[0]["loop_spills"] = 4
     assert "toy, sm_90: 4 spills in the main loop" in run("--check")[2]
     assert out.read_text() == written
-
-
-def test_the_table_is_readable(toys):
-    lines = aot.table(list(toys.values()))
-    assert len({len(line) for line in lines}) == 1
-    assert lines[1].split()[:3] == ["toy", "80", "128×64"]
 
 
 @pytest.fixture(scope="module")

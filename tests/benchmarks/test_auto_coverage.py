@@ -12,7 +12,6 @@ from rfa.benchmarks.filters.auto_coverage import (
     Recorded,
     Told,
     is_inside,
-    markdown,
     score,
     simulated,
     step_of,
@@ -62,7 +61,6 @@ def test_few_forecasts_are_held_to_nothing_and_warnings_are_counted() -> None:
     assert [(one["figures"], one["inside"], one["warned"], one["false_warnings"]) for one in found["set"]] == [
         (2, 0, 1, 0)
     ] * len(LEADS)
-    assert markdown({"summary": found, "rows": rows}).count("silent") == len(LEADS)
 
 
 def test_simulated_series_are_of_every_clock() -> None:

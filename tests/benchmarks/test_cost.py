@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from rfa.benchmarks.cost import calls as cost_calls
 from rfa.benchmarks.cost import check as cost_check
 from rfa.benchmarks.cost import report as cost
-from rfa.benchmarks.cost import step as cost_step
 from rfa.benchmarks.cost.calls import Kernel, Shape, SourceLoop, kernel_of
 from rfa.benchmarks.cost.estimate import estimate, turn_of
 from rfa.benchmarks.cost.gpus import GPUS, Gpu
@@ -241,65 +240,6 @@ def test_other_launches_can_be_ranked():
     assert shipped["refused"] == []
 
 
-def test_a_step_by_hand():
-    one = cost_step.Launches("toy", 3, moved=1000.0, trips=2, instructions=100)
-    part = replace(PART, gap=1e-6)
-    # 1 ns to move 1,000 bytes; 600 clocks of waiting; 100, 200, 400 clocks of instructions.
-    found = one.seconds(part)
-    assert (found.bound, found.predicted, found.serial) == pytest.approx((3.003e-6, 5.4e-6, 6.003e-6))
-    weights = replace(one, has_weights=True).seconds(part)
-    assert weights.predicted - found.predicted == pytest.approx(3 * 200e-9)
-    fetched = replace(one, read=500.0).seconds(part)
-    assert fetched.predicted - found.predicted == pytest.approx(3 * 50e-9)
-
-
-def test_programs_of_a_step_share_an_sm_by_hand():
-    """Six programs of eight warps on two SMs: three each, of which shared memory holds two at a time."""
-    one = cost_step.Launches("toy", 1, 0.0, trips=1, instructions=100, programs=6, read=500.0, warps=8)
-    held = replace(one, shared_bytes=31 * 1024)
-    # Each SM waits twice and fetches 1,500 bytes; 24 warps issue in the time of three times eight.
-    assert held.seconds(PART).predicted == pytest.approx((2 * 300 + 150 + 3 * 200) * 1e-9)
-    assert one.seconds(PART).predicted == pytest.approx((300 + 150 + 3 * 200) * 1e-9)
-    # One warp at a time, one behind the other.
-    alone = replace(held, warps=1, shared_bytes=63 * 1024)
-    assert alone.seconds(PART).predicted == pytest.approx((3 * 300 + 150 + 3 * 200) * 1e-9)
-
-
-def test_the_step_is_that_of_the_paper():
-    toy = replace(TOY, whole={"FADD": 10})
-    products = {256: (1792, 1024), 512: (256,), 1024: (256,)}
-    constants = [{"FACTORS": k, "COLUMNS": n, "BN": 8} for k, columns in products.items() for n in columns]
-    machines = [replace(toy, kernel="product_kernel", constants=own) for own in constants]
-    machines += [replace(toy, kernel="slots_kernel", constants={"IS_LAST": is_last}) for is_last in (0, 1)]
-    vocabulary = {"FACTORS": 256, "COLUMNS": 50_257, "BN": 128}
-    machines += [replace(toy, kernel="begin_kernel"), replace(toy, kernel="logits_kernel", constants=vocabulary)]
-    drawing = (*cost_step.BY_BLOCK, "draw_kernel")
-    machines += [replace(toy, kernel=name, constants={"BLOCK": 2048}) for name in drawing]
-    launches = cost_step.step(machines)
-    # 25 blocks of 2,048 logits; the draw reads of each what the two before it left there, and walks through one.
-    by_block = (25, 4 * 50_257, 4 * 2048)
-    assert [(one.programs, one.moved, one.read) for one in launches[-3:]] == [
-        by_block, by_block, (1, 4 * 2048 + 25 * 32, 4 * 2048 + 25 * 32)
-    ]  # fmt: skip
-    # With the copies from and to the host these are the 37 that a step is.
-    assert sum(one.count for one in launches) == 5 * 6 + 5
-    weights = sum(one.count * one.moved for one in launches if one.has_weights) / 2
-    # Without the embedding's second use: 19.4 million parameters, of which a few are no matrices.
-    assert weights == pytest.approx(19.4e6, rel=0.02)
-    row = cost_step.step_row(machines, GPUS["H100"])
-    assert row["launches"] == 35
-    assert sum(row["kernels"].values()) == pytest.approx(row["microseconds"]["predicted"], abs=1)
-    assert len(row["kernels"]) == len(machines) - 1, "the slots' two are told as one"
-
-
-@pytest.mark.slow
-def test_the_step_that_is_served_is_what_the_model_counts():
-    (kernels,) = (call.kernels for call in compile_calls(["step@90"]).values())
-    found = cost_step.step(kernels)
-    assert sum(one.count for one in found) == 35
-    assert all(one.instructions > 0 and one.programs > 0 for one in found)
-
-
 @pytest.fixture(scope="module")
 def committed():
     return json.loads(cost.RESULT.read_text())
@@ -308,16 +248,10 @@ def committed():
 def test_the_committed_document_is_complete(committed):
     rows = {(row["gpu"], row["pass"], row["width"], row["length"]) for row in committed["rows"]}
     assert rows == set(itertools.product(GPUS, cost_calls.PASSES, cost_calls.WIDTHS, cost_calls.LENGTHS))
-    assert {row["gpu"] for row in committed["steps"]} == set(GPUS)
-    assert committed["bars"] == cost.bars(committed["rows"], committed["steps"])
-    for row in (*committed["rows"], *committed["steps"]):
+    assert committed["bars"] == cost.bars(committed["rows"])
+    for row in committed["rows"]:
         ends = row["microseconds"]
         assert ends["bound"] <= ends["predicted"] <= ends["serial"]
-
-
-def test_the_table_has_a_line_for_everything(committed):
-    lines = cost.table(committed)
-    assert len(lines) == 1 + sum(len(committed[part]) for part in ("rows", "steps", "check"))
 
 
 def test_the_command_compiles_what_is_asked_for(committed, tmp_path, monkeypatch):
@@ -332,7 +266,7 @@ def test_the_command_compiles_what_is_asked_for(committed, tmp_path, monkeypatch
     result = CliRunner().invoke(app, ["bench", "cost", "--out", str(out), "--architecture", "90"], prog_name="rfa")
     assert result.exit_code == 0, result.output
     assert asked == [(out, [90])]
-    assert "H100 forward 64 N=512" in result.stdout
+    assert "H100, forward, 64 reals, 512 tokens" in result.stdout
 
 
 @pytest.mark.parametrize(("name", "architecture"), [("other.json", "86"), ("cost.json", "90")])

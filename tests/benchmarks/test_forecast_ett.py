@@ -10,13 +10,13 @@ from scipy.stats import norm
 from rfa.benchmarks.forecasting.ett import (
     CONFIG,
     Forecast,
-    markdown,
     naive_forecasts,
     parts,
     statsmodels_forecasts,
     write_ett,
 )
 from rfa.benchmarks.forecasting.scores import block_error, crps_normal, crps_points, interval
+from rfa.benchmarks.results_page.page import tables_of
 
 
 def test_normal_crps_is_the_integral_of_its_definition():
@@ -103,7 +103,7 @@ def test_the_document_scores_every_column_and_chooses_before_the_test_third(tmp_
     assert (
         document["columns"][0]["leads"]["24"]["persistence"] == document["columns"][0]["leads"]["24"]["seasonal naive"]
     )
-    assert any("load" in line for line in markdown(document))
+    assert any("load" in line for line in tables_of("forecast-etth1", document))
     # Another future changes the scores, and nothing that was fitted.
     changed = run(np.concatenate([y[:1066], y[1066:] + rng.normal(size=534)]), "b.json")
     for key in ("structure", "parameters"):

@@ -81,7 +81,8 @@ def test_a_planted_spike_is_found_and_written(folder, tmp_path):
         assert whole["null"][name] == {"score": None, "best": 0.0, "best_threshold": None}
         assert whole["auto"][name]["best"] >= whole["auto"][name]["score"]
         assert whole["auto"][name]["best_rate"] in nab.RATES
-    assert f"| auto, a rate of {nab.RATE} | {standard['score']:.1f} |" in nab.markdown(document)
+    (table,) = nab_tables(document)
+    assert next(iter(table.rows))[:2] == (f"auto, a rate of {nab.RATE}", f"{standard['score']:.1f}")
 
 
 def test_a_filter_of_two_components_is_refused(folder, tmp_path):
@@ -102,7 +103,6 @@ def test_another_bundle_stands_beside_the_first(monkeypatch):
     both = nab.merged(first, "series", found("series"))
     assert both["commit"] == "rfa bench nab --data NAB" and both["detectors"] == first["detectors"]
     assert both["others"]["series"]["commit"].endswith("--bundle series")
-    assert list(nab.detectors(both)) == ["auto", "series", "null"]
     (table,) = nab_tables(both)
     assert [row[0] for row in table.rows][::2] == [
         "auto, a rate of 0.003",

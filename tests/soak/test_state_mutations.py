@@ -11,10 +11,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from rfa.runtime.state import tokens
+from rfa.runtime.state import base64url, tokens
 from rfa.runtime.state.sealer import Sealer
 from rfa.runtime.state.tokens import Tokens
-from rfa.service import base64url
 from rfa.service.errors import InvalidRequest
 from tests.soak import state_mutations
 from tests.soak.state_mutations import MUTATIONS, OTHER_SCOPE, attack, make_target

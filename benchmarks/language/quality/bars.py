@@ -9,7 +9,7 @@ order and score the same tokens, so the ratio is taken seed by seed: with d the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -140,72 +140,6 @@ def bars(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def bar_lines(document: Mapping[str, Any]) -> list[str]:
-    """One line a claim: the ratio of perplexities, how sure it is over the seeds, met or missed."""
-    lines = []
-    for bar in document["bars"]:
-        if bar["met"] is None:
-            lines.append(f"{bar['name']}: not measured")
-            continue
-        parts = [
-            f"{windows} {_ratio(bar[windows])} ({bar[windows]['agree']} of {bar[windows]['seeds']} seeds)"
-            for windows in ("separate", "sliding")
-        ]
-        lines.append(f"{bar['name']}: {'met' if bar['met'] else 'MISSED'}; {'; '.join(parts)}")
-    return lines
-
-
-def _ratio(measured: Mapping[str, Any]) -> str:
-    error = "" if measured["standard_error"] is None else f" ± {100 * measured['standard_error']:.1f} %"
-    return f"{measured['ratio']:.3f}{error}"
-
-
-def table(document: Mapping[str, Any]) -> list[str]:
-    """Markdown: perplexity by length, mean ± standard deviation over the seeds, a table for each kind of window; then
-    all over M2, and the recurrent modes over the slots alone.
-    """
-    lengths = [factor * document["context"] for factor in document["factors"]]
-    lines: list[str] = []
-    for windows in ("separate", "sliding"):
-        heads = [f"{length:,}" for length in lengths]
-        lines += [
-            f"Perplexity, {windows} windows of so many tokens:",
-            "",
-            f"| model | | parameters | seeds | {' | '.join(heads)} | bits per byte at {lengths[0]} |",
-            f"|---|---|---:|---:|{'---:|' * len(lengths)}---:|",
-            *(_row(document, case, windows) for case in cases(document)),
-            "",
-        ]
-    rows = cases(document)
-    for reference, others in (
-        (Case("M2"), rows),
-        (Case("slots", "recurrent"), [case for case in rows if case.mode == "recurrent"]),
-    ):
-        if reference in rows:
-            lines += [*_over(document, reference, others), ""]
-    return lines[:-1]
-
-
-def _over(document: Mapping[str, Any], reference: Case, others: Sequence[Case]) -> list[str]:
-    """Markdown: models over one of them, by length, mean ± standard error of the seeds' ratios."""
-    heads = [f"{factor * document['context']:,}" for factor in document["factors"]]
-    lines = [
-        f"Perplexity over that of {reference}, seed by seed ± standard error, separate windows:",
-        "",
-        f"| model | {' | '.join(heads)} |",
-        f"|---|{'---:|' * len(heads)}",
-    ]
-    for case in others:
-        cells = []
-        for factor in document["factors"]:
-            ours, theirs = (losses(document, which, "separate", factor) for which in (case, reference))
-            measured = paired(ours, theirs, 1.0)
-            cells.append("–" if measured is None else _ratio(measured))
-        if case != reference:
-            lines.append(f"| {case} | {' | '.join(cells)} |")
-    return lines
-
-
 def cases(document: Mapping[str, Any]) -> list[Case]:
     """Variants and modes of the table, in the order in which they were asked for."""
     modes: dict[Case, None] = {}
@@ -214,28 +148,3 @@ def cases(document: Mapping[str, Any]) -> list[Case]:
             if row["variant"] == name:
                 modes.update({Case(name, score["mode"]): None for score in row["scores"]})
     return list(modes)
-
-
-def _row(document: Mapping[str, Any], case: Case, windows: str) -> str:
-    rows = [row for row in document["runs"] if row["variant"] == case.variant]
-    cells = []
-    for factor in document["factors"]:
-        values = [math.exp(nats) for nats in losses(document, case, windows, factor).values()]
-        cells.append(spread(values, 2))
-    bits = [
-        score["bits_per_byte"]
-        for row in rows
-        for score in row["scores"]
-        if (score["windows"], score["mode"], score["length"]) == (windows, case.mode, document["context"])
-    ]
-    title = document["variants"][case.variant]["title"]
-    shown = [str(case), title, f"{rows[0]['parameters']:,}", str(len(rows)), *cells, spread(bits, 3)]
-    return f"| {' | '.join(shown)} |"
-
-
-def spread(values: Sequence[float], digits: int) -> str:
-    """mean ± standard deviation; of one value there is no deviation, of none a dash."""
-    if not values:
-        return "–"
-    mean = f"{np.mean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"

@@ -1,104 +1,26 @@
-"""The pictures of `rfa bench quality`: perplexity against length, and what a trained SC-RFA has learned.
-
-The model shown is M2 of the first seed: its noises and decay by head and layer, its lag kernels, and its attention
-
-    A = softmax(L) ⊙ E                                                       (RFA, Algorithm 1)
-
-on a passage of the test text. A is read off the attention itself, which returns A · V, for V the identity.
-"""
+"""The picture of `rfa bench quality`: perplexity against the length of the window."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 import numpy as np
-import torch
-from tokenizers import Tokenizer
-from torch import Tensor
 
 from rfa.benchmarks.language.quality.bars import DAMPINGS, Case, cases, losses
 from rfa.benchmarks.language.quality.scores import WINDOWS
-from rfa.benchmarks.language.quality.table import QualityPlan
-from rfa.model.attention.reference import relative_attention
-from rfa.model.checkpoint import load_run
-from rfa.model.dynamics import Dynamics, decay, variance
-from rfa.model.language import LanguageModel
-from rfa.model.layers import RobustMixer
-from rfa.training.corpus import encode_files, split_files
 
 SHOWN = "M2"
-PASSAGE = 192
 # Characters of a legend that fit below the curves.
 LABEL = 64
-# Attention weights over the largest of their row.
-SMALLEST_SHOWN = 1e-3
-MAPS = ((0, 0), (0, 3), (3, 0), (3, 3))
 
 
-def draw_quality(plan: QualityPlan, document: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draw what the table has: the lengths, and the model M2 if one is trained; returns the files."""
+def draw_quality(document: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Draw the table into a folder, if it has runs; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [draw_lengths(document, folder / "quality-length.png")] if document["runs"] else []
-    run = next((job.folder for job in plan.jobs if job.variant == SHOWN and job.is_trained), None)
-    if run is None:
-        return paths
-    model: LanguageModel = load_run(run)
-    tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
-    tokens = encode_files(tokenizer, split_files(plan.data, "test"))
-    passage = torch.from_numpy(np.asarray(tokens[len(tokens) // 2 :][:PASSAGE], np.int64))
-    heads = [dynamics.to(torch.float64) for dynamics in layer_dynamics(model)]
-    length = max(document["factors"]) * document["context"]
-    return [
-        *paths,
-        draw_noises(heads, folder / "quality-noise.png"),
-        draw_kernels(heads, length, folder / "quality-kernels.png"),
-        draw_maps(attention_maps(model, passage), folder / "quality-map.png"),
-    ]
-
-
-def _mixer(model: LanguageModel, layer: int) -> RobustMixer:
-    mixer = model.get_submodule(f"blocks.{layer}.mixer")
-    if not isinstance(mixer, RobustMixer):
-        raise ValueError(f"a {model.config.mixer} model has no filter to draw")
-    return mixer
-
-
-@torch.no_grad()
-def layer_dynamics(model: LanguageModel) -> list[Dynamics]:
-    """What each layer has learned."""
-    return [_mixer(model, layer).dynamics() for layer in range(model.config.n_layers)]
-
-
-@torch.no_grad()
-def attention_maps(model: LanguageModel, tokens: Tensor) -> list[np.ndarray]:
-    """A of every layer on a passage `[N]`: `[H, N, N]` each, rows are queries."""
-    inputs: list[Tensor] = []
-    hooks = [
-        model.get_submodule(f"blocks.{layer}.mixer_norm").register_forward_hook(
-            lambda _module, _inputs, output: inputs.append(output)
-        )
-        for layer in range(model.config.n_layers)
-    ]
-    model.mode = "attention"
-    try:
-        model(tokens[None], with_precision=False)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    maps = []
-    for layer, x in enumerate(inputs):
-        mixer = _mixer(model, layer)
-        q, k, _ = mixer.rotated(x, mixer.phase(torch.arange(len(tokens), device=x.device)), "attention")
-        identity = torch.eye(len(tokens), device=x.device)[None, :, None].expand(-1, -1, model.config.n_heads, -1)
-        weights = relative_attention(
-            q, k, identity, mixer.dynamics(), kernel=model.config.kernel, with_precision=False, prior=model.config.prior
-        ).out
-        maps.append(weights[0].transpose(0, 1).cpu().numpy())
-    return maps
+    return [draw_lengths(document, folder / "quality-length.png")] if document["runs"] else []
 
 
 def _pyplot() -> Any:
@@ -177,80 +99,3 @@ def _ticks() -> Any:
     from matplotlib.ticker import LogLocator
 
     return LogLocator(base=10, subs=(1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
-
-
-def draw_noises(layers: list[Dynamics], path: Path) -> Path:
-    """What is learned in each head of each layer, and the decay that is given."""
-    with np.errstate(divide="ignore"):
-        memory = np.array([1 / layer.mu.numpy() for layer in layers])
-    values = {
-        "process noise σ²": [layer.sigma2.numpy() for layer in layers],
-        "key noise η²": [layer.eta2.numpy() for layer in layers],
-        "query noise γ²": [layer.gamma2.numpy() for layer in layers],
-        "memory 1/μ, tokens (given)": memory,
-        "degrees of freedom ν": [layer.nu.numpy() for layer in layers],
-        "inverse temperature τ": [layer.tau.numpy() for layer in layers],
-    }
-    figure, grid = _pyplot().subplots(2, 3, figsize=(11, 6), layout="constrained")
-    for axes, (title, rows) in zip(grid.flat, values.items(), strict=True):
-        with np.errstate(divide="ignore"):
-            shown = np.log10(np.asarray(rows))
-        finite = shown[np.isfinite(shown)]
-        middle = (finite.min() + finite.max()) / 2 if finite.size else 0.0
-        # A factor of two at least from dark to bright: no picture of rounding errors.
-        half = max(np.ptp(finite) / 2 if finite.size else 0.0, math.log10(2) / 2)
-        axes.imshow(
-            np.clip(shown, middle - half, middle + half),
-            cmap="viridis",
-            aspect="auto",
-            vmin=middle - half,
-            vmax=middle + half,
-        )
-        for (layer, head), exponent in np.ndenumerate(shown):
-            text = "∞" if exponent == math.inf else f"{10**exponent:.3g}"
-            colour = "white" if exponent < middle else "black"
-            axes.text(head, layer, text, ha="center", va="center", fontsize=9, color=colour)
-        axes.set(title=title, xlabel="head, from slow to fast", ylabel="layer")
-        axes.set_xticks(range(shown.shape[1]))
-        axes.set_yticks(range(shown.shape[0]))
-    return _save(figure, path)
-
-
-def draw_kernels(layers: list[Dynamics], longest: int, path: Path) -> Path:
-    """E(lag), V(lag) and the bias log P(lag) of every head: a column a quantity, a row a layer."""
-    lag = torch.from_numpy(np.unique(np.round(np.geomspace(1, longest, 200)))).to(torch.float64)
-    figure, grid = _pyplot().subplots(
-        len(layers), 3, figsize=(11, 2.4 * len(layers)), sharex=True, squeeze=False, layout="constrained"
-    )
-    for row, (axes_of_layer, layer) in enumerate(zip(grid, layers, strict=True)):
-        spread = variance(layer, lag)
-        curves = {"E": decay(layer.mu, lag), "V": spread, "log P": -torch.log(spread)}
-        for axes, (name, heads) in zip(axes_of_layer, curves.items(), strict=True):
-            for head, curve in enumerate(heads):
-                axes.plot(lag, curve, label=f"head {head}", color=f"C{head}", linewidth=1.3)
-            axes.set(xscale="log", title=f"{name}(lag), layer {row}")
-            axes.grid(alpha=0.3)
-    grid[0, 0].legend(fontsize="small", frameon=False)
-    for axes in grid[-1]:
-        axes.set_xlabel("lag, tokens")
-    return _save(figure, path)
-
-
-def draw_maps(layers: list[np.ndarray], path: Path) -> Path:
-    """A few heads on one passage, each row over its largest weight; what is hidden from a row is white."""
-    from matplotlib.colors import LogNorm
-
-    last_layer, last_head = len(layers) - 1, len(layers[0]) - 1
-    chosen = list(dict.fromkeys((min(layer, last_layer), min(head, last_head)) for layer, head in MAPS))
-    figure, grid = _pyplot().subplots(
-        1, len(chosen), squeeze=False, figsize=(3.6 * len(chosen), 4.0), layout="constrained"
-    )
-    for axes, (layer, head) in zip(grid[0], chosen, strict=True):
-        weights = layers[layer][head]
-        visible = np.tri(len(weights), dtype=bool)
-        shown = np.where(visible, np.maximum(weights / weights.max(axis=1, keepdims=True), SMALLEST_SHOWN), np.nan)
-        image = axes.imshow(shown, cmap="viridis", norm=LogNorm(SMALLEST_SHOWN, 1), interpolation="nearest")
-        axes.set(title=f"layer {layer}, head {head}", xlabel="key")
-    grid[0, 0].set_ylabel("query")
-    figure.colorbar(image, ax=grid[0], shrink=0.8, label="weight / largest of the row")
-    return _save(figure, path)

@@ -83,16 +83,3 @@ def measure_speed(
             }
         )
     return rows
-
-
-def speed_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """Markdown: tokens a second, and over those of the first row of the same pass."""
-    return [
-        "| model | mode | pass | tokens/s | over the first |",
-        "|---|---|---|---:|---:|",
-        *(
-            f"| {row['variant']} | {row['mode']} | {row['pass']} | {row['tokens_per_second']:,} "
-            f"| {row['over_first']:.2f} |"
-            for row in rows
-        ),
-    ]

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from rfa.benchmarks.language.quality.bars import bar_lines, bars, table
+from rfa.benchmarks.language.quality.bars import bars
 from rfa.benchmarks.language.quality.runs import Job, run_jobs, run_row
 from rfa.benchmarks.language.quality.scores import Scoring
-from rfa.benchmarks.language.quality.speed import measure_speed, speed_lines
+from rfa.benchmarks.language.quality.speed import measure_speed
 from rfa.measured import origin, write_result
 from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.corpus import SPLITS, file_hashes, split_files
@@ -183,16 +183,6 @@ def collect(plan: QualityPlan, out: Path, failed: dict[str, str]) -> dict[str, A
 
 def _known(out: Path) -> dict[str, Any]:
     return dict(json.loads(out.read_text())) if out.is_file() else {}
-
-
-def report_lines(document: dict[str, Any]) -> list[str]:
-    """What a person reads: tables in Markdown, claims, and what is not there."""
-    lines = [*table(document), "", *(f"- {line}" for line in bar_lines(document))]
-    if document["speed"]:
-        lines += ["", *speed_lines(document["speed"]["rows"])]
-    if document["missing"]:
-        lines += ["", f"not in the table: {', '.join(document['missing'])}"]
-    return lines
 
 
 def numbers(text: str, name: str) -> tuple[int, ...]:

@@ -1,18 +1,18 @@
 """The experiment of Adaptive Filter Attention §4.3: one layer learns a noisy oscillator from its measurements alone.
 
-    rfa bench afa       writes results/afa.json and docs/figures/afa-*.png, minutes on one core
+    rfa bench afa       writes results/afa.json and docs/figures/afa-trajectories.png, minutes on one core
 
 At each noise setting an AFA layer, and one and two layers of softmax attention, learn to predict the next measurement.
 Their errors stand beside the exact Kalman filter's, the floor, on series that none of them has seen. What the layer
-learned of the system, and what the paper's pictures show of it, is measured in `rfa.benchmarks.papers.afa.scores`.
+learned of the system is measured in `scores.py`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,12 @@ from torch import nn
 from tqdm import tqdm
 
 from rfa.benchmarks.filters.oscillator import rmse
-from rfa.benchmarks.papers.afa.figures import Clouds, Trajectory, draw_attention, draw_clouds, draw_trajectories
+from rfa.benchmarks.papers.afa.figures import Trajectory, draw_trajectories
 from rfa.benchmarks.papers.afa.layer import AFAConfig, AFAFilter, Filtered
 from rfa.benchmarks.papers.afa.rivals import SoftmaxPredictor, euler_moves, kalman_estimates
 from rfa.benchmarks.papers.afa.scores import (
     Z90,
-    attention_by_lag,
-    cloud_errors,
-    clouds,
     frequencies,
-    ideal_clouds,
     learned_eigenvalues,
     spread_of_evidence,
 )
@@ -44,12 +40,7 @@ INTERVAL = STEP * STEPS_PER_MEASUREMENT
 SOFTMAX_LAYERS = (1, 2)
 # Series of the simulated splits, one of each per setting.
 SEEDS = {"train": 60_000, "calibration": 61_000, "test": 95_000}
-# Queries to which keys are carried, and shares of the training after which the pictures are taken.
-CLOUD_ROWS = (0.3, 0.5, 0.7, 0.95)
-STAGES = {"early": 0.05, "midway": 0.25, "trained": 1.0}
-# The settings of the clouds (no process noise) and of the attention matrices.
-CLOUD_SETTING, ATTENTION_SETTING = 0, 1
-# The pictures show the first test series that starts this far from the origin.
+# The picture shows the first test series that starts this far from the origin.
 SHOWN_FROM = 3.0
 
 
@@ -80,10 +71,9 @@ class Data:
 
 @dataclass(frozen=True)
 class Shown:
-    """What the pictures need of a setting: the first seed's model at each stage, the softmax layers, the series."""
+    """What the picture needs of a setting: the first seed's model, its data, and `_spread` of both."""
 
-    stages: dict[str, AFAFilter]
-    softmax: dict[int, SoftmaxPredictor]
+    model: AFAFilter
     data: Data
     spread: np.ndarray
 
@@ -152,19 +142,14 @@ def run_setting(index: int, plan: AfaPlan, tick: Callable[[], None]) -> tuple[di
     sigma2, eta2 = NOISE_SETTINGS[index]
     data = _data(index, plan)
     config = AFAConfig(observation_size=2, d_model=plan.d_model, head_dim=plan.d_model, step=INTERVAL)
-    stages: dict[str, AFAFilter] = {}
 
     def visit(step: int, model: nn.Module) -> None:
         if step:
             tick()
-        for name, share in STAGES.items():
-            if isinstance(model, AFAFilter) and name not in stages and step >= share * plan.training.steps:
-                stages[name] = deepcopy(model).eval()
 
-    afa = []
-    for seed in plan.seeds:
-        model = _learn(lambda: AFAFilter(config), data, plan, seed, visit)
-        afa.append(afa_row(model, data, _spread(model, data.calibration), seed))
+    models = [_learn(lambda: AFAFilter(config), data, plan, seed, visit) for seed in plan.seeds]
+    spreads = [_spread(model, data.calibration) for model in models]
+    afa = [afa_row(*one) for one in zip(models, repeat(data), spreads, plan.seeds)]
     softmax = {}
     for layers in SOFTMAX_LAYERS:
 
@@ -193,51 +178,20 @@ def run_setting(index: int, plan: AfaPlan, tick: Callable[[], None]) -> tuple[di
         "state_rmse": {"kalman": rmse(means, truth), "raw": rmse(observations, truth)},
         "afa": afa,
     }
-    return row, Shown(stages, softmax, data, _spread(stages["trained"], data.calibration))
-
-
-def _rows(plan: AfaPlan) -> tuple[int, ...]:
-    return tuple(int(share * (plan.length - 1)) for share in CLOUD_ROWS)
-
-
-def picture_scores(shown: Sequence[Shown], plan: AfaPlan) -> dict[str, Any]:
-    """Numbers of the clouds and of the attention matrices."""
-    case, rows = shown[CLOUD_SETTING], _rows(plan)
-    truth = np.asarray(case.data.test.truth)
-    f, _ = euler_moves(NOISE_SETTINGS[CLOUD_SETTING][0])
-    ideal = cloud_errors(ideal_clouds(case.data.test, f, rows), truth, rows)
-    found = {
-        name: cloud_errors(clouds(model, case.data.test, rows), truth, rows) for name, model in case.stages.items()
-    }
-    attention = {
-        name: attention_by_lag(weights, INTERVAL)
-        for name, weights in _matrices(shown[ATTENTION_SETTING], slice(None)).items()
-    }
-    return {"clouds": {**found, "true dynamics": ideal}, "attention": attention}
-
-
-def _matrices(case: Shown, series: slice) -> dict[str, np.ndarray]:
-    """Attention weights `[B, N, N]` of the layers that the paper shows."""
-    test = case.data.test
-    y = torch.from_numpy(test.observations[series]).float()
-    with torch.no_grad():
-        softmax = case.softmax[SOFTMAX_LAYERS[-1]](y, torch.from_numpy(test.times[0]))[1]
-        afa = case.stages["trained"].attention(y, torch.from_numpy(test.times[0]))
-    named = {f"softmax, layer {k + 1} of {len(softmax)}": weights.numpy() for k, weights in enumerate(softmax)}
-    return {**named, "AFA, its one layer": afa[:, 0].numpy()}
+    return row, Shown(models[0], data, spreads[0])
 
 
 def _shown_series(batch: Batch) -> int:
     return int(np.argmax(np.linalg.norm(np.asarray(batch.truth)[:, 0], axis=-1) > SHOWN_FROM))
 
 
-def draw(shown: Sequence[Shown], plan: AfaPlan, folder: Path) -> list[Path]:
-    """The three pictures, of one test series of each setting."""
+def draw(shown: Sequence[Shown], path: Path) -> None:
+    """One test series of each setting."""
     panels = []
     for (sigma2, eta2), case in zip(NOISE_SETTINGS, shown, strict=True):
         test = case.data.test
         k = _shown_series(test)
-        found: Filtered = _predict(case.stages["trained"], test)
+        found: Filtered = _predict(case.model, test)
         # A prediction belongs to the measurement after its own.
         predicted, deviation = found.prediction[k].numpy(), _deviation(found, case.spread)[k, :, 0]
         panels.append(
@@ -250,25 +204,7 @@ def draw(shown: Sequence[Shown], plan: AfaPlan, folder: Path) -> list[Path]:
                 np.concatenate([[np.nan], deviation[:-1]]),
             )
         )
-    paths = [folder / f"afa-{name}.png" for name in ("trajectories", "clouds", "attention")]
-    draw_trajectories(panels, paths[0], width=Z90)
-    case, rows = shown[CLOUD_SETTING], _rows(plan)
-    k = _shown_series(case.data.test)
-    truth = np.asarray(case.data.test.truth)[k]
-    stages = [
-        Clouds(
-            f"{name}, {max(1, round(STAGES[name] * plan.training.steps))} steps",
-            truth,
-            rows,
-            [points[k] for points in clouds(model, case.data.test, rows)],
-        )
-        for name, model in case.stages.items()
-    ]
-    draw_clouds(stages, paths[1])
-    k = _shown_series(shown[ATTENTION_SETTING].data.test)
-    matrices = _matrices(shown[ATTENTION_SETTING], slice(k, k + 1))
-    draw_attention({name: weights[0] for name, weights in matrices.items()}, paths[2])
-    return paths
+    draw_trajectories(panels, path, width=Z90)
 
 
 def write_afa(out: Path, figures: Path, plan: AfaPlan | None = None) -> dict[str, Any]:
@@ -290,9 +226,8 @@ def write_afa(out: Path, figures: Path, plan: AfaPlan | None = None) -> dict[str
         "plan": asdict(plan),
         "true_eigenvalues": _true_eigenvalues(),
         "rows": rows,
-        **picture_scores(shown, plan),
     }
-    draw(shown, plan, figures)
+    draw(shown, figures / "afa-trajectories.png")
     write_result(out, document)
     return document
 
@@ -301,27 +236,3 @@ def _true_eigenvalues() -> list[list[float]]:
     """[real, imaginary] of the system in its Euler steps, per time."""
     rates = np.log(np.linalg.eigvals(euler_moves(0.0)[0]).astype(complex)) / INTERVAL
     return sorted([float(rate.real), float(rate.imag)] for rate in rates)
-
-
-def markdown(document: dict[str, Any]) -> list[str]:
-    """Tables of the losses and of the eigenvalues."""
-    names = list(document["rows"][0]["loss"])
-    lines = ["| σ², η² | AFA | " + " | ".join(names) + " |", "|" + "---|" * (len(names) + 2)]
-    for row in document["rows"]:
-        cells = " | ".join(f"{row['loss'][name]:.3f}" for name in names)
-        afa = " ".join(f"{run['loss']:.3f}" for run in row["afa"])
-        lines.append(f"| {row['sigma2']:g}, {row['eta2']:g} | {afa} | {cells} |")
-    lines += ["", "| σ², η² | state RMSE | Kalman | raw | eigenvalues | in 90 % |", "|" + "---|" * 6]
-    for row in document["rows"]:
-        for run in row["afa"]:
-            rates = ", ".join(f"{real:.3f} {imaginary:+.3f}i" for real, imaginary in run["eigenvalues"])
-            rmses = f"{run['state_rmse']:.3f} | {row['state_rmse']['kalman']:.3f} | {row['state_rmse']['raw']:.3f}"
-            lines.append(f"| {row['sigma2']:g}, {row['eta2']:g} | {rmses} | {rates} | {100 * run['coverage_90']:.1f} |")
-    true = ", ".join(f"{real:.3f} {imaginary:+.3f}i" for real, imaginary in document["true_eigenvalues"])
-    points = ", ".join(
-        f"{name} {value['points']:.3f} (centres {value['centres']:.3f})" for name, value in document["clouds"].items()
-    )
-    lines += ["", f"true eigenvalues {true}; clouds to the truth: {points}"]
-    for name, scores in document["attention"].items():
-        lines.append(f"{name}: " + ", ".join(f"{key} {value:.3f}" for key, value in scores.items()))
-    return lines

@@ -319,21 +319,3 @@ def write_recall(
     if figure is not None:
         draw_recall(document, figure)
     return document
-
-
-def table(document: Mapping[str, Any]) -> list[str]:
-    """Markdown: accuracy by size, then by distance."""
-    lines: list[str] = []
-    for task, noun in (("recall", "pairs"), ("copy", "symbols")):
-        rows = [row for row in document["rows"] if row["task"] == task]
-        if not rows:
-            continue
-        cells = sorted({(c["size"], c["filler"]) for row in rows for c in row["scores"]}, key=lambda cell: cell[::-1])
-        heads = [f"{size}" if not filler else f"{size}, filler {filler}" for size, filler in cells]
-        lines += [f"| {task} by {noun} | {' | '.join(heads)} | held | steps |", "|---" * (len(cells) + 3) + "|"]
-        for row in rows:
-            found = {(cell["size"], cell["filler"]): cell["accuracy"] for cell in row["scores"]}
-            shown = " | ".join(f"{found[cell]:.3f}" if cell in found else "–" for cell in cells)
-            lines.append(f"| {row['title']} | {shown} | {row['capacity']} | {row['steps']} |")
-        lines.append("")
-    return [*lines, *document["statement"]]

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rfa.runtime.state import sealer
+from rfa.runtime.state import base64url, sealer
 from rfa.runtime.state.names import Opened, StateScope
 from rfa.runtime.state.tokens import CLOCK_SKEW_SECONDS, longest_token
-from rfa.service import base64url
 from rfa.service.errors import STATUS, InvalidRequest
 from tests.service.state.state_support import (
     KEY,

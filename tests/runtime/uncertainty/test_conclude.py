@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.benchmarks.filters import adaptive_rows, normal_rows
+from rfa.benchmarks.filters import adaptive_rows
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.bundle.surprise import running_surprise
 from rfa.runtime.filters.filter import FilterRuntime
@@ -30,6 +30,7 @@ from rfa.runtime.uncertainty.learned_normal import COLUMNS, FIELD, interpolate
 from rfa.runtime.uncertainty.learned_tail import FIRST
 from rfa.runtime.uncertainty.steps import Readout
 from tests.runtime.uncertainty import forecast_checks_reference
+from tests.runtime.uncertainty import learned_normal_reference as normal_rows
 from tests.runtime.uncertainty.learned_tail_reference import RareTail
 
 BUNDLES = Path(__file__).parents[3] / "bundles"

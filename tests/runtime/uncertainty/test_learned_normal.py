@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from rfa.benchmarks.filters.normal_rows import Learned, learn
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
@@ -33,6 +32,7 @@ from rfa.runtime.uncertainty.learned_normal import (
     PRIOR,
     SPREAD,
 )
+from tests.runtime.uncertainty.learned_normal_reference import Learned, learn
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
 SCALES = (0.25, 1.0, 4.0)
