@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rfa.benchmarks.kernels.rounding import relative_error
+from tests.rounding import relative_error
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 interpreted = pytest.mark.skipif(not IS_INTERPRETED, reason="the kernels are defined for the GPU that is here")
@@ -24,7 +24,7 @@ def assert_variants_agree(
     may be off to its own side by what rounding explains.
 
     Args:
-        allowed: by name, `rfa.benchmarks.kernels.rounding.allowed_errors` of one of them against what is exact.
+        allowed: by name, `tests.rounding.allowed_errors` of one of them against what is exact.
     """
     limits = {} if IS_INTERPRETED else allowed()
     for name, tensor in expected.items():

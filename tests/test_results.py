@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from rfa.benchmarks.results_page import page as results_page
+from rfa.benchmarks.results_page.declared import declared as declared_by
 from rfa.benchmarks.results_page.headlines import headlines
 from rfa.benchmarks.results_page.page import BETWEEN, PAGE, README, SHOWN, declared, load, page, readme
-from rfa.benchmarks.results_page.parts import Facts, ShownBar, Table, listed_bars, named_bars, told
+from rfa.benchmarks.results_page.parts import Facts, ShownBar, Table, told
 from rfa.measured import HOME, RESULTS
 
 DOCUMENTS = load()
@@ -99,9 +100,45 @@ def test_parts_as_text() -> None:
         "- list: none",
     ]
     assert told(0.5) == "0.5"
-    assert listed_bars([{"name": "n", "bar": 1, "actual": 2.0, "met": False}]) == [ShownBar("n", "2", "1", False)]
-    assert [bar.verdict for bar in named_bars({"good": True, "bad": False})] == ["met", "**missed**"]
-    assert ShownBar("n", "–", "1", None).verdict == "not measured"
+    assert [ShownBar("n", "–", "1", is_met).verdict for is_met in (True, False, None)] == [
+        "met",
+        "**missed**",
+        "not measured",
+    ]
+
+
+def test_declared_tables_and_bars() -> None:
+    document = {
+        "unit": "s",
+        "rows": [{"n": "a", "x": {"p": 0.1234, "q": None}}, {"n": "b", "x": {"q": 2}}],
+        "bars": [{"name": "kept", "bar": 1, "actual": 2.0, "met": False}, {"name": "no", "bar": 1, "actual": None}],
+        "lost": [],
+    }
+    shown = declared_by(
+        {
+            "tables": [
+                {"note": "In {unit}:", "rows": "rows/*", "columns": [["n", "{@}: {n}"], ["{@}", "{.:10*.1f}", "x/*"]]},
+                {"rows": "rows/*", "without": "x/p", "columns": [["p and q", "{x/p:1%} ± {x/q}"]]},
+                {"rows": "absent/*", "columns": [["a", "{a}"]]},
+            ],
+            "facts": ["lost"],
+            "listed_bars": "bars/*",
+            "none_of": {"lost": "lost"},
+            "bars": [
+                {"name": "{n}", "rows": "rows/*", "value": "x/p", "of": "x/p", "most": 1, "actual": "", "limit": ""}
+            ],
+        }
+    )
+    facts, first, second = (part.lines() for part in shown.parts(document))
+    assert facts == ["- lost: none"]
+    assert first[2:] == ["| n | p | q |", "| --- | ---: | ---: |", "| 1: a | 1.2 | – |", "| 2: b | – | 20.0 |"]
+    assert first[0] == "In s:" and second[-1] == "| – ± 2 |"
+    assert [(bar.name, bar.actual, bar.is_met) for bar in shown.bars(document)] == [
+        ("kept", "2", False),
+        ("no", "–", None),
+        ("lost", "0", True),
+        ("a", "", True),
+    ]
 
 
 def nonfinite(value: Any) -> Iterator[float]:

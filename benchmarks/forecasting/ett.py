@@ -32,8 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from rfa.benchmarks.filters.adaptive_rows import Leads
-from rfa.benchmarks.forecasting.intervals import adaptive_widths
+from rfa.benchmarks.forecasting.intervals import adaptive_widths, gamma_of
 from rfa.benchmarks.forecasting.plot import draw_week
 from rfa.benchmarks.forecasting.scores import block_error, crps_normal, crps_points, interval
 from rfa.data import Series, load_series
@@ -330,7 +329,7 @@ def write_ett(data: str | Path, out: str | Path, plot: str | Path | None = None)
         "data": file_hashes([Path(data)]),
         "rows": {name: getattr(bounds, name).stop - getattr(bounds, name).start for name in Parts._fields},
         "level": LEVEL,
-        "gamma": dict(zip(map(str, LEADS), Leads(LEADS).gamma.tolist(), strict=True)),
+        "gamma": {str(lead): gamma_of(lead) for lead in LEADS},
         "config": CONFIG.to_dict(),
         "summary": summary(columns),
         "columns": columns,

@@ -1,9 +1,11 @@
-"""Intervals of recorded forecasts: conformal multipliers that follow each series, as the service answers them.
+"""Conformal intervals of recorded forecasts that adapt to each series, as the service answers them.
 
-The functions are those of benchmarks/filters/adaptive_rows.py, and the order and the bookkeeping are those of
-`FilterRuntime`. An observation is first held against the forecasts that were for it, then the next forecasts are made
-with what it taught. So the interval of a row forecast `lead` rows before knows nothing that came after that row's
-origin.
+Source: adaptive conformal inference; the constants and the shape of the factor are those of
+`rfa.runtime.uncertainty.adaptive`. On a regular clock every forecast is scored:
+
+    half width = multiplier · ((1 + v) / (1 - v))³ · deviation,   v ← v + γ (missed - (1 - level))
+
+The interval of a row that was forecast `lead` rows before knows nothing that came after that row's origin.
 """
 
 from __future__ import annotations
@@ -12,21 +14,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rfa.benchmarks.filters.adaptive_rows import (
-    Leads,
-    adaptive_fields,
-    radii,
-    read_tracks,
-    score_step,
-    score_waiting,
-    wait_for,
-    write_tracks,
-)
 from rfa.export.filter_calibration import LEVELS
-from rfa.runtime.pool import StatePool
+from rfa.runtime.uncertainty.adaptive import EMPTY, GAMMA, INFINITE, MOST_PLACES, WIDEST
 
 Array = np.ndarray
-_RATES = 1 - np.array(LEVELS)
+_MISS_RATES = 1 - np.array(LEVELS)
+
+
+def gamma_of(lead: int) -> float:
+    """γ of a forecast so many rows ahead."""
+    return GAMMA if lead == 1 else min(GAMMA, 1 / (4 * lead))
 
 
 def adaptive_widths(
@@ -40,35 +37,33 @@ def adaptive_widths(
 
     Args:
         y: `[N, S]`, the series, a row a time step; all of them observed.
-        mean, deviation: `[N, S]` by lead, forecasts of each row from `lead` rows before; lead 1 is among them.
+        mean, deviation: `[N, S]` by lead, forecasts of each row from `lead` rows before.
         multipliers: the calibration to start from, `[S, levels]` by lead.
         start: the first row that is learned from.
+
+    Raises:
+        ValueError: a lead is so long that the service scores only a part of its forecasts.
     """
-    first, *longer = sorted(mean)
-    rows, series = y.shape
-    leads, columns = Leads([float(lead) for lead in (first, *longer)]), np.arange(series)
-    pool = StatePool(adaptive_fields(leads, 1, len(LEVELS)), series)
-    found = {lead: np.full((rows, series, len(LEVELS)), np.nan) for lead in (first, *longer)}
-    for row in range(max(0, start - max(longer, default=0)), rows):
-        now, scored = np.full(series, float(row)), np.full((series, 1), row >= start)
-        tracks = read_tracks(pool, columns, now, np.ones(series), leads)
-        score_waiting(tracks, y[row][:, None], scored, leads, _RATES)
-        scores = np.abs(y[row] - mean[first][row]) / deviation[first][row]
-        widths = score_step(tracks.shift, multipliers[first], scores[:, None], scored, _RATES)
-        found[first][row] = widths[:, 0] * deviation[first][row][:, None]
-        for place, lead in enumerate(longer, start=1):
-            due = row + lead
-            if due >= rows:
-                continue
-            spread = radii(multipliers[lead][:, None], tracks.shift[:, place])
-            found[lead][due] = spread[:, 0] * deviation[lead][due][:, None]
-            ahead, radius = mean[lead][due][:, None, None], found[lead][due][:, None, None]
-            horizon, times = np.array([float(lead)]), np.full((series, 1), float(due))
-            wait_for(tracks, leads, columns, np.array([place]), horizon, times, ahead, radius)
-        write_tracks(pool, tracks, slice(series))
-    for width in found.values():
-        width[:start] = np.nan
-    return found
+    if max(mean) > MOST_PLACES:
+        raise ValueError(f"leads are at most {MOST_PLACES} rows, got {max(mean)}")
+    return {lead: _widths(np.abs(y - mean[lead]), deviation[lead], multipliers[lead], lead, start) for lead in mean}
 
 
-__all__ = ["adaptive_widths"]
+def _widths(error: Array, deviation: Array, multipliers: Array, lead: int, start: int) -> Array:
+    """Those of one lead, from the absolute errors `[N, S]` of its forecasts."""
+    rows = len(error)
+    half, sent = (np.full((rows + lead, *multipliers.shape), np.nan) for _ in range(2))
+    v = np.zeros(multipliers.shape, np.float32)
+    first = max(0, start - lead)
+    for row in range(first, rows):
+        if row >= first + lead:  # a forecast was made for it
+            missed = ((error[row][:, None] > half[row]) | (sent[row] <= EMPTY)) & (sent[row] < INFINITE)
+            v = (v + gamma_of(lead) * (missed - _MISS_RATES)).astype(np.float32)
+        bounded = np.clip(v.astype(np.float64), EMPTY, WIDEST)
+        factor = ((1 + bounded) / (1 - bounded)) ** 3
+        due = row + lead
+        sent[due] = v
+        if due < rows:
+            half[due] = np.maximum.accumulate(multipliers * factor, axis=-1) * deviation[due][:, None]
+    half[:start] = np.nan
+    return half[:rows]

@@ -3,7 +3,7 @@
 Some heads are computed in full, all rows and all gradients of q, k and v, in chunks of queries. The error against
 float64 may be twice that of the eager code on the same inputs, in float32 with its results rounded to the dtype of the
 inputs, plus one rounding: of so many numbers one run of it tells what rounding explains. Gradients of the heads'
-scalars are sums that cancel, and are the tests' to check (`rfa.benchmarks.kernels.rounding`).
+scalars are sums that cancel, and are the tests' to check (`tests/rounding.py`).
 """
 
 from __future__ import annotations

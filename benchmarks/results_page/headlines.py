@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rfa.benchmarks.results_page.gpu import bar, figure
 from rfa.benchmarks.results_page.network import over_naive
-from rfa.benchmarks.results_page.parts import Document, percent
+from rfa.benchmarks.results_page.parts import Document, figure, percent
 
 Headline = tuple[str, str, str]
 
@@ -153,6 +152,17 @@ def _gpu(document: Document) -> Iterator[Headline]:
         ("training step", "a training step", "{:.2f} of softmax attention's time"),
     )
     for name, what, form in told:
-        found = bar(document, name)
+        found = _bar(document, name)
         if found is not None:
             yield f"{device}: {what}", form.format(found["actual"]), f"asked: {found['kind']} {figure(found['bar'])}"
+
+
+def _bar(document: Document, beginning: str) -> Document | None:
+    """The one whose name begins so, if it was measured."""
+    found = [
+        bar
+        for part in document["parts"].values()
+        for bar in part.get("bars", ())
+        if bar["name"].startswith(beginning) and bar["actual"] is not None
+    ]
+    return found[0] if found else None

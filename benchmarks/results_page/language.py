@@ -5,21 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from rfa.benchmarks.results_page.parts import Document, Shown, ShownBar, Table, listed_bars, percent
+from rfa.benchmarks.results_page.parts import Document, ShownBar, Table, percent
 
 MODES = ("attention", "recurrent")
 REFERENCE = ("M2", "attention")
-# Rows of the kernels that are shown; the file has every shipped shape.
-KERNELS = ("forward 64 bf16", "forward 128 bf16", "backward rows 64 bf16", "backward columns 64 bf16")
-KERNEL_COLUMNS = {
-    "registers": "registers",
-    "loop_spills": "spills in the main loop",
-    "shared_bytes": "shared memory",
-    "instructions_per_score": "instructions a score",
-    "mufu_per_score": "special functions a score",
-}
 
 
 def language_tables(document: Document) -> list[Table]:
@@ -38,31 +28,6 @@ def language_tables(document: Document) -> list[Table]:
         Table(("model, mode", "parameters", *(f"{length:,}" for length in lengths)), rows, note),
         Table(("baseline", "bits a byte"), baselines, "Of both test novels:"),
     ]
-
-
-def confidence_tables(document: Document) -> list[Table]:
-    errors = [
-        (f"{mode}, {token}", *(percent(stage["ece"], 2) for stage in stages.values()), *_served(stages["served"]))
-        for mode, part in document["modes"].items()
-        for token, stages in part["calibration"]["rules"].items()
-    ]
-    return [
-        Table(
-            ("mode, token", "softmax alone", "served", "95 % interval", "a perfect model"),
-            errors,
-            f"Expected calibration error on {document['tokens']['test']:,} tokens, of the most likely token (top) and "
-            "of a drawn one; a perfect model shows the last column on as many:",
-        ),
-    ]
-
-
-def confidence_bars(document: Document) -> list[ShownBar]:
-    return listed_bars(document["bars"])
-
-
-def _served(stage: Document) -> tuple[str, str]:
-    low, high = stage["interval"]
-    return f"{percent(low, 2)} to {percent(high, 2)}", percent(stage["floor"], 2)
 
 
 def uncertainty_tables(document: Document) -> list[Table]:
@@ -125,10 +90,6 @@ def _recall_of(document: Document, task: str, noun: str) -> Table:
     ]
     note = f"Share of {document['plan']['answers']:,} answers that are right, by {noun}:"
     return Table((task, *heads, "held"), shown, note)
-
-
-def recall_bars(document: Document) -> list[ShownBar]:
-    return listed_bars(document["bars"])
 
 
 def quality_tables(document: Document) -> list[Table]:
@@ -209,90 +170,6 @@ def quality_bars(document: Document) -> Iterator[ShownBar]:
         yield ShownBar(bar["name"], told, f"{bar['limit']:g}", bar["met"])
 
 
-def decode_tables(document: Document) -> list[Table]:
-    return [
-        Table(
-            ("case", "median, ms", "20 to 80 %"),
-            [
-                (name, f"{case['median_us'] / 1000:.2f}", f"{case['p20_us'] / 1000:.2f} to {case['p80_us'] / 1000:.2f}")
-                for name, case in document["cases"].items()
-            ],
-            f"One token of `{document['bundle']}` on {document['threads']} thread:",
-        )
-    ]
-
-
-def kernel_tables(document: Document) -> list[Table]:
-    rows: list[dict[str, Any]] = [row for row in document["rows"] if row["kernel"] in KERNELS]
-    return [
-        Table(
-            ("kernel", *KERNEL_COLUMNS.values()),
-            [
-                (f"{row['kernel']}, sm_{row['architecture']}", *(f"{row[name]:g}" for name in KERNEL_COLUMNS))
-                for row in rows
-            ],
-            f"Triton {document['triton']}; {len(document['rows'])} shapes are in the file:",
-        )
-    ]
-
-
-def kernel_bars(document: Document) -> list[ShownBar]:
-    return listed_bars(document["bars"])
-
-
-def cost_tables(document: Document) -> list[Table]:
-    def ends(values: Mapping[str, float] | None) -> str:
-        return "–" if values is None else f"{values['predicted']:,g} ({values['bound']:,g} to {values['serial']:,g})"
-
-    calls = [
-        (
-            f"{row['gpu']}, {row['pass']}, {row['width']} reals, {row['length']:,} tokens",
-            *(ends(row[name]) for name in ("microseconds", "tflops", "over_flash")),
-            row["bound_by"] + "".join(f"; {name} does not compile" for name in row["refused"]),
-        )
-        for row in document["rows"]
-    ]
-    checks = [
-        (
-            f"{row['gpu']}, {row['year']}, {row['width']} reals, {row['length']:,} tokens"
-            f"{', causal' if row['is_causal'] else ''}",
-            ends(row),
-            f"{row['tflops']:g}",
-            f"{row['predicted'] / row['tflops']:.2f}",
-        )
-        for row in document["check"]
-    ]
-    plan = document["plan"]
-    return [
-        Table(
-            ("call", "µs", "TFLOP/s", "time over FlashAttention-2's", "bound by"),
-            calls,
-            f"Predicted, in brackets if all overlaps and if nothing does; {plan['tokens']:,} tokens, {plan['hidden']:,}"
-            f" reals, {plan['dtype']}, causal, Triton {document['triton']}:",
-        ),
-        Table(
-            ("softmax attention", "TFLOP/s of the model", "published", "model over published"),
-            checks,
-            "The model on a kernel whose speed is known, the best of the blocks tried:",
-        ),
-    ]
-
-
-def cost_bars(document: Document) -> list[ShownBar]:
-    return [
-        ShownBar(f"model: {bar['name']}", f"{bar['actual']:g} ({bar['least']:g} to {bar['most']:g})", f"{bar['bar']:g}",
-                 bar["met"])
-        for bar in document["bars"]
-    ]  # fmt: skip
-
-
-SHOWN = {
-    "language": Shown(language_tables),
-    "token-calibration": Shown(confidence_tables, confidence_bars),
-    "token-uncertainty": Shown(uncertainty_tables),
-    "quality-small": Shown(quality_tables, quality_bars, lambda document: [document, document["speed"]]),
-    "recall": Shown(recall_tables, recall_bars, lambda document: document["rows"]),
-    "decode": Shown(decode_tables),
-    "aot": Shown(kernel_tables, kernel_bars),
-    "cost": Shown(cost_tables, cost_bars),
-}
+def quality_origins(document: Document) -> list[Document]:
+    """The file, and its speeds where they were measured."""
+    return [document, *([document["speed"]] if document["speed"] else [])]

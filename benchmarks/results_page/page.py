@@ -6,10 +6,11 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rfa.benchmarks.results_page import filters, gpu, language, network, serving, suite, worst
+from rfa.benchmarks.results_page import filters, language, network, worst
+from rfa.benchmarks.results_page.declared import declared as shown_by
 from rfa.benchmarks.results_page.headlines import caption, headlines
 from rfa.benchmarks.results_page.parts import Document, Facts, Shown, ShownBar, Table
 from rfa.measured import HOME, RESULTS
@@ -17,9 +18,24 @@ from rfa.measured import HOME, RESULTS
 PAGE = HOME / "docs" / "RESULTS.md"
 README = HOME / "README.md"
 WORDS = Path(__file__).with_name("results.toml")
+TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
+_DECLARED = {name: shown_by(spec) for name, spec in TABLES.items()}
+_LOADS = ("load-filter-live", "load-text-64", "load-mixed", "load-overload")
 SHOWN: Mapping[str, Shown] = {
-    **filters.SHOWN, **network.SHOWN, **worst.SHOWN, **language.SHOWN, **gpu.SHOWN, **serving.SHOWN, **suite.SHOWN
-}  # fmt: skip
+    **{name: shown for name, shown in _DECLARED.items() if name != "load"},
+    **dict.fromkeys(_LOADS, _DECLARED["load"]),
+    "auto-coverage": replace(_DECLARED["auto-coverage"], bars=filters.auto_bars),
+    "alarm-rates": Shown(filters.alarm_tables, filters.alarm_bars, filters.and_others),
+    "filter-nab": Shown(filters.nab_tables, filters.nab_bars, filters.and_others),
+    "forecast-etth1": Shown(filters.forecast_tables, filters.forecast_bars),
+    "afa": Shown(filters.afa_tables),
+    "gift": Shown(network.gift_tables, network.gift_bars, network.gift_origins),
+    "series-worst": Shown(worst.worst_parts),
+    "language": Shown(language.language_tables),
+    "token-uncertainty": Shown(language.uncertainty_tables),
+    "quality-small": Shown(language.quality_tables, language.quality_bars, language.quality_origins),
+    "recall": replace(_DECLARED["recall"], parts=language.recall_tables),
+}
 # The table of the README stands between these lines.
 BETWEEN = ("<!-- results: made by `make results` -->", "<!-- end of results -->")
 BEGINNING = """# Results

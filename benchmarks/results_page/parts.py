@@ -64,11 +64,6 @@ def whole(document: Document) -> list[Document]:
     return [document]
 
 
-def each(document: Document) -> list[Document]:
-    """The file holds several measurements by name."""
-    return [document[name] for name in document]
-
-
 @dataclass(frozen=True)
 class Shown:
     """What the page shows of a document.
@@ -84,18 +79,13 @@ class Shown:
     origins: Callable[[Document], Sequence[Document]] = whole
 
 
-def listed_bars(rows: Iterable[Mapping[str, Any]], limit: str = "bar") -> list[ShownBar]:
-    """Bars that the document lists as name, limit, actual and whether they were met."""
-    return [ShownBar(row["name"], f"{row['actual']:.4g}", f"{row[limit]:g}", row["met"]) for row in rows]
-
-
-def named_bars(claims: Mapping[str, bool], prefix: str = "") -> list[ShownBar]:
-    """Bars that the document has as sentences that are true or not."""
-    return [ShownBar(f"{prefix}{name}", "yes" if is_met else "no", "", is_met) for name, is_met in claims.items()]
-
-
 def percent(share: float | None, digits: int = 1) -> str:
     return "–" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def figure(value: float) -> str:
+    """A measured number or a limit in four digits, or all that it has."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def told(value: Any) -> str:

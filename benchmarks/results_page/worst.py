@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rfa.benchmarks.results_page.parts import Document, Facts, Shown, Table
+from rfa.benchmarks.results_page.parts import Document, Facts, Table
 
 # A median that swings less than this share of what came is called flat; one that correlates less is of another shape.
 FLAT, ALIKE = 0.5, 0.5
@@ -60,6 +60,3 @@ def worst_parts(document: Document) -> list[Table | Facts]:
     note = f"Losses, the worst first; ranked at commit {ranked['commit']}:"
     sentences = {f"{one['task']}, {one['series']}, window {one['window']}": sentence(one) for one in document["worst"]}
     return [Table(("window", *names), rows, note), Facts(sentences)]
-
-
-SHOWN = {"series-worst": Shown(worst_parts)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import rfa
-from rfa.benchmarks.results_page.network import speed_bars, speed_tables
+from rfa.benchmarks.results_page.page import SHOWN
 from rfa.benchmarks.series import network_speed
 
 
@@ -30,6 +30,6 @@ def test_one_stream_is_timed_at_each_length(monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_length_has_its_bar() -> None:
     found = {"live after 10": {"median": 149.0, "p99": 200.0}, "live after 1,000,000": {"median": 151.0, "p99": 200.0}}
     document = {"load": 2.5, "microseconds": {**found, "a row of 64 streams": 30.0}}
-    assert [bar.is_met for bar in speed_bars(document)] == [True, False, True]
-    (table,) = speed_tables(document)
+    assert [bar.is_met for bar in SHOWN["series-speed"].bars(document)] == [True, False, True]
+    (table,) = SHOWN["series-speed"].parts(document)
     assert "load was 2.5" in table.note and [row[0] for row in table.rows][:2] == list(found)

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from rfa import robust_filter_attention
-from rfa.benchmarks.kernels.cases import assert_matches_reference, rfa_inputs
+from rfa.benchmarks.kernels.cases import rfa_inputs
 from rfa.model.attention.reference import attend
 from rfa.model.dynamics import Dynamics, rotate, wrapped_phase
+from tests.matching import assert_matches_reference
 from tests.model import oracles
 from tests.model.tensor_attention import tensor_attention
 

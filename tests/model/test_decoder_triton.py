@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from rfa.benchmarks.kernels.rounding import assert_within_rounding, relative_error
 from rfa.model.dynamics import rotate
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, slot_step
 from rfa.runtime.text.config import Innovation
 from tests.model.test_slots import make
+from tests.rounding import assert_within_rounding, relative_error
 
 pytest.importorskip("triton")
 

@@ -14,7 +14,6 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from rfa.benchmarks.kernels.cases import rfa_inputs
-from rfa.benchmarks.kernels.rounding import allowed_errors, relative_error
 from rfa.model.attention import triton_forward
 from rfa.model.attention.launch import Launch
 from rfa.model.attention.pages import PAGE_KEYS, KeyPages, PagedHeads, Pieces, paged_attention
@@ -24,6 +23,7 @@ from rfa.model.attention.triton_forward import distances, forward
 from rfa.model.dynamics import Dynamics
 from rfa.runtime.text.config import Kernel
 from tests.kernels import assert_variants_agree
+from tests.rounding import allowed_errors, relative_error
 
 # Keys before the piece, and tokens of it: a prompt from nothing, one token behind many, pages filled to the last key.
 SEQUENCES = ((0, 37), (300, 1), (PAGE_KEYS, PAGE_KEYS), (5, 130), (0, 1), (3 * PAGE_KEYS - 1, 1))

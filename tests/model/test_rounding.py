@@ -7,10 +7,11 @@ from functools import partial
 import pytest
 import torch
 
-from rfa.benchmarks.kernels.cases import assert_matches_reference, rfa_inputs
-from rfa.benchmarks.kernels.rounding import ARITHMETIC, FUNCTION, SHARED, Rounding, allowed_errors, relative_error
+from rfa.benchmarks.kernels.cases import rfa_inputs
 from rfa.model.attention.api import robust_filter_attention
 from rfa.model.attention.reference import AttentionResult
+from tests.matching import assert_matches_reference
+from tests.rounding import ARITHMETIC, FUNCTION, SHARED, Rounding, allowed_errors, relative_error
 
 U = 2.0**-24
 TRIALS = 2000

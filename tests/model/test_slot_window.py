@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.benchmarks.kernels.rounding import assert_within_rounding, relative_error
 from rfa.model.attention.reference import banded_attention, relative_attention, windowed_attention
 from rfa.model.dynamics import Dynamics
 from rfa.model.language import LanguageModel, SlotState, WindowState
@@ -18,6 +17,7 @@ from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag
 from rfa.model.recurrence.window import empty_ring, window_scan
 from rfa.runtime.text.config import LanguageModelConfig
 from tests.model.test_slots import lag_of, make, relative
+from tests.rounding import assert_within_rounding, relative_error
 
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 2, "n_heads": 4, "head_dim": 6, "n_slots": 5}
 WINDOWS = [1, 4, 16]

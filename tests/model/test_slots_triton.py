@@ -10,13 +10,13 @@ import math
 import pytest
 import torch
 
-from rfa.benchmarks.kernels.rounding import allowed_errors, assert_within_rounding, relative_error
 from rfa.model.language import LanguageModel
 from rfa.model.recurrence.slots import slot_scan
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, slot_scan_reference
 from rfa.runtime.text.config import LanguageModelConfig
 from tests.kernels import IS_INTERPRETED, assert_variants_agree
 from tests.model.test_slots import make, with_own_lags
+from tests.rounding import allowed_errors, assert_within_rounding, relative_error
 
 pytest.importorskip("triton")
 
@@ -69,7 +69,7 @@ def assert_same_bits(actual, expected):
 
 
 def assert_matches_reference(tokens, means, precisions, parameters):
-    """What rounding explains (`rfa.benchmarks.kernels.rounding`). Arguments in float64."""
+    """What rounding explains (`tests.rounding`). Arguments in float64."""
     single = (
         SlotInputs(*(x.float() for x in tokens)),
         means.float(),
@@ -229,7 +229,7 @@ def test_segments_continue_the_scan():
 
 
 def assert_passes_match_reference(tokens, means, precisions, parameters, inner, innovation="key"):
-    """K passes, held to what rounding explains (`rfa.benchmarks.kernels.rounding`). Arguments in float64."""
+    """K passes, held to what rounding explains (`tests.rounding`). Arguments in float64."""
     rule = {"inner": inner, "innovation": innovation}
     exact = slot_scan_reference(tokens, means, precisions, parameters, **rule)
     single = (

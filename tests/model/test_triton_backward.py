@@ -1,6 +1,6 @@
 """The fused backward kernels of attention, in Triton's interpreter, against autograd through the reference in float64.
 
-The one tolerance is that of `rfa.benchmarks.kernels.rounding`: what autograd through the eager code may be
+The one tolerance is that of `tests.rounding`: what autograd through the eager code may be
 off on any processor.
 """
 
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from rfa.benchmarks.kernels.cases import AttentionInputs, rfa_inputs
-from rfa.benchmarks.kernels.rounding import allowed_errors, assert_within_rounding, relative_error
 from rfa.model.attention.reference import attend
 from rfa.model.dynamics import Dynamics
+from tests.rounding import allowed_errors, assert_within_rounding, relative_error
 
 pytest.importorskip("triton")
 

@@ -15,8 +15,7 @@ import torch
 pytest.importorskip("triton")
 
 from rfa import Dynamics, robust_filter_attention
-from rfa.benchmarks.kernels.cases import assert_matches_reference, rfa_inputs
-from rfa.benchmarks.kernels.rounding import allowed_errors, assert_within_rounding, relative_error
+from rfa.benchmarks.kernels.cases import rfa_inputs
 from rfa.model.attention.launch import Launch
 from rfa.model.attention.reference import AttentionResult, attend, relative_attention
 from rfa.model.attention.triton import attention_backward_op, attention_op, fused_attention, stack_heads
@@ -24,6 +23,8 @@ from rfa.model.attention.triton_backward import backward
 from rfa.model.attention.triton_far import NEVER, far_horizons
 from rfa.model.attention.triton_forward import forward
 from tests.kernels import IS_INTERPRETED
+from tests.matching import assert_matches_reference
+from tests.rounding import allowed_errors, assert_within_rounding, relative_error
 
 # Rows that need the running maximum are found by the overflow of their sums.
 pytestmark = [

@@ -9,13 +9,13 @@ import torch
 pytest.importorskip("triton")
 
 from rfa.benchmarks.kernels.cases import rfa_inputs
-from rfa.benchmarks.kernels.rounding import allowed_errors, assert_within_rounding, relative_error
 from rfa.model.attention.launch import Launch, launch
 from rfa.model.attention.reference import AttentionResult, attend
 from rfa.model.attention.triton_distant import BOUND, LAG_NUMBERS, LIGHT_EXPONENT, SHIFT_TERM, TERMS, table_kernel
 from rfa.model.attention.triton_forward import forward
 from rfa.model.dynamics import decay, variance
 from tests.kernels import assert_variants_agree
+from tests.rounding import allowed_errors, assert_within_rounding, relative_error
 
 # Rows that need the running maximum are found by the overflow of their sums.
 pytestmark = [
@@ -74,7 +74,7 @@ def eager(inputs, dtype, n_queries=None, *, kernel="student_t"):
 
 
 def assert_close(actual, inputs, n_queries=None, *, kernel="student_t"):
-    """The rule of `rfa.benchmarks.kernels.rounding`, with the eager code in float32."""
+    """The rule of `tests.rounding`, with the eager code in float32."""
     exact = eager(inputs, torch.float64, n_queries, kernel=kernel)
 
     def errors(result):

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from rfa import Dynamics, robust_filter_attention
-from rfa.benchmarks.kernels.cases import assert_matches_reference, rfa_inputs
-from rfa.benchmarks.kernels.rounding import allowed_errors, assert_within_rounding, relative_error
+from rfa.benchmarks.kernels.cases import rfa_inputs
 from rfa.model.attention import api, validation
 from rfa.model.attention import triton as fused_operators
 from rfa.model.attention.api import runs_fused
@@ -29,6 +28,8 @@ from rfa.model.dynamics import rotate, wrapped_phase
 from rfa.model.layers import RobustMixer
 from rfa.runtime.text.config import LanguageModelConfig
 from tests.kernels import IS_INTERPRETED, assert_variants_agree
+from tests.matching import assert_matches_reference
+from tests.rounding import allowed_errors, assert_within_rounding, relative_error
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"

@@ -1,6 +1,6 @@
 """The fused kernels as Triton compiles them for a GPU, executed: their numbers, their order, and what they may not do.
 
-Launches are the shipped ones; the tolerance is that of `rfa.benchmarks.kernels.rounding`, as everywhere. In `make test`
+Launches are the shipped ones; the tolerance is that of `tests.rounding`, as everywhere. In `make test`
 each kernel is run at one small shape, for sm_90 (slots: sm_80), from the Triton that is installed; all else is slow.
 """
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.benchmarks.kernels.rounding import DRAWS, Rounding, allowed_error
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.filters.noise_law import MEMORY, NOISE_FACTORS, PRIOR_COUNTS
+from tests.rounding import DRAWS, Rounding, allowed_error
 
 pytest.importorskip("numba")
 from rfa.runtime.filters.dense_numba import LANES, SMALL_SENSOR, SMALL_STATE, LinearStream, StreamState, filter_streams

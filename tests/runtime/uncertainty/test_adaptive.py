@@ -11,7 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rfa.benchmarks.filters.adaptive_rows import (
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.pool import StatePool
+from rfa.runtime.uncertainty.adaptive import EMPTY, GAMMA, INFINITE, MOST_PLACES, TOLERANCE
+from rfa.runtime.uncertainty.forecast_checks import NIS, summarise
+from rfa.runtime.uncertainty.interface import Row
+from tests.runtime.uncertainty.adaptive_reference import (
     Leads,
     adaptive_fields,
     radii,
@@ -21,12 +27,6 @@ from rfa.benchmarks.filters.adaptive_rows import (
     wait_for,
     write_tracks,
 )
-from rfa.runtime.bundle.bundle import open_bundle
-from rfa.runtime.filters.filter import FilterRuntime
-from rfa.runtime.pool import StatePool
-from rfa.runtime.uncertainty.adaptive import EMPTY, GAMMA, INFINITE, MOST_PLACES, TOLERANCE
-from rfa.runtime.uncertainty.forecast_checks import NIS, summarise
-from rfa.runtime.uncertainty.interface import Row
 from tests.runtime.uncertainty.forecast_checks_reference import tally
 from tests.soak.courses import as_sent
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.benchmarks.filters import adaptive_rows
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.bundle.surprise import running_surprise
 from rfa.runtime.filters.filter import FilterRuntime
@@ -29,6 +28,7 @@ from rfa.runtime.uncertainty.forecast_checks import OUTLIERS, PIT_LEVELS, column
 from rfa.runtime.uncertainty.learned_normal import COLUMNS, FIELD, interpolate
 from rfa.runtime.uncertainty.learned_tail import FIRST
 from rfa.runtime.uncertainty.steps import Readout
+from tests.runtime.uncertainty import adaptive_reference as adaptive_rows
 from tests.runtime.uncertainty import forecast_checks_reference
 from tests.runtime.uncertainty import learned_normal_reference as normal_rows
 from tests.runtime.uncertainty.learned_tail_reference import RareTail
