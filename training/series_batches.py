@@ -13,23 +13,31 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from rfa.model.series.network import Asked
-from rfa.runtime.series.config import FEATURES, PATCH, PATHS
-from rfa.runtime.series.leads import CALENDAR, FARTHEST, calendar_numbers
+from rfa.runtime.series.config import ALL_FEATURES, ALL_PATHS, FEATURES, LAGS, PATCH, PATHS
+from rfa.runtime.series.extended_numba import describe_all
+from rfa.runtime.series.leads import CALENDAR, FARTHEST, calendar_numbers, clock_seasons
 from rfa.runtime.series.tokens_numba import describe
 from rfa.training.synthetic.mixture import Split, draw
 
 # Batches that each process has ready.
 AHEAD = 4
-# Leads of a token: the next cell, one from each eighth of the near ones, and those of the far ones from anywhere on a
+# Leads of a token: the next cell, one from each quarter of the near ones, and those of the far ones from anywhere on a
 # log scale.
-NEAR, NEAR_LEADS, FAR_LEADS = 64, 9, 4
+NEAR, NEAR_LEADS, FAR_LEADS = 64, 5, 3
 LEADS = NEAR_LEADS + FAR_LEADS
 # Of a recorded series, what is trained on.
 TRAINED_SHARE = 0.8
 # Half of the series have tokens of which a quarter come early, as the last one of a stream does.
 JITTERED_SERIES, JITTERED_TOKENS = 0.5, 0.25
-# The calendar is told to half of those that have one.
-TOLD = 0.5
+# The calendar, or what seasons their clock has, is told to part of those that have one.
+TOLD = 0.6
+# Of the batches of the second version's training, so many of eight are of short series, of an eighth of the tokens
+# each, and of long ones, of twice as many.
+SHORT, LONG, OF_BATCHES = 2, 1, 8
+SHORT_PART, LONG_PART = 8, 2
+# How much more a token counts where its stream can be foretold closely: by (error of its best lag / scale)^-EMPHASIS,
+# this error at least the least.
+EMPHASIS, LEAST_ERROR = 0.5, 0.02
 # Values that a token has seen before its forecasts count, and the farthest that one is from its centre, after asinh.
 SEEN_BEFORE, FARTHEST_TARGET = 4, 10.0
 
@@ -69,39 +77,67 @@ def cells_of(times: np.ndarray, values: np.ndarray, step: float, count: int, *, 
         return Cells(total / number, float(start), float(step), has_calendar)
 
 
-def batch_of(series: list[Cells], rng: np.random.Generator, count: int) -> SeriesBatch:
-    """Tokens `count` of each series, the regular ones a patch apart."""
-    shape = (len(series), count, LEADS)
-    ends = _ends(rng, len(series), count)
+class TokenPlan(NamedTuple):
+    """How tokens are taken of series.
+
+    Args:
+        version: of the network that they are for. tokens: of each series.
+        early_series, early_tokens: shares of the series that have tokens before their patch is whole, and of their
+            tokens. is_emphatic: whether what can be foretold closely counts for more.
+    """
+
+    version: int
+    tokens: int
+    early_series: float = JITTERED_SERIES
+    early_tokens: float = JITTERED_TOKENS
+    is_emphatic: bool = False
+
+
+def batch_of(series: list[Cells], rng: np.random.Generator, plan: TokenPlan) -> SeriesBatch:
+    """Tokens of each series, the regular ones a patch apart."""
+    shape = (len(series), plan.tokens, LEADS)
+    ends = _ends(rng, len(series), plan)
     leads = _leads(rng, shape)
-    tokens, paths = np.zeros((*shape[:2], FEATURES), np.float32), np.zeros((*shape, PATHS), np.float32)
+    is_first = plan.version == 1
+    features, paths_of, dates = (FEATURES, PATHS, CALENDAR) if is_first else (ALL_FEATURES, ALL_PATHS, 0)
+    tokens, paths = np.zeros((*shape[:2], features), np.float32), np.zeros((*shape, paths_of), np.float32)
     centres, scales = np.zeros(shape[:2]), np.ones(shape[:2])
-    calendar = np.zeros((*shape, CALENDAR), np.float32)
+    calendar = np.zeros((*shape, dates), np.float32)
     came = np.full(shape, np.nan)
     is_told = rng.random(len(series)) < TOLD
     for i, one in enumerate(series):
-        describe(one.values, ends[i], leads[i], tokens[i], centres[i], scales[i], paths[i])
+        knows = one.has_calendar and bool(is_told[i])
+        if is_first:
+            describe(one.values, ends[i], leads[i], tokens[i], centres[i], scales[i], paths[i])
+        else:
+            seasons = clock_seasons(one.step) if knows else np.zeros(LAGS, np.int64)
+            describe_all(one.values, ends[i], leads[i], seasons, tokens[i], centres[i], scales[i], paths[i])
         at = ends[i, :, None] - 1 + leads[i]
         padded = np.append(one.values, np.nan)
         came[i] = padded[np.minimum(at, len(one.values))]
         seen = np.cumsum(np.isfinite(one.values))[np.minimum(ends[i], len(one.values)) - 1]
         came[i, (seen < SEEN_BEFORE) | (ends[i] > len(one.values))] = np.nan
-        if one.has_calendar and is_told[i]:
+        if is_first and knows:
             calendar[i] = calendar_numbers(one.start + one.step * at)
     # Where nothing has moved yet there is no unit to tell a forecast in.
     came[scales <= 2e-9 * np.abs(centres)] = np.nan
     is_there = np.isfinite(came)
     away = np.where(is_there, came - centres[..., None], 0.0) / scales[..., None]
     targets = np.clip(np.arcsinh(away), -FARTHEST_TARGET, FARTHEST_TARGET).astype(np.float32)
-    arrays = (tokens, ends, leads, paths, calendar, targets, is_there.astype(np.float32))
-    told, cells, asked, path, dates, what, weight = map(torch.from_numpy, arrays)
-    return SeriesBatch(told, cells, Asked(asked, path, dates), what, weight)
+    weights = is_there.astype(np.float32)
+    if plan.is_emphatic:
+        error = np.exp(tokens[..., -1:])  # the last number is its logarithm
+        weights *= np.clip(error, LEAST_ERROR, 1.0) ** -EMPHASIS
+    arrays = (tokens, ends, leads, paths, calendar, targets, weights)
+    told, cells, asked, path, moments, what, weight = map(torch.from_numpy, arrays)
+    return SeriesBatch(told, cells, Asked(asked, path, moments), what, weight)
 
 
-def _ends(rng: np.random.Generator, series: int, count: int) -> np.ndarray:
+def _ends(rng: np.random.Generator, series: int, plan: TokenPlan) -> np.ndarray:
     """`[B, N]` cells up to each token."""
-    is_early = (rng.random((series, count)) < JITTERED_TOKENS) & (rng.random((series, 1)) < JITTERED_SERIES)
-    return np.cumsum(np.where(is_early, rng.integers(1, PATCH, (series, count)), PATCH), axis=1)
+    shape = (series, plan.tokens)
+    is_early = (rng.random(shape) < plan.early_tokens) & (rng.random((series, 1)) < plan.early_series)
+    return np.cumsum(np.where(is_early, rng.integers(1, PATCH, shape), PATCH), axis=1)
 
 
 def _leads(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
@@ -114,17 +150,32 @@ def _leads(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
     return np.concatenate([near, far], axis=2)
 
 
-def synthetic_batch(seed: int, series: int, tokens: int, index: int = 0, split: Split = "training") -> SeriesBatch:
-    """Batch `index` of a seed: a function of all arguments, bit for bit."""
-    cells = tokens * PATCH + FARTHEST // 2
-    drawn = draw(seed, series, cells, index=index, split=split)
+def synthetic_batch(
+    seed: int, series: int, tokens: int, index: int = 0, split: Split = "training", version: int = 1
+) -> SeriesBatch:
+    """Batch `index` of a seed: a function of all arguments, bit for bit.
+
+    Of the second version some batches are of more, short series, or of fewer, long ones: as many tokens in all.
+    """
     rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(0 if split == "training" else 1, 1)))
+    plan, is_short = TokenPlan(version, tokens, is_emphatic=version == 2 and split == "training"), False
+    if version == 2 and tokens % SHORT_PART == 0 and series % LONG_PART == 0:
+        kind = int(rng.integers(OF_BATCHES))
+        is_short = kind < SHORT
+        if is_short:
+            series, plan = series * SHORT_PART, plan._replace(tokens=tokens // SHORT_PART, early_tokens=0.9)
+        elif kind < SHORT + LONG:
+            series, plan = series // LONG_PART, plan._replace(tokens=tokens * LONG_PART)
+    cells = plan.tokens * PATCH + (PATCH * 2 if is_short else FARTHEST // 2)
+    drawn = draw(seed, series, cells, index=index, split=split, is_short=is_short)
     parts = zip(drawn.times, drawn.values, drawn.step, drawn.has_calendar, strict=True)
     found = [
         cells_of(times, values, step, cells, has_calendar=bool(has_calendar))
         for times, values, step, has_calendar in parts
     ]
-    return batch_of([one for one in found if one is not None], rng, tokens)
+    # One of which nothing is seen counts for nothing, and batches have the same shape.
+    nothing = Cells(np.zeros(1), 0.0, 1.0, False)
+    return batch_of([one or nothing for one in found], rng, plan)
 
 
 class Recorded:
@@ -132,14 +183,14 @@ class Recorded:
 
     Args:
         series: those with a value in either part are taken.
-        tokens: of a window.
+        tokens: of a window. version: of the network.
 
     Raises:
         ValueError: none of them has as many cells as two patches.
     """
 
-    def __init__(self, series: Sequence[Cells], tokens: int) -> None:
-        self._tokens = tokens
+    def __init__(self, series: Sequence[Cells], tokens: int, version: int = 1) -> None:
+        self._tokens, self._plan = tokens, TokenPlan(version, tokens)
         self._parts = [(one, int(TRAINED_SHARE * len(one.values))) for one in series if len(one.values) >= 2 * PATCH]
         if not self._parts:
             raise ValueError(f"no series has {2 * PATCH} steps of its usual lag, which training needs at least")
@@ -152,7 +203,7 @@ class Recorded:
             one, end = self._parts[which]
             last = int(rng.integers(min(2 * PATCH, end), end + 1))
             windows.append(_window(one, max(0, last - self._cells), last))
-        return batch_of(windows, rng, self._tokens)
+        return batch_of(windows, rng, self._plan)
 
     def held_out(self) -> SeriesBatch:
         """The last parts, seen from what came before; of long ones what a window holds."""
@@ -161,7 +212,7 @@ class Recorded:
             begin = max(0, end - self._tokens * PATCH // 2)
             windows.append(_window(one, begin, min(len(one.values), begin + self._cells)))
             begins.append(end - begin)
-        batch = batch_of(windows, np.random.default_rng(0), self._tokens)
+        batch = batch_of(windows, np.random.default_rng(0), self._plan)
         is_later = batch.ends >= torch.tensor(begins)[:, None]
         return batch._replace(weights=batch.weights * is_later[..., None])
 
@@ -182,30 +233,37 @@ def _window(one: Cells, begin: int, end: int) -> Cells:
 class _SyntheticBatches(IterableDataset[SeriesBatch]):
     """Of W processes each makes every W-th batch, and the loader takes from them in turn."""
 
-    def __init__(self, seed: int, series: int, tokens: int, first: int) -> None:
+    def __init__(self, seed: int, series: int, tokens: int, first: int, version: int) -> None:
         super().__init__()
-        self._asked, self._first = (seed, series, tokens), first
+        self._asked, self._first, self._version = (seed, series, tokens), first, version
 
     def __iter__(self) -> Iterator[SeriesBatch]:
         worker = get_worker_info()
         begin, every = (self._first + worker.id, worker.num_workers) if worker else (self._first, 1)
         for index in itertools.count(begin, every):
-            yield synthetic_batch(*self._asked, index)
+            yield synthetic_batch(*self._asked, index, version=self._version)
 
 
 def feed(
-    seed: int, series: int, tokens: int, *, first: int = 0, workers: int = 0, is_pinned: bool = False
+    seed: int,
+    series: int,
+    tokens: int,
+    *,
+    first: int = 0,
+    workers: int = 0,
+    version: int = 1,
+    is_pinned: bool = False,
 ) -> Iterator[SeriesBatch]:
     """Batches `first`, first + 1, … of a seed without end: the same ones whatever the number of workers.
 
     Args:
-        seed, series, tokens: as of `synthetic_batch`.
+        seed, series, tokens, version: as of `synthetic_batch`.
         first: 0, or how many a training that goes on has taken.
         workers: processes that make them; 0 is this one.
         is_pinned: they lie in memory that a GPU copies from by itself.
     """
     loader: DataLoader[SeriesBatch] = DataLoader(
-        _SyntheticBatches(seed, series, tokens, first),
+        _SyntheticBatches(seed, series, tokens, first, version),
         batch_size=None,
         num_workers=workers,
         prefetch_factor=AHEAD if workers else None,

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.series.network import SeriesNetwork
-from rfa.runtime.series.config import LEVELS, REACH, SeriesConfig
+from rfa.runtime.series.config import LEVELS, PATHS, REACH, SeriesConfig
 from rfa.runtime.text.config import Mode, StrictConfig
 from rfa.training.corpus import file_hashes
 from rfa.training.device import choose_device
@@ -58,6 +58,8 @@ VALIDATION_BATCHES, VALIDATION_SERIES = 8, 64
 LOOK_EVERY = 25
 # Tokens sum up differences at `REACH` cells in float32; none is more than twice the largest value.
 LARGEST = float(np.finfo(np.float32).max) / (2 * REACH)
+# The path of the last value, and the least loss of it that another is compared to.
+LAST_VALUE, SMALLEST_NAIVE = PATHS - 1, 1e-3
 NINETY = (LEVELS.index(0.05), LEVELS.index(0.95))
 
 
@@ -156,23 +158,31 @@ def moved(model: SeriesNetwork, modes: tuple[Mode, ...]) -> None:
 
 @torch.no_grad()
 def validate(model: SeriesNetwork, batches: Sequence[SeriesBatch], mode: Mode) -> dict[str, float]:
-    """Mean losses near and far, and the share inside 90 % intervals, near and far."""
+    """Mean losses near and far, the share inside 90 % intervals, and the loss over that of the last value: geometric
+    means over series."""
     model.eval()
     model.mode = mode
-    losses, inside = [], []
+    losses, inside, weights, ratios = [], [], [], []
     for batch in batches:
         quantiles = model(batch.tokens, batch.ends, batch.asked)
         low, high = (quantiles[..., index] for index in NINETY)
-        losses.append(pinball(quantiles, batch))
-        inside.append(((low <= batch.targets) & (batch.targets <= high)).float())
+        is_there = (batch.weights > 0).float()
+        loss = pinball(quantiles, batch)
+        naive = (batch.targets - batch.asked.paths[..., LAST_VALUE]).abs() / 2
+        losses.append(loss.flatten(0, 1))
+        inside.append(((low <= batch.targets) & (batch.targets <= high)).float().flatten(0, 1))
+        weights.append(is_there.flatten(0, 1))
+        ratios.append(torch.stack([(part * is_there).sum((1, 2)) / is_there.sum((1, 2)) for part in (loss, naive)]))
     model.train()
-    weights = torch.cat([batch.weights for batch in batches])
     found = {}
     for name, leads in (("near", slice(None, NEAR_LEADS)), ("far", slice(NEAR_LEADS, None))):
         for what, parts in (("loss", losses), ("inside90", inside)):
-            mean = weighted_mean(torch.cat(parts)[..., leads], weights[..., leads])
+            mean = weighted_mean(torch.cat(parts)[..., leads], torch.cat(weights)[..., leads])
             found[f"{name}_{what}"] = round(float(mean), 5)
-    return found
+    loss, naive = torch.cat(ratios, 1)
+    moves = naive > SMALLEST_NAIVE  # false where nothing came
+    ratio = (loss[moves] / naive[moves]).clamp(min=SMALLEST_NAIVE).log().mean().exp()
+    return found | {"over_naive": round(float(ratio), 5)}
 
 
 @dataclass
@@ -309,10 +319,10 @@ class SeriesTrainer:
             Stopped: a signal came; the step that it came in is saved.
             FloatingPointError: it diverged; the last checkpoint is intact.
         """
-        config = self.run.training
+        config, version = self.run.training, self.run.model.version
         fixed = [
             to_device(
-                synthetic_batch(0, min(config.batch, VALIDATION_SERIES), config.tokens, index, "validation"),
+                synthetic_batch(0, min(config.batch, VALIDATION_SERIES), config.tokens, index, "validation", version),
                 self.device,
             )
             for index in range(VALIDATION_BATCHES)
@@ -344,9 +354,15 @@ class SeriesTrainer:
         return validation or {mode: self.validate(fixed, mode) for mode in config.modes}
 
     def _batches(self) -> Iterator[SeriesBatch]:
-        config, is_gpu = self.run.training, self.device.type == "cuda"
+        config = self.run.training
         drawn = feed(
-            config.seed, config.batch, config.tokens, first=self.step, workers=config.workers, is_pinned=is_gpu
+            config.seed,
+            config.batch,
+            config.tokens,
+            first=self.step,
+            workers=config.workers,
+            version=self.run.model.version,
+            is_pinned=self.device.type == "cuda",
         )
         return on_device(drawn, self.device)
 
@@ -395,7 +411,7 @@ def train_series(
     _check_sizes(own)
     chosen = choose_device(device)
     out.mkdir(parents=True, exist_ok=True)
-    recorded = Recorded(own, run.training.tokens) if own else None
+    recorded = Recorded(own, run.training.tokens, run.model.version) if own else None
     trainer = SeriesTrainer(run, out, begin_from, recorded, file_hashes(list(files)), chosen)
     finished = out / RECORD_FILE
     if trainer.is_finished and (earlier := _record(finished, trainer.series)) is not None:

@@ -19,11 +19,10 @@ from torch import Tensor, nn
 
 from rfa.model.layers import Block, LayerState, RobustMixer
 from rfa.model.mixing import ModeNorm
-from rfa.runtime.series.config import FEATURES, LEVELS, MEDIAN, PATCH, PATHS, SeriesConfig
+from rfa.runtime.series.config import LEVELS, MEDIAN, PATCH, SeriesConfig
 from rfa.runtime.series.leads import CALENDAR, FARTHEST, LEAD_NUMBERS, lead_table
 from rfa.runtime.text.config import Mode
 
-ASKED = PATHS + LEAD_NUMBERS + CALENDAR
 # Between quantiles at the start, in scales.
 FIRST_GAP = 0.25
 
@@ -33,8 +32,9 @@ class Asked(NamedTuple):
 
     Args:
         leads: `[B, N, K]` cells ahead, >= 1.
-        paths: `[B, N, K, PATHS]` of `tokens_numba.path`.
-        calendar: `[B, N, K, CALENDAR]` of `calendar_numbers`, zeros where there is none.
+        paths: `[B, N, K, P]` of `tokens_numba.path` and, of the second version, `extended_numba.more_paths`.
+        calendar: `[B, N, K, CALENDAR]` of `calendar_numbers`, zeros where there is none; `[B, N, K, 0]` of the second
+            version.
     """
 
     leads: Tensor
@@ -49,11 +49,13 @@ class SeriesHead(nn.Module):
 
     def __init__(self, config: SeriesConfig) -> None:
         super().__init__()
+        self._paths = config.paths
         self.state = nn.Linear(config.d_model, config.head_width)
-        self.asked = nn.Linear(ASKED, config.head_width, bias=False)
+        calendar = CALENDAR if config.version == 1 else 0
+        self.asked = nn.Linear(config.paths + LEAD_NUMBERS + calendar, config.head_width, bias=False)
         self.inner = nn.Linear(config.head_width, config.head_inner)
         self.out = nn.Linear(config.head_inner, len(LEVELS))
-        self.follow = nn.Linear(config.d_model, PATHS)
+        self.follow = nn.Linear(config.d_model, config.paths)
         self.register_buffer("lead_table", torch.from_numpy(lead_table()), persistent=False)
         with torch.no_grad():
             self.out.weight.mul_(0.1)
@@ -68,7 +70,7 @@ class SeriesHead(nn.Module):
         return self.ahead(told[..., None, :], followed[..., None, :], torch.cat([asked.paths, far, asked.calendar], -1))
 
     def of_states(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """What every lead is told of a state, and how its median follows the paths: `[..., W]`, `[..., PATHS]`."""
+        """What every lead is told of a state, and how its median follows the paths: `[..., W]`, `[..., P]`."""
         # How much is followed is as fine as float32, whatever the layers before it are computed in.
         with torch.autocast(h.device.type, enabled=False):
             followed = self.follow(h.float())
@@ -80,7 +82,7 @@ class SeriesHead(nn.Module):
         # What the quantiles are is as fine as float32, too.
         with torch.autocast(features.device.type, enabled=False):
             raw = self.out(F.gelu(hidden.float()))
-            along = (features[..., :PATHS] * followed).sum(-1, keepdim=True)
+            along = (features[..., : self._paths] * followed).sum(-1, keepdim=True)
             median = along + raw[..., MEDIAN : MEDIAN + 1]
             below = median - F.softplus(raw[..., :MEDIAN]).flip(-1).cumsum(-1).flip(-1)
             above = median + F.softplus(raw[..., MEDIAN + 1 :]).cumsum(-1)
@@ -95,7 +97,9 @@ class SeriesNetwork(nn.Module):
         self.config = config
         self.mode: Mode = "recurrent"
         self.embedding = nn.Sequential(
-            nn.Linear(FEATURES, config.embedding_width), nn.GELU(), nn.Linear(config.embedding_width, config.d_model)
+            nn.Linear(config.features, config.embedding_width),
+            nn.GELU(),
+            nn.Linear(config.embedding_width, config.d_model),
         )
         self.blocks = nn.ModuleList(Block(config.blocks) for _ in range(config.n_layers))
         self.norm = ModeNorm(config.d_model, is_own=True)
@@ -105,7 +109,7 @@ class SeriesNetwork(nn.Module):
         """Quantiles of asinh((y - c) / s) at the leads of every token, `[B, N, K, Q]`.
 
         Args:
-            tokens: `[B, N, FEATURES]`.
+            tokens: `[B, N, config.features]`.
             ends: `[B, N]` cells up to each, not decreasing.
         """
         states: Tensor = self.head(self.states(tokens, ends), asked)
@@ -113,7 +117,7 @@ class SeriesNetwork(nn.Module):
 
     def states(self, tokens: Tensor, ends: Tensor) -> Tensor:
         """The normalised residual stream after the blocks, `[B, N, d]`."""
-        x = self.embedding(tokens)
+        x = self._embedded(tokens)
         positions = ends.to(torch.float64) / PATCH
         lags = torch.diff(positions, dim=1, prepend=torch.zeros_like(positions[:, :1])).to(torch.float32)
         for block in cast("list[Block]", self.blocks):
@@ -128,3 +132,13 @@ class SeriesNetwork(nn.Module):
             x = block.finish(x, mixed, self.mode)
         out: Tensor = self.norm(x, self.mode)
         return out
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        """Residual stream `[B, N, d]` of tokens. In bf16 a smooth series would lose what it moves by."""
+        if self.config.version == 1:
+            embedded: Tensor = self.embedding(tokens)
+            return embedded
+        with torch.autocast(tokens.device.type, enabled=False):
+            hidden = self.embedding[0](tokens.float())
+        rest: Tensor = self.embedding[1:](hidden)
+        return rest

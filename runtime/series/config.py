@@ -23,6 +23,14 @@ BLOCK_LENGTHS: Final = (8, 64)
 BLOCKS: Final = 32
 ABOUT: Final = 13
 FEATURES: Final = 2 * WINDOW + LAGS * (DIFFERENCES + AHEAD + 4) + len(BLOCK_LENGTHS) * BLOCKS + ABOUT
+# What the second version of the network has beside these, see `extended_numba.py`: seasons that are averaged, the
+# lengths of lines and of means, and the last moves.
+CYCLES: Final = 4
+LINES: Final = (6, 24, 96)
+MEANS: Final = (32, 256)
+MOVES: Final = 8
+ALL_PATHS: Final = PATHS + 2 * LAGS + len(LINES) + len(MEANS) + 1
+ALL_FEATURES: Final = FEATURES + 4 * LAGS + 2 * len(LINES) + len(MEANS) + MOVES + 2
 # Widths of layers are multiples of it.
 MULTIPLE: Final = 32
 # What a forecast is told by at each lead: GIFT-Eval's nine quantiles, and the ends of 90, 95 and 99 %.
@@ -38,6 +46,8 @@ class SeriesConfig(StrictConfig):
         d_model, n_layers, n_heads, head_dim, n_slots, mlp_ratio: as of `LanguageModelConfig`.
         embedding_width: hidden units between a token's numbers and d_model.
         head_width, head_inner: hidden units of the head.
+        version: 1 takes `FEATURES` numbers of a token, `PATHS` paths and the calendar of a lead; 2 `ALL_FEATURES`,
+            `ALL_PATHS` and no calendar.
     """
 
     d_model: int = 128
@@ -49,6 +59,7 @@ class SeriesConfig(StrictConfig):
     embedding_width: int = 256
     head_width: int = 192
     head_inner: int = 64
+    version: int = 1
 
     def __post_init__(self) -> None:
         # What the compiled products have in a panel.
@@ -56,9 +67,21 @@ class SeriesConfig(StrictConfig):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1 or value % MULTIPLE:
                 raise ValueError(f"{name} must be a multiple of {MULTIPLE}, got {value!r}")
+        if self.version not in (1, 2):
+            raise ValueError(f"version must be 1 or 2, got {self.version!r}")
         if self.n_slots == 0:
             raise ValueError("n_slots must be >= 1: a series is streamed, got 0")
         LanguageModelConfig.__post_init__(self.blocks)
+
+    @property
+    def features(self) -> int:
+        """Numbers of a token."""
+        return FEATURES if self.version == 1 else ALL_FEATURES
+
+    @property
+    def paths(self) -> int:
+        """Paths of a lead."""
+        return PATHS if self.version == 1 else ALL_PATHS
 
     @property
     def blocks(self) -> LanguageModelConfig:

@@ -7,7 +7,11 @@ from typing import Final
 
 import numpy as np
 
-DAY, WEEK, YEAR = 86_400.0, 604_800.0, 365.2425 * 86_400.0
+from rfa.runtime.series.config import BANDS, LAGS
+
+HOUR, DAY, WEEK, YEAR = 3_600.0, 86_400.0, 604_800.0, 365.2425 * 86_400.0
+# Steps in which an hour is a season; and how near to a whole number of cells one must be, of its own length.
+HOURLY_UNTIL, WHOLE = 300.0, 0.02
 # Sine and cosine of each of them, and a one where there is a calendar.
 CALENDAR: Final = 7
 # The longest lead that training asks for; beyond it a lead looks as far as that.
@@ -31,3 +35,15 @@ def calendar_numbers(times: np.ndarray) -> np.ndarray:
     the series is from, and a one: `[..., CALENDAR]` float32. A series without a calendar has zeros in their place."""
     angles = 2 * np.pi * np.stack([times / cycle % 1 for cycle in (DAY, WEEK, YEAR)], axis=-1)
     return np.concatenate([np.sin(angles), np.cos(angles), np.ones((*times.shape, 1))], axis=-1).astype(np.float32)
+
+
+def clock_seasons(step: float) -> np.ndarray:
+    """The seasons that a clock of `step` seconds has, in cells: of each band the shortest of an hour, a day, a week and
+    a year that is nearly whole, `[LAGS]` int64, 0 for none."""
+    found = np.zeros(LAGS, np.int64)
+    for cycle in ((HOUR,) if step < HOURLY_UNTIL else ()) + (DAY, WEEK, YEAR):
+        lag = round(cycle / step)
+        band = int(np.searchsorted(BANDS, lag, "right")) - 1
+        if lag > 0 and 0 <= band < LAGS and abs(cycle / step - lag) <= WHOLE * lag and found[band] == 0:
+            found[band] = lag
+    return found

@@ -58,6 +58,8 @@ KEPT_NUMBERS = NUMBERS + 9
 TOLD = COUNTS
 KEPT_COUNTS = (CELLS, SEEN, FILL, MASK, TOLD)
 _KEPT = np.array(KEPT_COUNTS)
+# Streams are not told what seasons their clock has.
+NO_SEASONS = np.zeros(LAGS, np.int64)
 # A row after more empty cells than this goes on as after so many: nothing that is kept reaches further.
 MOST_EMPTY = REACH
 # Cells beyond which a lead is not told from others, and how near to a whole one it is taken for that.
@@ -290,8 +292,8 @@ def _make(work, stream, a, jobs, job):
     numbers, counts = work.numbers[stream, a], work.counts[stream, a]
     lags, offsets = work.lags[stream, a], work.offsets[stream, a]
     c, s, fill = token(
-        numbers, counts, work.ring[stream, a], work.errors[stream, a], work.since[stream, a], lags, offsets,
-        jobs.tokens[job],
+        numbers, counts, work.ring[stream, a], work.errors[stream, a], work.since[stream, a], NO_SEASONS,
+        lags, offsets, jobs.tokens[job],
     )  # fmt: skip
     cells = counts[CELLS]
     jobs.ends[job], jobs.lags[job] = cells, (cells - 1) % PATCH + 1

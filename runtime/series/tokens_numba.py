@@ -63,6 +63,10 @@ CELLS, SEEN, HEAD, FILL, MASK = range(5)
 COUNTS = 5
 RING = 2 * REACH
 NORMALISERS = ((1 - KEEP ** np.arange(8 * REACH)) / (1 - KEEP)).astype(np.float32)
+# By how much an error of so many pairs is taken to be larger: by its standard error.
+PENALTIES = 1 + 1 / np.sqrt(np.maximum(np.arange(8 * REACH), 1))
+# What the error of a season that the clock gives counts for beside the best of its band, and its fewest pairs.
+SEASON_SHARE, SEASON_PAIRS = 0.8, 2
 
 
 @part
@@ -145,9 +149,12 @@ def _observe(x, numbers, counts, ring, errors, since):
         cap = np.float32(np.inf)
         if counts[SEEN] > CAPPED_FROM and numbers[SCALE] > 0:
             cap = np.float32(CAP * numbers[SCALE])
-        # The newest cell is still the one before: lag k is at head + k - 1.
-        for k in range(1, min(n, REACH - 1) + 1):
-            errors[k] = keep * errors[k] + min(abs(value - ring[head + k - 1]), cap)
+        # The newest cell is still the one before: lag k is at head + k - 1. Views whose indices cannot be negative are
+        # what the compiler vectorises.
+        most = min(n, REACH - 1)
+        before, means = ring[head : head + most], errors[1 : most + 1]
+        for k in range(most):
+            means[k] = keep * means[k] + min(abs(value - before[k]), cap)
         if n > 1 and counts[MASK] & 3 == 3:
             bend = min(abs((value - ring[head]) - (ring[head] - ring[head + 1])), 2 * cap)
             numbers[BENDS], numbers[BENT] = KEEP * numbers[BENDS] + 1, KEEP * numbers[BENT] + bend
@@ -214,25 +221,36 @@ def unit(numbers):
 
 
 @part
-def choose(numbers, counts, errors, since, lags):
+def choose(numbers, counts, errors, since, seasons, lags):
     """The best lag of each band into `lags`, 0 where none was seen often enough, and the best of all, persistence
-    among them."""
+    among them. A lag of `seasons` `[LAGS]`, 0 for none, is taken from two pairs on unless another is a fifth better."""
     n = counts[CELLS]
     best_of_all = 1
     least_of_all = np.inf
     if n > 1:
         pairs = _pairs(counts, since, 1)
-        least_of_all = errors[1] / NORMALISERS[pairs] * (1 + 1 / math.sqrt(pairs)) if pairs > 0 else np.inf
+        least_of_all = errors[1] / NORMALISERS[pairs] * PENALTIES[pairs] if pairs > 0 else np.inf
     for band in range(LAGS):
         lags[band] = 0
         least = np.inf
-        for k in range(_BANDS[band], min(_BANDS[band + 1], n)):
-            pairs = _pairs(counts, since, k)
-            if pairs >= 8 and 2 * pairs >= k:
-                error = errors[k] / NORMALISERS[pairs] * (1 + 1 / math.sqrt(pairs))
-                if error < least:
+        first, end = _BANDS[band], min(_BANDS[band + 1], n)
+        if end > first:
+            totals, before = errors[first:end], since[first:end]
+            for i in range(len(totals)):
+                pairs = min(counts[SEEN] - np.int64(before[i]), len(NORMALISERS) - 1)
+                if pairs >= 8 and 2 * pairs >= first + i:
+                    error = totals[i] / NORMALISERS[pairs] * PENALTIES[pairs]
+                    if error < least:
+                        least = error
+                        lags[band] = first + i
+        season = seasons[band]
+        if 0 < season < n:
+            pairs = _pairs(counts, since, season)
+            if pairs >= SEASON_PAIRS:
+                error = errors[season] / NORMALISERS[pairs] * PENALTIES[pairs]
+                if SEASON_SHARE * error < least:
                     least = error
-                    lags[band] = k
+                    lags[band] = season
         if least < least_of_all:
             least_of_all = least
             best_of_all = lags[band]
@@ -266,7 +284,7 @@ def _zero(numbers, c, s):
 
 
 @part
-def token(numbers, counts, ring, errors, since, lags, offsets, row):
+def token(numbers, counts, ring, errors, since, seasons, lags, offsets, row):
     """The token of a stream at its newest cell into `row`; the lags of its paths and what it is above them now into
     `lags` and `offsets` `[LAGS]`.
 
@@ -283,7 +301,7 @@ def token(numbers, counts, ring, errors, since, lags, offsets, row):
         row[at + i] = _squashed(ring[head + there], local, s) if there < n else np.float32(0)
         row[at + WINDOW + i] = np.float32((counts[MASK] >> there) & 1)
     at += 2 * WINDOW
-    fill = choose(numbers, counts, errors, since, lags)
+    fill = choose(numbers, counts, errors, since, seasons, lags)
     for band in range(LAGS):
         p = lags[band]
         offsets[band] = 0.0
@@ -376,7 +394,9 @@ def path(lead, gone, counts, ring, lags, offsets, c, s, origin, out):
     out[2 * LAGS] = _squashed(ring[head], local, s)
 
 
-def _describe(values, ends, leads, rows, centres, scales, told, numbers, counts, ring, errors, since, lags, offsets):
+def _describe(
+    values, ends, leads, rows, centres, scales, told, numbers, counts, ring, errors, since, seasons, lags, offsets
+):
     begin(numbers, counts, ring, errors, since)
     done = 0
     for i in range(len(ends)):
@@ -385,7 +405,7 @@ def _describe(values, ends, leads, rows, centres, scales, told, numbers, counts,
         for t in range(done, ends[i]):
             observe(values[t], numbers, counts, ring, errors, since)
         done = ends[i]
-        c, s, fill = token(numbers, counts, ring, errors, since, lags, offsets, rows[i])
+        c, s, fill = token(numbers, counts, ring, errors, since, seasons, lags, offsets, rows[i])
         for k in range(len(leads[i])):
             path(leads[i, k], 0, counts, ring, lags, offsets, c, s, numbers[ORIGIN], told[i, k])
         keep_token(numbers, counts, c, s, fill)
@@ -409,5 +429,5 @@ def describe(values: Array, ends: Array, leads: Array, rows: Array, centres: Arr
     _kernel()(
         values, ends, leads, rows, centres, scales, told, np.zeros(NUMBERS), np.zeros(COUNTS, np.int64),
         np.zeros(RING, np.float32), np.zeros(REACH, np.float32), np.zeros(REACH, np.uint16),
-        np.zeros(LAGS, np.int64), np.zeros(LAGS),
+        np.zeros(LAGS, np.int64), np.zeros(LAGS, np.int64), np.zeros(LAGS),
     )  # fmt: skip

@@ -18,16 +18,21 @@ import numpy as np
 from rfa.training.synthetic.priors import choose, log_uniform
 
 MINUTE, HOUR, DAY, WEEK, YEAR = 60.0, 3600.0, 86400.0, 604800.0, 365.25 * 86400.0
-MONTH = YEAR / 12
+MONTH, QUARTER = YEAR / 12, YEAR / 4
 # Seconds of a step → its share among the clocks with a calendar.
 STEPS = {
     1.0: 3, 10.0: 4, MINUTE: 8, 5 * MINUTE: 14, 10 * MINUTE: 7, 15 * MINUTE: 10, 30 * MINUTE: 7,
-    HOUR: 24, DAY: 14, WEEK: 9,
+    HOUR: 24, DAY: 14, WEEK: 9, MONTH: 4, QUARTER: 1,
+}  # fmt: skip
+# The same of short series.
+SHORT_STEPS = {
+    5 * MINUTE: 3, 15 * MINUTE: 4, HOUR: 14, DAY: 16, WEEK: 14, MONTH: 28, QUARTER: 14, YEAR: 10,
 }  # fmt: skip
 WITHOUT_CALENDAR = 1 / 7
 # 2000-01-01 and 2030-01-01, in seconds of the epoch.
 FIRST_START, LAST_START = 946_684_800.0, 1_893_456_000.0
 KINDS = {"regular": 80, "jittered": 6, "random": 5, "dropped": 6, "bursts": 3}
+SHORT_KINDS = {"regular": 93, "jittered": 3, "dropped": 4}
 # What people see in a series: seconds of a cycle → how often a season has it, where the step and the length show it.
 CYCLES = {MINUTE: 0.4, HOUR: 0.8, DAY / 2: 0.3, DAY: 3.0, WEEK: 1.5, MONTH: 0.3, YEAR: 1.5}
 SHORTEST_PERIOD = 3.0
@@ -110,14 +115,14 @@ class Clock:
         return np.where(self.has_calendar[:, None], self.times / DAY, self.steps / period + phase)
 
 
-def draw_clock(rng: np.random.Generator, count: int, length: int) -> Clock:
-    """Clocks of `count` series of `length` values."""
+def draw_clock(rng: np.random.Generator, count: int, length: int, *, is_short: bool = False) -> Clock:
+    """Clocks of `count` series of `length` values; of short ones mostly months, quarters, years, weeks and days."""
     has_calendar = rng.random(count) >= WITHOUT_CALENDAR
-    step = np.where(has_calendar, choose(rng, STEPS, count), 1.0)
+    step = np.where(has_calendar, choose(rng, SHORT_STEPS if is_short else STEPS, count), 1.0)
     start = rng.uniform(FIRST_START, LAST_START, count)
     unit = np.minimum(step, DAY)
     start = np.where(has_calendar, np.floor(start / unit) * unit, 0.0)
-    kind = choose(rng, KINDS, count)
+    kind = choose(rng, SHORT_KINDS if is_short else KINDS, count)
     steps = np.tile(np.arange(length, dtype=np.float64), (count, 1))
     for name, irregular in IRREGULAR.items():
         rows = np.flatnonzero(kind == name)

@@ -8,16 +8,24 @@ from rfa.training.synthetic.priors import chance, log_uniform
 
 # Rates that no count exceeds by much.
 LARGEST_RATE = 1e6
+RARE, BURSTS = 0.3, 8
 
 
 def counted(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Counts and their rate, `[B, N]` each, of a latent of mean 0 and variance 1.
 
     log λ = m + s latent with e^m log-uniform on .1 to 300, s on .2 to 1.2; half of the series are Poisson, the others
-    negative binomial: λ times Gamma(k) of mean 1, k log-uniform on .5 to 50.
+    negative binomial: λ times Gamma(k) of mean 1, k log-uniform on .5 to 50. In three of ten e^m is .003 to .5, and
+    there are up to eight bursts of 1 to 50 more for a while: errors of a service that seldom has any.
     """
     count = len(latent)
     rate = log_uniform(rng, 0.1, 300, (count, 1)) * np.exp(log_uniform(rng, 0.2, 1.2, (count, 1)) * latent)
+    is_rare = rng.random(count) < RARE
+    rate[is_rare] *= log_uniform(rng, 0.003, 0.5, (int(is_rare.sum()), 1)) / rate[is_rare].mean(axis=1, keepdims=True)
+    length = latent.shape[1]
+    for row in np.flatnonzero(is_rare):
+        for begin in rng.integers(0, length, rng.integers(0, BURSTS + 1)):
+            rate[row, begin : begin + int(log_uniform(rng, 1, 40, ()))] += log_uniform(rng, 1, 50, ())
     rate = np.minimum(rate, LARGEST_RATE)
     drawn = rate.copy()
     rows = np.flatnonzero(rng.random(count) < 0.5)

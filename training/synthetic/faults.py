@@ -10,7 +10,7 @@ from rfa.training.synthetic.priors import choose, log_uniform
 OUTLIERS, STUCK, FLAT, MISSING, SHORT = 0.15, 0.03, 0.01, 0.2, 0.35
 HOW_MISSING = {"single": 40, "blocks": 40, "periodic": 20}
 # Values that a short history has at least.
-SHORTEST = 96
+SHORTEST = 24
 
 
 def disturb(rng: np.random.Generator, values: np.ndarray) -> None:
@@ -49,7 +49,7 @@ def lose(rng: np.random.Generator, values: np.ndarray, clock: Clock) -> None:
     """Missing values become NaN, in place, in values `[B, N]`.
 
     In a fifth of the series: single ones (.2 to 30 % of all), one to five blocks of up to an eighth, or a part of every
-    cycle, as of nights and weekends. A third of the series are short: they begin late, with 96 values or more.
+    cycle, as of nights and weekends. A third of the series are short: they begin late, with 24 values or more.
     """
     count, length = values.shape
     rows = np.flatnonzero(rng.random(count) < MISSING)

@@ -8,16 +8,18 @@ from rfa.training.synthetic.priors import chance, choose, log_uniform
 
 LINKS = {
     "none": 64, "exp": 13, "softplus": 4, "floor": 6, "ceiling": 2, "share": 6, "square": 2, "absolute": 2, "binary": 1,
+    "bounded": 4, "counter": 1,
 }  # fmt: skip
 # Of these zero is a value of its own, which an offset would move.
-WITH_ZERO = ("exp", "softplus", "floor", "share", "square", "absolute", "binary")
+WITH_ZERO = ("exp", "softplus", "floor", "share", "square", "absolute", "binary", "bounded")
 SMALLEST_SCALE, LARGEST_SCALE = 1e-3, 1e6
 
 
 def link(rng: np.random.Generator, values: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Values and truth, `[B, N]`, through one link for each series; and `[B]` whether its zero is a value of its own.
 
-    e^(s x), log(1 + e^(s x)), max(x, c) - c, min(x, c), 1/(1 + e^-(a + s x)), x², |x|, 1 where x > c else 0; or x.
+    e^(s x), log(1 + e^(s x)), max(x, c) - c, min(x, c), 1/(1 + e^-(a + s x)), x², |x|, 1 where x > c else 0,
+    x between two bounds, the sum of log(1 + e^(s x)) so far; or x.
     """
     kind = choose(rng, LINKS, len(values))
     both = np.stack([values, truth])
@@ -45,6 +47,11 @@ def _linked(rng: np.random.Generator, name: str, x: np.ndarray) -> np.ndarray:
         return x**2
     if name == "absolute":
         return np.abs(x)
+    if name == "bounded":
+        lowest, highest = rng.uniform(-2, -0.2, shape), rng.uniform(0.2, 2, shape)
+        return (np.clip(x, lowest, highest) - lowest) / (highest - lowest)
+    if name == "counter":
+        return np.cumsum(np.logaddexp(0, log_uniform(rng, 0.3, 4, shape) * x), axis=2)
     return (x > rng.uniform(-1, 1.5, shape)).astype(np.float64)
 
 

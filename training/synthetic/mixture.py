@@ -23,6 +23,7 @@ from rfa.training.synthetic.priors import choose, log_uniform
 from rfa.training.synthetic.regimes import regimes
 from rfa.training.synthetic.seasons import calendar, daylight, harmonic, profile
 from rfa.training.synthetic.signals import modulated, pulses
+from rfa.training.synthetic.structural import growth, structural
 from rfa.training.synthetic.trends import breaks, trend, walk
 
 Family = Callable[[np.random.Generator, Clock], np.ndarray]
@@ -48,12 +49,14 @@ FAMILIES: dict[str, Family] = {
     "chaos": chaos,
     "events": events,
     "resets": resets,
+    "structural": structural,
+    "growth": growth,
 }
 # What is seen of a rate in the place of the signal with noise.
 OBSERVED = {"counted": counted, "intermittent": intermittent}
 
 SEASONS = {"calendar": 45, "harmonic": 25, "profile": 22, "daylight": 4, "linear_sde": 4}
-LEVELS = {"trend": 25, "breaks": 12, "walk": 35, "gaussian": 28}
+LEVELS = {"trend": 25, "breaks": 12, "walk": 30, "gaussian": 23, "growth": 10}
 PROCESSES = {
     "autoregression": 30,
     "long_memory": 15,
@@ -66,6 +69,7 @@ PROCESSES = {
 WALKS = {"walk": 40, "autoregression": 18, "long_memory": 10, "linear_sde": 12, "gaussian": 10, "regimes": 10}
 SIGNALS = {"pulses": 35, "modulated": 15, "chaos": 20, "nonlinear_sde": 20, "linear_sde": 10}
 EVENTS = {"events": 45, "resets": 30, "regimes": 25}
+STRUCTURAL, GROWTH = {"structural": 1}, {"growth": 75, "trend": 25}
 
 
 class Recipe(NamedTuple):
@@ -86,18 +90,23 @@ class Recipe(NamedTuple):
 
 RECIPES = {
     "seasonal": Recipe(
-        50,
+        42,
         ((SEASONS, 1), (SEASONS, 0.4), (SEASONS, 0.1), (LEVELS, 0.75), (PROCESSES, 0.3), (EVENTS, 0.12)),
         0.06, (0.01, 1.5),
     ),
-    "walking": Recipe(22, ((WALKS, 1), (LEVELS, 0.4), (SEASONS, 0.2)), 0.5, (0.01, 1)),
-    "signal": Recipe(10, ((SIGNALS, 1), (SIGNALS, 0.15), (LEVELS, 0.3)), 0.4, (0.003, 0.3)),
-    "eventful": Recipe(10, ((EVENTS, 1), (EVENTS, 0.2), (SEASONS, 0.35), (LEVELS, 0.3)), 0.2, (0.01, 0.5)),
-    "counted": Recipe(5, ((SEASONS, 0.7), (LEVELS, 0.6), (PROCESSES, 0.3), (EVENTS, 0.15)), 1, (1, 1)),
+    "structural": Recipe(15, ((STRUCTURAL, 1), (EVENTS, 0.06)), 0.85, (0.003, 0.1)),
+    "smooth": Recipe(8, ((GROWTH, 1), (SEASONS, 0.5), (PROCESSES, 0.15)), 0.3, (0.001, 0.1)),
+    "walking": Recipe(17, ((WALKS, 1), (LEVELS, 0.4), (SEASONS, 0.2)), 0.5, (0.01, 1)),
+    "signal": Recipe(7, ((SIGNALS, 1), (SIGNALS, 0.15), (LEVELS, 0.3)), 0.4, (0.003, 0.3)),
+    "eventful": Recipe(8, ((EVENTS, 1), (EVENTS, 0.2), (SEASONS, 0.35), (LEVELS, 0.3)), 0.2, (0.01, 0.5)),
+    "counted": Recipe(6, ((SEASONS, 0.7), (LEVELS, 0.6), (PROCESSES, 0.3), (EVENTS, 0.15)), 1, (1, 1)),
     "intermittent": Recipe(3, ((SEASONS, 0.6), (LEVELS, 0.5)), 1, (1, 1)),
 }  # fmt: skip
 # Of series with a level their seasons grow and shrink with it; of others they do so by themselves.
-MULTIPLIED, SWELLS = 0.25, 0.25
+MULTIPLIED, SWELLS = 0.35, 0.25
+# Of series with a season it is another one from some moment on, and the level too; of all, so many are mixtures of up
+# to three (TSMixup; Ansari et al., Chronos, 2024).
+CHANGED, MIXED = 0.06, 0.08
 SHORTEST_LENGTH = 64
 
 
@@ -123,8 +132,10 @@ class Drawn:
     families: tuple[tuple[str, ...], ...]
 
 
-def draw(seed: int, count: int, length: int = 1088, *, index: int = 0, split: Split = "training") -> Drawn:
-    """Series `count` in number; the batch is a function of all five arguments, bit for bit, and of nothing else.
+def draw(
+    seed: int, count: int, length: int = 1088, *, index: int = 0, split: Split = "training", is_short: bool = False
+) -> Drawn:
+    """Series `count` in number; the batch is a function of all arguments, bit for bit, and of nothing else.
 
     Args:
         seed: of a run.
@@ -132,6 +143,7 @@ def draw(seed: int, count: int, length: int = 1088, *, index: int = 0, split: Sp
         length: values N of each.
         index: of the batch.
         split: batches of the two have no random number in common, whatever their seeds.
+        is_short: the clocks are those of short series, mostly months, quarters, weeks and days.
 
     Raises:
         ValueError: a number is negative, there is no series, or they are too short.
@@ -142,7 +154,7 @@ def draw(seed: int, count: int, length: int = 1088, *, index: int = 0, split: Sp
         raise ValueError(f"length must be at least {SHORTEST_LENGTH}")
     key = (0 if split == "training" else 1,)
     rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=key))
-    clock = draw_clock(rng, count, length)
+    clock = draw_clock(rng, count, length, is_short=is_short)
     recipe = choose(rng, {name: one.weight for name, one in RECIPES.items()}, count)
     signal, families = compose(rng, clock, recipe)
     values, truth = _seen(rng, clock, recipe, signal)
@@ -166,6 +178,7 @@ def compose(
         (seasonal if is_season else other)[rows] += size * component
         for row in rows:
             families[row].append(name)
+    _change(rng, seasonal, other)
     is_multiplied = rng.random(clock.count) < MULTIPLIED
     rows = np.flatnonzero(is_multiplied)
     seasonal[rows] *= np.exp(rng.uniform(0.2, 0.8, (len(rows), 1)) * np.tanh(standard(other[rows])))
@@ -173,6 +186,16 @@ def compose(
     slow = rbf_frequencies(rng, log_uniform(rng, clock.length / 10, clock.length, len(rows)), 8)
     seasonal[rows] *= np.exp(rng.uniform(0.1, 0.7, (len(rows), 1)) * features(rng, clock.steps[rows], slow))
     return standard(seasonal + other), tuple(map(tuple, families))
+
+
+def _change(rng: np.random.Generator, seasonal: np.ndarray, other: np.ndarray) -> None:
+    """From some moment on another size and phase of the season, and another level, in place."""
+    length = seasonal.shape[1]
+    for row in np.flatnonzero(rng.random(len(seasonal)) < CHANGED):
+        at, later = rng.integers(length // 8, length), rng.integers(0, length // 4)
+        after = np.append(seasonal[row, at + later :], seasonal[row, max(0, at - later) : at])[: length - at]
+        seasonal[row, at : at + len(after)] = log_uniform(rng, 0.3, 3, ()) * after
+        other[row, at:] += rng.standard_t(4)
 
 
 def _components(rng: np.random.Generator, recipe: np.ndarray) -> Iterator[tuple[str, bool, np.ndarray]]:
@@ -201,6 +224,21 @@ def _layers(parts: list[np.ndarray]) -> list[np.ndarray]:
     return [rows[once], rest] if len(np.unique(rest)) == len(rest) else [rows[once], *_layers([rest])]
 
 
+def _mixed(
+    rng: np.random.Generator, values: np.ndarray, truth: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """`[count, N]` sums of three of the series `[B, N]`, each of variance 1, by weights that sum to one."""
+    weights = rng.dirichlet((1.5, 1.5, 1.5), count)
+    both = np.zeros((2, count, values.shape[1]))
+    for part in weights.T:
+        which = rng.integers(0, len(values), count)
+        centre, spread = values[which].mean(axis=1, keepdims=True), values[which].std(axis=1, keepdims=True)
+        spread = np.where(spread > 1e-9, spread, 1.0)
+        for at, of in enumerate((values, truth)):
+            both[at] += part[:, None] * (of[which] - centre) / spread
+    return both[0], both[1]
+
+
 def standard(values: np.ndarray) -> np.ndarray:
     """`[B, N]` of mean 0 and variance 1; zeros where nothing varies."""
     centred = values - values.mean(axis=1, keepdims=True)
@@ -218,7 +256,11 @@ def _seen(
     size = np.exp(rng.uniform(np.log(lowest), np.log(highest)))
     size[rng.random(len(rows)) < np.array([RECIPES[name].clean for name in recipe[rows]])] = 0.0
     noisy = signal[rows] + size[:, None] * noise(rng, clock[rows], signal[rows])
-    values[rows], truth[rows] = in_units(rng, *link(rng, noisy, signal[rows]))
+    linked, clean, has_zero = link(rng, noisy, signal[rows])
+    mixed = np.flatnonzero(rng.random(len(rows)) < MIXED)
+    linked[mixed], clean[mixed] = _mixed(rng, linked, clean, len(mixed))
+    has_zero[mixed] = False
+    values[rows], truth[rows] = in_units(rng, linked, clean, has_zero)
     for name, observe in OBSERVED.items():
         rows = np.flatnonzero(recipe == name)
         if len(rows):

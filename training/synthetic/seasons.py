@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rfa.training.synthetic.clock import DAY, HOUR, Clock
+from rfa.training.synthetic.clock import DAY, HOUR, WEEK, Clock
 from rfa.training.synthetic.priors import chance, choose, cosine, log_uniform, read
 from rfa.training.synthetic.recursions import relax
 
@@ -80,11 +80,17 @@ def profile(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """`[B, N]` x(t) = g_k P(t/p mod 1): a profile P of any shape, repeated.
 
     log g_k, one for each cycle k, is an AR(1) of deviation up to .5 in two of five series and 0 in the others; where
-    P has edges they stay sharp in half of the series.
+    P has edges they stay sharp in half of the series. In a quarter P becomes another profile, soon or slowly.
     """
     count = clock.count
     cycles = clock.steps / clock.periods(rng)[:, None] + rng.random((count, 1))
-    out = read(profiles(rng, count), cycles, rng.random(count) < 0.5)
+    is_held = rng.random(count) < 0.5
+    out = read(profiles(rng, count), cycles, is_held)
+    rows = np.flatnonzero(rng.random(count) < 0.25)
+    along = clock.steps[rows] / clock.steps[rows, -1:]
+    width = log_uniform(rng, 0.01, 1, (len(rows), 1))
+    share = np.clip((along - rng.uniform(-0.2, 1, (len(rows), 1))) / width, 0, 1)
+    out[rows] += share * (read(profiles(rng, len(rows)), cycles[rows], is_held[rows]) - out[rows])
     return out * _sizes(rng, cycles, 0.4)
 
 
@@ -98,8 +104,11 @@ def calendar(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """
     count = clock.count
     days = clock.days(rng)
-    whole = np.floor(days)
     of_year = days / 365.25
+    # People's clocks go an hour ahead in summer, those of records often do not.
+    is_moved = (rng.random((count, 1)) < 0.25) & clock.has_calendar[:, None] & (clock.step[:, None] <= HOUR)
+    days = days + is_moved * (np.abs(of_year % 1 - 0.53) < 0.3) / 24
+    whole = np.floor(days)
     weekday = (whole.astype(np.int64) + THURSDAY) % 7
     is_off = _days_off(rng, count)
     weekday = np.where(
@@ -111,6 +120,7 @@ def calendar(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     has_modulated = np.flatnonzero(rng.random(count) < 0.25)
     out[has_modulated] *= 1 + rng.uniform(0.1, 0.6, (len(has_modulated), 1)) * np.tanh(year[has_modulated])
     step = np.where(clock.has_calendar, clock.step, HOUR)[:, None]
+    out *= np.where(step > WEEK, 0.1, 1.0)  # of a month, what its days are called is little
     yearly = np.where(step > DAY, 1.0, chance(rng, 0.5, count) * log_uniform(rng, 0.1, 3, (count, 1)))
     slow = yearly * year
     for row in np.flatnonzero(clock.has_calendar & (clock.step >= HOUR) & (rng.random(count) < 0.15)):
