@@ -3,6 +3,7 @@
 # make test-all  set up more and run all of them: what they left out and reached is told, and written to results/tests.json
 # make check     set up everything and run the linter, the formatter and the type checker
 # make results   write docs/RESULTS.md and the table of README.md from what is measured in results/
+# make train-series  train the network of any series in RUN, from a copy of the code as it is now, at low priority
 # make docs      set up everything and build the documentation in build/docs: a warning is an error
 #
 # Set-up goes to .venv, and is done again only when pyproject.toml or constraints.txt changed: stamps in .venv tell.
@@ -33,6 +34,10 @@ SUPPLY := $(VENV)/supply/bin
 # What the tests ask Debian for, each beside what asks: a browser, other people's signatures, the alerts' unit tests,
 # and for IMAGE_BASE what makes a base image and builds on it.
 SYSTEM_PACKAGES := chromium minisign prometheus buildah debootstrap
+# Of train-series: its folder, a folder that gets each checkpoint as well, and other options of rfa train series.
+RUN ?= runs/series_v2
+COPY_TO ?=
+TRAIN_FLAGS ?=
 COVERED := build/coverage/report.json
 
 LOCK := docs/deploy/requirements.lock
@@ -43,14 +48,14 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all test-all-system check format docs results dist image-test lock sbom audit clean
+.PHONY: help serve test test-all test-all-system check format train-series docs results dist image-test lock sbom audit clean
 # Two goals of one call share one environment: they must not install into it at once.
 .NOTPARALLEL:
 # An interrupted set-up leaves no stamp behind.
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '1,6s/^# //p' Makefile
+	@sed -n '1,7s/^# //p' Makefile
 
 serve: $(VENV)/.serve
 	$(BIN)/rfa serve --host $(HOST) --port $(PORT) $(SERVE_FLAGS)
@@ -75,6 +80,12 @@ check: $(VENV)/.develop
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The copy stays what it is while the repository goes on: the same call resumes the run with the code that began it.
+train-series: $(VENV)/.develop
+	@test -d $(RUN)/code || { mkdir -p $(RUN)/code && git archive HEAD | tar -x -C $(RUN)/code; }
+	cd $(RUN)/code && PYTHONPATH=. NUMBA_NUM_THREADS=1 nice -n 19 $(abspath $(BIN))/python -m rfa train series \
+		--config series_v2 --out $(abspath $(RUN)) $(if $(COPY_TO),--copy-to $(abspath $(COPY_TO))) $(TRAIN_FLAGS)
 
 format: $(VENV)/.develop
 	$(BIN)/ruff check --fix .

@@ -108,7 +108,9 @@ def train_series(
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(help="Name of a packaged config (series, series_tune), or a JSON file; default: by --data."),
+        typer.Option(
+            help="Name of a packaged config (series, series_tune, series_v2), or a JSON file; default: by --data."
+        ),
     ] = None,
     steps: Steps = None,
     minutes: Annotated[
@@ -116,6 +118,10 @@ def train_series(
         typer.Option(help="Of training, in all: instead of the steps they end the run, and rates go by them."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    seed: Annotated[int | None, typer.Option(help="Instead of the config's: other synthetic series.")] = None,
+    copy_to: Annotated[
+        Path | None, typer.Option(help="Folder that gets each checkpoint as well; --out may name it to go on from it.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:  # fmt: skip
     """Train the network of any series: on synthetic ones for hours, or from the shipped weights on one's own for
@@ -135,6 +141,8 @@ def train_series(
         run = replace(run, training=replace(run.training, steps=steps))
     if minutes is not None:
         run = replace(run, training=replace(run.training, minutes=minutes))
+    if seed is not None:
+        run = replace(run, training=replace(run.training, seed=seed))
     own = []
     for file in data or ():
         for series in read_frame(load_table(file)).values():
@@ -142,7 +150,8 @@ def train_series(
             for column in range(len(series.names)):
                 found = cells_of(series.times, series.values[:, column], step, MOST_CELLS, has_calendar=False)
                 own += [] if found is None else [found]
-    record = train(run, out, begin_from=network, own=own, files=[Path(file) for file in data or ()], device=device)
+    files = [Path(file) for file in data or ()]
+    record = train(run, out, begin_from=network, own=own, files=files, device=device, copy_to=copy_to)
     print_result({"run": str(out), **{name: record[name] for name in ("parameters", "series", "seconds")}}, as_json)
 
 

@@ -20,10 +20,12 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from rfa.runtime.text.config import StrictConfig, check_choice
+from rfa.training.muon import Float32Muon
 
 OPTIMISERS = ("adam", "muon")
 SCHEDULES = ("onecycle", "wsd")
 DECAYS = ("linear", "sqrt")
+PRECISIONS = ("bf16", "fp32")
 
 # Narrower ones are tables of heads and slots: neither decayed nor orthogonalised.
 NARROWEST_MATRIX = 17
@@ -38,6 +40,7 @@ class OptimiserConfig(StrictConfig):
     optimiser: "muon" moves the matrices of the blocks by Muon at `matrix_learning_rate`, all else by Adam.
     decay: the last `decay_fraction` of the steps under "wsd" falls as 1 − x ("linear") or 1 − √x ("sqrt").
     ema: share of the old in the running average of the weights; 0 = no average.
+    matrix_precision: what Muon orthogonalises in; processors without bf16 are quicker in fp32.
     """
 
     steps: int
@@ -55,6 +58,7 @@ class OptimiserConfig(StrictConfig):
     decay_fraction: float = 0.7
     decay: Literal["linear", "sqrt"] = "linear"
     ema: float = 0.0
+    matrix_precision: Literal["bf16", "fp32"] = "bf16"
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -62,6 +66,7 @@ class OptimiserConfig(StrictConfig):
         check_choice("optimiser", self.optimiser, OPTIMISERS)
         check_choice("schedule", self.schedule, SCHEDULES)
         check_choice("decay", self.decay, DECAYS)
+        check_choice("matrix_precision", self.matrix_precision, PRECISIONS)
         if not self.matrix_learning_rate > 0:
             raise ValueError(f"matrix_learning_rate must be positive, got {self.matrix_learning_rate}")
         if not 0 <= self.ema < 1:
@@ -182,8 +187,9 @@ class Optimiser:
         self.parts: list[torch.optim.Optimizer] = [adam]
         if config.optimiser == "muon":
             group = {"params": block_matrices(module), "peak": config.matrix_learning_rate}
+            muon = torch.optim.Muon if config.matrix_precision == "bf16" else Float32Muon
             self.parts.append(
-                torch.optim.Muon(
+                muon(
                     [group],
                     lr=config.matrix_learning_rate,
                     weight_decay=config.weight_decay,

@@ -117,6 +117,13 @@ def written_whole(directory: Path) -> Iterator[Path]:
     _put_in_place(directory)
 
 
+def copy_checkpoint(out: Path, to: Path) -> None:
+    """Write the checkpoint of a run to another folder, whole."""
+    with written_whole(to) as folder:
+        for name in CHECKPOINT:
+            shutil.copyfile(out / name, folder / name)
+
+
 def _put_in_place(directory: Path) -> None:
     whole = directory / WHOLE
     if whole.is_dir():

@@ -35,9 +35,6 @@ TOLD = 0.6
 # each, and of long ones, of twice as many.
 SHORT, LONG, OF_BATCHES = 2, 1, 8
 SHORT_PART, LONG_PART = 8, 2
-# How much more a token counts where its stream can be foretold closely: by (error of its best lag / scale)^-EMPHASIS,
-# this error at least the least.
-EMPHASIS, LEAST_ERROR = 0.5, 0.02
 # Values that a token has seen before its forecasts count, and the farthest that one is from its centre, after asinh.
 SEEN_BEFORE, FARTHEST_TARGET = 4, 10.0
 
@@ -83,14 +80,13 @@ class TokenPlan(NamedTuple):
     Args:
         version: of the network that they are for. tokens: of each series.
         early_series, early_tokens: shares of the series that have tokens before their patch is whole, and of their
-            tokens. is_emphatic: whether what can be foretold closely counts for more.
+            tokens.
     """
 
     version: int
     tokens: int
     early_series: float = JITTERED_SERIES
     early_tokens: float = JITTERED_TOKENS
-    is_emphatic: bool = False
 
 
 def batch_of(series: list[Cells], rng: np.random.Generator, plan: TokenPlan) -> SeriesBatch:
@@ -124,11 +120,7 @@ def batch_of(series: list[Cells], rng: np.random.Generator, plan: TokenPlan) -> 
     is_there = np.isfinite(came)
     away = np.where(is_there, came - centres[..., None], 0.0) / scales[..., None]
     targets = np.clip(np.arcsinh(away), -FARTHEST_TARGET, FARTHEST_TARGET).astype(np.float32)
-    weights = is_there.astype(np.float32)
-    if plan.is_emphatic:
-        error = np.exp(tokens[..., -1:])  # the last number is its logarithm
-        weights *= np.clip(error, LEAST_ERROR, 1.0) ** -EMPHASIS
-    arrays = (tokens, ends, leads, paths, calendar, targets, weights)
+    arrays = (tokens, ends, leads, paths, calendar, targets, is_there.astype(np.float32))
     told, cells, asked, path, moments, what, weight = map(torch.from_numpy, arrays)
     return SeriesBatch(told, cells, Asked(asked, path, moments), what, weight)
 
@@ -158,7 +150,7 @@ def synthetic_batch(
     Of the second version some batches are of more, short series, or of fewer, long ones: as many tokens in all.
     """
     rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(0 if split == "training" else 1, 1)))
-    plan, is_short = TokenPlan(version, tokens, is_emphatic=version == 2 and split == "training"), False
+    plan, is_short = TokenPlan(version, tokens), False
     if version == 2 and tokens % SHORT_PART == 0 and series % LONG_PART == 0:
         kind = int(rng.integers(OF_BATCHES))
         is_short = kind < SHORT

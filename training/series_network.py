@@ -35,6 +35,7 @@ from rfa.training.resuming import (
     REQUEST_FILE,
     StopSignals,
     check_request,
+    copy_checkpoint,
     has_checkpoint,
     what_is_left,
     written_whole,
@@ -166,7 +167,7 @@ def validate(model: SeriesNetwork, batches: Sequence[SeriesBatch], mode: Mode) -
     for batch in batches:
         quantiles = model(batch.tokens, batch.ends, batch.asked)
         low, high = (quantiles[..., index] for index in NINETY)
-        is_there = (batch.weights > 0).float()
+        is_there = batch.weights
         loss = pinball(quantiles, batch)
         naive = (batch.targets - batch.asked.paths[..., LAST_VALUE]).abs() / 2
         losses.append(loss.flatten(0, 1))
@@ -191,6 +192,7 @@ class SeriesTrainer:
 
     own: series of one's own, to train on beside synthetic ones. begin_from: the first weights; None: drawn ones.
     data: what they are from, as a request tells it: the hashes of the files. device: where the network is trained.
+    copy_to: a folder that gets each checkpoint as well, from which the run goes on when `out` is lost.
 
     Raises:
         ValueError: the directory holds a run of another config or of other data, or a checkpoint that is damaged.
@@ -202,6 +204,7 @@ class SeriesTrainer:
     own: Recorded | None = None
     data: Mapping[str, str] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    copy_to: Path | None = None
     step: int = 0
     seconds: float = 0.0
     smooth: float = math.nan
@@ -267,6 +270,8 @@ class SeriesTrainer:
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
             (folder / REQUEST_FILE).write_text(json.dumps(request, indent=2) + "\n")
         (self.out / RECORD_FILE).unlink(missing_ok=True)  # it is of other weights
+        if self.copy_to is not None:
+            copy_checkpoint(self.out, self.copy_to)
 
     def update(self, batch: SeriesBatch) -> Tensor:
         """One optimiser step; returns the mean loss of the modes, which on a GPU nobody has waited for."""
@@ -390,6 +395,7 @@ def train_series(
     own: Sequence[Cells] = (),
     files: Sequence[Path] = (),
     device: str = "cpu",
+    copy_to: Path | None = None,
 ) -> dict[str, Any]:
     """Train into a run directory; one with progress is resumed, a finished one left as it is; with more steps it goes
     on.
@@ -397,7 +403,7 @@ def train_series(
     Args:
         begin_from: whose weights are the first ones; None: drawn ones.
         own: series to train on beside synthetic ones. files: where they are from, for the record.
-        device: auto, cpu or cuda.
+        device: auto, cpu or cuda. copy_to: a folder that gets each checkpoint as well.
 
     Returns:
         the run's record: validation losses, series seen, seconds, provenance.
@@ -412,7 +418,7 @@ def train_series(
     chosen = choose_device(device)
     out.mkdir(parents=True, exist_ok=True)
     recorded = Recorded(own, run.training.tokens, run.model.version) if own else None
-    trainer = SeriesTrainer(run, out, begin_from, recorded, file_hashes(list(files)), chosen)
+    trainer = SeriesTrainer(run, out, begin_from, recorded, file_hashes(list(files)), chosen, copy_to)
     finished = out / RECORD_FILE
     if trainer.is_finished and (earlier := _record(finished, trainer.series)) is not None:
         tqdm.write(LEFT.format(out), file=sys.stderr)

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from rfa.model.checkpoint import load_run
 from rfa.model.series.network import SeriesNetwork
-from rfa.runtime.series.config import LEVELS, PATCH, SeriesConfig
+from rfa.runtime.series.config import ALL_FEATURES, ALL_PATHS, LEVELS, PATCH, SeriesConfig
+from rfa.training.muon import Float32Muon
 from rfa.training.optimiser import Optimiser
 from rfa.training.resuming import StopSignals
 from rfa.training.series_batches import (
@@ -101,6 +102,50 @@ def test_workers_feed_the_same_batches_in_the_same_order():
     for index, (here, there) in enumerate(zip(*fed, strict=True)):
         assert same(here, there) and same(here, synthetic_batch(3, 4, 8, 2 + index))
     assert not same(fed[0][0], synthetic_batch(3, 4, 8, 2, "validation"))
+
+
+def test_batches_of_the_second_version_are_of_short_series_and_long_ones():
+    batches = [synthetic_batch(0, 4, 16, index, version=2) for index in range(12)]
+    shapes = {batch.tokens.shape for batch in batches}
+    assert shapes == {(4, 16, ALL_FEATURES), (32, 2, ALL_FEATURES), (2, 32, ALL_FEATURES)}
+    for batch in batches:
+        assert batch.asked.paths.shape == (*batch.targets.shape, ALL_PATHS) and batch.asked.calendar.shape[-1] == 0
+        assert torch.isfinite(batch.tokens).all() and torch.isfinite(batch.asked.paths).all()
+    assert same(batches[3], synthetic_batch(0, 4, 16, 3, version=2))
+    network = SeriesNetwork(replace(MODEL, version=2))
+    assert network(batches[0].tokens, batches[0].ends, batches[0].asked).shape == (
+        *batches[0].targets.shape,
+        len(LEVELS),
+    )
+
+
+def test_a_run_goes_on_from_the_copy_of_its_checkpoint(tmp_path):
+    run = SeriesRun(MODEL, TRAINING)
+    half = replace(run, training=replace(TRAINING, steps=3, validate_every=3))
+    more = replace(half, training=replace(half.training, steps=6))
+    train_series(half, tmp_path / "run", copy_to=tmp_path / "copy")
+    shutil.copytree(tmp_path / "copy", tmp_path / "kept")
+    train_series(more, tmp_path / "run")
+    train_series(more, tmp_path / "kept")
+    one, other = weights(tmp_path / "run"), weights(tmp_path / "kept")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_muon_in_float32_moves_like_torchs():
+    torch.manual_seed(0)
+    matrices = [torch.nn.Parameter(torch.randn(48, 20)), torch.nn.Parameter(torch.randn(20, 48))]
+    copies = [torch.nn.Parameter(matrix.detach().clone()) for matrix in matrices]
+    options = {"lr": 0.02, "weight_decay": 0.1, "adjust_lr_fn": "match_rms_adamw"}
+    one, other = torch.optim.Muon(matrices, **options), Float32Muon(copies, **options)
+    for _ in range(3):
+        for matrix, copy in zip(matrices, copies, strict=True):
+            copy.grad = matrix.grad = torch.randn(matrix.shape)
+        one.step()
+        other.step()
+    for matrix, copy in zip(matrices, copies, strict=True):
+        # bf16 has eight bits: each of three steps of rate · .2 √48 times an entry is off by a few hundredths of it.
+        assert (matrix - copy).abs().max() < 3 * 0.02 * 0.2 * 48**0.5 * 0.05
+        assert torch.equal(one.state[matrix]["momentum_buffer"], other.state[copy]["momentum_buffer"])
 
 
 def test_the_loss_is_least_at_the_quantiles_of_what_came():

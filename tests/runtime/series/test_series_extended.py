@@ -65,7 +65,8 @@ def test_noise_is_averaged_over_seasons():
 def test_a_season_of_the_clock_is_known_before_it_was_seen_often():
     values = 10 + np.tile(np.random.default_rng(2).standard_normal(12), 3) + 0.01 * np.arange(36)
     told = paths_of(values[:16], 16, clock_seasons(365.25 * 86_400 / 12))
-    assert np.abs(told[:, PATHS + 1] - (values[15 + LEADS[:3]].tolist() + [values[15 + 24 - 12] + 0.12])).max() < 0.05
+    came = np.append(values[15 + LEADS[:3]], values[15 + 24 - 12] + 0.12)
+    assert np.abs(told[:, PATHS + 1] - came).max() < 0.05
 
 
 def test_seasons_of_clocks():

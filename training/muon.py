@@ -1,0 +1,39 @@
+"""Muon in float32, for processors that have no instructions for bf16 and emulate them twenty times as slowly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def orthogonalised(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
+    """U S' Vᵀ of a matrix U S Vᵀ, S' about 1, by Newton and Schulz's iteration (Jordan et al. 2024)."""
+    a, b, c = coefficients
+    x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    x = x / x.norm().clamp(min=eps)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if matrix.shape[0] > matrix.shape[1] else x
+
+
+class Float32Muon(torch.optim.Muon):
+    """torch's Muon with adjust_lr_fn "match_rms_adamw" and Nesterov's momentum; its state has the same names."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Move every matrix that has a gradient."""
+        for group in self.param_groups:
+            for matrix in group["params"]:
+                if matrix.grad is None:
+                    continue
+                momentum = self.state[matrix].setdefault("momentum_buffer", torch.zeros_like(matrix))
+                momentum.lerp_(matrix.grad, 1 - group["momentum"])
+                ahead = matrix.grad.lerp(momentum, group["momentum"])
+                update = orthogonalised(ahead, group["ns_coefficients"], group["ns_steps"], group["eps"])
+                rate = group["lr"] * 0.2 * math.sqrt(max(matrix.shape))
+                matrix.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
