@@ -1,6 +1,6 @@
 """Parts that the fused kernels are compiled for, as their makers and those who measured them describe them.
 
-What the model of cost (`cost_model.py`) takes of each. Nothing here was fitted to our kernels, none of which has run.
+What the model of cost (`cost_model.py`) takes of each. Nothing here was fitted to our kernels.
 
 - *SMs, clocks, tensor cores, lanes, shared memory, bandwidth*: NVIDIA's white papers of GA100, GH100, AD102, Blackwell
   RTX and the L4 and B200 data sheets; lanes of each pipe: "throughput of native arithmetic instructions" in the CUDA

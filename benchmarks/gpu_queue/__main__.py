@@ -7,6 +7,7 @@ of 16 MiB at most. On a machine without a package index --wheels names a folder 
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -55,7 +56,7 @@ def main(
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as site:
         record = run_queue(
-            parts(wishes, tuple(part or ())), wishes.out, seconds=seconds, commit=commit,
+            parts(wishes, tuple(part or ())), wishes.out, seconds=math.inf if rehearse else seconds, commit=commit,
             environment=_environment(wheels, site),
         )  # fmt: skip
     print(told(record))

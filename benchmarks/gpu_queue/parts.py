@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rfa.benchmarks.gpu_queue.queue import Part
@@ -19,6 +19,8 @@ CUDA_TESTS = (
     "tests/training/test_series_training.py::test_a_gpu_trains_and_a_cpu_goes_on",
 )
 REHEARSED_TESTS = ("tests/model/test_series_network.py",)
+# Of a part of a rehearsal, which has a slow machine to itself for as long as it takes.
+REHEARSAL_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def tests(wishes: Wishes) -> Part:
 
 def check(wishes: Wishes) -> Part:
     """Kernels right and timed, attention beside FlashAttention-2 and FlexAttention among them."""
-    command = (sys.executable, "-m", "rfa", "gpu-check", "--seconds", str(wishes.check_seconds))
+    command: tuple[str, ...] = (sys.executable, "-m", "rfa", "gpu-check", "--seconds", str(wishes.check_seconds))
     if wishes.is_rehearsal:
         # Nothing of it runs without a GPU: it says so, with the exit code of that.
         wanted = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]) != 2)"
@@ -118,7 +120,8 @@ def parts(wishes: Wishes, names: tuple[str, ...] = ()) -> list[Part]:
     if unknown:
         raise ValueError(f"unknown parts {sorted(unknown)}; known are {', '.join(QUEUE)}")
     chosen = names or tuple(name for name in QUEUE if name != "books" or wishes.books is not None)
-    return [make(wishes) for name, make in QUEUE.items() if name in chosen]
+    made = [make(wishes) for name, make in QUEUE.items() if name in chosen]
+    return [replace(part, seconds=REHEARSAL_SECONDS, least=0) for part in made] if wishes.is_rehearsal else made
 
 
 def told(record: dict[str, dict[str, object]]) -> str:
