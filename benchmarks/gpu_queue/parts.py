@@ -76,7 +76,7 @@ def series(wishes: Wishes) -> Part:
     """The series network's training; it goes on from what an earlier loan left."""
     config = () if wishes.series_config is None else ("--config", str(wishes.series_config))
     minutes = () if wishes.series_minutes is None else ("--minutes", str(wishes.series_minutes))
-    return Part("series", _module(wishes, "series", *config, *minutes), seconds=300, least=60)
+    return Part("series", _module(wishes, "series", *config, *minutes), seconds=460, least=60)
 
 
 def served(wishes: Wishes) -> Part:

@@ -19,9 +19,18 @@ from rfa.training.resuming import Stopped
 from rfa.training.series_network import SeriesRun, SeriesTrainingConfig, train_series
 
 NAME = "series"
+RECIPE = "series_v2_gpu"
 REHEARSED = SeriesRun(
     SeriesConfig(
-        d_model=32, n_layers=1, n_heads=2, head_dim=4, n_slots=4, embedding_width=32, head_width=32, head_inner=32
+        d_model=32,
+        n_layers=1,
+        n_heads=2,
+        head_dim=4,
+        n_slots=4,
+        embedding_width=32,
+        head_width=32,
+        head_inner=32,
+        version=2,
     ),
     SeriesTrainingConfig(steps=2, batch=2, tokens=8, validate_every=2, workers=0),
 )
@@ -29,7 +38,7 @@ REHEARSED = SeriesRun(
 
 def chosen_run(config: Path | None, minutes: float | None) -> SeriesRun:
     """The recipe, its series drawn by all cores but the one that trains."""
-    run = SeriesRun.from_file(config or find_config("series"))
+    run = SeriesRun.from_file(config or find_config(RECIPE))
     workers = max(1, cores() - 1)
     return replace(run, training=replace(run.training, workers=workers, minutes=minutes or run.training.minutes))
 

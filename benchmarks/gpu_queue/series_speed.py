@@ -15,7 +15,7 @@ import typer
 from tqdm import tqdm
 
 from rfa.benchmarks.gpu_queue.parts import cores
-from rfa.benchmarks.gpu_queue.series import REHEARSED
+from rfa.benchmarks.gpu_queue.series import RECIPE, REHEARSED
 from rfa.measured import origin, write_result
 from rfa.runtime.series.config import SeriesConfig
 from rfa.training.device import choose_device
@@ -58,6 +58,12 @@ def repeated(batch: SeriesBatch, count: int) -> SeriesBatch:
 
     tokens, ends, asked, targets, weights = batch
     return SeriesBatch(grown(tokens), grown(ends), type(asked)(*map(grown, asked)), grown(targets), grown(weights))
+
+
+def usual_batch(tokens: int, version: int) -> SeriesBatch:
+    """The first of so many tokens a series: of the second version some have fewer or more."""
+    batches = (synthetic_batch(0, DRAWN, tokens, index, version=version) for index in itertools.count())
+    return next(batch for batch in batches if batch.ends.shape[1] == tokens)
 
 
 def measure(run: SeriesRun, drawn: SeriesBatch, device: torch.device) -> dict[str, Any]:
@@ -106,15 +112,14 @@ def _device_seconds(trainer: SeriesTrainer, batch: SeriesBatch) -> float:
     return sum(event.self_device_time_total for event in profile.key_averages()) / 1e6
 
 
-def drawn_a_second(workers: int, tokens: int, seconds: float) -> dict[str, Any]:
+def drawn_a_second(workers: int, tokens: int, seconds: float, version: int) -> dict[str, Any]:
     """Series that processes draw and tell as tokens."""
-    batches = feed(0, DRAWN, tokens, workers=workers)
+    batches = feed(0, DRAWN, tokens, workers=workers, version=version)
     for _ in range(max(workers, 1)):
         next(batches)
     started, count = time.perf_counter(), 0
     while time.perf_counter() - started < seconds:
-        next(batches)
-        count += DRAWN
+        count += len(next(batches).ends)
     return {"workers": workers, "tokens": tokens, "series_a_second": round(count / (time.perf_counter() - started), 1)}
 
 
@@ -134,7 +139,7 @@ def trained(run: SeriesRun, device: torch.device, seconds: float) -> dict[str, A
 
 def rows(cases: tuple[Case, ...], device: torch.device) -> Iterator[dict[str, Any]]:
     """A row for each case; one that fails says why."""
-    base = SeriesRun.from_file(find_config("series"))
+    base = SeriesRun.from_file(find_config(RECIPE))
     for case in cases:
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -142,7 +147,7 @@ def rows(cases: tuple[Case, ...], device: torch.device) -> Iterator[dict[str, An
         model = replace(base.model, d_model=case.d_model, n_layers=case.layers)
         training = replace(base.training, batch=case.batch, tokens=case.tokens, compile=case.is_compiled)
         try:
-            found = measure(SeriesRun(model, training), synthetic_batch(0, DRAWN, case.tokens), device)
+            found = measure(SeriesRun(model, training), usual_batch(case.tokens, model.version), device)
         except Exception as error:  # the others are worth having
             found = {"reason": f"{type(error).__name__}: {error}"[:400]}
         yield {**vars(case), **found}
@@ -164,14 +169,14 @@ def main(
         model: SeriesConfig = REHEARSED.model
         cases = (Case(model.d_model, model.n_layers, 2, 8),)
     workers, tokens = (1, 8) if rehearse else (cores(), 128)
-    synthetic_batch(0, 1, tokens)  # what is compiled for the CPU is so once, before there are processes
-    document["drawn"] = [drawn_a_second(workers, tokens, 0.1 if rehearse else 5.0)]
-    run = REHEARSED if rehearse else SeriesRun.from_file(find_config("series"))
-    if not rehearse:
-        run = replace(run, training=replace(run.training, batch=256, workers=cores() - 1))
+    base = REHEARSED if rehearse else SeriesRun.from_file(find_config(RECIPE))
+    # What is compiled for the CPU is so once, before there are processes.
+    synthetic_batch(0, 1, tokens, version=base.model.version)
+    document["drawn"] = [drawn_a_second(workers, tokens, 0.1 if rehearse else 5.0, base.model.version)]
+    run = base if rehearse else replace(base, training=replace(base.training, workers=cores() - 1))
     document["trained"] = trained(run, device, 0.1 if rehearse else 10.0)
     print(document["drawn"], document["trained"], flush=True)
-    for row in tqdm(itertools.islice(rows(cases, device), len(cases)), total=len(cases)):
+    for row in tqdm(rows(cases, device), total=len(cases)):
         document["rows"].append(row)
         write_result(out / RESULT, document)
         print(row, flush=True)
