@@ -7,5 +7,5 @@ live, requests    the clients: WS /filter/stream; POST /generate and /filter
 check      replies against the truth
 tally      counts and latency histograms; generator runs them in a process of its own
 controller generators and the server together; report, plot
-overload, overhead, sessions    scenarios that are more than one run
+overload, sessions    scenarios that are more than one run
 """

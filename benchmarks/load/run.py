@@ -11,7 +11,6 @@ from typing import Any
 
 from rfa.benchmarks.load.controller import Run, generators
 from rfa.benchmarks.load.generator import authorization
-from rfa.benchmarks.load.overhead import run_overhead
 from rfa.benchmarks.load.overload import run_overload
 from rfa.benchmarks.load.report import describe, document
 from rfa.benchmarks.load.scenario import Scenario, ScenarioError
@@ -37,8 +36,6 @@ def run_scenario(
     scenario = with_models(scenario, {bundle.name: bundle.kind for bundle in opened})
     if scenario.kind == "idle-sessions":
         return document(scenario, run_sessions(scenario, bundles)), None
-    if scenario.kind == "overhead":
-        return document(scenario, asyncio.run(run_overhead(scenario, bundles))), None
     with _target(scenario, bundles, url, pid) as target:
         check_models(target.url, authorization(), {bundle.name: bundle.digest for bundle in opened})
         run, measured = asyncio.run(_offer(scenario, bundles, target))
@@ -54,7 +51,7 @@ def with_models(scenario: Scenario, kinds: Mapping[str, str]) -> Scenario:
     Raises:
         ScenarioError: it uses a model that no bundle is.
     """
-    offers_text = scenario.text.streams or scenario.text.rate or scenario.kind in ("overload", "overhead")
+    offers_text = scenario.text.streams or scenario.text.rate or scenario.kind == "overload"
     used = {
         "text": ("lm", bool(offers_text)),
         "live": ("filter", bool(scenario.live.streams) or scenario.kind == "idle-sessions"),

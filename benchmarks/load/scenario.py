@@ -27,10 +27,9 @@ _LATENCY = re.compile(rf"^({'|'.join(METRICS)})_({'|'.join([*PERCENTILES, 'max']
 MEASURES: dict[str, frozenset[str]] = {
     "load": frozenset({"max_errors", "max_rss_growth", "min_goodput", "min_tokens_per_second"}),
     "overload": frozenset({"max_errors", "max_rss_growth", "max_admitted_slowdown"}),
-    "overhead": frozenset({"max_overhead_us_per_token", "min_server_share"}),
     "idle-sessions": frozenset({"max_memory_error"}),
 }
-Kind = Literal["load", "overload", "overhead", "idle-sessions"]
+Kind = Literal["load", "overload", "idle-sessions"]
 Arrivals = Literal["periodic", "poisson"]
 Latency = Literal["ttft_ms", "itl_ms", "observation_ms", "batch_ms"]
 Count = Annotated[int, Field(ge=0)]
@@ -107,7 +106,6 @@ class Scenario:
     batch: BatchLoad = field(default_factory=BatchLoad)
     overload: OverloadPlan = field(default_factory=OverloadPlan)
     sessions: Annotated[int, Field(gt=0)] = 200_000
-    rounds: Annotated[int, Field(gt=0)] = 5
     server: Mapping[str, str | int | float] = field(default_factory=dict)
     goodput: Mapping[Latency, Positive] = field(default_factory=dict)
     budget: Mapping[str, float] = field(default_factory=dict)

@@ -30,51 +30,6 @@ def language_tables(document: Document) -> list[Table]:
     ]
 
 
-def uncertainty_tables(document: Document) -> list[Table]:
-    """What each signal adds to the softmax, and the loss of the mixture."""
-    tables = []
-    for mode, part in document["modes"].items():
-        base = part["baselines"]["softmax"]
-        rows = [
-            (
-                f"`{name}`",
-                f"{part['alone'][name]:.3f}",
-                _gained(gain["log_loss"], base["log_loss"]),
-                _gained(gain["auroc"], 1),
-                _gained(gain["explained"], 1),
-            )
-            for name, gain in base["gains"].items()
-        ]
-        note = (
-            f"{mode.capitalize()}: {percent(part['is_wrong'])} of the most likely tokens are wrong; the softmax tells "
-            f"them with a log loss of {base['log_loss']:.3f} nats and an AUROC of {base['auroc']:.3f}, and explains "
-            f"{percent(base['explained'])} of the variance of the loss. What else there is, its AUROC alone, and what "
-            "it adds, with 95 % intervals: of the log loss, to the AUROC, to what is explained. The correlation of "
-            f"`precision` with `place` is {part['precision_with_place']:.3f}:"
-        )
-        tables.append(Table(("signal", "alone", "log loss, %", "AUROC, %", "explained, %"), rows, note))
-    losses = [
-        (
-            f"{mode}, {stage}",
-            *(f"{part['mixture']['nats_per_token'][f'{name}, {stage}']:.4f}" for name in ("mean", "mixture")),
-            _gained(part["mixture"]["saved"][stage], part["mixture"]["nats_per_token"][f"mean, {stage}"]),
-        )
-        for mode, part in document["modes"].items()
-        for stage in part["mixture"]["saved"]
-    ]
-    note = (
-        f"Nats a token of the mean of the latent and of the mixture over {document['paths']} samples of it, as they "
-        "are and each at its best temperature; a sample costs "
-        f"{percent(document['path_cost'])} of the products of a step:"
-    )
-    return [*tables, Table(("mode", "mean", "mixture", "saved, %"), losses, note)]
-
-
-def _gained(found: Document, of: float) -> str:
-    low, high = (100 * end / of for end in found["interval"])
-    return f"{100 * found['value'] / of:+.2f} ({low:+.2f} to {high:+.2f})"
-
-
 def recall_tables(document: Document) -> list[Table]:
     return [_recall_of(document, task, noun) for task, noun in (("recall", "pairs"), ("copy", "symbols"))]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rfa.benchmarks.results_page import filters, language, network, worst
+from rfa.benchmarks.results_page import filters, language, network
 from rfa.benchmarks.results_page.declared import declared as shown_by
 from rfa.benchmarks.results_page.headlines import caption, headlines
 from rfa.benchmarks.results_page.parts import Document, Facts, Shown, ShownBar, Table
@@ -30,9 +30,7 @@ SHOWN: Mapping[str, Shown] = {
     "forecast-etth1": Shown(filters.forecast_tables, filters.forecast_bars),
     "afa": Shown(filters.afa_tables),
     "gift": Shown(network.gift_tables, network.gift_bars, network.gift_origins),
-    "series-worst": Shown(worst.worst_parts),
     "language": Shown(language.language_tables),
-    "token-uncertainty": Shown(language.uncertainty_tables),
     "quality-small": Shown(language.quality_tables, language.quality_bars, language.quality_origins),
     "recall": replace(_DECLARED["recall"], parts=language.recall_tables),
 }

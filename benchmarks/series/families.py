@@ -14,7 +14,7 @@ import matplotlib as mpl
 import numpy as np
 from tqdm import tqdm
 
-from rfa.benchmarks.series.pictures import FIGURES, INK, panels, save
+from rfa.benchmarks.figures import FIGURES, INK, panels, save
 from rfa.training.synthetic.clock import DAY, HOUR, MINUTE, WEEK, Clock, regular_clock
 from rfa.training.synthetic.mixture import FAMILIES, OBSERVED, draw, standard
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from rfa.benchmarks.figures import FIGURES, INK, MANY, panels, save
 from rfa.benchmarks.series.gift import ARIMA, COVERED, NAIVE
-from rfa.benchmarks.series.pictures import FIGURES, INK, MANY, panels, save
 from rfa.measured import RESULTS
 
 Document = dict[str, Any]

@@ -19,7 +19,7 @@ from rfa.benchmarks.load.scenario import (
 
 def test_the_project_has_the_scenarios_of_its_bars():
     scenarios = read_scenarios()
-    assert {"filter-live", "text-64", "overload", "mixed", "overhead", "idle-sessions"} <= set(scenarios)
+    assert {"filter-live", "text-64", "overload", "mixed", "idle-sessions"} <= set(scenarios)
     live = scenarios["filter-live"]
     assert (live.live.streams, live.live.rate, live.budget["observation_p99_ms"]) == (1000, 10.0, 25)
     text = scenarios["text-64"]

@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 
 from rfa.benchmarks.load.controller import Run
-from rfa.benchmarks.load.engine_alone import measure
 from rfa.benchmarks.load.histogram import PERCENTILES, RESOLUTION, Histogram
-from rfa.benchmarks.load.overhead import compare
 from rfa.benchmarks.load.overload import run_overload
 from rfa.benchmarks.load.pacing import Pacer, periodic, poisson
 from rfa.benchmarks.load.plot import draw_run
@@ -23,8 +21,6 @@ from rfa.benchmarks.load.report import describe, document, judge, table
 from rfa.benchmarks.load.scenario import LiveLoad, Scenario, TextLoad
 from rfa.benchmarks.load.server import ServerError
 from rfa.benchmarks.load.tally import Tally, Window
-from rfa.benchmarks.load.truth import text_engine, write_cases
-from tests.service.models import fake_models
 
 LIVE = Scenario("live", seconds=10.0, warmup_seconds=2.0, live=LiveLoad(streams=1))
 WINDOW = Window(100.0, 2.0, 10.0)
@@ -230,27 +226,3 @@ def test_overload_offers_multiples_of_the_measured_capacity():
     assert measured["rejected_share"] == 0.8
     with pytest.raises(ServerError, match="no request was answered"):
         asyncio.run(run_overload(scenario, Answering(0.0)))  # type: ignore[arg-type]
-
-
-def test_the_engine_alone_counts_the_tokens_of_its_window():
-    models = fake_models()
-    load = TextLoad(streams=3, prompt_tokens=4, new_tokens=5, cases=2, temperature=0.0, model="recite")
-
-    async def run(warmup: float) -> float:
-        engine = text_engine(models, load, load.streams)
-        try:
-            return await measure(engine, load, await write_cases(engine, load, range(2)), load.streams, warmup, 0.2)
-        finally:
-            engine.close()
-
-    rate = asyncio.run(run(0.0))
-    assert rate > 0
-    assert rate * 0.2 == pytest.approx(round(rate * 0.2))  # whole tokens
-
-
-def test_the_overhead_is_of_pairs():
-    measured = compare([1000.0, 2000.0, 4000.0], [800.0, 1600.0, 4000.0])
-    assert measured["server_share"] == 0.8
-    assert measured["overhead_us_per_token"] == 125.0  # of 250, 125 and 0
-    with pytest.raises(ValueError, match="no token"):
-        compare([1.0], [0.0])

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rfa.benchmarks.figures import FEW, FIGURES, is_of
 from rfa.benchmarks.series.families import Panel, draw_panels
 from rfa.benchmarks.series.gift import ARIMA, NAIVE
 from rfa.benchmarks.series.gift_figures import Point, draw_coverage, draw_losses, points
-from rfa.benchmarks.series.pictures import FEW, FIGURES, is_of
 from rfa.measured import RESULTS
 
 GIFT = json.loads((RESULTS / "gift.json").read_text(encoding="utf-8"))
@@ -21,11 +21,6 @@ GIFT = json.loads((RESULTS / "gift.json").read_text(encoding="utf-8"))
 @pytest.mark.parametrize("name", ["gift-wql", "gift-coverage"])
 def test_the_committed_pictures_show_the_committed_results(name: str) -> None:
     assert is_of(FIGURES / f"{name}.png", GIFT), "run `python -m rfa.benchmarks.series.gift_figures`"
-
-
-def test_the_committed_picture_of_the_worst_shows_them() -> None:
-    document = json.loads((RESULTS / "series-worst.json").read_text(encoding="utf-8"))
-    assert is_of(FIGURES / "series-worst.png", document), "run `python -m rfa.benchmarks.series.worst --data DATA`"
 
 
 def test_a_picture_knows_what_it_was_drawn_from(tmp_path: Path) -> None:

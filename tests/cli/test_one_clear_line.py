@@ -73,7 +73,7 @@ def test_a_limit_below_what_is_scored_at_once(text: Path, command: str, limit: i
     [
         ("serve",), ("compile",), ("info", "linear"), ("verify", "linear"), ("generate", "once"),
         ("filter", ROOT / "docs" / "oscillator.csv", "--bundle", "linear"),
-        ("eval", "filter", "linear", "--data", "simulate:oscillator"), ("bench", "load", "overhead"),
+        ("eval", "filter", "linear", "--data", "simulate:oscillator"), ("bench", "load", "mixed"),
     ],
 )  # fmt: skip
 def test_a_misspelt_setting(command: tuple[str, ...]) -> None:
