@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -25,12 +24,10 @@ from tqdm import tqdm
 from rfa.benchmarks.filters.accuracy_bars import BEST_KNOWN, SPIKED, bars
 from rfa.benchmarks.filters.references import RIVALS, Estimate, run_kalman
 from rfa.benchmarks.filters.settings import (
-    CANONICAL_DB,
     ROTATION,
     SHIFT_AT,
     TRACKING,
     Streams,
-    canonical,
     rotation,
     rotation_drift,
     tracking,
@@ -52,12 +49,9 @@ TUNING_TRIALS, TUNING_STEPS = 60, 500
 SHIFT_STEPS = 500
 # Steps of the error after a jump that are kept for the figure.
 TRACE_STEPS = 80
-MISSING_TRIALS, MISSING_STEPS = 20, 200
 # A covariance must be positive definite; this one is a known state.
 KNOWN = 1e-9
 
-# Floors of the exact Kalman filter in dB, by the Riccati equation.
-CANONICAL_FLOOR = {0: -1.922, -10: -4.706, -20: -7.322}
 TUNED_ON = ("clean", *SPIKED, *BEST_KNOWN)
 
 
@@ -282,24 +276,6 @@ def compared(case: Streams, rules: Mapping[str, Rule], rivals: Mapping[str, Esti
     return rows | {name: score(case, run_model(case, rule), references) for name, rule in rules.items()}
 
 
-def canonical_rows(trials: int, done: Callable[[str], None]) -> dict[str, Any]:
-    """Mean square error in dB of the Kalman filter that nu = inf is, beside the floor."""
-    rows = {}
-    for k, v_db in enumerate(CANONICAL_DB):
-        case = canonical(v_db, trials, TEST_SEED + 200 + k)
-        found = run_model(case, Rule(nu=None))
-        squared = _mean(squares(case, found))
-        # The error that the filter states for itself is the floor without the noise of a simulation.
-        stated = np.einsum("btii->bti", found.covariance).mean()
-        kalman = squares(case, run_kalman(case)).mean()
-        decibel = {"linear, nu = inf": squared.value, "its own covariance": stated, "kalman": kalman}
-        rows[str(v_db)] = {name: 10 * float(np.log10(value)) for name, value in decibel.items()}
-        rows[str(v_db)]["floor"] = CANONICAL_FLOOR[v_db]
-        rows[str(v_db)]["error"] = float(10 / np.log(10) * squared.error / squared.value)
-        done(f"canonical {v_db} dB")
-    return rows
-
-
 def shift_rows(trials: int, done: Callable[[str], None]) -> dict[str, Any]:
     """Delays after a jump, and the median over the streams of the larger position error step by step."""
     rows: dict[str, Any] = {}
@@ -332,31 +308,9 @@ def _error_after(case: Streams, found: Estimate) -> list[float]:
     return [round(float(x), 3) for x in np.median(error, axis=0)]
 
 
-def missing_rows(trials: int, steps: int) -> dict[str, float]:
-    """What a missing component does to what follows, at most: beyond the Kalman filter's, and to other streams.
-
-    Beyond: the same observations, some never seen, through the filter with nu = inf and through the Kalman filter told
-    so. Trace: NaN, and any number, in their place. Others: every second stream's missing values seen after all.
-    """
-    case = tracking("30 % missing", trials, steps, TEST_SEED + 400)
-    whole = tracking("clean", trials, steps, TEST_SEED + 400)
-    every_second = np.arange(trials)[:, None, None] % 2 == 0
-    filled = replace(case, observations=np.where(every_second, case.observations, whole.observations))
-    rule = Rule()
-    robust = run_model(case, rule)
-    beyond = run_model(case, Rule(nu=None)).mean - run_kalman(case).mean
-    trace = run_model(case, rule, absent=1e30).mean - robust.mean
-    others = (run_model(filled, rule).mean - robust.mean)[::2]
-    return {
-        "beyond the Kalman filter": float(np.abs(beyond).max()),
-        "by what stands in its place": float(np.abs(trace).max()),
-        "to other streams": float(np.abs(others).max()),
-    }
-
-
 def write_filter_accuracy(out: Path, *, trials: int = 500, steps: int = 1000) -> dict[str, Any]:
     """Measure everything and write it to a JSON file."""
-    done = Progress(len(TUNED_ON) + len(TRACKING) + len(ROTATION) + len(CANONICAL_DB) + len(JUMPS) + 1)
+    done = Progress(len(TUNED_ON) + len(TRACKING) + len(ROTATION) + len(JUMPS))
     tuning = tuning_table(done)
     tuned = tuned_settings(tuning)
     document: dict[str, Any] = {
@@ -367,11 +321,8 @@ def write_filter_accuracy(out: Path, *, trials: int = 500, steps: int = 1000) ->
         "tuning": tuning,
         "tracking": tracking_rows(trials, steps, tuned, done),
         "rotation": rotation_rows(max(1, trials * 3 // 5), steps, done),
-        "canonical": canonical_rows(20 * trials, done),
         "level_shift": shift_rows(trials, done),
-        "missing": missing_rows(min(trials, MISSING_TRIALS), min(steps, MISSING_STEPS)),
     }
-    done("missing components")
     document["seconds"] = done.seconds()
     document["bars"] = bars(document)
     write_result(out, document)

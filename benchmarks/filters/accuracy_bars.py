@@ -1,4 +1,4 @@
-"""The targets of the linear filter's accuracy, and what was measured beside them as tables."""
+"""The targets of the linear filter's accuracy."""
 
 from __future__ import annotations
 
@@ -70,15 +70,6 @@ def _shift_bars(shifts: Mapping[str, Any], label: str) -> list[Bar]:
     return found
 
 
-def _canonical_bars(name: str, row: Mapping[str, float]) -> list[Bar]:
-    found, title = row["linear, nu = inf"], f"canonical {name} dB, distance from the"
-    return [
-        Bar(f"{title} floor", abs(found - row["floor"]), row["error"], 0.05),
-        Bar(f"{title} Kalman filter on the same streams", abs(found - row["kalman"]), None, 0.05),
-        Bar(f"{title} floor of its own covariance", abs(row["its own covariance"] - row["floor"]), None, 0.05),
-    ]
-
-
 def bars(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Every target with the measured value and its standard error."""
     found: list[Bar] = []
@@ -87,9 +78,6 @@ def bars(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         for system in ("tracking", "rotation"):
             found += _interval_bars(system, document[system], label)
         found += _shift_bars(document["level_shift"], label)
-    for name, row in document["canonical"].items():
-        found += _canonical_bars(name, row)
-    found += [Bar(f"a missing component's effect {name}", x, None, 1e-6) for name, x in document["missing"].items()]
     return [
         bar._asdict() | {"value": bar.value if np.isfinite(bar.value) else None, "is_met": bool(bar.value <= bar.bar)}
         for bar in found

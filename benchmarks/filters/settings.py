@@ -5,7 +5,6 @@
                 one noise in twenty ten or twenty times as large; Student-t noise with 2.01 degrees of freedom; one
                 observation in twenty of twice the position ("mixture"); three components in ten missing.
     level_shift the same, clean, with a jump of both positions
-    canonical   KalmanNet (arXiv 2107.10043), linear model: F = [[1, 1], [0, 1]], C = I, Q = v R, from a known zero
     rotation    the model of RFA: two rotating planes, damped, all seen, at irregular times
 
 numpy only: nothing here comes from the filter that is measured. Seeds are the caller's.
@@ -37,7 +36,6 @@ ROTATION = {
     "30 % missing, 5 % x10": (10.0, MISSING),
 }
 SHIFT_AT = 200
-CANONICAL_DB = (0, -10, -20)
 DAMPING, FREQUENCIES, MEAN_LAG = 0.1, (0.5, 2.0), 0.5
 
 
@@ -99,21 +97,6 @@ def tracking(scenario: str, trials: int, steps: int, seed: int, *, jump: float =
     return Streams(
         _same_every_step(f, steps), _same_every_step(q, steps), np.eye(4)[:2], r, start, np.eye(4), truth, observations,
         noise_factor, matrix_factor, scored=2,
-    )  # fmt: skip
-
-
-def canonical(v_db: float, trials: int, seed: int, *, steps: int = 100) -> Streams:
-    """KalmanNet's linear model at R = I and Q = v I, v in dB."""
-    rng = np.random.default_rng(seed)
-    f, q = np.array([[1.0, 1.0], [0.0, 1.0]]), 10 ** (v_db / 10) * np.eye(2)
-    state, truth = np.zeros((trials, 2)), np.empty((trials, steps, 2))
-    for i in range(steps):
-        state = state @ f.T + np.sqrt(q[0, 0]) * rng.standard_normal((trials, 2))
-        truth[:, i] = state
-    one = np.ones((trials, steps))
-    return Streams(
-        _same_every_step(f, steps), _same_every_step(q, steps), np.eye(2), np.eye(2), np.zeros(2), np.zeros((2, 2)),
-        truth, truth + rng.standard_normal(truth.shape), one, one, scored=2,
     )  # fmt: skip
 
 

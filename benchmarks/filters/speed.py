@@ -105,7 +105,7 @@ def run_speed(
     rows: list[dict[str, Any]] = []
     with one_core():
         for row in ROWS:
-            found: dict[str, Any] = {"name": row.name, "job": row.job, "rule": row.rule, "note": row.note}
+            found: dict[str, Any] = {"name": row.name, "job": row.job, "rule": row.rule}
             try:
                 found |= measure(row, jobs[row.job], runs)
             except NotRun as reason:
@@ -126,9 +126,7 @@ def ratios(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     found = {}
     timed = [row for row in rows if "us_per_step" in row]
     for own in (row for row in timed if row["name"].startswith("rfa ")):
-        peers = [
-            row for row in timed if row["job"] == own["job"] and not row["name"].startswith("rfa ") and not row["note"]
-        ]
+        peers = [row for row in timed if row["job"] == own["job"] and not row["name"].startswith("rfa ")]
         if peers:
             best = min(peers, key=lambda row: row["us_per_step"])
             times = _rounded(best["us_per_step"] / own["us_per_step"])

@@ -1,4 +1,4 @@
-"""Who runs in `filter_speed.py`: the linear filter by every rule, and the public Kalman filters."""
+"""Who runs in `rfa bench filter-speed`: the linear filter by every rule, and the public Kalman filters."""
 
 # The peers need not be installed.
 # mypy: disable-error-code="import-not-found,import-untyped"
@@ -33,7 +33,6 @@ class Row:
     streams: int | None = None
     steps: int | None = None
     rule: Rule = "Kalman"
-    note: str = ""
 
 
 # Ours.
@@ -81,13 +80,6 @@ def ours_batch(job: Job, rule: Rule) -> Callable[[], Array]:
     return lambda: filter_streams(system, times, job.y).mean[:, -1]
 
 
-def ours_common(job: Job) -> Callable[[], Array]:
-    from rfa.runtime.filters.common_gain import filter_common
-
-    system, times = config(job, "Kalman"), STEP * np.arange(job.y.shape[1])
-    return lambda: filter_common(system, times, job.y).mean[:, -1]
-
-
 def ours(job: JobName, prepare: Callable[[Job, Rule], Callable[[], Array]]) -> list[Row]:
     names: dict[Rule, str] = {
         "Kalman": "rfa Kalman",
@@ -118,29 +110,6 @@ def filterpy_loop(job: Job) -> Callable[[], Array]:
         return np.asarray(kf.x).ravel()
 
     return lambda: np.array([one(y) for y in job.y])
-
-
-def pykalman_online(job: Job) -> Callable[[], Array]:
-    from pykalman import KalmanFilter
-
-    kf = KalmanFilter(job.f, job.h, job.q, job.r, np.zeros(2 * 2), np.zeros(2), np.zeros(4), job.prior)
-
-    def call() -> Array:
-        # Two observations to start with: it takes a single one for one component of several.
-        means, covariances = kf.filter(job.y[0, :2])
-        mean, covariance = means[1], covariances[1]
-        for value in job.y[0, 2:]:
-            mean, covariance = kf.filter_update(mean, covariance, value)
-        return np.asarray(mean)[None]
-
-    return call
-
-
-def pykalman_loop(job: Job) -> Callable[[], Array]:
-    from pykalman import KalmanFilter
-
-    kf = KalmanFilter(job.f, job.h, job.q, job.r, np.zeros(2 * 2), np.zeros(2), np.zeros(4), job.prior)
-    return lambda: np.array([kf.filter(y)[0][-1] for y in job.y])
 
 
 def _statsmodels(job: Job, y: Array) -> Any:
@@ -207,28 +176,7 @@ def simdkalman_batch(job: Job) -> Callable[[], Array]:
     return call
 
 
-def torch_kf(job: Job, *, shares_covariance: bool) -> Callable[[], Array]:
-    import torch
-    import torch_kf
-
-    f, q, h, r, prior, y = (torch.from_numpy(a) for a in (job.f, job.q, job.h, job.r, job.prior, job.y))
-    kf = torch_kf.KalmanFilter(f, h, q, r)
-    streams = len(y)
-    covariance = prior if shares_covariance else prior.expand(streams, 4, 4).clone()
-    values = y.permute(1, 0, 2).contiguous()[..., None]
-
-    def call() -> Array:
-        state = torch_kf.GaussianState(torch.zeros(streams, 4, 1, dtype=torch.float64), covariance.clone())
-        for t, value in enumerate(values):
-            if t:
-                state = kf.predict(state)
-            state = kf.update(state, value)
-        return np.asarray(state.mean[..., 0])
-
-    return call
-
-
-def dynamax_batch(job: Job, *, shares_covariance: bool) -> Callable[[], Array]:
+def dynamax_batch(job: Job) -> Callable[[], Array]:
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -254,44 +202,19 @@ def dynamax_batch(job: Job, *, shares_covariance: bool) -> Callable[[], Array]:
         return lgssm_filter(parameters, y).filtered_means
 
     y = jnp.asarray(job.y)
-    r = jnp.asarray(job.r) if shares_covariance else jnp.tile(jnp.asarray(job.r), (len(job.y), 1, 1))
-    run = jax.jit(jax.vmap(last_mean, in_axes=(None if shares_covariance else 0, 0)))
+    r = jnp.tile(jnp.asarray(job.r), (len(job.y), 1, 1))
+    run = jax.jit(jax.vmap(last_mean))
     return lambda: np.asarray(run(r, y).block_until_ready()[:, -1])
 
 
-def dynamax_online(job: Job) -> Callable[[], Array]:
-    raise NotRun("dynamax has no public function for one observation at a time")
-
-
-SHARED = "carries one covariance for all streams: no robust weights, gaps or noises of their own"
 ROWS = (
     *ours("online", ours_online),
     Row("filterpy", "online", filterpy_loop, ("filterpy",)),
     Row("simdkalman", "online", simdkalman_online, ("simdkalman",)),
-    Row("torch-kf", "online", lambda job: torch_kf(job, shares_covariance=True), ("torch-kf", "torch")),
-    Row("pykalman", "online", pykalman_online, ("pykalman",), steps=FEW_STEPS),
     Row("statsmodels extend", "online", statsmodels_online, ("statsmodels",), steps=FEW_STEPS),
-    Row("dynamax", "online", dynamax_online, ("dynamax", "jax")),
     *ours("batch", ours_batch),
-    Row(
-        "dynamax vmap, own covariances", "batch", lambda job: dynamax_batch(job, shares_covariance=False),
-        ("dynamax", "jax"),
-    ),
-    Row(
-        "torch-kf, own covariances", "batch", lambda job: torch_kf(job, shares_covariance=False),
-        ("torch-kf", "torch"),
-    ),
+    Row("dynamax vmap, own covariances", "batch", dynamax_batch, ("dynamax", "jax")),
     Row("simdkalman", "batch", simdkalman_batch, ("simdkalman",)),
     Row("statsmodels loop", "batch", statsmodels_loop, ("statsmodels",), streams=FEW_STREAMS),
     Row("filterpy loop", "batch", filterpy_loop, ("filterpy",), streams=FEW_STREAMS),
-    Row("pykalman loop", "batch", pykalman_loop, ("pykalman",), streams=FEW_STREAMS, steps=FEW_STEPS),
-    Row("rfa Kalman, shared covariance", "batch", ours_common, ("numba",), note=SHARED),
-    Row(
-        "dynamax vmap, shared covariance", "batch", lambda job: dynamax_batch(job, shares_covariance=True),
-        ("dynamax", "jax"), note=SHARED,
-    ),
-    Row(
-        "torch-kf, shared covariance", "batch", lambda job: torch_kf(job, shares_covariance=True),
-        ("torch-kf", "torch"), note=SHARED,
-    ),
-)  # fmt: skip
+)

@@ -17,7 +17,6 @@ from rfa.benchmarks.papers.recall.table import (
     model_config,
     right_answers,
     score,
-    statement,
 )
 from rfa.benchmarks.papers.recall.tasks import (
     CHANCE,
@@ -278,19 +277,6 @@ def test_capacity_ends_before_the_first_size_that_is_not_held(accuracies, expect
 def row(setting, task, scores):
     title = next(known.title for known in recall.SETTINGS if known.name == setting)
     return {"setting": setting, "task": task, "title": title, "scores": scores, "capacity": capacity(scores)}
-
-
-def test_the_statement_says_where_each_state_ends():
-    rows = [
-        row("softmax", "recall", [cell(4, 1.0), cell(16, 1.0)]),
-        row("S4", "recall", [cell(4, 1.0), cell(16, 0.25), cell(16, 0.1, filler=64)]),
-        row("S1", "copy", [cell(8, 0.5)]),
-    ]
-    assert statement(rows) == [
-        "softmax + RoPE (B1): holds all 16 pairs",
-        "4 slots: holds 4 pairs; at 16 it answers 25.0%",
-        "1 slot: does not hold 8 symbols copied: 50.0%",
-    ]
 
 
 def test_the_bar_reads_sixteen_slots_at_sixteen_pairs():

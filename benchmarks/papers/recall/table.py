@@ -252,26 +252,6 @@ def bars(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def statement(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where the capacity of each state ends, in words."""
-    unit: dict[Task, str] = {"recall": "pairs", "copy": "symbols copied"}
-    lines = []
-    for row in rows:
-        tested = [cell["size"] for cell in row["scores"] if cell["filler"] == 0]
-        held, what = row["capacity"], unit[row["task"]]
-        if held == max(tested):
-            text = f"holds all {held} {what}"
-        elif held:
-            beyond = min(size for size in tested if size > held)
-            share = next(c["accuracy"] for c in row["scores"] if (c["size"], c["filler"]) == (beyond, 0))
-            text = f"holds {held} {what}; at {beyond} it answers {share:.1%}"
-        else:
-            share = next(c["accuracy"] for c in row["scores"] if (c["size"], c["filler"]) == (min(tested), 0))
-            text = f"does not hold {min(tested)} {what}: {share:.1%}"
-        lines.append(f"{row['title']}: {text}")
-    return lines
-
-
 def merged(rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows with this one in place of an earlier one of its setting and task, in the order of SETTINGS."""
     order = [setting.name for setting in SETTINGS]
@@ -280,7 +260,7 @@ def merged(rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> list[dict[str
 
 
 def _write(out: Path, plan: RecallPlan, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    document = {"plan": asdict(plan), "bars": bars(rows), "statement": statement(rows), "rows": rows}
+    document = {"plan": asdict(plan), "bars": bars(rows), "rows": rows}
     write_result(out, document)
     # As it is read: lists where there are tuples.
     found: dict[str, Any] = json.loads(out.read_text())
