@@ -133,7 +133,7 @@ def filter_series(
     from rfa.cli.filter_output import DOCUMENT, TABLES, check_output
     from rfa.cli.filter_run import Task, alarm_at, filter_for, system_from
     from rfa.cli.filter_run import lead as lead_of
-    from rfa.data.future import horizon as horizon_of
+    from rfa.data.horizon import horizon as horizon_of
     from rfa.runtime.uncertainty.alarms import NEVER
 
     if out is not None:
@@ -227,11 +227,11 @@ class _Work:
 
     def _series(self, source: str, name: str) -> Iterator[tuple[Table, Key, Series]]:
         from rfa.data import load_table, read_frame
-        from rfa.data.wide import unfolded
+        from rfa.data.wide import melt_wide
 
         by = self.reading["by"]
         try:
-            table = unfolded(load_table(source, sheet=self.sheet), by)
+            table = melt_wide(load_table(source, sheet=self.sheet), by)
             refused: list[tuple[Key, ValueError]] = []
             read = read_frame(table, **self.reading, refused=lambda key, error: refused.append((key, error)))
         except ValueError as error:
@@ -269,9 +269,9 @@ class _Work:
 
 def _names(sources: Sequence[str]) -> list[str]:
     """What files are called: by their names, or where two have the same as they were given."""
-    from rfa.data.source import name_of
+    from rfa.data.source import display_name
 
-    names = [name_of(source) for source in sources]
+    names = [display_name(source) for source in sources]
     return [name if names.count(name) == 1 else source for name, source in zip(names, sources, strict=True)]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rfa.data import key_name, times_ahead, usual_step
+from rfa.data import future_times, key_name, usual_step
 from rfa.data.durations import SECONDS, duration
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Task:
         from rfa.runtime.uncertainty.forecast_checks import summarise
 
         leads = [lead(text, row_time(series)) for text in self.leads]
-        ahead = np.empty(0) if self.horizon is None else times_ahead(series, self.horizon)
+        ahead = np.empty(0) if self.horizon is None else future_times(series, self.horizon)
         distances = (ahead - series.times[-1]).tolist()
         on_the_way = followed(runtime, usual_step(series) or 1.0, distances[-1]) if distances else []
         checked = [*leads, *(lead for lead in on_the_way if lead not in leads)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rfa.cli.filter_run import WIDE, Filtered
 from rfa.data import Table, write_clock
-from rfa.data.table import distinct
+from rfa.data.table import unique_names
 from rfa.library.filtering import SCORES, each_own
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def as_table(
         ahead = {name: column for part in parts for name, column in _told_ahead(part).items()}
         rows.append((_given_ahead(table, found, by), ahead, "forecast"))
     tables = []
-    file = distinct([*rows[0][0], FILE])[-1]
+    file = unique_names([*rows[0][0], FILE])[-1]
     for given, told, kind in rows:
         count = len(next(iter(told.values())))
         before = {file: pa.array([found.file] * count)} if names_file else {}
@@ -47,7 +47,7 @@ def as_table(
         tables.append(({**before, **given}, {**after, **told}))
     # What the file calls like a result keeps its name; the result gets a number.
     given, told = tables[0]
-    names = distinct([*given, *told])
+    names = unique_names([*given, *told])
     renamed = dict(zip(told, names[len(given) :], strict=True))
     return pa.concat_tables(
         [pa.table({**given, **{renamed[name]: column for name, column in told.items()}}) for given, told in tables],

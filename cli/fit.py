@@ -64,7 +64,7 @@ def fit(
 
     from rfa.cli.filter_output import DOCUMENT, check_output
     from rfa.data import key_name, load_table, read_frame
-    from rfa.data.wide import unfolded
+    from rfa.data.wide import melt_wide
     from rfa.fitting.fit import fit_to
     from rfa.fitting.structural import SHARES, StructuralConfig
 
@@ -72,7 +72,7 @@ def fit(
     chosen = StructuralConfig.from_dict({} if config is None else json.loads(config.read_text(encoding="utf-8")))
     failed: dict[str, str] = {}
     series = read_frame(
-        unfolded(load_table(data, sheet=sheet), by or []),
+        melt_wide(load_table(data, sheet=sheet), by or []),
         time=time, columns=column or [], by=by or [], zone=zone, time_format=time_format, start=start, end=end,
         every=every, refused=lambda key, error: failed.update({key_name(key): str(error)}),
     )  # fmt: skip

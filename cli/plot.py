@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
-from rfa.data.clock import zone_of
+from rfa.data.clock import get_zone
 
 if TYPE_CHECKING:
     from rfa.cli.filter_run import Filtered
@@ -147,7 +147,7 @@ def _panel(axes: Any, one: Filtered, k: int, begin: int, is_off: np.ndarray) -> 
     axes.margins(x=0.01)
     axes.set_ylim(reach(one, k, begin))
     if series.is_dated:
-        zone = zone_of(series.zone)
+        zone = get_zone(series.zone)
         locator = AutoDateLocator(zone)
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, zone))

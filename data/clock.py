@@ -1,7 +1,7 @@
-"""The times of a table: which column they are in, and what it says.
+"""The time column of a table: which one it is, and its times in seconds since 1970 UTC.
 
-Seconds since 1970 in UTC. A time that names no zone is UTC unless the caller says where its clock hung, whatever the
-machine's zone is; the hour that a clock shows twice in autumn is told apart by the order of the rows.
+Times without a zone are in UTC unless the caller names one; the machine's own zone is never used. The hour that repeats
+in autumn is resolved by the order of the rows.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
-from rfa.data.formats import formats_of, parsed
+from rfa.data.time_formats import candidate_formats, parse
 
 CLOCK_NAMES: Final = (
     "time", "timestamp", "ts", "ds", "date", "datetime", "_time", "date_time", "time_stamp", "date/time",
     "timestamp_utc", "time_utc", "utc", "epoch", "unixtime", "unix_time", "datum", "zeit", "zeitstempel",
 )  # fmt: skip
-# The least size of a number that counts so many a second since 1970: 1973 on.
+# Numbers from this size on count units of so many per second since 1970: dates from 1973 on.
 EPOCHS: Final = ((1e17, 1e9, "nanoseconds"), (1e14, 1e6, "microseconds"), (1e11, 1e3, "milliseconds"))
 ISO: Final = "ISO"
 EPOCH_SECONDS: Final = 1e8
@@ -29,11 +29,11 @@ HAS_TIME: Final = r"\d[T ]\d{2}:?\d{2}"
 
 @dataclass(frozen=True)
 class Clock:
-    """What a column of times says.
+    """The times of a column.
 
-    stamps: `[N]`, seconds since 1970 or numbers as they are; or Arrow's timestamps without a zone, of a clock that hung
-    in `zone`, which are told apart by the order of the rows. note: how the column was read; is_dated: they are moments;
-    form: how it is written, a format of strptime's, ISO, or how many make a second; None where Arrow has it as times.
+    stamps: `[N]` seconds since 1970, or plain numbers; or Arrow timestamps without a zone, local to `zone`. note: how
+    the column was read. is_dated: whether times are moments. form: how they are written: a strptime format, ISO, or
+    units per second; None for Arrow's date types.
     """
 
     stamps: Any
@@ -43,35 +43,35 @@ class Clock:
     form: str | float | None = None
 
     def seconds(self, rows: slice) -> np.ndarray:
-        """The times of one series, which are next to each other: in seconds, or as they are."""
+        """The times of one series, whose rows are contiguous: in seconds, or plain numbers."""
         if self.zone is None:
             return np.asarray(self.stamps[rows], np.float64)
-        return _resolved(self.stamps[rows], self.zone)
+        return _to_utc(self.stamps[rows], self.zone)
 
 
-def zone_of(name: str) -> tzinfo:
-    """A time zone by its name. UTC needs no machine that knows zones.
+def get_zone(name: str) -> tzinfo:
+    """A time zone by its name; UTC needs no zone database.
 
     Raises:
-        ValueError: there is none.
+        ValueError: unknown name.
     """
     if name == "UTC":
         return UTC
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, IsADirectoryError):
-        raise ValueError(f"no time zone is called {name!r}: give one such as Europe/Berlin or UTC") from None
+        raise ValueError(f"unknown time zone {name!r}: give one such as Europe/Berlin or UTC") from None
 
 
 def local_seconds(times: np.ndarray, zone: str) -> np.ndarray:
-    """What a clock of the zone shows at some times, both in seconds since 1970."""
+    """Local time in a zone, as seconds since 1970."""
     import pyarrow.compute as pc
 
     return _seconds(pc.local_timestamp(_stamps(times, zone)))
 
 
 def utc_seconds(shown: np.ndarray, zone: str) -> np.ndarray:
-    """When a clock of the zone shows some times, for the first time where it shows one twice."""
+    """UTC of local times in a zone; of a repeated hour the first one."""
     import pyarrow.compute as pc
 
     return _seconds(pc.assume_timezone(_stamps(shown, None), zone, ambiguous="earliest", nonexistent="latest"))
@@ -84,7 +84,7 @@ def _stamps(times: np.ndarray, zone: str | None) -> Any:
 
 
 def clock_column(columns: dict[str, Any]) -> str | None:
-    """The column that is a clock by its name, or the first one where it holds dates; None: there is none."""
+    """The time column: the first with a usual name, or the first column if it holds dates; None if neither."""
     lower: dict[str, str] = {}
     for name in columns:
         lower.setdefault(name.strip().lower(), name)
@@ -105,7 +105,7 @@ def _holds_dates(column: Any) -> bool:
     if not pa.types.is_string(column.type) or not len(column):
         return False
     cell = (column[0].as_py() or "").strip()
-    return not cell.isdigit() and bool(_iso(pa.chunked_array([[cell]])) is not None or formats_of(cell))
+    return not cell.isdigit() and bool(_iso(pa.chunked_array([[cell]])) is not None or candidate_formats(cell))
 
 
 def read_clock(
@@ -114,64 +114,66 @@ def read_clock(
     """The times of a column: numbers, dates as Arrow has them, or text.
 
     Args:
-        rows: what the file calls each row, for messages.
-        begins: where another series begins, whose times may be earlier; the first does at 0.
+        rows: row numbers in the file, for messages.
+        begins: positions where another series begins; its times may be earlier.
 
     Raises:
-        ValueError: a cell is empty or no time, days and months could be either way round, or the zone is unknown.
+        ValueError: a cell is empty or not a time, day and month are ambiguous, or the zone is unknown.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    zone_of(zone)
+    get_zone(zone)
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-        _all_there(column, name, rows)
-        return _stamped(column if pa.types.is_timestamp(column.type) else pc.cast(column, pa.timestamp("s")), "", zone)
+        _check_no_missing(column, name, rows)
+        return _from_timestamps(
+            column if pa.types.is_timestamp(column.type) else pc.cast(column, pa.timestamp("s")), "", zone
+        )
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-        _all_there(column, name, rows)
+        _check_no_missing(column, name, rows)
         return _numbers(column, name, rows)
     if not pa.types.is_string(column.type):
         raise ValueError(f"column {name!r} is {column.type}: neither numbers nor dates")
     cells = pc.utf8_trim_whitespace(column)
-    _all_there(pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells), name, rows)
+    _check_no_missing(pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells), name, rows)
     if time_format is None and pc.all(pc.match_substring_regex(cells, r"^(19|20)\d{6}$")).as_py():
         time_format = "%Y%m%d"
     if time_format is not None:
-        return _told(parsed(cells, time_format, name, rows), time_format, zone)
+        return _with_format(parse(cells, time_format, name, rows), time_format, zone)
     for kind in (pa.int64(), pa.float64()):
         try:
             return _numbers(pc.cast(cells, kind), name, rows)
         except pa.ArrowInvalid:
             pass
     if (stamps := _iso(cells)) is not None:
-        return replace(_stamped(stamps, "ISO ", zone), form=ISO)
-    return _guessed(cells, name, zone, rows, np.array([], int) if begins is None else begins)
+        return replace(_from_timestamps(stamps, "ISO ", zone), form=ISO)
+    return _guess_format(cells, name, zone, rows, np.array([], int) if begins is None else begins)
 
 
-def _stamped(stamps: Any, kind: str, zone: str) -> Clock:
-    """Timestamps of Arrow: of a zone, or of a clock that hung in `zone`."""
+def _from_timestamps(stamps: Any, kind: str, zone: str) -> Clock:
+    """Arrow timestamps, with a zone or local to `zone`."""
     if stamps.type.tz is not None:
         return Clock(_seconds(stamps), f"{kind}dates")
     note = f"{kind}dates, taken as {zone}"
     return Clock(_seconds(stamps), note) if zone == "UTC" else Clock(stamps, note, zone=zone)
 
 
-def _told(stamps: Any, time_format: str, zone: str) -> Clock:
-    return replace(_stamped(stamps, "", zone), note=_note(time_format, zone), form=time_format)
+def _with_format(stamps: Any, time_format: str, zone: str) -> Clock:
+    return replace(_from_timestamps(stamps, "", zone), note=_note(time_format, zone), form=time_format)
 
 
 def _note(time_format: str, zone: str) -> str:
     return f"dates as {time_format}" + ("" if "%z" in time_format else f", taken as {zone}")
 
 
-def _all_there(column: Any, name: str, rows: np.ndarray) -> None:
+def _check_no_missing(column: Any, name: str, rows: np.ndarray) -> None:
     if column.null_count:
         row = rows[int(np.argmax(np.asarray(column.is_null().to_numpy(), bool)))]
-        raise ValueError(f"row {row}, column {name!r}: no time ({column.null_count} such cells)")
+        raise ValueError(f"row {row}, column {name!r}: time is missing ({column.null_count} such cells)")
 
 
 def _numbers(column: Any, name: str, rows: np.ndarray) -> Clock:
-    """Numbers as they are, or seconds where their size says that they count from 1970."""
+    """Plain numbers, or seconds since 1970 if their size says so."""
     numbers = column.to_numpy()
     if not np.isfinite(numbers).all():
         raise ValueError(f"row {rows[int(np.argmin(np.isfinite(numbers)))]}, column {name!r}: not finite")
@@ -187,7 +189,7 @@ def _numbers(column: Any, name: str, rows: np.ndarray) -> Clock:
 
 
 def _iso(cells: Any) -> Any:
-    """Timestamps from ISO 8601, all with a zone or all without; None: they are something else."""
+    """Timestamps from ISO 8601, all with a zone or all without; None for other text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -195,7 +197,7 @@ def _iso(cells: Any) -> Any:
     cells = pc.replace_substring_regex(cells, r" (UTC|GMT|Z)$", "Z")
     cells = pc.replace_substring_regex(cells, r"(:\d{2}(\.\d+)?) ([+-]\d{2})", r"\1\3")
     is_zoned = pc.and_(pc.match_substring_regex(cells, HAS_TIME), pc.match_substring_regex(cells, ZONED))
-    # A date alone ends like a zone: it has none.
+    # The end of a plain date looks like a zone offset.
     zones = pc.all(is_zoned, min_count=0).as_py(), pc.any(is_zoned, min_count=0).as_py()
     if zones == (False, True):
         return None
@@ -205,13 +207,13 @@ def _iso(cells: Any) -> Any:
         return None
 
 
-def _resolved(stamps: Any, zone: str) -> np.ndarray:
-    """Seconds of a clock that hung in `zone`."""
+def _to_utc(stamps: Any, zone: str) -> np.ndarray:
+    """UTC seconds of timestamps local to `zone`."""
     import pyarrow.compute as pc
 
     early = pc.assume_timezone(stamps, zone, ambiguous="earliest", nonexistent="latest")
     late = pc.assume_timezone(stamps, zone, ambiguous="latest", nonexistent="latest")
-    return _in_seconds(_in_order(_counts(stamps), _counts(early), _counts(late)), stamps.type.unit)
+    return _in_seconds(_order_repeated_hour(_counts(stamps), _counts(early), _counts(late)), stamps.type.unit)
 
 
 def _seconds(stamps: Any) -> np.ndarray:
@@ -227,12 +229,12 @@ def _counts(stamps: Any) -> np.ndarray:
     return np.asarray(stamps.cast("int64").to_numpy(), np.int64)
 
 
-def _in_order(shown: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The hour that is shown twice is the second one from where the clock runs back on."""
+def _order_repeated_hour(shown: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Resolve the repeated hour: the second one starts where the local clock runs back."""
     found = first.copy()
     is_second = False
     for k in np.flatnonzero(first != second).tolist():
-        # Another autumn, or the hour's first row: the first of the two again.
+        # The first row of a repeated hour.
         if k == 0 or first[k - 1] == second[k - 1]:
             is_second = False
         elif shown[k] < shown[k - 1]:
@@ -242,28 +244,28 @@ def _in_order(shown: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.nd
     return found
 
 
-def _guessed(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np.ndarray) -> Clock:
-    """Text in a known format: the only one that fits every cell, or the only one by which times do not decrease."""
+def _guess_format(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np.ndarray) -> Clock:
+    """Text in a known format: the only one that fits every cell, or the only one whose times do not decrease."""
     first = cells[0].as_py()
     read: dict[str, Any] = {}
-    problem = f"row {rows[0]}, column {name!r}: {first!r} is no time that is known; say how it is written with "
+    problem = f"row {rows[0]}, column {name!r}: {first!r} is not in a known time format; give it with "
     problem += "--time-format, such as '%d.%m.%Y %H:%M'"
-    for time_format in formats_of(first):
+    for time_format in candidate_formats(first):
         try:
-            read[time_format] = parsed(cells, time_format, name, rows)
+            read[time_format] = parse(cells, time_format, name, rows)
         except ValueError as error:
             problem = str(error)
     if not read:
         raise ValueError(problem)
     different = {_counts(stamps).tobytes(): made for made, stamps in reversed(read.items())}
     if len(different) > 1:
-        rising = {told: made for told, made in different.items() if _rises(_counts(read[made]), begins)}
+        rising = {counts: made for counts, made in different.items() if _rises(_counts(read[made]), begins)}
         if len(rising) != 1:
-            told = " or ".join(sorted(different.values()))
-            raise ValueError(f"column {name!r}: {first!r} may be {told}; say which with --time-format")
+            formats = " or ".join(sorted(different.values()))
+            raise ValueError(f"column {name!r}: {first!r} may be {formats}; choose one with --time-format")
         different = rising
     (made,) = different.values()
-    return _told(read[made], made, zone)
+    return _with_format(read[made], made, zone)
 
 
 def _rises(counts: np.ndarray, begins: np.ndarray) -> bool:

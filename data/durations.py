@@ -1,4 +1,4 @@
-"""How long something is, as people write it."""
+"""Durations as text: 30min, 6h, 2 days."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WRITTEN: Final = re.compile(rf"(\d+\.?\d*|\.\d+)(e-?\d+)? *(?:({'|'.join(SECOND
 
 
 def duration(text: str) -> tuple[float, str | None] | None:
-    """A number above 0 and its unit, one of SECONDS or None: "6h", "2 days", "24"; None: it is none."""
+    """A positive number and its unit (a key of SECONDS, or None), from text such as "6h" or "24"; None: invalid."""
     found = _WRITTEN.fullmatch(text.strip())
     number = float(f"{found[1]}{found[2] or ''}") if found else 0.0
     if found is None or not 0 < number < math.inf:

@@ -1,4 +1,4 @@
-"""A sheet of a workbook as a table; calamine reads the cells."""
+"""A sheet of a workbook as a table; python-calamine reads the cells."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import replace
 from datetime import date, datetime
 from typing import Any, Final
 
+from rfa.data.csv_text import read_text
 from rfa.data.table import Table
-from rfa.data.text import read_text
 
 OLD_WORKBOOK: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 PARTS: Final = ("xl/workbook.xml", "xl/workbook.bin", "content.xml")
-# Unpacked: each cell becomes an object of Python's, many times its size.
+# Of the decompressed file: each cell becomes a Python object many times its size.
 MOST_BYTES: Final = 2**29
 
 
 def is_workbook(content: bytes) -> bool:
-    """Whether a file is a workbook of Excel, new or old, or of OpenDocument."""
+    """Whether a file is an Excel (old or new) or OpenDocument workbook."""
     if content.startswith(OLD_WORKBOOK):
         return True
     if not content.startswith(b"PK\x03\x04"):
@@ -32,12 +32,12 @@ def is_workbook(content: bytes) -> bool:
 
 
 def read_workbook(content: bytes, sheet: str | None) -> Table:
-    """A sheet by its name, or the first; its cells are read as those of a CSV are.
+    """A sheet by its name, or the first, read like a CSV file.
 
     Raises:
-        ValueError: there is no such sheet, it is empty, the file is too large or damaged, or calamine is not installed.
+        ValueError: no such sheet, an empty sheet, a file too large or damaged, or python-calamine is not installed.
     """
-    _bounded(content)
+    _check_size(content)
     try:
         from python_calamine import CalamineError, CalamineWorkbook
     except ModuleNotFoundError:
@@ -49,30 +49,30 @@ def read_workbook(content: bytes, sheet: str | None) -> Table:
         workbook = CalamineWorkbook.from_filelike(io.BytesIO(content))
         names = workbook.sheet_names
         if sheet is not None and sheet not in names:
-            raise ValueError(f"no sheet is called {sheet!r}; there are {', '.join(map(repr, names))}")
+            raise ValueError(f"no sheet {sheet!r}; the workbook has {', '.join(map(repr, names))}")
         chosen = sheet if sheet is not None else names[0]
         rows = workbook.get_sheet_by_name(chosen).to_python(skip_empty_area=False)
     except CalamineError as error:
         raise ValueError(f"the workbook cannot be read: {error}; save the sheet as CSV") from None
     try:
-        table = read_text(_as_text(rows))
+        table = read_text(_to_csv(rows))
     except ValueError as error:
         raise ValueError(f"sheet {chosen!r}: {error}") from None
     note = f"sheet {chosen!r}" + (f" of {len(names)}" if len(names) > 1 else "")
     return replace(table, notes=(note, *table.notes))
 
 
-def _bounded(content: bytes) -> None:
+def _check_size(content: bytes) -> None:
     size = len(content)
     if not content.startswith(OLD_WORKBOOK):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             size = sum(part.file_size for part in archive.infolist())
     if size > MOST_BYTES:
-        raise ValueError("the workbook has more than 512 MiB unpacked: save the sheet as CSV")
+        raise ValueError("the workbook has more than 512 MiB decompressed, the limit: save the sheet as CSV")
 
 
-def _as_text(rows: list[list[Any]]) -> str:
-    """CSV. A sheet is a rectangle: rows above the header, of which half or less is filled, end with their last cell."""
+def _to_csv(rows: list[list[Any]]) -> str:
+    """The rows as CSV. Title rows, at most half filled, end with their last cell."""
     width = max((_length(row) for row in rows), default=0)
     header = next((k for k, row in enumerate(rows) if 2 * sum(cell != "" for cell in row) > width), 0)
     buffer = io.StringIO()
@@ -91,5 +91,5 @@ def _cell(value: Any) -> str:
         return value.isoformat(" ")
     if isinstance(value, date):
         return value.isoformat()
-    # Excel has no whole numbers: those of keys and counts are written as such.
+    # Excel stores keys and counts as floats.
     return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)

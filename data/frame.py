@@ -1,4 +1,4 @@
-"""Series from a table: its clock, its columns of numbers, and which rows belong together."""
+"""Series from a table: its time column, its value columns, and the rows of each series."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from rfa.data.clock import Clock, clock_column, read_clock
-from rfa.data.numbers import Writing, odd_cells, read_numbers
-from rfa.data.part import between, regular, step_of
+from rfa.data.numbers import NumberFormat, parse_numbers, report_unreadable
+from rfa.data.selection import resample, select_range, step_seconds
 from rfa.data.series import Series
 from rfa.data.table import Table
-from rfa.data.wide import refuse_rows_of_series, unfolded
+from rfa.data.wide import melt_wide, refuse_wide
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Key = tuple[Any, ...]
 MOST_SERIES: Final = 100_000
-DATE: Final = "date"  # what a clock of two columns is called
-# Share of rows whose times differ, at most, where a table has several series.
-MOST_DISTINCT: Final = 0.6
-# Columns that have the hour of a date that stands in another one.
+DATE: Final = "date"  # name of a time column joined from date and time of day
+# In a table of several series at most this share of the times is distinct.
+MAX_DISTINCT: Final = 0.6
+# Columns with the hour of a date in another column.
 HOURS: Final = ("hour", "hr", "hh", "hour of day", "hour_of_day", "he", "hour ending", "stunde")
-# Columns that number the rows of the table they were written from.
+# Columns that may number the rows of the exported table.
 COUNTERS: Final = ("column 1", "unnamed: 0", "index", "")
 
 
 def key_name(key: Key) -> str:
-    """A key as it is shown."""
+    """A key as text."""
     return " / ".join(map(str, key))
 
 
@@ -48,86 +48,86 @@ def read_frame(
     every: str | None = None,
     refused: Callable[[Key, ValueError], object] | None = None,
 ) -> dict[Key, Series]:
-    """The series of a table: one of all rows, by the key (), or one of each key that `by` finds, as they first appear.
+    """Read the series of a table: one with the key (), or one for each key in `by`, in the order of appearance.
 
     Args:
-        table: of Arrow's, or what `load_table` read.
-        time: the column of times; else the first that is called like one, or holds dates; else 0, 1, 2, …
-        columns: the columns of values; else every column of numbers.
-        by: the columns whose cells together are the key of a row's series; rows without one are left out.
-        zone: where the clock hung whose times name no zone.
-        time_format: how times are written, as `datetime.strptime` has it.
-        strict: refuse rows that run backwards and cells that are no numbers; else they are sorted, and missing.
-        start, end: only rows from the one on and before the other: ISO dates, or numbers where the times are numbers.
-        every: put each series on a regular clock of such steps, such as 5min, by the mean of what was observed.
-        refused: is told of a series that cannot be had, which is left out; without it the first such one raises.
+        table: an Arrow table, or the result of `load_table`.
+        time: time column; default: the first with a usual name, or the first column if it holds dates; else 0, 1, 2, …
+        columns: value columns; default: every column of numbers.
+        by: columns whose cells together are the key of a row; rows without a key are left out.
+        zone: time zone of times that name none.
+        time_format: format of the times, as for `datetime.strptime`.
+        strict: refuse decreasing times and cells that are not numbers; otherwise rows are sorted and cells missing.
+        start, end: range of rows, `end` exclusive: ISO dates, or numbers if the times are numbers.
+        every: resample each series to a regular step such as 5min, by the mean of its observations.
+        refused: called with a series that cannot be read, which is left out; without it the first such one raises.
 
     Raises:
-        ValueError: the row and column that cannot be read, or the series, and what to do.
+        ValueError: names the row and column, or the series, that cannot be read, and what to do.
     """
     if every is not None:
-        step_of(every)
+        step_seconds(every)
     table = table if isinstance(table, Table) else Table.of(table)
     if not len(table):
         raise ValueError("the table has no rows: it needs at least one")
-    _known(table, [*columns, *by, *([time] if time is not None else [])])
+    _check_columns(table, [*columns, *by, *([time] if time is not None else [])])
 
     def refuse(key: Key, error: ValueError) -> None:
         if not by:
             raise error
-        told = ValueError(f"series {key_name(key)!r}: {error}")
+        named = ValueError(f"series {key_name(key)!r}: {error}")
         if refused is None:
-            raise told from error
-        refused(key, told)
+            raise named from error
+        refused(key, named)
 
-    table = unfolded(table, by)
-    groups, notes = _groups(table, by)
+    table = melt_wide(table, by)
+    groups, notes = _group_rows(table, by)
     if not (by or columns):
-        refuse_rows_of_series(table)
-    joined = _dated(table) if time is None else ()
-    table = _joined(table, joined) if joined else table
+        refuse_wide(table)
+    joined = _split_clock(table) if time is None else ()
+    table = _join_clock(table, joined) if joined else table
     rest = {name: column for name, column in table.columns.items() if name not in by}
     clock = time if time is not None else clock_column(rest)
-    values, said = _values(table, [name for name in columns or rest if name != clock], bool(columns), strict)
-    times, groups, told = _times(table, clock, groups, zone, time_format, refuse)
-    notes = [*table.notes, told.note, *notes, *said]
+    values, value_notes = _values(table, [name for name in columns or rest if name != clock], bool(columns), strict)
+    times, groups, read = _times(table, clock, groups, zone, time_format, refuse)
+    notes = [*table.notes, read.note, *notes, *value_notes]
     whole = Series(
         times,
-        _stacked(values),
+        _stack(values),
         tuple(values),
         clock,
-        told.is_dated,
+        read.is_dated,
         tuple(notes),
         clock_columns=joined if joined and clock == DATE else () if clock is None else (clock,),
         zone=zone,
-        form=told.form,
+        form=read.form,
     )
     if not by:
         _refuse_several(table, whole, values)
     found: dict[Key, Series] = {}
     for key, rows in groups.items():
         try:
-            series = between(_chosen(whole, rows, table.first_row, strict), start, end, zone)
-            found[key] = series if every is None else regular(series, every, zone)
+            series = select_range(_select_rows(whole, rows, table.first_row, strict), start, end, zone)
+            found[key] = series if every is None else resample(series, every, zone)
         except ValueError as error:
             refuse(key, error)
     return found
 
 
-def _known(table: Table, names: Sequence[str]) -> None:
+def _check_columns(table: Table, names: Sequence[str]) -> None:
     for name in names:
         if name not in table.columns:
             raise ValueError(f"no column is called {name!r}; there are {', '.join(map(repr, table.columns))}")
 
 
-def _groups(table: Table, by: Sequence[str]) -> tuple[dict[Key, np.ndarray], list[str]]:
-    """The rows of each key, in the order in which keys first appear; and how many rows have none."""
+def _group_rows(table: Table, by: Sequence[str]) -> tuple[dict[Key, np.ndarray], list[str]]:
+    """The rows of each key, in the order of appearance, and a note on rows without a key."""
     import pyarrow.compute as pc
 
     codes, cells = np.zeros(len(table), np.int64), []
     is_there = np.ones(len(table), bool)
     for name in by:
-        encoded = pc.dictionary_encode(_combined(_key_column(table.columns[name])))
+        encoded = pc.dictionary_encode(_combine_chunks(_key_column(table.columns[name])))
         is_there &= np.asarray(encoded.indices.is_valid().to_numpy(zero_copy_only=False), bool)
         cells.append(
             (encoded.dictionary.to_pylist(), np.asarray(pc.fill_null(encoded.indices, 0).to_numpy(), np.int64))
@@ -136,19 +136,17 @@ def _groups(table: Table, by: Sequence[str]) -> tuple[dict[Key, np.ndarray], lis
     rows = np.flatnonzero(is_there)
     _, first, counts = np.unique(codes[rows], return_index=True, return_counts=True)
     if len(first) > MOST_SERIES:
-        raise ValueError(
-            f"--by {' '.join(by)} makes {len(first):,} series, at most {MOST_SERIES:,} are taken at a time"
-        )
+        raise ValueError(f"--by {' '.join(by)} gives {len(first):,} series; the limit is {MOST_SERIES:,}")
     parts = np.split(rows[np.argsort(codes[rows], kind="stable")], np.cumsum(counts)[:-1])
     found = {tuple(texts[at[parts[k][0]]] for texts, at in cells): parts[k] for k in np.argsort(first)}
     if not found:
-        raise ValueError(f"no row has a key: {', '.join(map(repr, by))} are empty everywhere")
+        raise ValueError(f"no row has a key: column {', '.join(map(repr, by))} is empty")
     lost = len(table) - len(rows)
     return found, [f"{lost} rows have no key: left out"] if lost else []
 
 
 def _key_column(column: Any) -> Any:
-    """Keys without spaces around them; empty cells are no keys."""
+    """Keys without surrounding spaces; empty cells are null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -158,14 +156,14 @@ def _key_column(column: Any) -> Any:
     return pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
 
 
-def _combined(column: Any) -> Any:
+def _combine_chunks(column: Any) -> Any:
     import pyarrow as pa
 
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _dated(table: Table) -> tuple[str, ...]:
-    """A date in one column and the time of day in another; nothing where there are not both."""
+def _split_clock(table: Table) -> tuple[str, ...]:
+    """The columns of date and time of day, if a table has them apart; else ()."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -177,13 +175,13 @@ def _dated(table: Table) -> tuple[str, ...]:
     return names if pc.all(is_of_day).as_py() else ()
 
 
-def _joined(table: Table, names: tuple[str, ...]) -> Table:
-    """Date and time of day as one clock."""
+def _join_clock(table: Table, names: tuple[str, ...]) -> Table:
+    """Join date and time of day into one time column."""
     import pyarrow.compute as pc
 
     cells = pc.binary_join_element_wise(*(pc.utf8_trim_whitespace(table.columns[name]) for name in names), " ")
     rest = {name: column for name, column in table.columns.items() if name not in names}
-    notes = (*table.notes, "date and time of day are two columns: joined")
+    notes = (*table.notes, "date and time of day, in two columns, are joined")
     return replace(table, columns={DATE: cells, **rest}, notes=notes)
 
 
@@ -191,12 +189,12 @@ def _times(
     table: Table, name: str | None, groups: dict[Key, np.ndarray], zone: str, time_format: str | None,
     refuse: Callable[[Key, ValueError], None],
 ) -> tuple[np.ndarray, dict[Key, np.ndarray], Clock]:  # fmt: skip
-    """The times of the rows, the series whose clock can be read, and how it was: by one rule for all."""
+    """The times of the rows, the series whose times can be read, and how: by one rule for all series."""
     times = np.full(len(table), np.nan)
     if name is None:
         for rows in groups.values():
             times[rows] = np.arange(len(rows))
-        return times, groups, Clock(times, "no column of times: rows are one second apart", is_dated=False)
+        return times, groups, Clock(times, "no time column: rows are one second apart", is_dated=False)
 
     def read(groups: dict[Key, np.ndarray]) -> Clock:
         order = np.concatenate(list(groups.values()))
@@ -222,7 +220,7 @@ def _readable(
     groups: dict[Key, np.ndarray], read: Callable[[dict[Key, np.ndarray]], Clock],
     refuse: Callable[[Key, ValueError], None],
 ) -> dict[Key, np.ndarray]:  # fmt: skip
-    """The series whose clocks can be read each by itself; the others are refused."""
+    """The series whose times can be read, each tried by itself; the others are refused."""
     found, last = {}, None
     for key, rows in groups.items():
         try:
@@ -239,11 +237,11 @@ def _readable(
 def _values(
     table: Table, names: Sequence[str], is_chosen: bool, strict: bool
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The columns of numbers, and what is said of the others."""
+    """The columns of numbers, and notes on all columns."""
     found: dict[str, np.ndarray] = {}
     notes: list[str] = []
     skipped: list[str] = []
-    writing = Writing(table)
+    writing = NumberFormat(table)
     for name in names:
         values, note = _column(writing, name, strict)
         if note:
@@ -257,9 +255,9 @@ def _values(
         else:
             found[name] = values
     if skipped:
-        notes.append(f"left out, as they hold no measurements: {', '.join(map(repr, skipped))}")
+        notes.append(f"left out, not measurements: {', '.join(map(repr, skipped))}")
     if not found:
-        raise ValueError("the file has no column of values" + (f" ({notes[-1]})" if skipped else ""))
+        raise ValueError("the file has no value column" + (f" ({notes[-1]})" if skipped else ""))
     return found, notes
 
 
@@ -267,14 +265,14 @@ def _counts_rows(values: np.ndarray) -> bool:
     return len(values) > 2 and bool((np.diff(values) == 1).all())
 
 
-def _column(writing: Writing, name: str, strict: bool) -> tuple[np.ndarray | None, str]:
+def _column(writing: NumberFormat, name: str, strict: bool) -> tuple[np.ndarray | None, str]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     table = writing.table
     column: Any = table.columns[name]
     if pa.types.is_string(column.type):
-        read = read_numbers(writing, name, strict=strict)
+        read = parse_numbers(writing, name, strict=strict)
         return (None, "") if read is None else (read.values, read.note)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
         return None, ""
@@ -283,19 +281,19 @@ def _column(writing: Writing, name: str, strict: bool) -> tuple[np.ndarray | Non
     if not is_infinite.any():
         return values, ""
     row, count = table.first_row + int(np.argmax(is_infinite)), int(is_infinite.sum())
-    note = odd_cells(name, row, "not finite", count, strict=strict)
+    note = report_unreadable(name, row, "not finite", count, strict=strict)
     return np.where(is_infinite, np.nan, values), note
 
 
-def _stacked(values: dict[str, np.ndarray]) -> np.ndarray:
+def _stack(values: dict[str, np.ndarray]) -> np.ndarray:
     return np.stack(list(values.values()), axis=1)
 
 
-def _chosen(whole: Series, rows: np.ndarray, first_row: int, strict: bool) -> Series:
-    """One series, its rows in the order of time.
+def _select_rows(whole: Series, rows: np.ndarray, first_row: int, strict: bool) -> Series:
+    """One series, its rows sorted by time.
 
     Raises:
-        ValueError: it has no value, or its times decrease and that is refused.
+        ValueError: it has no value, or its times decrease and `strict` is set.
     """
     times = whole.times[rows]
     steps = np.diff(times)
@@ -307,14 +305,14 @@ def _chosen(whole: Series, rows: np.ndarray, first_row: int, strict: bool) -> Se
             raise ValueError(f"row {row}: times decrease; without --strict rows are sorted")
         backwards = int((steps < 0).sum())
         notes.append(
-            "rows were in reverse"
+            "rows were in reverse order"
             if backwards == len(steps)
-            else f"times ran backwards in {backwards} places (first at row {row}): rows were sorted"
+            else f"times decrease {backwards} times (first at row {row}): rows were sorted"
         )
     order = np.argsort(times, kind="stable")
     repeated = int((np.diff(times[order]) == 0).sum())
     if repeated:
-        notes.append(f"{repeated} rows have the time of the row before")
+        notes.append(f"{repeated} rows have the same time as the row before")
     rows = rows[order]
     values = whole.values[rows]
     if np.isnan(values).all():
@@ -323,32 +321,32 @@ def _chosen(whole: Series, rows: np.ndarray, first_row: int, strict: bool) -> Se
 
 
 def _refuse_several(table: Table, series: Series, values: dict[str, np.ndarray]) -> None:
-    """Refuse a table whose times come again for every one of several series, which one of its columns names.
+    """Refuse a table of several series whose times repeat for each value of a label column.
 
     Raises:
-        ValueError: it is one; the message has the column.
+        ValueError: names the column.
     """
-    if series.clock is None or len(np.unique(series.times)) > MOST_DISTINCT * len(series.times):
+    if series.clock is None or len(np.unique(series.times)) > MAX_DISTINCT * len(series.times):
         return
     _, counts = np.unique(series.times, return_counts=True)
     for name, column in table.columns.items():
         if name == series.clock or (name in values and not _are_labels(values[name], int(counts.max()))):
             continue
-        groups, _ = _groups(table, (name,)) if column.null_count < len(column) else ({}, [])
+        groups, _ = _group_rows(table, (name,)) if column.null_count < len(column) else ({}, [])
         sizes = [len(rows) for rows in groups.values()]
         if len(sizes) > 1 and all(len(np.unique(series.times[rows])) == len(rows) for rows in groups.values()):
             if name.strip().lower() in HOURS:
                 raise ValueError(
-                    f"times repeat, and column {name!r} tells {len(sizes)} rows of each apart: write both in one "
-                    "column, such as 2024-03-31 13:00"
+                    f"times repeat, and column {name!r} separates {len(sizes)} rows of each: write date and hour in "
+                    "one column, such as 2024-03-31 13:00"
                 )
             raise ValueError(
-                f"times repeat, and column {name!r} tells {len(sizes)} series apart: give --by {name!r}, or filter the "
+                f"times repeat, and column {name!r} separates {len(sizes)} series: give --by {name!r}, or select the "
                 "rows of one"
             )
 
 
 def _are_labels(values: np.ndarray, most: int) -> bool:
-    """Whether numbers are of series or hours: whole ones that come again, as many different ones as a time has rows."""
+    """Whether numbers label series or hours: repeating integers, as many distinct ones as a time has rows."""
     kinds, counts = np.unique(values, return_counts=True)
     return len(kinds) == most and bool((counts > 1).all() and (kinds == np.rint(kinds)).all())

@@ -1,4 +1,4 @@
-"""Cells of text as numbers: words for what is missing, decimal commas, separators of thousands."""
+"""Text cells as numbers: missing values, decimal commas, thousands separators, currency and percent signs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from rfa.data.clock import clock_column
 from rfa.data.table import MISSING, Table
 
-# What people write for a thousand apart, other than a point or a comma.
+# Thousands separators other than point and comma.
 SPACES: Final = "[ '\u2019\u00a0\u202f_]"
 MONEY: Final = r"\p{Sc}"
 EXPONENT: Final = r"([eE][+-]?\d+)?"
@@ -19,56 +19,55 @@ PLAIN: Final = rf"^[+-]?(\d+\.?\d*|\.\d+){EXPONENT}$"
 DECIMAL_COMMA: Final = rf"^[+-]?(\d{{1,3}}(\.\d{{3}})+(,\d+)?|\d+(,\d+)?|,\d+){EXPONENT}$"
 THOUSANDS: Final = rf"^[+-]?(\d{{1,3}}(,\d{{3}})+(\.\d*)?|\d+\.?\d*|\.\d+){EXPONENT}$"
 POINTS: Final = rf"^[+-]?(\d{{1,3}}(\.\d{{3}})+|\d+){EXPONENT}$"
-# Plain numbers that could have points between thousands.
+# Plain numbers whose points may separate thousands.
 MAY_HAVE_POINTS: Final = r"^[+-]?([1-9]\d{0,2}\.\d{3}|\d{1,3})$"
-# What separates the cells where a comma stands before decimals.
-BESIDE_COMMAS: Final = (";", "\t")
-# By their order where a comma stands before decimals, and where a point does.
+# Cell separators of files with decimal commas.
+SEPARATORS_WITH_DECIMAL_COMMA: Final = (";", "\t")
+# The order in which rules are tried: with a decimal comma, and with a decimal point.
 RULES: Final = {"": PLAIN, "points": POINTS, "decimal comma": DECIMAL_COMMA, "thousands": THOUSANDS}
-BESIDE_POINTS: Final = ("", "points", "thousands", "decimal comma")
+ORDER_WITH_POINT: Final = ("", "points", "thousands", "decimal comma")
 MARKS: Final = {"": ".", "points": ",", "decimal comma": ",", "thousands": "."}
 
-SAID: Final = {
-    "": "", "decimal comma": "a comma stands before decimals", "thousands": "commas stand between thousands",
-    "points": "points stand between thousands",
+RULE_NOTES: Final = {
+    "": "", "decimal comma": "decimal commas", "thousands": "commas separate thousands",
+    "points": "points separate thousands",
 }  # fmt: skip
 IN_DOUBT: Final = (
-    "a point before three digits is taken to stand before decimals; where it stands between thousands, write the "
-    "numbers without it"
+    "a point before three digits is read as a decimal point; if it separates thousands, write the numbers without it"
 )
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """values `[N]`, NaN = missing; note: what was decided about the column, or empty."""
+    """values `[N]`, NaN = missing; note: how the column was read, or empty."""
 
     values: np.ndarray
     note: str = ""
 
 
 @dataclass(frozen=True)
-class Writing:
-    """How numbers are written in the columns of a table."""
+class NumberFormat:
+    """How the columns of a table write numbers."""
 
     table: Table
 
     @cached_property
-    def marks(self) -> set[str]:
-        """What stands before decimals, by the columns that tell; the clock is none."""
+    def decimal_marks(self) -> set[str]:
+        """The decimal marks of the columns that show one, the time column excepted."""
         clock = clock_column(self.table.columns)
         columns = (column for name, column in self.table.columns.items() if name != clock)
-        return {_mark(column, self.table.separator) for column in columns} - {""}
+        return {_decimal_mark(column, self.table.separator) for column in columns} - {""}
 
 
-def read_numbers(writing: Writing, name: str, *, strict: bool = False) -> Numbers | None:
-    """A column of text as numbers; None: it holds labels (fewer than half of what is there are numbers).
+def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> Numbers | None:
+    """A column of text as numbers; None if it holds labels (fewer than half of its cells are numbers).
 
-    A comma is for decimals where a semicolon or a tab separates the cells, else for thousands, unless only the other
-    reading fits every cell. A few cells that are no numbers, or not finite, are missing, and said. Of points that could
-    stand between thousands see `_settled`.
+    A comma is a decimal comma if semicolons or tabs separate the cells, else it separates thousands, unless only the
+    other reading fits every cell. The few cells that are not finite numbers are missing, with a note. For points that
+    may separate thousands see `_resolve_points`.
 
     Raises:
-        ValueError: decimal points and commas are mixed; with `strict`, a cell is no number where most are.
+        ValueError: decimal points and commas are mixed; with `strict`, a cell is not a number.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -78,7 +77,7 @@ def read_numbers(writing: Writing, name: str, *, strict: bool = False) -> Number
     cells, odd = texts, np.array([], int)
     rule: str | None = ""
     if not _fits(texts, PLAIN):
-        cells = _tidied(texts)
+        cells = _strip_symbols(texts)
         is_number = pc.match_substring_regex(cells, "|".join(f"(?:{form})" for form in RULES.values()))
         is_odd = pc.fill_null(pc.invert(is_number), False)
         odd = np.flatnonzero(is_odd.to_numpy())
@@ -91,13 +90,13 @@ def read_numbers(writing: Writing, name: str, *, strict: bool = False) -> Number
             f"column {name!r}: decimal points and decimal commas are mixed; write one of them, or choose columns with "
             "--column"
         )
-    rule, doubt = _settled(rule, cells, writing)
-    notes = [f"column {name!r}: {said}" for said in (SAID[rule], doubt) if said]
+    rule, doubt = _resolve_points(rule, cells, writing)
+    notes = [f"column {name!r}: {note}" for note in (RULE_NOTES[rule], doubt) if note]
     return _finite(cells, rule, name, table.first_row, [(int(k), texts[int(k)].as_py()) for k in odd], notes, strict)
 
 
 def _present(column: Any) -> Any:
-    """The cells without spaces around them; what stands for nothing is null."""
+    """The cells without surrounding spaces; missing values are null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -114,28 +113,27 @@ def _fits(cells: Any, form: str) -> bool:
 
 def _rule(cells: Any, separator: str | None) -> str | None:
     """The first rule that fits every cell."""
-    order = RULES if separator in BESIDE_COMMAS else BESIDE_POINTS
+    order = RULES if separator in SEPARATORS_WITH_DECIMAL_COMMA else ORDER_WITH_POINT
     return next((rule for rule in order if _fits(cells, RULES[rule])), None)
 
 
-def _settled(rule: str, cells: Any, writing: Writing) -> tuple[str, str]:
-    """The rule for plain numbers whose points may stand between thousands, and what is said where that is in doubt.
+def _resolve_points(rule: str, cells: Any, writing: NumberFormat) -> tuple[str, str]:
+    """The rule for plain numbers whose points may separate thousands, and a note if that is uncertain.
 
-    Such are 999 and 1.007. What stands before decimals in the table tells. Where nothing does three digits behind every
-    point are decimals, and so are those of numbers some of which have none; but that is in doubt.
+    999 and 1.007 are such numbers. The decimal marks of other columns decide. Without any, points are decimal points;
+    that is uncertain if some numbers have none.
     """
-    if rule or not _may_have_points(cells):
+    if rule or not _may_have_thousands_points(cells):
         return rule, ""
-    if writing.marks == {","}:
+    if writing.decimal_marks == {","}:
         return "points", ""
-    return "", "" if writing.marks == {"."} or _are_pointed(cells) else IN_DOUBT
+    return "", "" if writing.decimal_marks == {"."} or _all_have_points(cells) else IN_DOUBT
 
 
-def _mark(column: Any, separator: str | None) -> str:
-    """What stands before decimals in a column of numbers; nothing where it has none, or tells nothing.
+def _decimal_mark(column: Any, separator: str | None) -> str:
+    """The decimal mark of a column of numbers; empty if it shows none.
 
-    Where it may have points between thousands, and not behind every number, what separates the cells tells, as it does
-    of commas.
+    If points may separate thousands and not every number has one, the cell separator decides, as for commas.
     """
     import pyarrow as pa
 
@@ -143,41 +141,41 @@ def _mark(column: Any, separator: str | None) -> str:
         return ""
     cells = _present(column)
     if not _fits(cells, PLAIN):
-        cells = _tidied(cells)
+        cells = _strip_symbols(cells)
     rule = _rule(cells, separator)
     if rule != "":
         return "" if rule is None else MARKS[rule]
-    if _may_have_points(cells):
-        return "," if separator in BESIDE_COMMAS and not _are_pointed(cells) else ""
-    return "." if _is_pointed(cells) else ""
+    if _may_have_thousands_points(cells):
+        return "," if separator in SEPARATORS_WITH_DECIMAL_COMMA and not _all_have_points(cells) else ""
+    return "." if _has_point(cells) else ""
 
 
-def _may_have_points(cells: Any) -> bool:
-    """Whether the points of plain numbers may stand between thousands."""
-    return _is_pointed(cells) and _fits(cells, MAY_HAVE_POINTS)
+def _may_have_thousands_points(cells: Any) -> bool:
+    """Whether the points of plain numbers may separate thousands."""
+    return _has_point(cells) and _fits(cells, MAY_HAVE_POINTS)
 
 
-def _is_pointed(cells: Any) -> bool:
+def _has_point(cells: Any) -> bool:
     """Whether a number has a point."""
     import pyarrow.compute as pc
 
     return bool(pc.any(pc.match_substring(cells, "."), min_count=0).as_py())
 
 
-def _are_pointed(cells: Any) -> bool:
-    """Whether all of them have."""
+def _all_have_points(cells: Any) -> bool:
+    """Whether every number has a point."""
     return _fits(cells, r"\.")
 
 
-def _tidied(cells: Any) -> Any:
-    """Without signs of percent and of money, true minus signs, and spaces between thousands."""
+def _strip_symbols(cells: Any) -> Any:
+    """The cells without percent and currency signs, Unicode minus signs and spaces between thousands."""
     import pyarrow.compute as pc
 
     cells = pc.replace_substring_regex(cells, r"\s*%$", "")
     cells = pc.replace_substring(cells, "\N{MINUS SIGN}", "-")
     cells = pc.replace_substring_regex(cells, rf"^([+-]?){MONEY}\s*", r"\1")
     cells = pc.replace_substring_regex(cells, rf"\s*{MONEY}$", "")
-    for _ in range(2):  # digits that two of them share
+    for _ in range(2):  # matches do not overlap: 1 000 000 takes two
         cells = pc.replace_substring_regex(cells, rf"(\d){SPACES}(\d{{3}})", r"\1\2")
     return cells
 
@@ -185,36 +183,38 @@ def _tidied(cells: Any) -> Any:
 def _finite(
     cells: Any, rule: str, name: str, first_row: int, odd: list[tuple[int, str]], notes: list[str], strict: bool
 ) -> Numbers:
-    """The numbers of a column, missing where it is odd or no number is so large.
+    """The numbers of a column; unreadable and infinite ones are missing.
 
     Args:
-        odd: rows, from 0, and what they hold.
-        notes: what was decided so far.
+        odd: rows, from 0, of unreadable cells, and their text.
+        notes: on the column so far.
     """
     values = _cast(cells, rule)
     if odd:
         row, text = odd[0]
-        told = "not finite" if text.lower().lstrip("+-") in ("inf", "infinity") else f"{text[:40]!r} is not a number"
-        notes.append(odd_cells(name, first_row + row, told, len(odd), strict=strict))
+        reason = "not finite" if text.lower().lstrip("+-") in ("inf", "infinity") else f"{text[:40]!r} is not a number"
+        notes.append(report_unreadable(name, first_row + row, reason, len(odd), strict=strict))
     is_large = np.isinf(values)
     if is_large.any():
         notes.append(
-            odd_cells(name, first_row + int(np.argmax(is_large)), "not finite", int(is_large.sum()), strict=strict)
+            report_unreadable(
+                name, first_row + int(np.argmax(is_large)), "not finite", int(is_large.sum()), strict=strict
+            )
         )
         values = np.where(is_large, np.nan, values)
     return Numbers(values, "; ".join(notes))
 
 
-def odd_cells(name: str, row: int, told: str, count: int, *, strict: bool) -> str:
-    """What is said of cells that are no numbers.
+def report_unreadable(name: str, row: int, reason: str, count: int, *, strict: bool) -> str:
+    """The note on cells that are not numbers.
 
     Raises:
-        ValueError: they are not allowed.
+        ValueError: with `strict`.
     """
-    said = f"row {row}, column {name!r}: {told} ({count} such cells)"
+    message = f"row {row}, column {name!r}: {reason} ({count} such cells)"
     if strict:
-        raise ValueError(f"{said}; leave the cell empty, choose columns with --column, or read without --strict")
-    return f"{said}: read as missing"
+        raise ValueError(f"{message}; leave the cell empty, choose columns with --column, or read without --strict")
+    return f"{message}: read as missing"
 
 
 def _cast(cells: Any, rule: str) -> np.ndarray:

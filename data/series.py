@@ -10,12 +10,20 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Series:
-    """times `[N]` non-decreasing, in seconds where dates were given, values `[N, P]` (NaN = missing), names of the P
-    columns; clock: name of the column of times, None where there was none; is_dated: the times are moments, in seconds
-    since 1970; notes: what was decided or left out while reading, a line each; rows: `[N]`, the row of the table, from
-    0, that each comes from, None where cells of several were put together; clock_columns: those of the table that are
-    the clock, two where date and time of day are apart; zone: where it hung if it names none; form: how it is written,
-    see `rfa.data.clock.Clock`."""
+    """A recorded series.
+
+    Attributes:
+        times: `[N]` non-decreasing; seconds since 1970 if `is_dated`.
+        values: `[N, P]`, NaN = missing.
+        names: of the P columns.
+        clock: name of the time column; None without one.
+        is_dated: whether times are moments.
+        notes: on how the series was read, one per line.
+        rows: `[N]` row of the table, from 0; None after resampling.
+        clock_columns: the table's time columns: two if date and time of day are apart.
+        zone: time zone of times that name none.
+        form: how times are written, see `rfa.data.clock.Clock`.
+    """
 
     times: np.ndarray
     values: np.ndarray
@@ -29,9 +37,9 @@ class Series:
     form: str | float | None = None
 
     def moments(self, times: np.ndarray) -> np.ndarray:
-        """Times of the series as dates in UTC, to the microsecond; as they are where it has no dates."""
+        """Times as UTC dates with microseconds; unchanged if the series has no dates."""
         return np.rint(1e6 * times).astype("datetime64[us]") if self.is_dated else times
 
     def by_column(self) -> list[Self]:
-        """A series for each column."""
+        """One series per column."""
         return [replace(self, values=self.values[:, [a]], names=(name,)) for a, name in enumerate(self.names)]

@@ -1,20 +1,20 @@
-"""Where a file is: on this machine, on standard input, or behind a URL."""
+"""Reading a local file, standard input, or a URL."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from rfa.data.content import MAX_BYTES, all_of
+from rfa.data.file_formats import MAX_BYTES, read_limited
 
 
 def is_url(source: str | Path) -> bool:
-    """Whether fsspec reads it: s3://, https:// and so on."""
+    """Whether fsspec reads the source: s3://, https:// and so on."""
     return isinstance(source, str) and "://" in source
 
 
-def name_of(source: str | Path) -> str:
-    """What a file is called in messages and titles."""
+def display_name(source: str | Path) -> str:
+    """The name of a file for messages and titles."""
     text = str(source)
     if text == "-":
         return "standard input"
@@ -25,16 +25,16 @@ def read_source(source: str | Path) -> bytes:
     """The content of a file, at most 2 GiB.
 
     Raises:
-        ValueError: it is not there, is too large, or cannot be had; what to do.
+        ValueError: missing, too large or unreadable, and what to do.
     """
     if str(source) == "-":
-        content = all_of(sys.stdin.buffer)
+        content = read_limited(sys.stdin.buffer)
     elif is_url(source):
-        content = _fetched(str(source))
+        content = _fetch(str(source))
     else:
         content = _read(Path(source))
     if len(content) >= MAX_BYTES:
-        raise ValueError(f"{name_of(source)} has 2 GiB or more: give a part of it")
+        raise ValueError(f"{display_name(source)} has 2 GiB or more, the limit: split it")
     return content
 
 
@@ -45,21 +45,21 @@ def _read(path: Path) -> bytes:
         raise ValueError(f"{path} is a folder: give a file")
     try:
         with path.open("rb") as file:
-            return all_of(file)
+            return read_limited(file)
     except OSError as error:
         raise ValueError(f"file {str(path)!r} cannot be read: {error.strerror}") from None
 
 
-def _fetched(url: str) -> bytes:
+def _fetch(url: str) -> bytes:
     try:
         import fsspec
     except ModuleNotFoundError:
         raise ValueError(f"reading {url} needs fsspec: pip install 'rfa-server[remote]', or give a file") from None
     try:
         with fsspec.open(url, "rb") as file:
-            return all_of(file)
+            return read_limited(file)
     except FileNotFoundError:
         raise ValueError(f"{url} does not exist, or cannot be reached") from None
-    except Exception as error:  # each store has its own, and so has the lack of its package
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{url} cannot be read: {told}") from None
+    except Exception as error:  # every store has its own errors, a missing package included
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{url} cannot be read: {reason}") from None

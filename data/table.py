@@ -1,4 +1,4 @@
-"""A table, of which the cells are as the file has them."""
+"""A table whose cells are not parsed yet."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MISSING: Final = (
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by their names, which differ; first_row: where the file has the first row, for messages; notes: what was
-    decided while reading."""
+    """Arrow columns by their distinct names. first_row: number of the first row in the file, for messages; notes: on
+    how the file was read."""
 
     columns: dict[str, Any]
     separator: str | None = None
@@ -26,10 +26,10 @@ class Table:
 
     @classmethod
     def of(cls, table: pa.Table) -> Table:
-        """A table of Arrow's.
+        """From an Arrow table.
 
         Raises:
-            ValueError: a column holds what it may not.
+            ValueError: invalid Arrow data.
         """
         import pyarrow as pa
 
@@ -37,7 +37,7 @@ class Table:
             table.validate(full=True)
         except pa.ArrowInvalid as error:
             raise ValueError(f"the table is damaged: {str(error).splitlines()[0]}") from None
-        names = distinct([str(name) for name in table.column_names])
+        names = unique_names([str(name) for name in table.column_names])
         return cls(dict(zip(names, map(_plain, table.columns), strict=True)))
 
     def __len__(self) -> int:
@@ -45,7 +45,7 @@ class Table:
 
 
 def _plain(column: Any) -> Any:
-    """Text and dictionaries in their other layouts, such as polars writes, as text has it here."""
+    """Strings and dictionaries in other layouts, such as polars writes, as plain strings."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
@@ -54,8 +54,8 @@ def _plain(column: Any) -> Any:
     return column.cast(pa.string()) if is_text else column
 
 
-def distinct(names: list[str]) -> list[str]:
-    """Names that stand twice get a number."""
+def unique_names(names: list[str]) -> list[str]:
+    """Number repeated names."""
     found: list[str] = []
     for name in names:
         count, new = 1, name

@@ -1,4 +1,4 @@
-"""Tables that have a series in each row, such as M4's: an id, and its values from one column to the next."""
+"""Wide tables with one series per row, such as M4's: an id, then a value per column."""
 
 from __future__ import annotations
 
@@ -9,35 +9,37 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.data.clock import clock_column, read_clock
-from rfa.data.numbers import Writing, read_numbers
+from rfa.data.numbers import NumberFormat, parse_numbers
 from rfa.data.table import MISSING, Table
 
 FEWEST_STEPS: Final = 3
-# Columns in a row that are more likely one series than as many.
+# From this many numbered columns on, a row is more likely one series than a row of many.
 MANY_STEPS: Final = 12
 DATED: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d|$)")
 MOST_VALUES: Final = 50_000_000
 TIME, VALUE = "time", "value"
 
 
-def unfolded(table: Table, by: Sequence[str]) -> Table:
-    """The same table with a row for each value, where each row is a series: where the columns beside its keys count
-    up, as in V2, V3, …, or are dates. Other columns go on beside each value.
+def melt_wide(table: Table, by: Sequence[str]) -> Table:
+    """Convert a wide table to one row per value; other tables are returned as they are.
+
+    A table is wide if the columns beside its keys are numbered (V2, V3, …) or dates. Other columns repeat for each
+    value.
 
     Raises:
-        ValueError: there would be too many values.
+        ValueError: too many values.
     """
     import pyarrow as pa
 
-    steps = steps_of([name for name in table.columns if name not in by])
+    steps = step_columns([name for name in table.columns if name not in by])
     if not by or len(steps) < FEWEST_STEPS or not _is_distinct(table, by):
         return table
     if clock_column({name: column for name, column in table.columns.items() if name not in (*by, *steps)}) is not None:
         return table
     if len(steps) * len(table) > MOST_VALUES:
-        raise ValueError(f"the table has more than {MOST_VALUES:,} values: give a part of it")
+        raise ValueError(f"the table has more than {MOST_VALUES:,} values, the limit: split it")
     is_there = np.stack([_is_there(table.columns[name]) for name in steps])  # [steps, rows]
-    # What is empty behind the last value is no part of a series.
+    # Empty cells after the last value are not part of a series.
     is_kept = np.maximum.accumulate(is_there[::-1], axis=0)[::-1]
     step, row = np.nonzero(is_kept)
     rest = {name: column.take(row) for name, column in table.columns.items() if name not in steps}
@@ -45,18 +47,18 @@ def unfolded(table: Table, by: Sequence[str]) -> Table:
     columns = {**rest, VALUE: stacked.take(step * len(table) + row)}
     if _are_dates(steps):
         columns[TIME] = pa.chunked_array([steps]).take(step)
-    note = f"each row is a series, along the columns {steps[0]!r} to {steps[-1]!r}"
+    note = f"each row is a series, in the columns {steps[0]!r} to {steps[-1]!r}"
     return Table(columns, table.separator, table.first_row, (*table.notes, note))
 
 
-def refuse_rows_of_series(table: Table) -> None:
-    """Refuse a table that has no clock, and labels that all differ before many columns that count up.
+def refuse_wide(table: Table) -> None:
+    """Refuse a wide table when no keys were named: no time column, and distinct labels before many numbered columns.
 
     Raises:
         ValueError: it is one.
     """
     first = next(iter(table.columns))
-    steps = steps_of([name for name in table.columns if name != first])
+    steps = step_columns([name for name in table.columns if name != first])
     if (
         len(steps) >= MANY_STEPS
         and clock_column(table.columns) is None
@@ -65,13 +67,13 @@ def refuse_rows_of_series(table: Table) -> None:
         and _is_distinct(table, [first])
     ):
         raise ValueError(
-            f"each row seems to be a series, along the columns {steps[0]!r} to {steps[-1]!r}: give --by {first!r}; or "
+            f"each row seems to be a series, in the columns {steps[0]!r} to {steps[-1]!r}: give --by {first!r}, or "
             "choose columns with --column"
         )
 
 
-def steps_of(names: Sequence[str]) -> list[str]:
-    """The last columns in a row whose names count up, or are dates; none where they do neither."""
+def step_columns(names: Sequence[str]) -> list[str]:
+    """The last consecutive columns whose names are numbered or are dates; empty if there are none."""
     counted = _last(names, _counts_up)
     if len(counted) > 1:
         return counted
@@ -80,7 +82,7 @@ def steps_of(names: Sequence[str]) -> list[str]:
 
 
 def _last(names: Sequence[str], goes_on: Callable[[str, str], bool]) -> list[str]:
-    """The last names in a row of which each goes on as the next."""
+    """The longest run of names at the end in which each continues the one before."""
     count = min(len(names), 1)
     while count < len(names) and goes_on(names[-count - 1], names[-count]):
         count += 1
@@ -108,7 +110,7 @@ def _holds_labels(table: Table, name: str) -> bool:
     import pyarrow as pa
 
     column = table.columns[name]
-    return pa.types.is_string(column.type) and read_numbers(Writing(table), name) is None
+    return pa.types.is_string(column.type) and parse_numbers(NumberFormat(table), name) is None
 
 
 def _is_distinct(table: Table, by: Sequence[str]) -> bool:

@@ -135,7 +135,7 @@ def forecast(
     written = as_written(horizon)
 
     def work(key: Key, series: Series) -> tuple[np.ndarray, Clock, New]:
-        times = table.times_ahead(series, written)
+        times = table.future_times(series, written)
         leads = (times - series.times[-1]).tolist()
         new: dict[str, np.ndarray] = {}
         for part, runtime in parts_of(key, series):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data import Key, Series, key_name, read_frame, times_ahead, write_clock
+from rfa.data import Key, Series, future_times, key_name, read_frame, write_clock
 from rfa.data import Table as LoadedTable
 from rfa.library.frames import CLOCK_NAME, Clock, Data, data_of
 from rfa.library.models import plain_errors
@@ -83,10 +83,10 @@ class Table:
                 warnings.warn(text, UserWarning, stacklevel=4)
         return found
 
-    def times_ahead(self, series: Series, horizon: str) -> np.ndarray:
+    def future_times(self, series: Series, horizon: str) -> np.ndarray:
         """The times of the rows that come next; the errors are those of the loader's."""
         with _arguments():
-            return times_ahead(series, horizon)
+            return future_times(series, horizon)
 
     def clock(self, series: Series, times: np.ndarray) -> Clock:
         """Times of a series as its clock is written; whole numbers where rows are counted."""

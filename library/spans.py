@@ -11,7 +11,7 @@ from typing import Final, SupportsIndex
 import numpy as np
 
 from rfa.data.durations import SECONDS, duration
-from rfa.data.future import MOST_AHEAD
+from rfa.data.horizon import MOST_AHEAD
 
 Span = str | timedelta | np.timedelta64
 # Rows, a span, or leads in units of the times.

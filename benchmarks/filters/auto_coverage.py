@@ -119,7 +119,7 @@ def load_sets(data: Path) -> dict[str, list[Recorded]]:
     return found
 
 
-def step_of(series: Recorded) -> float:
+def step_seconds(series: Recorded) -> float:
     """Its median lag."""
     lags = np.diff(series.times)
     return float(np.median(lags[lags > 0]))
@@ -127,7 +127,7 @@ def step_of(series: Recorded) -> float:
 
 def ask(url: str, series: Recorded) -> Told:
     """What `/filter` forecasts of a series."""
-    step = step_of(series)
+    step = step_seconds(series)
     given = [None if np.isnan(value) else float(value) for value in series.values]
     body = {
         "times": series.times.tolist(), "values": {"y": given}, "fields": ["forecast"], "levels": [LEVEL],
@@ -149,7 +149,7 @@ def ask(url: str, series: Recorded) -> Told:
 
 def score(series: Recorded, told: Told) -> list[dict[str, Any]]:
     """Figures of each lead."""
-    times, values, step = series.times, series.values, step_of(series)
+    times, values, step = series.times, series.values, step_seconds(series)
     jumps = np.abs(np.diff(values))
     unit = float(np.nanmean(jumps)) if len(jumps) else 0.0
     found = []

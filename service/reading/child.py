@@ -19,9 +19,9 @@ import orjson
 import pyarrow as pa
 
 from rfa.data import Series, key_name, read_frame
-from rfa.data.content import read_table
-from rfa.data.table import distinct
-from rfa.data.wide import unfolded
+from rfa.data.file_formats import read_table
+from rfa.data.table import unique_names
+from rfa.data.wide import melt_wide
 from rfa.service.child_environment import confine, held_data_bytes
 
 ANSWERED: Final = b"a"
@@ -57,7 +57,7 @@ def main() -> None:
 
 def _answer(content: bytes, *, sheet: str | None, most_numbers: int, **reading: Any) -> tuple[bytes, bytes]:
     try:
-        table = unfolded(read_table(content, sheet), reading["by"])
+        table = melt_wide(read_table(content, sheet), reading["by"])
         found = read_frame(table, **reading, refused=lambda key, error: None)
         numbers = sum(series.values.size + len(series.times) for series in found.values())
         if numbers > most_numbers:
@@ -73,7 +73,7 @@ def _answer(content: bytes, *, sheet: str | None, most_numbers: int, **reading: 
 
 
 def _document(series: Series) -> dict[str, Any]:
-    names = distinct([_plain(name) for name in series.names])
+    names = unique_names([_plain(name) for name in series.names])
     columns = (np.ascontiguousarray(column) for column in series.values.T)
     return {
         "clock": series.clock,

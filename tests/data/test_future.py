@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rfa.data import read_frame, times_ahead
-from rfa.data.formats import DATE_FORMATS, JOINTS, TIME_FORMATS, ZONES, parsed
+from rfa.data import future_times, read_frame
 from rfa.data.series import Series
-from rfa.data.written import write_times
+from rfa.data.time_formats import DATE_FORMATS, JOINTS, TIME_FORMATS, ZONES, parse
+from rfa.data.write_times import write_times
 
 
 def series_of(*cells: object, zone: str = "UTC", time_format: str | None = None) -> tuple[Series, pa.Table]:
@@ -55,7 +55,7 @@ def test_rows_go_on_at_the_pace_of_the_series_and_are_written_as_it_is(
     cells: list[object], horizon: str, wanted: list[object], zone: str
 ) -> None:
     series, table = series_of(*cells, zone=zone)
-    ahead = times_ahead(series, horizon)
+    ahead = future_times(series, horizon)
     assert write_times(series, ahead, table["time"][-1]).to_pylist() == wanted
     # What is written is what was meant, and so are the times that were there.
     again, _ = series_of(*cells, *wanted, zone=zone)
@@ -73,18 +73,18 @@ def test_what_a_format_cannot_say_is_written_as_iso() -> None:
 def test_what_is_no_horizon_is_refused(horizon: str) -> None:
     series, _ = series_of(0.0, 1.0)
     with pytest.raises(ValueError, match="--horizon takes"):
-        times_ahead(series, horizon)
+        future_times(series, horizon)
 
 
 def test_a_horizon_that_holds_no_row_or_too_many_is_refused() -> None:
     series, _ = series_of("2024-03-09", "2024-03-10")
     with pytest.raises(ValueError, match="--horizon 6h is shorter than the time between two rows, 86400 s"):
-        times_ahead(series, "6h")
+        future_times(series, "6h")
     with pytest.raises(ValueError, match="more than 10,000 rows"):
-        times_ahead(series, "2000w")
+        future_times(series, "2000w")
     one, _ = series_of("2024-03-09", "2024-03-09")
-    with pytest.raises(ValueError, match="needs two rows that differ in time"):
-        times_ahead(one, "1")
+    with pytest.raises(ValueError, match="needs two rows with different times"):
+        future_times(one, "1")
 
 
 def test_dates_and_times_of_day_read_apart_are_those_read_together() -> None:
@@ -99,7 +99,7 @@ def test_dates_and_times_of_day_read_apart_are_those_read_together() -> None:
             wanted = [datetime.strptime(cell, time_format) for cell in cells]
         except ValueError:  # %Y%m%d:%H%M and the like are cut elsewhere
             continue
-        found = parsed(pa.chunked_array([cells]), time_format, "time", np.arange(3))
+        found = parse(pa.chunked_array([cells]), time_format, "time", np.arange(3))
         plain = [w.replace(tzinfo=None) - (w.utcoffset() or timedelta()) for w in wanted]
         assert found.cast(pa.timestamp("us")).to_pylist() == plain, time_format
         assert (found.type.tz is None) == (not zone)
@@ -109,5 +109,5 @@ def test_dates_and_times_of_day_read_apart_are_those_read_together() -> None:
 
 def test_a_cell_that_is_not_in_the_format_is_named_with_its_row() -> None:
     cells = pa.chunked_array([["09.03.2024 00:00", "31.02.2024 00:00"], ["09.03.2024"]])
-    with pytest.raises(ValueError, match=r"row 8, column 'Zeit': '31\.02\.2024 00:00' is no time as"):
-        parsed(cells, "%d.%m.%Y %H:%M", "Zeit", np.array([7, 8, 9]))
+    with pytest.raises(ValueError, match=r"row 8, column 'Zeit': '31\.02\.2024 00:00' does not match"):
+        parse(cells, "%d.%m.%Y %H:%M", "Zeit", np.array([7, 8, 9]))

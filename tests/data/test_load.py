@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from rfa.data import Key, Series, key_name, load_series, load_table, read_frame
-from rfa.data.content import read_table
+from rfa.data.file_formats import read_table
 
 CORPUS = Path(__file__).parent / "corpus"
 CASES: list[dict[str, Any]] = json.loads((CORPUS / "expected.json").read_text(encoding="utf-8"))
@@ -67,7 +67,7 @@ def test_a_file_is_read_right_or_refused_with_what_to_do(case: dict[str, Any]) -
 
 
 MIXED, FIXED = ("999", "1.007", "-1.015"), ("1.007", "12.015", "1.250")
-BETWEEN, DOUBTED = "points stand between thousands", "a point before three digits is taken to stand before decimals"
+BETWEEN, DOUBTED = "points separate thousands", "a point before three digits is read as a decimal point"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_points_are_between_thousands_where_the_file_says_so(
     text = "\n".join(separator.join(row) for row in zip(*columns, strict=True))
     found = read_frame(read_table(text.encode(), None))[()]
     np.testing.assert_array_equal(found.values[:, 0], values)
-    said = [told for told in found.notes if "'a'" in told and "stand" in told]
+    said = [note for note in found.notes if "'a'" in note and "point" in note]
     assert len(said) == bool(note) and all(note in told for told in said)
 
 
@@ -110,7 +110,7 @@ def test_a_part_of_a_series_is_named_by_its_times() -> None:
     assert load_series(days, start="2024-03-10T01:00+01:00", end="2024-03-10T01:00").values.tolist() == [[2.5]]
     assert load_series(days, zone="Europe/Berlin", end="2024-03-10").values.tolist() == [[1.5]]
     assert load_series(CORPUS / "plain_numbers.csv", start="0.5").times.tolist() == [0.5, 2]
-    for wrong, told in (("soon", "an ISO date"), ("2025-01-01", "they go from 2024-03-09T23:00")):
+    for wrong, told in (("soon", "an ISO date"), ("2025-01-01", "rows go from 2024-03-09T23:00")):
         with pytest.raises(ValueError, match=told):
             load_series(days, start=wrong)
 

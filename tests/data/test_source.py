@@ -12,8 +12,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from rfa.data import content, load_series, load_table, source
-from rfa.data.source import name_of
+from rfa.data import file_formats, load_series, load_table, source
+from rfa.data.source import display_name
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -67,12 +67,12 @@ def test_what_cannot_be_had_is_said_in_a_line(web: str, monkeypatch: pytest.Monk
 
 def test_size_is_counted_while_a_file_is_read(web: str, monkeypatch: pytest.MonkeyPatch) -> None:
     size = (CORPUS / "iso_z.csv").stat().st_size
-    monkeypatch.setattr(content, "CHUNK", 7)
-    for module in (content, source):
+    monkeypatch.setattr(file_formats, "CHUNK", 7)
+    for module in (file_formats, source):
         monkeypatch.setattr(module, "MAX_BYTES", size + 1)
     for place in (CORPUS / "iso_z.csv", f"{web}/iso_z.csv"):
         assert len(load_table(place)) == 3
-    for module in (content, source):
+    for module in (file_formats, source):
         monkeypatch.setattr(module, "MAX_BYTES", size)
     for place in (CORPUS / "iso_z.csv", f"{web}/iso_z.csv"):
         with pytest.raises(ValueError, match=r"iso_z\.csv has 2 GiB or more"):
@@ -89,4 +89,4 @@ def test_size_is_counted_while_a_file_is_read(web: str, monkeypatch: pytest.Monk
     ],
 )
 def test_a_source_has_a_name(place: str, name: str) -> None:
-    assert name_of(place) == name
+    assert display_name(place) == name

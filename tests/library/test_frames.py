@@ -373,7 +373,7 @@ def test_working_days_go_on_after_the_weekend() -> None:
 
 
 def test_one_row_tells_no_step() -> None:
-    with pytest.raises(ValueError, match="horizon needs two rows that differ in time"):
+    with pytest.raises(ValueError, match="horizon needs two rows with different times"):
         rfa.forecast(pd.DataFrame({"x": [1.0]}, pd.DatetimeIndex(["2024-03-04"])), 6)
 
 
@@ -459,7 +459,7 @@ def test_what_is_no_measurement_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("data", "options", "told"),
     [
-        (lambda: pd.DataFrame({"x": ["a", "b"]}), {}, "no column of values"),
+        (lambda: pd.DataFrame({"x": ["a", "b"]}), {}, "no value column"),
         (lambda: pd.DataFrame({"x": []}), {}, "no rows"),
         (lambda: pd.DataFrame({"x": [1.0]}), {"columns": "z"}, "no column is called 'z'; there are 'x'"),
         (lambda: pd.DataFrame({"x": [1.0]}), {"time": "z"}, "no column is called 'z'"),
@@ -468,9 +468,9 @@ def test_what_is_no_measurement_is_left_alone() -> None:
         (lambda: pd.DataFrame({"x": [1.0], "nis": ["a"]}), {}, "column 'nis', which is what the answer has: rename it"),
         (lambda: pl.DataFrame({"x": [1.0], "x_mean": ["a"]}), {}, "column 'x_mean'"),
         (lambda: pl.DataFrame({"x": [1.0]}).lazy(), {}, "collect\\(\\) it"),
-        (lambda: pd.DataFrame({"time": [None, 1], "x": [1.0, 2]}), {}, "row 1, column 'time': no time"),
+        (lambda: pd.DataFrame({"time": [None, 1], "x": [1.0, 2]}), {}, "row 1, column 'time': time is missing"),
         (lambda: pd.DataFrame({"time": ["1/2/2024", "1/3/2024"], "x": [1.0, 2]}), {}, "say which with time_format"),
-        (lambda: pd.DataFrame({"time": ["2024-01-01"], "x": [1.0]}), {"tz": "Mars"}, "no time zone is called 'Mars'"),
+        (lambda: pd.DataFrame({"time": ["2024-01-01"], "x": [1.0]}), {"tz": "Mars"}, "unknown time zone 'Mars'"),
         (lambda: np.zeros((2, 2, 2)), {}, "3 dimensions"),
         (lambda: np.array(["a", "b"]), {}, "give numbers, or a frame"),
         (lambda: [1.0, "b"], {}, "give numbers, or a frame"),

@@ -9,7 +9,7 @@ import pytest
 from rfa.training.evaluate.filter import load_test_data
 from rfa.training.filter import FilterTrainingConfig, load_data
 
-BACKWARDS = "times ran backwards in 1 places (first at row 33): rows were sorted"
+BACKWARDS = "times decrease 1 places (first at row 33): rows were sorted"
 
 
 def write(path: Path, order: list[int]) -> Path:
@@ -23,7 +23,7 @@ def test_what_was_decided_in_reading_is_said(tmp_path: Path, capsys: pytest.Capt
     assert batches[1].times.tolist() == [[float(k) for k in range(48, 60)]]
     told = capsys.readouterr().err.splitlines()
     assert told[: len(told) // 2] == told[len(told) // 2 :]
-    for note in ("times: column 'Zeit', numbers, as seconds", "a comma stands before decimals", BACKWARDS):
+    for note in ("times: column 'Zeit', numbers, as seconds", "decimal commas", BACKWARDS):
         assert sum(line.startswith("room.csv: ") and note in line for line in told) == 2, note
 
 

@@ -1,4 +1,4 @@
-"""A part of a series: from when to when, and on which clock."""
+"""Selecting a range of a series, and resampling it to a regular step."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Final
 
 import numpy as np
 
-from rfa.data.clock import local_seconds, utc_seconds, zone_of
+from rfa.data.clock import get_zone, local_seconds, utc_seconds
 from rfa.data.durations import SECONDS, duration
 from rfa.data.series import Series
 
 MOST_CELLS: Final = 20_000_000
 HOUR, DAY, WEEK = SECONDS["h"], SECONDS["d"], SECONDS["w"]
-# 1970 began on a Thursday: the first Monday is four days later.
+# 1970-01-01 was a Thursday.
 FIRST_MONDAY: Final = 4 * DAY
 
 
-def between(series: Series, start: str | None, end: str | None, zone: str) -> Series:
+def select_range(series: Series, start: str | None, end: str | None, zone: str) -> Series:
     """The rows from `start` on and before `end`.
 
     Raises:
-        ValueError: a limit is no time of the series', or no row is left.
+        ValueError: a limit does not fit the times of the series, or no row is left.
     """
     if start is None and end is None:
         return series
@@ -33,7 +33,7 @@ def between(series: Series, start: str | None, end: str | None, zone: str) -> Se
     if not chosen.any():
         first, last = (str(moment) for moment in series.moments(series.times[[0, -1]]))
         raise ValueError(
-            f"no row lies from {start or 'the start'} to {end or 'the end'}: they go from {first} to {last}"
+            f"no row between {start or 'the start'} and {end or 'the end'}: rows go from {first} to {last}"
         )
     rows = None if series.rows is None else series.rows[chosen]
     return replace(series, times=series.times[chosen], values=series.values[chosen], rows=rows)
@@ -45,16 +45,16 @@ def _limit(text: str, series: Series, zone: str) -> float:
             return float(text)
         moment = datetime.fromisoformat(text)
     except ValueError:
-        told = "an ISO date such as 2024-03-31T12:00" if series.is_dated else "a number, as the series has no dates"
-        raise ValueError(f"--from and --to take {told}, got {text!r}") from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=zone_of(zone))).timestamp()
+        expected = "an ISO date such as 2024-03-31T12:00" if series.is_dated else "a number, as the times are numbers"
+        raise ValueError(f"--from and --to take {expected}, got {text!r}") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=get_zone(zone))).timestamp()
 
 
-def step_of(every: str) -> float:
-    """The length of a cell in seconds.
+def step_seconds(every: str) -> float:
+    """The resampling step in seconds.
 
     Raises:
-        ValueError: it is no time above 0.
+        ValueError: not a positive duration with a unit.
     """
     found = duration(every)
     if found is None or found[1] is None:
@@ -62,25 +62,25 @@ def step_of(every: str) -> float:
     return found[0] * SECONDS[found[1]]
 
 
-def regular(series: Series, every: str, zone: str) -> Series:
-    """The series on a regular clock: the mean of what was observed in each cell, missing where nothing was.
+def resample(series: Series, every: str, zone: str) -> Series:
+    """Resample to a regular step: the mean of the observations in each interval, missing if there are none.
 
-    A cell has the time of its beginning. Cells begin at whole multiples of `every` on the clock that hangs in `zone`:
-    those of days at midnight, of weeks on Mondays; where the times are numbers, at multiples of it from 0.
+    The time of an interval is its beginning, a multiple of `every` in local time of `zone`: days begin at midnight,
+    weeks on Mondays. If the times are numbers, intervals begin at multiples of the step from 0.
 
     Raises:
-        ValueError: `every` is no time, or the cells would be too many.
+        ValueError: `every` is not a duration, or gives too many rows.
     """
-    step = step_of(every)
+    step = step_seconds(every)
     if (series.times[-1] - series.times[0]) / step >= MOST_CELLS:
-        raise ValueError(f"--every {every} would make more than {MOST_CELLS:,} rows: take a longer one")
+        raise ValueError(f"--every {every} gives more than {MOST_CELLS:,} rows, the limit: use a longer step")
     begins = FIRST_MONDAY if step % WEEK == 0 and series.is_dated else 0.0
-    # A clock that is put back shows an hour twice: shorter cells keep both, longer ones keep to midnight.
+    # In autumn an hour repeats: intervals up to an hour keep both, longer ones are aligned to local midnight.
     is_local = series.is_dated and step > HOUR and zone != "UTC"
     shift = begins - (0.0 if is_local or not series.is_dated else _offset(series.times[0], zone))
     shown = local_seconds(series.times, zone) if is_local else series.times
     cells = np.floor((shown - shift) / step).astype(np.int64)
-    cells = np.maximum.accumulate(cells)  # of an hour that is shown twice, the second belongs to the later cell
+    cells = np.maximum.accumulate(cells)  # the second of a repeated hour belongs to the later interval
     place = cells - cells[0]
     count = int(place[-1]) + 1
     values = np.full((count, series.values.shape[1]), np.nan)
@@ -88,19 +88,19 @@ def regular(series: Series, every: str, zone: str) -> Series:
         seen = ~np.isnan(column)
         number = np.bincount(place[seen], minlength=count)
         filled = number > 0
-        # Less the first, so that a large level costs no digits.
+        # Relative to the first value, so that a large level costs no digits.
         origin = column[seen][0] if seen.any() else 0.0
         total = np.bincount(place[seen], weights=column[seen] - origin, minlength=count)
         values[filled, k] = origin + total[filled] / number[filled]
     times = shift + step * (cells[0] + np.arange(count))
     times = utc_seconds(times, zone) if is_local else times
     empty = int(np.isnan(values).all(axis=1).sum())
-    note = f"every {every}: the mean of what {len(series.times)} rows observed, {count} rows"
-    note += f", {empty} of them without a value" if empty else ""
+    note = f"every {every}: {len(series.times)} rows averaged to {count} rows"
+    note += f", {empty} of them empty" if empty else ""
     return replace(series, times=times, values=values, rows=None, notes=(*series.notes, note))
 
 
 def _offset(at: float, zone: str) -> float:
-    """How far the clock of a zone was ahead of UTC."""
-    offset = datetime.fromtimestamp(at, zone_of(zone)).utcoffset()
+    """The UTC offset of a zone in seconds."""
+    offset = datetime.fromtimestamp(at, get_zone(zone)).utcoffset()
     return 0.0 if offset is None else offset.total_seconds()

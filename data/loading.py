@@ -1,11 +1,11 @@
-"""A series, or a table of several, from a file."""
+"""Loading a series or a table from a file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from rfa.data.content import read_table
+from rfa.data.file_formats import read_table
 from rfa.data.frame import read_frame
 from rfa.data.series import Series
 from rfa.data.source import read_source
@@ -13,14 +13,14 @@ from rfa.data.table import Table
 
 
 def load_table(source: str | Path, *, sheet: str | None = None) -> Table:
-    """The table of a file, its cells yet to be read: CSV in any dress, Parquet, Arrow or a workbook, plain or packed.
+    """Load the table of a CSV, Parquet, Arrow or workbook file, plain or compressed; its cells are not parsed yet.
 
     Args:
         source: a file, "-" for standard input, or a URL that fsspec can read, such as https:// or s3://.
-        sheet: of a workbook, by its name; else the first.
+        sheet: name of a workbook's sheet; default: the first.
 
     Raises:
-        ValueError: what the file is, or the row that cannot be read, and what to do.
+        ValueError: names the row that cannot be read, or the format, and what to do.
     """
     return read_table(read_source(source), sheet)
 
@@ -38,10 +38,10 @@ def load_series(
     end: str | None = None,
     every: str | None = None,
 ) -> Series:
-    """Read one recorded series; see `load_table` for files, and `read_frame` for what can be chosen.
+    """Load one recorded series; see `load_table` for files and `read_frame` for the options.
 
     Raises:
-        ValueError: what the file is, or the row and column that cannot be read, and what to do.
+        ValueError: names the row and column that cannot be read, or the format, and what to do.
     """
     (series,) = read_frame(
         load_table(source, sheet=sheet),

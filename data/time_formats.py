@@ -1,4 +1,4 @@
-"""How times are written as text: formats as `datetime.strptime` has them, read fast, guessed, and written again."""
+"""Time formats of `datetime.strptime`: guessing one from a cell, and parsing a column fast."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ DATE_FORMATS: Final = (
 TIME_FORMATS: Final = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%H%M", "%H%M%S")
 JOINTS: Final = (" ", "T", ":", ", ")
 ZONES: Final = ("", "%z", " %z")
-# What a directive of a date may look like.
+# The text that a date directive may match.
 LOOKS: Final = {
     "Y": r"\d{4}", "y": r"\d{2}", "m": r"\d{1,2}", "d": r"\d{1,2}", "j": r"\d{1,3}", "b": r"\pL+", "B": r"\pL+",
     "a": r"\pL+", "A": r"\pL+",
 }  # fmt: skip
 OF_DAY: Final = re.compile("%[HIMSpfzZ]")
-MIDNIGHT: Final = datetime(1900, 1, 1)  # what strptime takes where a format has no date
+MIDNIGHT: Final = datetime(1900, 1, 1)  # strptime's default for a format without a date
 MICROSECOND: Final = timedelta(microseconds=1)
 
 
-def formats_of(cell: str) -> list[str]:
-    """The formats that a cell has: those of its date, and where it goes on, of its time of day."""
+def candidate_formats(cell: str) -> list[str]:
+    """The formats that a cell may have: of its date, and of its time of day if there is one."""
     found = list(_fitting(cell, DATE_FORMATS))
     for joint in JOINTS:
         for at in (match.start() for match in re.finditer(joint, cell)):
@@ -45,32 +45,32 @@ def _fitting(text: str, formats: Iterable[str]) -> Iterator[str]:
             year = datetime.strptime(text, made).year
         except ValueError:
             continue
-        if 1900 <= year < 2200:  # a time of day alone is of 1900
+        if 1900 <= year < 2200:  # a time of day alone has the year 1900
             yield made
 
 
-def parsed(cells: Any, time_format: str, name: str, rows: np.ndarray) -> Any:
+def parse(cells: Any, time_format: str, name: str, rows: np.ndarray) -> Any:
     """Timestamps of text in one format, in UTC where it names a zone.
 
     Args:
         cells: chunked text.
-        rows: what the file calls each row.
+        rows: row numbers in the file.
 
     Raises:
-        ValueError: a cell is not in that format. The message has its row.
+        ValueError: a cell is not in that format; names its row.
     """
-    found = _parsed_in_parts(cells, time_format)
-    return _parsed_whole(cells, time_format, name, rows) if found is None else found
+    found = _parse_parts(cells, time_format)
+    return _parse_cells(cells, time_format, name, rows) if found is None else found
 
 
-def _parsed_in_parts(cells: Any, time_format: str) -> Any:
-    """Dates come again and again, and so do times of day: each is read once. None: the format has no date before its
-    time, or a cell is not in it."""
+def _parse_parts(cells: Any, time_format: str) -> Any:
+    """Parse each distinct date and time of day once. None if the format has no date before its time, or a cell does not
+    match."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     at = OF_DAY.search(time_format)
-    look = None if at is None else _look(time_format[: at.start()])
+    look = None if at is None else _pattern(time_format[: at.start()])
     if at is None or look is None:
         return None
     parts = pc.extract_regex(cells, f"^(?P<date>{look})(?P<time>.*)$").combine_chunks()
@@ -82,7 +82,7 @@ def _parsed_in_parts(cells: Any, time_format: str) -> Any:
         moments = [datetime.strptime(text, time_format[at.start() :]) for text in times.dictionary.to_pylist()]
     except ValueError:
         return None
-    # A moment of a zone, less its offset, is of UTC.
+    # Local time minus its offset is UTC.
     in_day = [moment.replace(tzinfo=None) - MIDNIGHT - (moment.utcoffset() or timedelta()) for moment in moments]
     counts = _counts(days)[dates.indices.to_numpy()] + _counts(in_day)[times.indices.to_numpy()]
     is_zoned = moments[0].tzinfo is not None
@@ -90,8 +90,8 @@ def _parsed_in_parts(cells: Any, time_format: str) -> Any:
     return pa.array(counts + origin).cast(pa.timestamp("us", "UTC" if is_zoned else None))
 
 
-def _look(date_format: str) -> str | None:
-    """An expression for text in a format of dates; None: it has a directive that is not known here."""
+def _pattern(date_format: str) -> str | None:
+    """A regular expression for a date format; None for an unsupported directive."""
     found = ""
     for literal, directive in re.findall(r"([^%\s]+|\s+)|%(.)", date_format):
         if directive and directive not in LOOKS:
@@ -104,7 +104,7 @@ def _counts(spans: list[timedelta]) -> np.ndarray:
     return np.array([span // MICROSECOND for span in spans], np.int64)
 
 
-def _parsed_whole(cells: Any, time_format: str, name: str, rows: np.ndarray) -> Any:
+def _parse_cells(cells: Any, time_format: str, name: str, rows: np.ndarray) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -115,6 +115,6 @@ def _parsed_whole(cells: Any, time_format: str, name: str, rows: np.ndarray) -> 
             found.append(datetime.strptime(cell, time_format))
         except ValueError:
             row = rows[pc.index(encoded.indices, pa.scalar(k, encoded.indices.type)).as_py()]
-            raise ValueError(f"row {row}, column {name!r}: {cell!r} is no time as {time_format}") from None
+            raise ValueError(f"row {row}, column {name!r}: {cell!r} does not match {time_format}") from None
     is_zoned = found[0].tzinfo is not None
     return pa.array(found, pa.timestamp("us", "UTC" if is_zoned else None)).take(encoded.indices)

@@ -1,4 +1,4 @@
-"""The rows that would come next in a series: when, at its own pace."""
+"""The times of a series' next rows."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from rfa.data.durations import SECONDS, duration
 from rfa.data.series import Series
 
 MOST_AHEAD: Final = 10_000
-# Lags by which a series goes on.
+# The last lags, which decide the usual step.
 OF_LATE: Final = 25
 DAY: Final = SECONDS["d"]
-# Rows in which no weekend was seen, from which on there will be none.
+# From this many rows without a weekend on, future rows skip weekends.
 WORKING_DAYS: Final = 10
 
 
 def horizon(text: str) -> tuple[int, float]:
-    """How many rows ahead, or how many seconds; the other is 0.
+    """A horizon as a number of rows, or as seconds; the other one is 0.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: neither.
     """
     found = duration(text)
     if found is not None and found[1] is not None:
         return 0, found[0] * SECONDS[found[1]]
     if found is None or not found[0].is_integer():
         raise ValueError(
-            f"--horizon takes a number of rows such as 24, of months as well, or a time such as 30min, 6h, 2 days or "
-            f"1w, got {text!r}"
+            f"--horizon takes a number of rows such as 24 (of months, too), or a time such as 30min, 6h, 2 days or 1w, "
+            f"got {text!r}"
         )
     if found[0] > MOST_AHEAD:
         raise ValueError(f"--horizon takes at most {MOST_AHEAD:,} rows, got {text!r}")
@@ -38,35 +38,33 @@ def horizon(text: str) -> tuple[int, float]:
 
 
 def usual_step(series: Series) -> float:
-    """The usual time between two rows; 0 where none differ in time."""
+    """The usual time between two rows; 0 if all times are equal."""
     return usual_lag(series.times)
 
 
 def usual_lag(times: np.ndarray) -> float:
-    """How far apart rows at these times `[N]` usually are of late, for a clock may have changed; 0 where no two
-    differ."""
+    """The median of the last positive lags of times `[N]`, for the sampling rate may change; 0 if all are equal."""
     lags = np.diff(times)
     lags = lags[lags > 0][-OF_LATE:]
     return float(np.median(lags)) if len(lags) else 0.0
 
 
-def times_ahead(series: Series, text: str) -> np.ndarray:
-    """The times of the rows that come next, `[M]`: so many, or all up to so much later, at the usual step.
+def future_times(series: Series, text: str) -> np.ndarray:
+    """The times `[M]` of the next rows up to a horizon, at the usual step.
 
-    Where days, weeks, months or years are between two rows, the calendar of the zone is gone on with, and weekends are
-    left out where there were none.
+    Steps of days, weeks, months or years follow the calendar of the zone; weekends are skipped if the series has none.
 
     Raises:
-        ValueError: no row comes so soon, or too many do.
+        ValueError: the horizon is shorter than a step, or has too many rows.
     """
     rows, seconds = horizon(text)
     step = usual_step(series) or (1.0 if series.clock is None else 0.0)
     if not step:
-        raise ValueError("--horizon needs two rows that differ in time, to know when the next ones come")
+        raise ValueError("--horizon needs two rows with different times, for the step between rows")
     if not rows:
         if seconds / step > MOST_AHEAD:
-            raise ValueError(f"--horizon {text} is more than {MOST_AHEAD:,} rows, which are {step:g} s apart")
-        rows = int(seconds / step + 1) + 1  # those of a calendar may come a little sooner
+            raise ValueError(f"--horizon {text} is more than {MOST_AHEAD:,} rows of {step:g} s, the limit")
+        rows = int(seconds / step + 1) + 1  # calendar steps may be a little shorter
     found = _next(series, step, rows)
     if seconds:
         found = found[found <= series.times[-1] + seconds * (1 + 1e-9)]
@@ -88,13 +86,13 @@ def _next(series: Series, step: float, count: int) -> np.ndarray:
     if lag % DAY:
         return even
     has_weekends = lag != DAY or len(shown) < WORKING_DAYS or _is_weekend(shown).any()
-    # Of ten days in a row at least six are none of a weekend.
+    # At least six of ten consecutive days are working days.
     ahead = shown[-1] + lag * np.arange(1, (count if has_weekends else 2 * count + 4) + 1)
     return utc_seconds(ahead if has_weekends else ahead[~_is_weekend(ahead)][:count], series.zone)
 
 
 def _months_ahead(shown: np.ndarray, count: int) -> np.ndarray | None:
-    """The next times of a clock that shows the same day of a month each time, or the last one; None: it does not."""
+    """The next local times of a series on the same day of each month, or the last day; None for other series."""
     days = np.floor(shown / DAY).astype("datetime64[D]")
     months = days.astype("datetime64[M]")
     lags = np.diff(months.astype(np.int64))
@@ -112,5 +110,5 @@ def _months_ahead(shown: np.ndarray, count: int) -> np.ndarray | None:
 
 
 def _is_weekend(shown: np.ndarray) -> np.ndarray:
-    """Of seconds since 1970, which began on a Thursday."""
+    """Whether local seconds since 1970, a Thursday, are on a weekend."""
     return (np.floor(shown / DAY).astype(np.int64) + 3) % 7 >= 5

@@ -1,4 +1,4 @@
-"""What a file holds: a table as text, Parquet, Arrow or a workbook, plain or packed."""
+"""The formats of a file: CSV, Parquet, Arrow or a workbook, plain or compressed."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import zipfile
 import zlib
 from typing import Any, Final
 
+from rfa.data.csv_text import decode_text, read_text
 from rfa.data.excel import is_workbook, read_workbook
 from rfa.data.table import Table
-from rfa.data.text import decoded, read_text
 
-MAX_BYTES: Final = 2**31  # unpacked; arrays of Arrow's strings end there as well
+MAX_BYTES: Final = 2**31  # decompressed; also the limit of Arrow's string arrays
 PACKED: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
 ZIP: Final = b"PK\x03\x04"
 CHUNK: Final = 2**20
 
 
-def all_of(file: Any) -> bytes:
-    """A file piece by piece, up to where it is too large: what it says of its size need not be so."""
+def read_limited(file: Any) -> bytes:
+    """Read a file in chunks up to the size limit; a stated size is not trusted."""
     pieces, size = [], 0
     while size < MAX_BYTES and (piece := file.read(CHUNK)):
         pieces.append(piece)
@@ -27,21 +27,21 @@ def all_of(file: Any) -> bytes:
 
 
 def read_table(content: bytes, sheet: str | None = None) -> Table:
-    """A table from a file's content: CSV in any dress, Parquet, Arrow or a workbook, plain or packed.
+    """A table from the content of a CSV, Parquet, Arrow or workbook file, plain or compressed.
 
     Args:
-        sheet: of a workbook; None is the first.
+        sheet: of a workbook; None: the first.
 
     Raises:
-        ValueError: it is none, or a row has another number of cells than the header.
+        ValueError: unknown format, or a row and the header differ in their number of cells.
     """
     import pyarrow as pa
 
-    content = _unpacked(content)
+    content = _decompress(content)
     if is_workbook(content):
         return read_workbook(content, sheet)
     if sheet is not None:
-        raise ValueError(f"--sheet {sheet!r} is of workbooks, and this file is none")
+        raise ValueError(f"--sheet {sheet!r} is for workbooks, and this file is not one")
     try:
         if content.startswith(b"PAR1"):
             from pyarrow import parquet
@@ -53,36 +53,36 @@ def read_table(content: bytes, sheet: str | None = None) -> Table:
             return Table.of(pa.ipc.open_stream(content).read_all())
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"the file cannot be read: {str(error).splitlines()[0]}") from None
-    return read_text(*decoded(content))
+    return read_text(*decode_text(content))
 
 
-def _unpacked(content: bytes) -> bytes:
+def _decompress(content: bytes) -> bytes:
     import pyarrow as pa
 
     for magic, codec in PACKED.items():
         if content.startswith(magic):
             try:
                 with pa.CompressedInputStream(pa.BufferReader(content), codec) as stream:
-                    content = all_of(stream)
+                    content = read_limited(stream)
             except (pa.ArrowException, OSError) as error:
                 raise ValueError(f"the {codec} file is damaged: {error}") from None
     if content.startswith(ZIP) and not is_workbook(content):
-        content = _of_archive(content)
+        content = _read_archive(content)
     if len(content) >= MAX_BYTES:
-        raise ValueError("the file has 2 GiB or more: give a part of it")
+        raise ValueError("the file has 2 GiB or more, the limit: split it")
     return content
 
 
-def _of_archive(content: bytes) -> bytes:
+def _read_archive(content: bytes) -> bytes:
     """The only file of a ZIP archive."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]
             if len(names) != 1:
-                raise ValueError(f"this is a ZIP archive of {len(names)} files: unpack it, and give those to read")
+                raise ValueError(f"this ZIP archive has {len(names)} files: unpack it and give the files")
             with archive.open(names[0]) as file:
-                return all_of(file)
+                return read_limited(file)
     except (zipfile.BadZipFile, zlib.error, OSError, NotImplementedError, RuntimeError) as error:
         raise ValueError(
-            f"this is a ZIP archive or a workbook and cannot be read: {error}; unpack it, or save as CSV"
+            f"this ZIP archive or workbook cannot be read: {error}; unpack it, or save it as CSV"
         ) from None

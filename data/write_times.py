@@ -1,4 +1,4 @@
-"""Times as a file wrote its own."""
+"""Writing times in the form of the file they continue."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.data.clock import ISO, local_seconds
-from rfa.data.formats import parsed
 from rfa.data.series import Series
 from rfa.data.table import Table
+from rfa.data.time_formats import parse
 
 ISO_TIME: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}(?P<joint>[T ])?(?:\d{2}:?\d{2}(?P<seconds>:?\d{2}([.,]\d+)?)?)?"
@@ -21,7 +21,7 @@ OFFSET: Final = re.compile(r"([+-])(\d{2}):?(\d{2})?$")
 
 
 def write_clock(table: Table, series: Series, times: np.ndarray) -> dict[str, Any]:
-    """Times of a series as the columns of its table that are the clock; one called t where there is none."""
+    """Times as the time columns of the series' table; a column `t` if it has none."""
     import pyarrow as pa
 
     if not series.clock_columns:
@@ -36,14 +36,14 @@ def write_clock(table: Table, series: Series, times: np.ndarray) -> dict[str, An
 
 
 def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
-    """Times of a series as its clock is written, as an Arrow array.
+    """Times as an Arrow array, written like the time column of the series.
 
     Args:
-        times: `[M]`, as the series has them.
-        sample: a cell of its clock, such as the last: an Arrow scalar.
+        times: `[M]`, in the unit of the series.
+        sample: a cell of the time column, such as the last, as an Arrow scalar.
 
     Raises:
-        ValueError: its clock ends before them, as one of nanoseconds does in 2262.
+        ValueError: the type of the column cannot hold them; nanoseconds end in 2262.
     """
     import pyarrow as pa
 
@@ -56,9 +56,9 @@ def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
         stamps = pa.array(np.rint(1e6 * shown).astype(np.int64)).cast(pa.timestamp("us", zone))
         is_finest = pa.types.is_timestamp(kind) and kind.unit == "ns"
         try:
-            return stamps.cast(kind, safe=is_finest)  # what coarser ones lose is no error
+            return stamps.cast(kind, safe=is_finest)  # coarser units may round
         except pa.ArrowInvalid:
-            raise ValueError("times in nanoseconds end with the year 2262: give them in microseconds") from None
+            raise ValueError("times in nanoseconds end in 2262: write the file's times in microseconds") from None
     cell = sample.as_py().strip()
     written = None if series.form == ISO else _by_format(series, times, cell, str(series.form))
     return pa.array(_by_iso(series, times, cell) if written is None else written)
@@ -78,8 +78,8 @@ def _numbers(numbers: np.ndarray, sample: Any) -> Any:
     return pa.array(texts if all(exact) else [repr(number) for number in numbers.tolist()])
 
 
-def _shown(series: Series, times: np.ndarray, offset: timedelta | None) -> list[datetime]:
-    """What a clock so far ahead of UTC shows, or the series' own."""
+def _local_moments(series: Series, times: np.ndarray, offset: timedelta | None) -> list[datetime]:
+    """Local time at a UTC offset, or in the zone of the series."""
     if offset is None:
         seconds = local_seconds(times, series.zone)
     else:
@@ -90,7 +90,7 @@ def _shown(series: Series, times: np.ndarray, offset: timedelta | None) -> list[
 
 
 def _by_format(series: Series, times: np.ndarray, cell: str, time_format: str) -> list[str] | None:
-    """In a format of strptime's; None: it cannot say these times, as one without seconds cannot say 30 s."""
+    """In a strptime format; None if it cannot express these times, such as 30 s without seconds."""
     import pyarrow as pa
 
     offset, zone = None, ""
@@ -99,21 +99,21 @@ def _by_format(series: Series, times: np.ndarray, cell: str, time_format: str) -
             datetime.strptime(cell, time_format).utcoffset(),
             re.sub(r"^.*?(?=(Z|[+-]\d\d:?\d\d)$)", "", cell),
         )
-    moments = _shown(series, times, offset)
+    moments = _local_moments(series, times, offset)
     if offset is not None:
         moments = [moment.replace(tzinfo=timezone(offset)) for moment in moments]
     plain = time_format.removesuffix("%z")
     texts = [moment.strftime(plain) + (zone if plain != time_format else "") for moment in moments]
-    again = parsed(pa.chunked_array([texts]), time_format, "", np.arange(len(texts)))
+    again = parse(pa.chunked_array([texts]), time_format, "", np.arange(len(texts)))
     naive = [moment.replace(tzinfo=None) - (offset or timedelta()) for moment in moments]
     return texts if again.cast(pa.timestamp("us")).to_pylist() == naive else None
 
 
 def _by_iso(series: Series, times: np.ndarray, cell: str) -> list[str]:
-    """As ISO 8601, as short as the cell and as long as the times need."""
+    """As ISO 8601 with the cell's precision, or more if the times need it."""
     found = ISO_TIME.match(cell)
     zone = (found["zone"] or "") if found else ""
-    moments = _shown(series, times, _offset(zone))
+    moments = _local_moments(series, times, _offset(zone))
     has_time = bool(found and found["joint"])
     if not has_time and all((m.hour, m.minute, m.second, m.microsecond) == (0, 0, 0, 0) for m in moments):
         return [moment.date().isoformat() for moment in moments]
@@ -128,7 +128,7 @@ def _by_iso(series: Series, times: np.ndarray, cell: str) -> list[str]:
 
 
 def _offset(zone: str) -> timedelta | None:
-    """How far ahead of UTC the clock is that a cell's ending names; None: it names none."""
+    """The UTC offset at the end of a cell; None if it names none."""
     if not zone:
         return None
     found = OFFSET.search(zone)

@@ -1,4 +1,4 @@
-"""A table from text: its encoding, its separator, what stands above the header, the header. pyarrow reads the cells."""
+"""CSV text to a table: encoding, separator, title lines, header. pyarrow reads the cells."""
 
 from __future__ import annotations
 
@@ -7,33 +7,35 @@ import re
 from collections import Counter
 from typing import Any, Final
 
-from rfa.data.table import MISSING, Table, distinct
+from rfa.data.table import MISSING, Table, unique_names
 
 PREVIEW_LINES: Final = 50
-# The rarer inside of a cell first.
+# Those that are rarer inside cells first.
 SEPARATORS: Final = "\t;|,"
 BOMS: Final = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 NUMBER: Final = re.compile(r"[+-]?(\d[\d.,']*|\.\d+)([eE][+-]?\d+)?%?")
 DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d{1,4})?([T ].*)?|\d{1,2}:\d{2}(:\d{2})?.*")
 LINE_END: Final = re.compile(r"\r\n|\r|\n")
-# Lines below a header that describe its columns: units, kinds.
+# Lines below a header that describe the columns: units, types.
 MOST_DESCRIPTIONS: Final = 3
 
 
-def decoded(content: bytes) -> tuple[str, tuple[str, ...]]:
-    """The text of a file, and what is said of its encoding.
+def decode_text(content: bytes) -> tuple[str, tuple[str, ...]]:
+    """Decode the text of a file; also notes on its encoding.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not text.
     """
     for bom, encoding in BOMS.items():
         if content.startswith(bom):
             try:
                 return content.decode(encoding), ()
             except UnicodeDecodeError:
-                raise ValueError(f"the file begins as {encoding} and is not: save it as UTF-8") from None
+                raise ValueError(
+                    f"the file starts like {encoding} but is not valid {encoding}: save it as UTF-8"
+                ) from None
     if b"\0" in content[:4096]:
-        raise ValueError("this is neither text nor Parquet nor Arrow: save it as CSV")
+        raise ValueError("this is not text, Parquet or Arrow: save it as CSV")
     try:
         return content.decode(), ()
     except UnicodeDecodeError:
@@ -41,17 +43,17 @@ def decoded(content: bytes) -> tuple[str, tuple[str, ...]]:
 
 
 def read_text(text: str, notes: tuple[str, ...] = ()) -> Table:
-    """A table from CSV in any dress.
+    """A table from CSV with any separator, with or without header and title lines.
 
     Raises:
-        ValueError: it has no rows, or one has another number of cells than the header.
+        ValueError: it has no rows, or a row and the header differ in their number of cells.
     """
     lines = _preview(text)
     if not lines:
         raise ValueError("the file is empty")
     separator, above = _separator([line[0] for line in lines])
     if above:
-        notes += (f"{above} lines above the header: left out",)
+        notes += (f"{above} lines above the header are skipped",)
     lines = lines[above:]
     header = _cells(lines[0][0], separator)
     start = lines[0].start()
@@ -61,21 +63,21 @@ def read_text(text: str, notes: tuple[str, ...] = ()) -> Table:
         described = _descriptions([_cells(line[0], separator) for line in lines[1 : MOST_DESCRIPTIONS + 2]])
         if described:
             start = lines[described].end()
-            notes += (f"{described} lines below the header have no number: left out",)
+            notes += (f"{described} lines below the header have no numbers and are skipped",)
     else:
         names = [f"column {k}" for k in range(1, len(header) + 1)]
-        notes += ("no header: columns are called by their numbers",)
+        notes += ("no header: columns are numbered",)
     if not text[start:].strip():
-        raise ValueError("the file has a header and no rows: it needs at least one row")
-    names = distinct(names)
-    # The line that ends a header is its own.
+        raise ValueError("the file has a header and no rows")
+    names = unique_names(names)
+    # Its own line end belongs to the header.
     before = len(LINE_END.findall(text[:start])) + (LINE_END.match(text, start) is not None)
     columns = _arrow_columns(text[start:], names, separator, before)
     return Table(columns, separator, before + 1, notes)
 
 
 def _arrow_columns(body: str, names: list[str], separator: str, before: int) -> dict[str, Any]:
-    """The cells below a header that ends on line `before`, as text."""
+    """The cells below a header that ends on line `before`, as text columns."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -104,7 +106,7 @@ def _arrow_columns(body: str, names: list[str], separator: str, before: int) -> 
 
 
 def _preview(text: str) -> list[re.Match[str]]:
-    """The first lines that are neither blank nor comments, nor Excel's word about its separator."""
+    """The first lines that are not blank, comments or Excel's `sep=` line."""
     found: list[re.Match[str]] = []
     for line in re.finditer(r"[^\r\n]+", text):
         if line[0].strip() and (found or not (line[0].startswith("#") or re.fullmatch(r"sep=.", line[0].strip()))):
@@ -122,19 +124,19 @@ def _cells(line: str, separator: str) -> list[str]:
 
 
 def _separator(lines: list[str]) -> tuple[str, int]:
-    """The separator that gives most lines as many cells as the header, and how many lines stand above it."""
+    """The separator for which most lines have as many cells as the header, and the number of title lines."""
     found = {separator: _fit([len(_cells(line, separator)) for line in lines]) for separator in SEPARATORS}
     best = max(share for share, _ in found.values())
     if best <= 0:
         return ",", 0
     separator = next(separator for separator in SEPARATORS if found[separator][0] == best)
     above = found[separator][1]
-    # A row that has more cells than its header is no reason to drop the header.
+    # A row with more cells than the header does not make the header a title line.
     return separator, above if above < len(lines) - 1 and not _is_data(_cells(lines[above], separator)) else 0
 
 
 def _fit(counts: list[int]) -> tuple[float, int]:
-    """The share of lines that have as many cells as the first, or as the first of those that most have."""
+    """The share of lines with as many cells as the first line, or as the first line of the most frequent number."""
     as_first = sum(count == counts[0] for count in counts) / len(counts) if counts[0] > 1 else 0.0
     usual, often = Counter(count for count in counts if count > 1).most_common(1)[0] if max(counts) > 1 else (0, 0)
     if often <= 1 or as_first >= 0.5:
@@ -144,13 +146,13 @@ def _fit(counts: list[int]) -> tuple[float, int]:
 
 
 def _descriptions(rows: list[list[str]]) -> int:
-    """How many rows right below a header have no digit where the next one does, in its first cell too."""
+    """The number of rows right below a header without digits, before one with a digit in its first cell."""
     has_digit = [bool(re.search(r"\d", "".join(row))) for row in rows]
     count = has_digit.index(True) if True in has_digit else 0
     return count if count and re.search(r"\d", rows[count][0]) else 0
 
 
 def _is_data(cells: list[str]) -> bool:
-    """Whether a row is numbers and dates alone, as no header is."""
+    """Whether a row has only numbers and dates, so it is not a header."""
     filled = [cell.strip() for cell in cells if cell.strip().lower() not in MISSING]
     return bool(filled) and all(NUMBER.fullmatch(cell) or DATE.fullmatch(cell) for cell in filled)
