@@ -104,7 +104,7 @@ class Task:
         from rfa.runtime.uncertainty.alarms import is_most
 
         if self.alarm.per_time and series.clock is None:
-            raise ValueError(f"--alarm is per time, and {file} has no column of times; give a share of the rows")
+            raise ValueError(f"--alarm is per time, and {file} has no time column; give a share of the rows")
         if is_most(self.alarm, step := usual_step(series)):
             raise ValueError(
                 f"--alarm is more than half of the rows of {file}, which are {step:,.12g} s apart; give a rarer rate "

@@ -298,7 +298,7 @@ def _filtered(
     rule = NEVER if request.alarm is None else request.alarm.rule()
     if rule.per_time and series.clock is None:
         raise ValueError(
-            "the rate of alarms is per time, and the data have no column of times: give a share of the rows, 0.001"
+            "the rate of alarms is per time, and the data have no time column: give a share of the rows, 0.001"
         )
     for row in np.flatnonzero(np.abs(series.times) > LARGEST_TIME)[:1].tolist():
         raise ValueError(f"row {_rows(series)[row] + 1}: a time of at most {LARGEST_TIME:g} in size is taken")

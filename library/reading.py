@@ -17,10 +17,9 @@ from rfa.library.frames import CLOCK_NAME, Clock, Data, data_of
 from rfa.library.models import plain_errors
 from rfa.service.schemas.replies import FilterWarning
 
-# What is always said, and nothing to look into.
+# Beginnings of notes that need no attention, so they are no warnings.
 PLAIN: Final = (
-    "times: ", "no column of times", "left out, as they hold no measurements", "rows were in reverse",
-    "date and time of day are two columns",
+    "times: ", "no time column", "left out, not measurements", "rows were in reverse order", "date and time of day",
 )  # fmt: skip
 
 # Series whose doubts are told.

@@ -481,7 +481,7 @@ def test_what_is_no_measurement_is_left_alone() -> None:
         (lambda: np.zeros((3, 65)), {}, "up to 64 columns"),
         (lambda: np.zeros((3, 3)), {"model": "linear"}, "takes 2 columns, not 3"),
         (lambda: np.zeros(3), {"levels": (0.0,)}, "levels\\[0\\]"),
-        (lambda: np.zeros(3), {"alarm": "1/day"}, "no column of times"),
+        (lambda: np.zeros(3), {"alarm": "1/day"}, "no time column"),
         (lambda: np.zeros(3), {"alarm": 0.9}, "alarm.rate"),
         (lambda: np.array([1.0, 1e13]), {}, "row 2, column 'y': at most 1e\\+12"),
         (lambda: np.zeros(2), {"time": [0.0, 1e300]}, "row 2: a time of at most 1e\\+15"),
