@@ -26,8 +26,8 @@ from tqdm import tqdm
 
 from rfa.benchmarks.load.server import started
 from rfa.measured import HOME, origin, write_result
+from rfa.runtime.bundle.locate import default_bundles
 from rfa.service.assets import assets
-from rfa.service.settings import default_bundles
 
 FIGURES = HOME / "docs" / "figures"
 VISITS = 10

@@ -227,7 +227,7 @@ def bench_load(
     from rfa.benchmarks.load.report import BudgetMissed, table
     from rfa.benchmarks.load.run import run_scenario
     from rfa.benchmarks.load.scenario import SCENARIO_FILE, changed, find_scenario
-    from rfa.library.locate import served_bundles
+    from rfa.cli.bundles import served_bundles
 
     given = {
         "seconds": seconds,

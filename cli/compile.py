@@ -15,7 +15,7 @@ def compile_kernels(
     ] = None,
 ) -> None:
     """Compile the CPU kernels of bundles, as the first start of `rfa serve` would, and store them."""
-    from rfa.library.locate import served_bundles
+    from rfa.cli.bundles import served_bundles
     from rfa.service.precompile import compile_ahead
     from rfa.service.settings import Settings
 

@@ -203,14 +203,12 @@ class _Work:
             ValueError: none could be filtered.
         """
         from rfa.library.filtering import check_sizes
-        from rfa.library.models import plain_errors
 
         for source, name in zip(self.sources, _names(self.sources), strict=True):
             for table, key, series in self._series(source, name):
                 try:
                     check_sizes(series, table.first_row)
-                    with plain_errors():
-                        found = self.task.run(name, key, series)
+                    found = self.task.run(name, key, series)
                 except ValueError as error:
                     self._fail(name, key, error)
                     continue

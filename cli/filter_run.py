@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rfa.library.models import Filters
     from rfa.runtime.filters.filter import FilterRuntime
     from rfa.runtime.filters.sequence import FilteredSequence
+    from rfa.runtime.outputs import FilterWarning, ForecastChecks
     from rfa.runtime.uncertainty.alarms import Alarm
     from rfa.runtime.uncertainty.interface import Ahead
-    from rfa.service.schemas.replies import FilterWarning, ForecastChecks
 
 LEVELS = (0.5, 0.9)
 WIDE = "0.9"
@@ -151,11 +151,11 @@ class Task:
 @contextmanager
 def choosing_columns() -> Iterator[None]:
     """What is said of too many columns says how the command is given fewer."""
-    from rfa.service.errors import InvalidRequest
+    from rfa.runtime.errors import InvalidInput
 
     try:
         yield
-    except InvalidRequest as error:
+    except InvalidInput as error:
         raise ValueError(error.message + (", by --column" if error.code == "too_large" else "")) from None
 
 
@@ -182,9 +182,9 @@ def run_filter(
 
     from rfa.runtime.compiling import telling_of_compilation
     from rfa.runtime.filters.sequence import FilteredSequence
+    from rfa.runtime.messages import COMPILING
     from rfa.runtime.uncertainty.alarms import NEVER
     from rfa.runtime.uncertainty.interface import FilterOptions
-    from rfa.service.compilation import COMPILING
 
     if series.values.shape[1] != runtime.observation_size:
         raise ValueError(

@@ -26,7 +26,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve bundles over HTTP until stopped; every limit is also an RFA_* environment variable."""
-    from rfa.library.locate import served_bundles
+    from rfa.cli.bundles import served_bundles
     from rfa.service.server import serve as run_server
     from rfa.service.settings import Settings
 

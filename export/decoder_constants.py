@@ -15,10 +15,10 @@ from typing import Any
 
 import safetensors.numpy
 
-from rfa.export.loading import model_of
 from rfa.export.writing import write_bundle
 from rfa.model.decoder_constants import decoder_constants
 from rfa.model.language import LanguageModel
+from rfa.model.loading import model_of
 from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, Graph, open_bundle
 from rfa.runtime.bundle.stored_kernels import is_kernel_file
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from statistics import NormalDist
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from rfa.export.precision_calibration import precision_tables
 from rfa.model.batch import Batch
 from rfa.model.state_filter import State, StateFilter
 from rfa.runtime.bundle.surprise import running_surprise, wilson_hilferty
-from rfa.runtime.text.config import Mode, in_mode
+from rfa.runtime.text.config import MODES, Mode, in_mode
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 LEADS = (1, 2, 5, 10, 20)
@@ -215,12 +215,12 @@ def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier
 
 def calibrate(model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
     """Content of calibration.json: every mode, and a summary for the manifest; `leads` ascend."""
-    document: dict[str, Any] = {mode: calibrate_mode(model, batch, mode, leads) for mode in get_args(Mode)}
+    document: dict[str, Any] = {mode: calibrate_mode(model, batch, mode, leads) for mode in MODES}
     document["summary"] = {
         "levels": list(LEVELS),
         "horizons": document["recurrent"]["forecast"]["horizons"],
         "state_source": document["recurrent"]["state"]["source"],
-        "variance_scale": {mode: document[mode]["state"]["variance_scale"] for mode in get_args(Mode)},
+        "variance_scale": {mode: document[mode]["state"]["variance_scale"] for mode in MODES},
         "streams": int(batch.times.shape[0]),
         "observations": int(np.isfinite(batch.observations).any(-1).sum()),
     }
@@ -251,5 +251,5 @@ def with_precision(document: dict[str, Any], model: StateFilter, simulated: Batc
     truth = simulated.truth
     if truth is None:
         raise ValueError("precision is calibrated on data with a truth, and these have none")
-    precision = {mode: precision_of(evaluate(model, simulated, mode, ()), truth) for mode in get_args(Mode)}
-    return document | {mode: {**document[mode], "precision": precision[mode]} for mode in get_args(Mode)}
+    precision = {mode: precision_of(evaluate(model, simulated, mode, ()), truth) for mode in MODES}
+    return document | {mode: {**document[mode], "precision": precision[mode]} for mode in MODES}

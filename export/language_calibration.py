@@ -22,14 +22,13 @@ from scipy.special import log_softmax
 from tqdm import tqdm
 
 from rfa.model.language import LanguageModel
-from rfa.runtime.bundle.held_out import kept_rows, kept_tokens, spacing
+from rfa.runtime.bundle.held_out import WINDOW, kept_rows, kept_tokens, spacing
 from rfa.runtime.bundle.token_confidence import TokenConfidence, reliability
 from rfa.runtime.text.config import Mode, in_mode
 
 Array = NDArray[np.float32]
 Reals = NDArray[np.float64]
 
-WINDOW = 512
 # 65,536 tokens of the default window to judge by: of a perfectly calibrated model they would measure an ECE of 0.4 %.
 MAX_WINDOWS = 256
 # Logits held at once, to fit the temperature: bounds memory at 256 MiB.

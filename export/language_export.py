@@ -22,7 +22,7 @@ from torch._higher_order_ops.scan import scan
 from tqdm import tqdm
 
 from rfa.export.decoder_constants import constants_file
-from rfa.export.language_calibration import WINDOW, calibrate_language
+from rfa.export.language_calibration import calibrate_language
 from rfa.export.onnx_graphs import export_graph
 from rfa.export.provenance import export_provenance
 from rfa.export.writing import write_bundle
@@ -36,6 +36,7 @@ from rfa.model.recurrence.window import joined
 from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, Graph, open_session
 from rfa.runtime.bundle.families.language import LanguageConfig
 from rfa.runtime.bundle.golden import Earlier, Filled, GoldenRecorder, Source, Stored
+from rfa.runtime.bundle.held_out import WINDOW
 from rfa.runtime.text.config import LanguageModelConfig
 
 ATTENTION_OUTPUTS = ("logits", "log_precision", "latent", "new_keys", "new_values")

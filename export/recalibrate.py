@@ -21,8 +21,8 @@ from rfa.export.decoder_constants import write_again
 from rfa.export.filter_calibration import with_precision
 from rfa.export.filter_export import load_batch
 from rfa.export.language_calibration import calibrate_language
-from rfa.export.loading import model_of
 from rfa.model.batch import Batch
+from rfa.model.loading import model_of
 from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
 
 

@@ -144,7 +144,7 @@ def compare_with_torch(bundle: Bundle) -> list[Comparison]:
     """The bundle's graphs against the torch model rebuilt from it, in this process."""
     import torch
 
-    from rfa.export.loading import model_of
+    from rfa.model.loading import model_of
 
     torch.set_num_threads(1)
     model = model_of(bundle)

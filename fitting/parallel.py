@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from rfa.fitting.maximum_likelihood import Report
 from rfa.fitting.progress import Kept
-from rfa.training.resuming import Stopped, StopSignals
+from rfa.fitting.stopping import Stopped, StopSignals
 
 Item = TypeVar("Item")
 Document = dict[str, Any]

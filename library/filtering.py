@@ -12,20 +12,19 @@ import numpy as np
 
 from rfa.data import Key, Series, usual_step
 from rfa.library.frames import Clock, New, concatenated
-from rfa.library.models import filters, plain_errors, told_of_compilation
+from rfa.library.models import filters, told_of_compilation
+from rfa.library.options import LEVELS, AlarmRule, OutputOptions
 from rfa.library.reading import Table, read
 from rfa.library.spans import Span, as_written
-from rfa.library.wanted import LEVELS, AlarmRule, wanted
 from rfa.runtime.filters.ahead import followed
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.sequence import FilteredSequence
-from rfa.runtime.uncertainty.alarms import NEVER, count_alarms, is_most
+from rfa.runtime.uncertainty.alarms import count_alarms, is_most
 from rfa.runtime.uncertainty.columns import Columns
 from rfa.runtime.uncertainty.doubts import doubts
 from rfa.runtime.uncertainty.forecast_checks import ALARMS, ASKED, EXPECTED, summarise
-from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, level_name
+from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, LARGEST_TIME, level_name
 from rfa.runtime.uncertainty.interface import FilterOptions
-from rfa.service.schemas.requests import LARGEST_TIME, FilterStreamRequest
 
 Frame = TypeVar("Frame")
 # A row is an outlier if so many are nearer to the filter's estimate where the filter is right.
@@ -80,7 +79,7 @@ def filter(
         ValueError: what is wrong with which argument, column or row, and what to do.
         FileNotFoundError: there is no such bundle.
     """
-    request = wanted(levels, (), alarm)
+    request = OutputOptions.of(levels, (), alarm)
     table = read(data, time, columns, by, tz, time_format, strict=strict)
     parts_of = filters(model, table.columns, system)
 
@@ -128,7 +127,7 @@ def forecast(
         ValueError: what is wrong with which argument, column or row, and what to do.
         FileNotFoundError: there is no such bundle.
     """
-    request = wanted(levels)
+    request = OutputOptions.of(levels)
     table = read(data, time, columns, by, tz, time_format, strict=strict)
     parts_of = filters(model, table.columns, system)
 
@@ -139,13 +138,12 @@ def forecast(
         leads = (times - series.times[-1]).tolist()
         new: dict[str, np.ndarray] = {}
         for part, runtime in parts_of(key, series):
-            asked = request.model_copy(update={"horizon": followed(runtime, usual_step(part) or 1.0, leads[-1])})
+            asked = request.with_horizon(followed(runtime, usual_step(part) or 1.0, leads[-1]))
             result = _filtered(table, runtime, key, part, asked)
-            with plain_errors():
-                ahead = runtime.ahead(result.state, request.levels or (), leads)
+            ahead = runtime.ahead(result.state, request.levels, leads)
             for a, name in enumerate(part.names):
                 new |= {f"{name}_mean": ahead.moments[:, 0, a], f"{name}_std": ahead.moments[:, 1, a]}
-                for number, level in enumerate(request.levels or ()):
+                for number, level in enumerate(request.levels):
                     new |= dict(zip(ends(name, level), ahead.bands[:, number, a].T, strict=True))
         return np.repeat(_rows(series)[-1], len(times)), table.clock(series, times), new
 
@@ -223,13 +221,13 @@ def detect(
     """
     rule = {"rate": rate, "quiet": quiet, "direction": direction, "min_deviation": float(min_deviation)}
     limits = None if range is None else [None if limit is None else float(limit) for limit in range]
-    request = wanted(levels, (), {**rule, "range": limits})
+    request = OutputOptions.of(levels, (), {**rule, "range": limits})
     table = read(data, time, columns, by, tz, time_format, strict=strict)
     parts_of = filters(model, table.columns, system)
 
     def work(key: Key, series: Series) -> tuple[np.ndarray, New, np.ndarray]:
         step = usual_step(series) or 1.0
-        asked = request.model_copy(update={"horizon": [step]})
+        asked = request.with_horizon([step])
         parts = [(part, _filtered(table, runtime, key, part, asked)) for part, runtime in parts_of(key, series)]
         told = [_columns(part, result, (step,)) for part, result in parts]
         at = np.flatnonzero(np.any([one["alarm"] == 1 for one in told], axis=0))
@@ -292,10 +290,10 @@ def check_sizes(series: Series, first_row: int = 1) -> None:
 
 
 def _filtered(
-    table: Table, runtime: FilterRuntime, key: Key, series: Series, request: FilterStreamRequest, *,
+    table: Table, runtime: FilterRuntime, key: Key, series: Series, request: OutputOptions, *,
     smooth: bool = False,
 ) -> FilteredSequence:  # fmt: skip
-    rule = NEVER if request.alarm is None else request.alarm.rule()
+    rule = request.rule
     if rule.per_time and series.clock is None:
         raise ValueError(
             "the rate of alarms is per time, and the data have no time column: give a share of the rows, 0.001"
@@ -309,7 +307,7 @@ def _filtered(
         )
     check_sizes(series)
     options = FilterOptions(
-        series.times, series.values, np.ones(len(series.times)), tuple(request.levels or ()), tuple(request.horizon),
+        series.times, series.values, np.ones(len(series.times)), request.levels, request.horizon,
         alarm=rule, smooth=smooth,
     )  # fmt: skip
     result = FilteredSequence.collect(runtime.work(options))
@@ -329,12 +327,12 @@ def _columns(series: Series, result: FilteredSequence, horizon: tuple[float, ...
     return found.arrays()
 
 
-def _told(series: Series, result: FilteredSequence, request: FilterStreamRequest) -> New:
+def _told(series: Series, result: FilteredSequence, request: OutputOptions) -> New:
     told = _columns(series, result)
     new: dict[str, np.ndarray] = {}
     for name in series.names:
         new |= {f"{name}_mean": told[f"mean.{name}"], f"{name}_std": told[f"std.{name}"]}
-        for level in request.levels or ():
+        for level in request.levels:
             low, high = ends(name, level)
             new |= {low: told[f"lower.{level_name(level)}.{name}"], high: told[f"upper.{level_name(level)}.{name}"]}
         if result.smoothed is not None:
@@ -346,16 +344,14 @@ def _told(series: Series, result: FilteredSequence, request: FilterStreamRequest
     return new
 
 
-def _expected(
-    series: Series, told: dict[str, np.ndarray], step: float, at: np.ndarray, request: FilterStreamRequest
-) -> New:
+def _expected(series: Series, told: dict[str, np.ndarray], step: float, at: np.ndarray, request: OutputOptions) -> New:
     """What was forecast for these rows. The width of its interval is that of a usual step."""
     new: dict[str, np.ndarray] = {}
     before, is_first = np.maximum(at - 1, 0), at == 0
     for a, name in enumerate(series.names):
         expected = series.values[at, a] - told[f"innovation.{name}"][at]
         new[f"{name}_expected"] = np.where(is_first, np.nan, expected)
-        for level in request.levels or ():
+        for level in request.levels:
             lower, upper = (told[f"forecast.{step!r}.{end}.{level_name(level)}.{name}"] for end in ("lower", "upper"))
             half = (upper - lower)[before] / 2
             low, high = ends(f"{name}_expected", level)

@@ -1,4 +1,4 @@
-"""Which bundle a command means: a path, or the name of a bundle that the server would serve by default."""
+"""Which bundle a name means: that in a folder, or one that a server would serve by default."""
 
 from __future__ import annotations
 
@@ -7,29 +7,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from rfa.runtime.bundle.locate import default_bundles
 from rfa.runtime.bundle.manifest import MANIFEST_FILE
-from rfa.service.settings import Settings, check_names
-
-
-def served_bundles(given: list[Path] | None = None, *, own: frozenset[str] = frozenset()) -> tuple[Path, ...]:
-    """The bundles given, else those of RFA_BUNDLES, else those of ./bundles, else those that come with this package.
-
-    Args:
-        own: variables that the command reads itself and are no settings.
-
-    Raises:
-        FileNotFoundError: there are none.
-        ConfigurationError: a variable is called like a setting and is none.
-    """
-    check_names({name: value for name, value in os.environ.items() if name not in own})
-    found = tuple(given or ()) or Settings().bundles
-    if not found:
-        raise FileNotFoundError("no bundles: name one with --bundle, or set RFA_BUNDLES to their folders")
-    return found
 
 
 def find_bundle(name: str, others: Sequence[str] = ()) -> Path:
-    """The bundle in the folder `name`, else the default bundle of that name, else the folder, whatever is in it.
+    """The bundle in the folder `name`, else the bundle of that name among those of RFA_BUNDLES or the default
+    ones, else the folder, whatever is in it.
 
     Args:
         others: names that are of no bundle, and that the caller takes as well.
@@ -41,7 +25,11 @@ def find_bundle(name: str, others: Sequence[str] = ()) -> Path:
     is_path = name != ""  # which Path takes for the working folder
     if is_path and (path / MANIFEST_FILE).is_file():
         return path
-    known = {bundle.name: bundle for bundle in served_bundles()}
+    listed = os.environ.get("RFA_BUNDLES", "")
+    bundles = tuple(map(Path, filter(None, listed.split(os.pathsep)))) or default_bundles()
+    if not bundles:
+        raise FileNotFoundError("no bundles: name one by its folder, or set RFA_BUNDLES to their folders")
+    known = {bundle.name: bundle for bundle in bundles}
     if name not in known:
         if is_path and path.is_dir():
             return path

@@ -21,8 +21,7 @@ from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.fitted import are_models, system_for
 from rfa.runtime.filters.system import System
-from rfa.service.compilation import COMPILING
-from rfa.service.errors import InvalidRequest
+from rfa.runtime.messages import COMPILING
 
 if TYPE_CHECKING:
     from rfa.runtime.bundle.bundle import Bundle
@@ -86,8 +85,7 @@ def find_model(model: str | Path | None, columns: int | None, system: Mapping[st
         warnings.warn(auto.retirement_note(name), FutureWarning, stacklevel=3)
         name = auto.RETIRED[name]
     if name in auto.NAMES:
-        with plain_errors():
-            return Model(name, auto.AutoRuntime.of(size, name), auto.digest(name))
+        return Model(name, auto.AutoRuntime.of(size, name), auto.digest(name))
     bundle = _kept_open(find_bundle(name, auto.NAMES))
     if bundle.kind == "series":
         runtime = series_runtime(bundle, size)
@@ -115,8 +113,7 @@ def series_runtime(bundle: Bundle, columns: int) -> SeriesRuntime:
     """
     if not HAS_COMPILER:
         raise ValueError(f"model {bundle.name!r} needs numba: pip install 'rfa-server[fast]'")
-    with plain_errors():
-        return _held_to_golden(bundle).sized(columns)
+    return _held_to_golden(bundle).sized(columns)
 
 
 @lru_cache(KEPT)
@@ -181,15 +178,6 @@ def _checked(model: Model, columns: int | None) -> Model:
             f"`{'model' if model.system is None else 'system'}` out for what suits any number"
         )
     return model
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """What is refused is a ValueError, as callers in Python know it."""
-    try:
-        yield
-    except InvalidRequest as error:
-        raise ValueError(error.message) from None
 
 
 @contextmanager

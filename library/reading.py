@@ -14,8 +14,7 @@ import numpy as np
 from rfa.data import Key, Series, future_times, key_name, read_frame, write_clock
 from rfa.data import Table as LoadedTable
 from rfa.library.frames import CLOCK_NAME, Clock, Data, data_of
-from rfa.library.models import plain_errors
-from rfa.service.schemas.replies import FilterWarning
+from rfa.runtime.outputs import FilterWarning
 
 # Beginnings of notes that need no attention, so they are no warnings.
 PLAIN: Final = (
@@ -59,8 +58,7 @@ class Table:
         found = {}
         for key, series in self.series.items():
             try:
-                with plain_errors():
-                    found[key] = work(key, series)
+                found[key] = work(key, series)
             except ValueError as error:
                 if not self.by:
                     raise

@@ -12,32 +12,28 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.library.models import Model, find_model, plain_errors, told_of_compilation
+from rfa.library.models import Model, find_model, told_of_compilation
+from rfa.library.options import LEVELS, AlarmRule, OutputOptions, check_seed
 from rfa.library.spans import Ahead, Span, leads_of, rows_ahead
-from rfa.library.wanted import LEVELS, AlarmRule, wanted
 from rfa.runtime.filters.ahead import points
 from rfa.runtime.filters.state import FilterState
 from rfa.runtime.filters.steps import Batch
+from rfa.runtime.outputs import FilterStep, FilterWarning, ForecastChecks, ForecastPoint
 from rfa.runtime.pool import StatePool
 from rfa.runtime.state.keys import StateKeys, decode_key
-from rfa.runtime.state.names import Opened, StateScope
+from rfa.runtime.state.names import Opened, StateScope, tenant_of_key
 from rfa.runtime.state.sealer import Sealer
 from rfa.runtime.state.tokens import Tokens
-from rfa.runtime.uncertainty.alarms import NEVER
 from rfa.runtime.uncertainty.doubts import doubts
 from rfa.runtime.uncertainty.forecast_checks import no_checks, summarise
-from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_NOISE, out_of_range
+from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, LARGEST_TIME, LEAST_NOISE, MOST_NOISE, out_of_range
 from rfa.runtime.uncertainty.interface import Row, Stepped
-from rfa.service.access.keys import ApiKeys
-from rfa.service.schemas.replies import FilterStepReply, FilterWarning, ForecastChecks, ForecastPoint
-from rfa.service.schemas.requests import LARGEST_TIME, FilterStreamRequest
 
 Time = float | datetime | np.datetime64
 Observation = float | Sequence[float | None] | np.ndarray | None
 # A state in bytes: this, the length of the description, the description as JSON, and what the filter packed.
 _MAGIC: Final = b"RFAP\x01"
 _LENGTH: Final = struct.Struct("<I")
-_TOLD: Final = {"levels", "horizon", "alarm", "samples"}
 _MOST_DESCRIPTION: Final = 2_097_152
 _TOKEN_SECONDS: Final = 86_400
 
@@ -79,18 +75,16 @@ class Stream:
         samples: int = 0,
         seed: int = 0,
     ) -> None:
-        request = wanted(levels, horizon, alarm, samples, seed)
+        request = OutputOptions.of(levels, horizon, alarm, samples)
+        check_seed(seed)
         found = find_model(model, columns, system)
         self._open(found, request, found.runtime.start(seed))
 
-    def _open(self, model: Model, request: FilterStreamRequest, state: FilterState) -> None:
+    def _open(self, model: Model, request: OutputOptions, state: FilterState) -> None:
         self._model, self._request, self._seed = model, request, state.seed
         self._runtime, self._size = model.runtime, model.runtime.observation_size
-        self._rule = NEVER if request.alarm is None else request.alarm.rule()
-        with plain_errors():
-            self._readout = self._runtime.readout(
-                tuple(request.levels or ()), tuple(request.horizon), request.samples, alarm=self._rule
-            )
+        self._rule = request.rule
+        self._readout = self._runtime.readout(request.levels, request.horizon, request.samples, alarm=self._rule)
         self._pool = StatePool(self._runtime.state_fields, 1)
         self._seat = self._pool.acquire()
         self._runtime.put(self._pool, self._seat, state)
@@ -127,7 +121,7 @@ class Stream:
         step = self._runtime.get(self._pool, self._seat, self._seed).step
         return doubts(self._model.runtime, self.calibration, step=step)
 
-    def update(self, t: Time | None, y: Observation, *, noise: float = 1.0) -> FilterStepReply:
+    def update(self, t: Time | None, y: Observation, *, noise: float = 1.0) -> FilterStep:
         """Take an observation; what is refused leaves the stream as it was.
 
         Args:
@@ -189,9 +183,8 @@ class Stream:
         else:
             step = state.step or 1.0
             leads = tuple(k * step for k in range(1, rows_ahead(horizon, step) + 1))
-        with plain_errors():
-            levels = self._request.levels or ()
-            return points(self._runtime.ahead(state, levels, leads), levels)
+        levels = self._request.levels
+        return points(self._runtime.ahead(state, levels, leads), levels)
 
     @property
     def state(self) -> bytes:
@@ -201,7 +194,7 @@ class Stream:
             "digest": self._model.digest,
             "columns": self._size,
             "system": self._model.system,
-            "wanted": self._request.model_dump(mode="json", include=_TOLD),
+            "wanted": self._request.document(),
         }
         description = json.dumps(about).encode()
         return b"".join((_MAGIC, _LENGTH.pack(len(description)), description, self._packed()))
@@ -222,7 +215,7 @@ class Stream:
             name, digest, columns, asked, system = (
                 about[key] for key in ("model", "digest", "columns", "wanted", "system")
             )
-            request = FilterStreamRequest.model_validate(asked)
+            request = OutputOptions.from_document(asked)
         except (KeyError, TypeError, ValueError):
             raise ValueError("this is no state of a Stream") from None
         if model is None and system is None:
@@ -279,17 +272,15 @@ class Stream:
             FileNotFoundError: there is no such bundle.
         """
         found = find_model(model, columns, system)
-        request = wanted(levels, horizon, alarm, samples)
+        request = OutputOptions.of(levels, horizon, alarm, samples)
         tokens = _tokens(key, audience, seconds)
-        with plain_errors():
-            opened = tokens.open(token, _scope(found, api_key), found.runtime.state_bytes)
+        opened = tokens.open(token, _scope(found, api_key), found.runtime.state_bytes)
         return cls._resumed(found, request, opened.payload)
 
     @classmethod
-    def _resumed(cls, model: Model, request: FilterStreamRequest, payload: bytes) -> Stream:
+    def _resumed(cls, model: Model, request: OutputOptions, payload: bytes) -> Stream:
         stream = cls.__new__(cls)
-        with plain_errors():
-            stream._open(model, request, model.runtime.unpack(payload))
+        stream._open(model, request, model.runtime.unpack(payload))
         return stream
 
     def _packed(self) -> bytes:
@@ -356,8 +347,7 @@ def _described(state: bytes) -> tuple[Any, bytes]:
 
 
 def _scope(model: Model, api_key: str | None) -> StateScope:
-    tenant = "" if api_key is None else ApiKeys([api_key]).tenant_of(api_key.encode())
-    return StateScope(model.digest, "filter", tenant or "")
+    return StateScope(model.digest, "filter", "" if api_key is None else tenant_of_key(api_key))
 
 
 def _tokens(key: str, audience: str, seconds: int) -> Tokens:

@@ -1,6 +1,6 @@
 """Runs on disk: a config in JSON and weights in safetensors, nothing that executes.
 
-`rfa.export.loading` reads bundles as well.
+`rfa.model.loading` reads bundles as well.
 """
 
 from __future__ import annotations

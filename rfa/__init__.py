@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rfa.export.loading import load_model
+    from rfa.model.loading import load_model
     from rfa.library.filtering import Detection, detect, filter, forecast
     from rfa.library.fitting import fit
     from rfa.library.stream import Stream
@@ -56,7 +56,7 @@ _HOMES = {
     "filter_streams": "rfa.runtime.filters.dense_numba",
     "irkf_scan": "rfa.model.recurrence.irkf",
     "irkf_step": "rfa.model.recurrence.irkf",
-    "load_model": "rfa.export.loading",
+    "load_model": "rfa.model.loading",
     "robust_filter_attention": "rfa.model.attention.api",
 }
 # What `rfa-server[fit]` brings.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from rfa.runtime.bundle.bundle import Bundle
-from rfa.service.errors import InvalidRequest
+from rfa.runtime.errors import InvalidInput
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class PassesRange:
         """The passes of a request to this model; None is its own.
 
         Raises:
-            InvalidRequest: naming the field.
+            InvalidInput: naming the field.
         """
         if passes is None:
             return self.most
         if not self.least <= passes <= self.most:
             wanted = f"from {self.least} to {self.most}" if self.are_chosen else f"{self.most}, or null"
-            raise InvalidRequest(f"passes of model {name!r} must be {wanted}", param="passes", code="out_of_range")
+            raise InvalidInput(f"passes of model {name!r} must be {wanted}", param="passes", code="out_of_range")
         return passes

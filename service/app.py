@@ -24,7 +24,7 @@ from rfa.service.access.tracing import Tracing, open_tracing
 from rfa.service.cooperative import CooperativeWork
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models, load_models
-from rfa.service.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, ServiceError
+from rfa.service.errors import NAMED, InvalidRequest, MethodNotAllowed, NotFound, as_service_error
 from rfa.service.exposition import Exposition
 from rfa.service.memory import open_budget, return_free_memory
 from rfa.service.metrics import Metrics
@@ -104,7 +104,8 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     for route in (generate, tgi, openai, filter, filter_stream, read, merge, health, info, page):
         app.include_router(route.router)
     app.router.default = _no_such_path
-    app.add_exception_handler(ServiceError, _handle_service_error)
+    for kind in NAMED:
+        app.add_exception_handler(kind, _handle_named_error)
     app.add_exception_handler(HTTPException, _handle_http_exception)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
     _add_layers(app, settings, tracing)
@@ -131,8 +132,8 @@ async def _no_such_path(scope: Scope, receive: Receive, send: Send) -> None:
     await turn_away(NotFound(NO_SUCH_PATH), scope, receive, send)
 
 
-async def _handle_service_error(request: Request, error: Exception) -> Response:
-    return error_response(error if isinstance(error, ServiceError) else InternalError("unexpected"))
+async def _handle_named_error(request: Request, error: Exception) -> Response:
+    return error_response(as_service_error(error))
 
 
 async def _handle_http_exception(request: Request, error: Exception) -> Response:

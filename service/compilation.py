@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from functools import cache
-from typing import Final
 
-COMPILING: Final = "compiling the CPU kernels, once: about a minute, or some minutes on a slow machine"
+from rfa.runtime.messages import COMPILING
 
 logger = logging.getLogger("rfa.server")
 

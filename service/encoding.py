@@ -6,30 +6,16 @@ every array of NumPy its `tolist()`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import orjson
 
-# Numbers of one piece: some 20 kB, encoded in a fraction of a millisecond.
-PIECE_NUMBERS: Final = 1_024
+from rfa.runtime.blocks import PIECE_NUMBERS, Blocks
+
 # Stands where a long array belongs until it is encoded: JSON has no such byte, strings escape it.
 _PLACE: Final = b"\0"
-
-
-class Blocks(ABC):
-    """A JSON array that is made block by block."""
-
-    @abstractmethod
-    def blocks(self) -> Iterator[list[Any]]:
-        """The items in order, in lists that are not empty and have about PIECE_NUMBERS numbers at most."""
-
-    @property
-    def is_short(self) -> bool:
-        """Whether there is one block at most."""
-        return False
 
 
 class Long(Blocks):

@@ -1,4 +1,4 @@
-"""Every way a request can fail: one exception tree, one status table, one shape on the wire.
+"""Every way a request can fail: one status table, one shape on the wire.
 
     {"error": {"message": "...", "type": "invalid_request", "param": "parameters.top_p", "code": "less_than_equal"}}
 
@@ -8,9 +8,11 @@ failure and decides the status, `code` the precise reason, `param` the field as 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
+from rfa.runtime.errors import CapacityError, InvalidInput
 from rfa.service.schemas.base import Reply, says
 
 
@@ -185,12 +187,6 @@ class InternalError(ServiceError):
     """A fault of the server that has no better name."""
 
 
-def invalid_state() -> InvalidRequest:
-    """The one answer to a state that cannot be continued from: it does not say why, and so tells a forger nothing."""
-    message = "state: not a state that this server gave out for this model and API key, or it has expired."
-    return InvalidRequest(message, param="state", code="state_invalid")
-
-
 # The one status table: class → (HTTP status, `type` on the wire).
 _TABLE: dict[type[ServiceError], tuple[int, str]] = {
     MalformedRequest: (400, "malformed_request"),
@@ -215,8 +211,20 @@ STATUS: dict[type[ServiceError], int] = {kind: status for kind, (status, _) in _
 ERROR_TYPES: dict[type[ServiceError], str] = {kind: name for kind, (_, name) in _TABLE.items()}
 
 
+# Errors of the runtime, as the failures of a request that they are.
+_OF_RUNTIME: dict[type[Exception], Callable[[Any], ServiceError]] = {
+    InvalidInput: lambda error: InvalidRequest(error.message, param=error.param, code=error.code),
+    CapacityError: lambda error: Overloaded(error.message, retry_after_seconds=error.retry_after_seconds),
+}
+# Exceptions with a status of their own. All others are faults of the server: they are logged, and answered with 500.
+NAMED: tuple[type[Exception], ...] = (ServiceError, *_OF_RUNTIME)
+
+
 def as_service_error(error: BaseException) -> ServiceError:
-    """What a client is told about `error`: itself if it has a name, else a bare internal error."""
+    """The failure that a client is told of: a bare internal error for an exception without a status."""
     if isinstance(error, ServiceError):
         return error
+    for kind, convert in _OF_RUNTIME.items():
+        if isinstance(error, kind):
+            return convert(error)
     return InternalError("The server failed on this request; the cause is in its log.")

@@ -11,7 +11,7 @@ What models may come to keep from request to request (`FilterRuntime.kept_bytes`
 
 Not counted, because other limits bound it: connections and their buffers (`RFA_MAX_CONNECTIONS`), seats of
 filters (a few kB for each of `RFA_MAX_STREAMS`), named sessions (`RFA_MAX_SESSION_BYTES`), systems that are kept for
-the next request (`rfa.runtime.filters.system_cache`), and a second set of bundles while they are loaded anew.
+the next request (`rfa.service.engine.system_cache`), and a second set of bundles while they are loaded anew.
 """
 
 from __future__ import annotations

@@ -13,16 +13,16 @@ from pydantic import Field, IPvAnyNetwork, SecretStr, ValidationInfo, field_vali
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from rfa.runtime.bundle.locate import default_bundles
+from rfa.runtime.choices import RuntimeName
+from rfa.runtime.state.keys import read_keys
 from rfa.service.machine import available_cores
 
 # In the environment separated by commas.
 Names = Annotated[tuple[str, ...], NoDecode]
 QuotaName = Literal["requests", "concurrent", "streams", "tokens", "observations"]
-TextRuntime = Literal["auto", "compiled", "onnx"]
-FilterRuntimeName = Literal["auto", "compiled", "onnx"]
 # More would wait for each other: a fifth of what a series takes is in the interpreter, one thread at a time.
 USEFUL_THREADS = 4
-BUNDLE_ROOT = Path(__file__).resolve().parent.parent / "bundles"
 PREFIX = "RFA_"
 # Of what is written in a form of its own: the form, and that in words that need no knowledge of patterns.
 FORMS = {
@@ -37,13 +37,6 @@ FORMS = {
 }
 # Read by `rfa` itself, whatever the command.
 NOT_SETTINGS = frozenset({"RFA_DEBUG"})
-
-
-def default_bundles() -> tuple[Path, ...]:
-    """Every bundle directory in ./bundles, by name; where there is none, those that come with this package."""
-    roots = (Path.cwd() / "bundles", BUNDLE_ROOT)
-    found = (sorted(manifest.parent for manifest in root.glob("*/manifest.json")) for root in roots)
-    return tuple(next(filter(None, found), ()))
 
 
 class ConfigurationError(ValueError):
@@ -68,11 +61,11 @@ class Settings(BaseSettings):
         description="of language models, and of long series of the kind series: auto, cpu, cuda or cuda:1; auto is the "
         "CPU. Of several server processes each has a GPU of its own, from that one on",
     )
-    text_runtime: TextRuntime = Field(
+    text_runtime: RuntimeName = Field(
         default="auto",
         description="of language models on a CPU; auto is compiled where it can run the bundle, else onnx",
     )
-    filter_runtime: FilterRuntimeName = Field(
+    filter_runtime: RuntimeName = Field(
         default="auto",
         description="of filters; auto is compiled where the bundle is linear or a metric's and numba is there",
     )
@@ -275,3 +268,13 @@ def check_names(environment: Mapping[str, str]) -> None:
             nearest = difflib.get_close_matches(name.upper(), sorted(known), n=3, cutoff=0)
             hint = f"did you mean {meant[0]}?" if meant else f"the nearest are {', '.join(nearest)}"
             raise ConfigurationError(f"{name} is set in the environment and is no setting of this server; {hint}")
+
+
+def configured_keys(settings: Settings) -> tuple[bytes, ...]:
+    """The state keys of the settings, the sealing one first; empty where none are configured.
+
+    Raises:
+        ValueError, OSError: see `read_keys`.
+    """
+    listed = settings.state_keys
+    return read_keys(None if listed is None else listed.get_secret_value(), settings.state_keys_file)

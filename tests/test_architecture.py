@@ -34,9 +34,6 @@ GPU_RUNTIME = ROOT / "runtime" / "gpu"
 NOT_INSTALLED_FOR_SERVING = {"torch", "triton", "numba", "onnx", "onnxscript", "scipy"}
 # What serving a model on a CPU may not import, of ours.
 NOT_FOR_SERVING = {"rfa.model", "rfa.training", "rfa.export", "rfa.fitting"}
-# Layers whose imports are being mended.
-BREAKING = {"runtime", "fitting", "training", "library"}
-MENDED = pytest.mark.xfail(reason="imports that break the layers are being mended")
 
 
 def sources(layer: str) -> list[Path]:
@@ -77,10 +74,7 @@ def test_every_layer_has_its_arrows() -> None:
     assert on_disk == {"rfa", *ARROWS}
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [pytest.param(name, marks=[MENDED] * (name in BREAKING)) for name in ARROWS],
-)
+@pytest.mark.parametrize("layer", ARROWS)
 def test_layers_import_only_along_the_arrows(layer: str) -> None:
     bad = set()
     for path in sources(layer):

@@ -20,13 +20,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
 
+from rfa.fitting.stopping import StopSignals
 from rfa.model.batch import Batch
 from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.deep_blocks import DeepFilterConfig
 from rfa.model.deep_filter import DeepFilter, mean_per_component
 from rfa.runtime.text.config import StrictConfig
 from rfa.training.optimiser import load_moments, moments
-from rfa.training.resuming import PROGRESS_FILE, REQUEST_FILE, StopSignals, check_request, written_whole
+from rfa.training.resuming import PROGRESS_FILE, REQUEST_FILE, check_request, written_whole
 from rfa.training.simulate import NOISE_SETTINGS
 
 METRICS_FILE = "metrics.jsonl"

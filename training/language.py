@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
 
+from rfa.fitting.stopping import StopSignals
 from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.language import LanguageModel
 from rfa.runtime.text.config import LanguageModelConfig, Mode
@@ -31,7 +32,7 @@ from rfa.training.device import choose_device
 from rfa.training.optimiser import Optimiser, OptimiserConfig
 from rfa.training.plot import METRICS_FILE, plot_metrics
 from rfa.training.provenance import provenance
-from rfa.training.resuming import LEFT, PROGRESS_FILE, REQUEST_FILE, StopSignals, check_request, written_whole
+from rfa.training.resuming import LEFT, PROGRESS_FILE, REQUEST_FILE, check_request, written_whole
 
 CONFIGS = Path(__file__).parent / "configs"
 # Overrides of a size config, by the name that math and papers give the model.

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
 
+from rfa.fitting.stopping import StopSignals
 from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.series.network import SeriesNetwork
 from rfa.runtime.series.config import LEVELS, PATHS, REACH, SeriesConfig
@@ -33,7 +34,6 @@ from rfa.training.resuming import (
     OPTIMISER_FILE,
     PROGRESS_FILE,
     REQUEST_FILE,
-    StopSignals,
     check_request,
     copy_checkpoint,
     has_checkpoint,

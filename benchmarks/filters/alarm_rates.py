@@ -31,8 +31,8 @@ from rfa.benchmarks.command import finish, parser
 from rfa.benchmarks.load.server import started
 from rfa.benchmarks.nab.benchmark import load_nab
 from rfa.measured import origin
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.filters import auto
-from rfa.service.settings import BUNDLE_ROOT
 
 Array = np.ndarray
 USUAL = auto.NAME

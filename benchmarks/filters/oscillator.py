@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from rfa.benchmarks.filters.transformer import EPSILON, WINDOW, transformer_filter
 from rfa.export.filter_calibration import LEVELS, Evaluation, calibrate, evaluate
-from rfa.export.loading import load_model
 from rfa.measured import origin, write_result
 from rfa.model.linear_filter import LinearFilter
+from rfa.model.loading import load_model
 from rfa.model.state_filter import StateFilter
 from rfa.runtime.filters.linear_config import LinearFilterConfig
-from rfa.runtime.text.config import Mode
+from rfa.runtime.text.config import MODES
 from rfa.training.simulate import (
     INITIAL_VARIANCE,
     NOISE_SETTINGS,
@@ -149,7 +149,7 @@ def run_setting(
             "largest_distance": float(np.linalg.norm(rival.means - rival.linear, axis=-1).max()),
         }
         for label, model in (("linear", linear), ("oscillator", deep)):
-            for mode in get_args(Mode):
+            for mode in MODES:
                 found = evaluate(model, batch, mode)
                 key = f"{label} {mode}"
                 row["rmse"][key] = rmse(found.mean, truth)

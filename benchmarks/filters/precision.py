@@ -20,15 +20,15 @@ import numpy as np
 from tqdm import tqdm
 
 from rfa.benchmarks.command import finish, parser
-from rfa.export.loading import load_model
 from rfa.export.recalibrate import recalibrate_precision
 from rfa.measured import origin
 from rfa.model.batch import Batch
+from rfa.model.loading import load_model
 from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.interface import Row
-from rfa.service.settings import BUNDLE_ROOT
 from rfa.training.filter import joined
 from rfa.training.simulate import NOISE_SETTINGS, OUTLIER_SCALE, Disturbance, simulate_oscillator
 

@@ -39,7 +39,7 @@ from websockets.sync.client import connect
 from rfa.benchmarks.command import finish, parser
 from rfa.benchmarks.load.server import started
 from rfa.measured import origin
-from rfa.service.settings import BUNDLE_ROOT
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 
 COUNT, ROWS, ROUNDS, CLI_ROUNDS = 20_000, 200_000, 9, 3
 SIZES = {"auto": 1, "linear": 2}

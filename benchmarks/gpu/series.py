@@ -18,10 +18,10 @@ from rfa.benchmarks.gpu.paired import Bar, Timer, host_clock, interleaved, quant
 from rfa.benchmarks.kernels.truth import WrongResultError
 from rfa.measured import origin
 from rfa.runtime.bundle.bundle import Bundle, BundleError, open_bundle
+from rfa.runtime.bundle.locate import default_bundles
 from rfa.runtime.gpu.filter import TorchSeries
 from rfa.runtime.series.config import FEATURES
 from rfa.runtime.series.filter import SeriesRuntime, make_ready, open_series
-from rfa.service.settings import default_bundles
 
 BUNDLE: Final = "series"
 # Rows and columns.

@@ -13,9 +13,9 @@ import typer
 from rfa.benchmarks.gpu_queue.parts import cores
 from rfa.benchmarks.gpu_queue.pieces import pack, unpack
 from rfa.benchmarks.gpu_queue.queue import UNFINISHED
+from rfa.fitting.stopping import Stopped
 from rfa.runtime.series.config import SeriesConfig
 from rfa.training.language import find_config
-from rfa.training.resuming import Stopped
 from rfa.training.series_network import SeriesRun, SeriesTrainingConfig, train_series
 
 NAME = "series"

@@ -7,13 +7,13 @@ import functools
 import numpy as np
 import torch
 
-from rfa.export.loading import model_of
+from rfa.model.loading import model_of
 from rfa.model.series.network import Asked, SeriesNetwork
 from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.series.config import FEATURES, LEVELS, PATCH, PATHS
 from rfa.runtime.series.leads import CALENDAR
 from rfa.runtime.series.tokens_numba import describe
-from rfa.service.settings import BUNDLE_ROOT
 
 Array = np.ndarray
 # Cells that are looked at: the recurrent mode remembers no further.

@@ -25,10 +25,10 @@ import rfa
 from rfa.benchmarks.command import finish, parser
 from rfa.measured import origin
 from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.filters.steps import Batch
 from rfa.runtime.pool import StatePool
 from rfa.runtime.series.filter import open_series
-from rfa.service.settings import BUNDLE_ROOT
 
 MODEL, HORIZON, REPEATS = "series", tuple(float(lead) for lead in range(1, 65)), 5
 LIVE, SERIES, STREAMS, TOGETHER = 2_000, 50_000, 64, 512

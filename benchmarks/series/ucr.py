@@ -21,7 +21,7 @@ from rfa.benchmarks.command import finish, parser
 from rfa.benchmarks.filters.alarm_rates import ask
 from rfa.benchmarks.load.server import started
 from rfa.measured import origin
-from rfa.service.settings import BUNDLE_ROOT
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 
 Array = np.ndarray
 MODELS: Final = ("series", "auto")

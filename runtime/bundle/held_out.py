@@ -23,6 +23,7 @@ from rfa.runtime.bundle.documents import BundleError
 from rfa.runtime.bundle.golden import ABSOLUTE, RELATIVE, Session
 from rfa.runtime.bundle.token_confidence import TokenConfidence
 
+WINDOW = 512  # tokens of a held-out window
 MAX_ROWS = 1_024
 MAX_WINDOWS = 2  # that are read again
 MAX_REACH = 256  # tokens of each: a load takes a third of a second longer

@@ -9,10 +9,10 @@ import numpy as np
 
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.filters.state import FilterState
+from rfa.runtime.outputs import ForecastPoint
 from rfa.runtime.uncertainty.input import level_name
 from rfa.runtime.uncertainty.interface import Ahead, FilterOptions
 from rfa.runtime.uncertainty.steps import Steps
-from rfa.service.schemas.replies import ForecastPoint
 
 if TYPE_CHECKING:
     from rfa.runtime.filters.filter import FilterRuntime
@@ -29,7 +29,7 @@ def forecasts_after(
     A copy of the state is told that nothing was observed, no time later: no time passes, and nothing is learned.
 
     Raises:
-        InvalidRequest: a lead is none, or takes the model out of its numbers.
+        InvalidInput: a lead is none, or takes the model out of its numbers.
     """
     nothing = np.full((1, runtime.observation_size), np.nan)
     steps: list[Steps] = []

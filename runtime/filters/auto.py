@@ -23,6 +23,7 @@ import numpy as np
 import rfa.runtime.filters.observed as told_of_one
 from rfa.runtime.bundle.surprise import SURPRISE_CAP
 from rfa.runtime.compiling import kernel, settle
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters import auto_numba, correlation, student
 from rfa.runtime.filters import steps as filter_steps
 from rfa.runtime.filters.filter import KEPT_READOUTS, FilterRuntime
@@ -46,7 +47,6 @@ from rfa.runtime.uncertainty.calibration import Calibration
 from rfa.runtime.uncertainty.conclude import Told, copy1, copy2
 from rfa.runtime.uncertainty.learned_normal import normal_fields
 from rfa.runtime.uncertainty.steps import Readout
-from rfa.service.errors import InvalidRequest
 
 Array = np.ndarray
 NAME: Final = "auto"
@@ -240,11 +240,11 @@ class AutoRuntime(FilterRuntime):
         """For so many columns; the name is one of NAMES.
 
         Raises:
-            InvalidRequest: they are too many.
+            InvalidInput: they are too many.
         """
         if size > MOST_COLUMNS:
             message = f"model {name!r} takes up to {MOST_COLUMNS} columns at a time, not {size}: send some of them"
-            raise InvalidRequest(message, param="observations", code="too_large")
+            raise InvalidInput(message, param="observations", code="too_large")
         return AutoRuntime(size, name)
 
     def sized(self, size: int) -> FilterRuntime:

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
+from rfa.runtime.choices import Mode
 from rfa.runtime.compiling import Task
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters import auto_numba, filter_numba
 from rfa.runtime.filters.auto import calibration
 from rfa.runtime.filters.calendar import is_moment
@@ -36,8 +38,6 @@ from rfa.runtime.uncertainty.conclude import Told
 from rfa.runtime.uncertainty.interface import FilterOptions
 from rfa.runtime.uncertainty.learned_normal import normal_fields
 from rfa.runtime.uncertainty.steps import Readout, Steps
-from rfa.service.errors import InvalidRequest
-from rfa.service.schemas.base import Mode
 
 if TYPE_CHECKING:
     from rfa.runtime.filters.calendar import Calendar
@@ -134,12 +134,12 @@ class SystemRuntime(FilterRuntime):
         """See `run_sequence`.
 
         Raises:
-            InvalidRequest: also where a calendar has no such time.
+            InvalidInput: also where a calendar has no such time.
         """
         if self.calendar is not None:
             ends = np.array([*options.times[:1], *options.times[-1:]])
             if not is_moment(ends).all():
-                raise InvalidRequest(NO_MOMENTS, param="times", code="no_dates")
+                raise InvalidInput(NO_MOMENTS, param="times", code="no_dates")
         return super().work(options, deadline)
 
     def step(
@@ -171,14 +171,14 @@ class SystemRuntime(FilterRuntime):
         """See `FilterRuntime`; a range is of all that is measured, the calendar with it."""
         if self.calendar is not None and (alarm.low, alarm.high) != (NEVER.low, NEVER.high):
             message = "alarm.range cannot be had with a system that has a calendar: leave one of them out."
-            raise InvalidRequest(message, param="alarm.range", code="range_with_calendar")
+            raise InvalidInput(message, param="alarm.range", code="range_with_calendar")
         super().check_input(alarm, state, is_given=is_given)
 
     def check_merges(self) -> None:
         """See `FilterRuntime`."""
         if self.calendar is not None:
             message = "system has a calendar, whose beliefs are of what it leaves: they are not merged."
-            raise InvalidRequest(message, param="system", code="no_merge")
+            raise InvalidInput(message, param="system", code="no_merge")
         super().check_merges()
 
     def _make_readout(
@@ -195,7 +195,7 @@ class SystemRuntime(FilterRuntime):
                 f"horizon: a system of {self.state_size} states and {self.observation_size} components takes up to "
                 f"{MOST_STEP_WORK // self._cube - 1} leads."
             )
-            raise InvalidRequest(message, param="horizon", code="too_large")
+            raise InvalidInput(message, param="horizon", code="too_large")
         return super()._make_readout(levels, horizon, samples, mode, alarm, passes)
 
 

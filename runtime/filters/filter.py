@@ -21,7 +21,9 @@ from typing import get_args
 import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle
+from rfa.runtime.choices import Mode, RuntimeName
 from rfa.runtime.compiling import HAS_COMPILER
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.ahead import forecasts_after
 from rfa.runtime.filters.driven_filter import DRIVEN_ROWS, MOST_STATES, RESPONSE, DrivenSystem, move
 from rfa.runtime.filters.graph_steps import GraphSteps
@@ -39,9 +41,6 @@ from rfa.runtime.uncertainty.input import Observation, as_array, check_noise, ch
 from rfa.runtime.uncertainty.interface import Ahead, FilterOptions, MergeOptions, Piece, Row, Stepped
 from rfa.runtime.uncertainty.learned_normal import normal_fields
 from rfa.runtime.uncertainty.steps import NO_SAMPLES, Readout, Steps, draw
-from rfa.service.errors import InvalidRequest
-from rfa.service.schemas.base import Mode
-from rfa.service.settings import FilterRuntimeName
 
 Array = np.ndarray
 
@@ -63,7 +62,7 @@ class FilterRuntime(FilterStates):
         ValueError: the bundle is no filter, or is not compiled where that is asked for.
     """
 
-    def __init__(self, bundle: Bundle, runtime: FilterRuntimeName = "auto") -> None:
+    def __init__(self, bundle: Bundle, runtime: RuntimeName = "auto") -> None:
         if bundle.kind != "filter":
             raise ValueError(f"bundle {bundle.name!r} is of kind {bundle.kind!r}, not a filter")
         self.name = bundle.name
@@ -268,7 +267,7 @@ class FilterRuntime(FilterStates):
         """What a request wants to be told; equal requests share one, and share the work.
 
         Raises:
-            InvalidRequest: naming the field.
+            InvalidInput: naming the field.
         """
         return self._readouts(levels, horizon, samples, mode, alarm, passes)
 
@@ -284,7 +283,7 @@ class FilterRuntime(FilterStates):
         check_readout(levels, horizon, samples)
         if mode not in self._calibration:
             message = f'model {self.name!r} has no "{mode}" mode, which runs on the graphs of a bundle: leave mode out'
-            raise InvalidRequest(message, param="mode", code="no_such_mode")
+            raise InvalidInput(message, param="mode", code="no_such_mode")
         made = self.passes.checked(passes, self.name)
         if (
             made != self.passes.most
@@ -292,23 +291,23 @@ class FilterRuntime(FilterStates):
             and not self.graphs.takes_passes
         ):
             message = f"model {self.name!r} was exported without a choice of passes: they are {self.passes.most}"
-            raise InvalidRequest(message, param="passes", code="no_choice")
+            raise InvalidInput(message, param="passes", code="no_choice")
         return Readout(self._calibration[mode], levels, horizon, samples, alarm, made)
 
     def check_input(self, alarm: Alarm, state: FilterState | None, *, is_given: bool) -> None:
         """Refuse an input where none can be had; one that ended, in a state, is still there.
 
         Raises:
-            InvalidRequest: naming the field.
+            InvalidInput: naming the field.
         """
         has_range = (alarm.low, alarm.high) != (NEVER.low, NEVER.high)
         if has_range and (is_given or _was_driven(state)):
             driven = "input" if is_given else "a state that an input has driven"
             message = f"alarm.range cannot be had with {driven}: leave one of them out."
-            raise InvalidRequest(message, param="alarm.range", code="range_with_input")
+            raise InvalidInput(message, param="alarm.range", code="range_with_input")
         if is_given and self._driven is None:
             message = f"model {self.name!r} takes no input: linear filters of up to {MOST_STATES} states do."
-            raise InvalidRequest(message, param="input", code="no_input")
+            raise InvalidInput(message, param="input", code="no_input")
 
     # Beliefs.
 
@@ -316,7 +315,7 @@ class FilterRuntime(FilterStates):
         """Refuse to merge beliefs where states are no Gaussians; see `rfa.runtime.filters.merge`.
 
         Raises:
-            InvalidRequest: `no_merge`.
+            InvalidInput: `no_merge`.
         """
         check_merges(self.name, self._family)
 
@@ -324,7 +323,7 @@ class FilterRuntime(FilterStates):
         """Several beliefs as one; see `rfa.runtime.filters.merge`.
 
         Raises:
-            InvalidRequest: naming the field.
+            InvalidInput: naming the field.
         """
         return merge(self, options)
 
@@ -360,7 +359,7 @@ class FilterRuntime(FilterStates):
             state: continue from here (recurrent mode).
 
         Raises:
-            InvalidRequest: naming the field.
+            InvalidInput: naming the field.
         """
         options = FilterOptions(
             np.array(times, np.float64), as_array(observations, self.observation_size, self.name),
@@ -390,7 +389,7 @@ def _was_driven(state: FilterState | None) -> bool:
     return state is not None and RESPONSE in state.adaptive and bool(state.adaptive[RESPONSE].any())
 
 
-def _choose(bundle: Bundle, leads: Leads, graphs: GraphSteps, runtime: FilterRuntimeName) -> FilterSteps:
+def _choose(bundle: Bundle, leads: Leads, graphs: GraphSteps, runtime: RuntimeName) -> FilterSteps:
     family = bundle.manifest.family
     can_compile = HAS_COMPILER and family in COMPILED
     if runtime == "compiled" and not can_compile:

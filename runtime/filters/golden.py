@@ -11,13 +11,13 @@ import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle, BundleError
 from rfa.runtime.bundle.golden import GoldenMismatch, run_golden
+from rfa.runtime.choices import RuntimeName
 from rfa.runtime.compiling import Task
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.steps import Batch
 from rfa.runtime.golden import Named
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty import conclude
-from rfa.service.settings import FilterRuntimeName
 
 if TYPE_CHECKING:
     from rfa.runtime.filters.compiled_steps import CompiledSteps
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 
-def open_filter(bundle: Bundle, runtime: FilterRuntimeName) -> FilterRuntime:
+def open_filter(bundle: Bundle, runtime: RuntimeName) -> FilterRuntime:
     """A filter that is ready to run after its `filter_tasks`.
 
     Raises:

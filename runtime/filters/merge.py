@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.driven_filter import RESPONSE
 from rfa.runtime.filters.fusion import Gaussian, fuse, intersect, intersection_weights
 from rfa.runtime.filters.state import FilterState
 from rfa.runtime.filters.steps import Batch
+from rfa.runtime.outputs import FilterStep
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.input import out_of_range
 from rfa.runtime.uncertainty.interface import MergeOptions
 from rfa.runtime.uncertainty.steps import Steps
-from rfa.service.errors import InvalidRequest
-from rfa.service.schemas.replies import FilterStepReply
 
 if TYPE_CHECKING:
     from rfa.runtime.filters.filter import FilterRuntime
@@ -45,7 +45,7 @@ class Merged:
         weights: of each state in an intersection.
     """
 
-    step: FilterStepReply
+    step: FilterStep
     state: FilterState
     weights: list[float] | None
 
@@ -54,18 +54,18 @@ def check_merges(name: str, family: str) -> None:
     """Refuse a filter whose states are no Gaussians that could be merged.
 
     Raises:
-        InvalidRequest: `no_merge`.
+        InvalidInput: `no_merge`.
     """
     if family not in MERGED:
         reason = REASONS.get(family, "its states are no Gaussians")
-        raise InvalidRequest(f"model {name!r} has no beliefs to merge: {reason}.", param="model", code="no_merge")
+        raise InvalidInput(f"model {name!r} has no beliefs to merge: {reason}.", param="model", code="no_merge")
 
 
 def merge(runtime: FilterRuntime, options: MergeOptions) -> Merged:
     """One belief from several.
 
     Raises:
-        InvalidRequest: naming the field.
+        InvalidInput: naming the field.
     """
     t = _common_time(options)
     states = [_brought(runtime, f"states[{i}]", state, t) for i, state in enumerate(options.states)]
@@ -89,16 +89,16 @@ def _common_time(options: MergeOptions) -> float:
     """The latest time of the states, or the later one that is asked for.
 
     Raises:
-        InvalidRequest: a state has taken no observation, or the time lies before one of them.
+        InvalidInput: a state has taken no observation, or the time lies before one of them.
     """
     for i, state in enumerate(options.states):
         if not state.count:
             name = f"states[{i}]"
-            raise InvalidRequest(f"{name} has taken no observation yet.", param=name, code="nothing_observed")
+            raise InvalidInput(f"{name} has taken no observation yet.", param=name, code="nothing_observed")
     latest = max(state.time for state in options.states)
     t = latest if options.t is None else options.t
     if t < latest:
-        raise InvalidRequest(
+        raise InvalidInput(
             "t must not lie before the last time of a state: beliefs are brought forward, never back.",
             param="t",
             code="time_not_monotonic",
@@ -106,7 +106,7 @@ def _common_time(options: MergeOptions) -> float:
     prior = options.prior
     if prior is not None and (not prior.count or prior.time > t):
         message = "prior must have a time, and one that is not after the states'."
-        raise InvalidRequest(message, param="prior", code="time_not_monotonic")
+        raise InvalidInput(message, param="prior", code="time_not_monotonic")
     return t
 
 
@@ -114,7 +114,7 @@ def _brought(runtime: FilterRuntime, name: str, state: FilterState, t: float) ->
     """A state at time t; one that is there already is left as it is, to the bit.
 
     Raises:
-        InvalidRequest: it leaves the range of the filter's numbers on the way.
+        InvalidInput: it leaves the range of the filter's numbers on the way.
     """
     if state.time == t:
         return state
@@ -126,11 +126,11 @@ def _brought(runtime: FilterRuntime, name: str, state: FilterState, t: float) ->
     return runtime.get(pool, seat, state.seed)
 
 
-def _told(runtime: FilterRuntime, state: FilterState, options: MergeOptions) -> FilterStepReply:
+def _told(runtime: FilterRuntime, state: FilterState, options: MergeOptions) -> FilterStep:
     """What a filter that holds this state says of it, and forecasts; the state itself stays as it is.
 
     Raises:
-        InvalidRequest: it is beyond the range of the filter's numbers.
+        InvalidInput: it is beyond the range of the filter's numbers.
     """
     pool = StatePool(runtime.state_fields, 1)
     seat = pool.acquire()
@@ -174,9 +174,9 @@ def _with_belief(runtime: FilterRuntime, state: FilterState, belief: Gaussian) -
     return runtime.steps.adopt({**parts, **changed})
 
 
-def _not_merged(reason: str) -> InvalidRequest:
+def _not_merged(reason: str) -> InvalidInput:
     """Refuses what `rfa.runtime.filters.fusion` refused, by the names of the request's fields."""
     told = reason.replace("posteriors[", "states[").partition(";")[0]
     named = re.match(r"states\[\d\]|prior", told)
     code = "not_from_prior" if "less certain" in told else "not_merged"
-    return InvalidRequest(f"{told}.", param=named[0] if named else "states", code=code)
+    return InvalidInput(f"{told}.", param=named[0] if named else "states", code=code)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from rfa.runtime.filters.state import FilterState
+from rfa.runtime.outputs import FilterStep, SmoothedStep
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.forecast_checks import no_checks
 from rfa.runtime.uncertainty.input import (
@@ -24,7 +25,6 @@ from rfa.runtime.uncertainty.input import (
 from rfa.runtime.uncertainty.interface import FilterOptions, Piece
 from rfa.runtime.uncertainty.smoothing import Traces, draw_paths, fixed_lag, smooth
 from rfa.runtime.uncertainty.steps import Readout, Steps
-from rfa.service.schemas.replies import FilterStepReply, SmoothedStep
 
 if TYPE_CHECKING:
     from rfa.runtime.filters.filter import FilterRuntime
@@ -68,7 +68,7 @@ class FilteredSequence(FilterResult):
             tick(1 if told is None else len(told))
 
     @cached_property
-    def steps(self) -> list[FilterStepReply]:
+    def steps(self) -> list[FilterStep]:
         """One for each observation."""
         return [step for told in self.pieces for step in told.replies()]
 
@@ -84,7 +84,7 @@ def run_sequence(
             steps so far are the filter's own.
 
     Raises:
-        InvalidRequest: naming the field.
+        InvalidInput: naming the field.
     """
     times, observations, state = options.times, options.observations, options.state
     states = runtime if options.mode == "recurrent" else runtime.attention_states

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.steps import CLOCK
 from rfa.runtime.pool import Seat, StateField, StatePool
-from rfa.service.errors import InvalidRequest
 
 Array = np.ndarray
 # What states of filters begin with: of this version and of those before it.
@@ -110,7 +110,7 @@ class FilterStates:
         """The inverse of `pack`.
 
         Raises:
-            InvalidRequest: not a state of this filter.
+            InvalidInput: not a state of this filter.
         """
         if data.startswith(STATE_FAMILY) and not data.startswith(self._magic):
             raise _invalid_state(
@@ -134,8 +134,8 @@ class FilterStates:
         return FilterState(held, time, count, surprise, adaptive, seed, step)
 
 
-def _invalid_state(reason: str) -> InvalidRequest:
-    return InvalidRequest(f"state {reason}", param="state", code="state_invalid")
+def _invalid_state(reason: str) -> InvalidInput:
+    return InvalidInput(f"state {reason}", param="state", code="state_invalid")
 
 
 def _size_of(field: StateField) -> int:

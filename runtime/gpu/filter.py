@@ -29,13 +29,13 @@ from rfa.model.recurrence.triton import MAX_SLOTS, MAX_WIDTH
 from rfa.model.series.network import SeriesNetwork
 from rfa.model.series.patches import PatchNetwork, PatchTokens, whole_patches
 from rfa.runtime.bundle.bundle import Bundle, check_golden
+from rfa.runtime.errors import UnsupportedError
 from rfa.runtime.golden import Named
 from rfa.runtime.series.chunk import TOKENS, Chunk
 from rfa.runtime.series.config import FEATURES, LEVELS, PATCH, SeriesConfig
 from rfa.runtime.series.decoder_numba import ASKED
 from rfa.runtime.series.device import Begun
 from rfa.runtime.series.session import NETWORK, QUANTILES
-from rfa.service.settings import ConfigurationError
 
 Array = np.ndarray
 logger = logging.getLogger("rfa.engine")
@@ -67,7 +67,7 @@ class TorchSeries:
         device: "cuda", or "cpu" for tests, in Triton's interpreter.
 
     Raises:
-        ConfigurationError: the GPU's memory does not hold it.
+        UnsupportedError: the GPU's memory does not hold it.
     """
 
     def __init__(self, bundle: Bundle, device: str) -> None:
@@ -224,12 +224,12 @@ def check_memory(bundle: Bundle, config: SeriesConfig) -> None:
     """Refuse what the device has no memory for, before any of it is taken.
 
     Raises:
-        ConfigurationError: with what to do about it.
+        UnsupportedError: with what to do about it.
     """
     weights = sum(array.nbytes for array in bundle.weights().values())
     needed, free = weights + bytes_needed(config) + WORKSPACE_BYTES, torch.cuda.mem_get_info()[0]
     if needed > free:
-        raise ConfigurationError(
+        raise UnsupportedError(
             f"bundle {bundle.name!r} needs {needed >> 20:,} MiB of GPU memory for long series, and "
             f"{free >> 20:,} MiB are free: lower RFA_PROCESSES, end what else uses the GPU, or serve with "
             "RFA_DEVICE=cpu"

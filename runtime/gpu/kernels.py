@@ -25,7 +25,7 @@ import torch
 from rfa.model.kernel_launches import KernelCall, source_hash, take_launches
 from rfa.runtime.bundle.bundle import Bundle, StoredKernel
 from rfa.runtime.gpu.driver import CudaDriver, CudaError
-from rfa.service.schemas.replies import GpuKernels
+from rfa.runtime.outputs import GpuKernels
 
 logger = logging.getLogger("rfa.engine")
 LIBRARY = "libcuda.so.1"

@@ -27,6 +27,7 @@ from rfa.model.ragged import RaggedDecoder
 from rfa.model.ragged_layout import Ragged
 from rfa.runtime.batching import BatchSizes, Run, agreeing_sizes
 from rfa.runtime.bundle.bundle import Bundle
+from rfa.runtime.errors import UnsupportedError
 from rfa.runtime.gpu.attention import PagedStepRunner
 from rfa.runtime.gpu.draw import BYTES_PER_LOGIT
 from rfa.runtime.gpu.graph import GraphRoom
@@ -37,7 +38,6 @@ from rfa.runtime.gpu.step import StepRunner
 from rfa.runtime.pool import StatePool
 from rfa.runtime.text.language import Advance, Context, Language, SlotContext, StepOutput, TurnAdvance
 from rfa.runtime.text.sampling import DrawnToken, Draws
-from rfa.service.settings import ConfigurationError
 
 logger = logging.getLogger("rfa.engine")
 Array = NDArray[np.float32]
@@ -63,7 +63,7 @@ class TorchLanguageRuntime(Language):
 
     Raises:
         ValueError: when the bundle's parts do not fit each other.
-        ConfigurationError: when the GPU's memory does not hold it, or its model has a window.
+        UnsupportedError: when the GPU's memory does not hold it, or its model has a window.
     """
 
     runtime = "torch"
@@ -75,7 +75,7 @@ class TorchLanguageRuntime(Language):
         longest_attention: int | None = None, dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         if bundle.language.window:
-            raise ConfigurationError(
+            raise UnsupportedError(
                 f"bundle {bundle.name!r} has a window of {bundle.language.window} exact tokens, which "
                 "are kept on a CPU only: serve it with RFA_DEVICE=cpu"
             )
@@ -125,7 +125,7 @@ class TorchLanguageRuntime(Language):
             free = torch.cuda.mem_get_info(device)[0] // ATTENTION_SHARE
             count = min(count, free // PagePool.bytes_of_page(shape, dtype) - 1)
         if "attention" in self.modes and count < 1:
-            raise ConfigurationError(
+            raise UnsupportedError(
                 f"no GPU memory is left for attention with bundle {self.name!r}: lower "
                 "RFA_MAX_RUNNING or RFA_PROCESSES, end what else uses the GPU, or serve with RFA_DEVICE=cpu"
             )
@@ -340,7 +340,7 @@ class TorchLanguageRuntime(Language):
             steps = PagedStepRunner.bytes_needed((self._layers, *self.latent_shape), max_rows, longest)
         needed, free = weights + slots + prompts + draws + steps + WORKSPACE_BYTES, torch.cuda.mem_get_info()[0]
         if needed > free:
-            raise ConfigurationError(
+            raise UnsupportedError(
                 f"bundle {self.name!r} needs {_mib(needed)} of GPU memory, {_mib(slots)} of it for "
                 f"the states of {streams} streams, and {_mib(free)} are free: lower RFA_MAX_RUNNING or RFA_PROCESSES, "
                 "end what else uses the GPU, or serve with RFA_DEVICE=cpu"
@@ -386,7 +386,7 @@ def _sufficient_memory(name: str) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError:
-        raise ConfigurationError(
+        raise UnsupportedError(
             f"the GPU's memory ran out while bundle {name!r} was loaded: lower RFA_MAX_RUNNING or "
             "RFA_PROCESSES, end what else uses the GPU, or serve with RFA_DEVICE=cpu"
         ) from None

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rfa.model.attention.pages import PAGE_KEYS, places_of
 from rfa.model.packed import sent
-from rfa.service.errors import Overloaded
+from rfa.runtime.errors import CapacityError
 
 
 class PagePool:
@@ -65,11 +65,11 @@ class PagePool:
         """So many pages, of one owner each.
 
         Raises:
-            Overloaded: so many are not free at this moment.
+            CapacityError: so many are not free at this moment.
         """
         with self._lock:
             if count > len(self._free):
-                raise Overloaded(
+                raise CapacityError(
                     "The GPU's memory for attention is taken by other requests at this moment.", retry_after_seconds=1
                 )
             taken = self._free[len(self._free) - count :]
@@ -111,7 +111,7 @@ class PagedContext:
         common: tokens that it will have when it is asked for them.
 
     Raises:
-        Overloaded: the pages are not free.
+        CapacityError: the pages are not free.
     """
 
     def __init__(self, pool: PagePool, room: int = 1, forks: int = 0, common: int = 0) -> None:
@@ -126,7 +126,7 @@ class PagedContext:
         """An independent continuation from here. Where the copy of a page fails, the pages of the twin are free.
 
         Raises:
-            Overloaded: it was not announced, or too early, and the pages are not free; or no memory is for the copy.
+            CapacityError: it was not announced, or too early, and the pages are not free; or no memory is for the copy.
         """
         full, held = self.position // PAGE_KEYS, pages_of(self.position)
         needed = len(self.pages) - full
@@ -150,7 +150,7 @@ class PagedContext:
         """For so many more tokens.
 
         Raises:
-            Overloaded: the pages are not free.
+            CapacityError: the pages are not free.
         """
         missing = pages_of(self.position + tokens) - len(self.pages)
         if missing > 0:
@@ -180,7 +180,7 @@ def bounded_memory() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError:
-        raise Overloaded("The GPU's memory is full at this moment.", retry_after_seconds=1) from None
+        raise CapacityError("The GPU's memory is full at this moment.", retry_after_seconds=1) from None
 
 
 def pages_of(tokens: int) -> int:

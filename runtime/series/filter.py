@@ -19,6 +19,7 @@ import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle, check_golden
 from rfa.runtime.compiling import settle
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.state import FilterStates
@@ -45,7 +46,6 @@ from rfa.runtime.uncertainty.conclude import Told
 from rfa.runtime.uncertainty.interface import Piece, reply_rows
 from rfa.runtime.uncertainty.learned_normal import normal_fields
 from rfa.runtime.uncertainty.steps import Readout
-from rfa.service.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from rfa.runtime.filters.graph_steps import GraphSteps
@@ -338,11 +338,11 @@ class SeriesRuntime(FilterRuntime):
         """The same model for so many columns.
 
         Raises:
-            InvalidRequest: they are too many.
+            InvalidInput: they are too many.
         """
         if size > MOST_COLUMNS:
             message = f"model {self.name!r} takes up to {MOST_COLUMNS} columns at a time, not {size}: send some of them"
-            raise InvalidRequest(message, param="observations", code="too_large")
+            raise InvalidInput(message, param="observations", code="too_large")
         found = self._sized.get(size)
         if found is None:
             found = self._sized[size] = SeriesRuntime(

@@ -19,8 +19,7 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from itertools import pairwise
-
-from rfa.service.settings import Settings
+from pathlib import Path
 
 KEY_BYTES = 32
 KEY_ID_BYTES = 8
@@ -35,21 +34,25 @@ def ephemeral_key() -> str:
     return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
 
 
-def read_keys(settings: Settings) -> tuple[bytes, ...]:
-    """The keys of the settings, the sealing one first; empty where none are configured.
+def read_keys(listed: str | None, file: Path | None) -> tuple[bytes, ...]:
+    """The keys that are configured, the sealing one first; empty where there are none.
+
+    Args:
+        listed: keys separated by commas.
+        file: in its place, a file with a key a line.
 
     Raises:
         ValueError: a key is not base64 of 32 bytes, weak or repeated, or two places hold keys. No message shows a key.
         OSError: the key file cannot be read.
     """
-    if settings.state_keys is not None and settings.state_keys_file is not None:
+    if listed is not None and file is not None:
         raise ValueError("state keys: give state_keys or state_keys_file, not both: only one key can be the first")
-    if settings.state_keys_file is not None:
-        lines = settings.state_keys_file.read_bytes().decode("utf-8", "replace").splitlines()
+    if file is not None:
+        lines = file.read_bytes().decode("utf-8", "replace").splitlines()
         texts = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
         source = "state_keys_file"
-    elif settings.state_keys is not None:
-        texts = [text.strip() for text in settings.state_keys.get_secret_value().split(",")]
+    elif listed is not None:
+        texts = [text.strip() for text in listed.split(",")]
         source = "state_keys"
     else:
         return ()

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from hashlib import sha256
 
-from rfa.service.errors import InvalidRequest
+from rfa.runtime.errors import InvalidInput
 
 SESSION_PREFIX = "session:"
+_TENANT_DIGITS = 16
 # A step is a 64-bit count without leading zeros: one spelling for one session at one step.
 _REFERENCE = re.compile(r"session:(?P<name>[A-Za-z0-9_-]{1,64})(?:@(?P<step>0|[1-9][0-9]{0,18}))?")
 
@@ -30,6 +32,11 @@ class StateScope:
     model: str
     kind: str
     tenant: str
+
+
+def tenant_of_key(api_key: str) -> str:
+    """Stable id of an API key, as the tenant of a scope has it; it does not show the key."""
+    return f"key-{sha256(api_key.encode()).hexdigest()[:_TENANT_DIGITS]}"
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,11 @@ class SessionName:
         """Read `session:NAME`, the form of `return_state` that creates a session.
 
         Raises:
-            InvalidRequest: it is anything else; `param` is the field that held it.
+            InvalidInput: it is anything else; `param` is the field that held it.
         """
         reference = SessionReference.parse(text, param=param)
         if reference.step is not None:
-            raise InvalidRequest(
+            raise InvalidInput(
                 f"{param}: a new session has no step; write session:NAME.", param=param, code="session_name"
             )
         return reference.name
@@ -78,11 +85,11 @@ class SessionReference:
         """Read `session:NAME` or `session:NAME@STEP`.
 
         Raises:
-            InvalidRequest: it is neither.
+            InvalidInput: it is neither.
         """
         match = _REFERENCE.fullmatch(text)
         if match is None:
-            raise InvalidRequest(
+            raise InvalidInput(
                 f"{param}: a session is named session:NAME or session:NAME@STEP,"
                 " with a NAME of 1 to 64 letters, digits, _ and -.",
                 param=param,

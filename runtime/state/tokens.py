@@ -14,10 +14,10 @@ import struct
 import time
 from collections.abc import Callable
 
+from rfa.runtime.errors import invalid_state
 from rfa.runtime.state import base64url
 from rfa.runtime.state.names import Opened, StateScope
 from rfa.runtime.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
-from rfa.service.errors import invalid_state
 
 PREFIX = "v1."
 # A token may come from a replica whose clock is ahead by so much. Expiry is judged by the reader's clock alone.
@@ -58,7 +58,7 @@ class Tokens:
         """The state of a token that `seal` made for an equal scope and that has not expired.
 
         Raises:
-            InvalidRequest: anything else, code `state_invalid` with one constant text.
+            InvalidInput: anything else, code `state_invalid` with one constant text.
         """
         try:
             return self._open(token, scope, max_bytes)

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
+from rfa.runtime.choices import Mode
+
 Mixer = Literal["rfa", "softmax", "afa", "radial_tangential"]
-Mode = Literal["attention", "recurrent"]
 Kernel = Literal["student_t", "gaussian"]
 Frequencies = Literal["banded", "full", "none"]
 Prior = Literal["lyapunov", "constant", "additive"]
@@ -25,7 +26,7 @@ PROCESS_GATE_SCALE = 0.1
 MIXERS = ("rfa", "softmax", "afa", "radial_tangential")
 # What only RFA can do without, and with what it is RFA.
 ABLATIONS = {"kernel": "student_t", "prior": "lyapunov", "noise": "learned", "rotate_values": True, "unit_norm": False}
-MODES = ("attention", "recurrent")
+MODES: tuple[Mode, ...] = ("attention", "recurrent")
 KERNELS = ("student_t", "gaussian")
 FREQUENCIES = ("banded", "full", "none")
 PRIORS = ("lyapunov", "constant", "additive")

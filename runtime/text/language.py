@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from rfa.runtime.batching import Run, agreeing_sizes
 from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.bundle.token_confidence import TokenConfidence
+from rfa.runtime.choices import Mode
+from rfa.runtime.outputs import GpuKernels
 from rfa.runtime.pool import StateField, StatePool, TurningPool
+from rfa.runtime.text.context import ContextFormat
 from rfa.runtime.text.incremental import Vocabulary
 from rfa.runtime.text.sampling import DrawnToken, Draws, drawn_tokens
-from rfa.service.engine.text.state import ContextFormat
-from rfa.service.schemas.base import Mode
-from rfa.service.schemas.replies import GpuKernels
 
 Array = NDArray[np.float32]
 SMALLEST_CACHE = 64
@@ -244,7 +244,7 @@ class Language(ABC):
 
         Raises:
             ValueError: the bundle has no such mode.
-            Overloaded: memory that is reserved beforehand is taken by others.
+            CapacityError: memory that is reserved beforehand is taken by others.
         """
         if mode not in self.modes:
             raise ValueError(f"bundle {self.name!r} decodes in {self.modes}, not in {mode!r}")
@@ -327,7 +327,7 @@ class Language(ABC):
         """Inverse of `pack`.
 
         Raises:
-            InvalidRequest: these bytes are no context of this model (`state_invalid`).
+            InvalidInput: these bytes are no context of this model (`state_invalid`).
         """
         position, state = self._format.unpack(data)
         context = SlotContext(self.pool, position)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Final, Literal, NamedTuple
+import re
+from typing import Final, Literal, NamedTuple, get_args
 
-from rfa.service.schemas.replies import AlarmChecks
+from rfa.runtime.errors import InvalidInput
+from rfa.runtime.outputs import AlarmChecks
+from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION
 
 Direction = Literal["both", "up", "down"]
 SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
@@ -14,6 +17,7 @@ _ABOVE_ZERO: Final = r"0*[1-9][0-9]*(?:\.[0-9]+)?|0+\.0*[1-9][0-9]*"
 RATE_PATTERN: Final = rf"^({_ABOVE_ZERO}) ?/ ?({'|'.join(SECONDS)})$"
 # Of the observations.
 LARGEST_RATE: Final = 0.5
+MOST_QUIET: Final = 1_000_000
 # Of a normal variable, of which 95 % lie nearer.
 _LIKELY = 1.96
 
@@ -53,7 +57,11 @@ def alarm(
 
     Args:
         within: outside of these limits every observation is an alarm.
+
+    Raises:
+        InvalidInput: naming the field of `alarm`.
     """
+    _check(rate, direction, min_deviation, within, quiet)
     per_time = 0.0
     if isinstance(rate, str):
         count, unit = rate.replace(" ", "").split("/")
@@ -63,6 +71,30 @@ def alarm(
         float(rate), per_time, {"both": 0, "up": 1, "down": -1}[direction], float(min_deviation),
         -math.inf if low is None else float(low), math.inf if high is None else float(high), quiet,
     )  # fmt: skip
+
+
+def _check(
+    rate: float | str, direction: str, min_deviation: float, within: tuple[float | None, float | None], quiet: int
+) -> None:
+    if isinstance(rate, str):
+        is_rate = re.fullmatch(RATE_PATTERN, rate) is not None
+    else:
+        is_rate = isinstance(rate, int | float) and 0 < rate <= LARGEST_RATE
+    low, high = within if len(within) == 2 else (math.nan, math.nan)
+    limits = [limit for limit in (low, high) if limit is not None]
+    checks = {
+        "rate": (is_rate, 'be a share of the observations, at most 0.5, or a number per time such as "1/day"'),
+        "direction": (direction in get_args(Direction), "be up, down or both"),
+        "min_deviation": (0 <= min_deviation <= LARGEST_OBSERVATION, f"be from 0 to {LARGEST_OBSERVATION:g}"),
+        "range": (
+            limits == sorted(limits) and all(abs(limit) <= LARGEST_OBSERVATION for limit in limits),
+            "be the lower limit and the upper one",
+        ),
+        "quiet": (isinstance(quiet, int) and 0 <= quiet <= MOST_QUIET, f"be a whole number from 0 to {MOST_QUIET}"),
+    }
+    for field, (is_good, expected) in checks.items():
+        if not is_good:
+            raise InvalidInput(f"alarm.{field} must {expected}", param=f"alarm.{field}", code="out_of_range")
 
 
 def is_most(rule: Alarm, step: float) -> bool:

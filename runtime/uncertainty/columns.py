@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.runtime.filters.auto_numba import UNKNOWN_VARIANCE
+from rfa.runtime.outputs import FilterStep, SmoothedStep
 from rfa.runtime.uncertainty.interface import Ahead
 from rfa.runtime.uncertainty.steps import Steps
-from rfa.service.schemas.replies import FilterStepReply, SmoothedStep
 
 Array = np.ndarray
 # Names of a step's numbers, and of its numbers for each component.
@@ -40,7 +40,7 @@ class Columns:
         self._fields = fields
         self._parts: dict[str, list[Array]] = {}
 
-    def add(self, told: Steps | FilterStepReply) -> None:
+    def add(self, told: Steps | FilterStep) -> None:
         """What is told about the next observations."""
         for name, part in self._of_steps(told) if isinstance(told, Steps) else self._of_reply(told):
             self._parts.setdefault(name, []).append(part)
@@ -87,7 +87,7 @@ class Columns:
                 yield from self._each(f"forecast.{lead!r}.std", moments[:, h, 1])
                 yield from self._bands(f"forecast.{lead!r}.", steps.readout.names, bands[:, h])
 
-    def _of_reply(self, step: FilterStepReply) -> Iterator[tuple[str, Array]]:
+    def _of_reply(self, step: FilterStep) -> Iterator[tuple[str, Array]]:
         yield "index", np.array([step.index])
         yield "t", np.array([step.t])
         for field in filter(self._wants, ONE):

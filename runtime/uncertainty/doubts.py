@@ -26,9 +26,9 @@ import math
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from rfa.runtime.outputs import FilterWarning, ForecastChecks, WarningCode
 from rfa.runtime.uncertainty.adaptive import MOST_PLACES
 from rfa.runtime.uncertainty.alarms import LARGEST_RATE
-from rfa.service.schemas.replies import FilterWarning, ForecastChecks, WarningCode
 
 LEVEL: Final = "0.9"
 # What a sound filter's coverage stays within, one step and further ahead, and of how many values that can be asked.

@@ -33,10 +33,10 @@ from statistics import NormalDist
 import numpy as np
 
 from rfa.runtime.compiling import part
+from rfa.runtime.outputs import ComponentChecks, ForecastChecks, LeadChecks
 from rfa.runtime.uncertainty.adaptive import EMPTY, GAMMA, INFINITE, TOLERANCE
 from rfa.runtime.uncertainty.alarms import count_alarms
 from rfa.runtime.uncertainty.input import level_name
-from rfa.service.schemas.replies import ComponentChecks, ForecastChecks, LeadChecks
 
 Array = np.ndarray
 

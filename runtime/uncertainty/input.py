@@ -1,4 +1,4 @@
-"""What a filter can be given: limits, and checks that raise InvalidRequest and name the field at fault."""
+"""What a filter can be given: limits, and checks that raise InvalidInput and name the field at fault."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from typing import get_args
 
 import numpy as np
 
-from rfa.service.errors import InvalidRequest
-from rfa.service.schemas.base import Mode
+from rfa.runtime.choices import Mode
+from rfa.runtime.errors import InvalidInput
 
 Observation = Sequence[float | None] | None
 
 # Attention keeps one row per observation and looks at all of them at every step.
 MAX_ATTENTION = 1024
+LARGEST_TIME = 1e15
+LARGEST_SEED = 2**64 - 1
+MOST_LEVELS = 16
+MOST_HORIZONS = 256
+LARGEST_HORIZON = 1e9
+MOST_SAMPLES = 1024  # of a step
 # The same over HTTP, in a stream's frames, from the command line and in code: their squares fit into float32 by far.
 LARGEST_OBSERVATION = 1e12
 MOST_COMPONENTS = 4096
@@ -26,7 +32,7 @@ HIGHEST_LEVEL = 1 - 2**-52
 def check_size(name: str, observation: Sequence[float | None] | np.ndarray, size: int, model: str) -> None:
     """Hold an observation to the size that the model takes; `name` is that of the field."""
     if len(observation) != size:
-        raise InvalidRequest(
+        raise InvalidInput(
             f"{name} has {len(observation)} values, model {model!r} takes {size}", param=name, code="shape_mismatch"
         )
 
@@ -57,7 +63,7 @@ def without_bias(observations: np.ndarray, bias: Sequence[Sequence[float] | None
     return found
 
 
-def bias_out_of_range(param: str) -> InvalidRequest:
+def bias_out_of_range(param: str) -> InvalidInput:
     """Refuses what takes an observation out of its range."""
     return _refused(param, f"must leave the observation at most {LARGEST_OBSERVATION:g} in size")
 
@@ -65,7 +71,7 @@ def bias_out_of_range(param: str) -> InvalidRequest:
 def from_columns(columns: Mapping[str, Sequence[float | None]], size: int, model: str) -> np.ndarray:
     """Columns, one for each component in order, as `[N, size]`, NaN where missing."""
     if len(columns) != size:
-        raise InvalidRequest(
+        raise InvalidInput(
             f"values has {len(columns)} columns, model {model!r} takes {size}", param="values", code="shape_mismatch"
         )
     return np.array(list(columns.values()), np.float64).T.copy()
@@ -74,15 +80,15 @@ def from_columns(columns: Mapping[str, Sequence[float | None]], size: int, model
 def check_observations(values: np.ndarray, size: int, model: str) -> None:
     """`[N, size]`, of which each number is finite, or NaN."""
     if not len(values):
-        raise InvalidRequest("observations must not be empty", param="observations", code="empty")
+        raise InvalidInput("observations must not be empty", param="observations", code="empty")
     if values.shape[1:] != (size,):
         check_size("observations[0]", values[0], size, model)
     for i, j in np.argwhere(np.abs(values) > LARGEST_OBSERVATION)[:1].tolist():
         raise _refused(f"observations[{i}][{j}]", f"must be finite and at most {LARGEST_OBSERVATION:g} in size")
 
 
-def _refused(param: str, expected: str, code: str = "out_of_range") -> InvalidRequest:
-    return InvalidRequest(f"{param} {expected}", param=param, code=code)
+def _refused(param: str, expected: str, code: str = "out_of_range") -> InvalidInput:
+    return InvalidInput(f"{param} {expected}", param=param, code=code)
 
 
 def check_times(times: np.ndarray, length: int, previous: float) -> None:
@@ -113,7 +119,7 @@ def level_name(level: float) -> str:
     return repr(float(level))
 
 
-def out_of_range(place: str, model: str) -> InvalidRequest:
+def out_of_range(place: str, model: str) -> InvalidInput:
     """Refuses an observation at which the numbers of a filter leave the range of floats.
 
     Args:
@@ -147,9 +153,9 @@ def check_mode(mode: str, *, continues: bool, length: int) -> None:
     if mode not in get_args(Mode):
         raise _refused("mode", "must be 'recurrent' or 'attention'", "unknown_mode")
     if mode == "attention" and continues:
-        raise InvalidRequest("a state continues in recurrent mode only", param="mode", code="state_needs_recurrent")
+        raise InvalidInput("a state continues in recurrent mode only", param="mode", code="state_needs_recurrent")
     if mode == "attention" and length > MAX_ATTENTION:
-        raise InvalidRequest(
+        raise InvalidInput(
             f"attention mode takes at most {MAX_ATTENTION} observations, got {length}",
             param="observations",
             code="too_long",

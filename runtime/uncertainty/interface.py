@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rfa.runtime.choices import MergeMethod, Mode
+from rfa.runtime.outputs import FilterStep
 from rfa.runtime.pool import Seat
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm
 from rfa.runtime.uncertainty.input import Observation
-from rfa.service.schemas.base import Mode
-from rfa.service.schemas.replies import FilterStepReply, MergeMethod
 
 # Forecasts and samples that cost about as much as the step itself.
 FORECASTS_PER_ROW = 4
@@ -63,7 +63,7 @@ class Ahead(NamedTuple):
 class Stepped(NamedTuple):
     """What a row's observation led to; the tally is of forecast_checks.py."""
 
-    step: FilterStepReply
+    step: FilterStep
     log_likelihood: float
     tally: np.ndarray
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from rfa.runtime.blocks import PIECE_NUMBERS, Blocks
+from rfa.runtime.outputs import FilterStep, ForecastPoint
 from rfa.runtime.uncertainty.alarms import Alarm
 from rfa.runtime.uncertainty.calibration import Calibration, normal_squares
 from rfa.runtime.uncertainty.conclude import Told, Wanted, room
 from rfa.runtime.uncertainty.input import level_name
-from rfa.service.encoding import PIECE_NUMBERS, Blocks
-from rfa.service.schemas.replies import FilterStepReply, ForecastPoint
 
 Array = np.ndarray
 
@@ -78,10 +78,10 @@ class Forecasts(Blocks, Sequence[ForecastPoint]):
 NO_SAMPLES = np.empty((0, 0))
 
 
-STEP_FIELDS = tuple(field.name for field in fields(FilterStepReply) if field.name not in ("index", "t"))
+STEP_FIELDS = tuple(field.name for field in fields(FilterStep) if field.name not in ("index", "t"))
 
 
-def chosen(step: FilterStepReply, wanted: Collection[str] | None) -> Any:
+def chosen(step: FilterStep, wanted: Collection[str] | None) -> Any:
     """A reply with these fields alone beside index and time; None is all."""
     if wanted is None:
         return step
@@ -213,7 +213,7 @@ class Steps:
         names = tuple(columns)
         return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def replies(self, *, apart: bool = False) -> list[FilterStepReply]:
+    def replies(self, *, apart: bool = False) -> list[FilterStep]:
         """A reply for each.
 
         Args:
@@ -238,7 +238,7 @@ class Steps:
         samples = [NO_SAMPLES] * len(times) if self.samples is None else self.samples
         return list(
             map(
-                FilterStepReply, told.position.tolist(), times, told.mean.tolist(), told.std.tolist(),
+                FilterStep, told.position.tolist(), times, told.mean.tolist(), told.std.tolist(),
                 told.precision.tolist(), told.confidence.tolist(), weights, innovations, nis, anomalies,
                 _flags(told.alarm), intervals, ahead, samples,
             )

@@ -15,10 +15,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import get_args
 
+from rfa.runtime.state.names import tenant_of_key
 from rfa.service.settings import ConfigurationError, QuotaName, Settings
 
 SHORTEST_KEY = 16
-TENANT_DIGITS = 16
 
 
 class ApiKeys:
@@ -45,7 +45,7 @@ class ApiKeys:
             digest = sha256(key.encode()).digest()
             if digest in self._tenants:
                 raise ConfigurationError(f"API key {number} is there twice; every client gets a key of its own")
-            tenant = f"key-{digest.hex()[:TENANT_DIGITS]}"
+            tenant = tenant_of_key(key)
             self._tenants[digest] = tenant
             self.quotas[tenant] = quotas
 

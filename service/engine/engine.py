@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
-from rfa.runtime.filters.system_cache import SystemPlace, Systems
+from rfa.runtime.outputs import FilterWarning
 from rfa.runtime.text.language import Language
 from rfa.runtime.uncertainty.interface import FilterOptions, MergeOptions, reply_rows
 from rfa.service.engine.filter.jobs import FilterJob, SequenceJob
@@ -38,6 +38,7 @@ from rfa.service.engine.reply_size import (
 )
 from rfa.service.engine.scheduler import Scheduler
 from rfa.service.engine.served import FilterPlace, Served, Staged, prompt_limits
+from rfa.service.engine.system_cache import SystemPlace, Systems
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import LONG_PROMPT, GenerateOptions
@@ -46,7 +47,7 @@ from rfa.service.engine.text.state import LanguageState, largest_state
 from rfa.service.errors import InvalidRequest, NotFound, NotReady
 from rfa.service.memory import Lease
 from rfa.service.metrics import Metrics
-from rfa.service.schemas.replies import FilterWarning, Kind
+from rfa.service.schemas.replies import Kind
 from rfa.service.schemas.system import SystemRequest
 from rfa.service.settings import Settings
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rfa.service.errors import ServiceError, as_service_error
+from rfa.service.errors import NAMED, ServiceError, as_service_error
 
 if TYPE_CHECKING:
     from rfa.service.engine.scheduler import Scheduler
@@ -138,7 +138,7 @@ class Job:
     def fail(self, error: BaseException) -> None:
         """End with an error; one without a name is logged and told as an internal error."""
         self.done = True
-        if not isinstance(error, ServiceError):
+        if not isinstance(error, NAMED):
             logger.error("request failed", exc_info=error)
         self._outbox.append(as_service_error(error))
 

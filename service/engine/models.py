@@ -9,15 +9,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rfa.runtime.bundle.bundle import Bundle, BundleError, check_golden, open_bundle
+from rfa.runtime.choices import Mode
 from rfa.runtime.compiling import HAS_COMPILER, Task, in_turn
 from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.golden import filter_tasks, open_filter
-from rfa.runtime.gpu.device import language_loader, long_series_of
+from rfa.runtime.outputs import GpuKernels, LongSeries
 from rfa.runtime.text.language import Language
 from rfa.service.bundle_version import bundle_version
-from rfa.service.schemas.base import Mode
-from rfa.service.schemas.replies import GpuKernels, LongSeries, ModelInfo
+from rfa.service.engine.device import language_loader, long_series_of
+from rfa.service.schemas.replies import ModelInfo
 from rfa.service.settings import Settings
 from rfa.service.vetting.trust import trusted_keys
 
@@ -55,7 +56,8 @@ def load_models(settings: Settings) -> Models:
 
     Raises:
         BundleError: naming the bundle and the reason; nothing is served from a set with a bad bundle.
-        ConfigurationError: the device is not there or too small.
+        ConfigurationError: the device is not there.
+        UnsupportedError: a bundle does not fit the device or the runtime of the settings.
     """
     load_language = language_loader(settings)
     languages: dict[str, Language] = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, Self
 
+from rfa.runtime.choices import Mode
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
 from rfa.service.engine.filter.merging import MergeStage
@@ -17,7 +18,6 @@ from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.options import PromptLimits
 from rfa.service.engine.text.prefill import PrefillStage
 from rfa.service.metrics import Metrics
-from rfa.service.schemas.base import Mode
 from rfa.service.settings import Settings
 
 # Numbers of columns, beside those that models are loaded with, whose places wait for the next request.

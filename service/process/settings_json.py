@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from rfa.runtime.state.keys import ephemeral_key, read_keys
-from rfa.service.settings import Settings
+from rfa.runtime.state.keys import ephemeral_key
+from rfa.service.settings import Settings, configured_keys
 
 
 def write_settings(settings: Settings) -> dict[str, Any]:
@@ -27,6 +27,6 @@ def read_settings(document: dict[str, Any]) -> Settings:
 
 def with_state_key(settings: Settings) -> Settings:
     """Settings with a key for state tokens: a random one for all processes if the operator set none."""
-    if read_keys(settings):
+    if configured_keys(settings):
         return settings
     return settings.model_copy(update={"state_keys": SecretStr(ephemeral_key())})

@@ -19,6 +19,7 @@ from rfa.service.encoding import dumps, pieces
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.reply_size import HELD
 from rfa.service.errors import (
+    NAMED,
     STATUS,
     EngineFailure,
     ErrorReply,
@@ -194,7 +195,7 @@ async def _with_terminal_error(first: Any, documents: AsyncIterator[Any]) -> Asy
         async for document in documents:
             yield document
     except Exception as error:
-        if not isinstance(error, ServiceError):
+        if not isinstance(error, NAMED):
             logger.exception("stream failed")
         yield as_service_error(error).payload()
 
@@ -245,7 +246,7 @@ async def _rest(held: list[bytes], following: AsyncIterator[bytes]) -> AsyncIter
         async for piece in following:
             yield piece
     except Exception as error:
-        if not isinstance(error, ServiceError):
+        if not isinstance(error, NAMED):
             logger.exception("reply failed")
         logger.warning("a reply that was under way is cut: %s", as_service_error(error).message)
         raise ReplyCut from None

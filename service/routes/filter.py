@@ -11,8 +11,10 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 
 from rfa.data import usual_lag
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.ahead import followed
 from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.outputs import FilterWarning
 from rfa.runtime.uncertainty.alarms import NEVER
 from rfa.runtime.uncertainty.columns import Columns
 from rfa.runtime.uncertainty.input import as_array, check_noise, from_columns, known_rows, level_name, without_bias
@@ -39,7 +41,6 @@ from rfa.service.schemas.replies import (
     FilterDone,
     FilterReply,
     FilterSummary,
-    FilterWarning,
 )
 from rfa.service.schemas.requests import FilterRequest
 
@@ -161,7 +162,7 @@ def _model(body: FilterRequest, engine: Engine, choice: ModelChoice, size: int) 
     """
     try:
         return engine.filter_model(choice, size)
-    except InvalidRequest as error:
+    except (InvalidInput, InvalidRequest) as error:
         if body.values is None or error.param != "observations":
             raise
         raise InvalidRequest(error.message, param="values", code=error.code) from None

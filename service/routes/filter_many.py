@@ -22,7 +22,7 @@ from rfa.service.disconnect import unless_disconnected
 from rfa.service.encoding import Blocks, dumps, pieces
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter.many import ManyJob, Part, SeriesEnd
-from rfa.service.errors import InvalidRequest, ServiceError
+from rfa.service.errors import NAMED, InvalidRequest, ServiceError, as_service_error
 from rfa.service.long_format import Keys
 from rfa.service.memory import lease_of
 from rfa.service.routes.common import NDJSON, SSE, document_response, open_pieces, open_stream
@@ -139,8 +139,8 @@ class _Many:
                 names = None if one.values is None else tuple(one.values)
                 # The request itself is not kept: its lists are longer than the arrays that were made of them.
                 many.begun[place] = _Series(names, body, *await begin(one, place))
-            except ServiceError as error:
-                many.refused[place] = error
+            except NAMED as error:
+                many.refused[place] = as_service_error(error)
         return many
 
     async def ended(self) -> AsyncGenerator[_Ended]:
@@ -218,8 +218,8 @@ async def _reply(one: _Series, event: SeriesEnd) -> FilterReply | FilterColumns 
         columns = one.columns(*event.told)
         summary = await one.asked.summary_of_columns(event.end, columns)
         return FilterColumns(**vars(summary), columns=columns.arrays())
-    except ServiceError as error:  # of its state, which could not be kept
-        return error
+    except NAMED as error:  # of its state, which could not be kept
+        return as_service_error(error)
 
 
 class _Told(Blocks):

@@ -30,9 +30,12 @@ from starlette.requests import HTTPConnection
 from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
+from rfa.runtime.errors import InvalidInput
+from rfa.runtime.outputs import FilterWarning
 from rfa.runtime.uncertainty.alarms import NEVER
 from rfa.runtime.uncertainty.input import (
     LARGEST_OBSERVATION,
+    LARGEST_TIME,
     LEAST_NOISE,
     MOST_COMPONENTS,
     MOST_NOISE,
@@ -47,19 +50,19 @@ from rfa.service.encoding import dumps
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob, StreamStep
 from rfa.service.errors import (
+    NAMED,
     ErrorReply,
     InvalidRequest,
     NotReady,
     Overloaded,
     RequestTimeout,
-    ServiceError,
     as_service_error,
 )
 from rfa.service.frames import FRAMES, Frames
 from rfa.service.memory import SMALL_BYTES, Lease
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
-from rfa.service.schemas.replies import FilterWarning, StreamDone, StreamReady, StreamStepReply
-from rfa.service.schemas.requests import LARGEST_TIME, FilterStreamRequest, StreamClose, StreamObservation
+from rfa.service.schemas.replies import StreamDone, StreamReady, StreamStepReply
+from rfa.service.schemas.requests import FilterStreamRequest, StreamClose, StreamObservation
 from rfa.service.settings import Settings
 from rfa.service.validation import validated
 from rfa.service.websocket import NORMAL, SERVICE_RESTART, JsonSocket, close_code
@@ -108,7 +111,7 @@ async def _serve(connection: HTTPConnection, socket: JsonSocket) -> None:
     except ClientGone:
         raise
     except Exception as error:
-        if not isinstance(error, ServiceError):
+        if not isinstance(error, NAMED):
             logger.exception("stream failed")
         document, code = _terminal(error)
     await socket.end(document, code)
@@ -251,7 +254,7 @@ class _Stream:
     def _check_columns(self, y: list[float | None]) -> None:
         try:
             check_size("y", y, self.size, self.model)
-        except InvalidRequest as error:
+        except InvalidInput as error:
             if not self.job.filtering.model.suits_any:
                 raise
             raise InvalidRequest(
@@ -389,8 +392,8 @@ async def _read(socket: JsonSocket, stream: _Stream, pace: Callable[[], float] |
             stream.seen = loop.time()
     except ClientGone:
         job.leave()
-    except ServiceError as error:
-        job.close(error)
+    except NAMED as error:
+        job.close(as_service_error(error))
     except Exception as error:
         logger.exception("stream failed")
         job.close(as_service_error(error))

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from starlette.requests import HTTPConnection
 
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.state.names import Opened, SessionName, SessionReference, StateScope
 from rfa.service.engine.engine import StateKind, draw_seed
 from rfa.service.errors import Conflict, InvalidRequest, NotFound
@@ -22,7 +23,7 @@ def naming(field: str) -> Iterator[None]:
     """Failures of a state speak of this field, and not of `state`."""
     try:
         yield
-    except (InvalidRequest, NotFound, Conflict) as error:
+    except (InvalidInput, InvalidRequest, NotFound, Conflict) as error:
         if error.param != "state":
             raise
         raise type(error)(error.message.replace("state", field, 1), param=field, code=error.code) from None

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MOST_UNKNOWN = 16
-# How a model has what came before: in a state of constant size, or as all of it. Requests for texts call it `decode`.
-Mode = Literal["recurrent", "attention"]
 
 
 class FieldError(ValueError):

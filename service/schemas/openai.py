@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from rfa.runtime.choices import Mode
 from rfa.service.neutral import NullIs, OneOf, Only
-from rfa.service.schemas.base import FieldError, Mode, Reply, Request, says
+from rfa.service.schemas.base import FieldError, Reply, Request, says
 from rfa.service.schemas.replies import CONFIDENCE, FinishReason, Latents, Many
 from rfa.service.schemas.requests import DECODE, MAX_ITEMS, NEUTRAL, LatentNoise, ReturnLatents, Seed, StopSequence
 

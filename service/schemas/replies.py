@@ -1,4 +1,6 @@
-"""Replies, each declared once: the engine and the routes fill these, orjson encodes them, OpenAPI describes them.
+"""Replies: the routes fill these, orjson encodes them, OpenAPI describes them.
+
+What the runtime returns (`rfa.runtime.outputs`) is sent as it is; the replies of those names describe it by fields.
 
 Nothing is validated when one is made. Neither frozen nor with slots, but for those of which many are kept: thousands
 are made and sent each second; freezing costs more than the fields, and orjson takes twice as long over slots.
@@ -14,15 +16,16 @@ import numpy as np
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
-from rfa.service.encoding import Blocks
-from rfa.service.schemas.base import Mode, Reply, says
+from rfa.runtime import outputs
+from rfa.runtime.blocks import Blocks
+from rfa.runtime.choices import MergeMethod, Mode
+from rfa.service.schemas.base import Reply, says
 
 Item = TypeVar("Item")
 Kind = Literal["lm", "filter", "series"]
 FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
 EndReason = Literal["close", "idle", "drain"]
 FilterFinishReason = Literal["complete", "deadline", "cancelled"]
-MergeMethod = Literal["precision", "covariance_intersection"]
 
 
 @dataclass(frozen=True)
@@ -213,7 +216,7 @@ class FilterStepReply(Reply):
         dict[str, list[Interval]], says("of the state, by level, for each component lower and upper end")
     ]
     forecast: Annotated[
-        Annotated[Sequence[ForecastPoint], _Json(list[ForecastPoint])],
+        Annotated[Sequence[outputs.ForecastPoint], _Json(list[ForecastPoint])],
         says("of the observation at each horizon, in the request's order"),
     ]  # a list, or what is one block by block
     samples: Annotated[
@@ -227,7 +230,8 @@ class StreamStepReply(FilterStepReply):
 
     state: Annotated[str | None, says("where to go on, every so many steps; null elsewhere")] = None
     warnings: Annotated[
-        list[FilterWarning] | None, says("why not to trust the stream so far, with each state; null elsewhere")
+        Annotated[list[outputs.FilterWarning] | None, _Json(list[FilterWarning] | None)],
+        says("why not to trust the stream so far, with each state; null elsewhere"),
     ] = None
 
 
@@ -335,17 +339,12 @@ class ForecastChecks(Reply):
     components: Annotated[list[ComponentChecks], says("of each component of the observations, in their order")]
 
 
-WarningCode = Literal[
-    "low_coverage", "high_coverage", "many_outliers", "few_rows", "far_ahead", "many_alarms", "retired_model"
-]
-
-
 @dataclass(frozen=True)
 class FilterWarning(Reply):
     """A reason not to trust the reply."""
 
     code: Annotated[
-        WarningCode,
+        outputs.WarningCode,
         says(
             "fewer values were inside their 0.9 interval than should be, or more; many are outliers to this filter; "
             "a filter that learns from its series alone had few rows of it; forecasts further ahead than a network was "
@@ -377,11 +376,17 @@ class FilterSummary(Reply):
     model: Annotated[str, says("that answered")]
     passes: Annotated[int, says("reweighting passes K of each observation")]
     smoothed: Annotated[
-        Many[SmoothedStep] | None, says("the states given later observations, one a step; null without `smooth`")
+        Annotated[Sequence[outputs.SmoothedStep] | Blocks | None, _Json(list[SmoothedStep] | None)],
+        says("the states given later observations, one a step; null without `smooth`"),
     ]
     log_likelihood: Annotated[float, says("of all observations taken, under the model")]
-    calibration: Annotated[ForecastChecks, says("whether its forecasts came true")]
-    warnings: Annotated[list[FilterWarning], says("why not to trust it; empty where nothing speaks against it")]
+    calibration: Annotated[
+        Annotated[outputs.ForecastChecks, _Json(ForecastChecks)], says("whether its forecasts came true")
+    ]
+    warnings: Annotated[
+        Annotated[list[outputs.FilterWarning], _Json(list[FilterWarning])],
+        says("why not to trust it; empty where nothing speaks against it"),
+    ]
     seed: Annotated[int, says("of the samples: with it the same request draws the same ones")]
     timings: Annotated[FilterTimings, says("where the time went")]
     finish_reason: Annotated[
@@ -457,7 +462,7 @@ class MergeReply(Reply):
         dict[str, list[Interval]], says("of the state, by level, for each component lower and upper end")
     ]
     forecast: Annotated[
-        Annotated[Sequence[ForecastPoint], _Json(list[ForecastPoint])],
+        Annotated[Sequence[outputs.ForecastPoint], _Json(list[ForecastPoint])],
         says("of the observation at each horizon, in the request's order"),
     ]
     seed: Annotated[int, says("of the first state, and so of the merged one")]
@@ -484,8 +489,13 @@ class StreamDone(Done):
 
     steps: Annotated[int, says("of this stream, without those in the state that it began with")]
     log_likelihood: Annotated[float, says("of these steps")]
-    calibration: Annotated[ForecastChecks, says("whether its forecasts came true")]
-    warnings: Annotated[list[FilterWarning], says("why not to trust it; empty where nothing speaks against it")]
+    calibration: Annotated[
+        Annotated[outputs.ForecastChecks, _Json(ForecastChecks)], says("whether its forecasts came true")
+    ]
+    warnings: Annotated[
+        Annotated[list[outputs.FilterWarning], _Json(list[FilterWarning])],
+        says("why not to trust it; empty where nothing speaks against it"),
+    ]
     reason: Annotated[EndReason, says("why the stream ends: the client closed it, it was idle, or the server drains")]
     state: State
 
@@ -550,9 +560,13 @@ class ModelInfo(Reply):
             "has none, as bundles of earlier versions and filters, and what it states was not checked"
         ),
     ] = 0
-    kernels: Annotated[GpuKernels | None, says("that it launches on a GPU; null on a CPU")] = None
+    kernels: Annotated[
+        Annotated[outputs.GpuKernels | None, _Json(GpuKernels | None)],
+        says("that it launches on a GPU; null on a CPU"),
+    ] = None
     long_series: Annotated[
-        LongSeries | None, says("where a filter computes them; null on a server without a GPU, and of language models")
+        Annotated[outputs.LongSeries | None, _Json(LongSeries | None)],
+        says("where a filter computes them; null on a server without a GPU, and of language models"),
     ] = None
 
 

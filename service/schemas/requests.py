@@ -7,17 +7,26 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import BeforeValidator, ConfigDict, Field, SkipValidation, model_validator
 
+from rfa.runtime.choices import MergeMethod, Mode
 from rfa.runtime.state.names import SESSION_PREFIX
-from rfa.runtime.uncertainty.alarms import LARGEST_RATE, RATE_PATTERN, Alarm, Direction, alarm
-from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, LEAST_NOISE, MOST_COMPONENTS, MOST_NOISE
+from rfa.runtime.uncertainty.alarms import LARGEST_RATE, MOST_QUIET, RATE_PATTERN, Alarm, Direction, alarm
+from rfa.runtime.uncertainty.input import (
+    LARGEST_HORIZON,
+    LARGEST_OBSERVATION,
+    LARGEST_SEED,
+    LARGEST_TIME,
+    LEAST_NOISE,
+    MOST_COMPONENTS,
+    MOST_HORIZONS,
+    MOST_LEVELS,
+    MOST_NOISE,
+    MOST_SAMPLES,
+)
 from rfa.service.neutral import NullIs, OneOf, Only
 from rfa.service.schemas.arrays import takes_arrays
-from rfa.service.schemas.base import FieldError, Mode, Request
-from rfa.service.schemas.replies import MergeMethod
+from rfa.service.schemas.base import FieldError, Request
 from rfa.service.schemas.system import SystemRequest
 
-LARGEST_TIME = 1e15
-LARGEST_SEED = 2**64 - 1
 MAX_ITEMS = 1_000_000
 MAX_SAMPLES = 16
 MOST_MERGED = 8
@@ -44,17 +53,21 @@ Column = Annotated[
     takes_arrays(LARGEST_OBSERVATION, may_miss=True),
 ]
 Level = Annotated[float, Field(gt=0, lt=1)]
-Horizon = Annotated[float, Field(gt=0, le=1e9)]
+Horizon = Annotated[float, Field(gt=0, le=LARGEST_HORIZON)]
 # What is told of each observation, of a recorded series and of a live stream.
 Levels = Annotated[
     list[Level] | None,
     Field(
-        max_length=16, fail_fast=True, description="of the intervals, each once; null is the model's calibrated levels"
+        max_length=MOST_LEVELS,
+        fail_fast=True,
+        description="of the intervals, each once; null is the model's calibrated levels",
     ),
 ]
 Horizons = Annotated[
     list[Horizon],
-    Field(max_length=256, fail_fast=True, description="forecast so far ahead of each observation, in time units"),
+    Field(
+        max_length=MOST_HORIZONS, fail_fast=True, description="forecast so far ahead of each observation, in time units"
+    ),
 ]
 # What is told of each observation beside `index` and `t`.
 StepField = Literal[
@@ -99,7 +112,7 @@ ReturnLatents = Annotated[
     NullIs(False),
     Field(description="also the last layer's latent of every token that is made: the sample, or the mean"),
 ]
-Samples = Annotated[int, Field(ge=0, le=1024, description="draws from the posterior of each step")]
+Samples = Annotated[int, Field(ge=0, le=MOST_SAMPLES, description="draws from the posterior of each step")]
 
 PassesChoice = Annotated[
     int | None,
@@ -274,7 +287,7 @@ class AlarmRequest(Request):
     quiet: int = Field(
         default=0,
         ge=0,
-        le=MAX_ITEMS,
+        le=MOST_QUIET,
         description="so many observations after an alarm only what is rarer by far (a tenth more digits) is another",
     )
 

@@ -6,12 +6,12 @@ import logging
 import secrets
 from pathlib import Path
 
-from rfa.runtime.state.keys import KEY_BYTES, StateKeys, read_keys
+from rfa.runtime.state.keys import KEY_BYTES, StateKeys
 from rfa.runtime.state.names import Opened, SessionName, SessionReference, StateScope
 from rfa.runtime.state.sealer import Sealer
 from rfa.runtime.state.tokens import Tokens
 from rfa.service.errors import InvalidRequest
-from rfa.service.settings import Settings
+from rfa.service.settings import Settings, configured_keys
 from rfa.service.state.memory_sessions import MemorySessions
 from rfa.service.state.sessions import SessionAddress, SessionStore, moved
 
@@ -115,7 +115,7 @@ def make_keeper(settings: Settings) -> StateKeeper:
     Raises:
         ValueError: a key is badly sized, weak or repeated, or several processes would not share sessions.
     """
-    keys = read_keys(settings)
+    keys = configured_keys(settings)
     if not keys:
         logger.info("no state keys are set: state tokens end with this process")
     sealer = Sealer(StateKeys(keys or [secrets.token_bytes(KEY_BYTES)]), settings.state_audience)

@@ -19,7 +19,7 @@ from rfa.benchmarks.gpu_queue.__main__ import main
 from rfa.benchmarks.gpu_queue.parts import QUEUE, Wishes, parts
 from rfa.benchmarks.gpu_queue.pieces import pack, unpack
 from rfa.benchmarks.gpu_queue.queue import UNFINISHED, Part, run_queue
-from rfa.training.resuming import Stopped
+from rfa.fitting.stopping import Stopped
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]

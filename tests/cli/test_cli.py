@@ -339,7 +339,8 @@ def test_a_missing_extra_is_named_with_its_remedy() -> None:
 
 
 def test_a_bundle_is_found_by_name_beside_the_others(linear_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rfa.library.locate import find_bundle, served_bundles
+    from rfa.cli.bundles import served_bundles
+    from rfa.library.locate import find_bundle
 
     monkeypatch.setenv("RFA_BUNDLES", str(linear_bundle))
     assert served_bundles() == (linear_bundle,)

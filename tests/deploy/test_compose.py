@@ -13,9 +13,8 @@ import jsonschema
 import pytest
 import yaml
 
-from rfa.runtime.state.keys import read_keys
 from rfa.service.access.keys import load_keys
-from rfa.service.settings import Settings
+from rfa.service.settings import Settings, configured_keys
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -203,7 +202,7 @@ def test_the_server_takes_the_secrets_that_are_made(
         f"{name}_file": tmp_path / "server" / name for name in ("api_keys", "state_keys")
     } | {"sessions_password_file": tmp_path / "server" / "redis_password"}  # fmt: skip
     found = settings.model_copy(update=here)
-    assert len(load_keys(found)) == 2 and len(read_keys(found)) == 1
+    assert len(load_keys(found)) == 2 and len(configured_keys(found)) == 1
 
 
 def test_each_service_has_the_secrets_that_it_names_and_no_other(tmp_path: Path) -> None:

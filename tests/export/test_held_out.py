@@ -19,8 +19,8 @@ from rfa.runtime.bundle.calibration_document import LanguageCalibration
 from rfa.runtime.bundle.documents import read_document
 from rfa.runtime.bundle.golden import ABSOLUTE, RELATIVE
 from rfa.runtime.bundle.held_out import chance, check_confidences, kept_rows, kept_tokens, spacing
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.bundle.token_confidence import reliability
-from rfa.service.settings import BUNDLE_ROOT
 
 FILE = "calibration.json"
 

@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 
 from rfa.export.decoder_constants import add_constants, write_again
 from rfa.export.language_calibration import ScoredTokens, fit_temperature
-from rfa.export.loading import load_model
 from rfa.model.language import LanguageModel
+from rfa.model.loading import load_model
 from rfa.runtime.bundle.bundle import Bundle, BundleError, check_golden
 from rfa.runtime.bundle.onnx_runtime import ort
 from rfa.runtime.bundle.token_confidence import reliability

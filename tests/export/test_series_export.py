@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 import rfa
 from rfa.cli.main import app
-from rfa.export.loading import load_model
 from rfa.export.series_export import export_series
 from rfa.export.verify import compare_with_torch, verify_bundle
 from rfa.library.models import find_model
 from rfa.model.checkpoint import load_run
+from rfa.model.loading import load_model
 from rfa.runtime.bundle.bundle import BundleError, check_golden, open_bundle
 from rfa.runtime.bundle.documents import canonical_json, sha256
 from rfa.runtime.series.decoder_numba import SeriesDecoder

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 import rfa
 from rfa.library import models
-from rfa.service.compilation import COMPILING
+from rfa.runtime.messages import COMPILING
 from tests.library.keys import API_KEY, STATE_KEY
 
 ROWS = 300

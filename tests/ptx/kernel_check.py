@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from rfa.export.kernel_recording import SIZES
-from rfa.export.loading import model_of
 from rfa.export.served_passes import DTYPES, Cache, ServedPasses, initial_slots
 from rfa.model.decoder import SlotPool
 from rfa.model.kernel_launches import KernelCall, launches_taken, source_hash
 from rfa.model.language import StepOutput
+from rfa.model.loading import model_of
 from rfa.model.placement import as_on_gpu
 from rfa.runtime.bundle.bundle import Bundle, open_bundle
 from rfa.runtime.bundle.documents import BundleError

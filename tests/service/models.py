@@ -14,6 +14,9 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from rfa.runtime.bundle.token_confidence import TokenConfidence
+from rfa.runtime.choices import Mode
+from rfa.runtime.errors import InvalidInput, invalid_state
+from rfa.runtime.outputs import FilterStep, ForecastPoint
 from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import Seat, StateField, StatePool
 from rfa.runtime.text.incremental import Vocabulary
@@ -32,9 +35,7 @@ from rfa.runtime.uncertainty.forecast_checks import (
 from rfa.runtime.uncertainty.input import level_name
 from rfa.runtime.uncertainty.interface import FilterOptions, Row, Stepped
 from rfa.service.engine.models import Models
-from rfa.service.errors import InvalidRequest, invalid_state
-from rfa.service.schemas.base import Mode
-from rfa.service.schemas.replies import FilterStepReply, ForecastPoint, Kind, ModelInfo
+from rfa.service.schemas.replies import Kind, ModelInfo
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -264,7 +265,7 @@ class FakeFilter:
 
     def unpack(self, data: bytes) -> Means:
         if len(data) != self.state_bytes:
-            raise InvalidRequest("state is not a state of this filter", param="state", code="state_invalid")
+            raise InvalidInput("state is not a state of this filter", param="state", code="state_invalid")
         time, count, seed = struct.unpack_from("<dQQ", data)
         sums = np.frombuffer(data, "<f8", self.observation_size, 24)
         return Means(sums, np.frombuffer(data, "<i8", offset=24 + sums.nbytes), time, count, seed)
@@ -279,7 +280,7 @@ class FakeFilter:
     ) -> Wanted:
         assert alarm == NEVER and passes is None
         if any(level not in self.levels for level in levels):
-            raise InvalidRequest("levels must be calibrated ones", param="levels", code="level_not_calibrated")
+            raise InvalidInput("levels must be calibrated ones", param="levels", code="level_not_calibrated")
         return Wanted(levels, horizon, samples)
 
     def check_input(self, alarm: Alarm, state: Any, *, is_given: bool) -> None:
@@ -309,7 +310,7 @@ class FakeFilter:
             )
         return stepped
 
-    def work(self, options: FilterOptions, deadline: float = math.inf) -> Generator[FilterStepReply, None, Result]:
+    def work(self, options: FilterOptions, deadline: float = math.inf) -> Generator[FilterStep, None, Result]:
         wanted = self.readout(options.levels, options.horizon, options.samples)
         state, steps = options.state or self.start(options.seed), []
         sums = no_checks(len(self.levels), len(options.horizon), self.observation_size)
@@ -346,7 +347,7 @@ class FakeFilter:
 
     def _observe(
         self, state: Means, t: float, observation: Sequence[float | None] | None, wanted: Any
-    ) -> tuple[FilterStepReply, Means]:
+    ) -> tuple[FilterStep, Means]:
         if self.gate is not None:
             self.gate.acquire()
         sums, seen = state.sums.copy(), state.seen.copy()
@@ -356,7 +357,7 @@ class FakeFilter:
                 seen[index] += 1
         mean = (sums / np.maximum(seen, 1)).tolist()
         interval = {level_name(level): [[value - level, value + level] for value in mean] for level in wanted.levels}
-        step = FilterStepReply(
+        step = FilterStep(
             state.count, t, mean, [1.0] * len(mean), 1.0, 0.9, None if observation is None else 1.0,
             observation if observation is None else list(observation), None, None, None, interval,
             [ForecastPoint(t + h, mean, [1.0] * len(mean), interval) for h in wanted.horizon],

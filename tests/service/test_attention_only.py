@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.export.loading import load_model
+from rfa.model.loading import load_model
 from rfa.runtime.bundle.bundle import Bundle, open_bundle
-from rfa.runtime.gpu.device import load_on_cpu
 from rfa.runtime.gpu.golden import check_golden_on
 from rfa.runtime.gpu.language import TorchLanguageRuntime
 from rfa.runtime.text.language import Language, LanguageRuntime
+from rfa.runtime.text.loading import load_on_cpu
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models, load_models
 from rfa.service.engine.text.options import GenerateOptions

@@ -19,8 +19,9 @@ from rfa.export.decoder_constants import write_again
 from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
 from rfa.runtime.bundle.families.check import check_constants, read_family
 from rfa.runtime.golden import reproduce
-from rfa.runtime.gpu.device import language_loader, load_on_cpu
 from rfa.runtime.text.language import LanguageRuntime
+from rfa.runtime.text.loading import load_on_cpu
+from rfa.service.engine.device import language_loader
 from rfa.service.engine.models import load_models
 from rfa.service.process.settings_json import read_settings, write_settings
 from rfa.service.settings import ConfigurationError, Settings

@@ -14,20 +14,20 @@ import torch
 
 from rfa.cli.console import explain
 from rfa.runtime.bundle.bundle import open_bundle
-from rfa.runtime.gpu import device
 from rfa.runtime.gpu.attention import PagedStepRunner
 from rfa.runtime.gpu.draw import BYTES_PER_LOGIT
 from rfa.runtime.gpu.kernels import StoredLaunches
 from rfa.runtime.gpu.language import WORKSPACE_BYTES, TorchLanguageRuntime
+from rfa.runtime.outputs import GpuKernels
 from rfa.runtime.text.language import CpuLanguage
 from rfa.service.app import create_app
 from rfa.service.child_environment import child_environment
+from rfa.service.engine import device
 from rfa.service.engine.models import load_models
 from rfa.service.machine import available_cores
 from rfa.service.process.settings_json import read_settings, write_settings
 from rfa.service.process.snapshot import Snapshot
 from rfa.service.process.supervisor import Supervisor
-from rfa.service.schemas.replies import GpuKernels
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.conftest import Connect
 

@@ -18,10 +18,10 @@ from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.auto import AutoRuntime
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.sequence import FilteredSequence
+from rfa.runtime.outputs import ComponentChecks, FilterWarning, ForecastChecks, LeadChecks
 from rfa.runtime.uncertainty.alarms import count_alarms
 from rfa.runtime.uncertainty.doubts import ENOUGH, FAR_OFF, SELDOM, doubts
 from rfa.runtime.uncertainty.forecast_checks import OUTLIERS, columns, summarise
-from rfa.service.schemas.replies import ComponentChecks, FilterWarning, ForecastChecks, LeadChecks
 from tests.service.test_columns import answer, arrow, send, serving
 
 

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from rfa.runtime.bundle.bundle import open_bundle
-from rfa.runtime.gpu.device import language_loader, load_on_cpu
 from rfa.runtime.text.language import StepOutput
+from rfa.runtime.text.loading import load_on_cpu
+from rfa.service.engine.device import language_loader
 from rfa.service.engine.text.drift import (
     MOST_PROMPT,
     MOST_TOKENS,

@@ -14,11 +14,11 @@ from scipy.linalg import expm
 from websockets.sync.client import connect
 
 from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.alarms import NEVER
 from rfa.runtime.uncertainty.interface import MergeOptions, Row
-from rfa.service.errors import InvalidRequest
 from tests.service.conftest import Live
 from tests.service.test_columns import answer, serving
 
@@ -137,7 +137,7 @@ def test_an_input_that_ended_is_not_forgotten(bundles: Path) -> None:
     first = runtime.filter(TIMES[:40].tolist(), values[:40].tolist(), inputs=INPUTS[:40].tolist())
     rest = runtime.filter(TIMES[40:].tolist(), values[40:].tolist(), horizon=HORIZON, levels=(0.9,), state=first.state)
     assert np.array_equal(np.concatenate([piece.told.mean for piece in rest.pieces]), whole["mean"][40:])
-    with pytest.raises(InvalidRequest, match=r"alarm\.range .* a state that an input has driven"):
+    with pytest.raises(InvalidInput, match=r"alarm\.range .* a state that an input has driven"):
         runtime.check_input(NEVER._replace(rate=0.01, low=0.0), first.state, is_given=False)
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rfa.runtime.errors import InvalidInput
 from rfa.service.encoding import dumps
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models, load_models
@@ -80,7 +81,7 @@ def test_any_bytes_are_a_state_or_refused(noise: bytes, data: st.DataObject) -> 
     payload = sound[:at] + noise
     try:
         state = LanguageState.unpack(payload, VOCABULARY_SIZE)
-    except InvalidRequest as refusal:
+    except InvalidInput as refusal:
         assert (refusal.param, refusal.code) == ("state", "state_invalid")
     else:
         assert state.pending < VOCABULARY_SIZE and len(state.tail.encode()) <= LONGEST_TAIL_BYTES

@@ -17,11 +17,11 @@ from rfa.model.batch import Batch
 from rfa.runtime.bundle.bundle import BundleError, open_bundle
 from rfa.runtime.bundle.calibration_document import FilterCalibration
 from rfa.runtime.bundle.documents import read_document
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.outputs import FilterStep
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.interface import Piece
-from rfa.service.schemas.replies import FilterStepReply
-from rfa.service.settings import BUNDLE_ROOT
 from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_oscillator
 
 FILTERS = ("linear", "oscillator")
@@ -62,7 +62,7 @@ def line(x: float, places: list[float], values: list[float]) -> float:
     return float(np.interp(x, places, values))
 
 
-def steps_of(runtime: FilterRuntime, mode: Any = "recurrent") -> list[FilterStepReply]:
+def steps_of(runtime: FilterRuntime, mode: Any = "recurrent") -> list[FilterStep]:
     batch = simulate_oscillator(1, 40, settings=((0.3, 0.5),), disturbance=Disturbance(outliers=0.1), seed=SEED)
     return runtime.filter(batch.times[0].tolist(), batch.observations[0].tolist(), mode=mode).steps
 

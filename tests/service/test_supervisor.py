@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rfa.service.compilation import COMPILING
+from rfa.runtime.messages import COMPILING
 from rfa.service.process.snapshot import Snapshot
 from rfa.service.process.supervisor import Child
 from tests.service.processes import Server, engines_of, is_alive, serving

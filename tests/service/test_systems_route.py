@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rfa.runtime.filters import system_cache as systems
 from rfa.runtime.filters.system import System
 from rfa.runtime.uncertainty.interface import FilterOptions
 from rfa.service.app import create_app
+from rfa.service.engine import system_cache as systems
 from rfa.service.engine.engine import Engine
 from rfa.service.memory import MemoryBudget
 from rfa.service.schemas.replies import FilterReply, MergeReply

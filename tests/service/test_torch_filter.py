@@ -21,9 +21,9 @@ from rfa.model.recurrence import slots
 from rfa.model.series.network import SeriesNetwork
 from rfa.model.series.patches import PatchNetwork, PatchTokens
 from rfa.runtime.bundle.bundle import Bundle, BundleError, open_bundle
-from rfa.runtime.gpu import device
 from rfa.runtime.gpu import filter as torch_filter
 from rfa.runtime.gpu.filter import TorchSeries, device_seconds, host_seconds
+from rfa.runtime.outputs import LongSeries
 from rfa.runtime.pool import StatePool
 from rfa.runtime.series import chunk as compiled_series_chunk
 from rfa.runtime.series.chunk import TOKENS
@@ -32,8 +32,8 @@ from rfa.runtime.series.decoder_numba import ASKED
 from rfa.runtime.series.filter import SeriesRuntime, open_series
 from rfa.runtime.uncertainty.interface import Piece
 from rfa.service.app import create_app
+from rfa.service.engine import device
 from rfa.service.engine.models import Models, load_models
-from rfa.service.schemas.replies import LongSeries
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import model_info
 from tests.small_series import exported

@@ -17,7 +17,7 @@ import onnx
 import pytest
 
 from rfa.runtime.bundle.bundle import BundleError, open_bundle
-from rfa.service.settings import BUNDLE_ROOT
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.service.vetting import vetting
 from rfa.service.vetting.vetting import MAX_REASON, Vetted, vet
 from tests.soak.bundles.graphs import FOR_THE_TRIAL

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rfa.runtime.bundle.bundle import Bundle, open_bundle
-from rfa.runtime.gpu.device import load_on_cpu
 from rfa.runtime.text.language import LanguageRuntime
+from rfa.runtime.text.loading import load_on_cpu
 from rfa.service.errors import InvalidRequest
 from rfa.service.vetting.wide_trial import try_wide
 from tests.runtime.text.exact import EPS, begun, crowd, prompt_of, read_on, silence, stepped

@@ -31,7 +31,7 @@ from tqdm import tqdm
 
 from rfa.benchmarks.load.server import started
 from rfa.measured import RESULTS, origin, write_result
-from rfa.service.settings import default_bundles
+from rfa.runtime.bundle.locate import default_bundles
 from tests.soak.connection import Answer, Connection
 from tests.soak.raw_cases import Frames, RawRequest, cases, unchanged
 from tests.waiting import PATIENCE, TooLate, wait_until

@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from rfa.benchmarks.load.server import started
 from rfa.measured import RESULTS, origin, write_result
-from rfa.service.settings import BUNDLE_ROOT
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from tests.soak.courses import Course, make_course
 
 RESULT = RESULTS / "cut-points.json"

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from rfa.benchmarks.load.server import started
 from rfa.measured import RESULTS, origin, write_result
-from rfa.service.settings import default_bundles
+from rfa.runtime.bundle.locate import default_bundles
 
 RESULT = RESULTS / "rss-soak.json"
 ROUNDS = 20

@@ -32,6 +32,7 @@ from tqdm import tqdm
 from rfa.measured import RESULTS, origin, write_result
 from rfa.runtime.batching import BatchSizes
 from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.graph_steps import ROW_COUNTS
 from rfa.runtime.pool import StatePool
@@ -40,7 +41,7 @@ from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.metrics import Metrics
-from rfa.service.settings import BUNDLE_ROOT, Settings
+from rfa.service.settings import Settings
 from tests.soak.courses import Truth, make_course, truth_of
 from tests.soak.visits import Findings, TextTruth, Visitor, World, follow_needle, tokens_of
 from tests.soak.watched import WatchedFilter, dirty_bytes

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from rfa.benchmarks.load.truth import open_models
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.service.routes import filter as filter_route
 from rfa.service.routes import filter_stream
-from rfa.service.settings import BUNDLE_ROOT
 from tests.service.live import Live, running
 from tests.soak import api_fuzz
 from tests.soak.api_fuzz import SETTINGS, Fuzz, Judge, Tally, after_all, is_met, run_cases, run_schemathesis

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from rfa.benchmarks.load.truth import open_models
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.service.engine.models import Models
 from rfa.service.engine.text.state import LanguageState
-from rfa.service.settings import BUNDLE_ROOT
 from tests.service.live import running
 from tests.soak import cut_points
 from tests.soak.cut_points import FILTERS, LANGUAGE, Tally, are_same_texts, cross

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rfa.benchmarks.load.truth import open_models
-from rfa.service.settings import BUNDLE_ROOT
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from tests.service.live import running
 from tests.soak import rss_soak
 from tests.soak.rss_client import KINDS, send

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.interface import Row
 from rfa.service.engine.filter.jobs import RecurrentJob
-from rfa.service.settings import BUNDLE_ROOT
 from tests.soak import seat_reuse
 from tests.soak.seat_reuse import soak, without_zeroing
 from tests.soak.watched import WatchedFilter

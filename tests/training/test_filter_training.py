@@ -11,11 +11,11 @@ import scipy.linalg
 import torch
 
 from rfa.data import load_series
+from rfa.fitting.stopping import Stopped
 from rfa.model.checkpoint import load_run
 from rfa.training.deep import DeepTrainer
 from rfa.training.filter import FilterRun, load_data, train_filter
 from rfa.training.language import find_config
-from rfa.training.resuming import Stopped
 from rfa.training.series import split, windows
 from rfa.training.simulate import OSCILLATOR_DRIFT, Disturbance, discretise, simulate_oscillator
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from rfa.fitting.stopping import Stopped
 from rfa.model.checkpoint import load_run
 from rfa.training.language import (
     LanguageRun,
@@ -21,7 +22,6 @@ from rfa.training.language import (
     validation_loss,
 )
 from rfa.training.optimiser import Optimiser
-from rfa.training.resuming import Stopped
 
 MODEL = {"vocab_size": 270, "d_model": 24, "n_layers": 2, "n_heads": 2, "head_dim": 6, "n_slots": 2}
 TRAINING = {"steps": 12, "batch": 4, "context": 32, "learning_rate": 0.01, "validate_every": 6, "precision": "fp32"}

@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from rfa.fitting.stopping import StopSignals
 from rfa.model.checkpoint import load_run
 from rfa.model.series.network import SeriesNetwork
 from rfa.runtime.series.config import ALL_FEATURES, ALL_PATHS, LEVELS, PATCH, SeriesConfig
 from rfa.training.muon import Float32Muon
 from rfa.training.optimiser import Optimiser
-from rfa.training.resuming import StopSignals
 from rfa.training.series_batches import (
     FARTHEST_TARGET,
     LEADS,

@@ -23,11 +23,11 @@ from scipy.special import log_softmax
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from rfa.export.language_calibration import WINDOW
-from rfa.export.loading import load_model
 from rfa.measured import origin, write_result
 from rfa.model.language import LanguageModel
+from rfa.model.loading import load_model
 from rfa.runtime.bundle.bundle import Bundle, open_bundle
+from rfa.runtime.bundle.held_out import WINDOW
 from rfa.runtime.bundle.token_confidence import BINS, TokenConfidence, reliability
 from rfa.runtime.text.config import Mode
 from rfa.runtime.text.sampling import draw_index

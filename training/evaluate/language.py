@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from rfa.export.loading import load_model
 from rfa.measured import origin, write_result
 from rfa.model.language import LanguageModel
+from rfa.model.loading import load_model
 from rfa.runtime.text.config import Mode
 from rfa.training.corpus import END_OF_TEXT, encode_files, file_hashes, split_files
 from rfa.training.evaluate.baselines import compressor_bits_per_byte, unigram

@@ -12,6 +12,7 @@ from rfa.runtime.bundle.calibration_document import LanguageCalibration
 from rfa.runtime.bundle.families.arrays import AnyArray, ArrayRule, Rules
 from rfa.runtime.bundle.families.base import MAX_STATE_BYTES, FamilyConfig, GraphRule, size, spec
 from rfa.runtime.bundle.manifest import Kind, TensorSpec
+from rfa.runtime.choices import Mode
 
 # What the architecture fixes (`rfa.model.layers`, `rfa.model.dynamics`).
 FLOOR = 1e-6
@@ -20,7 +21,6 @@ PROCESS_GATE_SCALE = 0.1
 NORM_EPS = 1e-6
 SLOWEST = 10_000.0
 Count = Annotated[int, Field(ge=1, le=4_096)]
-Mode = Literal["attention", "recurrent"]
 
 
 class LanguageConfig(FamilyConfig):

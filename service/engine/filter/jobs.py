@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from rfa.runtime.outputs import FilterWarning, ForecastChecks
 from rfa.runtime.pool import Seat
 from rfa.runtime.uncertainty.forecast_checks import no_checks, summarise
 from rfa.runtime.uncertainty.interface import Ahead, FilterOptions, Piece, Row, Stepped, reply_rows
 from rfa.runtime.uncertainty.steps import Steps
 from rfa.service.engine.job import Job
 from rfa.service.errors import NotReady
-from rfa.service.schemas.replies import FilterFinishReason, FilterTimings, FilterWarning, ForecastChecks
+from rfa.service.schemas.replies import FilterFinishReason, FilterTimings
 
 if TYPE_CHECKING:
     from rfa.service.engine.filter.stages import FilterStage, SequenceStage

@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.outputs import FilterStep
 from rfa.runtime.uncertainty.interface import MergeOptions
 from rfa.service.engine.filter.jobs import PackedState
 from rfa.service.engine.filter.stages import observe_end
 from rfa.service.engine.job import Job
 from rfa.service.metrics import Metrics
-from rfa.service.schemas.replies import FilterStepReply, FilterTimings
+from rfa.service.schemas.replies import FilterTimings
 
 
 @dataclass(frozen=True)
 class MergedBelief:
     """The result of a merge."""
 
-    step: FilterStepReply
+    step: FilterStep
     weights: list[float] | None
     seed: int
     timings: FilterTimings

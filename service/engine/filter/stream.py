@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from rfa.runtime.outputs import FilterWarning, ForecastChecks
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm
 from rfa.runtime.uncertainty.doubts import doubts
 from rfa.runtime.uncertainty.interface import Row, Stepped
@@ -14,7 +15,7 @@ from rfa.service.disconnect import ClientGone
 from rfa.service.engine.filter.jobs import PackedState, RecurrentJob
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.errors import ServiceError
-from rfa.service.schemas.replies import EndReason, FilterWarning, ForecastChecks
+from rfa.service.schemas.replies import EndReason
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rfa.runtime.choices import Mode
 from rfa.runtime.text.language import Advance, Language
 from rfa.runtime.text.sampling import Choice, DrawnToken, Draws, generator
 from rfa.service.engine.text.drift import DriftMeter
@@ -17,7 +18,6 @@ from rfa.service.engine.text.job import GenerateJob, GrowingText
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.errors import EngineFailure
 from rfa.service.metrics import Metrics
-from rfa.service.schemas.base import Mode
 from rfa.service.schemas.replies import FinishReason, Token
 
 

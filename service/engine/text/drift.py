@@ -22,11 +22,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rfa.runtime.choices import Mode
 from rfa.runtime.text.language import Context, Language
 from rfa.runtime.text.sampling import log_normaliser
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.metrics import Metrics
-from rfa.service.schemas.base import Mode
 
 logger = logging.getLogger("rfa.engine")
 

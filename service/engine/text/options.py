@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rfa.runtime.choices import Mode
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import InvalidRequest
-from rfa.service.schemas.base import Mode
 
 LONG_PROMPT = 1_000  # characters; prompts beyond take turns with shorter ones, which therefore never wait for them
 

@@ -16,8 +16,8 @@ from rfa.runtime.bundle.bundle import BundleError, check_golden, open_bundle
 from rfa.runtime.bundle.calibration_document import FilterCalibration, LanguageCalibration
 from rfa.runtime.bundle.documents import canonical_json, read_document
 from rfa.runtime.bundle.golden import check_golden_document
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.bundle.tokenizer_document import check_tokenizer
-from rfa.service.settings import BUNDLE_ROOT
 from tests.soak.bundles.case import Case
 from tests.soak.bundles.mutations import catalogue
 

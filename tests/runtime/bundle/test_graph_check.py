@@ -10,9 +10,9 @@ import pytest
 
 from rfa.runtime.bundle.bundle import BundleError, open_bundle
 from rfa.runtime.bundle.graph_check import check_graph
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.bundle.manifest import GraphSpec, TensorSpec
 from rfa.runtime.bundle.onnx_wire import SCHEMA, decode, encode
-from rfa.service.settings import BUNDLE_ROOT
 from tests.soak.bundles.graphs import FOR_THE_READER, FOR_THE_TRIAL, Mutation, edited
 
 BUNDLES = ("linear", "oscillator", "books")

@@ -14,6 +14,7 @@ import pytest
 
 import rfa.runtime.bundle.bundle
 from rfa.runtime.bundle.bundle import BundleError, open_bundle
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from rfa.runtime.bundle.signing import (
     KeyFormatError,
@@ -25,7 +26,7 @@ from rfa.runtime.bundle.signing import (
     write_keys,
 )
 from rfa.service.engine.models import load_models
-from rfa.service.settings import BUNDLE_ROOT, ConfigurationError, Settings
+from rfa.service.settings import ConfigurationError, Settings
 from rfa.service.vetting.trust import trusted_keys, with_trusted_keys
 from rfa.service.vetting.vetting import vet
 from tests.waiting import PATIENCE

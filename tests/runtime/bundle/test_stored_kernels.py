@@ -23,7 +23,7 @@ pytest.importorskip("triton")
 from rfa.cli.main import app
 from rfa.export import gpu_kernels, verify
 from rfa.export.kernel_compile import KernelCompilationError, kernel_files, parse_architectures
-from rfa.export.loading import model_of
+from rfa.model.loading import model_of
 from rfa.runtime.bundle.bundle import Bundle, BundleError, StoredKernel, open_bundle
 from rfa.runtime.bundle.documents import canonical_json
 from rfa.runtime.bundle.manifest import MANIFEST_FILE, FileSpec, encode_manifest, sha256

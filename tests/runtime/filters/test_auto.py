@@ -7,12 +7,12 @@ import re
 import numpy as np
 import pytest
 
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.auto import MOST_COLUMNS, AutoRuntime
 from rfa.runtime.filters.auto_numba import FEWEST_SLOTS, LAGS_AT_ONCE, UNKNOWN_VARIANCE, dominant_period
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.series.rows import UNKNOWN_VARIANCE as SERIES_UNKNOWN_VARIANCE
 from rfa.runtime.uncertainty.forecast_checks import INSIDE, OUTLIERS, SCORED
-from rfa.service.errors import InvalidRequest
 
 ROWS = 3000
 # Of the miss rate of 90 % intervals over thousands of rows, one step ahead and more.
@@ -270,9 +270,9 @@ def test_looking_back_is_surer() -> None:
 
 
 def test_what_it_cannot_do_is_said() -> None:
-    with pytest.raises(InvalidRequest, match=re.escape(f"up to {MOST_COLUMNS} columns")):
+    with pytest.raises(InvalidInput, match=re.escape(f"up to {MOST_COLUMNS} columns")):
         AutoRuntime.of(MOST_COLUMNS + 1)
-    with pytest.raises(InvalidRequest, match='no "attention" mode'):
+    with pytest.raises(InvalidInput, match='no "attention" mode'):
         AutoRuntime.of(1).filter([0.0], [[1.0]], mode="attention")
-    with pytest.raises(InvalidRequest, match="takes no input"):
+    with pytest.raises(InvalidInput, match="takes no input"):
         AutoRuntime.of(1).check_input(AutoRuntime.of(1).readout((0.9,), (), 0).wanted.alarm, None, is_given=True)

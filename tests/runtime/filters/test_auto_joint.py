@@ -9,10 +9,10 @@ import pytest
 from starlette.testclient import TestClient
 
 import rfa
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.auto import JOINT_NAME, NAME, AutoRuntime
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.uncertainty.alarms import Alarm
-from rfa.service.errors import InvalidRequest
 from tests.library.conftest import server  # noqa: F401 - a fixture
 from tests.runtime.filters.test_auto import told
 
@@ -110,7 +110,7 @@ def test_a_stream_that_was_saved_goes_on_as_if_it_had_not(cut: int) -> None:
     for name in ("mean", "nis", "anomaly", "bands"):
         np.testing.assert_array_equal(np.concatenate([told(first, name), told(second, name)]), told(whole, name))
     assert runtime.pack(second.state) == runtime.pack(whole.state)
-    with pytest.raises(InvalidRequest, match="another version of the server or on another runtime"):
+    with pytest.raises(InvalidInput, match="another version of the server or on another runtime"):
         AutoRuntime.of(4).unpack(runtime.pack(whole.state))
 
 

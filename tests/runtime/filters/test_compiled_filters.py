@@ -17,6 +17,7 @@ from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.bundle.families.filters import LinearConfig
 from rfa.runtime.bundle.manifest import TensorSpec
 from rfa.runtime.compiling import stamp
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters import graph_steps
 from rfa.runtime.filters.compiled_steps import CompiledSteps
 from rfa.runtime.filters.filter import FilterRuntime
@@ -32,7 +33,6 @@ from rfa.runtime.uncertainty.calibration import Calibration
 from rfa.runtime.uncertainty.interface import Piece, Row
 from rfa.runtime.uncertainty.learned_normal import normal_fields
 from rfa.runtime.uncertainty.steps import Readout
-from rfa.service.errors import InvalidRequest
 from tests.runtime.loading import load_filter
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
@@ -182,7 +182,7 @@ def test_a_compiled_filter_is_held_to_the_golden_outputs(tmp_path: Path) -> None
 def test_a_state_of_the_other_runtime_is_refused_by_name() -> None:
     compiled, graphs = (FilterRuntime(open_bundle(BUNDLES / "linear"), kind) for kind in ("compiled", "onnx"))  # type: ignore[arg-type]
     for one, other in ((compiled, graphs), (graphs, compiled)):
-        with pytest.raises(InvalidRequest, match="another version of the server or on another runtime"):
+        with pytest.raises(InvalidInput, match="another version of the server or on another runtime"):
             one.unpack(other.pack(other.start()))
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import Seat, StaleSeat, StatePool
 from rfa.runtime.uncertainty.interface import Row
-from rfa.service.errors import InvalidRequest
 from tests.soak.courses import as_sent
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
@@ -237,7 +237,7 @@ def test_a_packed_state_has_one_size_and_only_sound_ones_open(runtime: FilterRun
         data[:-8] + np.array([np.inf], "<f8").tobytes(),
     ]
     for bad in unsound:
-        with pytest.raises(InvalidRequest, match="state"):
+        with pytest.raises(InvalidInput, match="state"):
             runtime.unpack(bad)
 
 

@@ -9,8 +9,8 @@ import pytest
 import scipy.linalg
 
 from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.filter import FilterRuntime
-from rfa.service.errors import InvalidRequest
 from tests.soak.courses import as_sent
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
@@ -217,7 +217,7 @@ def test_attention_hands_its_state_to_the_recurrence(runtime):
 )
 def test_bad_input_is_refused_by_name(linear, change, param):
     request = {"times": [0.0], "observations": [[1.0, 1.0]], **change}
-    with pytest.raises(InvalidRequest) as caught:
+    with pytest.raises(InvalidInput) as caught:
         linear.filter(**request)
     assert caught.value.param == param
 
@@ -226,7 +226,7 @@ def test_foreign_states_are_refused(linear):
     data = linear.pack(linear.filter([0.0], [[1.0, 1.0]]).state)
     poisoned = data[:-8] + np.array([np.nan], "<f8").tobytes()
     for bad in (b"", data[:-1], b"X" + data[1:], poisoned):
-        with pytest.raises(InvalidRequest, match="state"):
+        with pytest.raises(InvalidInput, match="state"):
             linear.unpack(bad)
 
 

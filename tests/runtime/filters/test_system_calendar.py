@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.calendar import Calendar, Days
 from rfa.runtime.filters.compiled_system import SystemRuntime
 from rfa.runtime.filters.system import InvalidSystem, System
 from rfa.runtime.uncertainty.alarms import NEVER
-from rfa.service.errors import InvalidRequest
 
 PLAIN = {"preset": "level", "process_noise": 1e-4, "measurement_noise": 0.25}
 RNG = np.random.default_rng(0)
@@ -78,11 +78,11 @@ def test_a_calendar_counts_for_what_states_belong_to():
 def test_what_cannot_be_told_is_refused():
     runtime = SystemRuntime(System.from_document(WITH))
     for times in ([0.0, 1.0], [1.7e9, 1e15]):
-        with pytest.raises(InvalidRequest, match="seconds since 1970"):
+        with pytest.raises(InvalidInput, match="seconds since 1970"):
             runtime.filter(times, [[0.0], [0.0]])
-    with pytest.raises(InvalidRequest, match=r"alarm\.range"):
+    with pytest.raises(InvalidInput, match=r"alarm\.range"):
         runtime.check_input(NEVER._replace(high=3.0), None, is_given=False)
-    with pytest.raises(InvalidRequest, match="not merged"):
+    with pytest.raises(InvalidInput, match="not merged"):
         runtime.check_merges()
     for change, field in (
         ({"zone": "Mars"}, "system.calendar.zone"),

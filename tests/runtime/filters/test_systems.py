@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.filters.sequence import FilteredSequence
@@ -21,7 +22,6 @@ from rfa.runtime.uncertainty.adaptive import GAMMA
 from rfa.runtime.uncertainty.alarms import NEVER
 from rfa.runtime.uncertainty.forecast_checks import INSIDE, SCORED
 from rfa.runtime.uncertainty.interface import Row
-from rfa.service.errors import InvalidRequest
 from tests.model.joint_gaussian import van_loan
 from tests.model.oracles import filterpy_filter
 
@@ -252,7 +252,7 @@ def test_a_system_is_gone_with_its_last_user() -> None:
 def test_a_call_takes_no_more_work_than_others_can_wait_for(size: int) -> None:
     model = runtime({**PLANE, "preset": "level", "dimensions": size})
     most = MOST_STEP_WORK // size**3 - 1
-    with pytest.raises(InvalidRequest, match=f"takes up to {most} leads") as refused:
+    with pytest.raises(InvalidInput, match=f"takes up to {most} leads") as refused:
         model.readout((0.9,), tuple(map(float, range(most + 1))), 0)
     assert refused.value.param == "horizon"
     found = model.filter([0.0, 1.0], [[1.0] * size] * 2, horizon=(1.0, 2.0))
@@ -269,5 +269,5 @@ def test_a_call_takes_no_more_work_than_others_can_wait_for(size: int) -> None:
     ],
 )
 def test_what_it_cannot_do_is_said(ask: Any, reason: str) -> None:
-    with pytest.raises(InvalidRequest, match=reason):
+    with pytest.raises(InvalidInput, match=reason):
         ask(runtime(PLANE))

@@ -26,14 +26,13 @@ from tests.ptx.emulator import machine
 if machine.missing() is not None:
     pytest.skip(str(machine.missing()), allow_module_level=True)
 
-from rfa.export.loading import model_of
 from rfa.export.served_passes import DTYPES, ServedPasses, initial_slots
 from rfa.model.kernel_launches import KernelCall, launches_taken
 from rfa.model.language import LanguageModel
+from rfa.model.loading import model_of
 from rfa.model.placement import as_on_gpu
 from rfa.runtime.bundle.signing import write_keys
 from rfa.runtime.bundle.stored_kernels import KernelEntry, Parameter
-from rfa.runtime.gpu import device
 from rfa.runtime.gpu import golden as torch_golden
 from rfa.runtime.gpu import kernels as torch_kernels
 from rfa.runtime.gpu import language as torch_language
@@ -43,6 +42,7 @@ from rfa.runtime.gpu.language import TorchLanguageRuntime
 from rfa.runtime.text.config import LanguageModelConfig
 from rfa.runtime.text.sampling import Choice, Draws
 from rfa.service.encoding import dumps
+from rfa.service.engine import device
 from rfa.service.engine.models import _facts
 from rfa.service.settings import Settings
 from tests.kernels import interpreted

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rfa.model.attention.pages import PAGE_KEYS
+from rfa.runtime.errors import CapacityError
 from rfa.runtime.gpu.pages import PagedContext, PagePool, pages_needed
-from rfa.service.errors import Overloaded
 
 CAPACITY = 12
 
@@ -45,7 +45,7 @@ class Told:
         before = self.pool.in_use
         try:
             self.texts.append(Text(PagedContext(self.pool, room, forks, min(common, room))))
-        except Overloaded:
+        except CapacityError:
             assert before + pages_needed(room, forks, min(common, room)) > CAPACITY
             assert self.pool.in_use == before
 
@@ -54,7 +54,7 @@ class Told:
         before = list(text.context.pages)
         try:
             text.context.make_room(tokens)
-        except Overloaded:
+        except CapacityError:
             assert text.context.pages == before
             return
         rows = text.context.rows(text.context.position, text.context.position + tokens)
@@ -69,7 +69,7 @@ class Told:
         before = self.pool.in_use
         try:
             self.texts.append(Text(text.context.fork(), list(text.keys)))
-        except Overloaded:
+        except CapacityError:
             assert self.pool.in_use == before
 
     def end(self, which: int) -> None:
@@ -145,7 +145,7 @@ def test_a_fork_for_which_there_is_no_page_changes_nothing() -> None:
     pool = pool_of(5)
     context = PagedContext(pool, 3 * PAGE_KEYS, 1, 2 * PAGE_KEYS)
     other = PagedContext(pool, PAGE_KEYS)
-    with pytest.raises(Overloaded):
+    with pytest.raises(CapacityError):
         context.fork()
     other.release()
     context.position = 2 * PAGE_KEYS
@@ -166,7 +166,7 @@ def test_a_fork_whose_copy_fails_keeps_no_page(monkeypatch: pytest.MonkeyPatch) 
     context.position = PAGE_KEYS + 1
     reserved = pool.in_use
     monkeypatch.setattr(pool, "copy", fail)
-    with pytest.raises(Overloaded, match="memory is full"):
+    with pytest.raises(CapacityError, match="memory is full"):
         context.fork()
     assert pool.in_use == reserved - 1 and len(context.pages) == 2
     context.release()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from rfa.model.series.network import Asked, SeriesNetwork
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.steps import Batch
 from rfa.runtime.handles import HandleType
 from rfa.runtime.pool import StatePool
@@ -21,7 +22,6 @@ from rfa.runtime.series.decoder_numba import SeriesDecoder
 from rfa.runtime.series.filter import MOST_COLUMNS, SeriesRuntime
 from rfa.runtime.series.tokens_numba import describe
 from rfa.runtime.uncertainty.interface import Piece
-from rfa.service.errors import InvalidRequest
 from tests.model.test_series_network import SMALL
 
 HORIZON = (1.0, 3.0, 24.0, 90.0)
@@ -240,7 +240,7 @@ def test_early_on_what_may_be_an_outlier_is_told_as_one_or_a_move(runtime, place
 def test_a_number_beyond_all_is_left_out_and_the_rest_of_its_stream(runtime):
     values = season(40).tolist()
     values[25] = 1e200
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidInput):
         told(runtime, np.arange(40.0), values)
     pool = StatePool(runtime.state_fields, 2)
     seats = [pool.acquire(), pool.acquire()]
@@ -325,16 +325,16 @@ def test_states_that_were_tampered_with_do_no_harm(runtime):
             data[place] = rng.integers(256)
         try:
             found, _ = told(runtime, np.arange(100.0, 120.0), season(20), runtime.unpack(bytes(data)))
-        except InvalidRequest:
+        except InvalidInput:
             continue
         assert all(np.isfinite(found[name]).all() for name in ("mean", "std", "moments", "bands"))
 
 
 def test_what_a_column_may_be_of(runtime):
     assert runtime.sized(3) is runtime.sized(3)
-    with pytest.raises(InvalidRequest, match="64 columns"):
+    with pytest.raises(InvalidInput, match="64 columns"):
         runtime.sized(MOST_COLUMNS + 1)
-    with pytest.raises(InvalidRequest, match="attention"):
+    with pytest.raises(InvalidInput, match="attention"):
         runtime.readout((0.5,), (), 0, mode="attention")
 
 

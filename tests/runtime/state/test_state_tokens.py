@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.state import base64url, sealer
 from rfa.runtime.state.names import Opened, StateScope
 from rfa.runtime.state.tokens import CLOCK_SKEW_SECONDS, longest_token
-from rfa.service.errors import STATUS, InvalidRequest
+from rfa.service.errors import STATUS, as_service_error
 from tests.service.state.state_support import (
     KEY,
     LIFETIME,
@@ -47,10 +48,11 @@ ONE_ANSWER = {
 def assert_refused(token: str, scope: StateScope = SCOPE, limit: int = LIMIT, **where: object) -> None:
     """Refused with the one answer, and nothing of the reason travels along."""
     opener = make_tokens(*where.pop("keys", ()), **where)  # type: ignore[arg-type, misc]
-    with pytest.raises(InvalidRequest) as caught:
+    with pytest.raises(InvalidInput) as caught:
         opener.open(token, scope, limit)
-    assert asdict(caught.value.payload()) == ONE_ANSWER
-    assert STATUS[type(caught.value)] == 422 and caught.value.headers() == {}
+    answer = as_service_error(caught.value)
+    assert asdict(answer.payload()) == ONE_ANSWER
+    assert STATUS[type(answer)] == 422 and answer.headers() == {}
     assert caught.value.__cause__ is None and caught.value.__context__ is None
 
 
@@ -315,7 +317,7 @@ def test_24_no_log_line_holds_a_token_or_a_state(caplog: pytest.LogCaptureFixtur
         lambda: ours.open(token, SCOPE, 1),
     ]
     for case in cases:
-        with pytest.raises(InvalidRequest):
+        with pytest.raises(InvalidInput):
             case()
     # The reasons are there, for the operator; what they are about is not.
     assert len(caplog.records) == len(cases)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.export.loading import load_model
 from rfa.model.dynamics import wrapped_phase
 from rfa.model.language import LanguageModel
 from rfa.model.layers import RobustMixer
+from rfa.model.loading import load_model
 from rfa.runtime.text.language import StepOutput
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness"

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from rfa.runtime.bundle.bundle import Bundle, open_bundle
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.gpu.language import TorchLanguageRuntime
 from rfa.runtime.gpu.pages import PagedContext
 from rfa.runtime.gpu.pool import DevicePool
 from rfa.runtime.pool import StaleSeat
 from rfa.runtime.text.language import Language, LanguageRuntime
 from rfa.runtime.text.sampling import Choice, DrawnToken, Draws, drawn_tokens
-from rfa.service.errors import InvalidRequest
 from tests.runtime.text.exact import EPS, ExactModel, begun, crowd, largest_errors, prompt_of, read_on, silence, stepped
 
 RUNTIMES = ("onnx", "compiled", "torch")
@@ -261,7 +261,7 @@ def test_other_bytes_are_refused(runtime: Any) -> None:
     packed = runtime.pack(context)
     context.release()
     for broken in (packed[:-4], packed + b"0000", packed[:-4] + b"\x00\x00\xc0\x7f", b"\xff" * 8 + packed[8:]):
-        with pytest.raises(InvalidRequest) as refusal:
+        with pytest.raises(InvalidInput) as refusal:
             runtime.unpack(broken)
         assert refusal.value.code == "state_invalid"
     with pytest.raises(TypeError):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rfa.service.settings import default_bundles
+from rfa.runtime.bundle.locate import default_bundles
 from tests.service.live import Live, running
 
 CHROMIUM = shutil.which("chromium")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rfa.service.settings import BUNDLE_ROOT
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from tests.service.live import Live, running
 from tests.service.page.visits import LANGUAGES, copied, filtered, printed, visit
 

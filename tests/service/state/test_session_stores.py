@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.state.keys import StateKeys
 from rfa.runtime.state.names import Opened, SessionName, SessionReference
 from rfa.runtime.state.sealer import Sealer
-from rfa.service.errors import Conflict, ErrorReply, InvalidRequest, NotFound, ServiceError
+from rfa.service.errors import NAMED, Conflict, ErrorReply, InvalidRequest, NotFound, ServiceError, as_service_error
 from rfa.service.state.keeper import StateKeeper
 from rfa.service.state.memory_sessions import MemorySessions
 from rfa.service.state.redis_sessions import RedisSessions
@@ -41,9 +42,10 @@ def open_redis(redis: RedisProcess, audience: str) -> RedisSessions:
 
 
 async def refusal(awaitable: object) -> tuple[type[ServiceError], str]:
-    with pytest.raises(ServiceError) as caught:
+    with pytest.raises(NAMED) as caught:
         await awaitable  # type: ignore[misc]
-    return type(caught.value), caught.value.code
+    error = as_service_error(caught.value)
+    return type(error), error.code
 
 
 async def create(keeper: StateKeeper, payload: bytes = b"zero", step: int = 0, name: SessionName = NAME) -> str:
@@ -205,7 +207,7 @@ async def test_a_malformed_session_is_refused_before_the_store_sees_it(keeper: S
 
 @pytest.mark.parametrize("text", ["true", "", "v1.abc", "session:a@1", "Session:a", " session:a", "session:a b"])
 def test_a_new_session_is_named_without_a_step(text: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
+    with pytest.raises(InvalidInput) as caught:
         SessionName.parse(text, param="return_state")
     assert (caught.value.param, caught.value.code) == ("return_state", "session_name")
     assert "session:NAME" in caught.value.message

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.state.keys import ephemeral_key
 from rfa.runtime.state.names import Opened, SessionName
 from rfa.service.app import create_app
@@ -41,7 +42,7 @@ async def test_tokens_of_two_processes_with_common_keys_and_settings_are_exchang
 async def test_tokens_of_servers_that_share_less_are_not(other: dict[str, object]) -> None:
     values: dict[str, object] = {"state_keys": ephemeral_key()}
     token = await make_keeper(settings(**values)).save(SCOPE, b"state", 3, session=None, expected=None)
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidInput):
         await make_keeper(settings(**{**values, **other})).load(token, SCOPE, 100)
 
 
@@ -51,7 +52,7 @@ async def test_state_seconds_is_what_a_token_lives(monkeypatch: pytest.MonkeyPat
     token = await keeper.save(SCOPE, b"state", 3, session=None, expected=None)
     assert (await keeper.load(token, SCOPE, 100)).step == 3
     monkeypatch.setattr(keeper._tokens, "_clock", lambda: now + 6)
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidInput):
         await keeper.load(token, SCOPE, 100)
 
 

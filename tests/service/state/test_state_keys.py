@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rfa.runtime.state.keys import StateKeys, ephemeral_key, read_keys
+from rfa.runtime.errors import InvalidInput
+from rfa.runtime.state.keys import StateKeys, ephemeral_key
 from rfa.runtime.state.names import Opened
-from rfa.service.errors import InvalidRequest
-from rfa.service.settings import Settings
+from rfa.service.settings import Settings, configured_keys
 from rfa.service.state.keeper import make_keeper
 from tests.service.state.state_support import KEY, LIFETIME, OTHER_KEY, SCOPE, THIRD_KEY, Clock, make_tokens
 
@@ -28,24 +28,24 @@ def text(key: bytes) -> str:
 
 
 def test_the_first_key_of_the_list_is_the_first_of_the_ring() -> None:
-    assert read_keys(settings(state_keys=f"{text(KEY)}, {text(OTHER_KEY)}")) == (KEY, OTHER_KEY)
+    assert configured_keys(settings(state_keys=f"{text(KEY)}, {text(OTHER_KEY)}")) == (KEY, OTHER_KEY)
 
 
 def test_a_file_holds_a_key_a_line_with_comments(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"# the new one\n{text(KEY)}\n\n  {text(OTHER_KEY)}\r\n")
-    assert read_keys(settings(state_keys_file=file)) == (KEY, OTHER_KEY)
+    assert configured_keys(settings(state_keys_file=file)) == (KEY, OTHER_KEY)
 
 
 def test_both_alphabets_of_base64_are_read() -> None:
     key = b"\xfb\xef\xbe\xff\xff\xff" + KEY[:26]
     assert "+" in text(key) and "/" in text(key)
     urlsafe = base64.urlsafe_b64encode(key).decode()
-    assert read_keys(settings(state_keys=text(key))) == read_keys(settings(state_keys=urlsafe)) == (key,)
+    assert configured_keys(settings(state_keys=text(key))) == configured_keys(settings(state_keys=urlsafe)) == (key,)
 
 
 def test_no_keys_are_no_keys() -> None:
-    assert read_keys(settings()) == ()
+    assert configured_keys(settings()) == ()
 
 
 BAD_KEYS = {
@@ -124,7 +124,7 @@ def test_an_ephemeral_key_is_a_good_key_and_never_the_same() -> None:
     keys = [ephemeral_key() for _ in range(200)]
     assert len(set(keys)) == len(keys)
     for key in keys:
-        assert len(read_keys(settings(state_keys=key))[0]) == 32
+        assert len(configured_keys(settings(state_keys=key))[0]) == 32
 
 
 def test_settings_do_not_show_keys() -> None:
@@ -135,7 +135,7 @@ def test_settings_do_not_show_keys() -> None:
 def opens(tokens: object, token: str) -> bool:
     try:
         return tokens.open(token, SCOPE, 100) == STATE  # type: ignore[attr-defined]
-    except InvalidRequest:
+    except InvalidInput:
         return False
 
 

@@ -17,8 +17,8 @@ import numpy as np
 import onnx
 
 from rfa.runtime.bundle.bundle import Bundle, BundleError, open_bundle
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.bundle.signing import PublicKey, SecretKey, sign_bundle
-from rfa.service.settings import BUNDLE_ROOT
 from rfa.service.vetting import vetting
 from tests.soak.bundles import graphs
 from tests.soak.bundles.case import Case

@@ -49,7 +49,7 @@ def test_scores_of_a_uniform_model(run, tmp_path):
 
 
 def test_windows_start_from_nothing(run):
-    from rfa.export.loading import load_model
+    from rfa.model.loading import load_model
 
     model = load_model(run)
     tokens = np.asarray(Tokenizer.from_file(str(run / "tokenizer.json")).encode(TEXT).ids)

@@ -9,7 +9,7 @@ import pytest
 
 from rfa import load_model
 from rfa.runtime.bundle.bundle import BundleError, open_bundle
-from rfa.service.settings import BUNDLE_ROOT
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 
 FILES = sorted(path.name for path in (BUNDLE_ROOT / "linear").iterdir())
 

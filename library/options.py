@@ -1,0 +1,133 @@
+"""What a caller wants to get beside the estimates: intervals, forecasts, alarms, samples. Bounds are the server's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rfa.library.spans import Span, leads_of
+from rfa.runtime.uncertainty.alarms import NEVER, Alarm, alarm
+from rfa.runtime.uncertainty.input import LARGEST_HORIZON, LARGEST_SEED, MOST_HORIZONS, MOST_LEVELS, MOST_SAMPLES
+
+LEVELS = (0.5, 0.9)
+# A rate, or the fields of the server's `alarm`.
+AlarmRule = float | str | Mapping[str, Any]
+_ALARM_DEFAULTS: Mapping[str, Any] = {"direction": "both", "min_deviation": 0.0, "range": None, "quiet": 0}
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What to return for each observation.
+
+    Attributes:
+        horizon: leads in units of the times.
+        alarm: the fields of the server's `alarm`, all of them; None raises no alarms.
+    """
+
+    levels: tuple[float, ...]
+    horizon: tuple[float, ...] = ()
+    alarm: Mapping[str, Any] | None = None
+    samples: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        levels: Sequence[float],
+        horizon: Sequence[float | Span] = (),
+        alarm: AlarmRule | None = None,
+        samples: int = 0,
+    ) -> OutputOptions:
+        """Checked options.
+
+        Raises:
+            ValueError: naming the argument.
+        """
+        rule = alarm if alarm is None or isinstance(alarm, Mapping) else {"rate": alarm}
+        options = cls(
+            _numbers(levels), leads_of(horizon), None if rule is None else {**_ALARM_DEFAULTS, **rule}, samples
+        )
+        options.check()
+        return options
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> OutputOptions:
+        """Inverse of `document`.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is none.
+        """
+        names = ("levels", "horizon", "alarm", "samples")
+        levels, horizon, rule, samples = (document[name] for name in names)
+        return cls.of(levels, horizon, rule, samples)
+
+    def document(self) -> dict[str, Any]:
+        """The same as JSON has it."""
+        return {**asdict(self), "levels": list(self.levels), "horizon": list(self.horizon)}
+
+    def with_horizon(self, horizon: Sequence[float]) -> OutputOptions:
+        """The same with other forecasts."""
+        return replace(self, horizon=tuple(horizon))
+
+    @property
+    def rule(self) -> Alarm:
+        """As the filter takes it."""
+        if self.alarm is None:
+            return NEVER
+        fields = dict(self.alarm)
+        limits = fields.pop("range")
+        return alarm(fields.pop("rate"), within=(None, None) if limits is None else tuple(limits), **fields)
+
+    def check(self) -> None:
+        """Hold all of it to the server's bounds.
+
+        Raises:
+            ValueError: naming the argument.
+        """
+        if not self.levels:
+            raise ValueError("levels must not be empty: give some such as (0.5, 0.9)")
+        for name, values, most, end in (
+            ("levels", self.levels, MOST_LEVELS, "below 1"),
+            ("horizon", self.horizon, MOST_HORIZONS, f"at most {LARGEST_HORIZON:g}"),
+        ):
+            if len(values) > most:
+                raise ValueError(f"{name} takes at most {most} values, got {len(values)}")
+            for i, value in enumerate(values):
+                is_inside = 0 < value < 1 if name == "levels" else 0 < value <= LARGEST_HORIZON
+                if not is_inside:
+                    raise ValueError(f"{name}[{i}] must be above 0 and {end}, got {value!r}")
+        check_whole("samples", self.samples, MOST_SAMPLES)
+        unknown = set(self.alarm or ()) - {"rate", *_ALARM_DEFAULTS}
+        if unknown:
+            raise ValueError(
+                f"alarm.{min(unknown)} is no field of an alarm: it takes rate, {', '.join(_ALARM_DEFAULTS)}"
+            )
+        if self.alarm is not None and "rate" not in self.alarm:
+            raise ValueError('alarm.rate is needed: a share of the observations, or a number per time such as "1/day"')
+        _ = self.rule
+
+
+def check_whole(name: str, value: int, most: int) -> None:
+    """A whole number from 0 on.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ValueError(f"{name} must be a whole number from 0 to {most}, got {value!r}")
+
+
+def check_seed(seed: int) -> None:
+    """A seed of samples.
+
+    Raises:
+        ValueError: it is none.
+    """
+    check_whole("seed", seed, LARGEST_SEED)
+
+
+def _numbers(levels: Sequence[float]) -> tuple[float, ...]:
+    try:
+        return tuple(float(level) for level in levels)
+    except (TypeError, ValueError):
+        raise ValueError(f"levels takes numbers between 0 and 1 such as (0.5, 0.9), got {levels!r}") from None

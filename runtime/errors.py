@@ -1,0 +1,47 @@
+"""Errors that the runtime raises for what it is given. The service maps them to HTTP statuses in one table.
+
+Errors of a file or a document are defined with their readers: `BundleError` (bundle/documents.py) and `InvalidSystem`
+(filters/system.py).
+"""
+
+from __future__ import annotations
+
+
+class InvalidInput(ValueError):
+    """An argument, an observation or a state that a model cannot take.
+
+    Attributes:
+        message: names the field and what was expected.
+        param: path of the field, such as `observations[3][0]`; None where no single field is at fault.
+        code: the precise reason, such as `shape_mismatch`.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str = "invalid_value") -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+class CapacityError(RuntimeError):
+    """Memory of the device is taken at this moment: the same call may succeed later.
+
+    Attributes:
+        message: what is taken.
+        retry_after_seconds: when to try again.
+    """
+
+    def __init__(self, message: str, *, retry_after_seconds: int = 1) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_seconds = retry_after_seconds
+
+
+class UnsupportedError(ValueError):
+    """A bundle that cannot run on the device or runtime that was chosen for it; the message says what to change."""
+
+
+def invalid_state() -> InvalidInput:
+    """For a state that cannot be continued from. It does not say why, and so tells a forger nothing."""
+    message = "state: not a state that this server gave out for this model and API key, or it has expired."
+    return InvalidInput(message, param="state", code="state_invalid")

@@ -1,0 +1,7 @@
+"""Messages that every interface shows in the same words. Light: the supervisor of a server imports it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+COMPILING: Final = "compiling the CPU kernels, once: about a minute, or some minutes on a slow machine"

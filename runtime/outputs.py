@@ -1,0 +1,133 @@
+"""What the runtime returns: plain dataclasses, which orjson encodes as they are.
+
+What each field means is said once, where HTTP describes it: `rfa.service.schemas.replies` has a reply of the same
+fields for each of them. Thousands of steps are made each second, so those are neither frozen nor with slots: freezing
+costs more than the fields, and orjson takes twice as long over slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+WarningCode = Literal[
+    "low_coverage", "high_coverage", "many_outliers", "few_rows", "far_ahead", "many_alarms", "retired_model"
+]
+Intervals = dict[str, list[list[float]]]  # by level: lower and upper end of each component
+
+
+@dataclass
+class ForecastPoint:
+    """Forecast of an observation."""
+
+    t: float
+    mean: list[float]
+    std: list[float]
+    interval: Intervals
+
+
+@dataclass
+class FilterStep:
+    """The state in observation units after one observation."""
+
+    index: int
+    t: float
+    mean: list[float]
+    std: list[float]
+    precision: float
+    confidence: float
+    weight: float | None
+    innovation: list[float | None] | None
+    nis: float | None
+    anomaly: float | None
+    alarm: bool | None
+    interval: Intervals
+    forecast: Sequence[ForecastPoint]  # a list, or what is made block by block
+    samples: np.ndarray  # [samples, P]
+
+
+@dataclass(frozen=True)
+class SmoothedStep:
+    """The state at an observation, given later ones."""
+
+    index: int
+    t: float
+    mean: list[float]
+    std: list[float]
+
+
+@dataclass(frozen=True)
+class AlarmChecks:
+    """The alarms that were raised, against the requested rate."""
+
+    observations: int
+    raised: int
+    expected: float
+    rate: float
+    bound: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class LeadChecks:
+    """Coverage of the forecasts of one horizon."""
+
+    horizon: float
+    steps: float | None
+    scored: int
+    coverage: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class ComponentChecks:
+    """Coverage of the one-step forecasts of one component."""
+
+    scored: int
+    coverage: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class ForecastChecks:
+    """Coverage and calibration of the one-step forecasts of a stream, and of each horizon."""
+
+    scored: int
+    coverage: dict[str, float | None]
+    bound: float | None
+    gamma: float
+    weighted_nis: float | None
+    pit: list[int]
+    weighted_nis_bins: list[int]
+    alarms: AlarmChecks | None
+    outliers: int
+    leads: list[LeadChecks]
+    components: list[ComponentChecks]
+
+
+@dataclass(frozen=True)
+class FilterWarning:
+    """A reason not to trust a result."""
+
+    code: WarningCode
+    horizon: float | None
+    components: list[int] | None
+    message: str
+
+
+@dataclass(frozen=True)
+class GpuKernels:
+    """Where the kernels came from that a language model launched on a GPU while it was loaded."""
+
+    stored: tuple[str, ...]
+    compiled: tuple[str, ...]
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class LongSeries:
+    """Where a filter computes long pieces of a series, on a machine with a GPU."""
+
+    device: str
+    tokens: int | None
+    reason: str | None

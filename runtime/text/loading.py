@@ -1,0 +1,47 @@
+"""A language bundle on a CPU: in compiled code where that can run it, else on ONNX Runtime."""
+
+from __future__ import annotations
+
+import logging
+
+from rfa.runtime.bundle.bundle import Bundle
+from rfa.runtime.choices import RuntimeName
+from rfa.runtime.errors import UnsupportedError
+from rfa.runtime.text.language import Language, LanguageRuntime
+
+logger = logging.getLogger("rfa.engine")
+
+
+def load_on_cpu(bundle: Bundle, choice: RuntimeName, streams: int, max_rows: int) -> Language:
+    """A language bundle on the runtime of this choice, which must reproduce the golden outputs.
+
+    Args:
+        choice: "auto" is compiled code where that can run the bundle, and ONNX Runtime, with the reason in the log,
+            where it cannot. What was named is never replaced.
+
+    Raises:
+        UnsupportedError: compiled code was asked for, and cannot run the bundle.
+        BundleError: golden outputs that are not reproduced, or constants that do not fit.
+    """
+    if choice == "onnx":
+        return LanguageRuntime(bundle, streams=streams, max_rows=max_rows)
+    reason = compiled_refusal(bundle)
+    if reason is not None and choice == "compiled":
+        raise UnsupportedError(f"RFA_TEXT_RUNTIME=compiled: bundle {bundle.name!r} cannot run on it: {reason}")
+    if reason is not None:
+        logger.info("bundle %r runs on ONNX Runtime, not in compiled code: %s", bundle.name, reason)
+        return LanguageRuntime(bundle, streams=streams, max_rows=max_rows)
+    from rfa.runtime.text.compiled_language import CompiledLanguageRuntime, reproduce_golden
+
+    runtime = CompiledLanguageRuntime(bundle, streams=streams)
+    reproduce_golden(bundle, runtime)
+    return runtime
+
+
+def compiled_refusal(bundle: Bundle) -> str | None:
+    """Why this bundle cannot run in compiled code here, or None."""
+    try:
+        from rfa.runtime.text.compiled_language import refusal
+    except (ImportError, RuntimeError) as error:  # numba is absent, does not fit numpy, or has no place for its cache
+        return str(error)
+    return refusal(bundle)
