@@ -50,10 +50,10 @@ def save(figure: Any, path: Path, colours: int = FEW, drawn_from: Mapping[str, A
     pyplot.close(figure)
     with Image.open(path) as image:
         few = image.convert("RGB").quantize(colours)
-    told = PngInfo()
+    metadata = PngInfo()
     if drawn_from is not None:
-        told.add_text("Source", fingerprint(drawn_from))
-    few.save(path, optimize=True, pnginfo=told)
+        metadata.add_text("Source", fingerprint(drawn_from))
+    few.save(path, optimize=True, pnginfo=metadata)
 
 
 def is_of(path: Path, document: Mapping[str, Any]) -> bool:

@@ -1,12 +1,10 @@
-"""The page in a browser: what it weighs, how soon it is seen, whether it moves without a jerk; and its pictures.
+"""Size, first paint and frame times of the page in Chromium; and its pictures.
 
-    python -m rfa.benchmarks.page [--minutes M] [--out FILE]      measures, and says it as JSON
+    python -m rfa.benchmarks.page [--minutes M] [--out FILE]      measures and prints JSON
     python -m rfa.benchmarks.page --pictures                      writes page-….png of docs/figures
 
-Both drive Chromium against `rfa serve` with the default bundles. A frame is the time between two that the browser shows
-while 60,000 measurements are dragged and zoomed (three columns of as many rows as the server takes), and while a stream
-of 50 measurements a second runs. Without a screen Chromium draws on the processor, so frames are no shorter than on a
-machine with one.
+A frame time is measured while 60,000 measurements are dragged and zoomed, and while a stream of 50 measurements a
+second runs.
 """
 
 from __future__ import annotations
@@ -166,13 +164,13 @@ def measure(minutes: float) -> dict[str, Any]:
 
 def _step(page: Any, count: int) -> None:
     """So many measurements, each once the one before it is answered: a slow machine draws the same picture."""
-    told = page.locator("#live-panes .told")
-    begun = re.match(r"\d+", told.last.text_content())
+    reply = page.locator("#live-panes .told")
+    begun = re.match(r"\d+", reply.last.text_content())
     begin = int(begun[0]) if begun else 0
     for k in range(begin + 1, begin + count + 1):
         page.click("#live-step")
         for place in range(2):
-            told.nth(place).filter(has_text=re.compile(rf"^{k} ")).wait_for()
+            reply.nth(place).filter(has_text=re.compile(rf"^{k} ")).wait_for()
 
 
 def _shoot(page: Any, path: Path) -> None:

@@ -1,10 +1,6 @@
-"""The pictures of the README and of the page about texts, from what the commands and the server answer.
+"""Pictures of the README and of the text guide, from replies of the commands and the server.
 
-    python -m rfa.benchmarks.pictures        writes stream.png, tokens.png and samples.png of docs/figures, in a minute
-
-The stream is `rfa filter` on docs/oscillator.csv, the tokens are `rfa generate`, the samples are /generate of
-`rfa serve`: the interpreter's own `rfa`, with the default bundles. All have a light ground of their own, so that they
-can be read on a dark page too.
+python -m rfa.benchmarks.pictures     writes stream.png, tokens.png and samples.png of docs/figures
 """
 
 from __future__ import annotations
@@ -170,8 +166,8 @@ class Position:
 
 def next_token(url: str, prompt: str, seed: int, **parameters: float) -> list[dict[str, Any]]:
     """The details of one token more, of each continuation: the most probable one, its alternatives and its latent."""
-    asked = {"max_new_tokens": 1, "do_sample": False, "top_n_tokens": ALTERNATIVES, "return_latents": True}
-    body = {"inputs": prompt, "parameters": {**asked, "seed": seed, **parameters}}
+    options = {"max_new_tokens": 1, "do_sample": False, "top_n_tokens": ALTERNATIVES, "return_latents": True}
+    body = {"inputs": prompt, "parameters": {**options, "seed": seed, **parameters}}
     request = Request(f"{url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urlopen(request, timeout=ANSWER_SECONDS) as response:
         reply = json.load(response)
@@ -180,7 +176,7 @@ def next_token(url: str, prompt: str, seed: int, **parameters: float) -> list[di
 
 def probability_of(token: int, details: dict[str, Any]) -> float:
     """The probability of a token that is among the alternatives."""
-    return next(math.exp(told["logprob"]) for told in details["top_tokens"][0] if told["id"] == token)
+    return next(math.exp(reply["logprob"]) for reply in details["top_tokens"][0] if reply["id"] == token)
 
 
 def positions_of(url: str) -> list[Position]:

@@ -15,7 +15,7 @@ from rfa.benchmarks.results_page import page as results_page
 from rfa.benchmarks.results_page.declared import declared as declared_by
 from rfa.benchmarks.results_page.headlines import headlines
 from rfa.benchmarks.results_page.page import BETWEEN, PAGE, README, SHOWN, declared, load, page, readme
-from rfa.benchmarks.results_page.parts import Facts, ShownBar, Table, told
+from rfa.benchmarks.results_page.parts import Facts, ShownBar, Table, as_text
 from rfa.measured import HOME, RESULTS
 
 DOCUMENTS = load()
@@ -99,7 +99,7 @@ def test_parts_as_text() -> None:
         "- is: yes",
         "- list: none",
     ]
-    assert told(0.5) == "0.5"
+    assert as_text(0.5) == "0.5"
     assert [ShownBar("n", "–", "1", is_met).verdict for is_met in (True, False, None)] == [
         "met",
         "**missed**",

@@ -1,13 +1,8 @@
-"""How far off the model of cost is, on a kernel whose speed is known: plain softmax attention in Triton.
+"""The cost model compared with softmax attention whose speed was published.
 
-The kernel below has the algorithm, the loops and the blocks of Triton's tutorial on fused attention (online maximum,
-no warp specialisation, copies by cp.async), whose speed others measured after choosing among such blocks; the model
-takes the best of the same. Where the model is off here it is not to be believed further there. Published, float16:
-
-- H100, 2024: flash3_fp16_fwd.png in github.com/Dao-AILab/flash-attention; 16,384 tokens, 2,048 reals.
-- H100, 2025: "fused-attention-batch4-head32-d128", not causal, facebookexperimental/triton pull request 205.
-- A100: Dao-AILab/flash-attention issue 307, batch 4, 32 heads, causal, 23.5 and 46.8 ms; the GPU is not named there,
-  the speed of FlashAttention-2 beside it, 182 and 210, is that of an A100.
+The kernel has the algorithm, loops and blocks of Triton's tutorial on fused attention; the model takes the best of the
+blocks. Published, float16: H100 2024: flash3_fp16_fwd.png in github.com/Dao-AILab/flash-attention; H100 2025:
+facebookexperimental/triton pull request 205; A100: Dao-AILab/flash-attention issue 307.
 """
 
 # Kernels are typed by their compiler.
@@ -102,15 +97,15 @@ def plain_kernel(
     tl.store(p_out + own + o_row[:, None] * W + o_w[None, :], (b_out / b_sum[:, None]).to(p_out.dtype.element_ty))
 
 
-def entry_of(known: Published, blocks: Sequence[int]) -> str:
+def entry_of(speed: Published, blocks: Sequence[int]) -> str:
     """What is compiled for it."""
-    shape = f"{known.width} {int(known.is_causal)} {'-'.join(map(str, blocks))}"
-    return f"plain {shape}@{GPUS[known.gpu].architecture}"
+    shape = f"{speed.width} {int(speed.is_causal)} {'-'.join(map(str, blocks))}"
+    return f"plain {shape}@{GPUS[speed.gpu].architecture}"
 
 
 def entries() -> list[str]:
     """What is compiled for all of them."""
-    found = [entry_of(known, blocks) for known in PUBLISHED for blocks in blocks_of(known.is_causal)]
+    found = [entry_of(speed, blocks) for speed in PUBLISHED for blocks in blocks_of(speed.is_causal)]
     return list(dict.fromkeys(found))
 
 
@@ -144,17 +139,17 @@ def source_of(constants: Mapping[str, int], shape: Shape, is_causal: bool) -> Ke
 def checked(calls: Mapping[str, Call]) -> list[dict[str, Any]]:
     """Every published figure of which all blocks were compiled: the best of them by the prediction, in TFLOP/s."""
     rows = []
-    for known in PUBLISHED:
-        every = {blocks: calls.get(entry_of(known, blocks)) for blocks in blocks_of(known.is_causal)}
+    for speed in PUBLISHED:
+        every = {blocks: calls.get(entry_of(speed, blocks)) for blocks in blocks_of(speed.is_causal)}
         if all(every.values()):
-            shape = Shape(known.width, known.length)
-            flop = shape.flop("forward") * (1 if known.is_causal else 2)
+            shape = Shape(speed.width, speed.length)
+            flop = shape.flop("forward") * (1 if speed.is_causal else 2)
             speeds = {}
             for blocks, call in every.items():
                 (machine,) = call.kernels if call else ()
-                source = source_of(machine.constants, shape, known.is_causal)
-                seconds, _ = estimate(machine, source, GPUS[known.gpu])
+                source = source_of(machine.constants, shape, speed.is_causal)
+                seconds, _ = estimate(machine, source, GPUS[speed.gpu])
                 speeds[blocks] = {kind: round(flop / getattr(seconds, kind) / 1e12) for kind in KINDS}
             best = max(speeds, key=lambda blocks: speeds[blocks]["predicted"])
-            rows.append({**asdict(known), "launch": list(best), **speeds[best]})
+            rows.append({**asdict(speed), "launch": list(best), **speeds[best]})
     return rows

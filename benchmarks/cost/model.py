@@ -1,27 +1,20 @@
-"""Clocks of a kernel from its machine code: what a turn of each loop takes of an SM, and what of it is not hidden.
+"""Clocks of a kernel from its machine code.
 
-A turn asks the SM's units for so many clocks, of the whole CTA (n instructions of a warp, w warps, lanes a clock):
+A turn of a loop needs so many clocks of an SM's units (n instructions of a warp, w warps, lanes a clock):
 
     tensor = FLOP / (FLOP a clock)       pipe = w · 32 · n / lanes, of issue, fma, alu, mufu, shared memory
     vector = the largest of the pipes    l2 = bytes copied / (bytes a clock)
 
-Before its first product it waits for its keys, after it for the other warps. With a copy that is asked for `ahead`
-turns before (`sass.copies_ahead`, 0 with two stages: then the latency of every turn shows) and k CTAs on the SM:
+With a copy requested `ahead` turns before its use and k CTAs on the SM:
 
     wait      = max(0, L2's latency - ahead · (tensor + vector)) + barriers + 2 · latency of a product
     bound     = max(tensor, vector, l2)                           everything overlaps, nothing waits
     predicted = tensor + vector + max(0, wait - (k - 1)(tensor + vector)) / k
     serial    = the same with mufu and the busiest other pipe one after the other in place of vector
 
-So by the prediction products and vector instructions never overlap, not even those of different warps or CTAs; other
-CTAs hide waiting alone. That is pessimistic by construction, and yet what kernels of this form reach: `cost_check.py`
-holds it to softmax attention whose speed was published. A finer rule, by which the warps of a scheduler take turns at
-the tensor cores, was tried there and was 1.6 to 1.9 times too fast. No number here was fitted.
-
-A kernel is then CTAs handed out in the order of the launch to the SMs, as each becomes free.
-
-Not in it: stalls between dependent instructions of a warp, bank conflicts, misses of the instruction cache, uneven
-memory traffic, clocks that fall with power. Code that one warp runs alone (sm_100) counts as if all did.
+The prediction is pessimistic: products and vector instructions never overlap. CTAs are given to the SMs in the order of
+the launch. Not modelled: stalls between dependent instructions of a warp, bank conflicts, instruction cache misses,
+uneven memory traffic, clocks that fall with power.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
-"""How fast the fused kernels should be on GPUs that are not here, from their machine code: microseconds and TFLOP/s.
+"""Predicted speed of the fused kernels on GPUs, from their machine code: `rfa bench cost`.
 
-The model is `cost_model.py`, the parts are `gpus.py`, what runs how often is `cost_calls.py`; `cost_check.py` holds the
-model to a kernel whose speed is known.
-
-FlashAttention-2 on the same part, TFLOP/s as its own benchmark counts them (causal halved):
-
-- H100: forward 180 and 299 at 64 reals, 191 and 335 at 128, with N = 512 and 16,384; forward and backward together 141
-  and 284, 163 and 328 (labelled bars of flash3_fp16_fwd.png and flash2_h100_fwd_bwd_benchmark.png in
-  github.com/Dao-AILab/flash-attention). Backward: 290 and 322 at 16,384, those of the project's bars; at 512 what the
-  two others leave, 130 and 154.
+`model.py` is the model, `gpus.py` has the GPUs, `calls.py` counts the loops, `check.py` compares the model with
+a kernel whose speed was published. FlashAttention-2's TFLOP/s (causal halved) are read from the charts in
+github.com/Dao-AILab/flash-attention: forward and backward bars at 16,384 tokens; backward at 512 is the difference of
+the others.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""How accurate, robust and calibrated the linear filter is: simulated systems beside a Kalman filter and an oracle.
+"""Accuracy, robustness and calibration of the linear filter on simulated systems.
 
-    rfa bench filter-accuracy     writes results/filter-accuracy.json and prints tables
+    rfa bench filter-accuracy     writes results/filter-accuracy.json and prints a table
 
-The filter is `LinearFilter`, in float64, as it is by default and with its options; on systems of discrete time F and Q
-of every step are given to its own `step`. What stands beside it is in `rfa.benchmarks.filters.references`. Intervals
-are the model's, not calibrated. Settings were chosen on the tuning seeds, whose table is in the file; everything else
-is on other seeds. A standard error is over the streams, and that of a comparison is of their paired difference.
+`LinearFilter` in float64 beside the filters of `references.py`. Intervals are not calibrated. Settings were chosen on
+the tuning seeds; scores are on others. Standard errors are over streams, of a comparison over paired differences.
 """
 
 from __future__ import annotations

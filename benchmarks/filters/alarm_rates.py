@@ -1,16 +1,10 @@
-"""Alarms at a stated rate, through the server: how often they come on recorded series without anomalies, over how
-often they should; and how often the next observation falls inside its forecast interval.
+"""How often alarms at a requested rate come on series without anomalies, and coverage of one-step forecasts, over HTTP.
 
     python -m rfa.benchmarks.filters.alarm_rates --data DATA [--model series]
 
-writes results/alarm-rates.json and prints a table; another model than `auto` is added to that file, with where its
-figures come from.
-
-DATA holds nab/ (NAB's data and windows), ett/ETTh1.csv and ucr/*.npz (series of the UCR Anomaly Archive by their names,
-whose prefix of TRAIN values has no anomaly). Of NAB what lies in its windows is not counted. A server is started with
-the bundle, `auto` unless another is named, and every series posted to `/filter` once for each rate, as `alarm`, and
-with a forecast of one step. Constants of the tail were chosen on `simulated`, `nab` and `ett`; `ucr` was seen
-meanwhile.
+DATA holds nab/ (NAB's data and windows), ett/ETTh1.csv and ucr/*.npz (UCR Anomaly Archive; the training prefix of a
+series has no anomaly). Every series is posted to `/filter` once for each rate. The result of a model other than `auto`
+is added to the file.
 """
 
 from __future__ import annotations
@@ -125,15 +119,15 @@ def count(url: str, model: str, series: Series) -> Counts:
     body = {"model": model, "times": series.times.tolist(), "values": {"y": given}}
     alarms, is_counted = [], series.is_clean & ~np.isnan(series.values) & (np.arange(len(given)) >= BURN_IN)
     for rate in RATES:
-        told = ask(url, {**body, "fields": ["alarm"], "alarm": {"rate": rate}})
-        alarms.append(float(told["alarm"][is_counted].sum()))
+        columns = ask(url, {**body, "fields": ["alarm"], "alarm": {"rate": rate}})
+        alarms.append(float(columns["alarm"][is_counted].sum()))
     step = float(np.median(np.diff(series.times)))
-    told = ask(url, {**body, "fields": ["forecast"], "horizon": [step], "levels": LEVELS})
+    columns = ask(url, {**body, "fields": ["forecast"], "horizon": [step], "levels": LEVELS})
     # A forecast is of the next observation where that comes in time.
     is_next = is_counted[1:] & (np.abs(np.diff(series.times) - step) < 1e-6 * step)
     inside = []
     for level in LEVELS:
-        low, high = (told[f"forecast.{step!r}.{side}.{level!r}.y"][:-1] for side in ("lower", "upper"))
+        low, high = (columns[f"forecast.{step!r}.{side}.{level!r}.y"][:-1] for side in ("lower", "upper"))
         inside.append(float(((low <= series.values[1:]) & (series.values[1:] <= high))[is_next].sum()))
     return Counts(int(is_counted.sum()), np.array(alarms), int(is_next.sum()), np.array(inside))
 

@@ -1,17 +1,11 @@
-"""Whether the intervals of `auto` come true, on any data and clock, through the server.
+"""Coverage of the intervals of `auto` on simulated and recorded series, over HTTP.
 
     python -m rfa.benchmarks.filters.auto_coverage --data DATA     writes results/auto-coverage.json and prints a table
 
-DATA holds nab/ (NAB's data and windows) and ett/ETTh1.csv; beside them are simulated series of kinds and clocks that
-users have. Each column is posted to `/filter` by itself, from its first row, with forecasts of 1, 12 and 48 of its
-median lags. A forecast is scored by the observation within half a lag of its time, if there is one. Told of each are
-the coverage of the 90 % interval, the mean absolute error over that of the last value, and the mean interval score
-(Gneiting and Raftery 2007) over the mean error of the last value one lag ahead, of forecasts from the EARLY-th row on:
-those of the first rows are as wide as what is unknown then, and would rule that mean.
-
-A figure of SCORED forecasts or more is held to 88 to 92 % at one lag, to 87 to 93 % further ahead, or the reply must
-warn. Constants of the model were chosen on taxi rides, two temperatures of NAB and simulated series; later choices saw
-all of these.
+DATA holds nab/ (NAB's data and windows) and ett/ETTh1.csv. Each column is posted to `/filter` by itself with forecasts
+of 1, 12 and 48 of its median lags. Reported are the coverage of the 90 % interval, the mean absolute error over that of
+the last value, and the mean interval score (Gneiting and Raftery 2007) from the EARLY-th row on. Of SCORED forecasts or
+more, coverage must be 88 to 92 % at one lag and 87 to 93 % further ahead, or the reply must warn.
 """
 
 from __future__ import annotations
@@ -51,7 +45,7 @@ class Recorded(NamedTuple):
     values: Array
 
 
-class Told(NamedTuple):
+class Forecasts(NamedTuple):
     """Forecasts of each lead: mean, lower and upper end `[leads, N]`; and whether the reply warns of them `[leads]`."""
 
     mean: Array
@@ -125,7 +119,7 @@ def step_seconds(series: Recorded) -> float:
     return float(np.median(lags[lags > 0]))
 
 
-def ask(url: str, series: Recorded) -> Told:
+def ask(url: str, series: Recorded) -> Forecasts:
     """What `/filter` forecasts of a series."""
     step = step_seconds(series)
     given = [None if np.isnan(value) else float(value) for value in series.values]
@@ -144,10 +138,10 @@ def ask(url: str, series: Recorded) -> Told:
     # One without a horizon is of one step.
     said = {warning["horizon"] or step for warning in reply["warnings"] if warning["code"] != "many_outliers"}
     warns = [lead * step in said for lead in LEADS]
-    return Told(stacked("mean"), stacked(f"lower.{LEVEL!r}"), stacked(f"upper.{LEVEL!r}"), warns)
+    return Forecasts(stacked("mean"), stacked(f"lower.{LEVEL!r}"), stacked(f"upper.{LEVEL!r}"), warns)
 
 
-def score(series: Recorded, told: Told) -> list[dict[str, Any]]:
+def score(series: Recorded, forecasts: Forecasts) -> list[dict[str, Any]]:
     """Figures of each lead."""
     times, values, step = series.times, series.values, step_seconds(series)
     jumps = np.abs(np.diff(values))
@@ -159,13 +153,13 @@ def score(series: Recorded, told: Told) -> list[dict[str, Any]]:
         made = np.flatnonzero(target < len(times))
         made = made[np.abs(times[target[made]] - times[made] - ahead) < near]
         made = made[~np.isnan(values[target[made]]) & ~np.isnan(values[made])]
-        after, low, high = values[target[made]], told.lower[row, made], told.upper[row, made]
+        after, low, high = values[target[made]], forecasts.lower[row, made], forecasts.upper[row, made]
         outside = np.maximum(low - after, 0) + np.maximum(after - high, 0)
-        error, last = np.abs(after - told.mean[row, made]), np.abs(after - values[made])
+        error, last = np.abs(after - forecasts.mean[row, made]), np.abs(after - values[made])
         is_known = len(made) > 0
         found.append({
             "scored": len(made),
-            "warns": told.warns[row],
+            "warns": forecasts.warns[row],
             "coverage": float(np.mean(outside == 0)) if is_known else None,
             "error_over_last": float(error.mean() / last.mean()) if is_known and last.any() else None,
             "interval_score": float(np.mean((high - low + 2 / (1 - LEVEL) * outside)[made >= EARLY]) / unit)
@@ -180,14 +174,14 @@ def is_inside(lead: int, figure: dict[str, Any]) -> bool:
     return figure["scored"] < SCORED or bool(abs(figure["coverage"] - LEVEL) <= NEAR[lead])
 
 
-def measure(sets: dict[str, list[Recorded]], told_of: Callable[[Recorded], Told]) -> dict[str, Any]:
+def measure(sets: dict[str, list[Recorded]], forecast_of: Callable[[Recorded], Forecasts]) -> dict[str, Any]:
     """The figures of every series, by set and name."""
     rows: dict[str, Any] = {}
     with tqdm(total=sum(map(len, sets.values())), unit="series", disable=None) as bar:
         for name, series in sets.items():
             rows[name] = {}
             for one in series:
-                rows[name][one.name] = score(one, told_of(one))
+                rows[name][one.name] = score(one, forecast_of(one))
                 bar.update()
     return rows
 

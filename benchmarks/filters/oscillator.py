@@ -1,13 +1,10 @@
 """Accuracy and calibration of the filters on the oscillator of Adaptive Filter Attention §4.3.
 
-    rfa bench filter              writes results/filter.json and prints a markdown table
+    rfa bench filter     writes results/filter.json and prints a table
 
-At each noise setting, clean and with 5 % of the measurements' noises ×10: RMSE of the state for the raw measurement,
-the exact Kalman filter (told the setting; the floor on clean data), the oracle (which also knows which measurements are
-outliers, from the truth), the Transformer filter of the setting's matrices, and, each as recurrence and as attention,
-the linear filter of the setting's matrices (its attention is the batch estimate of Robust Filter Attention) and the
-deep filter (one model for all settings, told nothing). Then coverage of state and forecast intervals. Test seeds differ
-from those of training and calibration.
+RMSE of the state at each noise setting, clean and with 5 % of the noises ×10, for: the raw measurement, the exact
+Kalman filter, an oracle that knows the outliers, the Transformer filter, and, in both modes, the linear filter of the
+setting and the deep filter (one model for all settings). Then coverage of state and forecast intervals.
 """
 
 from __future__ import annotations
@@ -96,10 +93,10 @@ def coverage(found: Evaluation, batch: Batch, calibration: dict[str, Any]) -> di
     forecast = {}
     for k, lead in enumerate(found.leads):
         ahead = np.abs(batch.observations - found.forecast_mean[k]) / found.forecast_deviation[k]
-        known = ahead[np.isfinite(ahead)]
+        finite = ahead[np.isfinite(ahead)]
         multipliers = calibration["forecast"]["multipliers"][k]
         forecast[str(lead)] = {
-            f"{level:g}": float(np.mean(known <= m)) for level, m in zip(LEVELS, multipliers, strict=True)
+            f"{level:g}": float(np.mean(finite <= m)) for level, m in zip(LEVELS, multipliers, strict=True)
         }
     return {"state": state, "forecast": forecast}
 

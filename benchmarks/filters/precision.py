@@ -1,12 +1,10 @@
-"""What `precision` of a reply is worth: precision × squared error of the state, which should be 1 on the mean.
+"""Whether `precision` of a reply is right: precision × squared error of the state should be 1 on average.
 
     python -m rfa.benchmarks.filters.precision                 writes results/filter-precision.json and prints a table
-    python -m rfa.benchmarks.filters.precision --calibrate     calibrates the default bundles anew, on other seeds
+    python -m rfa.benchmarks.filters.precision --calibrate     calibrates the default bundles, on other seeds
 
-Every default filter bundle on its own system: the damped oscillator at the noise of `linear`, and at each of the three
-noises that `oscillator` was trained on. Clean, with the outliers that the bundle itself
-allows for (its contamination), and with one noise in twenty ten times as large, for which nothing was calibrated. The
-filter runs as it is served; the first steps of a stream are not counted.
+Each default filter bundle runs on its own system: clean, with the outliers that it allows for, and with one noise in
+twenty ten times as large.
 """
 
 from __future__ import annotations
@@ -86,15 +84,15 @@ def served(runtime: FilterRuntime, batch: Batch) -> Array:
     assert batch.truth is not None
     streams, steps = batch.times.shape
     pool = StatePool(runtime.state_fields, streams)
-    seats = [pool.acquire() for _ in range(streams)]
-    for seat in seats:
-        runtime.put(pool, seat, runtime.start())
+    slots = [pool.acquire() for _ in range(streams)]
+    for slot in slots:
+        runtime.put(pool, slot, runtime.start())
     readout = runtime.readout((0.9,), (), 0)
     found = np.empty((streams, steps))
     for t in range(steps):
         for first in range(0, streams, ROUND):
             rows = [
-                Row(seats[i], float(batch.times[i, t]), batch.observations[i, t].tolist(), 1.0, readout, 0)
+                Row(slots[i], float(batch.times[i, t]), batch.observations[i, t].tolist(), 1.0, readout, 0)
                 for i in range(first, min(first + ROUND, streams))
             ]
             for i, stepped in enumerate(runtime.advance(pool, rows), first):

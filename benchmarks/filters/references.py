@@ -1,14 +1,13 @@
-"""What the accuracy of the linear filter is measured beside: the Kalman filter, an oracle, and robust rivals.
+"""Filters that the linear filter's accuracy is compared with: Kalman filter, oracle, and two robust rivals.
 
-One textbook recursion in numpy, which shares no line with the filter that is measured. Per observation it takes
+One textbook recursion in NumPy. For each observation it uses
 
-    the Kalman filter     R as it is
-    the oracle            the factors on R and C that made the observation
-    a rival               R / w with a weight w from its own rule:
-        gate              w = 0 where e'S⁻¹e > c                                     (chi-square gate)
-        Student-t         w = (nu + d) / (nu + r'R⁻¹r), r the posterior residual, three passes     (EM, Student-t noise)
+    Kalman filter   R as given
+    oracle          R and C with the true factors of the observation
+    gate            R / w with w = 0 where e'S⁻¹e > c                           (chi-square gate)
+    Student-t EM    R / w with w = (nu + d) / (nu + r'R⁻¹r), r the posterior residual, three passes
 
-e is the innovation, S its nominal covariance and d the number of components that were seen.
+e is the innovation, S its nominal covariance, d the number of observed components.
 """
 
 from __future__ import annotations

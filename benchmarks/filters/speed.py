@@ -1,19 +1,11 @@
-"""Speed of the linear filter in process, beside the public Kalman filters, on one core.
+"""Speed of the linear filter beside public Kalman filters, on one core.
 
     rfa bench filter-speed     writes results/filter-speed.json and prints a table
 
-Two jobs on a constant-velocity model of the plane (state 4, observation 2, float64, regular steps), output = the
-filtered mean, covariance carried:
-
-    online   one stream, one call per observation
-    batch    1,000 streams of 1,000 steps in one call
-
-Ours is timed as the exact Kalman filter (the peers' job), and with what no peer has: robust weights, nu = 4 and 3
-passes, those with the rule that follows jumps of the state, as the filter is by default, and the rule that learns the
-law of the noise. Before a row is timed its final means must agree with a plain textbook filter (or, robust, with a
-plain loop of the rules) on the same data. Every figure is the median of several runs by the CPU clock of the process,
-which counts helper threads too; the process is held to one core. A row of a peer that is slow runs fewer streams or
-steps, as it says; its cost per step does not depend on them. A peer that is not installed is left out with the reason.
+A constant-velocity model of the plane (state 4, observation 2, float64): `online` is one stream, a call for each
+observation; `batch` is 1,000 streams of 1,000 steps in one call. Before a row is timed, its final means must agree with
+a textbook filter. Figures are medians of the processor's time. Slow rivals run fewer streams or steps; rivals that are
+not installed are left out with the reason.
 """
 
 from __future__ import annotations

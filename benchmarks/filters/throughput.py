@@ -1,18 +1,11 @@
-"""What a recorded series costs the server: processor time of all its processes for each observation, by the wire.
+"""Processor time of the server for each observation of a recorded series, and wall-clock time of `rfa filter`.
 
-    python -m rfa.benchmarks.filters.throughput            writes results/series.json and prints a table
+    python -m rfa.benchmarks.filters.throughput     writes results/series.json and prints a table
 
-A server is started with the bundle `linear` and the model `auto`. The same 20,000 observations are posted to `/filter`
-as rows, as columns and as an Arrow stream, in turn, ROUNDS times each; asked for are mean, std, one interval and the
-anomaly score.
-The numbers of all three must be the same. `rfa filter` then filters 200,000 rows of a CSV into another, with the
-anomaly of each; its figure is wall-clock time from start to end of the command, imports and files included.
-
-Last, MANY series of as many observations are posted in one Arrow stream in long format, sorted by series and by time,
-to the model `auto` on a server of one process: wall-clock seconds from the first byte sent to the last one read, and
-processor seconds of the server; asked for are mean, one interval and anomaly. The numbers of some are compared with
-those that they have alone. Beside it a live stream sends an observation LIVE_RATE times a second and waits for its
-answer: milliseconds of half and of 99 % of them, without the request and beside it.
+The same 20,000 observations are posted to `/filter` as rows, as columns and as an Arrow stream; the numbers of all
+three must be equal. `rfa filter` filters 200,000 rows of a CSV. Then MANY series are posted in one Arrow stream, sorted
+by series and by time, while a live stream measures its own response time; some series must have the numbers that they
+have alone.
 """
 
 from __future__ import annotations
@@ -77,11 +70,11 @@ def post(url: str, body: bytes, kind: str) -> bytes:
 def requests(model: str) -> dict[str, Callable[[str], bytes]]:
     """The same series by each form, as functions of the server's address."""
     times, values = series(SIZES[model], COUNT)
-    asked = {"model": model, "levels": [0.9], "fields": FIELDS}
+    options = {"model": model, "levels": [0.9], "fields": FIELDS}
     names = [f"y{i}" for i in range(SIZES[model])]
-    rows = orjson.dumps({**asked, "times": times.tolist(), "observations": values.tolist()})
+    rows = orjson.dumps({**options, "times": times.tolist(), "observations": values.tolist()})
     columns = {name: column.tolist() for name, column in zip(names, values.T, strict=True)}
-    in_columns = orjson.dumps({**asked, "times": times.tolist(), "values": columns})
+    in_columns = orjson.dumps({**options, "times": times.tolist(), "values": columns})
     table = pa.table({"t": times, **dict(zip(names, values.T, strict=True))})
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -114,8 +107,8 @@ def served() -> dict[str, Any]:
         for model in SIZES:
             forms = requests(model)
             spent: dict[str, list[float]] = {}
-            told = {form: means(form, ask(target.url)) for form, ask in forms.items()}
-            if not told["rows"] == told["columns"] == told["arrow"] or len(told["rows"]) != COUNT:
+            result = {form: means(form, ask(target.url)) for form, ask in forms.items()}
+            if not result["rows"] == result["columns"] == result["arrow"] or len(result["rows"]) != COUNT:
                 raise ValueError(f"the forms differ in their numbers of {model}")
             for _ in range(ROUNDS):
                 for form, ask in forms.items():
@@ -189,14 +182,14 @@ def many() -> dict[str, Any]:
     return figures
 
 
-def check_many(url: str, told: pa.Table, values: np.ndarray) -> None:
+def check_many(url: str, result: pa.Table, values: np.ndarray) -> None:
     """Hold some series to what they are told alone."""
-    if len(told) != MANY * MANY or told["error"].null_count != len(told):
-        raise ValueError(f"{len(told)} rows of {MANY * MANY}, or errors among them")
+    if len(result) != MANY * MANY or result["error"].null_count != len(result):
+        raise ValueError(f"{len(result)} rows of {MANY * MANY}, or errors among them")
     for k in range(0, MANY, MANY // COMPARED):
         one = as_stream(pa.table({"time": 60.0 * np.arange(MANY), "y": values[k]}))
         alone = pa.ipc.open_stream(post(url, one, ARROW)).read_all()
-        among = told.filter(pa.compute.equal(told["sensor"], f"sensor-{k:04d}"))
+        among = result.filter(pa.compute.equal(result["sensor"], f"sensor-{k:04d}"))
         if not among.select(alone.column_names).equals(alone):
             raise ValueError(f"series {k} has other numbers among many than alone")
 

@@ -1,22 +1,17 @@
-"""Forecasts of transformer loads and oil temperature (ETTh1), beside what a forecaster would try first.
+"""ETTh1 (transformer loads and oil temperature): the structural filter beside simple forecasts and statsmodels.
 
-    write_ett(data, out, plot)      data: ETTh1.csv (hourly, 7 columns), CC BY-ND: not shipped with the project
+    rfa bench forecast --data ETTh1.csv
 
-The first half of the rows trains, the next sixth chooses (modes, calibration), the last third is scored; nothing is
-chosen by it. Every hour of the test third is forecast one hour and 24 hours before. Methods:
+The first half of the rows trains, the next sixth chooses and calibrates, the last third is scored, one hour and 24
+hours ahead.
 
-    filter              the structural model of `rfa train filter --config structural`, filtered from the first row on
-                        as the service does it (`LinearFilter.step`, `forecast`, float32). A forecast's distribution is
-                        that of the validation part's standardised errors. Its 90 % interval is the one that the
-                        service answers: the validation part's conformal one, adapted online through the test third
-                        (`forecast_intervals`)
-    filter, fixed       the same forecasts with the conformal intervals as they were before the test third
-    filter, normal      the same forecasts taken for normal, their variance scaled on the validation part
-    persistence         the last value, with the errors of the first two thirds as distribution
-    seasonal naive      the value of 24 hours before the hour in question, likewise (24 hours ahead: persistence)
-    statsmodels         UnobservedComponents: local linear trend, a trigonometric season of 24 hours, irregular; fitted
-                        to the first half, filtered through the rest; normal
-    statsmodels, conformal   its forecasts with the calibration that the filter has
+    filter                   structural model; 90 % intervals as the service adapts them
+    filter, fixed            the same forecasts with intervals that do not adapt
+    filter, normal           the same forecasts taken as normal, variance scaled on the validation part
+    persistence              the last value; errors of the first two thirds as distribution
+    seasonal naive           the value of 24 hours before
+    statsmodels              UnobservedComponents: local linear trend, season of 24 hours, irregular
+    statsmodels, conformal   its forecasts, calibrated as the filter is
 """
 
 from __future__ import annotations
@@ -93,8 +88,8 @@ def filter_forecasts(
     """Fit the column, and forecast every row; also what was fitted and the seconds it took."""
     bounds = parts(len(series.times))
     train, validation = (column(series, index, rows) for rows in (bounds.train, bounds.validation))
-    told = None if report is None else lambda line, share: report(line)
-    found = fit_structural(train, validation, CONFIG, report=told)
+    on_progress = None if report is None else lambda line, share: report(line)
+    found = fit_structural(train, validation, CONFIG, report=on_progress)
     model = LinearFilter(found.config).eval()
     batch = Batch(series.times[None], series.values[None, :, index : index + 1])
     start = time.monotonic()
@@ -177,10 +172,10 @@ def score_conformal(
     """A forecast whose standardised errors are those of the validation part; half widths `[N]` of its intervals, or
     None for the conformal ones of that part."""
     z = (y - forecast.mean) / forecast.deviation
-    known = z[validation][np.isfinite(z[validation])]
-    radius = conformal(np.abs(known), (LEVEL,))[0] * forecast.deviation if half is None else half
+    finite = z[validation][np.isfinite(z[validation])]
+    radius = conformal(np.abs(finite), (LEVEL,))[0] * forecast.deviation if half is None else half
     mean, radius = forecast.mean[test], radius[test]
-    crps = forecast.deviation[test] * crps_points(z[test], known)
+    crps = forecast.deviation[test] * crps_points(z[test], finite)
     return _score(crps, y[test] - mean, *interval(y[test], mean - radius, mean + radius))
 
 

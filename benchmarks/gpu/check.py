@@ -1,11 +1,8 @@
-"""`rfa gpu-check`: what to run first on a GPU. Everything right, then how fast; one file to send back.
+"""`rfa gpu-check`: checks and timings on a GPU, in one file.
 
-First what is served and trained with is checked and nothing is timed, so that what is wrong is known after a minute:
-all checks at once, each in a process of its own, where they also compile what the timings run. Then come the timings
-one after the other, what matters most before the rest. Last are the parts that compile for minutes before they time,
-and check by themselves what they do: FlexAttention as a rival, and long series, whose network numba compiles for the
-processor. A part begins only if what it needs was right, and if its estimate fits in what is left of the time; what is
-left out is named.
+All checks run first, at once, each in a process of its own; nothing is timed meanwhile. Timings follow one after the
+other, the most important first; parts that compile for minutes come last. A part starts only if the check that it needs
+passed and its estimate fits into the remaining time.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Decoding on a GPU as it is served: the server's step with the paper-size model, one CUDA graph with the draw in it.
+"""Decoding of the paper-size model on a GPU by the server's step: one CUDA graph with the draw in it.
 
-Before any clock starts, the step is given the tokens of a text and must give the distributions of the model itself
-(`LanguageModel.step` on a CPU, by the tests' rule of tolerance), early and late in a stream. A state has one size, so a
-late stream is one that begins at its position.
-
-Two times are told of every batch. Of the graph alone, replay after replay, by the device: what a GPU can do. And of the
-whole call of the server, by the clock of the host: what is asked for is laid down and sent, the graph runs, and what
-was drawn is read back and told of every row. Bars are of the graph, with a draw by temperature and nucleus.
+Before timing, the step must give the distributions of `LanguageModel.step` on a CPU, early and late in a stream. Two
+times are measured for every batch: the graph alone, by the device, and the server's whole call, by the host's clock.
+Bars are of the graph, with a draw by temperature and nucleus.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class ServedPrompts:
     def __init__(self, model: LanguageModel, dtype: torch.dtype, counts: Sequence[int], behind: int) -> None:
         decoder = Decoder(model, dtype)
         device, config = decoder.device, model.config
-        ragged, room = RaggedDecoder(decoder), GraphRoom() if device.type == "cuda" else None
+        ragged, workspace = RaggedDecoder(decoder), GraphRoom() if device.type == "cuda" else None
         # The pages of each, and of the longest; those of what was read before are zeros: time does not depend on them.
         held = [-(-(count + behind) // PAGE_KEYS) for count in counts]
         self._pages = [
@@ -110,9 +110,9 @@ class ServedPrompts:
         pages = PagePool(shape, sum(held), device, ragged.cache_dtype)
         means, precisions = (part.detach()[0].cpu().numpy() for part in model.init_state(1)[:2])
         slots = DevicePool(means, precisions, len(counts), streams, str(device))
-        self._paged = PagedPromptRunner(ragged, pages, TOKENS, streams, max(held), room)
-        self._slotted = SlotPromptRunner(ragged, slots, TOKENS, streams, room)
-        self._seats = np.arange(len(counts)), np.arange(len(counts)) + len(counts)
+        self._paged = PagedPromptRunner(ragged, pages, TOKENS, streams, max(held), workspace)
+        self._slotted = SlotPromptRunner(ragged, slots, TOKENS, streams, workspace)
+        self._slot_rows = np.arange(len(counts)), np.arange(len(counts)) + len(counts)
         self._tokens, self._begins = tokens_of(counts, config.vocab_size), [behind] * len(counts)
         self._device = device
 
@@ -126,7 +126,7 @@ class ServedPrompts:
         if mode == "attention":
             finite = self._paged.read(ragged, self._pages)
         else:
-            finite = self._slotted.read(ragged, *self._seats)
+            finite = self._slotted.read(ragged, *self._slot_rows)
         if not finite.all():
             raise WrongResultError(f"prompts in mode {mode} leave what is not finite")
 

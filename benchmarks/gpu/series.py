@@ -43,7 +43,7 @@ def series_of(rows: int, columns: int) -> tuple[list[float], list[list[float]]]:
     return t.astype(float).tolist(), values.tolist()
 
 
-def told(runtime: SeriesRuntime, rows: int, columns: int) -> dict[str, np.ndarray]:
+def outputs(runtime: SeriesRuntime, rows: int, columns: int) -> dict[str, np.ndarray]:
     """What is told of every row of a series."""
     times, values = series_of(rows, columns)
     pieces = [piece.told for piece in runtime.sized(columns).filter(times, values, horizon=HORIZON).pieces]
@@ -60,8 +60,8 @@ def check_series(
     """
     errors = {}
     for shape, size in shapes.items():
-        found, wanted = told(ours, *size), told(compiled, *size)
-        each = {name: float(np.abs(found[name] - wanted[name]).max() / np.abs(wanted[name]).max()) for name in TOLD}
+        found, expected = outputs(ours, *size), outputs(compiled, *size)
+        each = {name: float(np.abs(found[name] - expected[name]).max() / np.abs(expected[name]).max()) for name in TOLD}
         worst = max(each, key=lambda name: each[name])
         if not each[worst] <= ROUNDING:
             raise WrongResultError(f"series, {shape}: {worst} has relative error {each[worst]:.2g} beside the CPU's")

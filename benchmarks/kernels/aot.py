@@ -1,11 +1,8 @@
-"""The fused kernels compiled ahead of time, without a GPU: registers, spills, shared memory, instructions per score.
+"""The fused kernels compiled without a GPU: registers, spills, shared memory, instructions per score.
 
-Each shipped shape (`aot_shapes.py`) is compiled for five architectures in processes of their own, for the tests'
-interpreter must not be on there. The committed table is a regression test: a change that spills, or that takes more of
-anything, fails until the table is written anew and so appears in the change.
-
-On sm_100 an instruction of the tensor cores is issued by one thread for all warps, and its warps wait in loops of their
-own, which count once: instructions per score are there those of the busiest warp, and no less than what is issued.
+Each shape of `aot_shapes.py` is compiled for five architectures in separate processes. The committed table is a
+regression test: a change that needs more of anything fails until the table is written anew. On sm_100 instructions per
+score are those of the busiest warp.
 """
 
 from __future__ import annotations
@@ -73,9 +70,9 @@ def compile_rows(
     Raises:
         CompilationError: a process failed; its last lines say why.
     """
-    wanted = [f"{name}@{architecture}" for name in names for architecture in architectures]
-    rows = compiled_apart(["rfa.benchmarks.kernels.aot_worker", module], wanted, jobs=jobs, triton=triton)
-    return [rows[entry] for entry in wanted]
+    entries = [f"{name}@{architecture}" for name in names for architecture in architectures]
+    rows = compiled_apart(["rfa.benchmarks.kernels.aot_worker", module], entries, jobs=jobs, triton=triton)
+    return [rows[entry] for entry in entries]
 
 
 def compiler(triton: Path | None) -> str:
@@ -138,12 +135,14 @@ def grown(rows: Sequence[Row], committed: Mapping[str, Any], triton: Path | None
     problems = []
     for row in rows:
         where = f"{row['kernel']}, sm_{row['architecture']}"
-        known = before.get((row["kernel"], row["architecture"]))
-        if known is None:
+        committed_row = before.get((row["kernel"], row["architecture"]))
+        if committed_row is None:
             problems.append(f"{where}: not in the committed table")
         elif committed["triton"] == compiler(triton):
-            worse = [name for name in (*MEASURED, *OF_A_TURN) if name in known and row[name] > known[name]]
-            problems += [f"{where}: {name} grew from {known[name]} to {row[name]}" for name in worse]
+            worse = [
+                name for name in (*MEASURED, *OF_A_TURN) if name in committed_row and row[name] > committed_row[name]
+            ]
+            problems += [f"{where}: {name} grew from {committed_row[name]} to {row[name]}" for name in worse]
     return problems
 
 

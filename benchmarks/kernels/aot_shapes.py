@@ -114,11 +114,11 @@ def build(name: str, architecture: int) -> KernelCase:
 
 
 def _find(launches: list[KernelLaunch], shape: KernelShape) -> KernelLaunch:
-    wanted = KERNELS[shape.pass_name][0]
-    found = [launch for launch in launches if launch.function.__name__ == wanted]
+    requested = KERNELS[shape.pass_name][0]
+    found = [launch for launch in launches if launch.function.__name__ == requested]
     if len(found) != 1:
         names = [launch.function.__name__ for launch in launches]
-        raise ValueError(f"{shape.pass_name} should launch {wanted} once, it launched {names}")
+        raise ValueError(f"{shape.pass_name} should launch {requested} once, it launched {names}")
     return found[0]
 
 

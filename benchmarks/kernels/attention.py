@@ -214,7 +214,7 @@ def _release() -> None:
 
 
 def shape_bars(
-    length: int, width: int, samples: dict[tuple[str, str], list[float]], asked: Collection[str]
+    length: int, width: int, samples: dict[tuple[str, str], list[float]], requested: Collection[str]
 ) -> list[Bar]:
     """The issue's bars of one shape, on the rivals that were asked for. One without a time leaves its bar unmet, except
     eager's beyond its memory."""
@@ -226,14 +226,14 @@ def shape_bars(
         return None if pair[0] is None or pair[1] is None else ratio(pair[0], pair[1])
 
     bars = []
-    if FLASH in asked:
+    if FLASH in requested:
         bars += [Bar(f"{p}, ours / flash, {where}", limit, over(OURS, FLASH, p)) for p, limit in limits.items()]
-    if FLEX in asked:
+    if FLEX in requested:
         bars += [
             Bar(f"{p}, flex / ours, {where}", 2.0, over(FLEX, OURS, p), is_minimum=True)
             for p in ("forward", "forward+backward")
         ]
-    if EAGER in asked and length == 4096:
+    if EAGER in requested and length == 4096:
         bars += [
             Bar(f"{p}, eager / ours, {where}", 5.0, over(EAGER, OURS, p), is_minimum=True)
             for p in ("forward", "forward+backward")

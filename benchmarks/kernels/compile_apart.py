@@ -22,7 +22,7 @@ class CompilationError(RuntimeError):
 
 
 def compiled_apart(
-    worker: Sequence[str], wanted: Sequence[str], *, jobs: int | None = None, triton: Path | None = None
+    worker: Sequence[str], entries: Sequence[str], *, jobs: int | None = None, triton: Path | None = None
 ) -> dict[str, Any]:
     """Entry → what a worker says of it, by `jobs` processes (default: one a core).
 
@@ -33,9 +33,9 @@ def compiled_apart(
     Raises:
         CompilationError: a process failed; its last lines say why.
     """
-    count = max(1, min(jobs or len(os.sched_getaffinity(0)), len(wanted)))
-    with tqdm(total=len(wanted), desc="compile", disable=len(wanted) < 2) as bar, ThreadPoolExecutor(count) as pool:
-        shares = [wanted[i::count] for i in range(count)]
+    count = max(1, min(jobs or len(os.sched_getaffinity(0)), len(entries)))
+    with tqdm(total=len(entries), desc="compile", disable=len(entries) < 2) as bar, ThreadPoolExecutor(count) as pool:
+        shares = [entries[i::count] for i in range(count)]
         parts = list(pool.map(lambda share: _compiled(worker, share, bar, triton), shares))
     return {
         entry: found
@@ -44,11 +44,11 @@ def compiled_apart(
     }
 
 
-def _compiled(worker: Sequence[str], wanted: Sequence[str], bar: tqdm, triton: Path | None) -> list[Mapping[str, Any]]:
+def _compiled(worker: Sequence[str], entries: Sequence[str], bar: tqdm, triton: Path | None) -> list[Mapping[str, Any]]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     if triton is not None:
         environment["PYTHONPATH"] = str(triton)
-    command = [sys.executable, "-m", *worker, *wanted]
+    command = [sys.executable, "-m", *worker, *entries]
     found = []
     # A file, for a pipe that nobody reads yet would stop who fills it.
     with tempfile.TemporaryFile("w+") as complaints:
@@ -61,7 +61,7 @@ def _compiled(worker: Sequence[str], wanted: Sequence[str], bar: tqdm, triton: P
                 bar.update()
         complaints.seek(0)
         complaint = complaints.read()
-    if process.returncode != 0 or len(found) != len(wanted):
-        following = wanted[len(found)] if len(found) < len(wanted) else "the last kernel"
+    if process.returncode != 0 or len(found) != len(entries):
+        following = entries[len(found)] if len(found) < len(entries) else "the last kernel"
         raise CompilationError(f"compiling {following} failed: {complaint.strip()[-2000:]}")
     return found

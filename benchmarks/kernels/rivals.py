@@ -1,14 +1,11 @@
-"""What attention is timed against, as functions of rotated q, k, v `[B, N, H, W]` and the dynamics → out, same shape.
+"""Rivals of the fused kernels, as functions of rotated q, k, v `[B, N, H, W]` and the dynamics → out, same shape.
 
-`flash` is other attention (softmax of dot products) at the same matrix work: what RFA's cost is measured in. `flex` and
-`eager` compute what the fused kernels compute. FlexAttention has no factor after the softmax, so RFA takes two of its
-passes: the first gives the norm of the weights, the second takes E into the logits, and what its norm lacks against the
-first one's scales the output:
+`flash` is softmax attention with the same matrix work. `flex` and `eager` compute what the fused kernels compute.
+FlexAttention has no factor after the softmax, so RFA takes two passes:
 
     out = flex(L + log E) · exp(lse₂ - lse₁),   L = tau ((kappa - 1) log V - kappa log(V + R² / nu))
 
-Backward, it adds what |q|² and |k|² of the residual get from each pair to memory atomically: other than through a dot
-product it has no way to a gradient.
+Its backward pass adds the gradients of |q|² and |k|² to memory atomically.
 """
 
 from __future__ import annotations

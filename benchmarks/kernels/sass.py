@@ -1,16 +1,11 @@
-"""Machine code of a kernel as a control-flow graph: its loops, and what a turn of each issues.
+"""Loops of a kernel's machine code, and the instructions that a pass through each issues.
 
-The text is that of `nvdisasm -c`: labels on lines of their own, one instruction a line, branches to labels in
-backquotes. Loops are the natural ones: a branch back to a block that every way into the branch has passed.
+Input is the text of `nvdisasm -c`. Loops are natural loops of the control-flow graph. The main loop is, of those that
+do at least the matrix work of one turn, the one that issues least per turn; an unrolled loop counts as its turns. Every
+instruction of a loop counts, so the number is an upper bound.
 
-The main loop is, of the loops that do at least the matrix work of one turn, the one that issues least per turn. So a
-masked loop over the diagonal blocks, or a loop around the main one (more instructions), and a search for a maximum
-(fewer products) do not pass for it, and a loop that the compiler unrolled counts as its turns. Every instruction of a
-loop counts, also those behind a branch within it or of a loop that waits: the number is an upper bound.
-
-An instruction of sm_100's tensor cores (UTCHMMA, of PTX's tcgen05) is issued by one thread for the whole program, and
-the size of its tile is in a register, not in its name. Its depth is always 32 bytes, and no shipped block is larger
-than its largest tile, 128 × 256: there, loops are told apart by the depths of their products instead of by their work.
+On sm_100 one thread issues an instruction of the tensor cores (UTCHMMA) for the whole program and its name does not
+tell its size: there, loops are told apart by the depth of their products.
 """
 
 from __future__ import annotations
@@ -205,17 +200,19 @@ def main_loop(text: str, work_per_turn: float, depth_per_turn: int = 0) -> MainL
         return MainLoop(max(_innermost(found), key=lambda loop: loop.issued, default=whole), 1.0)
     if whole.matrix_depth:
         # A loop over halves of the blocks has nearly the same depth, so nothing is forgiven.
-        wanted = least = float(depth_per_turn)
+        required = least = float(depth_per_turn)
         done = [float(loop.matrix_depth) for loop in found]
     else:
-        wanted, least = work_per_turn, FULL_TURN * work_per_turn
+        required, least = work_per_turn, FULL_TURN * work_per_turn
         done = [loop.matrix_work for loop in found]
     candidates = [
-        MainLoop(loop, max(1.0, round(work / wanted))) for loop, work in zip(found, done, strict=True) if work >= least
+        MainLoop(loop, max(1.0, round(work / required)))
+        for loop, work in zip(found, done, strict=True)
+        if work >= least
     ]
     if not candidates:
         what = "depths" if whole.matrix_depth else "multiply-accumulates"
-        raise ValueError(f"no loop does the {wanted:g} {what} of a turn; those found do {sorted(done)}")
+        raise ValueError(f"no loop does the {required:g} {what} of a turn; those found do {sorted(done)}")
     return min(candidates, key=lambda candidate: candidate.loop.issued / candidate.turns)
 
 

@@ -32,10 +32,10 @@ def selected(
     Raises:
         ValueError: something that is not measured.
     """
-    for name, given, known in (("part", parts, PARTS), ("width", widths, WIDTHS), ("length", lengths, LENGTHS)):
+    for name, given, stored in (("part", parts, PARTS), ("width", widths, WIDTHS), ("length", lengths, LENGTHS)):
         for value in given or ():
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}")
+            if value not in stored:
+                raise ValueError(f"{name} must be one of {', '.join(map(str, stored))}, got {value!r}")
     return [part for part in PARTS if part in (parts or PARTS)], list(widths or WIDTHS), list(lengths or LENGTHS)
 
 

@@ -76,9 +76,9 @@ def judge(scenario: Scenario, measured: Mapping[str, Any]) -> list[Verdict]:
 
 
 def _verdict(name: str, limit: float, actual: float | None) -> Verdict:
-    known = actual is not None and math.isfinite(actual)
-    met = actual is not None and known and (actual >= limit if name.startswith("min_") else actual <= limit)
-    return Verdict(name, limit, actual if known else None, met)
+    available = actual is not None and math.isfinite(actual)
+    met = actual is not None and available and (actual >= limit if name.startswith("min_") else actual <= limit)
+    return Verdict(name, limit, actual if available else None, met)
 
 
 def _actual(name: str, measured: Mapping[str, Any]) -> float | None:

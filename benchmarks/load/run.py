@@ -60,10 +60,10 @@ def with_models(scenario: Scenario, kinds: Mapping[str, str]) -> Scenario:
     named: dict[str, Any] = {}
     for part, (kind, is_used) in used.items():
         load = getattr(scenario, part)
-        known = [name for name, found in kinds.items() if found == kind]
-        if is_used and load.model is None and known:
-            named[part] = replace(load, model=known[0])
-        elif is_used and load.model not in known:
+        available = [name for name, found in kinds.items() if found == kind]
+        if is_used and load.model is None and available:
+            named[part] = replace(load, model=available[0])
+        elif is_used and load.model not in available:
             name = "" if load.model is None else f" named {load.model!r}"
             raise ScenarioError(
                 f"{scenario.name}.{part} needs a bundle of kind {kind!r}{name}; given are {', '.join(kinds)}"

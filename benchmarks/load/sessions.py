@@ -91,9 +91,9 @@ def fill_pool(fields: Mapping[str, StateField], count: int) -> tuple[StatePool, 
     pool = StatePool(fields, count)
     rng = np.random.default_rng(0)
     for _ in range(count):
-        seat = pool.acquire()
+        slot = pool.acquire()
         for array in pool.arrays.values():
-            array[seat.row] = rng.standard_normal()
+            array[slot.row] = rng.standard_normal()
     return pool, count * (bytes_of(fields) + GENERATION_BYTES)
 
 

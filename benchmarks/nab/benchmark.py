@@ -1,13 +1,8 @@
-"""Anomalies on the Numenta Anomaly Benchmark: the alarms of the server, beside two baselines.
+"""Anomalies on NAB's series by its public rules: `rfa bench nab --data NAB`.
 
-    rfa bench nab --data NAB          writes results/filter-nab.json and prints a table
-
-Another model than `auto` is added to that file, with where its figures come from.
-
-A server is started with the model, and every series posted to `/filter` with `alarm` at each of RATES, quiet for QUIET
-observations after an alarm: the same for all files. `score` is at RATE, which was chosen on the earlier 60 % of the
-series; `best` is at the rate that is best over the files given, as NAB's public rules choose a threshold. The baselines
-are no detection at all and NAB's windowed Gaussian, both through the scorer of benchmarks/nab/score.py.
+Every series is posted to `/filter` with `alarm` at each of RATES, quiet for QUIET observations after an alarm. `score`
+is at RATE, which was chosen on the earlier 60 % of the series; `best` is at the best rate of the given files. Baselines
+are no detection and NAB's windowed Gaussian. The result of a model other than `auto` is added to the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Radial-tangential Robust Filter Attention, the token mixer of the RT-Transformer: estimates of directions.
 
 Source: Racioppo, RT-Transformer, eqs. 10 to 18, D.1, D.3 and Algorithms 1 and 2. V, E and kappa as in
-`rfa.model.dynamics`.
+`rfa.model.dynamics`. Layout `[B, N, H, 2D]`, real half first; memory is O(N²).
 
     M_i = |v_i| over all heads;   q, k, v of every head to unit length
     1 / P_ij = V(0) / (M_i² + eps) + V(lag) / (M_j² E² + eps) + floor,   lag = i - j
@@ -10,20 +10,9 @@ Source: Racioppo, RT-Transformer, eqs. 10 to 18, D.1, D.3 and Algorithms 1 and 2
     ū_i = v̄_i - Re(v_i† v̄_i) v_i                         the step in the tangent plane of the token's own direction
     z⁺ = z + W_o ū,   then FFN(Norm(z⁺))                  `Block`
 
-Settled here, where the paper is open or of two minds:
-
-* Algorithm 2 feeds z itself, not Norm(z): behind a norm every M would be alike, and magnitude carries the confidence
-  (D.2). Length only enters by M, for q, k, v are scaled to unit length.
-* Unit length is per head, with the magnitude of the whole token in P. D.3 cuts the heads out of one global direction;
-  R² = 2 - 2 Re and a tangent step without division would then hold where there is a single head.
-* eps is that of eq. 10: a token of no magnitude says nothing (P → 0) instead of dividing by zero, and a far key of a
-  decaying head keeps a finite logit.
-* The angular noise floor (tau_theta² in the paper) is learned, one per head.
-* The step size r of eq. 18 is in W_o, which starts √D times as large as after values of unit variance per complex dim:
-  |z_h|² ~ D, and angular steps that do not depend on the dimension need r ∝ √D (§3.5). The noises start at what such a
-  token's variance per complex dim is at the embedding.
-
-Layout `[B, N, H, 2D]`, real half first. Memory is O(N²).
+Choices where the paper is open: z itself is the input (Algorithm 2), so that magnitude carries the confidence; unit
+length is per head; eps is that of eq. 10; the angular noise floor is learned, one per head; the step size r of eq. 18
+is in W_o, which starts √D times as large, because |z_h|² ~ D (§3.5).
 """
 
 from __future__ import annotations

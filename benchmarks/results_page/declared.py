@@ -3,7 +3,7 @@
 A path is names with slashes between them, `*` for each; it starts at a row. In a template `{path:format}` is a value of
 the row: `.` itself, `@1` the key of the first `*` (in lists the number, from 1), `@` of the last, `^1/…` what the first
 `*` stands for. Formats are Python's; `0.001*.2f` multiplies first, `2%` is a percentage with two digits, no format is
-`told`. What is missing is a dash.
+`as_text`. What is missing is a dash.
 
     tables       note: above it; rows: path; where: fields by value, with, without: fields that a row must have or must
                  not; columns: of each the head, the cell and, of columns that repeat, the path of what they repeat over
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from functools import partial
 from typing import Any, NamedTuple
 
-from rfa.benchmarks.results_page.parts import Document, Facts, Shown, ShownBar, Table, figure, percent, told
+from rfa.benchmarks.results_page.parts import Document, Facts, Shown, ShownBar, Table, as_text, figure, percent
 
 MISSING = "–"
 _FIELD = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
@@ -82,7 +82,7 @@ def _formatted(value: Any, form: str) -> str:
     if form.endswith("%"):
         return percent(value, int(form[:-1]))
     factor, _, rest = form.rpartition("*")
-    return format(float(factor) * value, rest) if factor else format(value, form) if form else told(value)
+    return format(float(factor) * value, rest) if factor else format(value, form) if form else as_text(value)
 
 
 def _parts(spec: Spec, document: Document) -> list[Table | Facts]:

@@ -75,11 +75,11 @@ def _tracking(document: Document) -> Headline:
 
 def _zero_shot(document: Document) -> Headline:
     means = {name: over_naive(document, name) for name in ("series", "auto")}
-    told = {name: f"{found[1]:.2f}" if found else "–" for name, found in means.items()}
+    shown = {name: f"{found[1]:.2f}" if found else "–" for name, found in means.items()}
     return (
         f"WQL of series never seen, {len(document['tasks'])} tasks of GIFT-Eval",
-        f"{told['series']} of the seasonal naive's",
-        f"untrained: {told['auto']}",
+        f"{shown['series']} of the seasonal naive's",
+        f"untrained: {shown['auto']}",
     )
 
 
@@ -139,7 +139,7 @@ def _confidence(document: Document) -> Headline:
 def _gpu(document: Document) -> Iterator[Headline]:
     """The bars that say most, of those that were measured."""
     device = document["hardware"]["device"]
-    told = (
+    shown = (
         ("µs per token at batch 1, greedy", "a decode step, one text", "{:.0f} µs"),
         ("tokens per second at the best batch, greedy", "decoding, many texts", "{:,.0f} tokens a second"),
         ("ms of a quantum", "1,024 tokens of prompts, the slowest kind", "{:.1f} ms"),
@@ -151,7 +151,7 @@ def _gpu(document: Document) -> Iterator[Headline]:
         ("backward, ours / flash, 128 reals, N = 16384", "its gradients", "{:.2f} of flash's time"),
         ("training step", "a training step", "{:.2f} of softmax attention's time"),
     )
-    for name, what, form in told:
+    for name, what, form in shown:
         found = _bar(document, name)
         if found is not None:
             yield f"{device}: {what}", form.format(found["actual"]), f"asked: {found['kind']} {figure(found['bar'])}"

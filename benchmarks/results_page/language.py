@@ -80,8 +80,8 @@ def quality_tables(document: Document) -> list[Table]:
     ]
     speeds: dict[tuple[str, str], dict[str, str]] = {}
     for row in document["speed"]["rows"] if document["speed"] else ():
-        told = f"{row['tokens_per_second']:,} ({row['over_first']:.2f})"
-        speeds.setdefault((row["variant"], row["mode"]), {})[row["pass"]] = told
+        text = f"{row['tokens_per_second']:,} ({row['over_first']:.2f})"
+        speeds.setdefault((row["variant"], row["mode"]), {})[row["pass"]] = text
     if speeds:
         shown = [(f"{name}, {mode}", row["forward"], row["training"]) for (name, mode), row in speeds.items()]
         note = "Tokens a second on one core, without the fused kernels of GPUs (of those of B1, in the same round):"
@@ -121,8 +121,8 @@ def quality_bars(document: Document) -> Iterator[ShownBar]:
             yield ShownBar(bar["name"], "–", f"{bar['limit']:g}", None)
             continue
         error = "" if found["standard_error"] is None else f" ± {percent(found['standard_error'])}"
-        told = f"{found['ratio']:.3f}{error} ({found['agree']} of {found['seeds']} seeds)"
-        yield ShownBar(bar["name"], told, f"{bar['limit']:g}", bar["met"])
+        text = f"{found['ratio']:.3f}{error} ({found['agree']} of {found['seeds']} seeds)"
+        yield ShownBar(bar["name"], text, f"{bar['limit']:g}", bar["met"])
 
 
 def quality_origins(document: Document) -> list[Document]:

@@ -176,12 +176,14 @@ def _shown(shown: Shown, document: Document, bars: Sequence[ShownBar]) -> list[s
 def _origin(part: Document, document: Document) -> str:
     """Commit, hardware and date of a part; what it does not say, the document does."""
     commit = f"Commit {part.get('commit', document.get('commit'))}"
-    told = _hardware(part, document)
-    if "device" in told:
-        versions = f"driver {told['driver']}, CUDA {told['cuda']}, torch {told['torch']}, Triton {told['triton']}"
-        return f"{commit}, {told['device']}, {versions}, {told['date']}"
-    if told:
-        return f"{commit}, {told['cpu']}, cores: {told['cores']}, Python {told['python']}, {told['date']}"
+    origin = _hardware(part, document)
+    if "device" in origin:
+        versions = (
+            f"driver {origin['driver']}, CUDA {origin['cuda']}, torch {origin['torch']}, Triton {origin['triton']}"
+        )
+        return f"{commit}, {origin['device']}, {versions}, {origin['date']}"
+    if origin:
+        return f"{commit}, {origin['cpu']}, cores: {origin['cores']}, Python {origin['python']}, {origin['date']}"
     return f"{commit}; the result does not depend on the hardware, and names no date"
 
 

@@ -38,7 +38,7 @@ class Facts:
     values: Mapping[str, Any]
 
     def lines(self) -> list[str]:
-        return [f"- {name}: {told(value)}" for name, value in self.values.items()]
+        return [f"- {name}: {as_text(value)}" for name, value in self.values.items()]
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ def figure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def told(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A value of a document in words."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {told(part)}" for name, part in value.items()).replace("_", " ") or "none"
+        return ", ".join(f"{name} {as_text(part)}" for name, part in value.items()).replace("_", " ") or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return "; ".join(map(told, value)) or "none"
+        return "; ".join(map(as_text, value)) or "none"
     return f"{value:,}" if isinstance(value, int) else f"{value:,g}" if isinstance(value, float) else str(value)
 
 

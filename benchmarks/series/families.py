@@ -54,12 +54,12 @@ def panels_of(name: str) -> list[Panel]:
         drawn = draw(SEED, 12, LENGTH, index=MIXED.index(name))
         steps = (drawn.times - drawn.times[:, :1]) / drawn.step[:, None]
         titles = [
-            f"{step_name(step, known)}: {' + '.join(families)}"
-            for step, known, families in zip(drawn.step, drawn.has_calendar, drawn.families, strict=True)
+            f"{step_name(step, is_dated)}: {' + '.join(families)}"
+            for step, is_dated, families in zip(drawn.step, drawn.has_calendar, drawn.families, strict=True)
         ]
         return list(map(Panel, steps, drawn.values, titles, drawn.truth))
     clock, rng = clocks(), np.random.default_rng(SEED)
-    titles = [step_name(step, known) for step, known in zip(clock.step, clock.has_calendar, strict=True)]
+    titles = [step_name(step, is_dated) for step, is_dated in zip(clock.step, clock.has_calendar, strict=True)]
     if name in OBSERVED:
         values, truth = OBSERVED[name](rng, standard(FAMILIES["calendar"](rng, clock)))
         return list(map(Panel, clock.steps, values, titles, truth))
@@ -82,8 +82,8 @@ def _draw(axes: Any, panel: Panel) -> None:
         # What is far away is cut, so that the rest is seen.
         seen = panel.values[np.isfinite(panel.values)]
         low, high = np.quantile(np.concatenate([seen, panel.truth]), [0.002, 0.998])
-        room = 0.15 * (high - low) or 1.0
-        axes.set_ylim(low - room, high + room)
+        margin = 0.15 * (high - low) or 1.0
+        axes.set_ylim(low - margin, high + margin)
     axes.set_title(panel.title, fontsize=7, color=INK, loc="left", pad=2)
     axes.yaxis.set_major_locator(mpl.ticker.MaxNLocator(3))
     axes.margins(x=0.01)

@@ -1,23 +1,15 @@
-"""Forecasts by GIFT-Eval's protocol, on those of its tasks whose data are there: `rfa bench series --data DATA`.
+"""Forecasts by GIFT-Eval's protocol (Aksu et al. 2024): `rfa bench series --data DATA`.
 
-DATA holds m4/{Hourly,Weekly}-{train,test}.csv.gz and ett/ETTh1.csv. Tasks are those of Aksu et al. 2024: of M4 the last
-window of each series; of ETTh1 each column by itself, horizons of 48 (short), 480 (medium) and 720 (long) hours in
-windows that do not overlap, a tenth of the series, 20 at most. A forecast sees all that is before its window.
+DATA holds m4/{Hourly,Weekly}-{train,test}.csv.gz and ett/ETTh1.csv. M4 is forecast on the last window of each series,
+ETTh1 column by column in windows of 48, 480 and 720 hours, at most 20.
 
     MASE    mean over windows of mean |y - q_.5| / mean |y_t - y_{t-s}| before the window, s the season of the task
     WQL     mean over nine quantiles of 2 Σ ρ_q(y - q) / Σ |y|, sums over all windows
     inside  share of the values inside the intervals of COVERED
-    seconds of the processor, for a forecast
 
-The server's models are asked as users ask them, `rfa.forecast(values, horizon, time=times, model=…)`: what they tell
-has adapted to each series on the way. "series, as trained" is the network by itself, without that. M4's files name
-their frequency and no dates: rows are an hour or a week apart, from any Monday on. Nothing is trained or chosen by
-these data. AutoETS, AutoTheta and AutoARIMA are statsforecast's (extra `rivals`), told the season, on the last LONGEST
-rows. An exact search of AutoARIMA's takes a minute or two for a series of hours: there it approximates, as R's does by
-default, and takes ARIMA_MOST windows, every n-th; the naive that it is held against is of the same windows.
-
-What is measured is kept in a file, task by task and model by model: a run that was stopped goes on, and what is added
-later names its own commit.
+Models are called by `rfa.forecast`; "series, as trained" is the network without adaptation. AutoETS, AutoTheta and
+AutoARIMA (statsforecast) get the last LONGEST rows; AutoARIMA runs on every n-th window, ARIMA_MOST in all, and is
+compared with the naive forecast of the same windows. Finished rows of the file are kept.
 """
 
 from __future__ import annotations
@@ -73,7 +65,7 @@ class Window(NamedTuple):
 
     series: str
     times: Array
-    known: Array
+    history: Array
     came: Array
 
 
@@ -103,10 +95,10 @@ def tasks(data: Path) -> Iterator[Task]:
     for often, season, step in (("Hourly", 24, 3_600), ("Weekly", 1, 604_800)):
         parts = [data / "m4" / f"{often}-{part}.csv.gz" for part in ("train", "test")]
         if all(part.is_file() for part in parts):
-            known, came = map(_rows, parts)
+            history, came = map(_rows, parts)
             windows = [
                 Window(name, MONDAY + np.timedelta64(step, "s") * np.arange(len(before)), before, after)
-                for (name, before), after in zip(known.items(), came.values(), strict=True)
+                for (name, before), after in zip(history.items(), came.values(), strict=True)
             ]
             yield Task(f"m4_{often.lower()}", season, windows)
     path = data / "ett" / "ETTh1.csv"
@@ -139,7 +131,7 @@ def ett_windows(times: Array, columns: Mapping[str, Array], horizon: int) -> lis
 def naive(window: Window, season: int) -> Quantiles:
     """The last season again; its intervals are its points."""
     horizon = len(window.came)
-    points = np.tile(window.known[-season:], horizon // season + 1)[:horizon]
+    points = np.tile(window.history[-season:], horizon // season + 1)[:horizon]
     return Quantiles(np.repeat(points[:, None], 9, axis=1), np.repeat(points[:, None, None], 10, 1).reshape(-1, 5, 2))
 
 
@@ -147,8 +139,8 @@ def naive_normal(window: Window, season: int) -> Quantiles:
     """The same with a normal's intervals, as GIFT-Eval has it: the variance of a seasonal walk, which grows by that of
     its errors with each season."""
     horizon = len(window.came)
-    points = np.tile(window.known[-season:], horizon // season + 1)[:horizon]
-    error = np.sqrt(np.mean((window.known[season:] - window.known[:-season]) ** 2))
+    points = np.tile(window.history[-season:], horizon // season + 1)[:horizon]
+    error = np.sqrt(np.mean((window.history[season:] - window.history[:-season]) ** 2))
     spread = error * np.sqrt(np.arange(horizon) // season + 1)
     normal = NormalDist()
     z = np.array([normal.inv_cdf(q) for q in QUANTILES])
@@ -165,14 +157,14 @@ def served(window: Window, season: int, *, model: str) -> Quantiles:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         levels = sorted({*LEVELS, *COVERED})
-        told = rfa.forecast(window.known, len(window.came), time=window.times, levels=levels, model=model)
+        reply = rfa.forecast(window.history, len(window.came), time=window.times, levels=levels, model=model)
 
     def ends(level: float) -> tuple[Array, Array]:
-        return tuple(np.asarray(told[f"y_{end}{100 * level:.12g}"], float) for end in ("low", "high"))  # type: ignore[return-value]
+        return tuple(np.asarray(reply[f"y_{end}{100 * level:.12g}"], float) for end in ("low", "high"))  # type: ignore[return-value]
 
     pairs = [ends(level) for level in LEVELS]
     lower, upper = [low for low, _ in pairs[::-1]], [high for _, high in pairs]
-    quantiles = np.stack([*lower, np.asarray(told["y_mean"], float), *upper], axis=1)
+    quantiles = np.stack([*lower, np.asarray(reply["y_mean"], float), *upper], axis=1)
     return Quantiles(quantiles, np.stack([np.stack(ends(level), axis=1) for level in COVERED], axis=1))
 
 
@@ -180,7 +172,7 @@ def trained(window: Window, season: int) -> Quantiles:
     """The network by itself, in its recurrent mode: what it tells before any adaptation."""
     from rfa.benchmarks.series.network_forecast import forecast
 
-    return Quantiles(*forecast(window.known, len(window.came)))
+    return Quantiles(*forecast(window.history, len(window.came)))
 
 
 def fitted(window: Window, season: int, *, name: str) -> Quantiles:
@@ -192,14 +184,14 @@ def fitted(window: Window, season: int, *, name: str) -> Quantiles:
     made = getattr(methods, name)(season_length=season, **options)
     with warnings.catch_warnings():  # of searches that may not have converged, by the hundred
         warnings.simplefilter("ignore", UserWarning)
-        told = made.forecast(y=window.known[-LONGEST:], h=len(window.came), level=sorted(set(levels)))
+        reply = made.forecast(y=window.history[-LONGEST:], h=len(window.came), level=sorted(set(levels)))
 
     def ends(level: float) -> tuple[Array, Array]:
-        return told[f"lo-{round(100 * level)}"], told[f"hi-{round(100 * level)}"]
+        return reply[f"lo-{round(100 * level)}"], reply[f"hi-{round(100 * level)}"]
 
     pairs = [ends(level) for level in LEVELS]
     lower, upper = [low for low, _ in pairs[::-1]], [high for _, high in pairs]
-    quantiles = np.stack([*lower, told["mean"], *upper], axis=1)
+    quantiles = np.stack([*lower, reply["mean"], *upper], axis=1)
     return Quantiles(quantiles, np.stack([np.stack(ends(level), axis=1) for level in COVERED], axis=1))
 
 
@@ -226,7 +218,7 @@ def score(task: Task, forecasts: list[Quantiles]) -> Score:
     scaled, loss, size, inside = [], np.zeros(9), 0.0, []
     for window, forecast in zip(task.windows, forecasts, strict=True):
         y = window.came[:, None]
-        usual = np.abs(window.known[task.season :] - window.known[: -task.season]).mean()
+        usual = np.abs(window.history[task.season :] - window.history[: -task.season]).mean()
         scaled.append(np.abs(window.came - forecast.quantiles[:, 4]).mean() / usual if usual > 0 else np.nan)
         off = y - forecast.quantiles
         loss += 2 * np.maximum(QUANTILES * off, (QUANTILES - 1) * off).sum(axis=0)
@@ -256,18 +248,18 @@ def write_gift(data: Path, out: Path, only: tuple[str, ...] = ()) -> dict[str, A
         for name in only or MODELS:
             if name in kept:
                 continue
-            asked = asked_of(task, name)
-            bar = tqdm(asked.windows, desc=f"{task.name}, {name}", disable=None, leave=False)
+            evaluated = asked_of(task, name)
+            bar = tqdm(evaluated.windows, desc=f"{task.name}, {name}", disable=None, leave=False)
             started = time.process_time()
-            result = score(asked, [MODELS[name](window, task.season) for window in bar])
-            seconds = (time.process_time() - started) / len(asked.windows)
+            result = score(evaluated, [MODELS[name](window, task.season) for window in bar])
+            seconds = (time.process_time() - started) / len(evaluated.windows)
             row = {
                 "mase": round(result.mase, 4), "wql": round(result.wql, 5),
                 "inside": [round(float(share), 4) for share in result.inside],
-                "seconds": round(seconds, 4), "windows": len(asked.windows),
+                "seconds": round(seconds, 4), "windows": len(evaluated.windows),
             }  # fmt: skip
-            if len(asked.windows) < len(task.windows):
-                same = score(asked, [naive_normal(window, task.season) for window in asked.windows])
+            if len(evaluated.windows) < len(task.windows):
+                same = score(evaluated, [naive_normal(window, task.season) for window in evaluated.windows])
                 row["naive"] = {"mase": round(same.mase, 4), "wql": round(same.wql, 5)}
             document = {"commit": here["commit"], "hardware": here["hardware"], **document}
             if here["commit"] != document["commit"]:

@@ -40,24 +40,24 @@ def forecast(values: Array, horizon: int, mode: str = "recurrent") -> tuple[Arra
     """
     model = shipped()
     model.mode = "attention" if mode == "attention" else "recurrent"
-    known = np.asarray(values, np.float64)[-CONTEXT:]
-    rest = len(known) % PATCH
+    history = np.asarray(values, np.float64)[-CONTEXT:]
+    rest = len(history) % PATCH
     if mode == "attention":
-        known = known[rest:]
+        history = history[rest:]
         rest = 0
-    ends = np.array([*range(PATCH, len(known) + 1, PATCH), *([len(known)] if rest else [])])
+    ends = np.array([*range(PATCH, len(history) + 1, PATCH), *([len(history)] if rest else [])])
     leads = np.arange(1, horizon + 1)
     count = len(ends)
-    asked = np.ones((count, horizon), np.int64)
-    asked[-1] = leads
+    requested = np.ones((count, horizon), np.int64)
+    requested[-1] = leads
     tokens, centres, scales = np.zeros((count, FEATURES), np.float32), np.zeros(count), np.zeros(count)
     paths = np.zeros((count, horizon, PATHS), np.float32)
-    describe(known, ends, asked, tokens, centres, scales, paths)
+    describe(history, ends, requested, tokens, centres, scales, paths)
     states = model.states(torch.from_numpy(tokens)[None], torch.from_numpy(ends)[None])[:, -1:]
     last = Asked(
         torch.from_numpy(leads)[None, None], torch.from_numpy(paths[-1])[None, None],
         torch.zeros(1, 1, horizon, CALENDAR),
     )  # fmt: skip
-    told = centres[-1] + scales[-1] * np.sinh(model.head(states, last)[0, 0].double().numpy())
-    sides = [[told[:, list(low)].mean(1), told[:, list(high)].mean(1)] for low, high in ENDS]
-    return told[:, NINE], np.array(sides).transpose(2, 0, 1)
+    output = centres[-1] + scales[-1] * np.sinh(model.head(states, last)[0, 0].double().numpy())
+    sides = [[output[:, list(low)].mean(1), output[:, list(high)].mean(1)] for low, high in ENDS]
+    return output[:, NINE], np.array(sides).transpose(2, 0, 1)

@@ -1,11 +1,9 @@
-"""What the series network takes on one core, through the doors of Python.
+"""Speed of the series network on one core.
 
-    python -m rfa.benchmarks.series.network_speed     writes results/series-speed.json and prints it, in five minutes
+    python -m rfa.benchmarks.series.network_speed     writes results/series-speed.json and prints a table
 
-Live: `rfa.Stream(model="series", horizon=range(1, 65)).update`, state, intervals and 64 forecasts of every observation,
-of one stream that has seen a thousand rows, a hundred thousand and a million. A series: `rfa.filter` of 50,000 rows.
-Many: 64 streams, a row of each at a time, without forecasts. Medians, one process on one core; `load` is how many
-processes the machine was running before.
+Measured are `rfa.Stream(model="series")` with 64 forecasts at every observation, after different lengths; `rfa.filter`
+of a long series; and rows of many streams in one call.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ def median(work: Callable[[], Any], count: int) -> float:
 def live(seen: Sequence[int], rows: int) -> dict[str, dict[str, float]]:
     """Of one stream, after each of `seen` observations: median and 99th percentile of the next `rows`, microseconds."""
     stream = rfa.Stream(model=MODEL, horizon=HORIZON)
-    coming, count, told = iter(enumerate(season(seen[-1] + rows).tolist())), 0, {}
+    coming, count, result = iter(enumerate(season(seen[-1] + rows).tolist())), 0, {}
     for begin in seen:
         for observation in itertools.islice(coming, begin - count):
             stream.update(*observation)
@@ -64,20 +62,20 @@ def live(seen: Sequence[int], rows: int) -> dict[str, dict[str, float]]:
             stream.update(*observation)
             found.append(1e6 * (time.perf_counter() - started))
         count = begin + rows
-        told[f"live after {begin:,}"] = {
+        result[f"live after {begin:,}"] = {
             "median": round(statistics.median(found), 1), "p99": round(float(np.quantile(found, 0.99)), 1),
         }  # fmt: skip
-    return told
+    return result
 
 
 def together() -> float:
     """Rows of many streams, one of each at a time, without forecasts."""
     model = open_series(open_bundle(BUNDLE_ROOT / MODEL))
     pool = StatePool(model.state_fields, STREAMS)
-    seats = [pool.acquire() for _ in range(STREAMS)]
-    for seat in seats:
-        model.put(pool, seat, model.start())
-    rows, readout, values = pool.rows(seats), model.readout((0.9,), (), 0), season(TOGETHER)
+    slots = [pool.acquire() for _ in range(STREAMS)]
+    for slot in slots:
+        model.put(pool, slot, model.start())
+    rows, readout, values = pool.rows(slots), model.readout((0.9,), (), 0), season(TOGETHER)
     clock = iter(range(10**9))
 
     def work() -> None:

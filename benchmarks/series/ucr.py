@@ -1,12 +1,9 @@
-"""Anomalies of the UCR Anomaly Archive found through the server: is the largest score of a series where the anomaly is?
+"""Anomalies of the UCR Anomaly Archive: does the highest score of a series lie at its one anomaly?
 
-    python -m rfa.benchmarks.series.ucr --data DATA     writes results/series-ucr.json and prints it
+    python -m rfa.benchmarks.series.ucr --data DATA     writes results/series-ucr.json and prints a table
 
-DATA holds ucr/*.npz: series by their names, which end in TRAIN, BEGIN and END: up to row TRAIN a series has no anomaly,
-and its one anomaly lies in rows BEGIN to END. A server with the bundles is started, every series posted to `/filter` as
-it is, without a setting, and of the rows after TRAIN the one taken whose `anomaly` is largest (the larger `nis`, where
-several are). By the archive's rule it is found within NEAR rows of the anomaly. A series whose values are not in the
-files counts as not found.
+DATA holds ucr/*.npz, series by their names, which say where the anomaly is. A series counts as found if the row of
+the highest score after the training prefix is within NEAR rows of it.
 """
 
 from __future__ import annotations
@@ -70,8 +67,8 @@ def pointed_at(url: str, model: str, series: OneAnomaly) -> int | None:
     if len(series.values) <= series.train:
         return None
     body = {"model": model, "values": {"y": series.values.tolist()}, "fields": ["anomaly", "nis"]}
-    told = ask(url, body)
-    return largest(told["anomaly"], told["nis"], series.train)
+    columns = ask(url, body)
+    return largest(columns["anomaly"], columns["nis"], series.train)
 
 
 def measure(archive: list[OneAnomaly]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from rfa.benchmarks.filters.auto_coverage import (
     LEADS,
     LENGTH,
     SCORED,
+    Forecasts,
     Recorded,
-    Told,
     is_inside,
     score,
     simulated,
@@ -21,10 +21,10 @@ from rfa.benchmarks.filters.auto_coverage import (
 ROWS = 1_000
 
 
-def constant_width(series: Recorded, half: float, *, warns: bool = False) -> Told:
+def constant_width(series: Recorded, half: float, *, warns: bool = False) -> Forecasts:
     """The last value, give or take the same at every lead."""
     mean = np.tile(series.values, (len(LEADS), 1))
-    return Told(mean, mean - half, mean + half, [warns] * len(LEADS))
+    return Forecasts(mean, mean - half, mean + half, [warns] * len(LEADS))
 
 
 def test_a_forecast_is_scored_by_the_observation_of_its_time() -> None:

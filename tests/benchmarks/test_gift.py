@@ -37,7 +37,7 @@ def test_windows_are_a_tenth_at_the_end(horizon: int, windows: int) -> None:
     assert found[-1].came[-1] == -17_419 and all(len(one.came) == horizon for one in found)
     firsts = [one.came[0] for one in found[::2]]
     assert np.diff(firsts).tolist() == [horizon] * (windows - 1)
-    assert all(one.known[-1] + 1 == one.came[0] and len(one.times) == len(one.known) for one in found[::2])
+    assert all(one.history[-1] + 1 == one.came[0] and len(one.times) == len(one.history) for one in found[::2])
 
 
 def test_scores_by_hand() -> None:
@@ -72,7 +72,7 @@ def test_forecasts_have_their_form_and_see_nothing_of_the_window(tmp_path: Path)
     (task,) = tasks(tmp_path)
     (window,) = task.windows
     assert (task.name, task.season, window.series) == ("m4_hourly", 24, "H1")
-    np.testing.assert_array_equal(window.known, series[:300])
+    np.testing.assert_array_equal(window.history, series[:300])
     for model in (naive_normal, MODELS["auto"], MODELS["series"], MODELS["series, as trained"]):
         forecast = model(window, task.season)
         assert forecast.quantiles.shape == (48, 9) and forecast.intervals.shape == (48, len(COVERED), 2)

@@ -73,13 +73,13 @@ def draw_lengths(document: Mapping[str, Any], path: Path) -> Path:
             variants = list(dict.fromkeys(case.variant for case in curves if case != Case(SHOWN)))
             for case in curves:
                 values = [list(losses(document, case, windows, factor).values()) for factor in document["factors"]]
-                known = [(length, np.exp(nats)) for length, nats in zip(lengths, values, strict=True) if nats]
-                x = [length for length, _ in known]
+                curve = [(length, np.exp(nats)) for length, nats in zip(lengths, values, strict=True) if nats]
+                x = [length for length, _ in curve]
                 label = shorten(f"{case}: {document['variants'][case.variant]['title']}", LABEL, placeholder=" …")
                 colour = "black" if case == Case(SHOWN) else f"C{variants.index(case.variant) % 10}"
                 style = ".--" if case.mode == "recurrent" else ".-"
-                axes.plot(x, [p.mean() for _, p in known], style, color=colour, linewidth=1.3, label=label)
-                low, high = [p.min() for _, p in known], [p.max() for _, p in known]
+                axes.plot(x, [p.mean() for _, p in curve], style, color=colour, linewidth=1.3, label=label)
+                low, high = [p.min() for _, p in curve], [p.max() for _, p in curve]
                 axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
             axes.set(xscale="log", yscale="log", title=f"{title}, {windows} windows")
             axes.set_xticks(lengths, [f"{length:,}" for length in lengths])

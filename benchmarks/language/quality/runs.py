@@ -103,9 +103,9 @@ def record_of(job: Job) -> dict[str, Any]:
     # By value: a run from before a field was added has its default.
     found = LanguageRun(LanguageModelConfig.from_dict(stored["model"]), TrainingConfig.from_dict(stored["training"]))
     if found != job.run:
-        wanted = {**job.run.model.to_dict(), **job.run.training.to_dict()}
+        expected = {**job.run.model.to_dict(), **job.run.training.to_dict()}
         other = {**found.model.to_dict(), **found.training.to_dict()}
-        names = sorted(name for name in wanted if wanted[name] != other[name])
+        names = sorted(name for name in expected if expected[name] != other[name])
         raise ValueError(f"{job.folder} holds a run that differs in {', '.join(names)}; choose another --runs")
     if record["data"] != training_text(job.data):
         raise ValueError(f"{job.folder} was trained on other text than {job.data}")

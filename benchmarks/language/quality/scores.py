@@ -1,10 +1,7 @@
-"""Scores of one trained run on a test text: perplexity by mode, context length and kind of window.
+"""Perplexity of a trained run on a test text, by mode, context length and kind of window.
 
-All kinds and lengths score the same tokens. "separate" windows do not overlap and all their tokens count: each starts
-from nothing, so its first tokens are guessed with little context, as in the paper. "sliding" windows overlap by half,
-and only their second half counts: every scored token has between half a window and a whole one of context.
-
-The scores stay in the run's folder, with the weights and settings that they are of.
+All kinds and lengths score the same tokens. "separate" windows do not overlap and all their tokens count. "sliding"
+windows overlap by half, and only their second half counts. Scores are stored in the run's folder.
 """
 
 from __future__ import annotations
@@ -99,16 +96,16 @@ def score_run(run: Path, data: Path, scoring: Scoring, device: torch.device) -> 
         "tokens": scoring.tokens,
     }
     found = run / SCORES_FILE
-    if found.is_file() and (known := json.loads(found.read_text()))["request"] == request:
-        return dict(known)
+    if found.is_file() and (stored := json.loads(found.read_text()))["request"] == request:
+        return dict(stored)
     tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
     tokens = encode_files(tokenizer, files)
-    wanted = request["lengths"][-1] // 2 + scoring.tokens + 1
-    if len(tokens) < wanted:
-        raise ValueError(f"the test text has {len(tokens):,} tokens; scoring {scoring.tokens:,} needs {wanted:,}")
+    needed = request["lengths"][-1] // 2 + scoring.tokens + 1
+    if len(tokens) < needed:
+        raise ValueError(f"the test text has {len(tokens):,} tokens; scoring {scoring.tokens:,} needs {needed:,}")
     started = time.perf_counter()
     rows = score_text(
-        model, tokens[:wanted], token_bytes(tokenizer), tuple(request["modes"]), tuple(request["lengths"])
+        model, tokens[:needed], token_bytes(tokenizer), tuple(request["modes"]), tuple(request["lengths"])
     )
     result = {
         "request": request,

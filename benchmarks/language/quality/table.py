@@ -120,40 +120,40 @@ def write_speed(plan: QualityPlan, out: Path) -> dict[str, Any]:
         rows = measure_speed(runs, plan.torch_device)
     finally:
         torch.set_num_threads(threads)
-    known = _known(out)
+    stored = _stored(out)
     document = {
-        **(known if _is_of_plan(plan, known) else collect(plan, out, {})),
+        **(stored if _is_of_plan(plan, stored) else collect(plan, out, {})),
         "speed": {**origin("rfa bench quality"), "threads": 1, "rows": rows},
     }
     write_result(out, document)
     return document
 
 
-def _is_of_plan(plan: QualityPlan, known: dict[str, Any]) -> bool:
+def _is_of_plan(plan: QualityPlan, stored: dict[str, Any]) -> bool:
     """Whether a table is of this size and training."""
-    if not known.keys() >= {"model", "training", "factors", "tokens", "data", "variants", "runs"}:
+    if not stored.keys() >= {"model", "training", "factors", "tokens", "data", "variants", "runs"}:
         return False  # no table, or none of this command
     # By value: a table from before a field was added has its default.
-    model, training = LanguageModelConfig.from_dict(known["model"]), TrainingConfig.from_dict(known["training"])
+    model, training = LanguageModelConfig.from_dict(stored["model"]), TrainingConfig.from_dict(stored["training"])
     return plan.base == LanguageRun(model, training)
 
 
-def is_alike(plan: QualityPlan, known: dict[str, Any]) -> bool:
+def is_alike(plan: QualityPlan, stored: dict[str, Any]) -> bool:
     """Whether a table is of this size and training, scored on the same text in the same way."""
     scored = [list(plan.scoring.factors), plan.scoring.tokens, text_hashes(plan.data)]
-    return _is_of_plan(plan, known) and scored == [known[name] for name in ("factors", "tokens", "data")]
+    return _is_of_plan(plan, stored) and scored == [stored[name] for name in ("factors", "tokens", "data")]
 
 
 def kept_rows(plan: QualityPlan, out: Path) -> dict[str, dict[str, Any]]:
     """By name of the run, the rows of the file `out` whose runs have no folder; none if it is a file of other runs."""
-    known = _known(out)
-    if not is_alike(plan, known):
+    stored = _stored(out)
+    if not is_alike(plan, stored):
         return {}
     variants = load_variants()
     rows = {
         f"{row['variant']}-s{row['seed']}": row
-        for row in known["runs"]
-        if known["variants"][row["variant"]] == variants.get(row["variant"])
+        for row in stored["runs"]
+        if stored["variants"][row["variant"]] == variants.get(row["variant"])
     }
     return {job.name: rows[job.name] for job in plan.jobs if job.name in rows and not job.folder.exists()}
 
@@ -176,12 +176,12 @@ def collect(plan: QualityPlan, out: Path, failed: dict[str, str]) -> dict[str, A
         "runs": [row for row in rows.values() if row is not None],
         "missing": [job.name for job in plan.jobs if rows.get(job.name) is None],
         "failed": failed,
-        "speed": _known(out).get("speed"),
+        "speed": _stored(out).get("speed"),
     }
     return {**document, "bars": bars(document)}
 
 
-def _known(out: Path) -> dict[str, Any]:
+def _stored(out: Path) -> dict[str, Any]:
     return dict(json.loads(out.read_text())) if out.is_file() else {}
 
 

@@ -1,10 +1,9 @@
-"""The experiment of Adaptive Filter Attention §4.3: one layer learns a noisy oscillator from its measurements alone.
+"""Adaptive Filter Attention §4.3: one layer learns a noisy oscillator from its measurements.
 
-    rfa bench afa       writes results/afa.json and docs/figures/afa-trajectories.png, minutes on one core
+    rfa bench afa     writes results/afa.json and docs/figures/afa-trajectories.png
 
 At each noise setting an AFA layer, and one and two layers of softmax attention, learn to predict the next measurement.
-Their errors stand beside the exact Kalman filter's, the floor, on series that none of them has seen. What the layer
-learned of the system is measured in `scores.py`.
+Their errors on unseen series are compared with the exact Kalman filter's.
 """
 
 from __future__ import annotations

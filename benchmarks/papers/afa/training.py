@@ -47,8 +47,8 @@ def prediction_loss(prediction: Tensor, observations: Tensor) -> Tensor:
 
 def _groups(model: nn.Module, config: PredictorTraining) -> list[dict[str, Any]]:
     scalars = [p for module in model.modules() if isinstance(module, AdaptiveParameters) for p in module.parameters()]
-    known = {id(parameter) for parameter in scalars}
-    weights = [parameter for parameter in model.parameters() if id(parameter) not in known]
+    observed = {id(parameter) for parameter in scalars}
+    weights = [parameter for parameter in model.parameters() if id(parameter) not in observed]
     groups = [{"params": weights, "lr": config.learning_rate}, {"params": scalars, "lr": config.dynamics_rate}]
     return [group for group in groups if group["params"]]
 

@@ -1,15 +1,8 @@
-"""How much of its past a token mixer keeps: associative recall and copying, by the number of slots.
+"""Associative recall and copying by the number of slots: `rfa bench recall`.
 
-    rfa bench recall              writes results/recall.json and docs/figures/recall.png
-
-Each setting learns each task of `tasks.py` alone, from random weights, by one recipe; what a row
-reaches is what that training found, a lower bound on what the state can hold. Tested on sequences of the test split,
-thousands of answers a cell, with a Wilson interval that takes answers as independent. The last column of questions is
-distance: filler between pairs and queries, far longer than in training.
-
-The keys of recall come from `keys` symbols. The heads of a layer have 4 · S slots together: with 64 keys and S = 16 a
-model can reserve a slot for every key; with 128 keys it cannot. Settings with "joint" have key and value in one token
-and 32 keys: how much the slots hold, without the part of the task that brings a key to its value.
+Each setting learns each task of `tasks.py` alone from random weights, so a result is a lower bound on what the state
+can hold. Tested on the test split with a Wilson interval; the last columns have filler between pairs and queries. The
+heads of a layer have 4 · S slots together. Settings with "joint" have key and value in one token.
 """
 
 from __future__ import annotations
@@ -122,12 +115,12 @@ def available(names: Sequence[str]) -> list[Setting]:
     Raises:
         ValueError: an unknown name.
     """
-    known = {setting.name: setting for setting in SETTINGS}
+    by_name = {setting.name: setting for setting in SETTINGS}
     for name in names:
-        if name not in known:
-            raise ValueError(f"setting must be one of {', '.join(known)}, got {name!r}")
+        if name not in by_name:
+            raise ValueError(f"setting must be one of {', '.join(by_name)}, got {name!r}")
     model_fields = {item.name for item in fields(LanguageModelConfig)}
-    return [known[name] for name in names if set(known[name].model) <= model_fields]
+    return [by_name[name] for name in names if set(by_name[name].model) <= model_fields]
 
 
 def model_config(plan: RecallPlan, setting: Setting) -> LanguageModelConfig:

@@ -1,18 +1,11 @@
-"""Associative recall and copying: what a token mixer keeps of its past, learned from random sequences.
+"""Associative recall and copying, learned from random sequences.
 
-Recall (multi-query associative recall, MQAR: Arora et al., Zoology, arXiv 2312.04927): n pairs, filler, a marker, then
-every key again in random order. The answer is the value that stood behind the key:
+Recall (MQAR: Arora et al., Zoology, arXiv 2312.04927): n pairs, filler, a marker, then every key in random order:
 
     k_1 v_1 … k_n v_n  (filler …)  |  k_π(1) … k_π(n)     →     v_π(1) … v_π(n)
 
-With `joint` a pair is one token of its own, k_1v_1 … k_nv_n: no layer has to bring a key to its value, so what is left
-is how much the state holds and finds again.
-
-Copy: a random string, a marker, the string again, of which each symbol is to be predicted from those before.
-
-A batch is a function of (seed, split, step), so a run repeats exactly and the splits are independent draws. The loss is
-the cross-entropy of the answers alone. Sizes grow as they are learned: a curriculum, without which the two layers find
-the circuit late or never. In float32: at these sizes bfloat16 is slower.
+With `joint` a pair is one token, k_1v_1 … k_nv_n. Copy: a random string, a marker, the string again. A batch is a
+function of (seed, split, step). The loss is the cross-entropy of the answers; sizes grow as they are learned.
 """
 
 from __future__ import annotations
@@ -91,8 +84,8 @@ def recall_batch(
         written = VOCABULARY + (chosen - FIRST_KEY) * N_VALUES + (values - FIRST_VALUE)
     else:
         written = np.stack([chosen, values], 2).reshape(rows, 2 * pairs)
-    asked = np.take_along_axis(chosen, order, 1)
-    tokens = np.concatenate([written, between, np.full((rows, 1), MARKER), asked], 1)
+    queried = np.take_along_axis(chosen, order, 1)
+    tokens = np.concatenate([written, between, np.full((rows, 1), MARKER), queried], 1)
     targets = np.full(tokens.shape, NO_ANSWER)
     targets[:, -pairs:] = np.take_along_axis(values, order, 1)
     return Batch(torch.from_numpy(tokens), torch.from_numpy(targets))
@@ -211,8 +204,8 @@ def training_batch(config: RecallConfig, step: int, sizes: tuple[int, ...]) -> t
 def answers(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
     """Logits `[A, V]` and targets `[A]` of the answers of a batch, row by row."""
     logits = model(batch.tokens, with_precision=False).logits
-    asked = batch.targets != NO_ANSWER
-    return logits[asked].float(), batch.targets[asked]
+    queried = batch.targets != NO_ANSWER
+    return logits[queried].float(), batch.targets[queried]
 
 
 def train_recall(
