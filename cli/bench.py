@@ -95,10 +95,9 @@ def bench_kernel(
     as_json: JsonFlag = False,
 ) -> None:
     """On a GPU: check the fused kernels, then time them beside SDPA, FlexAttention and the eager code."""
-    from rfa.benchmarks.kernels.speed import bar_lines, run_kernel, selected, table
+    from rfa.benchmarks.kernels.speed import run_kernel, selected
 
-    document = run_kernel(out, *selected(part, width, length))
-    print_table(document, [*table(document), "", *bar_lines(document)], as_json)
+    _print("kernel", run_kernel(out, *selected(part, width, length)), as_json)
 
 
 @app.command("filter")
@@ -224,7 +223,7 @@ def bench_load(
     as_json: JsonFlag = False,
 ) -> None:
     """Offer load to a server in an open loop and check every answer; exit code 1 when a latency budget is missed."""
-    from rfa.benchmarks.load.report import BudgetMissed, table
+    from rfa.benchmarks.load.report import BudgetMissed
     from rfa.benchmarks.load.run import run_scenario
     from rfa.benchmarks.load.scenario import SCENARIO_FILE, changed, find_scenario
     from rfa.cli.bundles import served_bundles
@@ -253,7 +252,7 @@ def bench_load(
         if run is None:
             raise ValueError(f"{wanted.name} has no latencies to draw")
         draw_run(run, plot)
-    print_table(result, table(result), as_json)
+    _print("load-run", result, as_json)
     if missed := [verdict["name"] for verdict in result["budgets"] if not verdict["met"]]:
         raise BudgetMissed(f"{result['scenario']} missed {', '.join(missed)}")
 

@@ -16,9 +16,10 @@ def gpu_check(
     as_json: JsonFlag = False,
 ) -> None:
     """On a GPU, within 25 minutes: is all of it right, then how fast; exit code 1 if anything is wrong."""
-    from rfa.benchmarks.gpu.check import GpuCheckError, lines, problems, run_gpu_check
+    from rfa.benchmarks.gpu.check import GpuCheckError, problems, run_gpu_check
+    from rfa.benchmarks.results_page.page import tables_of
 
     document = run_gpu_check(out, seconds=seconds)
-    print_table(document, [*lines(document), "", f"All of it is in {out}."], as_json)
+    print_table(document, [*tables_of("gpu-check", document), "", f"All of it is in {out}."], as_json)
     if found := problems(document):
         raise GpuCheckError(found)

@@ -198,22 +198,6 @@ def run_gpu_check(
     return document
 
 
-def lines(document: dict[str, Any]) -> list[str]:
-    """What became of each part, and its bars."""
-    said = []
-    for name, part in document["parts"].items():
-        said.append(
-            f"{name}: {part['status']} after {part['seconds']:.0f} s"
-            + (f", {part['reason']}" if "reason" in part else "")
-        )
-        said += [
-            f"  {bar['name']}: {'not measured' if bar['actual'] is None else format(bar['actual'], 'g')} "
-            f"({bar['kind']} {bar['bar']:g}) {'met' if bar['met'] else 'MISSED'}"
-            for bar in part.get("bars", ())
-        ]
-    return said
-
-
 def problems(document: dict[str, Any]) -> str:
     """The parts that are wrong or failed, in a line; empty where none is."""
     return "; ".join(

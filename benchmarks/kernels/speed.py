@@ -92,26 +92,3 @@ def merged(document: dict[str, Any], rows: list[dict[str, Any]], bars: list[dict
 def row_key(row: dict[str, Any]) -> tuple[Any, ...]:
     """What a row is a measurement of."""
     return tuple(row.get(name) for name in KEY)
-
-
-def table(document: dict[str, Any]) -> list[str]:
-    """The lines that a person reads."""
-    lines = [f"{'what':<52}{'p20 ms':>10}{'p50 ms':>10}{'p80 ms':>10}{'TFLOP/s':>9}"]
-    for row in document["rows"]:
-        parts = (row["measure"], row["implementation"], row.get("config"), row.get("pass"), row.get("width"))
-        what = " ".join(str(part) for part in parts if part is not None) + f" {row['batch']}×{row['length']}"
-        if "failed" in row:
-            lines.append(f"{what:<52}  {row['failed']}")
-            continue
-        times = "".join(f"{row[name]:>10.4g}" for name in ("p20_ms", "p50_ms", "p80_ms"))
-        lines.append(f"{what:<52}{times}{row.get('tflops', ''):>9}")
-    return lines
-
-
-def bar_lines(document: dict[str, Any]) -> list[str]:
-    """One line a bar, met or missed."""
-    return [
-        f"{bar['name']}: {'not measured' if bar['actual'] is None else bar['actual']} ({bar['kind']} {bar['bar']:g}) "
-        + ("met" if bar["met"] else "MISSED")
-        for bar in document["bars"]
-    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -97,57 +97,3 @@ def _actual(name: str, measured: Mapping[str, Any]) -> float | None:
         return float(measured["throughput"]["tokens_per_second"])
     value = measured.get(name.removeprefix("max_").removeprefix("min_"))
     return None if value is None else float(value)
-
-
-def table(result: Mapping[str, Any]) -> list[str]:
-    """The lines that a person reads: latencies, totals, budgets."""
-    lines = [f"{result['scenario']}: {result['settings'].get('about', '')}".rstrip(": "), ""]
-    lines += _latency_lines(result.get("latency_ms", {}))
-    lines += [f"{name}: {_plain(result[name])}" for name in _TOTALS if result.get(name)]
-    lines += [f"  wrong: {example}" for example in result.get("wrong_examples", [])]
-    return [*lines, "", *_budget_lines(result["budgets"])]
-
-
-_TOTALS = (
-    "throughput",
-    "goodput",
-    "counts",
-    "errors",
-    "wrong",
-    "generator_cpu_share",
-    "server",
-    "capacity_requests_per_second",
-    "admitted_slowdown",
-    "base_ms",
-    "pool",
-    "store",
-    "memory_error",
-)
-
-
-def _latency_lines(latencies: Mapping[str, Mapping[str, float] | None]) -> list[str]:
-    columns = ("count", "p50", "p90", "p99", "p99_9", "max")
-    rows = [(name, summary) for name, summary in latencies.items() if summary is not None]
-    if not rows:
-        return []
-    head = f"{'ms':<12}" + "".join(f"{column.replace('_', '.'):>12}" for column in columns)
-    body = [f"{name:<12}" + "".join(f"{summary[column]:>12.6g}" for column in columns) for name, summary in rows]
-    return [head, *body, ""]
-
-
-def _budget_lines(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
-    head = f"{'budget':<28}{'limit':>12}{'measured':>12}"
-    return [head] + [
-        f"{verdict['name']:<28}{verdict['budget']:>12.6g}"
-        + ("none" if verdict["actual"] is None else f"{verdict['actual']:.6g}").rjust(12)
-        + ("  ok" if verdict["met"] else "  MISSED")
-        for verdict in verdicts
-    ]
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_plain(part)}" for name, part in value.items())
-    if isinstance(value, list | tuple):
-        return " ".join(map(_plain, value))
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

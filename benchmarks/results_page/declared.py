@@ -7,7 +7,7 @@ the row: `.` itself, `@1` the key of the first `*` (in lists the number, from 1)
 
     tables       note: above it; rows: path; where: fields by value, with, without: fields that a row must have or must
                  not; columns: of each the head, the cell and, of columns that repeat, the path of what they repeat over
-    facts        paths of values, a line each
+    facts        paths of values, a line each; those that are missing are left out
     bars         rows, name, actual, limit; met: path of a truth, or value: path of a number, over another with `of`,
                  held to at most `most` or at least `least`
     listed_bars  path of bars with name, actual, bar or budget, met
@@ -87,7 +87,8 @@ def _formatted(value: Any, form: str) -> str:
 
 def _parts(spec: Spec, document: Document) -> list[Table | Facts]:
     root = Row(document)
-    facts = {path.replace("/", ", ").replace("_", " "): _value(path, root) for path in spec.get("facts", ())}
+    found = {path.replace("/", ", ").replace("_", " "): _value(path, root) for path in spec.get("facts", ())}
+    facts = {name: value for name, value in found.items() if value is not None}
     tables = [_table(one, root) for one in spec.get("tables", ())]
     return [*([Facts(facts)] if facts else []), *(table for table in tables if table is not None)]
 

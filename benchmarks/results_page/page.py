@@ -20,9 +20,11 @@ README = HOME / "README.md"
 WORDS = Path(__file__).with_name("results.toml")
 TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
 _DECLARED = {name: shown_by(spec) for name, spec in TABLES.items()}
+# What only terminals show, and the one section that several loads share.
+_ON_TERMINALS = ("load", "load-run", "kernel")
 _LOADS = ("load-filter-live", "load-text-64", "load-mixed", "load-overload")
 SHOWN: Mapping[str, Shown] = {
-    **{name: shown for name, shown in _DECLARED.items() if name != "load"},
+    **{name: shown for name, shown in _DECLARED.items() if name not in _ON_TERMINALS},
     **dict.fromkeys(_LOADS, _DECLARED["load"]),
     "auto-coverage": replace(_DECLARED["auto-coverage"], bars=filters.auto_bars),
     "alarm-rates": Shown(filters.alarm_tables, filters.alarm_bars, filters.and_others),
@@ -118,7 +120,7 @@ def readme(text: str, documents: Mapping[str, Document]) -> str:
 
 def tables_of(result: str, document: Document) -> list[str]:
     """Lines of Markdown: the tables and bars of one result, for the terminal of the command that measured it."""
-    shown = SHOWN[result]
+    shown = SHOWN.get(result) or _DECLARED[result]
     return "\n".join(_shown(shown, document, list(shown.bars(document)))).splitlines()
 
 

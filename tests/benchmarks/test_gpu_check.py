@@ -19,9 +19,10 @@ import torch
 from typer.testing import CliRunner
 
 from rfa.benchmarks.gpu import check as gpu_check
-from rfa.benchmarks.gpu.check import CHECKS, LONGEST, PARTS, Part, lines, problems, run_gpu_check, together
+from rfa.benchmarks.gpu.check import CHECKS, LONGEST, PARTS, Part, problems, run_gpu_check, together
 from rfa.benchmarks.gpu.paired import Bar
 from rfa.benchmarks.kernels.truth import WrongResultError
+from rfa.benchmarks.results_page.page import tables_of
 from rfa.cli.main import app
 
 ROW = {"measure": "slots", "implementation": "fused", "p50_ms": 2.0, "errors": {"out": 1e-6}}
@@ -84,7 +85,7 @@ def test_what_is_wrong_or_fails_is_told_and_the_rest_is_run(tmp_path: Path) -> N
     assert problems(document) == (
         "first: wrong, fused: out has relative error 2; second: failed, RuntimeError: out of luck"
     )
-    assert "  ours / theirs: 1.5 (at most 1.25) MISSED" in lines(document)
+    assert "| ours / theirs | 1.5 | at most 1.25 | **missed** |" in tables_of("gpu-check", document)
 
 
 @pytest.mark.usefixtures("somewhere")

@@ -26,6 +26,7 @@ from rfa.benchmarks.kernels.truth import (
     truth_of,
     turned_back,
 )
+from rfa.benchmarks.results_page.page import tables_of
 from rfa.cli.main import app
 from rfa.model.attention.api import robust_filter_attention
 from rfa.runtime.text.config import LanguageModelConfig
@@ -332,10 +333,10 @@ def test_the_table_shows_every_row_and_bar():
            **quantiles([1.0, 2.0]), "tflops": 3.5}  # fmt: skip
     failed = {"measure": "attention", "implementation": "eager", "batch": 1, "length": 2, "width": 64, "failed": "no"}
     document = {"rows": [row, failed], "bars": [Bar("b", 1.0, None).to_dict(), Bar("c", 1.0, 0.5).to_dict()]}
-    lines = kernel.table(document)
-    assert "attention fused forward 64 1×2" in lines[1] and "3.5" in lines[1]
-    assert lines[2].endswith("no")
-    assert kernel.bar_lines(document) == ["b: not measured (at most 1) MISSED", "c: 0.5 (at most 1) met"]
+    lines = tables_of("kernel", document)
+    assert "attention fused – forward 64 1×2" in lines[2] and "3.5" in lines[2]
+    assert lines[3].endswith("| no |")
+    assert lines[-2:] == ["| b | – | at most 1 | not measured |", "| c | 0.5 | at most 1 | met |"]
 
 
 def test_the_slot_scan_is_checked_with_every_gradient():

@@ -17,10 +17,11 @@ from rfa.benchmarks.load.histogram import PERCENTILES, RESOLUTION, Histogram
 from rfa.benchmarks.load.overload import run_overload
 from rfa.benchmarks.load.pacing import Pacer, periodic, poisson
 from rfa.benchmarks.load.plot import draw_run
-from rfa.benchmarks.load.report import describe, document, judge, table
+from rfa.benchmarks.load.report import describe, document, judge
 from rfa.benchmarks.load.scenario import LiveLoad, Scenario, TextLoad
 from rfa.benchmarks.load.server import ServerError
 from rfa.benchmarks.load.tally import Tally, Window
+from rfa.benchmarks.results_page.page import tables_of
 
 LIVE = Scenario("live", seconds=10.0, warmup_seconds=2.0, live=LiveLoad(streams=1))
 WINDOW = Window(100.0, 2.0, 10.0)
@@ -178,9 +179,9 @@ def test_a_result_is_json_and_a_table():
     assert json.loads(json.dumps(result, allow_nan=False)) == result
     assert result["passed"] is False
     assert {"cpu", "cores", "date"} <= set(result["hardware"])
-    lines = table(result)
-    assert any(line.startswith("observation_p99_ms") and line.endswith("MISSED") for line in lines)
-    assert any(line.startswith("max_rss_growth") and "none" in line for line in lines)
+    lines = tables_of("load-run", result)
+    assert any(line.startswith("| observation_p99_ms |") and "**missed**" in line for line in lines)
+    assert "| max_rss_growth | – | 1 | not measured |" in lines
 
 
 def test_a_run_is_drawn(tmp_path):
