@@ -139,12 +139,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def test_every_page_is_in_the_navigation() -> None:
     listed = re.findall(r"^```\{toctree\}.*?^```", (DOCS / "index.md").read_text(), re.MULTILINE | re.DOTALL)
     entries = {line for tree in listed for line in tree.splitlines()[1:-1] if line and not line.startswith(":")}
-    assert entries >= {str(page.relative_to(DOCS).with_suffix("")) for page in PAGES} - {"index"} - nested()
-
-
-def nested() -> set[str]:
-    """Pages that their own index lists."""
-    return {str(page.relative_to(DOCS).with_suffix("")) for page in (DOCS / "notes").glob("2*.md")}
+    assert entries >= {str(page.relative_to(DOCS).with_suffix("")) for page in PAGES} - {"index"}
 
 
 def test_every_field_of_a_frame_is_described() -> None:
