@@ -1,6 +1,7 @@
 # make serve     set up what serving needs (no torch) and serve every bundle in bundles/ on HOST:PORT
 # make test      set up everything and run the tests but the slow ones: minutes
-# make test-all  set up more and run all of them: what they left out and reached is told, and written to results/tests.json
+# make test-all  set up more and run all of them, or a part: make test-all SHARD=1/4; a file that passed is not run again
+#                at the same commit. What was left out and reached is written to results/tests.json
 # make check     set up everything and run the linter, the formatter and the type checker
 # make results   write docs/RESULTS.md and the table of README.md from what is measured in results/
 # make train-series  train the network of any series in RUN, from a copy of the code as it is now, at low priority
@@ -67,7 +68,8 @@ test: PYTEST_SELECTION := -m "not slow"
 test-all: $(VENV)/.all
 test-all: export IMAGE_TEST := $(IMAGE_BASE)
 test-all: PYTEST_SELECTION := -p tests.whole --cov --cov-report=json:$(COVERED) --whole-coverage=$(COVERED) \
-	--whole-result=results/tests.json
+	--whole-result=results/tests.json -p tests.shards --unfinished --shard $(SHARD)
+SHARD ?= 1/1
 test test-all:
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_SELECTION) $(PYTEST_FLAGS)
 

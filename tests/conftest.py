@@ -27,6 +27,8 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
+from tests.selection import mark_slow
+
 ROOT = Path(__file__).resolve().parent.parent
 
 torch.set_num_threads(1)
@@ -99,7 +101,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         COMPILED_AHEAD.append(subprocess.Popen(command, cwd=ROOT))
 
 
+# Before pytest itself leaves out what is slow.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_slow(items)
     places = {file: place for place, file in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONGEST)))
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.shards import is_part
+
 COMMAND = "make test-all"
 COUNTED = ("passed", "skipped", "xfailed")
 # Of coverage's report on a file, what is added up.
@@ -68,9 +70,9 @@ def reached(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def is_whole(config: pytest.Config) -> bool:
-    """Whether no test was chosen: by a name, a mark or a path."""
+    """Whether no test was chosen: by a name, a mark, a path or a shard, or left out because it passed before."""
     is_all = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    return is_all and not config.getoption("keyword") and not config.getoption("markexpr")
+    return is_all and not config.getoption("keyword") and not config.getoption("markexpr") and not is_part(config)
 
 
 def write(path: Path, tests: Mapping[str, int], skips: Mapping[str, int], rooms: Mapping[str, Any]) -> None:

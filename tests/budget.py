@@ -1,0 +1,63 @@
+"""`python -m tests.budget DURATIONS`: tests and files that take longer than they may.
+
+DURATIONS is the output of `make test PYTEST_FLAGS="--durations=0 --durations-min=0.01"`. A test may take 1 s and a file
+10 s, on two cores with nothing compiled; tests/budget.json has the files that may take longer, each with its seconds as
+measured and the reason. `--write` lists those of DURATIONS instead, for an editor to give reasons.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+BUDGET = Path(__file__).with_name("budget.json")
+TEST_SECONDS, FILE_SECONDS = 1.0, 10.0
+# Another machine, or one that others use, is not a reason to fail.
+TOLERANCE = 1.5
+LINE = re.compile(r"^\s*([\d.]+)s (?:setup|call|teardown)\s+(\S+\.py)(::.*)$")
+
+
+def seconds(durations: str) -> tuple[Counter[str], Counter[str]]:
+    """Seconds of each test and of each file, set-up included."""
+    tests: Counter[str] = Counter()
+    files: Counter[str] = Counter()
+    for line in durations.splitlines():
+        if match := LINE.match(line):
+            took, file, test = float(match[1]), match[2], match[3]
+            tests[file + test] += took  # type: ignore[assignment]
+            files[file] += took  # type: ignore[assignment]
+    return tests, files
+
+
+def findings(durations: str, budget: dict[str, Any]) -> list[str]:
+    """What takes longer than it may, and what the budget lists without need."""
+    tests, files = seconds(durations)
+    found = []
+    for file, took in files.items():
+        allowed = budget[file]["seconds"] if file in budget else FILE_SECONDS
+        if took > TOLERANCE * allowed:
+            found.append(f"{file}: {took:.1f} s of {allowed:g} s")
+    for test, took in tests.items():
+        file = test.partition("::")[0]
+        if took > TOLERANCE * TEST_SECONDS and file not in budget:
+            found.append(f"{test}: {took:.1f} s of {TEST_SECONDS:g} s")
+    return found
+
+
+def main() -> int:
+    """1 where something takes longer than it may."""
+    parser = argparse.ArgumentParser(prog="python -m tests.budget", description=__doc__)
+    parser.add_argument("durations", type=Path, help="output of pytest with --durations=0")
+    found = findings(parser.parse_args().durations.read_text(), json.loads(BUDGET.read_text()))
+    for line in found:
+        print(line)
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""What `make test` leaves to `make test-all`, beside the tests that are marked `slow` where they stand.
+
+`make test` runs each law, endpoint and module in small. Left out are: folders and files of long runs; all but one small
+case of each kernel in Triton's interpreter, which is a thousand times slower than a GPU; and all but a few points of
+each grid of parameters, whose ends stay.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+# Folders and files, and why.
+LONG = {
+    "tests/benchmarks/": "what measures: changed seldom, and by itself",
+    "tests/ptx/": "the emulator of GPU code runs millions of instructions",
+    "tests/soak/": "attacks and faults, minutes each",
+    "tests/deploy/test_cuda_image.py": "builds images",
+    "tests/deploy/test_image.py": "builds an image",
+    "tests/deploy/test_ray.py": "starts a cluster",
+    "tests/service/page/test_five_tasks.py": "a browser",
+    "tests/service/page/test_interface_page.py": "a browser",
+    "tests/service/page/test_live_tab.py": "a browser",
+    "tests/service/page/test_page_for_everybody.py": "a browser",
+    "tests/service/page/test_page_in_trouble.py": "a browser",
+    "tests/service/page/test_page_links.py": "a browser",
+    "tests/service/page/test_page_pictures.py": "a browser",
+    "tests/service/page/test_page_uploads.py": "a browser",
+    "tests/service/page/test_server_tab.py": "a browser",
+    "tests/service/page/test_text_tab.py": "a browser",
+    "tests/service/test_fuzz.py": "thousands of random requests; test_boundary.py has the limits",
+    "tests/service/test_wire_fuzz.py": "thousands of random requests",
+}
+# Of these files only the named tests, each in its first case.
+ONLY = {
+    "tests/model/test_decoder_triton.py": "slots_of_a_layer what_is_done_to_rows cosine_and_sine "
+    "what_the_kernels_refuse",
+    "tests/model/test_draw_triton.py": "tokens_are_those_that_are_certain sums_of_weights_have_room",
+    "tests/model/test_product_triton.py": "norms_agree a_product_with_what_is_around_it",
+    "tests/model/test_ragged.py": "slots_have_the_same_bits_in_any_company what_the_kernels_do_not_run_is_said",
+    "tests/model/test_slots_triton.py": "matches_the_reference tokens_of_own_lags_match_the_reference "
+    "rows_may_have_different_lengths auto_takes_the_kernel_on_a_gpu_only refusals_name_the_reason",
+    "tests/model/test_triton_backward.py": "gradients packed_sequences",
+    "tests/model/test_triton_far.py": "outputs_are_within_the_stated_error_of_the_full_sum "
+    "horizons_are_the_first_far_lags an_error_out_of_range_is_refused times_are_refused "
+    "a_variance_without_a_limit_has_no_far_field",
+    "tests/model/test_triton_forward.py": "matches_the_eager_code packed_sequences launch_table "
+    "blocks_that_do_not_fit_are_refused",
+    "tests/service/page/test_series_tab.py": "an_example_is_shown_at_once",
+}
+# In these folders a test has so many cases at most; where requests and files are checked each case is one of its own.
+THINNED = ("tests/export/", "tests/fitting/", "tests/model/", "tests/runtime/", "tests/training/")
+MOST_CASES = 5
+
+
+def mark_slow(items: Sequence[pytest.Item]) -> None:
+    """Mark what `make test` leaves out."""
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("slow") is None:
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for name, found in cases.items():
+        for item in left_out(name, found):
+            item.add_marker(pytest.mark.slow)
+
+
+def left_out(name: str, cases: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
+    """Which cases of the test `FILE::NAME` are left out."""
+    file, _, test = name.partition("::")
+    if any(file.startswith(place) for place in LONG):
+        return cases
+    if file in ONLY:
+        return cases[1:] if test.removeprefix("test_") in ONLY[file].split() else cases
+    if file.startswith(THINNED):
+        return [case for k, case in enumerate(cases) if k not in spread(len(cases), MOST_CASES)]
+    return ()
+
+
+def spread(count: int, most: int) -> frozenset[int]:
+    """At most `most` of `count` places, evenly apart, the first and the last among them."""
+    if count <= most:
+        return frozenset(range(count))
+    return frozenset(round(k * (count - 1) / (most - 1)) for k in range(most))
