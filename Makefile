@@ -19,6 +19,7 @@ PORT ?= 8000
 # Options for every pip call, for example PIP_FLAGS="--quiet --no-index --find-links wheels".
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
+SHARD ?= 1/1
 # Processes that share the tests: one per core, and one more because a quarter of the time they wait for others. The numeric
 # libraries run one thread in each. What these are told about threads, nproc takes for the number of cores.
 CORES := $(shell env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc 2>/dev/null || echo 2)
@@ -56,7 +57,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '1,7s/^# //p' Makefile
+	@sed -n '1,8s/^# //p' Makefile
 
 serve: $(VENV)/.serve
 	$(BIN)/rfa serve --host $(HOST) --port $(PORT) $(SERVE_FLAGS)
@@ -69,7 +70,6 @@ test-all: $(VENV)/.all
 test-all: export IMAGE_TEST := $(IMAGE_BASE)
 test-all: PYTEST_SELECTION := -p tests.whole --cov --cov-report=json:$(COVERED) --whole-coverage=$(COVERED) \
 	--whole-result=results/tests.json -p tests.shards --unfinished --shard $(SHARD)
-SHARD ?= 1/1
 test test-all:
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_SELECTION) $(PYTEST_FLAGS)
 
