@@ -1,7 +1,6 @@
-"""Sphinx: the Markdown of this folder as a site; `make docs` builds it, and takes a warning for an error.
+"""Sphinx configuration; `make docs` builds the site and treats warnings as errors.
 
-What the code knows of itself is written when the site is built: a page that `GENERATED` names has an introduction in
-its file, and what follows comes from the code (`site/`).
+A page in `GENERATED` has its introduction in its file; the rest is generated from the code (`site/`).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ html_theme = "furo"
 html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False
-# Signatures with many arguments have one a line.
+# Long signatures have one argument per line.
 python_maximum_signature_line_length = 100
 GENERATED = {
     "reference/http": http_page.page,
@@ -33,26 +32,26 @@ GENERATED = {
     "reference/settings": settings_page.page,
 }
 LINK = re.compile(r"\[([^\]]+)\]\(([\w./-]+)\)")
-# What a browser fetches by itself.
+# Elements that a browser fetches automatically.
 FETCHED = re.compile(
     r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"(?:https?:)?//|<link\b[^>]*rel=\"stylesheet\"[^>]*href=\"http"
 )
 
 
 def add_generated(app: Sphinx, name: str, source: list[str]) -> None:
-    """What follows the introduction of a page that is made from the code."""
+    """Append the generated part of a page."""
     if name in GENERATED:
         source[0] += "\n" + GENERATED[name]()
 
 
 def leave_folders_as_text(app: Sphinx, name: str, source: list[str]) -> None:
-    """A link to a folder of the repository, of which the site has no page, becomes its text."""
+    """Replace a link to a folder of the repository, which has no page, by its text."""
     here = Path(app.env.doc2path(name)).parent
     source[0] = LINK.sub(lambda link: link[1] if (here / link[2]).is_dir() else link[0], source[0])
 
 
 def refuse_foreign_hosts(app: Sphinx, error: Exception | None) -> None:
-    """A reader's browser talks to the site and to nobody else.
+    """Check that no page loads anything from another host.
 
     Raises:
         SphinxError: naming the first page that fetches a font, script or picture from elsewhere.

@@ -1,4 +1,4 @@
-"""The reference of the command line: what `rfa … --help` prints, of every command."""
+"""Reference of the command line: the `--help` of every command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def page() -> str:
-    """Markdown: a heading and a block for each command, groups before what is in them."""
+    """Markdown: a heading and a block for each command, groups before their subcommands."""
     sections = []
     for path, command in _commands(typer.main.get_command(app), "rfa"):
         context = command.make_context(path, [], resilient_parsing=True, max_content_width=WIDTH, terminal_width=WIDTH)

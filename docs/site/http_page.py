@@ -1,4 +1,4 @@
-"""The reference of the HTTP interface, from the OpenAPI document of the application that serves it."""
+"""Reference of the HTTP API, from the application's OpenAPI document."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rfa.service.schemas.replies import StreamDone, StreamReady, StreamStepReply
 from rfa.service.schemas.requests import FilterStreamRequest, StreamClose, StreamObservation
 from rfa.service.settings import Settings
 
-# Frames of a live stream: OpenAPI knows no WebSockets.
+# Frames of a live stream; OpenAPI does not describe WebSockets.
 FRAMES_IN: tuple[type, ...] = (FilterStreamRequest, StreamObservation, StreamClose)
 FRAMES_OUT: tuple[type, ...] = (StreamReady, StreamStepReply, StreamDone)
 
@@ -52,7 +52,7 @@ def _schema(name: str, schema: dict[str, Any]) -> str:
 
 
 def frame_schemas(frames: tuple[type, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names of frames, and what is in them; what they refer to is among the document's schemas."""
+    """Names and JSON schemas of frames; their references are among the document's schemas."""
     for frame in frames:
         yield frame.__name__, TypeAdapter(frame).json_schema(ref_template="#/{model}", mode="serialization")
 
@@ -62,7 +62,7 @@ def _frames(frames: tuple[type, ...]) -> str:
 
 
 def page() -> str:
-    """Markdown: the paths by subject, the frames of a live stream, every schema."""
+    """Markdown: the paths by tag, the frames of a live stream, every schema."""
     document = openapi_of(create_app(Settings()))
     by_tag: dict[str, list[str]] = {}
     for path, operations in document["paths"].items():
@@ -70,14 +70,14 @@ def page() -> str:
             by_tag.setdefault(operation["tags"][0], []).append(_operation(method, path, operation))
     parts = [f"## Paths: {tag}\n\n" + "\n".join(found) for tag, found in by_tag.items()]
     parts.append(
-        "## Frames of a live stream\n\nWhat a client sends on `/filter/stream`, the first frame first.\n\n"
+        "## Frames of a live stream\n\nA client sends on `/filter/stream`, the first frame first:\n\n"
         + _frames(FRAMES_IN)
-        + "\nWhat the server sends: one that it is ready, one for each observation, one at the end. What is wrong ends "
-        "the stream with an ErrorReply in the place of the last.\n\n" + _frames(FRAMES_OUT)
+        + "\nThe server sends one frame when it is ready, one for each observation, and one at the end. "
+        "An error ends the stream with an ErrorReply instead of the last frame.\n\n" + _frames(FRAMES_OUT)
     )
     listed = document["components"]["schemas"]
-    known = {frame.__name__ for frame in (*FRAMES_IN, *FRAMES_OUT)}
+    frames = {frame.__name__ for frame in (*FRAMES_IN, *FRAMES_OUT)}
     parts.append(
-        "## Schemas\n\n" + "\n".join(_schema(name, listed[name]) for name in sorted(listed) if name not in known)
+        "## Schemas\n\n" + "\n".join(_schema(name, listed[name]) for name in sorted(listed) if name not in frames)
     )
     return "\n\n".join(parts)

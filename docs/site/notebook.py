@@ -1,4 +1,4 @@
-"""The notebook beside the guide to Python: the same words, cells and outputs, for who wants to run them."""
+"""Notebook of the Python guide: the same text, cells and outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CELL = re.compile(
 
 
 def notebook(page: str) -> str:
-    """The notebook of a page, of which every block of code has a reply, as JSON of nbformat 4.5."""
+    """Notebook (JSON of nbformat 4.5) of a page in which every code block has a reply."""
     cells: list[dict[str, Any]] = []
     end = 0
     for cell in _CELL.finditer(page):
@@ -32,6 +32,6 @@ def _words(text: str, number: int) -> dict[str, Any]:
 
 
 def _code(code: str, output: str, number: int) -> dict[str, Any]:
-    told = {"name": "stdout", "output_type": "stream", "text": output}
+    stdout = {"name": "stdout", "output_type": "stream", "text": output}
     cell: dict[str, Any] = {"cell_type": "code", "execution_count": None, "id": f"cell-{number}", "metadata": {}}
-    return cell | {"outputs": [told], "source": code.rstrip("\n")}
+    return cell | {"outputs": [stdout], "source": code.rstrip("\n")}

@@ -1,4 +1,4 @@
-"""The reference of the Python interface: signatures and docstrings, which are Markdown with indented formulas."""
+"""Reference of the Python API: signatures and docstrings, which are Markdown with indented formulas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import rfa
 
-# Beside what `import rfa` offers: rooms' modules that users call themselves.
+# Modules that users call directly, in addition to `import rfa`.
 MODULES = (
     "rfa.model.linear_filter",
     "rfa.runtime.filters.driven",
@@ -19,7 +19,7 @@ MODULES = (
     "rfa.runtime.filters.common_gain",
     "rfa.runtime.bundle.bundle",
 )
-# What asks for numba comes with another extra than what asks for torch, so it is in no `__all__`.
+# Names that need no torch are not in `rfa.__all__`.
 COMPILED = ("LinearStream", "filter_streams")
 SECTIONS = ("Args", "Returns", "Raises", "Yields")
 _SECTION = re.compile(rf"^({'|'.join(SECTIONS)}):\n((?:(?: {{4}}.*)?(?:\n|$))+)", re.MULTILINE)
@@ -27,7 +27,7 @@ _ENTRY = re.compile(r"^([\w*, ]+): (.*)$", re.DOTALL)
 
 
 def _items(match: re.Match[str]) -> str:
-    """A section of Google's form as a list."""
+    """A section of a Google-style docstring as a list."""
     entries: list[str] = []
     for line in inspect.cleandoc(match[2]).splitlines():
         if line.startswith(" ") and entries:
@@ -41,7 +41,7 @@ def _items(match: re.Match[str]) -> str:
 
 
 def markdown(docstring: str) -> str:
-    """A docstring as Markdown: sections become lists, all else is Markdown already."""
+    """A docstring as Markdown: sections become lists; the rest is Markdown already."""
     return _SECTION.sub(_items, inspect.cleandoc(docstring) + "\n")
 
 
@@ -83,7 +83,7 @@ def _public(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def page() -> str:
-    """Markdown: what `import rfa` offers, then the modules, each with its page of formulas."""
+    """Markdown: the names of `import rfa`, then the modules."""
     parts = ["## rfa\n"]
     parts += [_entry(f"rfa.{name}", getattr(rfa, name)) for name in (*rfa.__all__, *COMPILED)]
     for place in MODULES:

@@ -18,17 +18,17 @@ BOUNDS = {
 
 
 def cell(text: str) -> str:
-    """Text that does not end its cell of a table, and stays on its line."""
+    """Text escaped for a table cell, on one line."""
     return " ".join(text.replace("|", "\\|").split())
 
 
 def number(value: float) -> str:
-    """A bound as it is written by hand: 1000000, 1e+12."""
+    """A bound in short form: 1000000, 1e+12."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e9 else f"{value:.9g}"
 
 
 def type_of(schema: dict[str, Any]) -> str:
-    """The type in words, with links to named schemas."""
+    """Description of a type, with links to named schemas."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
@@ -47,7 +47,7 @@ def type_of(schema: dict[str, Any]) -> str:
 
 
 def fields_table(schema: dict[str, Any]) -> str:
-    """The fields of an object; empty where it has none."""
+    """Table of an object's fields; empty without fields."""
     required = set(schema.get("required", ()))
     rows = []
     for name, field in schema.get("properties", {}).items():

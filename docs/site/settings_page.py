@@ -1,4 +1,4 @@
-"""The reference of the settings: every `RFA_*` variable, its default and its bounds."""
+"""Reference of the settings: every `RFA_*` variable with default and bounds."""
 
 from __future__ import annotations
 
