@@ -1,15 +1,20 @@
-"""What the commands `python -m rfa.benchmarks.…` share: their options, the file they write, the tables they print."""
+"""What the commands of benchmarks share: options, requests to a server, the file they write, the tables they print."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from rfa.benchmarks.results_page.page import tables_of
 from rfa.measured import RESULTS, write_result
+
+REPLY_SECONDS = 120.0
 
 
 def parser(description: str | None, result: str, *, needs_data: bool = False) -> argparse.ArgumentParser:
@@ -25,6 +30,15 @@ def parser(description: str | None, result: str, *, needs_data: bool = False) ->
     if needs_data:
         found.add_argument("--data", type=Path, required=True, help="folder of the data")
     return found
+
+
+def post(url: str, body: Any, kind: str = "application/json") -> bytes:
+    """The server's reply to a body: bytes of this kind, or what becomes JSON."""
+    data = body if isinstance(body, bytes) else orjson.dumps(body)
+    request = urllib.request.Request(url, data, {"Content-Type": kind})
+    with urllib.request.urlopen(request, timeout=REPLY_SECONDS) as reply:
+        content: bytes = reply.read()
+    return content
 
 
 def finish(result: str, out: Path, document: Mapping[str, Any]) -> None:

@@ -31,23 +31,33 @@ def plain(axes: Any) -> None:
 
 def panels(rows: int, columns: int, size: tuple[float, float], **options: Any) -> tuple[Any, Any]:
     """A figure of so many inches and its axes `[rows, columns]`, drawn without a display."""
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, grid = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
+    figure, grid = no_display().subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
     figure.set_facecolor(GROUND)
     for axes in grid.flat:
         plain(axes)
     return figure, grid
 
 
-def save(figure: Any, path: Path, colours: int = FEW, drawn_from: Mapping[str, Any] | None = None) -> None:
-    """A small PNG, which may name the document that it shows: `is_of` tells whether it still does."""
+def no_display() -> Any:
+    """pyplot, drawing without a display."""
+    mpl.use("Agg")
     from matplotlib import pyplot
 
+    return pyplot
+
+
+def write(figure: Any, path: Path, dpi: int = 100) -> Path:
+    """Write a figure into a folder that need not exist; the format follows the suffix."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=DPI)
-    pyplot.close(figure)
+    options = {"pil_kwargs": {"optimize": True}} if path.suffix == ".png" else {}
+    figure.savefig(path, dpi=dpi, **options)
+    no_display().close(figure)
+    return path
+
+
+def save(figure: Any, path: Path, colours: int = FEW, drawn_from: Mapping[str, Any] | None = None) -> None:
+    """A small PNG, which may name the document that it shows: `is_of` tells whether it still does."""
+    write(figure, path, DPI)
     with Image.open(path) as image:
         few = image.convert("RGB").quantize(colours)
     metadata = PngInfo()

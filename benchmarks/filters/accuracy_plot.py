@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rfa.benchmarks.figures import no_display, write
+
 JUMP = "50"
 SCENARIOS = ("clean", "5 % x10", "5 % x20", "Student-t", "mixture")
 COLOURS = {"kalman": "0.6", "gate": "C4", "Student-t EM": "C2", "linear": "C0", "linear, learned": "C1"}
@@ -14,10 +16,7 @@ SHIFT_COLOURS = {**COLOURS, "linear, no re-acquisition": "C3"}
 
 def draw_accuracy(document: Mapping[str, Any], path: Path) -> None:
     """Left bars of RMSE over the oracle's, right the median error after a jump; the format follows the suffix."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
+    pyplot = no_display()
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
     width = 0.8 / len(COLOURS)
@@ -37,5 +36,4 @@ def draw_accuracy(document: Mapping[str, Any], path: Path) -> None:
         axes.grid(alpha=0.3)
         axes.set_axisbelow(True)
         axes.legend(fontsize="small", frameon=False)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    write(figure, path, dpi=120)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ import numpy as np
 import orjson
 from tqdm import tqdm
 
-from rfa.benchmarks.command import finish, parser
+from rfa.benchmarks.command import finish, parser, post
 from rfa.benchmarks.load.server import started
 from rfa.benchmarks.nab.benchmark import load_nab
 from rfa.measured import origin
@@ -36,7 +35,6 @@ LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99, 0.999)
 BURN_IN, SHORTEST = 200, 2_000
 HOUR = 3600.0
 SIMULATED, LENGTH, SEED = 12, 8_000, 5
-SECONDS = 120.0
 
 
 class Series(NamedTuple):
@@ -98,9 +96,7 @@ def _outside(length: int, windows: Sequence[tuple[int, int]]) -> Array:
 
 def ask(url: str, body: dict[str, Any]) -> dict[str, Array]:
     """Columns of what `/filter` tells of a series."""
-    request = urllib.request.Request(f"{url}/filter", orjson.dumps(body), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=SECONDS) as reply:
-        columns = orjson.loads(reply.read())["columns"]
+    columns = orjson.loads(post(f"{url}/filter", body))["columns"]
     return {name: np.array(values, np.float64) for name, values in columns.items()}
 
 

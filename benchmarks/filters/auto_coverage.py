@@ -11,7 +11,6 @@ more, coverage must be 88 to 92 % at one lag and 87 to 93 % further ahead, or th
 from __future__ import annotations
 
 import csv
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 import orjson
 from tqdm import tqdm
 
-from rfa.benchmarks.command import finish, parser
+from rfa.benchmarks.command import finish, parser, post
 from rfa.benchmarks.load.server import started
 from rfa.benchmarks.nab.benchmark import load_nab
 from rfa.measured import origin
@@ -34,7 +33,6 @@ LENGTH, SEED, EARLY = 4_000, 11, 50
 SECOND, MINUTES, HOUR, DAY = 1.0, 300.0, 3_600.0, 86_400.0
 # So many rows of an uneven clock are missing.
 GAPS = 0.1
-SECONDS = 120.0
 
 
 class Recorded(NamedTuple):
@@ -127,9 +125,7 @@ def ask(url: str, series: Recorded) -> Forecasts:
         "times": series.times.tolist(), "values": {"y": given}, "fields": ["forecast"], "levels": [LEVEL],
         "horizon": [lead * step for lead in LEADS],
     }  # fmt: skip
-    request = urllib.request.Request(f"{url}/filter", orjson.dumps(body), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-        reply = orjson.loads(answer.read())
+    reply = orjson.loads(post(f"{url}/filter", body))
     columns = reply["columns"]
 
     def stacked(part: str) -> Array:

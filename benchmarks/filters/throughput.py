@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,7 +28,7 @@ import pyarrow as pa
 from tqdm import tqdm
 from websockets.sync.client import connect
 
-from rfa.benchmarks.command import finish, parser
+from rfa.benchmarks.command import finish, parser, post
 from rfa.benchmarks.load.server import started
 from rfa.measured import origin
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
@@ -38,7 +37,6 @@ COUNT, ROWS, ROUNDS, CLI_ROUNDS = 20_000, 200_000, 9, 3
 SIZES = {"auto": 1, "linear": 2}
 FIELDS = ("mean", "std", "interval", "anomaly")
 ARROW = "application/vnd.apache.arrow.stream"
-SECONDS = 120.0
 MANY, MANY_ROUNDS, COMPARED = 1_000, 5, 10
 LIVE_RATE, LIVE_SECONDS = 100, 5.0
 
@@ -57,14 +55,6 @@ def processor_seconds(root: int) -> float:
         for thread in Path(f"/proc/{one.pid}/task").iterdir():
             total += int((thread / "schedstat").read_text().split()[0])
     return total / 1e9
-
-
-def post(url: str, body: bytes, kind: str) -> bytes:
-    """The answer."""
-    request = urllib.request.Request(url, body, {"Content-Type": kind})
-    with urllib.request.urlopen(request, timeout=SECONDS) as reply:
-        answer: bytes = reply.read()
-    return answer
 
 
 def requests(model: str) -> dict[str, Callable[[str], bytes]]:

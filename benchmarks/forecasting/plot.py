@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from rfa.benchmarks.figures import no_display, write
+
 
 def draw_week(week: dict[str, Any], path: str | Path) -> None:
     """A row of panels per column of the series, a column of them per lead; the format follows the suffix of `path`.
@@ -14,10 +16,7 @@ def draw_week(week: dict[str, Any], path: str | Path) -> None:
     Args:
         week: `week` of the document that `rfa.benchmarks.forecasting.ett` writes.
     """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
+    pyplot = no_display()
 
     columns = week["columns"]
     leads = list(next(iter(columns.values()))["leads"])
@@ -42,8 +41,7 @@ def draw_week(week: dict[str, Any], path: str | Path) -> None:
         panel.set_xticks(np.arange(0, len(y) + 1, 24))
     figure.tight_layout()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    write(figure, path, dpi=110)
 
 
 __all__ = ["draw_week"]

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 import typer
 
-from rfa.benchmarks.load.report import table
 from rfa.benchmarks.load.run import run_scenario
 from rfa.benchmarks.load.scenario import changed, find_scenario
 from rfa.benchmarks.load.server import started
+from rfa.benchmarks.results_page.page import tables_of
 from rfa.library.locate import find_bundle
 from rfa.measured import write_result
 from rfa.runtime.bundle.bundle import open_bundle
@@ -67,7 +67,7 @@ def main(
             kernels = served_kernels(target.url)
             document, _ = run_scenario(scenario, [found], target.url, target.pid)
     write_result(out / RESULT, {**document, "device": settings["device"], "kernels": kernels})
-    print("\n".join(table(document)))
+    print("\n".join(tables_of("load-run", document)))
     print(json.dumps(kernels))
 
 

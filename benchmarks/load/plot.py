@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rfa.benchmarks.figures import no_display, write
 from rfa.benchmarks.load.controller import Run
 from rfa.benchmarks.load.histogram import UPPER_EDGES, Histogram
 from rfa.benchmarks.load.scenario import latency_budget
@@ -28,10 +29,7 @@ def draw_run(run: Run, path: Path) -> None:
     Raises:
         ValueError: the run measured no latency.
     """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
+    pyplot = no_display()
 
     shown = {name: run.tally.histograms[name] for name in LABELS if name in run.tally.histograms}
     if not shown:
@@ -53,8 +51,7 @@ def draw_run(run: Run, path: Path) -> None:
     for axes in (over_time, distribution):
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small", frameon=False)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    write(figure, path, dpi=120)
 
 
 def _survival(histogram: Histogram) -> tuple[Any, Any]:

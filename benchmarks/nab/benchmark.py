@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +19,7 @@ import numpy as np
 import orjson
 from tqdm import tqdm
 
+from rfa.benchmarks.command import post
 from rfa.benchmarks.load.server import started
 from rfa.benchmarks.nab.score import PROFILES, Labelled, Profile, best_threshold, detect, earlier, labelled, score
 from rfa.data import load_series
@@ -32,7 +32,6 @@ from rfa.runtime.filters.auto import NAME
 QUIET = 100
 RATES = (0.001, 0.002, 0.003, 0.005, 0.008, 0.012, 0.02)
 RATE = 0.003
-SECONDS = 120.0
 # Where the windows are: in a copy beside the data, and in NAB's own repository.
 WINDOW_FILES = ("windows.json", "labels/combined_windows.json")
 # Share of every series by which settings are chosen.
@@ -103,9 +102,7 @@ def alarms(url: str, model: str, series: NabSeries, rate: float) -> np.ndarray:
         "model": model, "times": series.times.tolist(), "values": {"y": values}, "fields": ["alarm"],
         "alarm": {"rate": rate, "quiet": QUIET},
     }  # fmt: skip
-    request = urllib.request.Request(f"{url}/filter", orjson.dumps(body), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=SECONDS) as reply:
-        found = orjson.loads(reply.read())["columns"]["alarm"]
+    found = orjson.loads(post(f"{url}/filter", body))["columns"]["alarm"]
     return np.array([flag or 0.0 for flag in found])
 
 

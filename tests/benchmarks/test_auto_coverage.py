@@ -14,7 +14,7 @@ from rfa.benchmarks.filters.auto_coverage import (
     is_inside,
     score,
     simulated,
-    step_of,
+    step_seconds,
     summary,
 )
 
@@ -31,7 +31,7 @@ def test_a_forecast_is_scored_by_the_observation_of_its_time() -> None:
     """Of a line the last value is off by the lead; every 50th row is missing, and what was for it not scored."""
     kept = np.arange(ROWS) % 50 != 49
     line = Recorded("line", 60.0 * np.arange(ROWS)[kept], np.arange(float(ROWS))[kept])
-    assert step_of(line) == 60
+    assert step_seconds(line) == 60
     for lead, figure in zip(LEADS, score(line, constant_width(line, 12.5)), strict=True):
         rows = np.arange(ROWS - lead)
         assert figure["scored"] == np.sum(kept[rows] & kept[rows + lead])
@@ -65,6 +65,6 @@ def test_few_forecasts_are_held_to_nothing_and_warnings_are_counted() -> None:
 
 def test_simulated_series_are_of_every_clock() -> None:
     found = {one.name: one for one in simulated()}
-    assert {step_of(found[f"walk, {clock}"]) for clock in ("1 s", "5 min", "1 day")} == {1.0, 300.0, 86_400.0}
+    assert {step_seconds(found[f"walk, {clock}"]) for clock in ("1 s", "5 min", "1 day")} == {1.0, 300.0, 86_400.0}
     assert len(found["walk, gaps"].times) < LENGTH == len(found["walk, jitter"].times)
     assert all((np.diff(one.times) > 0).all() and len(one.times) == len(one.values) for one in found.values())

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from rfa.benchmarks.figures import FEW, FIGURES, is_of
-from rfa.benchmarks.series.families import Panel, draw_panels
+from rfa.benchmarks.figures import FIGURES, is_of
 from rfa.benchmarks.series.gift import ARIMA, NAIVE
 from rfa.benchmarks.series.gift_figures import Point, draw_coverage, draw_losses, points
 from rfa.measured import RESULTS
@@ -42,11 +39,3 @@ def test_a_loss_on_fewer_windows_is_scaled_to_those_of_the_naive() -> None:
     found = {point.model: point for point in points(document, "m4_weekly")}
     assert [found[name].wql for name in (ARIMA, "auto", NAIVE)] == pytest.approx([0.15, 0.1, 0.2])
     assert found["other"] == Point("other", 0.05, None)
-
-
-def test_small_multiples_are_small(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(6, 300)).cumsum(axis=1)
-    draw_panels([Panel(np.arange(300), one, "walk", truth=one) for one in values], tmp_path / "walks.png")
-    with Image.open(tmp_path / "walks.png") as image:
-        assert image.mode == "P" and len(image.getcolors() or []) <= FEW

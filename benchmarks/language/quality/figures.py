@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rfa.benchmarks.figures import no_display, write
 from rfa.benchmarks.language.quality.bars import DAMPINGS, Case, cases, losses
 from rfa.benchmarks.language.quality.scores import WINDOWS
 
@@ -21,21 +22,6 @@ def draw_quality(document: Mapping[str, Any], folder: Path) -> list[Path]:
     """Draw the table into a folder, if it has runs; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     return [draw_lengths(document, folder / "quality-length.png")] if document["runs"] else []
-
-
-def _pyplot() -> Any:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def _save(figure: Any, path: Path) -> Path:
-    figure.savefig(path, dpi=100, pil_kwargs={"optimize": True})
-    _pyplot().close(figure)
-    return path
 
 
 def groups(found: list[Case]) -> dict[str, list[Case]]:
@@ -64,7 +50,7 @@ def _panel(variant: str) -> str:
 def draw_lengths(document: Mapping[str, Any], path: Path) -> Path:
     """Perplexity against the length of the window: mean over the seeds, and from their smallest to their largest."""
     panels = groups(cases(document))
-    figure, grid = _pyplot().subplots(
+    figure, grid = no_display().subplots(
         len(WINDOWS), len(panels), figsize=(4.2 * len(panels), 9.5), sharex=True, squeeze=False, layout="constrained"
     )
     lengths = [factor * document["context"] for factor in document["factors"]]
@@ -92,7 +78,7 @@ def draw_lengths(document: Mapping[str, Any], path: Path) -> Path:
     for axes in grid[-1]:
         axes.set_xlabel(f"tokens of a window (trained at {document['context']})")
         axes.legend(fontsize="x-small", frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16), borderaxespad=0)
-    return _save(figure, path)
+    return write(figure, path)
 
 
 def _ticks() -> Any:

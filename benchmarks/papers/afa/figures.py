@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+
+from rfa.benchmarks.figures import no_display, write
 
 COLOURS = {"truth": "black", "measured": "tab:blue", "predicted": "tab:red"}
 
@@ -24,24 +25,9 @@ class Trajectory:
     deviation: np.ndarray
 
 
-def _pyplot() -> Any:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def _save(figure: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=75, pil_kwargs={"optimize": True})
-    _pyplot().close(figure)
-
-
 def draw_trajectories(shown: list[Trajectory], path: Path, *, width: float) -> None:
     """Above the plane of the state, below its first component over time with the band of `width` deviations."""
-    figure, grid = _pyplot().subplots(
+    figure, grid = no_display().subplots(
         2, len(shown), squeeze=False, figsize=(4 * len(shown), 6), height_ratios=(1.5, 1), layout="constrained"
     )
     for (plane, series), case in zip(grid.T, shown, strict=True):
@@ -60,4 +46,4 @@ def draw_trajectories(shown: list[Trajectory], path: Path, *, width: float) -> N
         series.set(xlabel="time", ylabel="x₁")
     handles = [pair for axes in grid[:, 0] for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
     figure.legend(*zip(*handles, strict=True), loc="outside lower center", ncols=4, frameon=False)
-    _save(figure, path)
+    write(figure, path, dpi=75)

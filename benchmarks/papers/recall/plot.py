@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rfa.benchmarks.figures import no_display, write
+
 ATTENTION_COLOURS = {"softmax": "0.5", "rfa": "black"}
 
 
@@ -24,10 +26,7 @@ def _lines(axes: Any, rows: Sequence[Mapping[str, Any]], across: str, chosen: An
 
 def draw_recall(document: Mapping[str, Any], path: Path) -> None:
     """A panel for pairs, one for copied strings, one for distance; the format follows the suffix."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
+    pyplot = no_display()
 
     names = list(dict.fromkeys(row["setting"] for row in document["rows"]))
     recurrent = [name for name in names if name not in ATTENTION_COLOURS]
@@ -57,5 +56,4 @@ def draw_recall(document: Mapping[str, Any], path: Path) -> None:
     grid[0, 0].set_ylabel("accuracy")
     grid[0, 0].legend(fontsize="small", frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
-    pyplot.close(figure)
+    write(figure, path, dpi=100)
