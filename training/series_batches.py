@@ -152,7 +152,8 @@ def synthetic_batch(
     rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(0 if split == "training" else 1, 1)))
     plan, is_short = TokenPlan(version, tokens), False
     if version == 2 and tokens % SHORT_PART == 0 and series % LONG_PART == 0:
-        kind = int(rng.integers(OF_BATCHES))
+        # Of eight batches for validation in a row there are as many of each.
+        kind = int(rng.integers(OF_BATCHES)) if split == "training" else index % OF_BATCHES
         is_short = kind < SHORT
         if is_short:
             series, plan = series * SHORT_PART, plan._replace(tokens=tokens // SHORT_PART, early_tokens=0.9)

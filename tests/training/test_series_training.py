@@ -112,6 +112,8 @@ def test_batches_of_the_second_version_are_of_short_series_and_long_ones():
         assert batch.asked.paths.shape == (*batch.targets.shape, ALL_PATHS) and batch.asked.calendar.shape[-1] == 0
         assert torch.isfinite(batch.tokens).all() and torch.isfinite(batch.asked.paths).all()
     assert same(batches[3], synthetic_batch(0, 4, 16, 3, version=2))
+    kept = [synthetic_batch(0, 4, 16, index, "validation", 2).tokens.shape[1] for index in range(8)]
+    assert sorted(kept) == [2, 2, 16, 16, 16, 16, 16, 32]
     network = SeriesNetwork(replace(MODEL, version=2))
     assert network(batches[0].tokens, batches[0].ends, batches[0].asked).shape == (
         *batches[0].targets.shape,
