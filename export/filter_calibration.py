@@ -26,6 +26,7 @@ import torch
 
 from rfa.export.precision_calibration import precision_tables
 from rfa.model.batch import Batch
+from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import State, StateFilter
 from rfa.runtime.bundle.surprise import running_surprise, wilson_hilferty
 from rfa.runtime.text.config import MODES, Mode, in_mode
@@ -213,14 +214,19 @@ def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier
     return {"surprise": [centres[i] for i in order], "inside": [shares[i] for i in order]}
 
 
+def modes_of(model: StateFilter) -> tuple[Mode, ...]:
+    """That a bundle of it runs in: attention mode takes graphs, which a linear filter has none of."""
+    return ("recurrent",) if isinstance(model, LinearFilter) else MODES
+
+
 def calibrate(model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
     """Content of calibration.json: every mode, and a summary for the manifest; `leads` ascend."""
-    document: dict[str, Any] = {mode: calibrate_mode(model, batch, mode, leads) for mode in MODES}
+    document: dict[str, Any] = {mode: calibrate_mode(model, batch, mode, leads) for mode in modes_of(model)}
     document["summary"] = {
         "levels": list(LEVELS),
         "horizons": document["recurrent"]["forecast"]["horizons"],
         "state_source": document["recurrent"]["state"]["source"],
-        "variance_scale": {mode: document[mode]["state"]["variance_scale"] for mode in MODES},
+        "variance_scale": {mode: document[mode]["state"]["variance_scale"] for mode in modes_of(model)},
         "streams": int(batch.times.shape[0]),
         "observations": int(np.isfinite(batch.observations).any(-1).sum()),
     }
@@ -251,5 +257,5 @@ def with_precision(document: dict[str, Any], model: StateFilter, simulated: Batc
     truth = simulated.truth
     if truth is None:
         raise ValueError("precision is calibrated on data with a truth, and these have none")
-    precision = {mode: precision_of(evaluate(model, simulated, mode, ()), truth) for mode in MODES}
-    return document | {mode: {**document[mode], "precision": precision[mode]} for mode in MODES}
+    precision = {mode: precision_of(evaluate(model, simulated, mode, ()), truth) for mode in modes_of(model)}
+    return document | {mode: {**document[mode], "precision": precision[mode]} for mode in modes_of(model)}

@@ -1,6 +1,6 @@
-"""A filter run → a bundle: ONNX graphs, calibration on the run's validation data, golden outputs.
+"""A filter run → a bundle: calibration on the run's validation data, golden outputs, and of a deep filter ONNX graphs.
 
-Graphs (float32, batch dynamic):
+Graphs (float32, batch dynamic); golden outputs of a linear filter, which has none, are of its step and forecast:
 
     step       observation [B, P], present [B, P], dt [B], noise_scale [B], where K > 1 passes of a linear filter
                reweigh passes [B] from 1 to K, state.<name>  →  the fields of FilterOutput, next.<name>
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,15 +26,16 @@ import torch
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 
-from rfa.export.filter_calibration import LEADS, calibrate
+from rfa.export.filter_calibration import LEADS, calibrate, modes_of
 from rfa.export.onnx_graphs import export_graph
 from rfa.export.writing import write_bundle
 from rfa.model.batch import Batch
 from rfa.model.checkpoint import CONFIG_FILE, load_run
+from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import FilterOutput, Past, StateFilter, Token
 from rfa.runtime.bundle.bundle import Bundle, Graph, TensorSpec, open_session
 from rfa.runtime.bundle.golden import Earlier, GoldenRecorder, Source, Stored
-from rfa.runtime.bundle.onnx_runtime import ort
+from rfa.runtime.golden import Named
 
 VALIDATION_FILE = "validation.safetensors"
 RECORD_FILE = "train.json"
@@ -74,10 +75,10 @@ class _Attend(nn.Module):
         self.model, self.names, self.rows = model, names, rows
 
     def forward(self, *inputs: Tensor) -> Any:
-        token, passes, (lag, valid, *rest) = _token(self.model, inputs)
+        token, _, (lag, valid, *rest) = _token(self.model, inputs)
         state = dict(zip(self.names, rest[: len(self.names)], strict=True))
         rows = dict(zip(self.rows, rest[len(self.names) :], strict=True))
-        output, following, row = self.model.attend(token, state, Past(rows, lag, valid), *passes)
+        output, following, row = self.model.attend(token, state, Past(rows, lag, valid))
         carried = (following[name] for name in self.names)
         return (*output[: len(STEP_FIELDS)], *carried, *(row[name] for name in self.rows))
 
@@ -119,11 +120,30 @@ def build_graph(source: GraphSource) -> Graph:
         )
 
 
+class _TorchSession:
+    """A step or a forecast as the model itself computes it, with the interface of an ONNX session."""
+
+    def __init__(self, source: GraphSource) -> None:
+        self._source = source
+
+    def get_inputs(self) -> list[Named]:
+        return [Named(name) for name in self._source.inputs]
+
+    def get_outputs(self) -> list[Named]:
+        return [Named(name) for name in self._source.outputs]
+
+    def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        with torch.no_grad():
+            found = self._source.module(*(torch.from_numpy(inputs[name]) for name in self._source.inputs))
+        outputs = dict(zip(self._source.outputs, found, strict=True))
+        return [outputs[name].numpy() for name in output_names or outputs]
+
+
 def graph_sources(model: StateFilter) -> dict[str, GraphSource]:
-    """What the three graphs of a filter are traced from."""
+    """What the graphs of a filter are traced from, or of a linear filter what its golden outputs are of."""
     p = model.observation_size
     state = {name: tensor.detach().clone() for name, tensor in model.init_state(TRACE_BATCH).items()}
-    names, rows = list(state), list(model.cache_rows())
+    names = list(state)
     batch = {0: "batch"}
     token = {
         "observation": torch.zeros(TRACE_BATCH, p),
@@ -134,21 +154,10 @@ def graph_sources(model: StateFilter) -> dict[str, GraphSource]:
     if model.takes_passes():
         token["passes"] = torch.full((TRACE_BATCH,), float(model.inner))
     states = {f"state.{name}": tensor for name, tensor in state.items()}
-    pairs = {"lag": torch.full((TRACE_BATCH, TRACE_CACHE), 0.1), "valid": torch.ones(TRACE_BATCH, TRACE_CACHE)}
-    caches = {
-        f"cache.{name}": torch.zeros(TRACE_BATCH, TRACE_CACHE, *shape) for name, shape in model.cache_rows().items()
-    }
     fields = list(STEP_FIELDS) + [f"next.{name}" for name in names]
-    over_cache = {0: "batch", 1: "cache"}
     step_dims = dict.fromkeys([*token, *states], batch)
-    return {
+    sources = {
         "step": GraphSource(_Step(model, names), {**token, **states}, step_dims, fields),
-        "prefill": GraphSource(
-            _Attend(model, names, rows),
-            {**token, **pairs, **states, **caches},
-            {**step_dims, **dict.fromkeys([*pairs, *caches], over_cache)},
-            fields + [f"row.{name}" for name in rows],
-        ),
         "forecast": GraphSource(
             _Forecast(model, names),
             {"horizon": torch.linspace(0.1, 1, TRACE_HORIZON), **states},
@@ -156,10 +165,25 @@ def graph_sources(model: StateFilter) -> dict[str, GraphSource]:
             ["forecast_mean", "forecast_covariance"],
         ),
     }
+    if "attention" not in modes_of(model):
+        return sources
+    rows = model.cache_rows()
+    pairs = {"lag": torch.full((TRACE_BATCH, TRACE_CACHE), 0.1), "valid": torch.ones(TRACE_BATCH, TRACE_CACHE)}
+    caches = {f"cache.{name}": torch.zeros(TRACE_BATCH, TRACE_CACHE, *shape) for name, shape in rows.items()}
+    over_cache = {0: "batch", 1: "cache"}
+    sources["prefill"] = GraphSource(
+        _Attend(model, names, list(rows)),
+        {**token, **pairs, **states, **caches},
+        {**step_dims, **dict.fromkeys([*pairs, *caches], over_cache)},
+        fields + [f"row.{name}" for name in rows],
+    )
+    return sources
 
 
 def build_graphs(model: StateFilter) -> dict[str, Graph]:
-    """The three graphs of a filter."""
+    """The graphs of a filter: none of a linear one, whose step is compiled from its configuration."""
+    if isinstance(model, LinearFilter):
+        return {}
     return {name: build_graph(source) for name, source in graph_sources(model).items()}
 
 
@@ -173,8 +197,10 @@ def bundle_weights(model: StateFilter) -> dict[str, np.ndarray]:
 
 
 def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[str, np.ndarray]) -> dict[str, Any]:
-    """A few steps with a gap, a missing component and an outlier, in both modes, and a forecast."""
-    sessions: dict[str, ort.InferenceSession] = {name: open_session(graph, weights) for name, graph in graphs.items()}
+    """A few steps with a gap, a missing component and an outlier, in the modes that there are, and a forecast."""
+    sessions: dict[str, Any] = {name: open_session(graph, weights) for name, graph in graphs.items()}
+    if not graphs:
+        sessions = {name: _TorchSession(source) for name, source in graph_sources(model).items()}
     recorder = GoldenRecorder(sessions, weights)
     p, names = model.observation_size, list(model.init_state(1))
     center = weights["initial.readout_offset"]
@@ -193,7 +219,7 @@ def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[s
         }
         if model.takes_passes():
             token["passes"] = np.array([1 if i == 3 else model.inner], np.float32)
-        if i == 0:
+        if i == 0 and "prefill" in sessions:
             pairs = {"lag": np.zeros((1, 1), np.float32), "valid": np.zeros((1, 1), np.float32)}
             caches = {f"cache.{n}": np.zeros((1, 1, *shape), np.float32) for n, shape in model.cache_rows().items()}
             recorder.run("prefill", {**token, **pairs, **state, **caches})

@@ -2,8 +2,8 @@
 
 whole       `open_bundle`: every byte, every shape
 as made     golden outputs, on this machine's runtime
-the model   where torch is installed: the graphs against the torch model rebuilt from config and weights, in a fresh
-            process, over 1,000 recurrent steps, and across the ways of computing the same thing
+the model   where torch is installed: the graphs, or what is compiled, against the torch model rebuilt from config and
+            weights, in a fresh process, over 1,000 recurrent steps, and across the ways of computing the same thing
 its kernels compiled for GPUs: hashes, signature and form, as `open_bundle` checks them; they are not run
 """
 
@@ -102,8 +102,13 @@ def verify_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> V
 
 def _compiled_sessions(bundle: Bundle) -> dict[str, Any]:
     """What golden outputs of a bundle without graphs are run as, where there is a compiler."""
-    if bundle.kind != "series" or importlib.util.find_spec("numba") is None:
+    if bundle.manifest.graphs or importlib.util.find_spec("numba") is None:
         return {}
+    if bundle.kind == "filter":
+        from rfa.runtime.filters.filter import FilterRuntime
+        from rfa.runtime.filters.golden import compiled_sessions
+
+        return dict(compiled_sessions(FilterRuntime(bundle)))
     from rfa.runtime.series.decoder_numba import SeriesDecoder
     from rfa.runtime.series.session import NETWORK, SeriesSession
 
@@ -333,8 +338,8 @@ def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 
     from rfa.model.state_filter import Token
 
-    session, largest = bundle.session("step"), _Largest()
-    size = session.get_inputs()[0].shape[1]
+    session = bundle.session("step") if bundle.manifest.graphs else _compiled_sessions(bundle)["step"]
+    largest, (size, _) = _Largest(), bundle.filter.sizes
     generator = np.random.default_rng(SEED)
     state = model.init_state(2)
     carried = {name: tensor.numpy() for name, tensor in state.items()}
@@ -347,7 +352,7 @@ def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
         }
         token["observation"] *= token["present"]
         output, state = model.step(Token(*(torch.from_numpy(array) for array in token.values())), state)
-        if "passes" in {node.name for node in session.get_inputs()}:
+        if bundle.filter.takes_passes():
             token["passes"] = np.full(2, model.inner, np.float32)
         found = _run(session, {**token, **{f"state.{name}": array for name, array in carried.items()}})
         carried = {name: found[f"next.{name}"] for name in carried}

@@ -65,10 +65,6 @@ class Settings(BaseSettings):
         default="auto",
         description="of language models on a CPU; auto is compiled where it can run the bundle, else onnx",
     )
-    filter_runtime: RuntimeName = Field(
-        default="auto",
-        description="of filters; auto is compiled where the bundle is linear or a metric's and numba is there",
-    )
     bundles: Annotated[tuple[Path, ...], NoDecode] = Field(
         default_factory=default_bundles, description="bundle directories; in the environment separated by `:`"
     )

@@ -125,7 +125,7 @@ def measure(name: str) -> Iterator[dict[str, Any]]:
     runtime, system, own = FilterRuntime(open_bundle(BUNDLE_ROOT / name)), SYSTEMS[name], stated(name)
     kinds = {"clean": Outliers(0.0, 1.0), "its outliers": own, "1 in 20 × 10": Outliers(MANY, OUTLIER_SCALE)}
     for k, (kind, outliers) in enumerate(kinds.items()):
-        for mode in ("recurrent", "attention"):
+        for mode in runtime.modes:
             is_recurrent = mode == "recurrent"
             streams, steps = (system.streams, system.steps) if is_recurrent else (ATTENTION_STREAMS, ATTENTION_STEPS)
             products = {

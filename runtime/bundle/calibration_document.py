@@ -129,20 +129,22 @@ class FilterSummary(Strict):
 
 
 class FilterCalibration(Strict):
-    """calibration.json of a filter."""
+    """calibration.json of a filter; one that runs without graphs has no attention mode."""
 
-    attention: ModeCalibration
+    attention: ModeCalibration | None = None
     recurrent: ModeCalibration
     summary: FilterSummary
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        modes = {"attention": self.attention, "recurrent": self.recurrent}
-        for name in ("levels", "forecast.horizons", "state.source"):
-            if _at(self.attention, name) != _at(self.recurrent, name):
-                raise ValueError(f"{name} must be the same in both modes")
-        if (self.attention.precision is None) != (self.recurrent.precision is None):
-            raise ValueError("precision must be calibrated in both modes or in neither")
+        modes = {"recurrent": self.recurrent}
+        if self.attention is not None:
+            modes["attention"] = self.attention
+            for name in ("levels", "forecast.horizons", "state.source"):
+                if _at(self.attention, name) != _at(self.recurrent, name):
+                    raise ValueError(f"{name} must be the same in both modes")
+            if (self.attention.precision is None) != (self.recurrent.precision is None):
+                raise ValueError("precision must be calibrated in both modes or in neither")
         summary = self.recurrent.levels, self.recurrent.forecast.horizons, self.recurrent.state.source
         if (self.summary.levels, self.summary.horizons, self.summary.state_source) != summary:
             raise ValueError("summary must repeat levels, horizons and source")

@@ -16,7 +16,7 @@ import functools
 import hashlib
 from collections.abc import Mapping
 from statistics import NormalDist
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters import auto_numba, correlation, student
 from rfa.runtime.filters import steps as filter_steps
 from rfa.runtime.filters.filter import KEPT_READOUTS, FilterRuntime
-from rfa.runtime.filters.graph_steps import GraphSteps
 from rfa.runtime.filters.observed import observed
 from rfa.runtime.filters.state import FilterStates
 from rfa.runtime.filters.steps import (
@@ -183,14 +182,6 @@ class AutoSteps:
         )  # fmt: skip
         return told, trace
 
-    def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """See `FilterSteps`."""
-        return dict(tensors)
-
-    def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """See `FilterSteps`."""
-        return dict(tensors)
-
     def settle(self) -> None:
         """See `FilterSteps`."""
         settle(_kernel())
@@ -212,13 +203,11 @@ class AutoRuntime(FilterRuntime):
         self.levels = self._calibration["recurrent"].levels
         # An error after a long lag does not tell how far off a forecast of a typical one is: that has its own place.
         leads = Leads.of(np.concatenate((auto_numba.LEADS[:1], auto_numba.LEADS)), are_own=True)
-        self.graphs = cast("GraphSteps", None)  # for attention mode alone, which is refused
         self.steps = AutoSteps(size, leads, is_joint=name == JOINT_NAME)
         self._driven = None
         self.passes = PassesRange(1, 1)
         fields = {**leads.fields(size, len(self.levels)), **normal_fields()}
         FilterStates.__init__(self, self.steps.magic, self.steps.initial, self.steps.fields, fields)
-        self.attention_states = self
         self._readouts = self._kept_readouts(KEPT_READOUTS)
 
     @property

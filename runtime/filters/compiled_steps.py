@@ -123,7 +123,7 @@ class CompiledSteps:
 
     Attributes:
         module: that the kernel is compiled for.
-        layout: shapes of the parts that a graph has of the state, by name.
+        layout: shapes of the parts of the state, by name.
     """
 
     runtime = "compiled"
@@ -159,14 +159,14 @@ class CompiledSteps:
         return cls(LinearFilterConfig(**bundle.config), leads, PassesRange.of(bundle))
 
     def joined(self, parts: Mapping[str, Array]) -> Array:
-        """A state from the parts that a graph has of it; what no part is given of is 0."""
+        """A state from its parts; what no part is given of is 0."""
         state = np.zeros_like(self.initial[STATE])
         for name, part in parts.items():
             state[self._places[name]] = part.ravel()
         return state
 
     def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """See `FilterSteps`."""
+        """The state whose parts these are."""
         return {STATE: self.joined(tensors)}
 
     def begin(self) -> None:
@@ -179,11 +179,11 @@ class CompiledSteps:
         settle(self._kernel)
 
     def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """See `FilterSteps`."""
+        """The inverse: the parts of a state."""
         return {name: part[0] for name, part in self.split(tensors[STATE][None]).items()}
 
     def split(self, states: Array) -> dict[str, Array]:
-        """The parts that a graph has of states `[rows, S]`."""
+        """The parts of states `[rows, S]`."""
         return {name: states[:, self._places[name]].reshape(-1, *shape) for name, shape in self.layout.items()}
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:

@@ -3,7 +3,7 @@
 With a calendar the filter takes its pattern for the known bias of the sensor: it is taken from what comes, and put back
 on to what is told.
 
-Its intervals begin as a normal's and become the stream's own, as those of `auto` do. It has no graphs, and so no
+Its intervals begin as a normal's and become the stream's own, as those of `auto` do. It has no
 attention mode. The kernels are those of every linear filter: `warm` compiles them at the load of a server.
 """
 
@@ -41,7 +41,6 @@ from rfa.runtime.uncertainty.steps import Readout, Steps
 
 if TYPE_CHECKING:
     from rfa.runtime.filters.calendar import Calendar
-    from rfa.runtime.filters.graph_steps import GraphSteps
 
 # Readouts, sets of horizons and lags of inputs that one of many systems keeps.
 KEPT: Final = 2
@@ -89,7 +88,6 @@ class SystemRuntime(FilterRuntime):
         self._calibration = {"recurrent": Calibration(calibration())}
         self.levels = self._calibration["recurrent"].levels
         leads = Leads.of(auto_numba.LEADS, are_own=True)
-        self.graphs = cast("GraphSteps", None)  # for attention mode alone, which is refused
         chooses = config.nu is not None and config.inner > 1
         self.passes = PassesRange(1 if chooses else config.inner, config.inner)
         self.steps = steps = CompiledSteps(config, leads, self.passes, KEPT)
@@ -101,7 +99,6 @@ class SystemRuntime(FilterRuntime):
         driven = {} if self._driven is None else self._driven.fields
         fields = {**leads.fields(p, len(self.levels)), **normal_fields(), **driven}
         FilterStates.__init__(self, steps.magic, steps.initial, steps.fields, fields)
-        self.attention_states = FilterStates(steps.magic, steps.initial, steps.fields, fields)
         self._readouts = self._kept_readouts(KEPT)
 
     @property

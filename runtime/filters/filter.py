@@ -1,9 +1,8 @@
 """A filter bundle, ready to run: many streams at once, whole sequences, portable states.
 
-Streams keep their state in seats of a pool. What advances them is compiled where the filter is linear and numba is
-there, and the bundle's graphs on ONNX Runtime elsewhere; in attention mode it is the graphs always. Random numbers are
-keyed by (seed, position in the stream). So a stream gives the same numbers alone or in a crowd, in one request, in
-segments or one by one.
+Streams keep their state in seats of a pool. What advances a linear filter is compiled; a deep one runs on the graphs
+of its bundle in ONNX Runtime, and has attention mode. Random numbers are keyed by (seed, position in the stream). So a
+stream gives the same numbers alone or in a crowd, in one request, in segments or one by one.
 
 A row whose numbers are not finite is left as it was, and its neighbours go on.
 """
@@ -15,13 +14,12 @@ import logging
 import math
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
-from typing import get_args
+from typing import cast, get_args
 
 import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle
-from rfa.runtime.choices import Mode, RuntimeName
+from rfa.runtime.choices import Mode
 from rfa.runtime.compiling import HAS_COMPILER
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.ahead import forecasts_after
@@ -47,8 +45,6 @@ Array = np.ndarray
 logger = logging.getLogger("rfa.engine")
 
 KEPT_READOUTS = 64  # of 90 kB, with 256 horizons and 16 levels
-# Families of bundles whose step is compiled.
-COMPILED = frozenset({"linear"})
 
 
 class FilterRuntime(FilterStates):
@@ -56,13 +52,12 @@ class FilterRuntime(FilterStates):
 
     Args:
         bundle: of kind "filter".
-        runtime: what advances streams; "auto" is compiled where it can be.
 
     Raises:
-        ValueError: the bundle is no filter, or is not compiled where that is asked for.
+        ValueError: the bundle is no filter, or cannot be compiled.
     """
 
-    def __init__(self, bundle: Bundle, runtime: RuntimeName = "auto") -> None:
+    def __init__(self, bundle: Bundle) -> None:
         if bundle.kind != "filter":
             raise ValueError(f"bundle {bundle.name!r} is of kind {bundle.kind!r}, not a filter")
         self.name = bundle.name
@@ -73,17 +68,17 @@ class FilterRuntime(FilterStates):
         self.observation_size: int
         self.state_size: int
         self.observation_size, self.state_size = self.readout_matrix.shape
-        self._calibration = {mode: Calibration(bundle.calibration[mode]) for mode in get_args(Mode)}
+        self._calibration: dict[Mode, Calibration] = {
+            mode: Calibration(bundle.calibration[mode]) for mode in get_args(Mode) if mode in bundle.calibration
+        }
         recurrent = self._calibration["recurrent"]
         self.levels: tuple[float, ...] = recurrent.levels
         leads = Leads.of(recurrent.horizons)
-        self.graphs = GraphSteps(bundle, leads)
-        self.steps = _choose(bundle, leads, self.graphs, runtime)
+        self.steps = _steps(bundle, leads)
         self._driven = DrivenSystem.of(bundle, self.readout_matrix)
         driven = {} if self._driven is None else self._driven.fields
         adaptive = {**leads.fields(self.observation_size, len(self.levels)), **normal_fields(), **driven}
         super().__init__(self.steps.magic, self.steps.initial, self.steps.fields, adaptive)
-        self.attention_states = FilterStates(self.graphs.magic, self.graphs.initial, self.graphs.fields, adaptive)
         self.passes = PassesRange.of(bundle)
         self._readouts = self._kept_readouts(KEPT_READOUTS)
 
@@ -156,12 +151,6 @@ class FilterRuntime(FilterStates):
         """As much of a piece as costs no more than so many plain observations, one at least."""
         return piece
 
-    def own(self, state: FilterState) -> FilterState:
-        """A state as streams have it, from one that may be the graphs'."""
-        if self.steps.fields.keys() == state.tensors.keys():
-            return state
-        return replace(state, tensors=self.steps.adopt(state.tensors))
-
     # Steps.
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
@@ -226,7 +215,7 @@ class FilterRuntime(FilterStates):
         if memory is None:
             told, trace = self.steps.advance(pool, batch, readout, traced=traced)
         else:
-            told, trace = self.graphs.attend(pool, batch, readout, memory)
+            told, trace = cast("GraphSteps", self.steps).attend(pool, batch, readout, memory)
         if self._driven is not None and response is not None:
             self._driven.keep(pool, batch, response, told.is_good)
             move(told, trace, response)
@@ -285,13 +274,6 @@ class FilterRuntime(FilterStates):
             message = f'model {self.name!r} has no "{mode}" mode, which runs on the graphs of a bundle: leave mode out'
             raise InvalidInput(message, param="mode", code="no_such_mode")
         made = self.passes.checked(passes, self.name)
-        if (
-            made != self.passes.most
-            and (mode, self.runtime) != ("recurrent", "compiled")
-            and not self.graphs.takes_passes
-        ):
-            message = f"model {self.name!r} was exported without a choice of passes: they are {self.passes.most}"
-            raise InvalidInput(message, param="passes", code="no_choice")
         return Readout(self._calibration[mode], levels, horizon, samples, alarm, made)
 
     def check_input(self, alarm: Alarm, state: FilterState | None, *, is_given: bool) -> None:
@@ -389,20 +371,11 @@ def _was_driven(state: FilterState | None) -> bool:
     return state is not None and RESPONSE in state.adaptive and bool(state.adaptive[RESPONSE].any())
 
 
-def _choose(bundle: Bundle, leads: Leads, graphs: GraphSteps, runtime: RuntimeName) -> FilterSteps:
-    family = bundle.manifest.family
-    can_compile = HAS_COMPILER and family in COMPILED
-    if runtime == "compiled" and not can_compile:
-        raise ValueError(
-            f"bundle {bundle.name!r} cannot run compiled: "
-            + (f"its family is {family!r}" if HAS_COMPILER else "numba is not installed")
-        )
-    if runtime == "onnx" or not can_compile:
-        if runtime == "auto" and family in COMPILED:
-            logger.warning(
-                "bundle %s runs on ONNX Runtime, a hundred times slower: numba is not installed", bundle.name
-            )
-        return graphs
+def _steps(bundle: Bundle, leads: Leads) -> FilterSteps:
+    if bundle.manifest.graphs:
+        return GraphSteps(bundle, leads)
+    if not HAS_COMPILER:
+        raise ValueError(f"bundle {bundle.name!r} needs numba")
     from rfa.runtime.filters.compiled_steps import CompiledSteps
 
     return CompiledSteps.of(bundle, leads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -11,7 +11,6 @@ import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle, BundleError
 from rfa.runtime.bundle.golden import GoldenMismatch, run_golden
-from rfa.runtime.choices import RuntimeName
 from rfa.runtime.compiling import Task
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.steps import Batch
@@ -25,51 +24,66 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 
-def open_filter(bundle: Bundle, runtime: RuntimeName) -> FilterRuntime:
+def open_filter(bundle: Bundle) -> FilterRuntime:
     """A filter that is ready to run after its `filter_tasks`.
 
     Raises:
         BundleError: it cannot run so.
     """
     try:
-        return FilterRuntime(bundle, runtime)
+        return FilterRuntime(bundle)
     except ValueError as error:
         raise BundleError(str(error)) from None
 
 
-def filter_tasks(bundle: Bundle, model: FilterRuntime) -> tuple[list[Task], list[Task]]:
-    """What compiles the parts of a filter's kernels; and what, after those of all filters, runs and settles them."""
-    parts: list[Task] = [(conclude, partial(_observe_nothing, model))]
+def filter_tasks(
+    bundle: Bundle, model: FilterRuntime, report: Callable[[int], None] = lambda _: None
+) -> tuple[list[Task], list[Task]]:
+    """What compiles the parts of a filter's kernels; and what, after those of all filters, runs and settles them.
+
+    Args:
+        report: called with how many golden values a compiled filter reproduced.
+    """
     if model.runtime != "compiled":
-        return parts, []
+        return [(conclude, partial(_observe_nothing, model))], []
     steps = cast("CompiledSteps", model.steps)
-    return [(steps.module, steps.begin), *parts], [(steps.module, partial(_run_golden, bundle, model))]
+    return [(steps.module, steps.begin)], [(steps.module, lambda: report(hold_to_golden(bundle, model)))]
 
 
-def _run_golden(bundle: Bundle, model: FilterRuntime) -> None:
-    steps = cast("CompiledSteps", model.steps)
-    compiled = {graph: _Session(model, steps, graph) for graph in ("step", "forecast")}
+def hold_to_golden(bundle: Bundle, model: FilterRuntime) -> int:
+    """Run the golden cases of a linear filter in compiled code, which then compiles no more; returns how many values
+    were compared.
+
+    Raises:
+        BundleError: a value differs.
+    """
     try:
-        run_golden(bundle.golden, {"prefill": bundle.session("prefill"), **compiled}, bundle.weights())
+        count = run_golden(bundle.golden, compiled_sessions(model), bundle.weights())
     except GoldenMismatch as error:
         raise BundleError(f"golden.json in compiled code: {error}") from None
-    steps.settle()
+    model.steps.settle()
+    return count
+
+
+def compiled_sessions(model: FilterRuntime) -> dict[str, CompiledSession]:
+    """The compiled step and forecast of a linear filter, as golden outputs and comparisons run them."""
+    steps = cast("CompiledSteps", model.steps)
+    return {graph: CompiledSession(model, steps, graph) for graph in ("step", "forecast")}
 
 
 def _observe_nothing(model: FilterRuntime) -> None:
     """One step on the graphs, so that what concludes it is compiled."""
-    states = model.attention_states
-    pool = StatePool(states.state_fields, 1)
+    pool = StatePool(model.state_fields, 1)
     seat = pool.acquire()
-    states.put(pool, seat, states.start())
+    model.put(pool, seat, model.start())
     nothing = Batch(pool.rows([seat]), np.zeros(1), np.full((1, model.observation_size), np.nan), np.ones(1))
-    model.graphs.advance(pool, nothing, model.readout((0.9,), (), 0), traced=False)
-    model.graphs.settle()
+    model.steps.advance(pool, nothing, model.readout((0.9,), (), 0), traced=False)
+    model.steps.settle()
 
 
 @dataclass(frozen=True)
-class _Session:
-    """The graph "step" or "forecast" of the bundle, as `rfa.runtime.bundle.golden` runs it."""
+class CompiledSession:
+    """The step or the forecast of a linear filter, as `rfa.runtime.bundle.golden` runs it."""
 
     model: FilterRuntime
     steps: CompiledSteps

@@ -1,4 +1,4 @@
-"""Filters on their ONNX graphs, float32: one observation of each of many streams a call.
+"""Deep filters on their ONNX graphs, float32: one observation of each of many streams a call.
 
 Rows are padded to one of a few counts, at which a row's numbers are bit for bit the same whatever its neighbours are:
 the vector loops of the graphs have no scalar tail.
@@ -66,14 +66,11 @@ def _conclude() -> Any:
 
 
 class GraphSteps:
-    """Steps of any filter; see `FilterSteps`.
+    """Steps of a deep filter; see `FilterSteps`.
 
     Args:
         bundle: of kind "filter".
         leads: that forecasts are followed as.
-
-    Attributes:
-        takes_passes: whether a request may choose them.
     """
 
     runtime = "onnx"
@@ -86,7 +83,6 @@ class GraphSteps:
         self._step = bundle.session("step")
         self._attend = bundle.session("prefill")
         self._forecast = bundle.session("forecast")
-        self.takes_passes = "passes" in {node.name for node in self._step.get_inputs()}
         self._forecast_inputs = {node.name for node in self._forecast.get_inputs()}
         weights = bundle.weights()
         self.size, self.state_size = weights["initial.readout_matrix"].shape
@@ -114,17 +110,9 @@ class GraphSteps:
             lost.update(int(batch.seats[row]) for row in left)
         return told, trace
 
-    def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """See `FilterSteps`."""
-        return dict(tensors)
-
     def settle(self) -> None:
         """See `FilterSteps`."""
         settle(_conclude())
-
-    def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """See `FilterSteps`."""
-        return dict(tensors)
 
     def attend(self, pool: StatePool, batch: Batch, readout: Readout, memory: Any) -> tuple[Told, Traced]:
         """One observation of one stream, by attention over those before it."""
@@ -155,8 +143,6 @@ class GraphSteps:
         count = len(rows)
         with np.errstate(over="ignore"):  # beyond float32: infinite, and told so
             inputs = self._inputs(pool, batch, rows, factor, count if memory else self.sizes.padded(count))
-        if self.takes_passes:
-            inputs["passes"] = np.full(len(inputs["dt"]), readout.passes, np.float32)
         names = [*_SCALARS, *_KNOWN, *(f"next.{name}" for name in self._names)]
         if len(trace.state):
             names += _TRACED

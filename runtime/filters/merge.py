@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from rfa.runtime.uncertainty.interface import MergeOptions
 from rfa.runtime.uncertainty.steps import Steps
 
 if TYPE_CHECKING:
+    from rfa.runtime.filters.compiled_steps import CompiledSteps
     from rfa.runtime.filters.filter import FilterRuntime
 
 # Families whose state is a Gaussian in coordinates that all streams of the model share.
@@ -155,9 +156,13 @@ def _missing(
 
 
 def _belief(runtime: FilterRuntime, state: FilterState) -> Gaussian:
-    parts = runtime.steps.parts(state.tensors)
+    parts = _compiled(runtime).parts(state.tensors)
     mean: np.ndarray = parts["mean"].astype(np.float64)
     return Gaussian(mean + _response(state), parts["covariance"].astype(np.float64))
+
+
+def _compiled(runtime: FilterRuntime) -> CompiledSteps:
+    return cast("CompiledSteps", runtime.steps)  # what merges is linear
 
 
 def _response(state: FilterState) -> np.ndarray | float:
@@ -168,10 +173,10 @@ def _response(state: FilterState) -> np.ndarray | float:
 def _with_belief(runtime: FilterRuntime, state: FilterState, belief: Gaussian) -> dict[str, np.ndarray]:
     """The filter's part of a state with another mean and covariance; the state's response stays beside the mean, for
     the forecasts that wait are without it."""
-    parts = runtime.steps.parts(state.tensors)
+    parts = _compiled(runtime).parts(state.tensors)
     changed = {"mean": belief.mean - _response(state), "covariance": belief.covariance}
     changed |= {name: np.zeros_like(parts[name]) for name in OF_THE_MEAN if name in parts}
-    return runtime.steps.adopt({**parts, **changed})
+    return _compiled(runtime).adopt({**parts, **changed})
 
 
 def _not_merged(reason: str) -> InvalidInput:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from rfa.runtime.uncertainty.steps import Readout, Steps
 
 if TYPE_CHECKING:
     from rfa.runtime.filters.filter import FilterRuntime
+    from rfa.runtime.filters.graph_steps import GraphSteps
 
 Array = np.ndarray
 CACHE_BLOCK = 128
@@ -87,8 +88,7 @@ def run_sequence(
         InvalidInput: naming the field.
     """
     times, observations, state = options.times, options.observations, options.state
-    states = runtime if options.mode == "recurrent" else runtime.attention_states
-    carried = states.start() if state is None or not state.count else state
+    carried = runtime.start() if state is None or not state.count else state
     check_observations(observations, runtime.observation_size, runtime.name)
     check_times(times, len(observations), carried.time if carried.count else -math.inf)
     check_mode(options.mode, continues=carried.count > 0, length=len(observations))
@@ -96,11 +96,11 @@ def run_sequence(
     readout = runtime.readout(
         options.levels, options.horizon, options.samples, options.mode, options.alarm, options.passes
     )
-    pool = StatePool(states.state_fields, 1)
+    pool = StatePool(runtime.state_fields, 1)
     seat = pool.acquire()
-    states.put(pool, seat, carried)
+    runtime.put(pool, seat, carried)
     series = Piece(seat, times, observations, options.noise, readout, options.seed, options.inputs)
-    memory = Memory(runtime.graphs.cache_shapes, times) if options.mode == "attention" else None
+    memory = Memory(cast("GraphSteps", runtime.steps).cache_shapes, times) if options.mode == "attention" else None
     pieces: list[Steps] = []
     traces: list[Traces] = []
     total, sums = 0.0, no_checks(len(runtime.levels), len(options.horizon), runtime.observation_size)
@@ -128,7 +128,7 @@ def run_sequence(
         for told in pieces:
             part, paths = paths[: len(told)], paths[len(told) :]
             yield replace(told, samples=part or None)
-    return FilterResult(total, runtime.own(states.get(pool, seat, options.seed)), smoothed, sums, is_cut)
+    return FilterResult(total, runtime.get(pool, seat, options.seed), smoothed, sums, is_cut)
 
 
 def _until(deadline: float, work: Generator[None, None, Item]) -> Generator[None, None, Item | None]:

@@ -135,16 +135,8 @@ class FilterSteps(Protocol):
         was before that one."""
         ...
 
-    def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """The state that the graphs have as `tensors`."""
-        ...
-
     def settle(self) -> None:
         """Compile no more: what serves has run before."""
-        ...
-
-    def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """The inverse: a state as the graphs have it."""
         ...
 
 

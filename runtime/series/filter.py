@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
@@ -48,7 +48,7 @@ from rfa.runtime.uncertainty.learned_normal import normal_fields
 from rfa.runtime.uncertainty.steps import Readout
 
 if TYPE_CHECKING:
-    from rfa.runtime.filters.graph_steps import GraphSteps
+    pass
 
 Array = np.ndarray
 MAGIC: Final = b"RFAS\x02"
@@ -166,14 +166,6 @@ class NetworkSteps:
             handles, handle = gathered.beside(of.handle, wanted)
             yield _Taken(handles, handle, of.content.kept, room.wave)
 
-    def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """See `FilterSteps`."""
-        return dict(tensors)
-
-    def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """See `FilterSteps`."""
-        return dict(tensors)
-
     def settle(self) -> None:
         """See `FilterSteps`."""
         settle(take)
@@ -287,14 +279,12 @@ class SeriesRuntime(FilterRuntime):
         self._calibration = {"recurrent": Calibration(calibration())}
         self.levels = self._calibration["recurrent"].levels
         leads = Leads.of(FOLLOWED, are_own=True, most_places=MOST_PLACES, pace=PACE)
-        self.graphs = cast("GraphSteps", None)  # for attention mode alone, which is refused
         self.rooms, self.device = rooms or Rooms(), device
         self.steps = NetworkSteps(decoder, size, leads, self.rooms, device)
         self._driven = None
         self.passes = PassesRange(1, 1)
         fields = {**leads.fields(size, len(self.levels), sides=2), **normal_fields()}
         FilterStates.__init__(self, MAGIC, self.steps.initial, self.steps.fields, fields)
-        self.attention_states = self
         self._readouts = self._kept_readouts(KEPT_READOUTS)
         # Of other numbers of columns, for as long as somebody has work for them.
         self._sized: WeakValueDictionary[int, SeriesRuntime] = WeakValueDictionary({size: self})

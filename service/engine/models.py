@@ -84,12 +84,12 @@ def load_models(settings: Settings) -> Models:
             else:
                 logger.warning("bundle %s is left out: it needs numba, pip install 'rfa-server[fast]'", bundle.name)
         else:
-            filters[bundle.name] = model = open_filter(bundle, settings.filter_runtime)
+            filters[bundle.name] = model = open_filter(bundle)
             _, long_series[bundle.name] = long_series_of(settings, bundle)
-            first, then = filter_tasks(bundle, model)
+            first, then = filter_tasks(bundle, model, partial(_count_into, opened, bundle))
             parts += first
             tasks += then
-    takes_systems = HAS_COMPILER and settings.filter_runtime != "onnx"
+    takes_systems = HAS_COMPILER
     if takes_systems:
         from rfa.runtime.filters import compiled_system
 
@@ -135,6 +135,11 @@ def _series_into(
         opened[bundle.name] = bundle, make_ready(bundle, model)
 
     return MADE_OF, run
+
+
+def _count_into(opened: dict[str, tuple[Bundle, int]], bundle: Bundle, count: int) -> None:
+    """What is compiled counts its golden values once it runs."""
+    opened[bundle.name] = bundle, count
 
 
 def _load_into(languages: dict[str, Language], bundle: Bundle, load: Callable[[Bundle], Language]) -> None:

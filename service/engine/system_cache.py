@@ -91,7 +91,7 @@ class Systems:
         if not self._are_taken():
             message = (
                 "system runs in compiled code, which this server has none of: it needs numba (pip install "
-                "'rfa-server[fast]') and filter_runtime must not be onnx."
+                "'rfa-server[fast]')."
             )
             raise InvalidRequest(message, param="system", code="no_compiler")
         key = _key(document)

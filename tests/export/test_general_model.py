@@ -81,15 +81,6 @@ def test_served_constant_velocity_is_the_kalman_filter_at_irregular_times(runtim
     assert len(result.steps[7].mean) == 1 and result.steps[7].weight is None
 
 
-def test_served_attention_fits_a_line(runtime):
-    """Short lags, so that little process noise is shared: close to the filter, and exact on a straight line."""
-    times = [0.1 * i for i in range(20)]
-    line = [[3.0 + 2.0 * t] for t in times]
-    recurrent, attention = (runtime.filter(times, line, mode=mode).steps[-1] for mode in ("recurrent", "attention"))
-    assert abs(attention.mean[0] - recurrent.mean[0]) < 0.3
-    assert abs(attention.mean[0] - line[-1][0]) < 0.3
-
-
 def smoothing_data() -> tuple[list[float], list[list[float] | None], list[float]]:
     """Irregular times and a long gap, nothing seen at times, less and more noise."""
     rng = np.random.default_rng(6)

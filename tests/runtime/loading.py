@@ -10,7 +10,7 @@ from rfa.runtime.filters.golden import filter_tasks, open_filter
 
 def load_filter(bundle: Bundle) -> FilterRuntime:
     """Ready to run, and held to the golden outputs of its bundle."""
-    model = open_filter(bundle, "auto")
+    model = open_filter(bundle)
     for tasks in filter_tasks(bundle, model):
         in_turn(tasks)
     return model

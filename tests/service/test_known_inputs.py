@@ -26,7 +26,7 @@ COUNT = 80
 RNG = np.random.default_rng(7)
 TIMES = np.cumsum(RNG.exponential(0.2, COUNT))
 INPUTS = np.repeat(RNG.normal(size=(COUNT // 8, 2)) * 5, 8, axis=0)
-ROUNDING = {"compiled": 1e-9, "onnx": 2e-4}
+ROUNDING = 1e-9
 HORIZON = (0.3, 2.0)
 
 
@@ -90,15 +90,14 @@ def told(runtime: FilterRuntime, values: np.ndarray, inputs: Any = INPUTS, **opt
     }
 
 
-@pytest.mark.parametrize("kind", ["compiled", "onnx"])
-def test_means_and_forecasts_are_those_of_a_filter_that_predicts_with_the_input(kind: Any, bundles: Path) -> None:
+def test_means_and_forecasts_are_those_of_a_filter_that_predicts_with_the_input(bundles: Path) -> None:
     values = simulate(bundles)
-    _, found = told(FilterRuntime(open_bundle(bundles / "linear"), kind), values)
-    _, blind = told(FilterRuntime(open_bundle(bundles / "linear"), kind), values, None)
+    _, found = told(FilterRuntime(open_bundle(bundles / "linear")), values)
+    _, blind = told(FilterRuntime(open_bundle(bundles / "linear")), values, None)
     assert blind["weight"].mean() < found["weight"].mean() - 0.1
     means, ahead = followed(bundles, values, found["weight"])
-    assert np.abs(found["mean"] - means).max() <= ROUNDING[kind] * 10
-    assert np.abs(found["moments"][:, :, 0] - ahead).max() <= ROUNDING[kind] * 10
+    assert np.abs(found["mean"] - means).max() <= ROUNDING * 10
+    assert np.abs(found["moments"][:, :, 0] - ahead).max() <= ROUNDING * 10
     assert np.all((found["bands"][..., 0] < ahead[:, :, None]) & (ahead[:, :, None] < found["bands"][..., 1]))
 
 
@@ -168,20 +167,9 @@ def test_forecasts_that_wait_are_held_to_what_comes_after_a_merge(bundles: Path)
     assert np.abs(bands - wanted).max() <= 1e-9
 
 
-def test_attention_sees_the_input(bundles: Path) -> None:
-    """As if the observations had come without what it does, and what is told moved by it."""
-    runtime, values = FilterRuntime(open_bundle(bundles / "linear")), simulate(bundles)
-    moved = responses(bundles)
-    _, driven = told(runtime, values, mode="attention")
-    _, free = told(runtime, values - moved, None, mode="attention")
-    assert np.abs(driven["mean"] - free["mean"] - moved).max() <= 1e-9
-    assert np.array_equal(driven["weight"], free["weight"])
-
-
-@pytest.mark.parametrize("kind", ["compiled", "onnx"])
 @pytest.mark.parametrize("is_seen", [True, False])
-def test_a_response_beyond_numbers_is_refused_and_not_kept(kind: Any, is_seen: bool, bundles: Path) -> None:
-    runtime = FilterRuntime(open_bundle(bundles / "linear"), kind)
+def test_a_response_beyond_numbers_is_refused_and_not_kept(is_seen: bool, bundles: Path) -> None:
+    runtime = FilterRuntime(open_bundle(bundles / "linear"))
     pool = StatePool(runtime.state_fields, 1)
     seat = pool.acquire()
     runtime.put(pool, seat, runtime.start())

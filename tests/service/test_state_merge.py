@@ -38,16 +38,14 @@ DRIFT, NOISE, ERROR, START = (
     np.array(CONFIG[name]) for name in ("drift", "process_noise", "measurement_noise", "initial_covariance")
 )
 # Rounding, of numbers about 1: less than a hundred operations on covariances whose condition is below 10.
-ROUNDING = {"compiled": 1e3 * float(np.finfo(np.float64).eps), "onnx": 1e3 * float(np.finfo(np.float32).eps)}
-RUNTIMES = ("compiled", "onnx")
+ROUNDING = 1e3 * float(np.finfo(np.float64).eps)
 Belief = tuple[np.ndarray, np.ndarray]
 
 
 @asynccontextmanager
-async def serving(runtime: str = "compiled", **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def serving(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     paths = tuple(BUNDLES / name for name in ("linear", "oscillator"))
-    kind = "auto" if runtime == "compiled" else runtime  # the oscillator is on its graphs always
-    given = {"bundles": paths, "processes": 1, "sessions": "memory", "filter_runtime": kind}
+    given = {"bundles": paths, "processes": 1, "sessions": "memory"}
     app = create_app(Settings(**{**given, **settings}))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -137,32 +135,30 @@ ONE: Series = ([0.0, 0.4], [[0.5, 0.2], [0.3, None]])
 TWO: Series = ([0.1, 0.4, 0.7], [[0.4, None], None, [0.1, 0.3]])
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-async def test_precisions_add_at_the_latest_time(runtime: str) -> None:
+async def test_precisions_add_at_the_latest_time() -> None:
     """Each is brought forward by the filter's prediction; what is told and what goes on are the fused belief."""
     after = ([0.9, 1.3], [[0.1, 0.3], [None, 0.2]])
-    async with serving(runtime) as client:
+    async with serving() as client:
         one, two = await filtered(client, *ONE), await filtered(client, *TWO)
         reply = await merged(client, one["state"], two["state"], method="precision", levels=[0.9], horizon=[0.5])
         rest = await filtered(client, *after, reply["state"])
     scale = scale_of(one["steps"][-1], kalman(*ONE))
     belief = summed([moved(kalman(*ONE), 0.7 - 0.4), kalman(*TWO)])
     assert (reply["t"], reply["index"], reply["weights"], reply["method"]) == (0.7, 3, None, "precision")
-    assert_tells(reply, belief, scale, ROUNDING[runtime])
-    assert_tells(rest["steps"][-1], kalman(*after, (0.7, belief)), scale, ROUNDING[runtime])
+    assert_tells(reply, belief, scale, ROUNDING)
+    assert_tells(rest["steps"][-1], kalman(*after, (0.7, belief)), scale, ROUNDING)
     assert [step["index"] for step in rest["steps"]] == [3, 4]
     (point,) = reply["forecast"]
     assert point["t"] == 1.2
-    np.testing.assert_allclose(point["mean"], moved(belief, 0.5)[0], atol=ROUNDING[runtime])
+    np.testing.assert_allclose(point["mean"], moved(belief, 0.5)[0], atol=ROUNDING)
     assert list(reply["interval"]) == list(point["interval"]) == ["0.9"]
     assert read(MergeReply, json.dumps(reply)).seed == one["seed"]
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-async def test_two_sensors_that_share_a_prior_are_one_filter_with_both(runtime: str) -> None:
+async def test_two_sensors_that_share_a_prior_are_one_filter_with_both() -> None:
     """The law: what each saw at one time, merged, is what a filter that saw both believes."""
     begin = ([0.0, 0.2], [[0.5, 0.1], [0.4, 0.2]])
-    async with serving(runtime) as client:
+    async with serving() as client:
         prior = await filtered(client, *begin)
         left = await filtered(client, [0.5], [[0.3, None]], prior["state"])
         right = await filtered(client, [0.5], [[None, 0.4]], prior["state"])
@@ -176,18 +172,15 @@ async def test_two_sensors_that_share_a_prior_are_one_filter_with_both(runtime: 
         too_sure = await merged(client, left["state"], right["state"], method="precision")
     for reply, whole in ((fused, both), (fused_three, all_three)):
         for name in ("mean", "std", "precision"):
-            np.testing.assert_allclose(
-                reply[name], whole["steps"][-1][name], rtol=ROUNDING[runtime], atol=ROUNDING[runtime]
-            )
+            np.testing.assert_allclose(reply[name], whole["steps"][-1][name], rtol=ROUNDING, atol=ROUNDING)
     assert {**later, "timings": 0, "state": 0} == {**fused, "timings": 0, "state": 0}
     # The prior counts twice where it is not given.
     assert too_sure["precision"] > 1.3 * fused["precision"]
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-async def test_an_intersection_is_the_one_of_least_determinant(runtime: str) -> None:
+async def test_an_intersection_is_the_one_of_least_determinant() -> None:
     """By its own weights it is the formula, and no weights of a fine grid have a smaller determinant."""
-    async with serving(runtime) as client:
+    async with serving() as client:
         one = await filtered(client, [0.0, 0.6], [[0.4, None], [0.3, None]])
         two = await filtered(client, [0.0, 0.5], [[None, 0.3], [None, 0.2]])
         reply = await merged(client, one["state"], two["state"])
@@ -204,7 +197,7 @@ async def test_an_intersection_is_the_one_of_least_determinant(runtime: str) -> 
 
     weight = reply["weights"][0]
     assert 0.05 < weight < 0.95 and abs(sum(reply["weights"]) - 1) <= 1e-12
-    assert_tells(reply, crossed(weight), scale, ROUNDING[runtime])
+    assert_tells(reply, crossed(weight), scale, ROUNDING)
     least = np.linalg.det(crossed(weight)[1])
     # The search ends within 3e-9 nats; float32 covariances are what they are to 1e-6.
     assert least <= min(np.linalg.det(crossed(w)[1]) for w in np.linspace(0, 1, 2001)) * (1 + 1e-6)
@@ -267,27 +260,30 @@ async def test_what_a_stream_has_learned_is_the_first_states() -> None:
         assert (reply["seed"], reply["index"], reply["t"]) == (seed, 80, 79.0)
 
 
-@pytest.mark.parametrize("kind", RUNTIMES)
-def test_a_suspicion_of_a_jump_is_forgotten(kind: Any) -> None:
+def _steps(runtime: FilterRuntime) -> Any:
+    return runtime.steps
+
+
+def test_a_suspicion_of_a_jump_is_forgotten() -> None:
     """Where a jump would have led to is told from the mean, which is another one after the merge."""
-    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"), kind)
+    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"))
     still = runtime.filter([0.0, 0.1, 0.2], [[0.1, 0.1]] * 3).state
     jumping = runtime.filter([0.0, 0.1, 0.2], [[0.1, 0.1], [50.0, 50.0], [50.0, 50.0]]).state
-    parts = runtime.steps.parts(jumping.tensors)
+    parts = _steps(runtime).parts(jumping.tensors)
     assert parts["jump_evidence"] > 0 and np.abs(parts["jump_offset"]).max() > 1
     found = runtime.merge(MergeOptions((jumping, still), "covariance_intersection")).state
-    left = runtime.steps.parts(found.tensors)
+    left = _steps(runtime).parts(found.tensors)
     assert not left["jump_evidence"].any() and not left["jump_offset"].any()
     assert runtime.unpack(runtime.pack(found)).count == 3
 
 
 def test_one_belief_twice_is_itself_by_intersection() -> None:
-    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"), "compiled")
+    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"))
     state: FilterState = runtime.filter(*ONE).state
     found = runtime.merge(MergeOptions((state, state), "covariance_intersection"))
-    before, after = (runtime.steps.parts(which.tensors) for which in (state, found.state))
+    before, after = (_steps(runtime).parts(which.tensors) for which in (state, found.state))
     for name in ("mean", "covariance"):
-        np.testing.assert_allclose(after[name], before[name], rtol=0, atol=ROUNDING["compiled"])
+        np.testing.assert_allclose(after[name], before[name], rtol=0, atol=ROUNDING)
 
 
 # Refusals.
@@ -378,14 +374,13 @@ async def test_what_makes_no_sense_together_is_refused() -> None:
     assert after[1:3] == ("prior", "time_not_monotonic")
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-async def test_beliefs_at_the_ends_of_the_range_are_merged_or_refused_in_words(runtime: str) -> None:
+async def test_beliefs_at_the_ends_of_the_range_are_merged_or_refused_in_words() -> None:
     """Whatever is legal to observe, however precise, and however far ahead: never a failure of the server."""
     rows: list[Any] = [[1e12, -1e12], [5e-324, 0.0], [None, 1e12], None]
     lags, noises = (0.0, 5e-324, 1e-12, 1.0, 1e6), (1e-6, 1.0, 1e6)
     rng = np.random.default_rng(8)
     counted: dict[int, int] = {}
-    async with serving(runtime) as client:
+    async with serving() as client:
         states = []
         for _ in range(12):
             count = int(rng.integers(1, 40))

@@ -218,8 +218,6 @@ async def test_a_server_without_compiled_code_says_so(connect: Any) -> None:
     async with connect() as client:
         error = await refused(client, **BODY)
     assert (error["param"], error["code"]) == ("system", "no_compiler")
-    async with serving(filter_runtime="onnx") as client:
-        assert (await refused(client, **BODY))["code"] == "no_compiler"
 
 
 def test_every_field_of_a_system_is_described() -> None:

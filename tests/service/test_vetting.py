@@ -154,12 +154,12 @@ def test_a_vetting_that_is_cancelled_leaves_no_process(tmp_path: Path, monkeypat
 )
 def test_a_graph_that_gives_its_golden_outputs_and_no_more_is_refused(tmp_path: Path, graph: str, reason: str) -> None:
     """What the reader of graphs cannot know: one row is as it should be, or nothing comes at all."""
-    copy = Path(shutil.copytree(BUNDLE_ROOT / "linear", tmp_path / "linear"))
+    copy = Path(shutil.copytree(BUNDLE_ROOT / "oscillator", tmp_path / "oscillator"))
     data = (copy / "step.onnx").read_bytes()
     (copy / "step.onnx").write_bytes(FOR_THE_TRIAL[graph](onnx.ModelProto.FromString(data)))
     seal(copy)
     seconds = 5 if "5 s" in reason else PATIENCE
-    with pytest.raises(BundleError, match=f"^linear: .*({reason})"):
+    with pytest.raises(BundleError, match=f"^oscillator: .*({reason})"):
         vetted([copy], seconds=seconds, memory_bytes=1 << 30)
 
 

@@ -34,7 +34,7 @@ from rfa.runtime.batching import BatchSizes
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.filters.filter import FilterRuntime
-from rfa.runtime.filters.graph_steps import ROW_COUNTS
+from rfa.runtime.filters.graph_steps import ROW_COUNTS, GraphSteps
 from rfa.runtime.pool import StatePool
 from rfa.runtime.text.language import LanguageRuntime
 from rfa.service.engine.engine import Engine
@@ -83,9 +83,9 @@ class Unpadded(BatchSizes):
 
 
 def _runtime(name: str, is_padded: bool) -> FilterRuntime:
-    runtime = FilterRuntime(open_bundle(BUNDLE_ROOT / name), "auto" if is_padded else "onnx")
-    if not is_padded:
-        runtime.graphs.sizes = Unpadded(ROW_COUNTS)
+    runtime = FilterRuntime(open_bundle(BUNDLE_ROOT / name))
+    if not is_padded and isinstance(runtime.steps, GraphSteps):
+        runtime.steps.sizes = Unpadded(ROW_COUNTS)
     return runtime
 
 

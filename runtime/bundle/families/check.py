@@ -8,6 +8,7 @@ from typing import Any, cast
 from rfa.runtime.bundle.documents import BundleError, read_document
 from rfa.runtime.bundle.families import FAMILIES, FamilyConfig
 from rfa.runtime.bundle.families.arrays import AnyArray, check_arrays
+from rfa.runtime.bundle.families.filters import FilterConfig
 from rfa.runtime.bundle.families.language import LanguageConfig
 from rfa.runtime.bundle.manifest import DTYPES, MANIFEST_FILE, Dtype, GraphSpec, Manifest, TensorSpec
 
@@ -35,6 +36,10 @@ def read_family(manifest: Manifest) -> FamilyConfig:
     if manifest.state != family.state():
         raise BundleError(f"{MANIFEST_FILE}: state is not what the configuration carries")
     rules = family.graphs()
+    if manifest.family == "linear" and manifest.graphs:
+        raise BundleError(
+            f"{MANIFEST_FILE}: linear filters no longer have graphs: write the bundle again by `rfa export RUN`"
+        )
     if set(manifest.graphs) != set(rules):
         raise BundleError(f"{MANIFEST_FILE}: graphs are {sorted(manifest.graphs)[:8]}, must be {sorted(rules)}")
     for name, rule in rules.items():
@@ -98,8 +103,9 @@ def check_calibration(document: Mapping[str, Any], family: FamilyConfig, manifes
         BundleError: names the field and the reason.
     """
     read_document(family.calibration, document, CALIBRATION_FILE)
-    if isinstance(family, LanguageConfig) and set(document["modes"]) != set(family.modes):
-        raise BundleError(f"{CALIBRATION_FILE}: modes are {sorted(document['modes'])}, must be {sorted(family.modes)}")
+    modes = document["modes"] if isinstance(family, LanguageConfig) else set(document) - {"summary"}
+    if isinstance(family, LanguageConfig | FilterConfig) and set(modes) != set(family.modes):
+        raise BundleError(f"{CALIBRATION_FILE}: modes are {sorted(modes)}, must be {sorted(family.modes)}")
     if manifest.calibration != document.get("summary", {}):
         raise BundleError(f"{MANIFEST_FILE}: calibration is not the summary of {CALIBRATION_FILE}")
 

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from rfa.runtime.bundle.calibration_document import FilterCalibration
 from rfa.runtime.bundle.families.arrays import ROUNDING, TOLERANCE, AnyArray, ArrayRule, Rules
 from rfa.runtime.bundle.families.base import MAX_STATE_BYTES, FamilyConfig, GraphRule, batched, size, spec
-from rfa.runtime.bundle.manifest import Kind, TensorSpec
+from rfa.runtime.bundle.manifest import GraphSpec, Kind, TensorSpec
 
 # Exact but for the rounding to float32: what is a number of the configuration.
 EXACT = 1e-6
@@ -29,14 +29,11 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 OutlierScale = Annotated[float, Field(gt=1, le=1e6)]
 
 
-# Graphs of before 2026-11-23 always make all passes.
-PASSES = frozenset({"passes"})
-
-
 class FilterConfig(FamilyConfig):
     """What all filters have: the interface, and the state in observation units."""
 
     kind: ClassVar[Kind] = "filter"
+    modes: ClassVar[tuple[str, ...]] = ("recurrent",)
     calibration = FilterCalibration
 
     @property
@@ -54,43 +51,34 @@ class FilterConfig(FamilyConfig):
         """Whether the passes of each observation are an input."""
         return False
 
-    def cache_rows(self) -> tuple[TensorSpec, ...]:
-        """What attention mode keeps of an observation."""
-        raise NotImplementedError
-
     @model_validator(mode="after")
     def _state_fits(self) -> Self:
         if size(self.state()) > MAX_STATE_BYTES:
             raise ValueError(f"the state of a stream would take more than {MAX_STATE_BYTES} bytes")
         return self
 
-    def graphs(self) -> dict[str, GraphRule]:
-        """See `FamilyConfig` and `filter_export`."""
-        p, n = self.sizes
-        token: tuple[TensorSpec, ...] = (
+    def _token(self) -> tuple[TensorSpec, ...]:
+        """The inputs of a step beside the state."""
+        p, _ = self.sizes
+        passes = (spec("passes", "batch"),) if self.takes_passes() else ()
+        return (
             spec("observation", "batch", p), spec("present", "batch", p), spec("dt", "batch"),
-            spec("noise_scale", "batch"),
+            spec("noise_scale", "batch"), *passes,
         )  # fmt: skip
-        if self.takes_passes():
-            token = (*token, spec("passes", "batch"))
-        pairs = spec("lag", "batch", "cache"), spec("valid", "batch", "cache")
-        cache = [
-            TensorSpec(f"cache.{row.name}", row.dtype, ("batch", "cache", *row.shape)) for row in self.cache_rows()
-        ]
-        state, after = batched(self.state(), "state."), batched(self.state(), "next.")
-        fields = (
+
+    def _step_outputs(self) -> tuple[TensorSpec, ...]:
+        p, n = self.sizes
+        return (
             spec("mean", "batch", p), spec("covariance", "batch", p, p), spec("precision", "batch"),
             spec("weight", "batch"), spec("innovation", "batch", p), spec("innovation_covariance", "batch", p, p),
             spec("nis", "batch"), spec("log_likelihood", "batch"), spec("transition", "batch", n, n),
             spec("predicted_mean", "batch", n), spec("predicted_covariance", "batch", n, n),
+            *batched(self.state(), "next."),
         )  # fmt: skip
-        rows = batched(self.cache_rows(), "row.")
-        ahead = spec("forecast_mean", "batch", "horizon", p), spec("forecast_covariance", "batch", "horizon", p, p)
-        return {
-            "step": GraphRule((*token, *state), (*fields, *after), PASSES),
-            "prefill": GraphRule((*token, *pairs, *state, *cache), (*fields, *after, *rows), PASSES),
-            "forecast": GraphRule((spec("horizon", "horizon"), *state), ahead, frozenset(part.name for part in state)),
-        }
+
+    def _forecast_outputs(self) -> tuple[TensorSpec, ...]:
+        p, _ = self.sizes
+        return spec("forecast_mean", "batch", "horizon", p), spec("forecast_covariance", "batch", "horizon", p, p)
 
     def _initial_shapes(self) -> dict[str, tuple[int, ...]]:
         p, n = self.sizes
@@ -153,9 +141,17 @@ class LinearConfig(FilterConfig):
     def _learns_noise(self) -> bool:
         return self.nu is not None and self.rule == "learned"
 
-    def cache_rows(self) -> tuple[TensorSpec, ...]:
-        """See `FilterConfig`."""
-        return (spec("token", 2 * self.sizes[0] + 1),)
+    def graphs(self) -> dict[str, GraphRule]:
+        """See `FamilyConfig`: none, the step is compiled from the configuration."""
+        return {}
+
+    def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
+        """See `FamilyConfig`: single steps, and forecasts from the state after them."""
+        state = batched(self.state(), "state.")
+        return {
+            "step": GraphSpec("step", (*self._token(), *state), self._step_outputs(), ()),
+            "forecast": GraphSpec("forecast", (spec("horizon", "horizon"), *state), self._forecast_outputs(), ()),
+        }
 
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
         """See `FamilyConfig`; a drift without an eigenbasis comes as chains of modes."""
@@ -249,6 +245,8 @@ Width = Annotated[int, Field(ge=1, le=4_096)]
 class DeepConfig(FilterConfig):
     """`rfa.model.deep_blocks.DeepFilterConfig`; see there."""
 
+    modes = ("attention", "recurrent")
+
     observation_size: Annotated[int, Field(ge=1, le=MAX_SIZE)]
     n_modes: Annotated[int, Field(ge=1, le=MAX_SIZE // 2)] = 1
     d_model: Width = 32
@@ -282,9 +280,24 @@ class DeepConfig(FilterConfig):
         )  # fmt: skip
 
     def cache_rows(self) -> tuple[TensorSpec, ...]:
-        """See `FilterConfig`."""
+        """What attention mode keeps of an observation."""
         shape = self.n_layers, self.n_heads, 2 * self.head_dim
         return spec("keys", *shape), spec("values", *shape)
+
+    def graphs(self) -> dict[str, GraphRule]:
+        """See `FamilyConfig` and `filter_export`."""
+        token, state = self._token(), batched(self.state(), "state.")
+        pairs = spec("lag", "batch", "cache"), spec("valid", "batch", "cache")
+        cache = [
+            TensorSpec(f"cache.{row.name}", row.dtype, ("batch", "cache", *row.shape)) for row in self.cache_rows()
+        ]
+        rows = batched(self.cache_rows(), "row.")
+        optional = frozenset(part.name for part in state)
+        return {
+            "step": GraphRule((*token, *state), self._step_outputs()),
+            "prefill": GraphRule((*token, *pairs, *state, *cache), (*self._step_outputs(), *rows)),
+            "forecast": GraphRule((spec("horizon", "horizon"), *state), self._forecast_outputs(), optional),
+        }
 
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
         """See `FamilyConfig`."""

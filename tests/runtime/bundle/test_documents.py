@@ -62,14 +62,14 @@ FILTER: list[tuple[Change, str]] = [
     (put("recurrent", "confidence", "surprise", []), r"recurrent\.confidence\.surprise"),
     (put("recurrent", "state", "variance_scale", 1.25), "summary must repeat variance_scale"),
     (put("recurrent", "more", 1), r"recurrent\.more"),
-    (lambda document: document.pop("attention"), "attention"),
+    (lambda document: document.pop("recurrent"), "recurrent"),
 ]
 
 
 @pytest.mark.parametrize(("change", "reason"), FILTER)
 def test_a_calibration_of_a_filter_that_does_not_fit_is_refused(change: Change, reason: str) -> None:
     with pytest.raises(BundleError, match=rf"^calibration\.json: .*{reason}"):
-        read_document(FilterCalibration, changed("linear", "calibration.json", change), "calibration.json")
+        read_document(FilterCalibration, changed("oscillator", "calibration.json", change), "calibration.json")
 
 
 LANGUAGE: list[tuple[Change, str]] = [

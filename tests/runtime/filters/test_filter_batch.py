@@ -114,10 +114,10 @@ def test_a_stream_is_the_same_alone_and_in_any_batch(runtime: FilterRuntime, rea
         assert needle_in_a_crowd(runtime, readout, seed, largest) == needle_alone(runtime, readout, seed)
 
 
-def test_without_padding_the_neighbours_show(name: str) -> None:
+def test_without_padding_the_neighbours_show() -> None:
     """So the law above can fail, and it is the padding that holds it."""
-    bare = FilterRuntime(open_bundle(BUNDLES / name), "onnx")
-    bare.graphs.sizes.padded = lambda rows: rows  # type: ignore[method-assign]
+    bare: Any = FilterRuntime(open_bundle(BUNDLES / "oscillator"))
+    bare.steps.sizes.padded = lambda rows: rows
     assert any(
         needle_in_a_crowd(bare, READOUTS[0], seed, 12) != needle_alone(bare, READOUTS[0], seed) for seed in range(8)
     )
@@ -182,7 +182,7 @@ def test_a_released_slot_is_refused(runtime: FilterRuntime) -> None:
 
 
 def test_a_graph_refuses_too_many_rows() -> None:
-    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"), "onnx")
+    runtime = FilterRuntime(open_bundle(BUNDLES / "oscillator"))
     streams, readout = Streams(runtime, 3, 257), runtime.readout((0.9,), (), 0)
     with pytest.raises(ValueError, match="256"):
         runtime.advance(streams.pool, [streams.row(seat)._replace(readout=readout) for seat in streams.seats])

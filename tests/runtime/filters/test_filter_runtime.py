@@ -53,7 +53,7 @@ def test_segments_and_single_steps_give_the_steps_of_one_call(runtime):
 
 def test_every_field_is_sound(runtime):
     times, values = make_stream()
-    for mode in ("recurrent", "attention"):
+    for mode in runtime.modes:
         result = runtime.filter(times, values, mode=mode, **OPTIONS)
         assert [step.index for step in result.steps] == list(range(12))
         for step, value in zip(result.steps, values, strict=True):
@@ -186,7 +186,8 @@ def test_smoothing_is_the_posterior_of_the_path_and_trajectories_follow_it(linea
     assert np.corrcoef(paths[6, :, 0], paths[7, :, 0])[0, 1] > 0.3
 
 
-def test_attention_hands_its_state_to_the_recurrence(runtime):
+def test_attention_hands_its_state_to_the_recurrence():
+    runtime = FilterRuntime(open_bundle(BUNDLES / "oscillator"))
     times, values = make_stream()
     first = runtime.filter(times[:8], values[:8], mode="attention")
     rest = runtime.filter(times[8:], values[8:], state=first.state)

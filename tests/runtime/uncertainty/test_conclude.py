@@ -154,11 +154,11 @@ def stretched(levels: Sequence[float], few: np.ndarray) -> np.ndarray:
 
 def test_a_row_is_told_what_many_rows_are() -> None:
     rng = np.random.default_rng(3)
-    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"), "onnx")
+    runtime = FilterRuntime(open_bundle(BUNDLES / "oscillator"))
     readout = runtime.readout(LEVELS, HORIZON, 0)
     calibration = readout.calibration
     pool, rows = StatePool(runtime.state_fields, STREAMS), Rows(calibration, readout)
-    followed = streams_of(pool), runtime.graphs._leads, calibration.tables, readout.wanted
+    followed = streams_of(pool), runtime.steps._leads, calibration.tables, readout.wanted
     times, work = np.zeros(STREAMS), scratch(streams_of(pool), calibration.tables, readout.wanted)
     for step in range(STEPS):
         # Half of the streams tick with the bundle's clock, so that forecasts meet their observations.
@@ -186,13 +186,13 @@ def test_a_row_is_told_what_many_rows_are() -> None:
 
 def two_sided(runtime: FilterRuntime) -> StatePool:
     """Streams whose forecasts have sides of their own."""
-    sided = runtime.graphs._leads.fields(SIZE, len(runtime.levels), sides=2)
+    sided = runtime.steps._leads.fields(SIZE, len(runtime.levels), sides=2)
     return StatePool({**runtime.state_fields, **sided}, STREAMS)
 
 
 def test_sides_that_are_alike_are_a_deviation() -> None:
     rng = np.random.default_rng(5)
-    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"), "onnx")
+    runtime = FilterRuntime(open_bundle(BUNDLES / "oscillator"))
     readout = runtime.readout(LEVELS, HORIZON, 0)
     pools = StatePool(runtime.state_fields, STREAMS), two_sided(runtime)
     tables, wanted = readout.calibration.tables, readout.wanted
@@ -207,7 +207,7 @@ def test_sides_that_are_alike_are_a_deviation() -> None:
         found = []
         for pool, work, one in zip(pools, works, (known, known._replace(sides=sides)), strict=True):
             told = room(STREAMS, SIZE, len(LEVELS), len(HORIZON), len(runtime.levels))
-            followed = streams_of(pool), runtime.graphs._leads, tables, wanted
+            followed = streams_of(pool), runtime.steps._leads, tables, wanted
             _conclude()(followed, batch, one, np.ones(STREAMS, bool), np.arange(STREAMS), told, work)
             found.append(told)
         np.testing.assert_allclose(found[1].bands, found[0].bands, rtol=20 * KEPT)
@@ -220,10 +220,10 @@ def test_sides_that_are_alike_are_a_deviation() -> None:
 def test_a_forecast_is_scored_by_the_side_that_its_observation_is_on(widest: int) -> None:
     """All is above what was forecast: a wide side above holds it, one below does not."""
     rng = np.random.default_rng(6)
-    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"), "onnx")
+    runtime = FilterRuntime(open_bundle(BUNDLES / "oscillator"))
     readout = runtime.readout(LEVELS, HORIZON, 0)
     pool, levels = two_sided(runtime), len(runtime.levels)
-    followed = streams_of(pool), runtime.graphs._leads, readout.calibration.tables, readout.wanted
+    followed = streams_of(pool), runtime.steps._leads, readout.calibration.tables, readout.wanted
     work = scratch(followed[0], followed[2], followed[3])
     for step in range(100):
         known = invented(rng)
@@ -246,12 +246,12 @@ def test_a_forecast_is_scored_by_the_side_that_its_observation_is_on(widest: int
 @pytest.mark.parametrize("name", ["scalars", "covariance", "innovation", "forecast_mean", "forecast_covariance"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_row_that_is_not_finite_leaves_its_stream_as_it_was(name: str, bad: float) -> None:
-    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"), "onnx")
+    runtime = FilterRuntime(open_bundle(BUNDLES / "oscillator"))
     readout = runtime.readout(LEVELS, HORIZON, 0)
     pool, known = StatePool(runtime.state_fields, STREAMS), invented(np.random.default_rng(1))
     getattr(known, name)[2].flat[-1] = bad
     told: Told = room(STREAMS, SIZE, len(LEVELS), len(HORIZON), len(runtime.levels))
-    followed = streams_of(pool), runtime.graphs._leads, readout.calibration.tables, readout.wanted
+    followed = streams_of(pool), runtime.steps._leads, readout.calibration.tables, readout.wanted
     batch = np.arange(STREAMS), np.ones(STREAMS), np.ones((STREAMS, SIZE)), np.ones(STREAMS)
     work = scratch(streams_of(pool), followed[2], followed[3])
     _conclude()(followed, batch, known, np.ones(STREAMS, bool), np.arange(STREAMS), told, work)
@@ -268,7 +268,7 @@ import numpy as np
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.compiling import HAS_COMPILER
 from rfa.runtime.filters.filter import FilterRuntime
-runtime = FilterRuntime(open_bundle(sys.argv[1]), "onnx")
+runtime = FilterRuntime(open_bundle(sys.argv[1]))
 rng = np.random.default_rng(4)
 values = [None if rng.random() < 0.1 else rng.normal(size=2).tolist() for _ in range(60)]
 found = runtime.filter(np.arange(60) / 10, values, horizon=(0.1, 0.5))
@@ -287,7 +287,7 @@ def flat(value: Any) -> list[float]:
 def test_it_is_the_same_without_a_compiler() -> None:
     found = {}
     for kind in ("bare", "compiled"):
-        command = [sys.executable, "-W", "error", "-c", SERIES, str(BUNDLES / "linear"), kind]
+        command = [sys.executable, "-W", "error", "-c", SERIES, str(BUNDLES / "oscillator"), kind]
         printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         found[kind] = json.loads(printed)
     assert (found["bare"][0], found["compiled"][0]) == (False, True)

@@ -103,7 +103,7 @@ def cases(*, mutations: bool = True, malicious: bool = True) -> list[Case]:
         found += catalogue(BUNDLE_ROOT)
     if malicious:
         both = {**graphs.FOR_THE_READER, **graphs.FOR_THE_TRIAL}
-        found += [Case("linear", "graphs", name, _graph(mutation)) for name, mutation in both.items()]
+        found += [Case("oscillator", "graphs", name, _graph(mutation)) for name, mutation in both.items()]
     return found
 
 
@@ -178,7 +178,7 @@ def _accepted(original: Bundle, mutated: Bundle) -> Outcome:
     used = used and all(original.read(name) == mutated.read(name) for name in files)
     used = used and _same(original.weights(), mutated.weights())
     used = used and _same(original.constants() or {}, mutated.constants() or {})
-    fields = ("temperature",) if original.kind == "lm" else ("attention", "recurrent")
+    fields = ("temperature",) if original.kind == "lm" else original.filter.modes
     used = used and all(original.calibration[name] == mutated.calibration[name] for name in fields)
     return "equivalent" if used else "another"
 

@@ -16,7 +16,7 @@ def flip_a_bit(path: Path) -> None:
 
 
 def swap_files(bundle: Path) -> None:
-    one, other = bundle / "step.onnx", bundle / "prefill.onnx"
+    one, other = bundle / "golden.json", bundle / "calibration.json"
     data = one.read_bytes()
     one.write_bytes(other.read_bytes())
     other.write_bytes(data)
@@ -46,16 +46,16 @@ def edit_with_right_digests(bundle: Path) -> None:
 def change_a_digest(bundle: Path) -> None:
     path = bundle / "manifest.json"
     manifest = json.loads(path.read_text())
-    manifest["files"]["step.onnx"]["sha256"] = "0" * 64
+    manifest["files"]["golden.json"]["sha256"] = "0" * 64
     path.write_text(json.dumps(manifest))
 
 
 # What is done to the bundle, and what the one line must name.
 TAMPERINGS: Mapping[str, tuple[Callable[[Path], None], str]] = {
     "weights": (lambda bundle: flip_a_bit(bundle / "model.safetensors"), "model.safetensors"),
-    "graph": (lambda bundle: flip_a_bit(bundle / "step.onnx"), "step.onnx"),
+    "golden": (lambda bundle: flip_a_bit(bundle / "golden.json"), "golden.json"),
     "calibration": (lambda bundle: flip_a_bit(bundle / "calibration.json"), "calibration.json"),
-    "swapped": (swap_files, ".onnx"),
+    "swapped": (swap_files, ".json"),
     "truncated": (truncate, "model.safetensors"),
     "digest": (change_a_digest, ""),
     "extra": (lambda bundle: (bundle / "extra.pt2").touch(), "extra.pt2"),

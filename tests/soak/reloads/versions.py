@@ -70,8 +70,8 @@ def publish(source: Path, target: Path) -> None:
 
 
 def _replace_by_pipe(bundle: Path) -> None:
-    (bundle / "step.onnx").unlink()
-    os.mkfifo(bundle / "step.onnx")
+    (bundle / "golden.json").unlink()
+    os.mkfifo(bundle / "golden.json")
 
 
 # What a bad bundle looks like: all of the ways that the tests of faults have, and those that only a copy can meet.
