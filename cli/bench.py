@@ -1,4 +1,4 @@
-"""`rfa bench`: what the README's figures are made with."""
+"""`rfa bench`: the benchmarks behind the README's figures; they need a checkout."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def bench_cost(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """How fast the fused kernels should be on GPUs that are not here: a model, from their machine code.
+    """Predict the speed of the fused kernels on other GPUs from their machine code.
 
     Ten minutes on two cores.
     """

@@ -11,11 +11,11 @@ from rfa.cli.console import JsonFlag, print_table
 
 
 def gpu_check(
-    seconds: Annotated[float, typer.Option(help="A part is left out that may not end within so many.")] = 1500.0,
-    out: Annotated[Path, typer.Option(help="JSON file to write, to be sent back.")] = Path("gpu-check.json"),
+    seconds: Annotated[float, typer.Option(help="Time limit; parts that may not fit into it are skipped.")] = 1500.0,
+    out: Annotated[Path, typer.Option(help="JSON file to write.")] = Path("gpu-check.json"),
     as_json: JsonFlag = False,
 ) -> None:
-    """On a GPU, within 25 minutes: is all of it right, then how fast; exit code 1 if anything is wrong."""
+    """Check and time everything that runs on a GPU, within 25 minutes; exit code 1 if a check fails."""
     from rfa.benchmarks.gpu.check import GpuCheckError, problems, run_gpu_check
     from rfa.benchmarks.results_page.page import tables_of
 

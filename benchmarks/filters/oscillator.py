@@ -101,6 +101,13 @@ def coverage(found: Evaluation, batch: Batch, calibration: dict[str, Any]) -> di
     return {"state": state, "forecast": forecast}
 
 
+def likelier_variances(error2: np.ndarray, eta2: float, share: float) -> np.ndarray:
+    """The likelier of the two noise sizes of each measurement `[B, N]`, from its true squared error."""
+    ratio = np.log(max(share, 1e-300) / (1 - share)) - 2 * np.log(OUTLIER_SCALE)
+    is_outlier = ratio + error2 / eta2 / 2 * (1 - OUTLIER_SCALE**-2) > 0
+    return np.where(is_outlier, eta2 * OUTLIER_SCALE**2, eta2)
+
+
 def run_setting(
     index: int, deep: StateFilter, documents: dict[str, dict[str, Any]], streams: int, length: int
 ) -> list[dict[str, Any]]:
@@ -130,10 +137,7 @@ def run_setting(
         nominal = np.full(batch.times.shape, eta2)
         row["rmse"]["raw"] = rmse(batch.observations, truth)
         row["rmse"]["kalman"] = rmse(kalman(batch.observations, f, sigma2 * q, nominal), truth)
-        # The likelier of the two noise sizes, from the true error.
-        ratio = np.log(max(share, 1e-300) / (1 - share)) - 2 * np.log(OUTLIER_SCALE)
-        wide = ratio + error2 / eta2 / 2 * (1 - OUTLIER_SCALE**-2) > 0
-        variances = np.where(wide, eta2 * OUTLIER_SCALE**2, eta2)
+        variances = likelier_variances(error2, eta2, share)
         row["rmse"]["oracle"] = rmse(kalman(batch.observations, f, sigma2 * q, variances), truth)
         eye = np.eye(2)
         rival = transformer_filter(batch.observations, f, sigma2 * q, eta2 * eye, INITIAL_VARIANCE * eye)
