@@ -33,7 +33,7 @@ def bench_decode(
         print_result(write_decode_gpu(out or RESULTS / "decode_gpu.json"), as_json)
         return
     from rfa.benchmarks.language.decode import write_decode
-    from rfa.library.locate import find_bundle
+    from rfa.cli.bundles import find_bundle
 
     print_result(write_decode(find_bundle(bundle), out or RESULTS / "decode.json"), as_json)
 
@@ -110,7 +110,7 @@ def bench_filter(
 ) -> None:
     """The oscillator at the paper's noise settings: error and coverage beside the exact Kalman filter."""
     from rfa.benchmarks.filters.oscillator import write_filter
-    from rfa.library.locate import find_bundle
+    from rfa.cli.bundles import find_bundle
 
     _print("filter", write_filter(find_bundle(bundle), out, streams=streams, length=length), as_json)
 

@@ -85,8 +85,8 @@ def verify(
     model. Kernels for GPUs are checked, but not run."""
     import asyncio
 
+    from rfa.cli.bundles import find_bundle
     from rfa.export.verify import verify_bundle
-    from rfa.library.locate import find_bundle
     from rfa.runtime.bundle.signing import parse_public_keys
     from rfa.service.vetting.vetting import vet
 
@@ -128,7 +128,7 @@ def sign(
     as_json: JsonFlag = False,
 ) -> None:
     """Sign a bundle: manifest.json.minisig beside its manifest. Its digest stays what it is."""
-    from rfa.library.locate import find_bundle
+    from rfa.cli.bundles import find_bundle
     from rfa.runtime.bundle.bundle import open_bundle
     from rfa.runtime.bundle.signing import SecretKey, sign_bundle
 
@@ -147,7 +147,7 @@ def _key_text(given: str) -> str:
 
 def info(bundle: BundleName, as_json: JsonFlag = False) -> None:
     """Describe a bundle: what it is, where it comes from, how it is calibrated."""
+    from rfa.cli.bundles import find_bundle
     from rfa.export.verify import bundle_info
-    from rfa.library.locate import find_bundle
 
     print_result(bundle_info(find_bundle(bundle)), as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -23,3 +24,14 @@ def served_bundles(given: list[Path] | None = None, *, own: frozenset[str] = fro
     if not found:
         raise FileNotFoundError("no bundles: name one with --bundle, or set RFA_BUNDLES to their folders")
     return found
+
+
+def find_bundle(name: str, others: Sequence[str] = ()) -> Path:
+    """As `rfa.library.locate.find_bundle`, among the served bundles.
+
+    Raises:
+        FileNotFoundError, ConfigurationError: also as `served_bundles`.
+    """
+    from rfa.library import locate
+
+    return locate.find_bundle(name, others, bundles=served_bundles)

@@ -57,14 +57,14 @@ def eval_filter(
     as_json: JsonFlag = False,
 ) -> None:
     """One-step forecasts: error beside the last value's, likelihood, and how often the intervals hold."""
-    from rfa.library.locate import find_bundle
+    from rfa.cli.bundles import find_bundle
     from rfa.training.evaluate.filter import score_filter
 
     print_result(score_filter(find_bundle(bundle), data), as_json)
 
 
 def _language_bundle(name: str) -> Path:
-    from rfa.library.locate import find_bundle
+    from rfa.cli.bundles import find_bundle
 
     path = find_bundle(name)
     if not (path / "tokenizer.json").is_file():

@@ -232,7 +232,7 @@ def filter_for(bundle: str | None) -> Filters:
         name = RETIRED[name]
     if name in NAMES:
         return lambda key, series: [(series, AutoRuntime.of(len(series.names), name))]
-    from rfa.library.locate import find_bundle
+    from rfa.cli.bundles import find_bundle
     from rfa.runtime.bundle.bundle import open_bundle
     from rfa.runtime.filters.filter import FilterRuntime
 

@@ -63,7 +63,7 @@ def generate(
     """Continue a text, streamed to the terminal."""
     import asyncio
 
-    from rfa.library.locate import find_bundle
+    from rfa.cli.bundles import find_bundle
     from rfa.service.engine.engine import draw_seed
     from rfa.service.engine.text.options import GenerateOptions
 

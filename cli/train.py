@@ -161,7 +161,7 @@ def _series_network(source: str) -> SeriesNetwork:
     Raises:
         ValueError: it is another model.
     """
-    from rfa.library.locate import find_bundle
+    from rfa.cli.bundles import find_bundle
     from rfa.model.checkpoint import CONFIG_FILE
     from rfa.model.loading import load_model
     from rfa.model.series.network import SeriesNetwork as Network

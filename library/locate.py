@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rfa.runtime.bundle.locate import default_bundles
 from rfa.runtime.bundle.manifest import MANIFEST_FILE
 
 
-def find_bundle(name: str, others: Sequence[str] = ()) -> Path:
-    """The bundle in the folder `name`, else the bundle of that name among those of RFA_BUNDLES or the default
-    ones, else the folder, whatever is in it.
+def listed_bundles() -> tuple[Path, ...]:
+    """The bundles of RFA_BUNDLES, else those of ./bundles, else those that come with this package.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    listed = filter(None, os.environ.get("RFA_BUNDLES", "").split(os.pathsep))
+    found = tuple(map(Path, listed)) or default_bundles()
+    if not found:
+        raise FileNotFoundError("no bundles: name one by its folder, or set RFA_BUNDLES to their folders")
+    return found
+
+
+def find_bundle(
+    name: str, others: Sequence[str] = (), *, bundles: Callable[[], Sequence[Path]] = listed_bundles
+) -> Path:
+    """The bundle in the folder `name`, else the one of that name in `bundles`, else the folder, whatever is in it.
 
     Args:
         others: names that are of no bundle, and that the caller takes as well.
+        bundles: called where `name` is no folder of a bundle.
 
     Raises:
         FileNotFoundError: there is none of these; lists the names that there are.
@@ -25,11 +40,7 @@ def find_bundle(name: str, others: Sequence[str] = ()) -> Path:
     is_path = name != ""  # which Path takes for the working folder
     if is_path and (path / MANIFEST_FILE).is_file():
         return path
-    listed = os.environ.get("RFA_BUNDLES", "")
-    bundles = tuple(map(Path, filter(None, listed.split(os.pathsep)))) or default_bundles()
-    if not bundles:
-        raise FileNotFoundError("no bundles: name one by its folder, or set RFA_BUNDLES to their folders")
-    known = {bundle.name: bundle for bundle in bundles}
+    known = {bundle.name: bundle for bundle in bundles()}
     if name not in known:
         if is_path and path.is_dir():
             return path

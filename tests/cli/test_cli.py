@@ -339,8 +339,7 @@ def test_a_missing_extra_is_named_with_its_remedy() -> None:
 
 
 def test_a_bundle_is_found_by_name_beside_the_others(linear_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rfa.cli.bundles import served_bundles
-    from rfa.library.locate import find_bundle
+    from rfa.cli.bundles import find_bundle, served_bundles
 
     monkeypatch.setenv("RFA_BUNDLES", str(linear_bundle))
     assert served_bundles() == (linear_bundle,)
@@ -371,7 +370,7 @@ def test_what_a_file_has_too_much_of_is_said_in_its_own_words(tmp_path: Path) ->
 def test_a_folder_that_is_called_like_a_model_is_in_nobodys_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rfa.library.locate import find_bundle
+    from rfa.cli.bundles import find_bundle
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "series").mkdir()

@@ -123,7 +123,7 @@ def test_ctrl_c_in_any_command_is_no_traceback(monkeypatch: pytest.MonkeyPatch) 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rfa.library.locate.find_bundle", interrupted)
+    monkeypatch.setattr("rfa.cli.bundles.find_bundle", interrupted)
     assert failure("info", "linear") == (130, "rfa: stopped by Ctrl-C")
 
 

@@ -1,0 +1,33 @@
+"""What the runtime returns is described by replies of the same fields, in the same order."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+
+import orjson
+import pytest
+
+from rfa.runtime import outputs
+from rfa.service.schemas import replies
+from rfa.service.schemas.base import Reply
+
+RETURNED = [kind for kind in vars(outputs).values() if is_dataclass(kind) and kind.__module__ == outputs.__name__]
+REPLY_NAMES = {"FilterStep": "FilterStepReply"}
+
+
+def reply_of(kind: type) -> type[Reply]:
+    found: type[Reply] = getattr(replies, REPLY_NAMES.get(kind.__name__, kind.__name__))
+    return found
+
+
+@pytest.mark.parametrize("kind", RETURNED, ids=lambda kind: kind.__name__)
+def test_a_reply_has_the_fields_of_what_is_sent(kind: type) -> None:
+    reply = reply_of(kind)
+    assert issubclass(reply, Reply)
+    assert [field.name for field in fields(kind)] == [field.name for field in fields(reply)]
+
+
+@pytest.mark.parametrize("kind", RETURNED, ids=lambda kind: kind.__name__)
+def test_what_is_sent_has_the_bytes_of_its_reply(kind: type) -> None:
+    values = range(len(fields(kind)))
+    assert orjson.dumps(kind(*values)) == orjson.dumps(reply_of(kind)(*values))
