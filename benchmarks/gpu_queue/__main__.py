@@ -44,6 +44,9 @@ def main(
     commit: Annotated[str | None, typer.Option(help="Of the code, where this is no checkout.")] = None,
     series_config: Annotated[Path | None, typer.Option(help="Of the series network's training.")] = None,
     series_minutes: Annotated[float | None, typer.Option(help="Of that training, over all loans.")] = None,
+    series_from: Annotated[
+        Path | None, typer.Option(help="Run whose weights are its first; default drawn ones.")
+    ] = None,
     bundle: Annotated[Path | None, typer.Option(help="Language model with kernels for this GPU, to serve.")] = None,
     books: Annotated[Path | None, typer.Option(help="Folder of texts to train the language model on.")] = None,
     check_seconds: Annotated[float, typer.Option(help="Of `rfa gpu-check`.")] = 200.0,
@@ -52,6 +55,7 @@ def main(
     """Run what waits for a GPU; exit code 1 if a part failed, 75 if one goes on when this is run again."""
     wishes = Wishes(
         out=out.resolve(), is_rehearsal=rehearse, series_config=series_config, series_minutes=series_minutes,
+        series_from=series_from,
         bundle=bundle, books=books, check_seconds=check_seconds,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as site:

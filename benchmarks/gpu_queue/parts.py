@@ -30,6 +30,7 @@ class Wishes:
     Attributes:
         is_rehearsal: on a CPU, at tiny sizes.
         series_config, series_minutes: of the network's training, over all loans; None: the shipped recipe.
+        series_from: run whose weights are its first ones; None: drawn ones.
         bundle: a language model that brings kernels for this GPU; None: `books`, compiled for it here.
         books: folder of texts to train `books` on; None: it is not trained.
         check_seconds: of `rfa gpu-check`.
@@ -39,6 +40,7 @@ class Wishes:
     is_rehearsal: bool = False
     series_config: Path | None = None
     series_minutes: float | None = None
+    series_from: Path | None = None
     bundle: Path | None = None
     books: Path | None = None
     check_seconds: float = 200.0
@@ -76,7 +78,8 @@ def series(wishes: Wishes) -> Part:
     """The series network's training; it goes on from what an earlier loan left."""
     config = () if wishes.series_config is None else ("--config", str(wishes.series_config))
     minutes = () if wishes.series_minutes is None else ("--minutes", str(wishes.series_minutes))
-    return Part("series", _module(wishes, "series", *config, *minutes), seconds=460, least=60)
+    begin = () if wishes.series_from is None else ("--from", str(wishes.series_from))
+    return Part("series", _module(wishes, "series", *config, *minutes, *begin), seconds=460, least=60)
 
 
 def served(wishes: Wishes) -> Part:

@@ -14,6 +14,7 @@ from rfa.benchmarks.gpu_queue.parts import cores
 from rfa.benchmarks.gpu_queue.pieces import pack, unpack
 from rfa.benchmarks.gpu_queue.queue import UNFINISHED
 from rfa.fitting.stopping import Stopped
+from rfa.model.checkpoint import load_run
 from rfa.runtime.series.config import SeriesConfig
 from rfa.training.language import find_config
 from rfa.training.series_network import SeriesRun, SeriesTrainingConfig, train_series
@@ -47,6 +48,7 @@ def main(
     out: Annotated[Path, typer.Option(file_okay=False)],
     config: Annotated[Path | None, typer.Option()] = None,
     minutes: Annotated[float | None, typer.Option()] = None,
+    begin: Annotated[Path | None, typer.Option("--from")] = None,
     rehearse: Annotated[bool, typer.Option("--rehearse")] = False,
 ) -> None:
     run = REHEARSED if rehearse else chosen_run(config, minutes)
@@ -54,7 +56,7 @@ def main(
         folder = Path(place, NAME)
         unpack(out, NAME, folder)
         try:
-            train_series(run, folder, device="auto")
+            train_series(run, folder, begin_from=None if begin is None else load_run(begin), device="auto")
             code = 0
         except Stopped as stopped:
             print(stopped, file=sys.stderr)

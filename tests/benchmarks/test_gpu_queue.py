@@ -121,7 +121,8 @@ def test_a_folder_goes_through_pieces(tmp_path: Path) -> None:
 def test_a_training_goes_on_from_the_pieces_of_the_last_loan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def train(run: object, folder: Path, *, device: str) -> None:
+    def train(run: object, folder: Path, *, begin_from: object, device: str) -> None:
+        assert begin_from == "first weights"
         folder.mkdir(exist_ok=True)
         steps = folder / "steps"
         seen.append(steps.read_text() if steps.exists() else "")
@@ -132,7 +133,9 @@ def test_a_training_goes_on_from_the_pieces_of_the_last_loan(tmp_path: Path, mon
     monkeypatch.setattr(series, "train_series", train)
     app = typer.Typer()
     app.command()(series.main)
-    codes = [CliRunner().invoke(app, ["--out", str(tmp_path), "--rehearse"]).exit_code for _ in range(3)]
+    monkeypatch.setattr(series, "load_run", lambda path: "first weights")
+    wanted = ["--out", str(tmp_path), "--rehearse", "--from", str(tmp_path)]
+    codes = [CliRunner().invoke(app, wanted).exit_code for _ in range(3)]
     assert codes == [UNFINISHED, UNFINISHED, 0] and seen == ["", "x", "xx"]
 
 
