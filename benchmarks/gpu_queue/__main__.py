@@ -33,7 +33,12 @@ def _environment(wheels: Path | None, site: str) -> dict[str, str]:
         subprocess.run([*install, "--target", site, *found], check=True)
         paths.append(site)
     paths += [path for path in (os.environ.get("PYTHONPATH"),) if path]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONUNBUFFERED": "1",
+        "_TYPER_STANDARD_TRACEBACK": "1",
+    }
 
 
 def main(

@@ -11,14 +11,6 @@ from pathlib import Path
 
 from rfa.benchmarks.gpu_queue.queue import Part
 
-# Skipped where there is no GPU, so that nothing is said to have passed there.
-CUDA_TESTS = (
-    "tests/service/test_torch_cuda.py",
-    "tests/model/test_product_triton.py",
-    "tests/model/test_draw_triton.py",
-    "tests/training/test_series_training.py::test_a_gpu_trains_and_a_cpu_goes_on",
-)
-REHEARSED_TESTS = ("tests/model/test_series_network.py",)
 # Of a part of a rehearsal, which has a slow machine to itself for as long as it takes.
 REHEARSAL_SECONDS = 900.0
 
@@ -47,10 +39,10 @@ class Wishes:
 
 
 def tests(wishes: Wishes) -> Part:
-    """Those that need a GPU, a process a file."""
-    files = REHEARSED_TESTS if wishes.is_rehearsal else CUDA_TESTS
-    options = ("-q", "-p", "no:cacheprovider", "--durations=5", "-m", "", "-n", str(len(files)), "--dist", "loadfile")
-    return Part("tests", (sys.executable, "-m", "pytest", *options, *files), seconds=120, least=40)
+    """Those that need a GPU."""
+    rehearsal = ("--rehearse",) if wishes.is_rehearsal else ()
+    command = (sys.executable, "-m", "rfa.benchmarks.gpu_queue.cuda_tests", *rehearsal)
+    return Part("tests", command, seconds=120, least=40)
 
 
 def check(wishes: Wishes) -> Part:

@@ -33,7 +33,7 @@ REHEARSED = SeriesRun(
         head_inner=32,
         version=2,
     ),
-    SeriesTrainingConfig(steps=2, batch=2, tokens=8, validate_every=2, workers=0),
+    SeriesTrainingConfig(steps=2, batch=2, tokens=16, validate_every=2, workers=0),
 )
 
 

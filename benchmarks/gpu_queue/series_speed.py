@@ -167,8 +167,8 @@ def main(
     cases = CASES
     if rehearse:
         model: SeriesConfig = REHEARSED.model
-        cases = (Case(model.d_model, model.n_layers, 2, 8),)
-    workers, tokens = (1, 8) if rehearse else (cores(), 128)
+        cases = (Case(model.d_model, model.n_layers, REHEARSED.training.batch, REHEARSED.training.tokens),)
+    workers, tokens = (1, REHEARSED.training.tokens) if rehearse else (cores(), 128)
     base = REHEARSED if rehearse else SeriesRun.from_file(find_config(RECIPE))
     # What is compiled for the CPU is so once, before there are processes.
     synthetic_batch(0, 1, tokens, version=base.model.version)

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from rfa.benchmarks.gpu_queue import queue, series
 from rfa.benchmarks.gpu_queue.__main__ import main
+from rfa.benchmarks.gpu_queue.cuda_tests import CUDA_TESTS, run_tests
 from rfa.benchmarks.gpu_queue.parts import QUEUE, Wishes, parts
 from rfa.benchmarks.gpu_queue.pieces import pack, unpack
 from rfa.benchmarks.gpu_queue.queue import UNFINISHED, Part, run_queue
@@ -137,6 +138,23 @@ def test_a_training_goes_on_from_the_pieces_of_the_last_loan(tmp_path: Path, mon
     wanted = ["--out", str(tmp_path), "--rehearse", "--from", str(tmp_path)]
     codes = [CliRunner().invoke(app, wanted).exit_code for _ in range(3)]
     assert codes == [UNFINISHED, UNFINISHED, 0] and seen == ["", "x", "xx"]
+
+
+def test_tests_of_all_files_run_and_one_that_fails_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {"test_right.py": "assert True", "test_wrong.py": "assert 1 == 2", "test_later.py": "assert True"}
+    for name, line in files.items():
+        (tmp_path / name).write_text(f"def test_it():\n    {line}\n")
+    paths = [str(tmp_path / name) for name in files]
+    assert run_tests(paths) == 1
+    said = capsys.readouterr().out
+    assert said.count("1 passed") == 2 and "assert 1 == 2" in said and f"{paths[1]}: exit code 1" in said
+    assert run_tests(paths[:1]) == 0
+
+
+def test_every_file_of_the_gpus_tests_is_there() -> None:
+    for wanted in CUDA_TESTS:
+        file, _, name = wanted.partition("::")
+        assert f"def {name or 'test_'}" in (ROOT / file).read_text()
 
 
 def test_the_recipe_is_fed_by_all_cores_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
