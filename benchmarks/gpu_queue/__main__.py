@@ -37,7 +37,7 @@ def _environment(wheels: Path | None, site: str) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONUNBUFFERED": "1",
-        "_TYPER_STANDARD_TRACEBACK": "1",
+        "TYPER_STANDARD_TRACEBACK": "1",
     }
 
 

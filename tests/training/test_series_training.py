@@ -286,6 +286,12 @@ def test_a_gpu_trains_and_a_cpu_goes_on(tmp_path, is_compiled):
     assert train_series(more, tmp_path / "gpu")["series"] == 62 * 16
 
 
+def test_a_run_goes_on_with_another_number_of_workers(tmp_path):
+    train_series(SeriesRun(MODEL, replace(TRAINING, steps=1)), tmp_path)
+    record = train_series(SeriesRun(MODEL, replace(TRAINING, steps=2, workers=1)), tmp_path)
+    assert record["series"] == 8 and record["config"]["training"]["workers"] == 1
+
+
 def test_another_config_in_the_same_folder_is_refused(tmp_path):
     train_series(SeriesRun(MODEL, replace(TRAINING, steps=1)), tmp_path)
     with pytest.raises(ValueError, match="learning_rate"):
