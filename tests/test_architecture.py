@@ -423,9 +423,7 @@ STARTED = {
     "rfa.export.recalibrate",  # `python -m rfa.export.recalibrate BUNDLE TOKENS`
 }
 # module, or module:name → since when it waits for a caller, and which. Each goes when its caller comes.
-WITHOUT_CALLER = {
-    "rfa.runtime.filters.common_gain": "2026-11-23: `rfa filter` over streams that share one covariance",
-}
+WITHOUT_CALLER: dict[str, str] = {}
 
 
 def shipped_sources() -> list[Path]:

@@ -16,7 +16,6 @@ MODULES = (
     "rfa.model.linear_filter",
     "rfa.runtime.filters.driven",
     "rfa.runtime.filters.fusion",
-    "rfa.runtime.filters.common_gain",
     "rfa.runtime.bundle.bundle",
 )
 # Names that need no torch are not in `rfa.__all__`.
