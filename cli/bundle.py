@@ -51,11 +51,11 @@ def export(
 
         bundle = export_series(run, out, name=name)
     else:
-        from rfa.export.filter_calibration import doubt
+        from rfa.export.filter_calibration import describe_problem
         from rfa.export.filter_export import export_filter
 
         bundle = export_filter(run, out, name=name)
-        if warning := doubt(bundle.manifest.calibration):
+        if warning := describe_problem(bundle.manifest.calibration):
             typer.echo(f"warning: {warning}", err=True)
     size = sum(spec.size for spec in bundle.manifest.files.values())
     document = {"bundle": str(out), "name": bundle.name, "kind": bundle.kind, "digest": bundle.digest, "bytes": size}

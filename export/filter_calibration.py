@@ -117,10 +117,10 @@ def _forecast_from(
     mean, covariance = model.forecast(merged, horizons[0] if is_regular else horizons)
     spread = torch.diagonal(covariance, dim1=-2, dim2=-1).sqrt()
     for k in range(len(leads)):
-        known = targets[:, k] < length
+        is_observed = targets[:, k] < length
         for part, values in zip(forecasts, (mean, spread), strict=True):
             found = values[:, k].unflatten(0, (size, len(states)))
-            part[k][:, targets[known, k].numpy()] = found[:, known].numpy()
+            part[k][:, targets[is_observed, k].numpy()] = found[:, is_observed].numpy()
 
 
 def conformal(scores: np.ndarray, levels: tuple[float, ...]) -> list[float]:
@@ -197,11 +197,11 @@ def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier
     """Share of the next observation's components inside their 0.9 interval, in bins of the running surprise before
     it."""
     error = np.abs(batch.observations - found.forecast_mean[0]) / found.forecast_deviation[0]
-    known = np.isfinite(error[:, 1:])
-    inside = (error[:, 1:] <= multiplier) & known
+    is_observed = np.isfinite(error[:, 1:])
+    inside = (error[:, 1:] <= multiplier) & is_observed
     before = running[:, :-1]
-    any_known = known.any(-1)
-    feature, hits, total = before[any_known], inside.sum(-1)[any_known], known.sum(-1)[any_known]
+    any_observed = is_observed.any(-1)
+    feature, hits, total = before[any_observed], inside.sum(-1)[any_observed], is_observed.sum(-1)[any_observed]
     edges = np.quantile(feature, np.linspace(0, 1, CONFIDENCE_BINS + 1))
     bins = np.clip(np.searchsorted(edges, feature, side="right") - 1, 0, CONFIDENCE_BINS - 1)
     centres, shares = [], []
@@ -233,7 +233,7 @@ def calibrate(model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS) 
     return document
 
 
-def doubt(summary: Mapping[str, Any]) -> str | None:
+def describe_problem(summary: Mapping[str, Any]) -> str | None:
     """What to say of a filter whose errors are not at all as large as it says; None where nothing is to be said.
 
     Args:

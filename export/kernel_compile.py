@@ -218,8 +218,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Triton prints what ptxas refuses
 
-    def say(told: Any) -> None:
-        print(json.dumps(told), file=answers, flush=True)
+    def say(answer: Any) -> None:
+        print(json.dumps(answer), file=answers, flush=True)
 
     request = json.loads(sys.argv[1])
     architecture = int(request["architecture"])

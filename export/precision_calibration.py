@@ -53,8 +53,8 @@ class _Lines:
     def improve(self, ratio: Array) -> None:
         """Towards Σ (ratio - 1) h_i = 0, where the ratio is that of this table as it is."""
         own = self.values()
-        wanted, there = self._sums(ratio / own), self._sums(1 / own)
-        moved = np.divide(wanted, there, out=np.ones_like(wanted), where=there > 0) ** PACE
+        weighted, there = self._sums(ratio / own), self._sums(1 / own)
+        moved = np.divide(weighted, there, out=np.ones_like(weighted), where=there > 0) ** PACE
         self.factors = np.maximum(self.factors * moved, LEAST)
 
     def _sums(self, values: Array) -> Array:

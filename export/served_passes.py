@@ -69,8 +69,8 @@ class ServedPasses:
         # As serving lays them: side by side, the noise wherever it comes to lie.
         rows = list(range(len(tokens)))
         token, position, source, target = torch.tensor([list(tokens), list(positions), rows, rows]).unbind()
-        laid = noise.new_empty(1 + noise.numel())[1:].reshape(noise.shape).copy_(noise)
-        output, _ = self.decoder.step_between(token, position, laid, pool, source, target)
+        unaligned = noise.new_empty(1 + noise.numel())[1:].reshape(noise.shape).copy_(noise)
+        output, _ = self.decoder.step_between(token, position, unaligned, pool, source, target)
         return output, pool
 
     def extend(
@@ -118,14 +118,14 @@ class ServedPasses:
         stack, embedding, config = self.decoder.stack(mode), self.decoder.embedding, self.decoder.config
         x = self._noise(rows, config.d_model)
         # Behind a step layers tell whether their slots are finite, behind a prompt they do not.
-        told = {"logits": len(stack.layers), "logits of prompts": 0}
+        layer_counts = {"logits": len(stack.layers), "logits of prompts": 0}
         if not is_on_gpu(embedding):
-            return dict.fromkeys(told, product(normed(x, stack.norm), embedding))
+            return dict.fromkeys(layer_counts, product(normed(x, stack.norm), embedding))
         from rfa.model.decoder_triton import Outcome, concluded
         from rfa.model.product_triton import Norm
 
         found = {}
-        for name, layers in told.items():
+        for name, layers in layer_counts.items():
             outcome = Outcome.empty(rows, layers, config.n_heads, 1, embedding.device)
             outcome.evidence.fill_(1)
             outcome.broken.zero_()

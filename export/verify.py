@@ -141,8 +141,8 @@ def bundle_info(path: str | Path) -> dict[str, Any]:
 
 def _kernel_info(kernel: StoredKernel) -> dict[str, Any]:
     """What it is and takes; all else is for whoever launches it."""
-    told = {"name", "file", "architecture", "warps", "registers", "stack_bytes", "shared_bytes", "triton", "cuda"}
-    return kernel.entry.model_dump(include=told)
+    fields = {"name", "file", "architecture", "warps", "registers", "stack_bytes", "shared_bytes", "triton", "cuda"}
+    return kernel.entry.model_dump(include=fields)
 
 
 def compare_with_torch(bundle: Bundle) -> list[Comparison]:
@@ -235,10 +235,10 @@ def _compare_series(bundle: Bundle, model: Any) -> Iterator[Comparison]:
         asked = torch.from_numpy(inputs["asked"][rows])[None]
         leads = torch.from_numpy(np.tile(GOLDEN_LEADS, (1, len(rows), 1)))
         paths, calendar = asked[..., :PATHS], asked[..., -CALENDAR:]
-        told = model(
+        reference_values = model(
             torch.from_numpy(inputs["tokens"][rows])[None], torch.from_numpy(ends)[None], Asked(leads, paths, calendar)
         )
-        largest.see("quantiles", np.arcsinh(found[i]), told[0, -1])
+        largest.see("quantiles", np.arcsinh(found[i]), reference_values[0, -1])
         if lag == PATCH:
             whole.append(i)
     yield from largest.comparisons("stream")

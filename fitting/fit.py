@@ -170,8 +170,8 @@ def _fit_one(series: Series, clock: Days, config: StructuralConfig, tell: Report
     if days is not None and pattern is not None:
         shaped = (whole.spread * pattern).reshape(1, days.types, days.slots)
         system = {**system, "calendar": Calendar(days, shaped).to_document()}
-    told = replace(final, validation=search.validation, errors=errors, tried=search.tried)
-    record = describe_fit(whole, replace(told, seconds=time.monotonic() - start))
+    final_fit = replace(final, validation=search.validation, errors=errors, tried=search.tried)
+    record = describe_fit(whole, replace(final_fit, seconds=time.monotonic() - start))
     return {"system": dict(System.from_document(system).document), "fit": record}
 
 

@@ -97,11 +97,11 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
     Raises:
         ValueError: they hold too little to fit a model to: names the column and says what.
     """
-    known = values[:fitted][np.isfinite(values[:fitted])]
-    if not known.size:
+    start_values = values[:fitted][np.isfinite(values[:fitted])]
+    if not start_values.size:
         raise ValueError(f"column {name!r} has no value in the training part")
-    if known.size < MIN_VALUES:
-        held = f"{known.size} value{'' if known.size == 1 else 's'}"
+    if start_values.size < MIN_VALUES:
+        held = f"{start_values.size} value{'' if start_values.size == 1 else 's'}"
         raise ValueError(f"column {name!r} has {held} in the training part; a structural model needs {MIN_VALUES}")
     if np.nanmax(np.abs(values)) > MOST_SIZE:
         raise ValueError(
@@ -109,8 +109,8 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
         )
     if fitted < len(values) and not np.isfinite(values[fitted:]).any():
         raise ValueError(f"column {name!r} has no value in the validation part")
-    low, middle, high = np.percentile(known, [25, 50, 75])
-    spread = (high - low) / 1.349 if high > low else float(known.std())
+    low, middle, high = np.percentile(start_values, [25, 50, 75])
+    spread = (high - low) / 1.349 if high > low else float(start_values.std())
     if spread <= 1e-12 * abs(middle):
         raise ValueError(f"column {name!r} is constant in the training part")
     if spread < LEAST_SPREAD:
@@ -152,13 +152,15 @@ class Likelihood:
         return -found.log_likelihood / self.count, -self.system.slope(raw, found) / self.count
 
 
-def fit_structure(column: Column, structure: Structure, limits: Limits, known: dict[str, float] | None = None) -> Fit:
-    """Maximise the training likelihood of a structure, from `known` values where given."""
+def fit_structure(
+    column: Column, structure: Structure, limits: Limits, start_values: dict[str, float] | None = None
+) -> Fit:
+    """Maximise the training likelihood of a structure, from `start_values` where given."""
     start = time.monotonic()
     likelihood = Likelihood(column, structure, limits.inner)
     bounds = raw_bounds(structure)
     low, high = np.array(bounds).T
-    raw = np.clip(raw_start(structure, known), low, high)
+    raw = np.clip(raw_start(structure, start_values), low, high)
     options = {"maxiter": limits.iterations, "ftol": TOLERANCE}
     found = minimize(likelihood.loss, raw, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     best = np.clip(found.x, low, high)
@@ -181,10 +183,10 @@ def standard_errors(column: Column, fit: Fit, inner: int) -> dict[str, float | N
         slopes.append(likelihood.loss(ahead)[1] - here)
     information = np.array(slopes).reshape(len(inside), len(names))[:, inside] * likelihood.count / HESSIAN_STEP
     information = (information + information.T) / 2
-    told = np.diag(information) > 1 / WORST_ERROR**2
-    covariance = np.linalg.pinv(information[np.ix_(told, told)], hermitian=True)
+    reported = np.diag(information) > 1 / WORST_ERROR**2
+    covariance = np.linalg.pinv(information[np.ix_(reported, reported)], hermitian=True)
     found: dict[str, float | None] = dict.fromkeys(names)
-    for i, variance in zip(inside[told], np.diag(covariance), strict=True):
+    for i, variance in zip(inside[reported], np.diag(covariance), strict=True):
         error = math.sqrt(variance) if variance > 0 else math.inf
         if error <= WORST_ERROR:
             # The raw parameter is the log, but of the offset.
@@ -202,18 +204,18 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
     start = time.monotonic()
     tried: list[dict[str, object]] = []
     stages = list(_stages(periods, limits))
-    reached, told = 0, 0.0
+    reached, reported = 0, 0.0
 
     def tell(line: str) -> None:
-        nonlocal told
+        nonlocal reported
         if report is not None:
             # As many parts as stages, one for the first fit and one for what follows.
             done = (reached + 1) / (len(stages) + 2)
-            report(line, done - told)
-            told = done
+            report(line, done - reported)
+            reported = done
 
-    def attempt(structure: Structure, known: dict[str, float] | None) -> Fit:
-        fit = fit_structure(column, structure, limits, known)
+    def attempt(structure: Structure, start_values: dict[str, float] | None) -> Fit:
+        fit = fit_structure(column, structure, limits, start_values)
         tried.append(
             {"structure": structure.describe(), "validation": fit.validation, "seconds": round(fit.seconds, 2)}
         )
@@ -261,9 +263,9 @@ def _stages(periods: list[float], limits: Limits) -> Iterator[list[Change]]:
         yield [_with_fewer_harmonics(period)] * len(SIZES)
     yield [lambda s: replace(s, level="damped")]
     yield [lambda s: None if s.level == "damped" else replace(s, has_trend=True)]
-    room = range(limits.free_modes)
-    yield [lambda s: _within(replace(s, relaxations=s.relaxations + 1), limits) for _ in room]
-    yield [lambda s: _within(replace(s, cycles=s.cycles + 1), limits) for _ in room]
+    remaining_modes = range(limits.free_modes)
+    yield [lambda s: _within(replace(s, relaxations=s.relaxations + 1), limits) for _ in remaining_modes]
+    yield [lambda s: _within(replace(s, cycles=s.cycles + 1), limits) for _ in remaining_modes]
 
 
 def _with_season(period: float, count: int) -> Change:

@@ -108,9 +108,9 @@ def parameters(structure: Structure) -> dict[str, Parameter]:
     return found
 
 
-def raw_start(structure: Structure, known: dict[str, float] | None = None) -> np.ndarray:
+def raw_start(structure: Structure, start_values: dict[str, float] | None = None) -> np.ndarray:
     """Where the search starts: at `known` constrained values where given."""
-    values = known or {}
+    values = start_values or {}
     return np.array([_raw(name, values.get(name, p.start)) for name, p in parameters(structure).items()])
 
 

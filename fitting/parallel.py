@@ -57,18 +57,18 @@ def fit_each(
         if found is not None:
             tell(f"{name}: was fitted before", 1.0)
             return found
-        told = 0.0
+        reported = 0.0
 
         def tell_of(line: str, share: float) -> None:
-            nonlocal told
-            told += share
+            nonlocal reported
+            reported += share
             tell(f"{name}: {line}", share)
 
         try:
             found = fit(item, tell_of)
         except ValueError:
             if refused is not None:
-                tell(f"{name}: refused", 1.0 - told)
+                tell(f"{name}: refused", 1.0 - reported)
             raise
         if kept is not None:
             with lock:

@@ -137,7 +137,7 @@ def _first(prior, prior_cross, mean, covariance):
 
 
 @compiled
-def _observe(mean, covariance, sensor, y, measurement, h, told):
+def _observe(mean, covariance, sensor, y, measurement, h, outputs):
     """Into h = P c and told (log likelihood, e, S, w, W)."""
     offset, r, a, contamination, k, inner = measurement
     n = len(mean)
@@ -151,11 +151,11 @@ def _observe(mean, covariance, sensor, y, measurement, h, told):
         e -= sensor[i] * mean[i]
         s += sensor[i] * h[i]
     w = _weight(e, s, r, a, inner)[0]
-    told[0] = _density(e, s + r, contamination, k)[0]
-    told[1] = e
-    told[2] = s + r
-    told[3] = w
-    told[4] = s + r / w
+    outputs[0] = _density(e, s + r, contamination, k)[0]
+    outputs[1] = e
+    outputs[2] = s + r
+    outputs[3] = w
+    outputs[4] = s + r / w
 
 
 @compiled
@@ -180,25 +180,25 @@ def _scan(y, step, tables, measurement, starts):
     decay, noise, cross, prior, prior_cross, sensor = tables
     means, covariances = starts
     length, n = len(y), len(prior)
-    told = np.zeros((length, 5))
+    outputs = np.zeros((length, 5))
     mean, covariance, h = np.zeros(n), np.zeros((n, n)), np.zeros(n)
     _first(prior, prior_cross, mean, covariance)
     for t in range(length):
         if t > 0:
             g = step[t]
-            wide = told[t - 1, 4]
-            along = told[t - 1, 1] / wide if wide > 0 else 0.0
+            wide = outputs[t - 1, 4]
+            along = outputs[t - 1, 1] / wide if wide > 0 else 0.0
             _move(decay[g], noise[g], cross[g], h, along, wide, mean, covariance)
         if t % SEGMENT == 0 and len(means) > 0:
             means[t // SEGMENT] = mean
             covariances[t // SEGMENT] = covariance
         if np.isnan(y[t]):
             h[:] = 0.0
-            told[t, 2] = 1.0
-            told[t, 3] = 1.0
+            outputs[t, 2] = 1.0
+            outputs[t, 3] = 1.0
         else:
-            _observe(mean, covariance, sensor[t], y[t], measurement, h, told[t])
-    return told
+            _observe(mean, covariance, sensor[t], y[t], measurement, h, outputs[t])
+    return outputs
 
 
 @compiled
@@ -208,7 +208,7 @@ def _adjoint(y, step, tables, measurement, turning):
     length, n = len(y), len(prior)
     segments = (length + SEGMENT - 1) // SEGMENT
     starts = np.empty((segments, n)), np.empty((segments, n, n))
-    told = _scan(y, step, tables, measurement, starts)
+    outputs = _scan(y, step, tables, measurement, starts)
     by_decay, by_noise, by_cross = np.zeros_like(decay), np.zeros_like(noise), np.zeros_like(cross)
     by_sensor, scalars = np.zeros((length, turning)), np.zeros(5)
     mean_bar, bar, h_bar, v = np.zeros(n), np.zeros((n, n)), np.zeros(n), np.zeros(n)
@@ -222,8 +222,8 @@ def _adjoint(y, step, tables, measurement, turning):
             at = t - first
             if t > first:
                 g = step[t]
-                wide = told[t - 1, 4]
-                along = told[t - 1, 1] / wide if wide > 0 else 0.0
+                wide = outputs[t - 1, 4]
+                along = outputs[t - 1, 1] / wide if wide > 0 else 0.0
                 means[at] = means[at - 1]
                 covariances[at] = covariances[at - 1]
                 _move(decay[g], noise[g], cross[g], hs[at - 1], along, wide, means[at], covariances[at])
@@ -235,9 +235,9 @@ def _adjoint(y, step, tables, measurement, turning):
                         hs[at, j] += c * covariances[at, i, j]
         for t in range(stop - 1, first - 1, -1):
             mean, covariance, h, c = means[t - first], covariances[t - first], hs[t - first], sensor[t]
-            is_seen = told[t, 4] > 0
-            wide = told[t, 4] if is_seen else 1.0
-            along_h = told[t, 1] / wide if is_seen else 0.0
+            is_seen = outputs[t, 4] > 0
+            wide = outputs[t, 4] if is_seen else 1.0
+            along_h = outputs[t, 1] / wide if is_seen else 0.0
             v[:] = 0.0
             if t + 1 < length:
                 # Back over the lag to the next row: from what holds of its prediction to what holds of P and m here.
@@ -259,7 +259,7 @@ def _adjoint(y, step, tables, measurement, turning):
                         v[j] += h[i] * bar[i, j]
             if not is_seen:
                 continue
-            e, total_variance = told[t, 1], told[t, 2]
+            e, total_variance = outputs[t, 1], outputs[t, 2]
             s = total_variance - r
             w, w_e, w_s, w_r, w_a = _weight(e, s, r, a, inner)
             _, by_nis, by_contamination, by_k = _density(e, total_variance, contamination, k)
@@ -297,7 +297,7 @@ def _adjoint(y, step, tables, measurement, turning):
         by_prior[i] = bar[i, i]
     if n > 1:
         by_prior_cross[0] = 2 * bar[0, 1]
-    return told, (by_decay, by_noise, by_cross, by_prior, by_prior_cross, by_sensor), scalars
+    return outputs, (by_decay, by_noise, by_cross, by_prior, by_prior_cross, by_sensor), scalars
 
 
 def scan_series(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measurement) -> Scan:
@@ -308,8 +308,8 @@ def scan_series(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Me
         step: `[N]`, which row of the tables is the lag before each value; the first is not used.
     """
     n = len(tables.prior)
-    told = _scan(y, step, tuple(tables), tuple(measurement), (np.empty((0, n)), np.empty((0, n, n))))
-    return Scan(*(np.ascontiguousarray(told[:, i]) for i in range(4)))
+    outputs = _scan(y, step, tuple(tables), tuple(measurement), (np.empty((0, n)), np.empty((0, n, n))))
+    return Scan(*(np.ascontiguousarray(outputs[:, i]) for i in range(4)))
 
 
 def gradient(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measurement, turning: int = 0) -> Gradient:
@@ -318,8 +318,8 @@ def gradient(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measu
     Args:
         turning: for so many states, the last ones, the derivatives by the sensor are wanted.
     """
-    told, parts, scalars = _adjoint(y, step, tuple(tables), tuple(measurement), turning)
-    return Gradient(float(told[:, 0].sum()), Tables(*parts), scalars)
+    outputs, parts, scalars = _adjoint(y, step, tuple(tables), tuple(measurement), turning)
+    return Gradient(float(outputs[:, 0].sum()), Tables(*parts), scalars)
 
 
 __all__ = ["LOG_2PI", "Gradient", "Measurement", "Scan", "Tables", "compiled", "gradient", "scan_series"]

@@ -48,8 +48,8 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            known = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-            self._earlier = {number: handler for number, handler in known.items() if handler != signal.SIG_IGN}
+            handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+            self._earlier = {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}
         for number in self._earlier:
             signal.signal(number, self._note)
         return self

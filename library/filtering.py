@@ -12,7 +12,7 @@ import numpy as np
 
 from rfa.data import Key, Series, usual_step
 from rfa.library.frames import Clock, New, concatenated
-from rfa.library.models import filters, told_of_compilation
+from rfa.library.models import filters, notify_on_compile
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions
 from rfa.library.reading import Table, read
 from rfa.library.spans import Span, as_written
@@ -87,13 +87,13 @@ def filter(
         new: dict[str, np.ndarray] = {}
         parts = parts_of(key, series)
         for part, runtime in parts:
-            told = _told(part, _filtered(table, runtime, key, part, request, smooth=smooth), request)
-            new |= told if len(parts) == 1 else each_own(part.names[0], told)
+            outputs = _output_columns(part, _filtered(table, runtime, key, part, request, smooth=smooth), request)
+            new |= outputs if len(parts) == 1 else each_own(part.names[0], outputs)
         return new
 
-    with told_of_compilation():
+    with notify_on_compile():
         found = table.each(work)
-    names = list(dict.fromkeys(name for told in found.values() for name in told))
+    names = list(dict.fromkeys(name for outputs in found.values() for name in outputs))
     return table.data.joined({name: _in_place(table, found, name) for name in names})
 
 
@@ -147,11 +147,11 @@ def forecast(
                     new |= dict(zip(ends(name, level), ahead.bands[:, number, a].T, strict=True))
         return np.repeat(_rows(series)[-1], len(times)), table.clock(series, times), new
 
-    with told_of_compilation():
+    with notify_on_compile():
         found = list(table.each(work).values())
     rows = np.concatenate([rows for rows, _, _ in found])
     clock = {name: concatenated([times[name] for _, times, _ in found]) for name in found[0][1]}
-    new = {name: np.concatenate([told[name] for _, _, told in found]) for name in found[0][2]}
+    new = {name: np.concatenate([outputs[name] for _, _, outputs in found]) for name in found[0][2]}
     return table.data.made(table.by, rows, clock, new)
 
 
@@ -229,19 +229,19 @@ def detect(
         step = usual_step(series) or 1.0
         asked = request.with_horizon([step])
         parts = [(part, _filtered(table, runtime, key, part, asked)) for part, runtime in parts_of(key, series)]
-        told = [_columns(part, result, (step,)) for part, result in parts]
-        at = np.flatnonzero(np.any([one["alarm"] == 1 for one in told], axis=0))
+        outputs = [_columns(part, result, (step,)) for part, result in parts]
+        at = np.flatnonzero(np.any([one["alarm"] == 1 for one in outputs], axis=0))
         new: dict[str, np.ndarray] = {}
-        for (part, _), one in zip(parts, told, strict=True):
+        for (part, _), one in zip(parts, outputs, strict=True):
             expected = _expected(part, one, step, at, request)
             is_own = {**expected, "alarm": one["alarm"][at] == 1}
             new |= expected if len(parts) == 1 else each_own(part.names[0], is_own)
         return _rows(series)[at], new, np.sum([result.tally for _, result in parts], axis=0)
 
-    with told_of_compilation():
+    with notify_on_compile():
         found = list(table.each(work).values())
     rows = np.concatenate([rows for rows, _, _ in found])
-    new = {name: np.concatenate([told[name] for _, told, _ in found]) for name in found[0][1]}
+    new = {name: np.concatenate([outputs[name] for _, outputs, _ in found]) for name in found[0][1]}
     order = np.argsort(rows, kind="stable")
     sums = np.sum([tally for _, _, tally in found], axis=0)
     checks = count_alarms(sums[ASKED], sums[EXPECTED], sums[ALARMS])
@@ -257,11 +257,11 @@ def ends(name: str, level: float) -> tuple[str, str]:
     return f"{name}_low{share}", f"{name}_high{share}"
 
 
-def each_own(column: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def each_own(column: str, outputs: Mapping[str, Any]) -> dict[str, Any]:
     """What is told of a column that is filtered by itself: what is of the row elsewhere is of this column, by its
     name."""
     of_row = (*SCORES, "alarm", "outlier")
-    return {f"{column}_{name}" if name in of_row else name: values for name, values in told.items()}
+    return {f"{column}_{name}" if name in of_row else name: values for name, values in outputs.items()}
 
 
 def beyond_gate(nis: np.ndarray, seen: np.ndarray, flag: float) -> np.ndarray:
@@ -314,7 +314,7 @@ def _filtered(
     size, horizon = runtime.observation_size, options.horizon
     checks = summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)
     if found := doubts(runtime, checks, step=result.state.step):
-        table.doubted.setdefault(key, []).extend(found)
+        table.diagnostics.setdefault(key, []).extend(found)
     return result
 
 
@@ -327,36 +327,43 @@ def _columns(series: Series, result: FilteredSequence, horizon: tuple[float, ...
     return found.arrays()
 
 
-def _told(series: Series, result: FilteredSequence, request: OutputOptions) -> New:
-    told = _columns(series, result)
+def _output_columns(series: Series, result: FilteredSequence, request: OutputOptions) -> New:
+    outputs = _columns(series, result)
     new: dict[str, np.ndarray] = {}
     for name in series.names:
-        new |= {f"{name}_mean": told[f"mean.{name}"], f"{name}_std": told[f"std.{name}"]}
+        new |= {f"{name}_mean": outputs[f"mean.{name}"], f"{name}_std": outputs[f"std.{name}"]}
         for level in request.levels:
             low, high = ends(name, level)
-            new |= {low: told[f"lower.{level_name(level)}.{name}"], high: told[f"upper.{level_name(level)}.{name}"]}
+            new |= {
+                low: outputs[f"lower.{level_name(level)}.{name}"],
+                high: outputs[f"upper.{level_name(level)}.{name}"],
+            }
         if result.smoothed is not None:
-            new |= {f"{name}_smooth_{part}": told[f"smoothed.{part}.{name}"] for part in ("mean", "std")}
-    new |= {name: told[name] for name in SCORES}
+            new |= {f"{name}_smooth_{part}": outputs[f"smoothed.{part}.{name}"] for part in ("mean", "std")}
+    new |= {name: outputs[name] for name in SCORES}
     if request.alarm is not None:
-        new["alarm"] = told["alarm"] == 1
-    new["outlier"] = beyond_gate(told["nis"], (~np.isnan(series.values)).sum(axis=1), OUTLIER)
+        new["alarm"] = outputs["alarm"] == 1
+    new["outlier"] = beyond_gate(outputs["nis"], (~np.isnan(series.values)).sum(axis=1), OUTLIER)
     return new
 
 
-def _expected(series: Series, told: dict[str, np.ndarray], step: float, at: np.ndarray, request: OutputOptions) -> New:
+def _expected(
+    series: Series, outputs: dict[str, np.ndarray], step: float, at: np.ndarray, request: OutputOptions
+) -> New:
     """What was forecast for these rows. The width of its interval is that of a usual step."""
     new: dict[str, np.ndarray] = {}
     before, is_first = np.maximum(at - 1, 0), at == 0
     for a, name in enumerate(series.names):
-        expected = series.values[at, a] - told[f"innovation.{name}"][at]
+        expected = series.values[at, a] - outputs[f"innovation.{name}"][at]
         new[f"{name}_expected"] = np.where(is_first, np.nan, expected)
         for level in request.levels:
-            lower, upper = (told[f"forecast.{step!r}.{end}.{level_name(level)}.{name}"] for end in ("lower", "upper"))
+            lower, upper = (
+                outputs[f"forecast.{step!r}.{end}.{level_name(level)}.{name}"] for end in ("lower", "upper")
+            )
             half = (upper - lower)[before] / 2
             low, high = ends(f"{name}_expected", level)
             new |= {low: new[f"{name}_expected"] - half, high: new[f"{name}_expected"] + half}
-    new["anomaly"] = told["anomaly"][at]
+    new["anomaly"] = outputs["anomaly"][at]
     return new
 
 
@@ -367,8 +374,8 @@ def _rows(series: Series) -> np.ndarray:
 
 def _in_place(table: Table, found: dict[Any, New], name: str) -> np.ndarray:
     """A column of all rows: NaN, or not so, in those of no series."""
-    kind = next(told[name].dtype for told in found.values() if name in told)
+    kind = next(outputs[name].dtype for outputs in found.values() if name in outputs)
     column = np.full(len(table.data.table), False if kind.kind == "b" else np.nan, kind)
-    for key, told in found.items():
-        column[_rows(table.series[key])] = told[name]
+    for key, outputs in found.items():
+        column[_rows(table.series[key])] = outputs[name]
     return column

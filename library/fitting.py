@@ -12,8 +12,8 @@ from tqdm import tqdm
 from rfa.data import key_name
 from rfa.fitting.fit import fit_series, fit_to
 from rfa.fitting.structural import SHARES, StructuralConfig
-from rfa.library.models import told_of_compilation
-from rfa.library.reading import read, told_of
+from rfa.library.models import notify_on_compile
+from rfa.library.reading import describe_failures, read
 from rfa.runtime.filters.fitted import Models
 
 
@@ -54,7 +54,7 @@ def fit(
     table = read(data, time, columns, by, tz, time_format, strict=strict)
     how: dict[str, Any] = {"zone": tz, "country": country, "holidays": holidays, "config": chosen}
     with (
-        told_of_compilation(),
+        notify_on_compile(),
         tqdm(total=len(table.series) * table.columns, disable=None, bar_format=SHARES) as bar,
     ):
 
@@ -65,6 +65,6 @@ def fit(
         how["report"] = advance
         found = fit_series(table.series, **how) if out is None else fit_to(Path(out), table.series, **how)
     found.failed.update({key_name(key): reason for key, reason in table.failed.items()})
-    if left_out := told_of(found.failed):
+    if left_out := describe_failures(found.failed):
         warnings.warn(f"left out: {left_out}", UserWarning, stacklevel=2)
     return found

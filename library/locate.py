@@ -40,12 +40,12 @@ def find_bundle(
     is_path = name != ""  # which Path takes for the working folder
     if is_path and (path / MANIFEST_FILE).is_file():
         return path
-    known = {bundle.name: bundle for bundle in bundles()}
-    if name not in known:
+    by_name = {bundle.name: bundle for bundle in bundles()}
+    if name not in by_name:
         if is_path and path.is_dir():
             return path
-        names = sorted({*known, *others})
+        names = sorted({*by_name, *others})
         meant = difflib.get_close_matches(name, names, n=1)
         hint = f"; did you mean {meant[0]}?" if meant else ""
         raise FileNotFoundError(f"no bundle {name!r}: give a folder, or one of {', '.join(names)}{hint}")
-    return known[name]
+    return by_name[name]

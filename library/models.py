@@ -181,7 +181,7 @@ def _checked(model: Model, columns: int | None) -> Model:
 
 
 @contextmanager
-def told_of_compilation() -> Iterator[None]:
+def notify_on_compile() -> Iterator[None]:
     """Say on stderr that something is compiled, before that takes a while; and that nothing can be."""
     if not HAS_COMPILER:
         warnings.warn(UNCOMPILED, RuntimeWarning, stacklevel=4)

@@ -42,7 +42,7 @@ class Table:
     series: dict[Key, Series]
     by: tuple[str, ...]
     failed: dict[Key, str] = field(default_factory=dict)
-    doubted: dict[Key, list[FilterWarning]] = field(default_factory=dict)
+    diagnostics: dict[Key, list[FilterWarning]] = field(default_factory=dict)
 
     @property
     def columns(self) -> int:
@@ -63,20 +63,20 @@ class Table:
                 if not self.by:
                     raise
                 self.failed[key] = str(error)
-        if left_out := told_of({key_name(key): reason for key, reason in self.failed.items()}):
+        if left_out := describe_failures({key_name(key): reason for key, reason in self.failed.items()}):
             if not found:
                 raise ValueError(left_out)
             warnings.warn(f"left out: {left_out}", UserWarning, stacklevel=4)
-        for number, (key, doubts) in enumerate(self.doubted.items()):
+        for number, (key, warnings_of_series) in enumerate(self.diagnostics.items()):
             if number == MOST_DOUBTED:
                 warnings.warn(
-                    f"and of {len(self.doubted) - number} more series: look at each by itself",
+                    f"and of {len(self.diagnostics) - number} more series: look at each by itself",
                     UserWarning,
                     stacklevel=4,
                 )
                 break
-            for doubt in doubts:
-                text = f"series {key_name(key)!r}: {doubt.message}" if key else doubt.message
+            for warning in warnings_of_series:
+                text = f"series {key_name(key)!r}: {warning.message}" if key else warning.message
                 warnings.warn(text, UserWarning, stacklevel=4)
         return found
 
@@ -92,7 +92,7 @@ class Table:
         return write_clock(self.read, series, times)
 
 
-def told_of(failed: Mapping[str, str]) -> str:
+def describe_failures(failed: Mapping[str, str]) -> str:
     """The first of the series that failed, why, and how many more there are; nothing where there is none."""
     for name, reason in failed.items():
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""

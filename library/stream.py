@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.library.models import Model, find_model, told_of_compilation
+from rfa.library.models import Model, find_model, notify_on_compile
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions, check_seed
 from rfa.library.spans import Ahead, Span, leads_of, rows_ahead
 from rfa.runtime.filters.ahead import points
@@ -86,9 +86,9 @@ class Stream:
         self._rule = request.rule
         self._readout = self._runtime.readout(request.levels, request.horizon, request.samples, alarm=self._rule)
         self._pool = StatePool(self._runtime.state_fields, 1)
-        self._seat = self._pool.acquire()
-        self._runtime.put(self._pool, self._seat, state)
-        self._batch = Batch(self._pool.rows([self._seat]), np.zeros(1), np.zeros((1, self._size)), np.ones(1))
+        self._pool_slot = self._pool.acquire()
+        self._runtime.put(self._pool, self._pool_slot, state)
+        self._batch = Batch(self._pool.rows([self._pool_slot]), np.zeros(1), np.zeros((1, self._size)), np.ones(1))
         self._count, self._time = state.count, state.time if state.count else -math.inf
         self._sums = no_checks(len(self._runtime.levels), len(request.horizon), self._size)
         self._is_fresh, self._has_run = not state.count, False
@@ -118,7 +118,7 @@ class Stream:
     @property
     def warnings(self) -> list[FilterWarning]:
         """Why not to trust it so far, by `calibration`; nothing where it is sound."""
-        step = self._runtime.get(self._pool, self._seat, self._seed).step
+        step = self._runtime.get(self._pool, self._pool_slot, self._seed).step
         return doubts(self._model.runtime, self.calibration, step=step)
 
     def update(self, t: Time | None, y: Observation, *, noise: float = 1.0) -> FilterStep:
@@ -142,7 +142,7 @@ class Stream:
         if self._has_run:
             stepped = self._advance(at, values, noise)
         else:
-            with told_of_compilation():
+            with notify_on_compile():
                 stepped = self._advance(at, values, noise)
             self._has_run = True
         if stepped is None:
@@ -152,7 +152,7 @@ class Stream:
         return stepped.step
 
     def _advance(self, t: float, values: list[float | None] | None, noise: float) -> Stepped | None:
-        row, batch = Row(self._seat, t, values, noise, self._readout, self._seed), self._batch
+        row, batch = Row(self._pool_slot, t, values, noise, self._readout, self._seed), self._batch
         if self._readout.samples:  # which may fail late: `advance` takes it back then
             return self._runtime.advance(self._pool, [row])[0]
         batch.times[0], batch.noise[0] = t, noise
@@ -175,7 +175,7 @@ class Stream:
         """
         if not self._count:
             raise ValueError("there is nothing to forecast from: give the stream an observation first")
-        state = self._runtime.get(self._pool, self._seat, self._seed)
+        state = self._runtime.get(self._pool, self._pool_slot, self._seed)
         if isinstance(horizon, Sequence) and not isinstance(horizon, str):
             leads = leads_of(horizon)
             if not leads:
@@ -284,7 +284,7 @@ class Stream:
         return stream
 
     def _packed(self) -> bytes:
-        return self._runtime.pack(self._runtime.get(self._pool, self._seat, self._seed))
+        return self._runtime.pack(self._runtime.get(self._pool, self._pool_slot, self._seed))
 
     def _time_of(self, t: Time | None) -> float:
         if t is None:

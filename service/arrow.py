@@ -331,7 +331,7 @@ class SeriesWriter:
     batch. One that failed is a row of its keys and its error.
 
     Args:
-        columns: that a series is told in, empty.
+        columns: of a series, empty.
         has_states: whether there is a column of states, in the last row of each series.
     """
 

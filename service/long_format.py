@@ -67,10 +67,10 @@ class Groups:
         sorted_ = column if self.order is None else column[self.order]
         return [sorted_[first:last] for first, last in itertools.pairwise(self.bounds.tolist())]
 
-    def first_rows(self, wanted: Array) -> list[int | None]:
+    def first_rows(self, selected: Array) -> list[int | None]:
         """Of each series the first row in the table for which `wanted` holds."""
         found: list[int | None] = []
-        for begin, part in zip(self.bounds.tolist(), self.parts(wanted), strict=False):
+        for begin, part in zip(self.bounds.tolist(), self.parts(selected), strict=False):
             place = int(part.argmax())
             row = begin + place if self.order is None else int(self.order[begin + place])
             found.append(row if part[place] else None)

@@ -184,7 +184,7 @@ def open_budget(settings: Settings, metrics: Metrics, kept_bytes: int = 0) -> Me
         ConfigurationError: a legal request would not fit.
     """
     budget = MemoryBudget(
-        room_for_requests(settings, kept_bytes=kept_bytes),
+        request_memory(settings, kept_bytes=kept_bytes),
         count_refusal=metrics.admission_rejections.labels("memory_exhausted").inc,
     )
     metrics.watch("request_memory_bytes", "Memory that requests have leased.", lambda: budget.leased_bytes)
@@ -192,7 +192,7 @@ def open_budget(settings: Settings, metrics: Metrics, kept_bytes: int = 0) -> Me
     return budget
 
 
-def room_for_requests(settings: Settings, held: ProcessMemory | None = None, kept_bytes: int = 0) -> int:
+def request_memory(settings: Settings, held: ProcessMemory | None = None, kept_bytes: int = 0) -> int:
     """Bytes for the requests of this process: what its limit leaves beside the loaded bundles and what they keep.
 
     Without `RFA_MAX_MEMORY` that is `USUAL_ROOM_BYTES`, or less where the processes together would come to more than
@@ -209,15 +209,15 @@ def room_for_requests(settings: Settings, held: ProcessMemory | None = None, kep
     own = held.own + kept_bytes
     needed = math.ceil(largest_request_bytes(settings) / LARGE_SHARE)
     if settings.max_memory is not None:
-        room = settings.max_memory - own - held.mapped
-        remedy = f"RFA_MAX_MEMORY must be {needed - room} bytes more, or RFA_MAX_BODY_BYTES less"
+        available = settings.max_memory - own - held.mapped
+        remedy = f"RFA_MAX_MEMORY must be {needed - available} bytes more, or RFA_MAX_BODY_BYTES less"
     else:
         share = (int(SHARE_OF_MACHINE * memory_bytes()) - held.mapped) // settings.processes
-        room = min(max(USUAL_ROOM_BYTES, 2 * needed), share - own)
+        available = min(max(USUAL_ROOM_BYTES, 2 * needed), share - own)
         remedy = (
-            f"{needed - room} bytes more for each of {settings.processes} processes; lower RFA_PROCESSES or "
+            f"{needed - available} bytes more for each of {settings.processes} processes; lower RFA_PROCESSES or "
             "RFA_MAX_BODY_BYTES, or set RFA_MAX_MEMORY"
         )
-    if room < needed:
+    if available < needed:
         raise ConfigurationError(f"a single request would not fit into memory beside the bundles: {remedy}")
-    return room
+    return available

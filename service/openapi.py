@@ -53,11 +53,11 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         lines = {line for _, models in STREAMS.values() for line in models}
-        wanted: list[Any] = [
+        schema_models: list[Any] = [
             (line.__name__, "serialization", TypeAdapter(line))
             for line in sorted(lines, key=lambda line: line.__name__)
         ]
-        _, definitions = TypeAdapter.json_schemas(wanted, ref_template=REFERENCE)
+        _, definitions = TypeAdapter.json_schemas(schema_models, ref_template=REFERENCE)
         for name, schema in definitions["$defs"].items():
             document["components"]["schemas"].setdefault(name, schema)
         for path, (media_types, models) in STREAMS.items():

@@ -257,11 +257,11 @@ def check_names(environment: Mapping[str, str]) -> None:
     Raises:
         ConfigurationError: with the setting that was probably meant; names only, never a value.
     """
-    known = {PREFIX + name.upper() for name in Settings.model_fields} | NOT_SETTINGS
+    valid = {PREFIX + name.upper() for name in Settings.model_fields} | NOT_SETTINGS
     for name in sorted(environment):
-        if name.upper().startswith(PREFIX) and name.upper() not in known:
-            meant = difflib.get_close_matches(name.upper(), sorted(known), n=1)
-            nearest = difflib.get_close_matches(name.upper(), sorted(known), n=3, cutoff=0)
+        if name.upper().startswith(PREFIX) and name.upper() not in valid:
+            meant = difflib.get_close_matches(name.upper(), sorted(valid), n=1)
+            nearest = difflib.get_close_matches(name.upper(), sorted(valid), n=3, cutoff=0)
             hint = f"did you mean {meant[0]}?" if meant else f"the nearest are {', '.join(nearest)}"
             raise ConfigurationError(f"{name} is set in the environment and is no setting of this server; {hint}")
 

@@ -101,8 +101,8 @@ def prepare_corpus(folder: Path, directory: Path, vocab_size: int) -> Corpus:
     files = {split: split_files(folder, split) for split in ("train", "valid")}
     request = {"vocab_size": vocab_size, "files": {split: file_hashes(paths) for split, paths in files.items()}}
     record = directory / "corpus.json"
-    if record.is_file() and (known := json.loads(record.read_text()))["request"] == request:
-        return Corpus(directory, Tokenizer.from_file(str(directory / "tokenizer.json")), known["bytes_per_token"])
+    if record.is_file() and (stored := json.loads(record.read_text()))["request"] == request:
+        return Corpus(directory, Tokenizer.from_file(str(directory / "tokenizer.json")), stored["bytes_per_token"])
     tokenizer = train_tokenizer(files["train"], vocab_size)
     tokenizer.save(str(directory / "tokenizer.json"))
     bytes_per_token = {}

@@ -136,9 +136,9 @@ class DeepTrainer:
         if not {"data", "model", "training"} <= set(found):
             raise ValueError(f"{self.out} holds a run of another kind; choose another --out")
         earlier = FilterTrainingConfig.from_dict(found["training"])
-        wanted = {**self.model_config.to_dict(), **self.training.to_dict(), "data": self.data}
+        requested = {**self.model_config.to_dict(), **self.training.to_dict(), "data": self.data}
         model = DeepFilterConfig.from_dict(found["model"]).to_dict()
-        self.is_extended = check_request(self.out, wanted, {**model, **earlier.to_dict(), "data": found["data"]})
+        self.is_extended = check_request(self.out, requested, {**model, **earlier.to_dict(), "data": found["data"]})
         if self.is_extended:
             self.extended_at = [earlier.steps]
 

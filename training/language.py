@@ -115,9 +115,9 @@ def load_variants() -> dict[str, dict[str, Any]]:
 
 def check_variant(name: str) -> str:
     """`name`, if there is such a variant."""
-    known = load_variants()
-    if name not in known:
-        raise ValueError(f"no variant {name!r}; known are {list(known)}")
+    available = load_variants()
+    if name not in available:
+        raise ValueError(f"no variant {name!r}; known are {list(available)}")
     return name
 
 
@@ -383,8 +383,8 @@ def _is_extended(out: Path, run: LanguageRun) -> bool:
     By value, not by text: a run goes on after the config has grown a field that its request does not name.
     """
     found = LanguageRun.from_file(out / REQUEST_FILE)
-    wanted, earlier = ({**part.model.to_dict(), **part.training.to_dict()} for part in (run, found))
-    return check_request(out, wanted, earlier)
+    requested, earlier = ({**part.model.to_dict(), **part.training.to_dict()} for part in (run, found))
+    return check_request(out, requested, earlier)
 
 
 def _read_files(data: Path) -> list[Path]:

@@ -110,20 +110,20 @@ def has_checkpoint(out: Path) -> bool:
     return True
 
 
-def differing(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+def differing(requested: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     """Names of the settings in which two requests differ."""
-    return sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
+    return sorted(name for name in {*requested, *found} if requested.get(name) != found.get(name))
 
 
-def check_request(out: Path, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+def check_request(out: Path, requested: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
     """Whether a run goes beyond the steps, or minutes, that an earlier one in its directory asked for.
 
     Raises:
         ValueError: it differs in anything else, or has fewer.
     """
-    names = differing(wanted, found)
+    names = differing(requested, found)
     if not names:
         return False
-    if names in (["steps"], ["minutes"]) and (wanted[names[0]] or 0) > (found[names[0]] or math.inf):
+    if names in (["steps"], ["minutes"]) and (requested[names[0]] or 0) > (found[names[0]] or math.inf):
         return True
     raise ValueError(f"{out} holds a run of another config (it differs in {', '.join(names)}); choose another --out")

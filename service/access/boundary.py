@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
-from rfa.service.access.record import Record, access_logger, known, log_exchange, request_id
+from rfa.service.access.record import Record, access_logger, log_exchange, request_id, without_nulls
 from rfa.service.access.refusal import refuse
 from rfa.service.access.tracing import Tracing
 from rfa.service.disconnect import ClientGone
@@ -134,13 +134,13 @@ class _Exchange:
         Raises:
             Exception: `error`, when a reply is under way: the server then cuts it, which the client can see.
         """
-        told = as_service_error(error)
+        service_error = as_service_error(error)
         if self.record.status is None:
-            await refuse(told, self._scope, self.receive, self.send)
+            await refuse(service_error, self._scope, self.receive, self.send)
         elif self._scope["type"] == "http":
             raise error
         elif self.record.close_code is None:
-            await self.send({"type": "websocket.send", "text": orjson.dumps(told.payload()).decode()})
+            await self.send({"type": "websocket.send", "text": orjson.dumps(service_error.payload()).decode()})
             await self.send({"type": "websocket.close", "code": INTERNAL_ERROR})
 
     def _headers(self, message: Message) -> list[tuple[bytes, bytes]]:
@@ -157,7 +157,7 @@ class _Exchange:
             "route": _route_of(self._scope),
             "tenant": self._scope["state"].get("tenant", "") or None,
         }
-        access_logger.info("websocket open", extra={"fields": known(fields)})
+        access_logger.info("websocket open", extra={"fields": without_nulls(fields)})
 
 
 class _CountedFrames:

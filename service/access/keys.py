@@ -56,8 +56,8 @@ class ApiKeys:
         """Stable id of the key, or None for one that is not ours; the time taken does not depend on which it is."""
         digest = sha256(presented).digest()
         found = None
-        for known, tenant in self._tenants.items():
-            if hmac.compare_digest(known, digest):
+        for valid_name, tenant in self._tenants.items():
+            if hmac.compare_digest(valid_name, digest):
                 found = tenant
         return found
 
@@ -114,15 +114,15 @@ def _read_quotas(written: Iterable[str], number: int) -> dict[QuotaName, float |
     quotas: dict[QuotaName, float | None] = {}
     for part in written:
         name, equals, value = part.partition("=")
-        known = next((quota for quota in get_args(QuotaName) if quota == name), None)
-        if known is None or not equals:
+        valid_name = next((quota for quota in get_args(QuotaName) if quota == name), None)
+        if valid_name is None or not equals:
             raise ConfigurationError(
                 f"API key {number} must be printable ASCII without spaces; behind it come quotas, such as requests=5: "
                 + ", ".join(get_args(QuotaName))
             )
-        if known in quotas:
-            raise ConfigurationError(f"API key {number}: {known} is there twice")
-        quotas[known] = None if value == "off" else _limit(value, f"API key {number}: {known}")
+        if valid_name in quotas:
+            raise ConfigurationError(f"API key {number}: {valid_name} is there twice")
+        quotas[valid_name] = None if value == "off" else _limit(value, f"API key {number}: {valid_name}")
     return quotas
 
 

@@ -224,9 +224,9 @@ class OriginGuard:
         await self._app(scope, receive, send)
 
 
-def _values(headers: Headers, wanted: bytes) -> list[bytes]:
+def _values(headers: Headers, header: bytes) -> list[bytes]:
     """Every value of a header, without the whitespace around it, which is no part of it (RFC 9110, 5.5)."""
-    return [value.strip(OPTIONAL_WHITESPACE) for name, value in headers if name == wanted]
+    return [value.strip(OPTIONAL_WHITESPACE) for name, value in headers if name == header]
 
 
 def _are_of(origins: Sequence[bytes], server: Authority | None) -> bool:

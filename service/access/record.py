@@ -94,10 +94,10 @@ def log_exchange(record: Record, path: str | None = None) -> None:
     }
     if record.method == "WEBSOCKET":
         fields |= {"frames_in": record.frames_in, "frames_out": record.frames_out, "close_code": record.close_code}
-    access_logger.info("request", extra={"fields": {**known(fields), "status": record.status}})
+    access_logger.info("request", extra={"fields": {**without_nulls(fields), "status": record.status}})
 
 
-def known(fields: dict[str, Any]) -> dict[str, Any]:
+def without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
     """Those that have a value."""
     return {name: value for name, value in fields.items() if value is not None}
 

@@ -37,8 +37,8 @@ def language_loader(settings: Settings) -> LoadLanguage:
     """
     streams = settings.max_running * MAX_SAMPLES
     if not settings.is_on_gpu:
-        seats = streams + bool(settings.drift_every)  # one is of a text that is read again
-        return lambda bundle: load_on_cpu(bundle, settings.text_runtime, seats, settings.max_batch_rows)
+        pool_slots = streams + bool(settings.drift_every)  # one is of a text that is read again
+        return lambda bundle: load_on_cpu(bundle, settings.text_runtime, pool_slots, settings.max_batch_rows)
     if settings.text_runtime != "auto":
         raise ConfigurationError(
             f"RFA_TEXT_RUNTIME={settings.text_runtime} is a runtime of the CPU, and RFA_DEVICE={settings.device} asks "

@@ -42,7 +42,7 @@ from rfa.service.engine.system_cache import SystemPlace, Systems
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import LONG_PROMPT, GenerateOptions
-from rfa.service.engine.text.prompt import attention_room
+from rfa.service.engine.text.prompt import attention_capacity
 from rfa.service.engine.text.state import LanguageState, largest_state
 from rfa.service.errors import InvalidRequest, NotFound, NotReady
 from rfa.service.memory import Lease
@@ -184,12 +184,12 @@ class Engine:
         per_token = self.numbers_per_token(model.name, options.top_n_tokens, with_latents=options.return_latents)
         self._limit_reply(options.names.whole, per_token * options.max_new_tokens * options.samples)
         mode, limits = options.mode or model.default_mode, self._prompt_limits
-        reader, room = attention_room(model.vocabulary, options, limits) if mode == "attention" else (None, 0)
-        contexts = cache_bytes(model.cache_bytes, room, options.samples)
+        reader, n_cached = attention_capacity(model.vocabulary, options, limits) if mode == "attention" else (None, 0)
+        contexts = cache_bytes(model.cache_bytes, n_cached, options.samples)
         self._hold(lease, options.names.whole, self._generation_bytes(model, options) + contexts)
         short, long = self._served.prefill[model.name, mode]
         stage = long if len(options.prompt) > LONG_PROMPT else short
-        return self._submit(GenerateJob(stage, model, options, reader, lease, room))
+        return self._submit(GenerateJob(stage, model, options, reader, lease, n_cached))
 
     def numbers_per_token(self, model_name: str | None, top: int, *, with_latents: bool) -> int:
         """About how many numbers a reply tells of a token, by which its size is held to what this server sends.
@@ -424,21 +424,21 @@ class Engine:
         if name is None:
             return next(iter(models.values()))
         if name not in models:
-            known = ", ".join(repr(known) for known in models)
-            raise NotFound(f"model must be a {kind} of this server: {known}.", param="model", code="model_not_found")
+            choices = ", ".join(repr(choices) for choices in models)
+            raise NotFound(f"model must be a {kind} of this server: {choices}.", param="model", code="model_not_found")
         return models[name]
 
     def _check_mode(self, model: Language, options: GenerateOptions) -> None:
         """Refuse a mode that a model does not have, or a state of it."""
         if options.mode is not None and options.mode not in model.modes:
-            known = " and ".join(f'"{mode}"' for mode in model.modes)
+            choices = " and ".join(f'"{mode}"' for mode in model.modes)
             raise InvalidRequest(
-                f"{options.names.decode}: {model.name!r} decodes in {known} only.",
+                f"{options.names.decode}: {model.name!r} decodes in {choices} only.",
                 param=options.names.decode,
                 code="no_such_mode",
             )
-        for name, is_wanted in (("state", options.resumed is not None), ("return_state", options.returns_state)):
-            if is_wanted:
+        for name, is_requested in (("state", options.resumed is not None), ("return_state", options.returns_state)):
+            if is_requested:
                 self.check_has_state(model.name, name)
 
     def _limit(self, param: str, value: int, limit: int) -> None:
@@ -502,8 +502,8 @@ def draw_seed() -> int:
 
 def _reply_numbers(shape: StepShape, options: FilterOptions) -> int:
     """What a reply tells of all observations, and of the rows that come next."""
-    told = replace(shape, horizon=shape.horizon - options.followed)
-    return len(options.observations) * told.numbers + len(options.ahead) * shape.numbers_ahead
+    reply_shape = replace(shape, horizon=shape.horizon - options.followed)
+    return len(options.observations) * reply_shape.numbers + len(options.ahead) * shape.numbers_ahead
 
 
 def _step_shape(model: FilterRuntime, options: FilterOptions | FilterStreamOptions) -> StepShape:

@@ -156,9 +156,9 @@ def generation_bytes(tokens: int, top: int, latent: int, ahead: int | None) -> i
         ahead: tokens that are made before their reader takes them, for a stream; its tokens are kept without the rest.
     """
     more = (TOKEN_ARRAY + top * TOP_TOKEN if top else 0) + (TOKEN_ARRAY + latent * NUMBER // 2 if latent else 0)
-    told = tokens if ahead is None else min(tokens, ahead)
+    with_details = tokens if ahead is None else min(tokens, ahead)
     encoded = tokens * (JSON_TOKEN + top * JSON_TOP_TOKEN + latent * JSON_NUMBER)
-    return tokens * TOKEN + told * more + _body_bytes(encoded, is_streamed=ahead is not None)
+    return tokens * TOKEN + with_details * more + _body_bytes(encoded, is_streamed=ahead is not None)
 
 
 def cache_bytes(cache: int, tokens: int, samples: int) -> int:

@@ -39,8 +39,8 @@ class FilterPlace(NamedTuple):
     @classmethod
     def of(cls, model: FilterRuntime, settings: Settings, metrics: Metrics) -> Self:
         """A place with a seat for every live stream, and for every request those of the series it has at work."""
-        seats = settings.max_running * settings.series_threads + settings.max_streams
-        pool = StatePool(model.state_fields, seats)
+        pool_slots = settings.max_running * settings.series_threads + settings.max_streams
+        pool = StatePool(model.state_fields, pool_slots)
         return cls(FilterStage(model, pool, metrics), SequenceStage(model, metrics), MergeStage(model, metrics))
 
 

@@ -31,7 +31,7 @@ from rfa.service.app import create_app
 from rfa.service.child_environment import end_with_parent
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models, load_models
-from rfa.service.memory import room_for_requests
+from rfa.service.memory import request_memory
 from rfa.service.openapi import openapi_of
 from rfa.service.process.accepting import ConnectionShare
 from rfa.service.process.background import run_in_background
@@ -113,7 +113,7 @@ class ServerProcess:
             loaded.append(models)
             await asyncio.to_thread(openapi_of, app)  # takes 0.1 s, which live streams would wait for later
             # Called here for its error, which is reported; one at the start of the application is not.
-            room_for_requests(self._settings, kept_bytes=models.kept_bytes)
+            request_memory(self._settings, kept_bytes=models.kept_bytes)
         except Exception as error:
             is_refusal = isinstance(error, (ValueError, OSError))  # their messages are for the operator
             if not is_refusal:

@@ -67,7 +67,7 @@ class Child:
         self.snapshot = snapshot
         self.prepared: Snapshot | None = None
         self.is_loaded = False
-        self.was_told_to_serve = False
+        self.has_serve_command = False
         self.is_outdated = False
         self.has_served = False
         self.failure: str | None = None
@@ -389,18 +389,18 @@ class Supervisor:
             listen(self._listener)
             self._opened.set()
         for other in list(self._children.values()):
-            if other.is_loaded and not other.was_told_to_serve and not other.is_outdated:
-                other.was_told_to_serve = True
+            if other.is_loaded and not other.has_serve_command and not other.is_outdated:
+                other.has_serve_command = True
                 await other.send("serve")
 
     def _serving_children(self) -> list[Child]:
         """Processes that serve, or were told to."""
-        return [child for _, child in sorted(self._children.items()) if child.was_told_to_serve]
+        return [child for _, child in sorted(self._children.items()) if child.has_serve_command]
 
     def _retire_outdated(self) -> None:
         """After a reload: restart the processes that were still loading the previous bundles."""
         for child in self._children.values():
-            if not child.was_told_to_serve:
+            if not child.has_serve_command:
                 self._retire(child)
 
     def _retire(self, child: Child) -> None:

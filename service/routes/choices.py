@@ -47,13 +47,13 @@ class ChoiceWriter:
 
     def whole(self, text: FinishedText) -> CompletionChoice:
         """The choice, of which no piece was told."""
-        return CompletionChoice(**self._told(text.events, text.finish_reason))
+        return CompletionChoice(**self._fields(text.events, text.finish_reason))
 
     def piece(self, events: Sequence[TokenEvent], finish: FinishReason | None) -> CompletionChunkChoice:
         """The choice as these tokens continue it; `finish` in the last piece only."""
-        return CompletionChunkChoice(**self._told(events, finish))
+        return CompletionChunkChoice(**self._fields(events, finish))
 
-    def _told(self, events: Sequence[TokenEvent], finish: FinishReason | None) -> dict[str, Any]:
+    def _fields(self, events: Sequence[TokenEvent], finish: FinishReason | None) -> dict[str, Any]:
         prefix, self._prefix = self._prefix, ""
         return {
             "index": self._index,

@@ -202,7 +202,7 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         smooth=body.smooth,
         is_streamed=body.stream,
         state=resumed,
-        wants_state=exchange.is_wanted,
+        wants_state=exchange.is_requested,
         is_whole=body.values is not None,
         deadline_seconds=None if body.deadline_ms is None else body.deadline_ms / 1000,
         passes=body.passes,
@@ -258,7 +258,7 @@ def _usual_lag(times: np.ndarray, resumed: Any) -> float:
     return float(resumed.step or times[0] - resumed.time)
 
 
-async def _document(asked: Asked, wanted: Collection[str] | None) -> AsyncIterator[bytes]:
+async def _document(asked: Asked, selected: Collection[str] | None) -> AsyncIterator[bytes]:
     """The plain reply: `steps` as they come, then what is known at their end."""
     between = begin = b'{"steps":['
     async for event in asked.job.events():
@@ -268,23 +268,23 @@ async def _document(asked: Asked, wanted: Collection[str] | None) -> AsyncIterat
             for piece in summary:
                 yield piece
         else:
-            for block in event.blocks(wanted) if isinstance(event, Steps) else ([chosen(event, wanted)],):
+            for block in event.blocks(selected) if isinstance(event, Steps) else ([chosen(event, selected)],):
                 yield between
                 for piece in items(block):
                     yield piece
                 between = b","
 
 
-async def _lines(asked: Asked, wanted: Collection[str] | None) -> AsyncIterator[Any]:
+async def _lines(asked: Asked, selected: Collection[str] | None) -> AsyncIterator[Any]:
     async for event in asked.job.events():
         if isinstance(event, Filtered):
             yield FilterDone(True, **vars(await asked.summary(event)))
         elif isinstance(event, Steps):
-            for block in event.blocks(wanted):
+            for block in event.blocks(selected):
                 for step in block:
                     yield step
         else:
-            yield chosen(event, wanted)
+            yield chosen(event, selected)
 
 
 async def _collected(asked: Asked, columns: Columns) -> ColumnsSummary:

@@ -84,10 +84,10 @@ class _Series:
     part: Part
     asked: Asked
 
-    def columns(self, *told: Any) -> Columns:
+    def columns(self, *outputs: Any) -> Columns:
         """What is told of it, in columns."""
         columns = Columns(self.names or (), self.request.fields, self.request.horizon)
-        for one in told:
+        for one in outputs:
             columns.add(one)
         return columns
 
@@ -213,28 +213,28 @@ async def _reply(one: _Series, event: SeriesEnd) -> FilterReply | FilterColumns 
     try:
         if one.names is None:
             summary = await one.asked.summary(event.end)
-            steps: Any = _Told(event.told, one.request.fields)  # in JSON it is a list
+            steps: Any = _SeriesOutputs(event.outputs, one.request.fields)  # in JSON it is a list
             return FilterReply(**vars(summary), steps=steps)
-        columns = one.columns(*event.told)
+        columns = one.columns(*event.outputs)
         summary = await one.asked.summary_of_columns(event.end, columns)
         return FilterColumns(**vars(summary), columns=columns.arrays())
     except NAMED as error:  # of its state, which could not be kept
         return as_service_error(error)
 
 
-class _Told(Blocks):
+class _SeriesOutputs(Blocks):
     """The steps of a series, made as they are encoded."""
 
-    def __init__(self, told: Sequence[Any], fields: Collection[str] | None) -> None:
-        self._told = told
+    def __init__(self, outputs: Sequence[Any], fields: Collection[str] | None) -> None:
+        self._outputs = outputs
         self._fields = fields
 
     def blocks(self) -> Iterator[list[Any]]:
-        for told in self._told:
-            if isinstance(told, Steps):
-                yield from told.blocks(self._fields)
+        for outputs in self._outputs:
+            if isinstance(outputs, Steps):
+                yield from outputs.blocks(self._fields)
             else:
-                yield [chosen(told, self._fields)]
+                yield [chosen(outputs, self._fields)]
 
 
 async def _document(many: _Many) -> AsyncIterator[bytes]:

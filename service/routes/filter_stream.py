@@ -173,7 +173,7 @@ class _Stream:
     size: int
     index: int
     time: float
-    room: asyncio.Event
+    capacity_freed: asyncio.Event
     lease: Lease
     fields: Sequence[str] | None
     notes: list[FilterWarning]
@@ -187,22 +187,22 @@ class _Stream:
     @property
     def may_read(self) -> bool:
         """Whether there is room for one observation more: none under way can always be followed by one."""
-        wanted = self.job.unanswered + self.sending + 1
+        outstanding = self.job.unanswered + self.sending + 1
         if self.job.is_full:
             return False
-        if wanted > self.leased_answers:
+        if outstanding > self.leased_answers:
             try:
-                self.lease.grow((wanted - self.leased_answers) * self.job.answer_bytes)
+                self.lease.grow((outstanding - self.leased_answers) * self.job.answer_bytes)
             except Overloaded:
                 return False
-            self.leased_answers = wanted
+            self.leased_answers = outstanding
         return True
 
-    async def wait_for_room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Until `may_read`."""
         while not self.may_read:
-            self.room.clear()
-            await self.room.wait()
+            self.capacity_freed.clear()
+            await self.capacity_freed.wait()
 
     def answered(self) -> None:
         """Answers were sent: give back what they took, and read on."""
@@ -211,7 +211,7 @@ class _Stream:
         if kept < self.leased_answers:
             self.lease.shrink((self.leased_answers - kept) * self.job.answer_bytes)
             self.leased_answers = kept
-        self.room.set()
+        self.capacity_freed.set()
 
     def ready(self) -> StreamReady:
         """The answer to the first frame."""
@@ -244,7 +244,7 @@ class _Stream:
         if bias is not None:
             check_size("bias", bias, self.size, self.model)
             if y is not None:
-                y = [None if seen is None else seen - known for seen, known in zip(y, bias, strict=True)]
+                y = [None if seen is None else seen - offset for seen, offset in zip(y, bias, strict=True)]
                 if not _is_observation(y):
                     raise bias_out_of_range("bias")
         self.time = t
@@ -348,7 +348,7 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
             state=resumed,
             # A session is stored before each answer.
             state_every=1 if exchange.is_durable else request.state_every or 0,
-            wants_state=exchange.is_wanted,
+            wants_state=exchange.is_requested,
         ),
         lease,
         request.size,
@@ -382,13 +382,13 @@ async def _read(socket: JsonSocket, stream: _Stream, pace: Callable[[], float] |
             if observed is None:
                 job.close()
                 return
-            await stream.wait_for_room()  # what came meanwhile by the short way may have taken it
+            await stream.wait_for_capacity()  # what came meanwhile by the short way may have taken it
             job.push(observed)
             if pace is not None and (seconds := pace()):
                 await asyncio.sleep(seconds)
             if count % FRAMES_A_TURN == 0:
                 await asyncio.sleep(0)
-            await stream.wait_for_room()
+            await stream.wait_for_capacity()
             stream.seen = loop.time()
     except ClientGone:
         job.leave()

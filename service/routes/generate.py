@@ -133,7 +133,7 @@ def _options(body: GenerateRequest, exchange: StateExchange, resumed: LanguageSt
         deadline_ms=given.deadline_ms,
         is_streamed=body.stream,
         resumed=resumed,
-        returns_state=exchange.is_wanted,
+        returns_state=exchange.is_requested,
     )
 
 
@@ -182,8 +182,8 @@ def _event(
     """A line; without a token where the deadline passed before the first one."""
     if event is None:
         return GenerateEvent(0, 0, None, None, None, text, details, continuations, state)
-    told = event.index, event.sample, event.token, event.top_tokens, event.latent
-    return GenerateEvent(*told, text, details, continuations, state)
+    fields = event.index, event.sample, event.token, event.top_tokens, event.latent
+    return GenerateEvent(*fields, text, details, continuations, state)
 
 
 def _terminal_event(generation: Generation, options: GenerateOptions, state: str | None) -> GenerateEvent:

@@ -74,7 +74,7 @@ def _options(body: MergeRequest, model: ModelChoice, engine: Engine, exchange: S
         horizon=tuple(body.horizon),
         prior=found.get("prior"),
         t=body.t,
-        wants_state=exchange.is_wanted,
+        wants_state=exchange.is_requested,
     )
 
 

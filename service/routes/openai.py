@@ -237,8 +237,9 @@ async def _chunks(
 ) -> AsyncIterator[CompletionChunk | orjson.Fragment]:
     jobs = await _submit(body, request, engine, head.model)
     writers = [_writers(body, position, job) for position, job in enumerate(jobs)]
-    wanted = body.stream_options
-    has_running_usage = wanted is not None and wanted.include_usage and wanted.continuous_usage_stats
+    stream_options = body.stream_options
+    has_usage = stream_options is not None and stream_options.include_usage
+    has_running_usage = stream_options is not None and has_usage and stream_options.continuous_usage_stats
     made = 0
 
     def chunk(choices: list[CompletionChunkChoice], with_usage: bool) -> CompletionChunk:
@@ -256,7 +257,7 @@ async def _chunks(
             made += event.last is not None
             for choice in _last_pieces(event, writers[position]):
                 yield chunk([choice], has_running_usage)
-    if wanted is not None and wanted.include_usage:
+    if has_usage:
         yield chunk([], True)
     yield DONE
 

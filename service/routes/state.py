@@ -50,7 +50,7 @@ class StateExchange:
         self._expected: int | None = None
 
     @property
-    def is_wanted(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether the state after the request is to be kept."""
         return self._returns_token or self.is_durable
 

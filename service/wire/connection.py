@@ -99,13 +99,13 @@ class Wire:
     def _begin_round(self) -> None:
         self._round_end = None
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether the newest connection has a place, if need be that of one that has waited longest."""
         if len(self.state.connections) <= self.settings.max_connections:
             return True
         for longest in self.waiting:
             self.count("made_room")
-            longest.make_room()
+            longest.evict()
             return True
         return False
 

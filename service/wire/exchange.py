@@ -42,7 +42,7 @@ class Exchange:
         self._is_gone = False
         self._body = bytearray()
         self._has_more = True
-        self._was_told_of_the_end = False
+        self._has_sent_end = False
         self._news = asyncio.Event()
         self._head = b""
 
@@ -89,13 +89,13 @@ class Exchange:
         if self._is_gone or self.is_complete:
             return {"type": "http.disconnect"}
         body, self._body = bytes(self._body), bytearray()
-        self._was_told_of_the_end = not self._has_more
+        self._has_sent_end = not self._has_more
         if self._has_more:
             self._line.body_taken()
         return {"type": "http.request", "body": body, "more_body": self._has_more}
 
     def _has_news(self) -> bool:
-        return bool(self._body) or not (self._has_more or self._was_told_of_the_end)
+        return bool(self._body) or not (self._has_more or self._has_sent_end)
 
     # To the client.
 

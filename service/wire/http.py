@@ -87,7 +87,7 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
         self.client = address_of(transport.get_extra_info("peername"))
         self.wire.state.connections.add(self)  # type: ignore[arg-type]  # uvicorn's set of uvicorn's own
-        if not self.wire.has_room():
+        if not self.wire.has_capacity():
             error = NotReady("The server has no connection left; try again later.", code="too_many_connections")
             self.transport.write(refuse(self.wire, error, self.client))
             self.transport.close()
@@ -129,7 +129,7 @@ class HTTPConnection(StalledReader, asyncio.Protocol):
         else:
             self.transport.close()
 
-    def make_room(self) -> None:
+    def evict(self) -> None:
         """End, for a connection that may have more to say."""
         if self._unread or self._phase == "body":
             self._refuse(NotReady("The server needs this connection's place.", code="too_many_connections"))

@@ -282,9 +282,9 @@ class WebSocketConnection(StalledReader, asyncio.Protocol):
 
     def _end_by_peer(self) -> None:
         """The peer closed, or broke the protocol; what there was to answer was written."""
-        told = self._frames.close_rcvd or self._frames.close_sent
-        code = told.code if told is not None else ABNORMAL
-        self._tell_end(code, told.reason if told is not None else "")
+        close_frame = self._frames.close_rcvd or self._frames.close_sent
+        code = close_frame.code if close_frame is not None else ABNORMAL
+        self._tell_end(code, close_frame.reason if close_frame is not None else "")
         self.transport.close()
 
     # To the application.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.export.filter_calibration import conformal, doubt, evaluate
+from rfa.export.filter_calibration import conformal, describe_problem, evaluate
 from rfa.export.filter_export import build_graphs, bundle_weights, export_filter
 from rfa.model.deep_blocks import DeepFilterConfig
 from rfa.model.deep_filter import DeepFilter
@@ -171,6 +171,6 @@ def test_a_filter_that_does_not_fit_its_data_is_doubted(linear_bundle, tmp_path,
         "training": {"length": 24, "noise_settings": [[0.3, 0.5]], "sequences": 4},
     }
     train_filter(FilterRun.from_dict(run), "simulate:oscillator", tmp_path / "run", show_progress=False)
-    warning = doubt(export_filter(tmp_path / "run", tmp_path / "bundle").manifest.calibration)
+    warning = describe_problem(export_filter(tmp_path / "run", tmp_path / "bundle").manifest.calibration)
     assert (warning is not None) == is_doubted
     assert warning is None or "initial_covariance" in warning

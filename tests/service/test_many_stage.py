@@ -80,7 +80,7 @@ async def test_every_series_ends_whole_whatever_the_turns_are(
         await seats_are_free(engine)
     assert sorted(found) == list(range(len(lengths)))
     for place, series in found.items():
-        assert [step.index for step in series.told] == list(range(lengths[place]))
+        assert [step.index for step in series.outputs] == list(range(lengths[place]))
         assert isinstance(series.end, Filtered)
         assert series.end.state is not None and series.end.state.count == lengths[place]
     assert number(metrics, "rfa_filter_observations_total") == sum(lengths)
@@ -106,7 +106,7 @@ async def test_whole_sequences_and_graphs_are_parts_as_well(bundles: Path, monke
             for place, (steps, *rest) in enumerate(alone):
                 end = found[place].end
                 assert isinstance(end, Filtered)
-                assert told(found[place].told) == steps
+                assert told(found[place].outputs) == steps
                 assert [end.log_likelihood, end.calibration, end.smoothed] == rest
 
 
@@ -205,7 +205,7 @@ async def test_a_deadline_ends_what_is_under_way() -> None:
         await seats_are_free(engine)
     ends = [found[place].end for place in range(2)]
     assert [isinstance(end, Filtered) and end.finish_reason for end in ends] == ["complete", "deadline"]
-    assert [len(found[place].told) for place in range(2)] == [4, 3]
+    assert [len(found[place].outputs) for place in range(2)] == [4, 3]
 
 
 @pytest.mark.anyio

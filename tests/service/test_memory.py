@@ -20,7 +20,7 @@ from rfa.service.memory import (
     USUAL_ROOM_BYTES,
     MemoryBudget,
     largest_request_bytes,
-    room_for_requests,
+    request_memory,
 )
 from rfa.service.settings import ConfigurationError, Settings
 
@@ -154,13 +154,13 @@ def test_the_default_is_bounded_by_the_share_of_the_machine(
     monkeypatch: pytest.MonkeyPatch, machine: int, processes: int, room: int
 ) -> None:
     monkeypatch.setattr(memory, "memory_bytes", lambda: machine)
-    assert room_for_requests(settings(processes=processes), HELD) == pytest.approx(room, abs=1)
+    assert request_memory(settings(processes=processes), HELD) == pytest.approx(room, abs=1)
 
 
 def test_larger_bodies_have_a_larger_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "memory_bytes", lambda: 24_000 * MIB)
     given = settings(processes=1, max_body_bytes=50 * MIB)
-    room = room_for_requests(given, HELD)
+    room = request_memory(given, HELD)
     assert room > USUAL_ROOM_BYTES
     lease = MemoryBudget(room).take(largest_request_bytes(given))
     assert lease.size > 100 * MIB
@@ -172,17 +172,17 @@ def test_a_budget_without_room_for_one_request_is_refused(
 ) -> None:
     monkeypatch.setattr(memory, "memory_bytes", lambda: 2_048 * MIB)
     with pytest.raises(ConfigurationError, match="RFA_MAX_"):
-        room_for_requests(settings(**{"processes": 1, **given}), HELD)
+        request_memory(settings(**{"processes": 1, **given}), HELD)
 
 
 def test_an_explicit_limit_is_taken_whole() -> None:
-    assert room_for_requests(settings(max_memory=3_000 * MIB), HELD) == 2_600 * MIB
+    assert request_memory(settings(max_memory=3_000 * MIB), HELD) == 2_600 * MIB
 
 
 def test_what_models_may_come_to_keep_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert room_for_requests(settings(max_memory=3_000 * MIB), HELD, kept_bytes=32 * MIB) == 2_568 * MIB
+    assert request_memory(settings(max_memory=3_000 * MIB), HELD, kept_bytes=32 * MIB) == 2_568 * MIB
     monkeypatch.setattr(memory, "memory_bytes", lambda: 4_096 * MIB)
-    assert room_for_requests(settings(processes=8), HELD, kept_bytes=32 * MIB) == pytest.approx(108.85 * MIB, abs=1)
+    assert request_memory(settings(processes=8), HELD, kept_bytes=32 * MIB) == pytest.approx(108.85 * MIB, abs=1)
 
 
 # What the kernel shows, by how the groups are mounted: (own groups, files) → limit.

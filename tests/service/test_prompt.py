@@ -14,7 +14,7 @@ from rfa.runtime.text.cuts import RUN, check_splitting
 from rfa.runtime.text.incremental import Vocabulary
 from rfa.service.engine.text import prompt
 from rfa.service.engine.text.options import GenerateOptions, PromptLimits
-from rfa.service.engine.text.prompt import LONGEST_PIECE, USUAL_PIECE, PromptReader, attention_room
+from rfa.service.engine.text.prompt import LONGEST_PIECE, USUAL_PIECE, PromptReader, attention_capacity
 from rfa.service.errors import InvalidRequest
 from tests.service.conftest import Connect
 from tests.service.models import END_OF_TEXT, FakeLanguage, byte_vocabulary, fake_models
@@ -186,5 +186,5 @@ def test_room_is_asked_for_the_tokens_of_a_short_prompt_and_the_bytes_of_a_long_
     text: Any, given: dict[str, Any], room: int
 ) -> None:
     options = GenerateOptions(**{"prompt": text, "max_new_tokens": 64, "seed": 0, **given})
-    reader, found = attention_room(BOOKS, options, PromptLimits(100_000, 8_000))
+    reader, found = attention_capacity(BOOKS, options, PromptLimits(100_000, 8_000))
     assert found == room and (reader is None) == isinstance(text, tuple)

@@ -49,9 +49,9 @@ def compressor_bits_per_byte(text: bytes, name: Compressor, *, prefix: bytes = b
     """
     if not text:
         raise ValueError("the text is empty")
-    known = prefix[-WINDOWS[name] :]
-    before = len(_compressed(known, name)) if known else 0
-    return 8 * (len(_compressed(known + text, name)) - before) / len(text)
+    context = prefix[-WINDOWS[name] :]
+    before = len(_compressed(context, name)) if context else 0
+    return 8 * (len(_compressed(context + text, name)) - before) / len(text)
 
 
 def _compressed(text: bytes, name: Compressor) -> bytes:

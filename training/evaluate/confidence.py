@@ -173,8 +173,8 @@ def unseen_files(bundle: Bundle, data: Path) -> list[Path]:
         ValueError: the bundle was trained or calibrated on one of them.
     """
     files = split_files(data, "test")
-    known = set(bundle.manifest.provenance["training"]["data"].values())
-    seen = [name for name, digest in file_hashes(files).items() if digest in known]
+    trained_on = set(bundle.manifest.provenance["training"]["data"].values())
+    seen = [name for name, digest in file_hashes(files).items() if digest in trained_on]
     if seen:
         raise ValueError(f"{', '.join(seen)}: bundle {bundle.name!r} was made with this text, it tests nothing")
     return files

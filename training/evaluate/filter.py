@@ -70,7 +70,7 @@ def _score_stream(
                     low, high = bands[k]
                     sums.inside.setdefault(level, []).append(bool(low <= row[k] <= high))
         ahead = [float(times[i + 1] - times[i])] if i + 1 < len(times) and times[i + 1] > times[i] else []
-        observation = [float(value) if known else None for value, known in zip(row, seen, strict=True)]
+        observation = [float(value) if is_observed else None for value, is_observed in zip(row, seen, strict=True)]
         result = runtime.filter([float(times[i])], [observation], levels=sums.levels, horizon=ahead, state=state)
         step, state = result.steps[0], result.state
         forecast = step.forecast[0] if step.forecast else None

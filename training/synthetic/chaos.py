@@ -95,10 +95,10 @@ def mackey_glass(durations, delay, start, pieces, delays_before):
         dt = delay[b] / pieces
         kept = np.full(pieces, start[b])
         x, before, now, at = start[b], start[b], 0.0, 0
-        wanted = delays_before * delay[b]
+        target = delays_before * delay[b]
         for n in range(durations.shape[1]):
-            wanted += durations[b, n]
-            while now < wanted:
+            target += durations[b, n]
+            while now < target:
                 lagged, following = kept[at], kept[(at + 1) % pieces]
                 first = 0.2 * lagged / (1 + lagged**10) - 0.1 * x
                 second = 0.2 * following / (1 + following**10) - 0.1 * (x + dt * first)
@@ -106,6 +106,6 @@ def mackey_glass(durations, delay, start, pieces, delays_before):
                 before, x = x, x + dt / 2 * (first + second)
                 at = (at + 1) % pieces
                 now += dt
-            share = (now - wanted) / dt
+            share = (now - target) / dt
             out[b, n] = x + share * (before - x)
     return out

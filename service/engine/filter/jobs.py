@@ -54,7 +54,7 @@ class RecurrentJob(Job):
         )
         self.seed: int = options.seed
         self._resumed: Any = options.state
-        self.seat: Seat | None = None
+        self.pool_slot: Seat | None = None
         self.log_likelihood = 0.0
         self._is_fresh = options.state is None or not options.state.count
         self._sums = no_checks(len(stage.model.levels), len(options.horizon), stage.model.observation_size)
@@ -109,13 +109,13 @@ class RecurrentJob(Job):
         """Finish if nothing more will come."""
         raise NotImplementedError
 
-    def ensure_seat(self) -> Seat:
+    def ensure_pool_slot(self) -> Seat:
         """The seat, set to the state on first use."""
-        if self.seat is None:
-            self.seat = self.filtering.pool.acquire()
-            self.filtering.model.put(self.filtering.pool, self.seat, self._first_state())
+        if self.pool_slot is None:
+            self.pool_slot = self.filtering.pool.acquire()
+            self.filtering.model.put(self.filtering.pool, self.pool_slot, self._first_state())
             self._resumed = None
-        return self.seat
+        return self.pool_slot
 
     def pack(self) -> PackedState:
         """The state as it is now; on the worker that has the job."""
@@ -124,9 +124,9 @@ class RecurrentJob(Job):
 
     def state_now(self) -> Any:
         """The state, as the model has it; on the worker that has the job."""
-        if self.seat is None:
+        if self.pool_slot is None:
             return self._first_state()
-        return self.filtering.model.get(self.filtering.pool, self.seat, self.seed)
+        return self.filtering.model.get(self.filtering.pool, self.pool_slot, self.seed)
 
     def typical_lag(self) -> float:
         """The stream's usual step so far; 0 where there was none, or no lead was asked for, of which it is needed."""
@@ -139,15 +139,15 @@ class RecurrentJob(Job):
 
     def _kept(self, name: str) -> Any:
         """What the stream keeps under a name; None before its first observation."""
-        if self.seat is not None:
-            return self.filtering.pool.arrays[name][self.seat.row]
+        if self.pool_slot is not None:
+            return self.filtering.pool.arrays[name][self.pool_slot.row]
         state = self._resumed
         return None if state is None or not state.count else state.tensors[name]
 
     def release(self) -> None:
-        if self.seat is not None:
-            self.filtering.pool.release(self.seat)
-            self.seat = None
+        if self.pool_slot is not None:
+            self.filtering.pool.release(self.pool_slot)
+            self.pool_slot = None
 
 
 class FilterJob(RecurrentJob):
@@ -188,7 +188,7 @@ class FilterJob(RecurrentJob):
         observation = None if values.count(None) == len(values) else values
         t, noise = float(options.times[i]), float(options.noise[i])
         held = None if options.inputs is None else options.inputs[i].tolist()
-        return Row(self.ensure_seat(), t, observation, noise, self.readout, options.seed, held)
+        return Row(self.ensure_pool_slot(), t, observation, noise, self.readout, options.seed, held)
 
     def accept(self, stepped: Stepped) -> None:
         super().accept(stepped)
@@ -201,7 +201,7 @@ class FilterJob(RecurrentJob):
         options, model = self.options, self.filtering.model
         most = min(most, model.piece_rows_of(options))
         series = Piece(
-            self.ensure_seat(), options.times, options.observations, options.noise, self.readout, options.seed,
+            self.ensure_pool_slot(), options.times, options.observations, options.noise, self.readout, options.seed,
             options.inputs,
         )  # fmt: skip
         return model.cut(self.filtering.pool, series.part(slice(self.position, self.position + most)), most)
@@ -260,8 +260,8 @@ class SequenceJob(Job):
 
     def no_steps(self) -> Steps:
         """What is told where no observation was taken."""
-        wanted, model = self.options, self.sequences.model
-        return model.no_steps(model.readout(wanted.levels, wanted.horizon, wanted.samples, wanted.mode))
+        requested, model = self.options, self.sequences.model
+        return model.no_steps(model.readout(requested.levels, requested.horizon, requested.samples, requested.mode))
 
     def weight(self, event: Any) -> int:
         return len(event) if isinstance(event, Steps) else 1

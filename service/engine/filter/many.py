@@ -57,7 +57,7 @@ class SeriesEnd:
     """A series that has ended: what was told of it, nothing where it failed, and how it ended."""
 
     part: Part
-    told: Sequence[Any]
+    outputs: Sequence[Any]
     end: Filtered | ServiceError
 
 
@@ -133,8 +133,8 @@ class ManyJob(Job):
             job.fail(error)
         if job.done:
             job.release()
-            told, end = job.outcome()
-            ended = SeriesEnd(lane.part, () if isinstance(end, ServiceError) else told, end)
+            outputs, end = job.outcome()
+            ended = SeriesEnd(lane.part, () if isinstance(end, ServiceError) else outputs, end)
             lane.part = None
             with self._lock:
                 self.emit(ended)

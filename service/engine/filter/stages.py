@@ -97,8 +97,8 @@ class FilterStage:
         active = [job for job in jobs if _goes_on(job)]
         try:
             while active:
-                series = [job for job in active if self._is_told_in_columns(job)]
-                self._advance([job for job in active if not self._is_told_in_columns(job)], done)
+                series = [job for job in active if self._replies_in_columns(job)]
+                self._advance([job for job in active if not self._replies_in_columns(job)], done)
                 for one in series:
                     if _goes_on(one):  # a deadline may have passed behind the one before
                         self._follow(one, max(LEAST_PIECE, self.model.piece_rows // len(series)), done)
@@ -118,7 +118,7 @@ class FilterStage:
         """Whether the next observations cost more than those of one quantum may, and are for several quanta."""
         return len(jobs) > 1 and sum(job.rows for job in jobs) > self.max_rows
 
-    def _is_told_in_columns(self, job: RecurrentJob) -> TypeGuard[FilterJob]:
+    def _replies_in_columns(self, job: RecurrentJob) -> TypeGuard[FilterJob]:
         return isinstance(job, FilterJob) and not job.is_watched and self.model.piece_rows > 1
 
     def observe_end(self, job: Job) -> FilterTimings:
@@ -208,11 +208,11 @@ class SequenceStage:
     def _advance(self, job: SequenceJob) -> None:
         until = time.thread_time() + QUANTUM_SECONDS
         while True:
-            told = next(job.work)
-            if told is not None:
-                self._check(told.samples if isinstance(told, Steps) else told, f"observations[{job.steps}]")
-                job.steps += job.weight(told)
-                job.emit(told)
+            output = next(job.work)
+            if output is not None:
+                self._check(output.samples if isinstance(output, Steps) else output, f"observations[{job.steps}]")
+                job.steps += job.weight(output)
+                job.emit(output)
             if job.is_ahead or time.thread_time() >= until or job.is_in_the_way:
                 return
 

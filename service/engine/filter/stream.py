@@ -191,7 +191,9 @@ class StreamJob(RecurrentJob):
 
     def next_row(self) -> Row:
         observed = self._pending[0]
-        return Row(self.ensure_seat(), observed.t, observed.y, observed.noise, self.readout, self.seed, observed.input)
+        return Row(
+            self.ensure_pool_slot(), observed.t, observed.y, observed.noise, self.readout, self.seed, observed.input
+        )
 
     def accept(self, stepped: Stepped) -> None:
         super().accept(stepped)

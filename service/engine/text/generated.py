@@ -27,9 +27,9 @@ class TopTokens(Blocks):
         self._vocabulary = vocabulary
 
     def __iter__(self) -> Iterator[TopToken]:
-        known = self._vocabulary
+        tokens_of_model = self._vocabulary
         for token, logprob in zip(self._ids.tolist(), self._logprobs.tolist(), strict=True):
-            yield TopToken(token, known.label(token), logprob, known.is_special(token))
+            yield TopToken(token, tokens_of_model.label(token), logprob, tokens_of_model.is_special(token))
 
     @property
     def is_short(self) -> bool:

@@ -63,7 +63,7 @@ class GenerateJob(Job):
         options: GenerateOptions,
         reader: PromptReader | None = None,
         lease: Lease | None = None,
-        room: int = 0,
+        capacity: int = 0,
     ) -> None:
         deadline = None if options.deadline_ms is None else options.deadline_ms / 1000
         super().__init__(stage, deadline_seconds=deadline)
@@ -71,7 +71,7 @@ class GenerateJob(Job):
         self.options = options
         self.mode = options.mode or model.default_mode
         self.reader = reader
-        self._lease, self._room = lease, room
+        self._lease, self._capacity = lease, capacity
         self.prompt: list[int] = []
         self.prefilled = 0
         self.context: Any = None
@@ -106,11 +106,11 @@ class GenerateJob(Job):
         """Continuations that still grow."""
         return [stream for stream in self.streams if stream.finish_reason is None]
 
-    def keep_room(self, tokens: int) -> None:
+    def shrink_capacity(self, tokens: int) -> None:
         """Give back what is leased for more tokens of an attention context than so many."""
-        if self._lease is not None and self._room > tokens:
-            self._lease.shrink(cache_bytes(self.model.cache_bytes, self._room - tokens, self.options.samples))
-            self._room = tokens
+        if self._lease is not None and self._capacity > tokens:
+            self._lease.shrink(cache_bytes(self.model.cache_bytes, self._capacity - tokens, self.options.samples))
+            self._capacity = tokens
 
     def begin_decoding(self, stage: DecodeStage) -> None:
         """The prompt is read but for its last token: fork one stream per sample. Forks before one that fails are the
@@ -159,8 +159,8 @@ class GenerateJob(Job):
 
     def _state(self) -> tuple[LanguageState | None, int]:
         """Where the first continuation was left, if that was asked for or the server broke the text off."""
-        is_wanted = self.options.returns_state or (self.interrupted and self.options.samples == 1)
-        if not (is_wanted and self.streams and self.mode == "recurrent"):
+        needs_state = self.options.returns_state or (self.interrupted and self.options.samples == 1)
+        if not (needs_state and self.streams and self.mode == "recurrent"):
             return None, 0
         stream = self.streams[0]
         state = LanguageState(

@@ -60,7 +60,7 @@ class PromptLimits:
     prompt_tokens: int
     attention_tokens: int
 
-    def wanted(self, options: GenerateOptions) -> int:
+    def max_prompt_tokens(self, options: GenerateOptions) -> int:
         """Tokens to read from the end of a prompt: those that are kept, or one more than there may be."""
         most = self.prompt_tokens + 1
         return most if options.truncate is None else min(options.truncate, most)

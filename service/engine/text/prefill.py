@@ -67,7 +67,7 @@ class PrefillStage:
         prompt, resumed = job.options.prompt, job.options.resumed
         if isinstance(prompt, str):
             reader = job.reader = job.reader or PromptReader(
-                job.model.vocabulary, prompt, self._limits.wanted(job.options)
+                job.model.vocabulary, prompt, self._limits.max_prompt_tokens(job.options)
             )
             if not reader.is_done:
                 reader.read()
@@ -79,17 +79,17 @@ class PrefillStage:
     def _start(self, job: GenerateJob) -> Context:
         new, samples, names = job.options.max_new_tokens, job.options.samples, job.options.names
         # The last token of the prompt is the first of each continuation.
-        room, common = len(job.prompt) + new, len(job.prompt) - 1
-        all_tokens = room + (samples - 1) * new
-        if job.mode == "attention" and not job.model.has_room(room, samples, common):
+        capacity, common = len(job.prompt) + new, len(job.prompt) - 1
+        all_tokens = capacity + (samples - 1) * new
+        if job.mode == "attention" and not job.model.has_room(capacity, samples, common):
             raise InvalidRequest(
                 f"{names.prompt} and {names.max_new_tokens} of all continuations together, {all_tokens} tokens, "
                 'ask for more than all the memory that this server has for decode "attention".',
                 param=names.max_new_tokens,
                 code="context_too_long",
             )
-        job.keep_room(room)
-        return job.model.start(job.mode, room=room, forks=samples - 1, common=common)
+        job.shrink_capacity(capacity)
+        return job.model.start(job.mode, room=capacity, forks=samples - 1, common=common)
 
     def _complete(self, job: GenerateJob, read: Sequence[int]) -> list[int]:
         """The prompt with what goes before it, within its limits."""

@@ -77,7 +77,7 @@ class PromptReader:
         return place or 0
 
 
-def attention_room(
+def attention_capacity(
     vocabulary: Vocabulary, options: GenerateOptions, limits: PromptLimits
 ) -> tuple[PromptReader | None, int]:
     """The reader of a prompt that is text, and the most tokens that an attention context of it can come to.
@@ -88,10 +88,10 @@ def attention_room(
     prompt, reader = options.prompt, None
     count = len(prompt)
     if isinstance(prompt, str):
-        reader = PromptReader(vocabulary, prompt, limits.wanted(options))
+        reader = PromptReader(vocabulary, prompt, limits.max_prompt_tokens(options))
         if len(prompt) <= USUAL_PIECE:
             reader.read()
         count = reader.at_most
     # One more: what a state has left to be read, or the end of a text that is the whole of an empty prompt.
-    room = min(count, options.truncate or count) + 1 + options.max_new_tokens
-    return reader, min(room, limits.attention_tokens)
+    capacity = min(count, options.truncate or count) + 1 + options.max_new_tokens
+    return reader, min(capacity, limits.attention_tokens)
