@@ -235,7 +235,12 @@ class SeriesTrainer:
     def _check_request(self) -> None:
         document = json.loads((self.out / REQUEST_FILE).read_text())
         earlier, requested = (
-            {**run.model.to_dict(), **run.training.to_dict(), "workers": None, "data": data}  # does not change the result
+            {
+                **run.model.to_dict(),
+                **run.training.to_dict(),
+                "workers": None,
+                "data": data,
+            }  # does not change the result
             for run, data in ((SeriesRun.from_dict(document), document["data"]), (self.run, self.data))
         )
         check_request(self.out, requested, earlier)
