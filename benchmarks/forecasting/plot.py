@@ -40,7 +40,8 @@ def draw_week(week: dict[str, Any], path: str | Path) -> None:
         panel.set_xlabel(f"hours after {week['start']}")
         panel.set_xticks(np.arange(0, len(y) + 1, 24))
     figure.tight_layout()
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write(figure, path, dpi=110)
 
 

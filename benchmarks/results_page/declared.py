@@ -143,7 +143,8 @@ def _bars(spec: Spec, document: Document) -> Iterator[ShownBar]:
     for one in spec.get("bars", ()):
         for row in rows_at(one.get("rows", ""), root):
             if (is_met := _is_met(one, row)) is not None or "met" in one:
-                yield ShownBar(*(fill(one[part], row) for part in ("name", "actual", "limit")), is_met)
+                name, actual, limit = (fill(one[part], row) for part in ("name", "actual", "limit"))
+                yield ShownBar(name, actual, limit, is_met)
 
 
 def _is_met(spec: Spec, row: Row) -> bool | None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -158,7 +158,7 @@ def test_a_row_is_told_what_many_rows_are() -> None:
     readout = runtime.readout(LEVELS, HORIZON, 0)
     calibration = readout.calibration
     pool, rows = StatePool(runtime.state_fields, STREAMS), Rows(calibration, readout)
-    followed = streams_of(pool), runtime.steps._leads, calibration.tables, readout.wanted
+    followed = streams_of(pool), cast(Any, runtime.steps)._leads, calibration.tables, readout.wanted
     times, work = np.zeros(STREAMS), scratch(streams_of(pool), calibration.tables, readout.wanted)
     for step in range(STEPS):
         # Half of the streams tick with the bundle's clock, so that forecasts meet their observations.
@@ -186,7 +186,7 @@ def test_a_row_is_told_what_many_rows_are() -> None:
 
 def two_sided(runtime: FilterRuntime) -> StatePool:
     """Streams whose forecasts have sides of their own."""
-    sided = runtime.steps._leads.fields(SIZE, len(runtime.levels), sides=2)
+    sided = cast(Any, runtime.steps)._leads.fields(SIZE, len(runtime.levels), sides=2)
     return StatePool({**runtime.state_fields, **sided}, STREAMS)
 
 
@@ -207,7 +207,7 @@ def test_sides_that_are_alike_are_a_deviation() -> None:
         found = []
         for pool, work, one in zip(pools, works, (known, known._replace(sides=sides)), strict=True):
             told = room(STREAMS, SIZE, len(LEVELS), len(HORIZON), len(runtime.levels))
-            followed = streams_of(pool), runtime.steps._leads, tables, wanted
+            followed = streams_of(pool), cast(Any, runtime.steps)._leads, tables, wanted
             _conclude()(followed, batch, one, np.ones(STREAMS, bool), np.arange(STREAMS), told, work)
             found.append(told)
         np.testing.assert_allclose(found[1].bands, found[0].bands, rtol=20 * KEPT)
@@ -223,7 +223,7 @@ def test_a_forecast_is_scored_by_the_side_that_its_observation_is_on(widest: int
     runtime = FilterRuntime(open_bundle(BUNDLES / "oscillator"))
     readout = runtime.readout(LEVELS, HORIZON, 0)
     pool, levels = two_sided(runtime), len(runtime.levels)
-    followed = streams_of(pool), runtime.steps._leads, readout.calibration.tables, readout.wanted
+    followed = streams_of(pool), cast(Any, runtime.steps)._leads, readout.calibration.tables, readout.wanted
     work = scratch(followed[0], followed[2], followed[3])
     for step in range(100):
         known = invented(rng)
@@ -251,7 +251,7 @@ def test_a_row_that_is_not_finite_leaves_its_stream_as_it_was(name: str, bad: fl
     pool, known = StatePool(runtime.state_fields, STREAMS), invented(np.random.default_rng(1))
     getattr(known, name)[2].flat[-1] = bad
     told: Told = room(STREAMS, SIZE, len(LEVELS), len(HORIZON), len(runtime.levels))
-    followed = streams_of(pool), runtime.steps._leads, readout.calibration.tables, readout.wanted
+    followed = streams_of(pool), cast(Any, runtime.steps)._leads, readout.calibration.tables, readout.wanted
     batch = np.arange(STREAMS), np.ones(STREAMS), np.ones((STREAMS, SIZE)), np.ones(STREAMS)
     work = scratch(streams_of(pool), followed[2], followed[3])
     _conclude()(followed, batch, known, np.ones(STREAMS, bool), np.arange(STREAMS), told, work)
