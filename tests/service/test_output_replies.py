@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from typing import Any, cast
 
 import orjson
 import pytest
