@@ -167,7 +167,7 @@ def extras_of(stage: str) -> set[str]:
 
 def test_images_for_gpus_have_what_they_are_for() -> None:
     declared = set(PROJECT["optional-dependencies"])
-    assert extras_of("cuda-build") == {"gpu", "fast", "redis", "tracing"} <= declared
+    assert extras_of("cuda-build") == {"gpu", "redis", "tracing"} <= declared
     assert extras_of("cuda-jit") == {"train"} <= declared
     # `rfa gpu-check` needs the room that no wheel has.
     assert "cp -R /src/benchmarks" in run_by("cuda-jit")

@@ -53,4 +53,4 @@ def test_forecasts_are_those_of_every_origin(monkeypatch, is_regular, numbers):
 def test_further_leads_are_calibrated_beside_the_usual_ones():
     document = calibrate(LinearFilter(CONFIG).eval(), batch_of(True), (1, 2, 24))
     assert document["recurrent"]["forecast"]["horizons"] == [0.5, 1.0, 12.0]
-    assert len(document["attention"]["forecast"]["multipliers"]) == 3
+    assert len(document["recurrent"]["forecast"]["multipliers"]) == 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -40,6 +40,8 @@ class SeriesBundleConfig(FamilyConfig):
     embedding_width: Panels = 256
     head_width: Panels = 192
     head_inner: Panels = 64
+    # Inputs of version 2 can be trained, and are not served yet.
+    version: Literal[1] = 1
 
     @model_validator(mode="after")
     def _state_fits(self) -> Self:

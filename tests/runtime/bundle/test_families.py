@@ -47,8 +47,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("linear", {**LINEAR, "drift": [[0.0, 0.0], [0.0, 0.0]], "initial_covariance": [[4.0, 1.0], [1.0, 4.0]]}),
     ("linear", CHAIN),
     ("linear", {**CHAIN, "drift": [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]}),
-    ("metric", {}),
-    ("metric", {"nu": 5.0, "inner": 3, "process": 0.2}),
     ("deep", {"observation_size": 1}),
     ("deep", {"observation_size": 3, "n_modes": 2, "n_layers": 1, "n_heads": 2, "head_dim": 6, "mlp_ratio": 3}),
     ("series", {"d_model": 32, "n_layers": 1, "n_heads": 2, "head_dim": 4, "n_slots": 2}),
@@ -257,8 +255,6 @@ WEIGHTS: list[tuple[str, dict[str, Any], Callable[[dict[str, AnyArray]], object]
     ("linear", CHAIN, without("member"), "lacks noise_|member|holds|noise_im is|noise_re is"),
     ("linear", CHAIN, replaced("node_weights", lambda array: array[:, :-1]), "fit neither"),
     ("linear", CHAIN, replaced("power_re", lambda array: array * 2), "rates and basis"),
-    ("metric", {}, replaced("initial.covariance", lambda array: -array), "initial.covariance does not follow"),
-    ("metric", {}, replaced("process", lambda array: array * 2), "process does not follow"),
     ("deep", {"observation_size": 1}, replaced("scale", lambda array: -array), "scale has a value"),
     ("deep", {"observation_size": 1}, replaced("initial.covariance", lambda array: -array), "is no covariance"),
 ]
