@@ -17,7 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
@@ -27,10 +26,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 
-_IS_WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
-# Numbers of a vector register, and rows of the largest tile: with two vectors of columns its sums fill the registers.
-LANES = 16 if _IS_WIDE else 8
-LARGEST_TILE = 12 if _IS_WIDE else 4
+# Numbers of a vector register of the target processor, whatever this one has: a stored kernel is made for one layout of
+# panels. With two vectors of columns the sums of the largest tile fit into the registers.
+LANES = 8
+LARGEST_TILE = 4
 PANEL = 2 * LANES
 # Bytes ahead of the loop that a panel is asked for: it comes from beyond the second level of cache, which the processor
 # by itself does not ask early enough.
@@ -138,7 +137,7 @@ def _emit_tile(builder, rows, x, packed, out, row, panel, depth, columns):
             builder.store(total, part, align=4)
 
 
-_largest, _four, _one = _tile_of(LARGEST_TILE), _tile_of(4), _tile_of(1)
+_largest, _one = _tile_of(LARGEST_TILE), _tile_of(1)
 SIGNATURE = "void(float32[:,::1], float32[:,:,::1], float32[:,::1])"
 
 
@@ -151,9 +150,6 @@ def multiply(x, packed, out):
         while row + LARGEST_TILE <= n:
             _largest(x, packed, out, row, panel)
             row += LARGEST_TILE
-        while row + 4 <= n:
-            _four(x, packed, out, row, panel)
-            row += 4
         while row < n:
             _one(x, packed, out, row, panel)
             row += 1

@@ -13,6 +13,7 @@ import torch
 
 from rfa.model.loading import load_model
 from rfa.runtime.bundle.bundle import Bundle, open_bundle
+from rfa.runtime.errors import UnsupportedError
 from rfa.runtime.gpu.golden import check_golden_on
 from rfa.runtime.gpu.language import TorchLanguageRuntime
 from rfa.runtime.text.language import Language, LanguageRuntime
@@ -21,7 +22,7 @@ from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models, load_models
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.metrics import Metrics
-from rfa.service.settings import ConfigurationError, Settings
+from rfa.service.settings import Settings
 from tests.runtime.text.exact import EPS, ExactModel, begun, largest_errors, prompt_of, read_on, silence, stepped
 from tests.service.conftest import Connect
 
@@ -110,7 +111,7 @@ def test_golden_outputs_are_those_of_the_gpus_runtime(bundle: Bundle) -> None:
 
 def test_compiled_code_is_refused_by_name_and_replaced_aloud(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("numba")
-    with pytest.raises(ConfigurationError, match=r"RFA_TEXT_RUNTIME=compiled: .* it has no slots"):
+    with pytest.raises(UnsupportedError, match=r"RFA_TEXT_RUNTIME=compiled: .* it has no slots"):
         load_on_cpu(bundle, "compiled", 2, 1)
     with caplog.at_level(logging.INFO, logger="rfa.engine"):
         assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)

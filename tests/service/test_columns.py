@@ -77,8 +77,16 @@ def as_columns(steps: list[dict[str, Any]], names: list[str]) -> dict[str, list[
     return found
 
 
-@pytest.mark.parametrize("model", ["linear", "oscillator"])
-@pytest.mark.parametrize("more", [{}, {"mode": "attention"}, {"smooth": True}], ids=["plain", "attention", "smooth"])
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [
+        ("linear", {}),
+        ("linear", {"smooth": True}),
+        ("oscillator", {}),
+        ("oscillator", {"mode": "attention"}),
+        ("oscillator", {"smooth": True}),
+    ],
+)
 async def test_columns_have_the_numbers_of_rows(model: str, more: dict[str, Any]) -> None:
     """On the compiled filter and on the graphs, which give one step at a time."""
     async with serving() as client:

@@ -18,6 +18,7 @@ import safetensors.numpy
 from rfa.export.decoder_constants import write_again
 from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
 from rfa.runtime.bundle.families.check import check_constants, read_family
+from rfa.runtime.errors import UnsupportedError
 from rfa.runtime.golden import reproduce
 from rfa.runtime.text.language import LanguageRuntime
 from rfa.runtime.text.loading import load_on_cpu
@@ -161,14 +162,14 @@ def test_a_bundle_without_constants_runs_as_before_unless_compiled_code_is_asked
     with caplog.at_level(logging.INFO, logger="rfa.engine"):
         assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)
     assert "bundle 'books' runs on ONNX Runtime" in caplog.text and CONSTANTS_FILE in caplog.text
-    with pytest.raises(ConfigurationError, match=r"RFA_TEXT_RUNTIME=compiled: bundle 'books' .*decoder\.safetensors"):
+    with pytest.raises(UnsupportedError, match=r"RFA_TEXT_RUNTIME=compiled: bundle 'books' .*decoder\.safetensors"):
         load_on_cpu(bundle, "compiled", 2, 1)
 
 
 def test_more_passes_than_one_run_on_onnx(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle, "_family", bundle.language.model_copy(update={"inner": 3}))
     assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)
-    with pytest.raises(ConfigurationError, match="inner=3"):
+    with pytest.raises(UnsupportedError, match="inner=3"):
         load_on_cpu(bundle, "compiled", 2, 1)
 
 
@@ -177,7 +178,7 @@ def test_without_numba_texts_run_on_onnx(bundle: Bundle, monkeypatch: pytest.Mon
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
     assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)
-    with pytest.raises(ConfigurationError, match=r"pip install 'rfa-server\[fast\]'"):
+    with pytest.raises(UnsupportedError, match=r"pip install 'rfa-server\[fast\]'"):
         load_on_cpu(bundle, "compiled", 2, 1)
 
 

@@ -14,6 +14,7 @@ import torch
 
 from rfa.cli.console import explain
 from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.errors import UnsupportedError
 from rfa.runtime.gpu.attention import PagedStepRunner
 from rfa.runtime.gpu.draw import BYTES_PER_LOGIT
 from rfa.runtime.gpu.kernels import StoredLaunches
@@ -78,7 +79,7 @@ def test_a_gpu_whose_memory_is_too_small_is_refused(books_bundle: Path, monkeypa
     fitting = (free - WORKSPACE_BYTES - weights - prompts - draws - steps) // runtime.context_bytes
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 80 << 30))
     runtime._check_memory(bundle, streams=(fitting - 9) // 2, max_rows=8, longest=4096)
-    with pytest.raises(ConfigurationError) as error:
+    with pytest.raises(UnsupportedError) as error:
         runtime._check_memory(bundle, streams=fitting // 2, max_rows=8, longest=4096)
     message = str(error.value)
     assert "bundle 'books'" in message and "2,048 MiB are free" in message and "RFA_MAX_RUNNING" in message
@@ -89,7 +90,7 @@ def test_memory_that_is_gone_while_loading_is_a_refusal(books_bundle: Path, monk
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr("rfa.runtime.gpu.language.DevicePool", full)
-    with pytest.raises(ConfigurationError, match="ran out while bundle 'books' was loaded"):
+    with pytest.raises(UnsupportedError, match="ran out while bundle 'books' was loaded"):
         TorchLanguageRuntime(open_bundle(books_bundle), device="cpu")
 
 

@@ -187,25 +187,23 @@ def ring_at_once(client: Any, clock: Clock) -> Callable[[], None]:
     return restore
 
 
-@pytest.mark.parametrize("more", [{}, {"smooth": True}, {"mode": "attention"}, {"stream": True}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"smooth": True}, {"stream": True}], ids=str)
 async def test_a_deadline_before_the_first_step_still_answers(clock: Clock, more: dict[str, Any]) -> None:
     """And the state, which has taken nothing, is that of the beginning."""
-    keeps = more.get("mode") != "attention"
     async with serving() as client:
         whole = await answer(client, body("linear"))
         restore = ring_at_once(client, clock)
-        response = await client.post("/filter", json=body("linear", deadline_ms=LATE, return_state=keeps, **more))
+        response = await client.post("/filter", json=body("linear", deadline_ms=LATE, return_state=True, **more))
         restore()
         *lines, last = (json.loads(line) for line in response.text.splitlines())
         assert (response.status_code, lines, last.get("steps", [])) == (200, [], [])
         assert (last["finish_reason"], last["smoothed"], last["calibration"]["scored"]) == ("deadline", None, 0)
-        if keeps:
-            again = await answer(client, body("linear", state=last["state"]))
-            assert again["steps"] == whole["steps"]
+        again = await answer(client, body("linear", state=last["state"]))
+        assert again["steps"] == whole["steps"]
 
 
-@pytest.mark.parametrize("model", ["linear", "oscillator"])
-async def test_attention_ends_there_too(clock: Clock, model: str) -> None:
+async def test_attention_ends_there_too(clock: Clock) -> None:
+    model = "oscillator"
     short = {"observations": ROWS[:40], "mode": "attention"}
     async with serving() as client:
         whole = await answer(client, body(model, **short))

@@ -160,8 +160,9 @@ async def test_a_text_does_not_depend_on_its_neighbours(books_bundle: Path) -> N
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("name", ["linear", "oscillator"])
-@pytest.mark.parametrize("mode", ["recurrent", "attention"])
+@pytest.mark.parametrize(
+    ("name", "mode"), [("linear", "recurrent"), ("oscillator", "recurrent"), ("oscillator", "attention")]
+)
 async def test_filter_streams_equal_the_whole(bundles: Path, name: str, mode: str) -> None:
     body = {
         "times": TIMES, "observations": OBSERVATIONS, "horizon": [0.1, 0.5], "samples": 3, "seed": 7, "mode": mode,

@@ -93,7 +93,7 @@ def test_a_disk_without_room_is_told_before_anything_is_written(
     monkeypatch.setattr(
         "rfa.service.process.snapshot.shutil.disk_usage", lambda path: type("Usage", (), {"free": 1_000})()
     )
-    with pytest.raises(OSError, match="no room for a copy of bundle 'linear'"):
+    with pytest.raises(OSError, match="not enough space to copy bundle 'linear'"):
         take_snapshot(bundles[1:], home, 1, 4 * PLENTY)
     assert not list(home.iterdir())
 

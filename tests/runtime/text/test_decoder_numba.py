@@ -216,7 +216,7 @@ def test_nothing_is_compiled_while_it_serves() -> None:
 def test_kernels_are_closed_that_another_model_compiled_first() -> None:
     """The network of series is made of the same kernels, and is compiled first here."""
     script = (
-        "from rfa.model import decoder_numba\n"
+        "from rfa.runtime.text import decoder_numba\n"
         "import numpy as np\n"
         "decoder_numba.gelu(np.zeros((2, 2), np.float32)); decoder_numba.compile_kernels()\n"
         "decoder_numba.compile_kernels()\n"
