@@ -31,7 +31,7 @@ ARROWS: dict[str, set[str]] = {
 }
 # The one exception: what runs on a GPU runs the model's own kernels. It is imported only on request.
 GPU_RUNTIME = ROOT / "runtime" / "gpu"
-NOT_INSTALLED_FOR_SERVING = {"torch", "triton", "numba", "onnx", "onnxscript", "scipy"}
+NOT_INSTALLED_FOR_SERVING = {"torch", "triton", "onnx", "onnxscript", "scipy"}
 # What serving a model on a CPU may not import, of ours.
 NOT_FOR_SERVING = {"rfa.model", "rfa.training", "rfa.export", "rfa.fitting"}
 
@@ -214,14 +214,13 @@ def test_a_recorded_series_is_filtered_without_what_only_training_needs(tmp_path
 def test_a_stream_in_the_process_needs_what_serving_needs_and_no_more() -> None:
     statement = (
         "import rfa\n"
-        "stream = rfa.Stream()\n"
+        "stream = rfa.Stream(model='auto')\n"
         "steps = [stream.update(None, y) for y in (1.0, 1.5, None, 1.2)]\n"
         "assert steps[2].nis is None and len(stream.forecast(3)) == 3\n"
         "assert rfa.Stream.resume(stream.state).state == stream.state\n"
     )
     result = run_without(NOT_INSTALLED_FOR_SERVING | {"matplotlib", "pandas", "polars"}, statement)
     assert result.returncode == 0, result.stderr
-    assert "pip install 'rfa-server[fast]'" in result.stderr
 
 
 def test_a_fit_needs_no_torch() -> None:

@@ -55,7 +55,6 @@ RECORD_FILE = "train.json"
 BAR = "{l_bar}{bar}| {elapsed}<{remaining}, {postfix}"
 # As many series whatever the batch, so that losses compare.
 VALIDATION_BATCHES, VALIDATION_SERIES = 8, 64
-# Steps between two looks at the losses on a GPU, which a look waits for.
 LOOK_EVERY = 25
 # Tokens sum up differences at `REACH` cells in float32; none is more than twice the largest value.
 LARGEST = float(np.finfo(np.float32).max) / (2 * REACH)

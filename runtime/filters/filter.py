@@ -10,7 +10,6 @@ A row whose numbers are not finite is left as it was, and its neighbours go on.
 from __future__ import annotations
 
 import functools
-import logging
 import math
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -42,7 +41,6 @@ from rfa.runtime.uncertainty.steps import NO_SAMPLES, Readout, Steps, draw
 
 Array = np.ndarray
 
-logger = logging.getLogger("rfa.engine")
 
 KEPT_READOUTS = 64  # of 90 kB, with 256 horizons and 16 levels
 

@@ -12,7 +12,7 @@ import rfa.service.process.child as child
 class Node:
     pass
 
-child._spare_the_collector()
+child._tune_garbage_collector()
 before = gc.get_stats()[2]["collections"]
 alive = [[] for _ in range(300_000)]
 node = Node()

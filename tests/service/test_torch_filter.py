@@ -21,6 +21,7 @@ from rfa.model.recurrence import slots
 from rfa.model.series.network import SeriesNetwork
 from rfa.model.series.patches import PatchNetwork, PatchTokens
 from rfa.runtime.bundle.bundle import Bundle, BundleError, open_bundle
+from rfa.runtime.errors import UnsupportedError
 from rfa.runtime.gpu import filter as torch_filter
 from rfa.runtime.gpu.filter import TorchSeries, device_seconds, host_seconds
 from rfa.runtime.outputs import LongSeries
@@ -34,7 +35,7 @@ from rfa.runtime.uncertainty.interface import Piece
 from rfa.service.app import create_app
 from rfa.service.engine import device
 from rfa.service.engine.models import Models, load_models
-from rfa.service.settings import ConfigurationError, Settings
+from rfa.service.settings import Settings
 from tests.service.models import model_info
 from tests.small_series import exported
 
@@ -289,7 +290,7 @@ def test_memory_is_asked_for_before_it_is_taken(bundles: Path, monkeypatch: pyte
     bundle = open_bundle(bundles / "series")
     monkeypatch.setattr(torch_filter, "build_model", lambda *_: pytest.fail("it has begun"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (250 << 20, 80 << 30))
-    with pytest.raises(ConfigurationError, match=r"bundle 'series' needs \d+ MiB .* 250 MiB are free"):
+    with pytest.raises(UnsupportedError, match=r"bundle 'series' needs \d+ MiB .* 250 MiB are free"):
         TorchSeries(bundle, "cuda")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (300 << 20, 80 << 30))
     torch_filter.check_memory(bundle, SeriesConfig.from_dict(bundle.config))

@@ -21,6 +21,7 @@ from rfa.model import draw as drawing
 from rfa.model.attention.pages import PAGE_KEYS
 from rfa.runtime.bundle.bundle import Bundle, BundleError, open_bundle
 from rfa.runtime.bundle.golden import loosened
+from rfa.runtime.errors import CapacityError, UnsupportedError
 from rfa.runtime.golden import reproduce
 from rfa.runtime.gpu.golden import AttentionSession, check_golden_on
 from rfa.runtime.gpu.language import TorchLanguageRuntime
@@ -35,7 +36,7 @@ from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import EngineFailure, Overloaded
 from rfa.service.metrics import Metrics
-from rfa.service.settings import ConfigurationError, Settings
+from rfa.service.settings import Settings
 from tests.kernels import interpreted
 from tests.runtime.text.exact import TEXT, begun, crowd, silence
 from tests.service.models import model_info
@@ -370,7 +371,7 @@ def test_contexts_are_what_the_runtime_says(runtime: TorchLanguageRuntime) -> No
 def test_a_window_is_refused_by_name(books_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = open_bundle(books_bundle)
     monkeypatch.setattr(bundle, "_family", bundle.language.model_copy(update={"window": 4}))
-    with pytest.raises(ConfigurationError, match=r"bundle 'books' has a window of 4 exact tokens.*RFA_DEVICE=cpu"):
+    with pytest.raises(UnsupportedError, match=r"bundle 'books' has a window of 4 exact tokens.*RFA_DEVICE=cpu"):
         TorchLanguageRuntime(bundle, device="cpu", streams=1)
 
 
@@ -382,11 +383,11 @@ def test_attention_has_room_by_whole_pages(bundle: Bundle) -> None:
     assert runtime.has_room(3 * PAGE_KEYS + 1, 1, 0) and not runtime.has_room(3 * PAGE_KEYS + 1, 2, 3 * PAGE_KEYS)
     assert runtime.has_room(3 * PAGE_KEYS, 2, 2 * PAGE_KEYS) and not runtime.has_room(3 * PAGE_KEYS, 2, PAGE_KEYS)
     first = runtime.start("attention", room=PAGE_KEYS + 1, forks=1)
-    with pytest.raises(Overloaded, match="at this moment"):
+    with pytest.raises(CapacityError, match="at this moment"):
         runtime.start("attention")
     twin = first.fork()
     for context in (first, twin):
         context.release()
     assert runtime.pages.in_use == 0
-    with pytest.raises(ConfigurationError, match="no GPU memory is left for attention"):
+    with pytest.raises(UnsupportedError, match="no GPU memory is left for attention"):
         TorchLanguageRuntime(bundle, device="cpu", streams=1, max_rows=1, attention_tokens=0)

@@ -9,7 +9,7 @@ import pytest
 from rfa.training.evaluate.filter import load_test_data
 from rfa.training.filter import FilterTrainingConfig, load_data
 
-BACKWARDS = "times decrease 1 places (first at row 33): rows were sorted"
+BACKWARDS = "times decrease 1 times (first at row 33): rows were sorted"
 
 
 def write(path: Path, order: list[int]) -> Path:
