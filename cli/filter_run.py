@@ -119,7 +119,7 @@ class Task:
 
         from rfa.library.filtering import beyond_gate
         from rfa.runtime.filters.ahead import followed
-        from rfa.runtime.uncertainty.doubts import doubts
+        from rfa.runtime.uncertainty.diagnostics import diagnose
         from rfa.runtime.uncertainty.forecast_checks import summarise
 
         leads = [lead(text, row_time(series)) for text in self.leads]
@@ -141,7 +141,7 @@ class Task:
             np.flatnonzero(beyond_gate(columns["nis"], seen, self.flag)).tolist(),
             leads,
             checks,
-            doubts(runtime, checks, step=result.state.step, ahead=distances, is_whole=True),
+            diagnose(runtime, checks, step=result.state.step, ahead=distances, is_whole=True),
             ahead,
             runtime.ahead(result.state, LEVELS, distances) if distances else None,
             is_part,

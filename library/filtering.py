@@ -21,7 +21,7 @@ from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.uncertainty.alarms import count_alarms, is_most
 from rfa.runtime.uncertainty.columns import Columns
-from rfa.runtime.uncertainty.doubts import doubts
+from rfa.runtime.uncertainty.diagnostics import diagnose
 from rfa.runtime.uncertainty.forecast_checks import ALARMS, ASKED, EXPECTED, summarise
 from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, LARGEST_TIME, level_name
 from rfa.runtime.uncertainty.interface import FilterOptions
@@ -313,7 +313,7 @@ def _filtered(
     result = FilteredSequence.collect(runtime.work(options))
     size, horizon = runtime.observation_size, options.horizon
     checks = summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)
-    if found := doubts(runtime, checks, step=result.state.step):
+    if found := diagnose(runtime, checks, step=result.state.step):
         table.diagnostics.setdefault(key, []).extend(found)
     return result
 

@@ -24,7 +24,7 @@ from rfa.runtime.state.keys import StateKeys, decode_key
 from rfa.runtime.state.names import Opened, StateScope, tenant_of_key
 from rfa.runtime.state.sealer import Sealer
 from rfa.runtime.state.tokens import Tokens
-from rfa.runtime.uncertainty.doubts import doubts
+from rfa.runtime.uncertainty.diagnostics import diagnose
 from rfa.runtime.uncertainty.forecast_checks import no_checks, summarise
 from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, LARGEST_TIME, LEAST_NOISE, MOST_NOISE, out_of_range
 from rfa.runtime.uncertainty.interface import Row, Stepped
@@ -119,7 +119,7 @@ class Stream:
     def warnings(self) -> list[FilterWarning]:
         """Why not to trust it so far, by `calibration`; nothing where it is sound."""
         step = self._runtime.get(self._pool, self._pool_slot, self._seed).step
-        return doubts(self._model.runtime, self.calibration, step=step)
+        return diagnose(self._model.runtime, self.calibration, step=step)
 
     def update(self, t: Time | None, y: Observation, *, noise: float = 1.0) -> FilterStep:
         """Take an observation; what is refused leaves the stream as it was.

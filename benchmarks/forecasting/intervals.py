@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rfa.export.filter_calibration import LEVELS
-from rfa.runtime.uncertainty.adaptive import EMPTY, GAMMA, INFINITE, MOST_PLACES, WIDEST
+from rfa.runtime.uncertainty.adaptive import EMPTY, GAMMA, INFINITE, MAX_PENDING, WIDEST
 
 Array = np.ndarray
 _MISS_RATES = 1 - np.array(LEVELS)
@@ -44,8 +44,8 @@ def adaptive_widths(
     Raises:
         ValueError: a lead is so long that the service scores only a part of its forecasts.
     """
-    if max(mean) > MOST_PLACES:
-        raise ValueError(f"leads are at most {MOST_PLACES} rows, got {max(mean)}")
+    if max(mean) > MAX_PENDING:
+        raise ValueError(f"leads are at most {MAX_PENDING} rows, got {max(mean)}")
     return {lead: _widths(np.abs(y - mean[lead]), deviation[lead], multipliers[lead], lead, start) for lead in mean}
 
 

@@ -46,7 +46,7 @@ def series_of(rows: int, columns: int) -> tuple[list[float], list[list[float]]]:
 def outputs(runtime: SeriesRuntime, rows: int, columns: int) -> dict[str, np.ndarray]:
     """What is told of every row of a series."""
     times, values = series_of(rows, columns)
-    pieces = [piece.told for piece in runtime.sized(columns).filter(times, values, horizon=HORIZON).pieces]
+    pieces = [piece.outputs for piece in runtime.sized(columns).filter(times, values, horizon=HORIZON).pieces]
     return {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in TOLD}
 
 

@@ -41,8 +41,8 @@ def forecasts_after(
         steps += FilteredSequence.collect(runtime.work(options)).pieces
     return Ahead(
         state.time + np.array(leads),
-        np.concatenate([step.told.moments[0] for step in steps]),
-        np.concatenate([step.told.bands[0] for step in steps]),
+        np.concatenate([step.outputs.moments[0] for step in steps]),
+        np.concatenate([step.outputs.bands[0] for step in steps]),
     )
 
 

@@ -24,7 +24,7 @@ import rfa.runtime.filters.observed as told_of_one
 from rfa.runtime.bundle.surprise import SURPRISE_CAP
 from rfa.runtime.compiling import kernel, settle
 from rfa.runtime.errors import InvalidInput
-from rfa.runtime.filters import auto_numba, correlation, student
+from rfa.runtime.filters import auto_numba, correlation
 from rfa.runtime.filters import steps as filter_steps
 from rfa.runtime.filters.filter import KEPT_READOUTS, FilterRuntime
 from rfa.runtime.filters.observed import observed
@@ -40,11 +40,12 @@ from rfa.runtime.filters.steps import (
 )
 from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import StateField, StatePool
-from rfa.runtime.uncertainty import adaptive, conclude, forecast_checks, learned_normal, learned_tail
-from rfa.runtime.uncertainty.adaptive import Leads, typical_step
+from rfa.runtime.uncertainty import scoring
+from rfa.runtime.uncertainty.adaptive import Horizons, typical_step
+from rfa.runtime.uncertainty.baseline import baseline_fields
 from rfa.runtime.uncertainty.calibration import Calibration
-from rfa.runtime.uncertainty.conclude import Told, copy1, copy2
-from rfa.runtime.uncertainty.learned_normal import normal_fields
+from rfa.runtime.uncertainty.copy_arrays import copy1, copy2
+from rfa.runtime.uncertainty.step_outputs import Observation, Scorer, StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
@@ -57,10 +58,7 @@ MOST_COLUMNS: Final = 64
 STATE, MEMORY, LEARNED = "auto.state", "auto.memory", "auto.correlation"
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-_MADE_OF = (
-    adaptive, auto_numba, conclude, correlation, filter_steps, forecast_checks, learned_normal, learned_tail, student,
-    told_of_one,
-)  # fmt: skip
+_MADE_OF = auto_numba, correlation, filter_steps, told_of_one, *scoring.SOURCES
 _NORMAL = NormalDist()
 # What states begin with.
 MAGIC: Final = {NAME: b"RFAA\x03", JOINT_NAME: b"RFAJ\x01"}
@@ -91,11 +89,11 @@ def calibration() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _take_rows(out, state, memory, learned, followed, batch, told, trace, known, room, after, apart):
+def _take_rows(out, state, memory, learned, scorer, batch, told, trace, known, after, apart):
     """All observations of a batch; those of a stream after one that was not taken are not taken either."""
-    streams, leads, tables, wanted = followed
+    streams, spec = scorer.streams, scorer.spec
     seats, times, values, noise = batch
-    size, horizon = out.mean.shape[0], len(wanted.horizon)
+    size, horizon = out.mean.shape[0], len(spec.horizon)
     z, factor = apart
     is_joint = learned.shape[1] > 0
     lost = held = -1
@@ -114,16 +112,17 @@ def _take_rows(out, state, memory, learned, followed, batch, told, trace, known,
                     after[a, k] = state[seat, a, k]
         lag = lag if lag >= SHORTEST_LAG else 0.0
         joint = (z, learned[seat if is_joint else 0], factor)
-        auto_numba.observe(after, state[seat], memory[seat], values[row], lag, unit, noise[row], out, known.few, joint)
+        auto_numba.observe(
+            after, state[seat], memory[seat], values[row], lag, unit, noise[row], out, known.inverse_dof, joint
+        )
         is_finite = auto_numba.is_finite(after)
         for h in range(horizon):
             auto_numba.forecast(
-                after, memory[seat], wanted.horizon[h], unit, known.forecast_mean[h], known.forecast_covariance[h],
-                known.forecast_few[h],
+                after, memory[seat], spec.horizon[h], unit, known.forecast_mean[h], known.forecast_covariance[h],
+                known.forecast_inverse_dof[h],
             )  # fmt: skip
-        if not conclude.conclude(
-            streams, leads, tables, wanted, seat, times[row], values[row], known, is_finite, told, row, room
-        ):
+        observation = Observation(seat, times[row], values[row])
+        if not scoring.score_observation(scorer, observation, known, is_finite, told, row):
             lost, held = seat, -1
             continue
         auto_numba.remember(after, state[seat], memory[seat], values[row], unit)
@@ -156,7 +155,7 @@ class AutoSteps:
     runtime = "compiled"
     rows = 512
 
-    def __init__(self, size: int, leads: Leads, *, is_joint: bool) -> None:
+    def __init__(self, size: int, leads: Horizons, *, is_joint: bool) -> None:
         self.size, self._leads, self.magic = size, leads, MAGIC[JOINT_NAME if is_joint else NAME]
         self.fields: Mapping[str, StateField] = {
             STATE: StateField((size, auto_numba.STATE), np.float64),
@@ -166,18 +165,17 @@ class AutoSteps:
             self.fields = {**self.fields, LEARNED: StateField((size + 1, size), np.float64)}
         self.initial: Mapping[str, Array] = {name: np.zeros(*field) for name, field in self.fields.items()}
 
-    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
+    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
         """See `FilterSteps`."""
-        rows, horizon, levels = len(batch.seats), len(readout.horizon), len(readout.calibration.levels)
-        told = conclude.room(rows, self.size, len(readout.names), horizon, levels)
+        rows, horizon = len(batch.seats), len(readout.horizon)
+        told = StepOutputs.allocate(rows, self.size, readout)
         trace = trace_room(rows if traced else 0, self.size, self.size, 0, horizon)
         out = observed(self.size, self.size)
         np.fill_diagonal(out.transition, 1.0)
-        streams, tables = streams_of(pool), readout.calibration.tables
         _kernel()(
             out, pool.arrays[STATE], pool.arrays[MEMORY], pool.arrays.get(LEARNED, _NOT_JOINT),
-            (streams, self._leads, tables, readout.wanted), batch.packed(), told, trace, room_of_known(out, horizon),
-            conclude.scratch(streams, tables, readout.wanted), np.empty((self.size, auto_numba.WORK)),
+            Scorer.of(streams_of(pool), self._leads, readout), batch.packed(), told, trace,
+            room_of_known(out, horizon), np.empty((self.size, auto_numba.WORK)),
             (np.empty(self.size), np.empty((self.size + 1, self.size))),
         )  # fmt: skip
         return told, trace
@@ -202,11 +200,11 @@ class AutoRuntime(FilterRuntime):
         self._calibration = {"recurrent": Calibration(calibration())}
         self.levels = self._calibration["recurrent"].levels
         # An error after a long lag does not tell how far off a forecast of a typical one is: that has its own place.
-        leads = Leads.of(np.concatenate((auto_numba.LEADS[:1], auto_numba.LEADS)), are_own=True)
+        leads = Horizons.of(np.concatenate((auto_numba.LEADS[:1], auto_numba.LEADS)), in_steps=True)
         self.steps = AutoSteps(size, leads, is_joint=name == JOINT_NAME)
         self._driven = None
         self.passes = PassesRange(1, 1)
-        fields = {**leads.fields(size, len(self.levels)), **normal_fields()}
+        fields = {**leads.fields(size, len(self.levels)), **baseline_fields()}
         FilterStates.__init__(self, self.steps.magic, self.steps.initial, self.steps.fields, fields)
         self._readouts = self._kept_readouts(KEPT_READOUTS)
 

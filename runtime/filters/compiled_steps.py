@@ -19,7 +19,7 @@ import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.compiling import kernel, merged, settle
-from rfa.runtime.filters import dense_numba, dense_numba_learned, filter_numba, noise_law, student
+from rfa.runtime.filters import dense_numba, dense_numba_learned, filter_numba, noise_law
 from rfa.runtime.filters import observed as told_of_one
 from rfa.runtime.filters import steps as filter_steps
 from rfa.runtime.filters.dense_numba import CompiledSystem
@@ -37,27 +37,27 @@ from rfa.runtime.filters.steps import (
 )
 from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import StateField, StatePool
-from rfa.runtime.uncertainty import adaptive, conclude, forecast_checks, learned_normal, learned_tail
-from rfa.runtime.uncertainty.adaptive import Leads
-from rfa.runtime.uncertainty.conclude import Told, copy1
+from rfa.runtime.uncertainty import scoring
+from rfa.runtime.uncertainty.adaptive import Horizons
+from rfa.runtime.uncertainty.copy_arrays import copy1
+from rfa.runtime.uncertainty.step_outputs import Observation, Scorer, StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
 STATE = "compiled.state"
 KEPT_MOVES = 64
 _MADE_OF = (
-    adaptive, conclude, dense_numba, dense_numba_learned, filter_numba, filter_steps, forecast_checks, learned_normal,
-    learned_tail, noise_law, student, told_of_one,
+    dense_numba, dense_numba_learned, filter_numba, filter_steps, noise_law, told_of_one, *scoring.SOURCES
 )  # fmt: skip
 
 
 @merged
-def _take_rows(observe, forecast, system, work, out, moves, state, followed, batch, told, trace, rooms):
+def _take_rows(observe, forecast, system, work, out, moves, state, scorer, batch, told, trace, rooms):
     """All observations of a batch; those of a stream after one that was not taken are not taken either."""
-    streams, leads, tables, wanted = followed
+    streams = scorer.streams
     seats, times, values, noise = batch
-    n, horizon = out.predicted_mean.shape[0], len(wanted.horizon)
-    known, room, after, moved = rooms
+    n, horizon = out.predicted_mean.shape[0], len(scorer.spec.horizon)
+    known, after, moved = rooms
     lost = -1
     for row in range(len(seats)):
         seat = seats[row]
@@ -73,9 +73,8 @@ def _take_rows(observe, forecast, system, work, out, moves, state, followed, bat
             total += after[k]
         for h in range(horizon):
             forecast(system, moves[h], after, moved, known.forecast_mean[h], known.forecast_covariance[h])
-        if not conclude.conclude(
-            streams, leads, tables, wanted, seat, times[row], values[row], known, np.isfinite(total), told, row, room
-        ):
+        observation = Observation(seat, times[row], values[row])
+        if not scoring.score_observation(scorer, observation, known, np.isfinite(total), told, row):
             lost = seat
             continue
         for k in range(len(after)):
@@ -92,18 +91,18 @@ def _take_rows(observe, forecast, system, work, out, moves, state, followed, bat
 # Two functions and not one with a parameter: numba keeps a function by its name, and what it calls must be global.
 
 
-def _capped(system, work, out, moves, state, followed, batch, told, trace, rooms):
+def _capped(system, work, out, moves, state, scorer, batch, told, trace, rooms):
     load_sensor(system, work)
     _take_rows(
-        filter_numba.observe_capped, filter_numba.forecast, system, work, out, moves, state, followed, batch, told,
+        filter_numba.observe_capped, filter_numba.forecast, system, work, out, moves, state, scorer, batch, told,
         trace, rooms,
     )  # fmt: skip
 
 
-def _learned(system, work, out, moves, state, followed, batch, told, trace, rooms):
+def _learned(system, work, out, moves, state, scorer, batch, told, trace, rooms):
     load_sensor(system, work)
     _take_rows(
-        filter_numba.observe_learned, filter_numba.forecast, system, work, out, moves, state, followed, batch, told,
+        filter_numba.observe_learned, filter_numba.forecast, system, work, out, moves, state, scorer, batch, told,
         trace, rooms,
     )  # fmt: skip
 
@@ -130,7 +129,9 @@ class CompiledSteps:
     magic = b"RFAC\x05"
     rows = 256
 
-    def __init__(self, config: LinearFilterConfig, leads: Leads, passes: PassesRange, kept: int = KEPT_MOVES) -> None:
+    def __init__(
+        self, config: LinearFilterConfig, leads: Horizons, passes: PassesRange, kept: int = KEPT_MOVES
+    ) -> None:
         self._leads = leads
         self._chooses = passes.are_chosen
         self._linear = compiled = CompiledSystem(config)
@@ -154,7 +155,7 @@ class CompiledSteps:
         self._moves = functools.lru_cache(kept)(functools.partial(_moves_of, self._linear))
 
     @classmethod
-    def of(cls, bundle: Bundle, leads: Leads) -> Self:
+    def of(cls, bundle: Bundle, leads: Horizons) -> Self:
         """Those of a bundle."""
         return cls(LinearFilterConfig(**bundle.config), leads, PassesRange.of(bundle))
 
@@ -186,10 +187,10 @@ class CompiledSteps:
         """The parts of states `[rows, S]`."""
         return {name: states[:, self._places[name]].reshape(-1, *shape) for name, shape in self.layout.items()}
 
-    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
+    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
         """See `FilterSteps`."""
-        rows, horizon, calibration = len(batch.seats), len(readout.horizon), readout.calibration
-        told = conclude.room(rows, self.size, len(readout.names), horizon, len(calibration.levels))
+        rows, horizon = len(batch.seats), len(readout.horizon)
+        told = StepOutputs.allocate(rows, self.size, readout)
         kept = len(self.initial[STATE])
         trace = trace_room(rows if traced else 0, self.size, self.state_size, kept, horizon)
         work = np.zeros(self._scratch)
@@ -198,14 +199,11 @@ class CompiledSteps:
         if self._chooses:
             inverse_nu, _, patience = system.rule
             system = system._replace(rule=(inverse_nu, readout.passes, patience))
-        streams, out = streams_of(pool), observed(self.size, self.state_size)
-        rooms = (
-            room_of_known(out, horizon), conclude.scratch(streams, calibration.tables, readout.wanted), np.empty(kept),
-            np.empty(self.state_size * (self.state_size + 2)),
-        )  # fmt: skip
+        out = observed(self.size, self.state_size)
+        rooms = room_of_known(out, horizon), np.empty(kept), np.empty(self.state_size * (self.state_size + 2))
         self._kernel(
             system, work, out, self._moves(readout.horizon), pool.arrays[STATE],
-            (streams, self._leads, calibration.tables, readout.wanted), batch.packed(), told, trace, rooms,
+            Scorer.of(streams_of(pool), self._leads, readout), batch.packed(), told, trace, rooms,
         )  # fmt: skip
         return told, trace
 

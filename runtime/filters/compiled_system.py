@@ -31,12 +31,12 @@ from rfa.runtime.filters.steps import Batch, Traced
 from rfa.runtime.filters.system import System
 from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import StatePool
-from rfa.runtime.uncertainty.adaptive import Leads
+from rfa.runtime.uncertainty.adaptive import Horizons
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm
+from rfa.runtime.uncertainty.baseline import baseline_fields
 from rfa.runtime.uncertainty.calibration import Calibration
-from rfa.runtime.uncertainty.conclude import Told
 from rfa.runtime.uncertainty.interface import FilterOptions
-from rfa.runtime.uncertainty.learned_normal import normal_fields
+from rfa.runtime.uncertainty.step_outputs import StepOutputs
 from rfa.runtime.uncertainty.steps import Readout, Steps
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class SystemRuntime(FilterRuntime):
         self.readout_offset = np.zeros(p) if config.offset is None else np.array(config.offset)
         self._calibration = {"recurrent": Calibration(calibration())}
         self.levels = self._calibration["recurrent"].levels
-        leads = Leads.of(auto_numba.LEADS, are_own=True)
+        leads = Horizons.of(auto_numba.LEADS, in_steps=True)
         chooses = config.nu is not None and config.inner > 1
         self.passes = PassesRange(1 if chooses else config.inner, config.inner)
         self.steps = steps = CompiledSteps(config, leads, self.passes, KEPT)
@@ -97,7 +97,7 @@ class SystemRuntime(FilterRuntime):
         if n <= MOST_STATES:
             self._driven = DrivenSystem(np.array(config.drift), self.readout_matrix, lags=KEPT_LAGS, horizons=KEPT)
         driven = {} if self._driven is None else self._driven.fields
-        fields = {**leads.fields(p, len(self.levels)), **normal_fields(), **driven}
+        fields = {**leads.fields(p, len(self.levels)), **baseline_fields(), **driven}
         FilterStates.__init__(self, steps.magic, steps.initial, steps.fields, fields)
         self._readouts = self._kept_readouts(KEPT)
 
@@ -142,7 +142,7 @@ class SystemRuntime(FilterRuntime):
     def step(
         self, pool: StatePool, batch: Batch, readout: Readout, inputs: np.ndarray | None = None,
         memory: Memory | None = None, *, traced: bool,
-    ) -> tuple[Told, Traced]:  # fmt: skip
+    ) -> tuple[StepOutputs, Traced]:  # fmt: skip
         """See `FilterRuntime`. Where a calendar has no such time, the observation is refused as one out of range is."""
         if self.calendar is None:
             return super().step(pool, batch, readout, inputs, memory, traced=traced)

@@ -17,7 +17,7 @@ from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.filters.driven import KEPT_LAGS, HeldInput
 from rfa.runtime.filters.steps import SHORTEST_LAG, Batch, Traced
 from rfa.runtime.pool import StateField, StatePool
-from rfa.runtime.uncertainty.conclude import Told
+from rfa.runtime.uncertainty.step_outputs import StepOutputs
 
 Array = np.ndarray
 RESPONSE = "response"
@@ -117,7 +117,7 @@ def _leads_of(held: HeldInput, matrix: Array, horizon: tuple[float, ...]) -> tup
     return free, pushed
 
 
-def move(told: Told, trace: Traced, response: Response) -> None:
+def move(told: StepOutputs, trace: Traced, response: Response) -> None:
     """Move what is told of a system without its input, and what smoothing needs, to the system with it."""
     told.mean[:] += response.seen
     told.interval[:] += response.seen[:, None, :, None]

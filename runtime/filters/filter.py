@@ -30,13 +30,13 @@ from rfa.runtime.filters.state import FilterState, FilterStates
 from rfa.runtime.filters.steps import Batch, FilterSteps, Traced
 from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import StatePool
-from rfa.runtime.uncertainty.adaptive import Leads
+from rfa.runtime.uncertainty.adaptive import Horizons
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm
+from rfa.runtime.uncertainty.baseline import baseline_fields
 from rfa.runtime.uncertainty.calibration import Calibration
-from rfa.runtime.uncertainty.conclude import Told
 from rfa.runtime.uncertainty.input import Observation, as_array, check_noise, check_readout
 from rfa.runtime.uncertainty.interface import Ahead, FilterOptions, MergeOptions, Piece, Row, Stepped
-from rfa.runtime.uncertainty.learned_normal import normal_fields
+from rfa.runtime.uncertainty.step_outputs import StepOutputs
 from rfa.runtime.uncertainty.steps import NO_SAMPLES, Readout, Steps, draw
 
 Array = np.ndarray
@@ -71,11 +71,11 @@ class FilterRuntime(FilterStates):
         }
         recurrent = self._calibration["recurrent"]
         self.levels: tuple[float, ...] = recurrent.levels
-        leads = Leads.of(recurrent.horizons)
+        leads = Horizons.of(recurrent.horizons)
         self.steps = _steps(bundle, leads)
         self._driven = DrivenSystem.of(bundle, self.readout_matrix)
         driven = {} if self._driven is None else self._driven.fields
-        adaptive = {**leads.fields(self.observation_size, len(self.levels)), **normal_fields(), **driven}
+        adaptive = {**leads.fields(self.observation_size, len(self.levels)), **baseline_fields(), **driven}
         super().__init__(self.steps.magic, self.steps.initial, self.steps.fields, adaptive)
         self.passes = PassesRange.of(bundle)
         self._readouts = self._kept_readouts(KEPT_READOUTS)
@@ -194,14 +194,14 @@ class FilterRuntime(FilterStates):
             inputs = np.array([nothing if row.input is None else row.input for row in rows], np.float64)
         told, trace = self.step(pool, batch, readout, inputs, traced=readout.samples > 0)
         steps = Steps(readout, batch.times, told, _samples(readout, trace, told, [row.seed for row in rows]))
-        likelihoods, replies = told.log_likelihood.tolist(), steps.replies(apart=len(rows) > 1)
+        likelihoods, replies = told.log_likelihood.tolist(), steps.replies(copies=len(rows) > 1)
         for is_good, *stepped in zip(told.is_good.tolist(), replies, likelihoods, told.tally, strict=True):
             yield Stepped(*stepped) if is_good else None
 
     def step(
         self, pool: StatePool, batch: Batch, readout: Readout, inputs: Array | None = None,
         memory: Memory | None = None, *, traced: bool,
-    ) -> tuple[Told, Traced]:  # fmt: skip
+    ) -> tuple[StepOutputs, Traced]:  # fmt: skip
         """Take the observations, as `FilterSteps.advance`, or one by attention given its memory.
 
         Args:
@@ -235,7 +235,7 @@ class FilterRuntime(FilterStates):
         told, trace = self.step(pool, batch, readout, piece.inputs, memory, traced=is_traced)
         good = int(told.is_good.argmin()) if not told.is_good.all() else len(piece.times)
         steps = Steps(readout, piece.times, told)[:good]
-        return Steps(readout, steps.times, steps.told, _samples(readout, trace, steps.told, piece.seed)), trace
+        return Steps(readout, steps.times, steps.outputs, _samples(readout, trace, steps.outputs, piece.seed)), trace
 
     def _kept_readouts(self, count: int) -> Callable[..., Readout]:
         """`_make_readout` that keeps what it made; it does not keep this alive, which would then wait for the
@@ -362,14 +362,14 @@ class FilterRuntime(FilterStates):
 
     def no_steps(self, readout: Readout) -> Steps:
         """What is told where no observation was taken."""
-        return Steps.none(readout, self.observation_size)
+        return Steps.empty(readout, self.observation_size)
 
 
 def _was_driven(state: FilterState | None) -> bool:
     return state is not None and RESPONSE in state.adaptive and bool(state.adaptive[RESPONSE].any())
 
 
-def _steps(bundle: Bundle, leads: Leads) -> FilterSteps:
+def _steps(bundle: Bundle, leads: Horizons) -> FilterSteps:
     if bundle.manifest.graphs:
         return GraphSteps(bundle, leads)
     if not HAS_COMPILER:
@@ -379,7 +379,7 @@ def _steps(bundle: Bundle, leads: Leads) -> FilterSteps:
     return CompiledSteps.of(bundle, leads)
 
 
-def _samples(readout: Readout, trace: Traced, told: Told, seeds: int | Sequence[int]) -> list[Array] | None:
+def _samples(readout: Readout, trace: Traced, told: StepOutputs, seeds: int | Sequence[int]) -> list[Array] | None:
     """Draws of the state of each row, `[samples, P]`; none of a row that is not good."""
     if not readout.samples:
         return None

@@ -16,7 +16,7 @@ from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.steps import Batch
 from rfa.runtime.golden import Named
 from rfa.runtime.pool import StatePool
-from rfa.runtime.uncertainty import conclude
+from rfa.runtime.uncertainty import scoring
 
 if TYPE_CHECKING:
     from rfa.runtime.filters.compiled_steps import CompiledSteps
@@ -45,7 +45,7 @@ def filter_tasks(
         report: called with how many golden values a compiled filter reproduced.
     """
     if model.runtime != "compiled":
-        return [(conclude, partial(_observe_nothing, model))], []
+        return [(scoring, partial(_observe_nothing, model))], []
     steps = cast("CompiledSteps", model.steps)
     return [(steps.module, steps.begin)], [(steps.module, lambda: report(hold_to_golden(bundle, model)))]
 

@@ -15,15 +15,14 @@ from typing import Any
 
 import numpy as np
 
-import rfa.runtime.filters.student as students_t
 from rfa.runtime.batching import BatchSizes
 from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.compiling import kernel, settle
 from rfa.runtime.filters.steps import SHORTEST_LAG, Batch, Traced, streams_of, trace_room
 from rfa.runtime.pool import StateField, StatePool
-from rfa.runtime.uncertainty import adaptive, conclude, forecast_checks, learned_normal, learned_tail
-from rfa.runtime.uncertainty.adaptive import Leads
-from rfa.runtime.uncertainty.conclude import Known, Told
+from rfa.runtime.uncertainty import scoring
+from rfa.runtime.uncertainty.adaptive import Horizons
+from rfa.runtime.uncertainty.step_outputs import FilterOutput, Observation, Scorer, StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
@@ -41,28 +40,25 @@ RESCUES = (1e2, 1e4, 1e8, 1e-3, 1e-6)
 _SCALARS = ("precision", "weight", "nis", "log_likelihood")
 _KNOWN = ("mean", "covariance", "innovation", "innovation_covariance")
 _TRACED = ("transition", "predicted_mean", "predicted_covariance")
-_MADE_OF = adaptive, conclude, forecast_checks, learned_normal, learned_tail, students_t
 
 
 @functools.cache
-def _conclude() -> Any:
-    @kernel(*_MADE_OF)
-    def conclude_rows(followed, batch, known, is_finite, rows, told, room):
-        """Conclude the rows of a batch that `rows` names."""
-        streams, leads, tables, wanted = followed
+def _score_kernel() -> Any:
+    @kernel(*scoring.SOURCES)
+    def score_rows(scorer, batch, known, is_finite, rows, told):
+        """Score the rows of a batch that `rows` names."""
         seats, times, values, _ = batch
         for i in range(len(rows)):
             row = rows[i]
-            one = Known(
+            one = FilterOutput(
                 known.mean[i], known.covariance[i], known.innovation[i], known.innovation_covariance[i],
-                known.forecast_mean[i], known.forecast_covariance[i], known.scalars[i], known.few[i],
-                known.forecast_few[i], known.sides[i], known.is_foretold[i],
+                known.forecast_mean[i], known.forecast_covariance[i], known.scalars[i], known.inverse_dof[i],
+                known.forecast_inverse_dof[i], known.half_widths[i], known.has_forecast[i],
             )  # fmt: skip
-            conclude.conclude(
-                streams, leads, tables, wanted, seats[row], times[row], values[row], one, is_finite[i], told, row, room
-            )  # fmt: skip
+            observation = Observation(seats[row], times[row], values[row])
+            scoring.score_observation(scorer, observation, one, is_finite[i], told, row)
 
-    return conclude_rows
+    return score_rows
 
 
 class GraphSteps:
@@ -77,7 +73,7 @@ class GraphSteps:
     magic = b"RFAF\x0a"
     rows = 1
 
-    def __init__(self, bundle: Bundle, leads: Leads) -> None:
+    def __init__(self, bundle: Bundle, leads: Horizons) -> None:
         self._leads = leads
         self.sizes = BatchSizes(ROW_COUNTS)
         self._step = bundle.session("step")
@@ -99,7 +95,7 @@ class GraphSteps:
             if node.name.startswith("cache.")
         }
 
-    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
+    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
         """See `FilterSteps`: the first observations of all streams, then the second ones, and so on."""
         told, trace = self._room(batch, readout, traced=traced)
         turns = _turns(batch.seats)
@@ -112,21 +108,28 @@ class GraphSteps:
 
     def settle(self) -> None:
         """See `FilterSteps`."""
-        settle(_conclude())
+        settle(_score_kernel())
 
-    def attend(self, pool: StatePool, batch: Batch, readout: Readout, memory: Any) -> tuple[Told, Traced]:
+    def attend(self, pool: StatePool, batch: Batch, readout: Readout, memory: Any) -> tuple[StepOutputs, Traced]:
         """One observation of one stream, by attention over those before it."""
         told, trace = self._room(batch, readout, traced=True)
         self._try(pool, batch, readout, [0], told, trace, memory)
         return told, trace
 
-    def _room(self, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
+    def _room(self, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
         rows, horizon = len(batch.seats), len(readout.horizon)
-        told = conclude.room(rows, self.size, len(readout.names), horizon, len(readout.calibration.levels))
+        told = StepOutputs.allocate(rows, self.size, readout)
         return told, trace_room(rows if traced else 0, self.size, self.state_size, 0, horizon)
 
     def _try(
-        self, pool: StatePool, batch: Batch, readout: Readout, rows: list[int], told: Told, trace: Traced, memory: Any
+        self,
+        pool: StatePool,
+        batch: Batch,
+        readout: Readout,
+        rows: list[int],
+        told: StepOutputs,
+        trace: Traced,
+        memory: Any,
     ) -> list[int]:
         """Take one observation of each stream; returns the rows that are not finite, whatever the noise."""
         for factor in (1.0, *RESCUES):
@@ -137,8 +140,8 @@ class GraphSteps:
         return rows
 
     def _once(
-        self, pool: StatePool, batch: Batch, readout: Readout, rows: Array, factor: float, told: Told, trace: Traced,
-        memory: Any,
+        self, pool: StatePool, batch: Batch, readout: Readout, rows: Array, factor: float, told: StepOutputs,
+        trace: Traced, memory: Any,
     ) -> None:  # fmt: skip
         count = len(rows)
         with np.errstate(over="ignore"):  # beyond float32: infinite, and told so
@@ -153,7 +156,7 @@ class GraphSteps:
             found = self._attend.run(names, inputs | memory.inputs(float(batch.times[0])))
         outputs = dict(zip(names, found, strict=True))
         with np.errstate(all="ignore"):  # what is not finite is told so, and not kept
-            self._conclude_rows(pool, batch, readout, rows, outputs, told, trace)
+            self._score_rows(pool, batch, readout, rows, outputs, told, trace)
         good = told.is_good[rows]
         seats = batch.seats[rows][good]
         for name in self._names:
@@ -177,9 +180,9 @@ class GraphSteps:
             **{f"state.{name}": pool.arrays[name].take(seats, axis=0) for name in self._names},
         }
 
-    def _conclude_rows(
-        self, pool: StatePool, batch: Batch, readout: Readout, rows: Array, outputs: dict[str, Array], told: Told,
-        trace: Traced,
+    def _score_rows(
+        self, pool: StatePool, batch: Batch, readout: Readout, rows: Array, outputs: dict[str, Array],
+        told: StepOutputs, trace: Traced,
     ) -> None:  # fmt: skip
         count = len(rows)
         likelihood = outputs["log_likelihood"]
@@ -190,14 +193,12 @@ class GraphSteps:
         scalars = np.stack([outputs[name][:count] for name in _SCALARS], axis=1).astype(np.float64)
         mean, covariance, innovation, spread = parts
         few, ahead = np.zeros((count, 2, self.size)), (count, len(readout.horizon), self.size)
-        known = Known(
+        known = FilterOutput(
             mean, covariance, innovation, spread, means, covariances, scalars, few, np.zeros(ahead),
             np.zeros((*ahead, 0)), np.ones((count, self.size), np.bool_),
         )  # fmt: skip
-        streams, tables = streams_of(pool), readout.calibration.tables
-        room = conclude.scratch(streams, tables, readout.wanted)
-        followed = streams, self._leads, tables, readout.wanted
-        _conclude()(followed, batch.packed(), known, fit, rows, told, room)
+        scorer = Scorer.of(streams_of(pool), self._leads, readout)
+        _score_kernel()(scorer, batch.packed(), known, fit, rows, told)
         if len(trace.state):
             trace.scalars[rows] = scalars
             trace.covariance[rows] = known.covariance

@@ -109,8 +109,8 @@ def run_sequence(
         piece = runtime.cut(pool, series.part(slice(done, done + most)), most)
         end = done + len(piece.times)
         told, trace = runtime.trace(pool, piece, memory, traced=options.smooth)
-        total, sums = told.added_to(total, sums)
-        told = told.counted
+        total, sums = told.add_to(total, sums)
+        told = told.without_tally
         done += len(told)
         if options.smooth:
             pieces.append(told)
@@ -148,7 +148,7 @@ def _look_back(
     pieces: list[Steps],
 ) -> Generator[None, None, tuple[list[SmoothedStep], list[Array]]]:  # fmt: skip
     """The states given later observations, and samples of every step or none."""
-    first, traces = int(pieces[0].told.position[0]), Traces.joined(pieces_of_traces)
+    first, traces = int(pieces[0].outputs.position[0]), Traces.joined(pieces_of_traces)
     pieces_of_traces.clear()  # they are large
     pattern = runtime.pattern_at(options.times[: traces.steps])
     beside = np.zeros((traces.steps, runtime.observation_size)) if pattern is None else pattern

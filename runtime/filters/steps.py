@@ -14,10 +14,11 @@ import numpy as np
 from rfa.runtime.compiling import part
 from rfa.runtime.filters.observed import Observed
 from rfa.runtime.pool import StateField, StatePool
-from rfa.runtime.uncertainty.adaptive import FIELDS, Tracks
-from rfa.runtime.uncertainty.conclude import Known, Streams, Told, copy1, copy2, copy3
-from rfa.runtime.uncertainty.learned_normal import FIELD as NORMAL
+from rfa.runtime.uncertainty.adaptive import FIELDS, ConformalState
+from rfa.runtime.uncertainty.baseline import FIELD as NORMAL
+from rfa.runtime.uncertainty.copy_arrays import copy1, copy2, copy3
 from rfa.runtime.uncertainty.learned_tail import FIELD as TAIL
+from rfa.runtime.uncertainty.step_outputs import FilterOutput, StepOutputs, StreamStates
 from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
@@ -69,13 +70,13 @@ class Traced(NamedTuple):
     forecast_covariance: Array
 
 
-def room_of_known(out: Observed, horizon: int, sides: int = 0) -> Known:
+def room_of_known(out: Observed, horizon: int, sides: int = 0) -> FilterOutput:
     """What is known of an observation: what a filter tells of it in `out`, and room for its forecasts, of zeros.
 
-    sides: columns of `Known.sides`.
+    sides: columns of `FilterOutput.half_widths`.
     """
     size = out.mean.shape[0]
-    return Known(
+    return FilterOutput(
         out.mean, out.covariance, out.innovation, out.innovation_covariance, np.zeros((horizon, size)),
         np.zeros((horizon, size, size)), out.scalars, np.zeros((2, size)), np.zeros((horizon, size)),
         np.zeros((horizon, size, sides)), np.ones(size, np.bool_),
@@ -130,7 +131,7 @@ class FilterSteps(Protocol):
     fields: Mapping[str, StateField]
     rows: int
 
-    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
+    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
         """Take the observations, up to the first of each stream whose numbers are not finite: its stream stays as it
         was before that one."""
         ...
@@ -140,10 +141,10 @@ class FilterSteps(Protocol):
         ...
 
 
-def streams_of(pool: StatePool) -> Streams:
-    """What conclude.py reads and writes of a pool."""
+def streams_of(pool: StatePool) -> StreamStates:
+    """What scoring reads and writes of a pool."""
     arrays = pool.arrays
-    return Streams(
+    return StreamStates(
         arrays["clock.time"], arrays["clock.count"], arrays["clock.surprise"], arrays["clock.step"],
-        arrays[NORMAL], arrays[TAIL], Tracks(*(arrays[name] for name in FIELDS)),
+        arrays[NORMAL], arrays[TAIL], ConformalState(*(arrays[name] for name in FIELDS)),
     )  # fmt: skip

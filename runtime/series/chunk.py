@@ -25,7 +25,8 @@ from rfa.runtime.series.config import PATCH
 from rfa.runtime.series.decoder_numba import ASKED, QUANTILES, SeriesDecoder
 from rfa.runtime.series.rows import SOURCES, tell
 from rfa.runtime.series.stream_numba import store, wave
-from rfa.runtime.uncertainty.conclude import copy1
+from rfa.runtime.uncertainty.copy_arrays import copy1
+from rfa.runtime.uncertainty.step_outputs import Scorer
 
 Array = np.ndarray
 # Tokens of a chunk, but for those of the wave that reaches them.
@@ -150,14 +151,14 @@ def conclude(handle, chunk, count, batch, seat, told, trace):
     taken: Any = opened(handle)
     streams, wanted, at_hand = opened(taken.streams), opened(taken.wanted), opened(taken.room)
     kept, room, known = streams.kept, at_hand.wave, at_hand.row
-    followed = streams.told, wanted.leads, wanted.tables, wanted.wanted
+    scorer = Scorer(streams.told, wanted.leads, wanted.tables, wanted.wanted, known.scratch)
     # Room that is used again knows nothing of the streams of a call before.
     for k in range(len(known.scratch.loaded)):
         known.scratch.loaded[k] = -1
     if count > 0:
         tell(
-            known.out, room.work, chunk.rows, count, chunk.quantiles, known.foretold, followed, batch, told, trace,
-            known.known, known.scratch,
+            known.out, room.work, chunk.rows, count, chunk.quantiles, known.foretold, scorer, batch, told, trace,
+            known.known,
         )  # fmt: skip
     store(room.work, 0, kept, seat[0])
     for a in range(len(chunk.last)):

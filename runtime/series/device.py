@@ -18,8 +18,8 @@ from rfa.runtime.pool import StatePool
 from rfa.runtime.series.chunk import Chunk, conclude, lay_out, most_rows
 from rfa.runtime.series.config import PATCH
 from rfa.runtime.series.rooms import Rooms
-from rfa.runtime.uncertainty.conclude import Told
 from rfa.runtime.uncertainty.interface import reply_rows
+from rfa.runtime.uncertainty.step_outputs import StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class SeriesDevice(Protocol):
 
 
 def follow_on(
-    device: SeriesDevice, steps: NetworkSteps, pool: StatePool, batch: Batch, readout: Readout, told: Told,
+    device: SeriesDevice, steps: NetworkSteps, pool: StatePool, batch: Batch, readout: Readout, told: StepOutputs,
     trace: Traced, end: int,
 ) -> bool:  # fmt: skip
     """Take the rows of a batch of one stream up to an end; whether the device did and all of them were finite, else
@@ -85,7 +85,7 @@ def follow_on(
 
 def _follow(
     device: SeriesDevice, steps: NetworkSteps, pool: StatePool, packed: tuple[Array, ...], readout: Readout,
-    told: Told, trace: Traced, end: int,
+    told: StepOutputs, trace: Traced, end: int,
 ) -> bool:  # fmt: skip
     seat, row = packed[0][:1].copy(), int(packed[0][0])
     cursor, last, gone = np.zeros(1, np.int64), np.array([end]), np.zeros(1, np.int64)

@@ -39,12 +39,11 @@ from rfa.runtime.series.rows import Followed, Room, RowRoom, Streamed, Taken, Wa
 from rfa.runtime.series.session import NETWORK, SeriesSession
 from rfa.runtime.series.stream_numba import LARGEST_VALUE, keep, kept_of, kept_shapes
 from rfa.runtime.series.work import count_cells, row_work
-from rfa.runtime.uncertainty import conclude
-from rfa.runtime.uncertainty.adaptive import Leads
+from rfa.runtime.uncertainty.adaptive import Horizons
+from rfa.runtime.uncertainty.baseline import baseline_fields
 from rfa.runtime.uncertainty.calibration import Calibration
-from rfa.runtime.uncertainty.conclude import Told
 from rfa.runtime.uncertainty.interface import Piece, reply_rows
-from rfa.runtime.uncertainty.learned_normal import normal_fields
+from rfa.runtime.uncertainty.step_outputs import StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ class NetworkSteps:
     magic = MAGIC
 
     def __init__(
-        self, decoder: SeriesDecoder, size: int, leads: Leads, rooms: Rooms, device: SeriesDevice | None
+        self, decoder: SeriesDecoder, size: int, leads: Horizons, rooms: Rooms, device: SeriesDevice | None
     ) -> None:
         self.size, self.leads, self.decoder = size, leads, decoder
         self.rooms, self.device = rooms, device
@@ -121,7 +120,7 @@ class NetworkSteps:
             for name, field in self.fields.items()
         }
 
-    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
+    def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
         """See `FilterSteps`."""
         count = len(batch.seats)
         begins = np.flatnonzero(np.diff(batch.seats, prepend=-1)) if count > 1 else np.zeros(count, np.int64)
@@ -138,10 +137,9 @@ class NetworkSteps:
             call.run(begins[part].copy(), ends[part].copy())
         return told, trace
 
-    def _room_for(self, count: int, readout: Readout, *, traced: bool) -> tuple[Told, Traced]:
-        horizon, levels = len(readout.horizon), len(readout.calibration.levels)
-        told = conclude.room(count, self.size, len(readout.names), horizon, levels)
-        return told, trace_room(count if traced else 0, self.size, self.size, 0, horizon)
+    def _room_for(self, count: int, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
+        told = StepOutputs.allocate(count, self.size, readout)
+        return told, trace_room(count if traced else 0, self.size, self.size, 0, len(readout.horizon))
 
     @contextmanager
     def taken(self, pool: StatePool, readout: Readout, streams: int, most: int) -> Iterator[_Taken]:
@@ -151,14 +149,14 @@ class NetworkSteps:
             content = Streamed(kept_of(pool.arrays, PREFIX), streams_of(pool))
             of = self._streams[pool] = _Opened(content, Handle(content))
         if wanted is None:
-            wanted = self._wanted[readout] = Handle(Followed(self.leads, readout.calibration.tables, readout.wanted))
+            wanted = self._wanted[readout] = Handle(Followed(self.leads, readout.calibration.tables, readout.spec))
         streams, most = 1 << (streams - 1).bit_length(), 1 << (most - 1).bit_length()
         key = self.size, streams, most, len(readout.horizon)
 
         def make() -> tuple[Room, _Gathered]:
             room = Room(
                 Wave.of(self.decoder, *key),
-                RowRoom.of(self.size, of.content.told, readout.calibration.tables, readout.wanted),
+                RowRoom.of(self.size, of.content.told, readout),
             )
             return room, _Gathered(self._weights, Handle(room))
 
@@ -189,7 +187,7 @@ class _Call:
     """One batch on its way through the network."""
 
     def __init__(
-        self, steps: NetworkSteps, pool: StatePool, batch: Batch, readout: Readout, told: Told, trace: Traced
+        self, steps: NetworkSteps, pool: StatePool, batch: Batch, readout: Readout, told: StepOutputs, trace: Traced
     ) -> None:
         self._steps, self._pool, self._told, self._trace = steps, pool, told, trace
         self._readout = readout
@@ -278,12 +276,12 @@ class SeriesRuntime(FilterRuntime):
         self.observation_size = self.state_size = size
         self._calibration = {"recurrent": Calibration(calibration())}
         self.levels = self._calibration["recurrent"].levels
-        leads = Leads.of(FOLLOWED, are_own=True, most_places=MOST_PLACES, pace=PACE)
+        leads = Horizons.of(FOLLOWED, in_steps=True, max_pending=MOST_PLACES, rate=PACE)
         self.rooms, self.device = rooms or Rooms(), device
         self.steps = NetworkSteps(decoder, size, leads, self.rooms, device)
         self._driven = None
         self.passes = PassesRange(1, 1)
-        fields = {**leads.fields(size, len(self.levels), sides=2), **normal_fields()}
+        fields = {**leads.fields(size, len(self.levels), sides=2), **baseline_fields()}
         FilterStates.__init__(self, MAGIC, self.steps.initial, self.steps.fields, fields)
         self._readouts = self._kept_readouts(KEPT_READOUTS)
         # Of other numbers of columns, for as long as somebody has work for them.

@@ -37,7 +37,6 @@ import rfa.runtime.filters.observed as told_of_one
 from rfa.runtime import handles
 from rfa.runtime.compiling import kernel, part, whole_kernel
 from rfa.runtime.filters import steps as filter_steps
-from rfa.runtime.filters import student
 from rfa.runtime.filters.observed import (
     LOG_LIKELIHOOD,
     NIS,
@@ -67,16 +66,17 @@ from rfa.runtime.series.stream_numba import (
     wave,
 )
 from rfa.runtime.series.tokens_numba import CAP, KEEP, RESOLUTION
-from rfa.runtime.uncertainty import (
-    adaptive,
-    alarms,
-    calibration,
-    conclude,
-    forecast_checks,
-    learned_normal,
-    learned_tail,
+from rfa.runtime.uncertainty import adaptive, calibration, scoring
+from rfa.runtime.uncertainty.copy_arrays import copy1, copy2
+from rfa.runtime.uncertainty.step_outputs import (
+    FilterOutput,
+    Observation,
+    OutputSpec,
+    Scorer,
+    StreamStates,
+    Workspace,
 )
-from rfa.runtime.uncertainty.conclude import copy1, copy2
+from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
 _NORMAL = NormalDist()
@@ -106,8 +106,8 @@ UNKNOWN_VARIANCE = 1e12
 OUTLIERS = (0.02, 10.0)
 # Files that kernels of this one are made of, beside it.
 SOURCES = (
-    adaptive, alarms, calibration, conclude, config, filter_steps, forecast_checks, handles, learned_normal,
-    learned_tail, stream_numba, student, told_of_one, decoder_numba, *decoder_numba.SOURCES, *stream_numba.SOURCES,
+    config, filter_steps, handles, stream_numba, told_of_one, decoder_numba, *scoring.SOURCES, *decoder_numba.SOURCES,
+    *stream_numba.SOURCES,
 )  # fmt: skip
 
 
@@ -156,16 +156,16 @@ class RowRoom(NamedTuple):
     """Room for what is known of a row, and for the quantiles of one of its forecasts."""
 
     out: Observed
-    known: conclude.Known
+    known: FilterOutput
     foretold: Array
-    scratch: conclude.Scratch
+    scratch: Workspace
 
     @classmethod
-    def of(cls, size: int, streams: conclude.Streams, tables: calibration.Tables, wanted: conclude.Wanted) -> RowRoom:
+    def of(cls, size: int, streams: StreamStates, readout: Readout) -> RowRoom:
         out = observed(size, size)
         np.fill_diagonal(out.transition, 1.0)
-        known = room_of_known(out, len(wanted.horizon), 2 * len(ENDS))
-        return cls(out, known, np.empty(len(QUANTILES)), conclude.scratch(streams, tables, wanted))
+        known = room_of_known(out, len(readout.horizon), 2 * len(ENDS))
+        return cls(out, known, np.empty(len(QUANTILES)), Workspace.allocate(streams.conformal, readout))
 
 
 # What `take` works with but the rows, by what it changes with.
@@ -175,15 +175,15 @@ class Streamed(NamedTuple):
     """What the streams of a pool keep, of the network and of all that is told."""
 
     kept: stream_numba.Kept
-    told: conclude.Streams
+    told: StreamStates
 
 
 class Followed(NamedTuple):
-    """What is wanted of them, as `conclude.py` has it."""
+    """What is wanted of them, see `Scorer`."""
 
-    leads: adaptive.Leads
+    leads: adaptive.Horizons
     tables: calibration.Tables
-    wanted: conclude.Wanted
+    wanted: OutputSpec
 
 
 class Room(NamedTuple):
@@ -342,7 +342,7 @@ def _foretell(rows, row, quantiles, leads, unit, known, foretold, a):
         for h in range(len(leads)):
             known.forecast_mean[h, a], known.forecast_covariance[h, a, a] = 0.0, UNKNOWN_VARIANCE
             for k in range(2 * levels):
-                known.sides[h, a, k] = np.sqrt(UNKNOWN_VARIANCE) * SCORES[len(SCORES) - 1]
+                known.half_widths[h, a, k] = np.sqrt(UNKNOWN_VARIANCE) * SCORES[len(SCORES) - 1]
         return
     c, s = rows.scales[row, a, 2], rows.scales[row, a, 3]
     seen = rows.seen[row, a] + 1
@@ -359,7 +359,7 @@ def _foretell(rows, row, quantiles, leads, unit, known, foretold, a):
                 if level == 0:
                     z = -0.5 * (SCORES[ENDS[0, 0]] + SCORES[ENDS[0, 1]])
                 half = deviation * abs(z) * stretched(z * z, few)
-                known.sides[h, a, level] = known.sides[h, a, levels + level] = half
+                known.half_widths[h, a, level] = known.half_widths[h, a, levels + level] = half
             continue
         for q in range(len(SCORES)):
             foretold[q] = c + s * ((1 - share) * quantiles[first, q] + share * quantiles[second, q])
@@ -368,17 +368,16 @@ def _foretell(rows, row, quantiles, leads, unit, known, foretold, a):
         for level in range(levels):
             one, other, last = ENDS[level, 0], ENDS[level, 1], len(SCORES) - 1
             below, above = foretold[one] + foretold[other], foretold[last - one] + foretold[last - other]
-            known.sides[h, a, level] = max(middle - 0.5 * below, least)
-            known.sides[h, a, levels + level] = max(0.5 * above - middle, least)
+            known.half_widths[h, a, level] = max(middle - 0.5 * below, least)
+            known.half_widths[h, a, levels + level] = max(0.5 * above - middle, least)
         # As wide as the middle 80 % are.
-        deviation = (known.sides[h, a, 1] + known.sides[h, a, levels + 1]) / _WIDTH
+        deviation = (known.half_widths[h, a, 1] + known.half_widths[h, a, levels + 1]) / _WIDTH
         known.forecast_mean[h, a], known.forecast_covariance[h, a, a] = middle, deviation * deviation
 
 
 @kernel(*SOURCES)
-def tell(out, work, rows, count, quantiles, foretold, followed, batch, told, trace, known, room):
+def tell(out, work, rows, count, quantiles, foretold, scorer, batch, told, trace, known):
     """Tell of the rows of a wave; those of a stream after one that was not taken are not taken either."""
-    streams, leads, tables, wanted = followed
     seats, times, values, noise = batch
     size = values.shape[1]
     lost = -1
@@ -390,23 +389,22 @@ def tell(out, work, rows, count, quantiles, foretold, followed, batch, told, tra
         nis, weight, log_det, scored, precision = 0.0, 0.0, 0.0, 0, 0.0
         unit = rows.unit[row]
         for a in range(size):
-            known.is_foretold[a] = rows.seen[row, a] >= GUESSED
+            known.has_forecast[a] = rows.seen[row, a] >= GUESSED
             if rows.is_look[row]:
-                one, trust, log_size, is_scored = _look(work.numbers[stream, a], rows, row, out, known.few, a)
+                one, trust, log_size, is_scored = _look(work.numbers[stream, a], rows, row, out, known.inverse_dof, a)
             else:
                 one, trust, log_size, is_scored = _take_column(
-                    work.numbers[stream, a], rows, row, quantiles, values[at, a], noise[at], out, known.few, a
+                    work.numbers[stream, a], rows, row, quantiles, values[at, a], noise[at], out, known.inverse_dof, a
                 )
             precision += out.covariance[a, a]
             if is_scored:
                 nis, weight, log_det, scored = nis + one, weight + trust, log_det + log_size, scored + 1
-            _foretell(rows, row, quantiles, wanted.horizon, unit, known, foretold, a)
+            _foretell(rows, row, quantiles, scorer.spec.horizon, unit, known, foretold, a)
         out.scalars[PRECISION] = size / precision
         out.scalars[NIS], out.scalars[WEIGHT] = nis, weight / scored if scored > 0 else 1.0
         out.scalars[LOG_LIKELIHOOD] = predictive_log_density(nis, log_det, np.float64(scored), OUTLIERS)
-        if not conclude.conclude(
-            streams, leads, tables, wanted, seats[at], times[at], values[at], known, True, told, at, room
-        ):
+        observation = Observation(seats[at], times[at], values[at])
+        if not scoring.score_observation(scorer, observation, known, True, told, at):
             lost = stream
             continue
         if len(trace.state) > 0:
@@ -436,7 +434,7 @@ def take(handle, batch, told, trace, seats, cursors, ends, gone, most, is_told):
     weights, streams = opened(taken.weights), opened(taken.streams)
     wanted, at_hand = opened(taken.wanted), opened(taken.room)
     kept, room, known = streams.kept, at_hand.wave, at_hand.row
-    followed = streams.told, wanted.leads, wanted.tables, wanted.wanted
+    scorer = Scorer(streams.told, wanted.leads, wanted.tables, wanted.wanted, known.scratch)
     # Room that is used again knows nothing of the streams of a call before.
     for k in range(len(known.scratch.loaded)):
         known.scratch.loaded[k] = -1
@@ -470,8 +468,8 @@ def take(handle, batch, told, trace, seats, cursors, ends, gone, most, is_told):
             count = tokens + len(seats) * columns
             ask(room.states[:count], of, room.asks.numbers[:asked], weights.head, room.quantiles)
             tell(
-                known.out, room.work, room.rows, rows, room.quantiles, known.foretold, followed, batch, told,
-                trace, known.known, known.scratch,
+                known.out, room.work, room.rows, rows, room.quantiles, known.foretold, scorer, batch, told,
+                trace, known.known,
             )  # fmt: skip
             for k in range(rows):
                 if not told.is_good[room.rows.at[k]]:

@@ -1,4 +1,4 @@
-"""From a filter's own numbers to calibrated ones, for many rows at once.
+"""Calibration of a bundle: multipliers of its intervals, and the tables of its scores.
 
 An interval's half width is std × multiplier(level, horizon). Between calibrated levels the ratio of the multiplier to
 the normal quantile is interpolated (held constant outside); between horizons the multiplier is interpolated in log
@@ -22,8 +22,8 @@ Array = np.ndarray
 _NORMAL = NormalDist()
 # The log of the lag between two observations at the same time.
 SHORTEST = 1e-300
-# Where the normal tail is tabulated, in its standard deviations: its logarithm is interpolated to 2e-5, and constant
-# behind FURTHEST, where it is 1e-300.
+# The normal tail is tabulated in steps of its standard deviation: its logarithm is interpolated to 2e-5, and constant
+# beyond FURTHEST, where the tail is 1e-300.
 TAIL_GRID, FURTHEST = 0.01, 37.0
 
 
@@ -50,39 +50,43 @@ class Between(NamedTuple):
         return parts[..., :levels] + parts[..., levels:]
 
 
-class Rarity(NamedTuple):
-    """The table of surprises: shares of smaller ones, and behind its end, which a share `beyond` is, how much rarer
-    they get, in e-folds, by a normal tail that continues it."""
+class TailModel(NamedTuple):
+    """Distribution of the novelty z on the calibration data.
 
-    surprises: Array
+    Attributes:
+        quantiles, shares: the share below each z.
+        tail, folds: z beyond the last quantile, and e-folds of the tail probability there, by a normal tail.
+        beyond: the share above the last quantile.
+    """
+
+    quantiles: Array
     shares: Array
     tail: Array
     folds: Array
     beyond: float
 
 
-class Trust(NamedTuple):
-    """Calibrated variance of the state over the model's: a factor by gain times one by running surprise, as
-    export/precision_calibration.py has them."""
+class PrecisionTable(NamedTuple):
+    """Calibrated variance of the state over the model's: a factor by gain times one by running novelty; see
+    export/precision_calibration.py."""
 
     gain: Array
     by_gain: Array
-    surprise: Array
-    by_surprise: Array
+    novelty: Array
+    by_novelty: Array
 
 
 class Tables(NamedTuple):
-    """What `conclude.py` looks up.
+    """Calibration tables for compiled code.
 
     Attributes:
-        log_horizons, lines: of the forecasts' multipliers per model std, which at a lead between two horizons are the
-            first and so many times the second of its lines, `[horizons, 2, levels]`.
-        miss_rates: of the calibrated levels.
+        log_horizons, lines: the forecasts' multipliers per model std, piecewise linear in log time: value and slope
+            from each horizon on, `[horizons, 2, levels]`.
+        miss_rates: 1 - level, of the calibrated levels.
         squares: of the normal's quantiles at the calibrated levels.
-        pit_columns, pit_weights, pit_squares: as `Between` and `squares` have them, of the intervals PIT_LEVELS of a
-            step.
-        surprise, inside: the table of the confidence.
-        trust: of the precision.
+        pit_columns, pit_weights, pit_squares: the same as `Between` and `squares`, of a step's intervals PIT_LEVELS.
+        novelty, confidence: confidence by running novelty.
+        precision: see `PrecisionTable`.
     """
 
     log_horizons: Array
@@ -92,10 +96,10 @@ class Tables(NamedTuple):
     pit_columns: Array
     pit_weights: Array
     pit_squares: Array
-    rarity: Rarity
-    surprise: Array
-    inside: Array
-    trust: Trust
+    tail_model: TailModel
+    novelty: Array
+    confidence: Array
+    precision: PrecisionTable
 
 
 class Calibration:
@@ -121,10 +125,10 @@ class Calibration:
             pit.columns,
             pit.weights[0, 0],
             normal_squares(PIT_LEVELS),
-            _rarity(**document["anomaly"]),
+            _tail_model(**document["anomaly"]),
             np.array(confidence["surprise"], np.float64),
             np.array(confidence["inside"], np.float64),
-            _trust(document.get("precision"), document["state"]["variance_scale"]),
+            _precision_table(document.get("precision"), document["state"]["variance_scale"]),
         )
 
     def state(self, levels: Sequence[float]) -> Array:
@@ -142,8 +146,8 @@ class Calibration:
         return np.stack([np.interp(position, self._log_horizons, column) for column in self._forecast.T], axis=-1)
 
     def between(self, levels: Sequence[float], horizon: Sequence[float]) -> Between:
-        """`forecast` as weighted sums of `at_horizons`, so that it can be had of adapted multipliers, too."""
-        tables, wanted = self.at_horizons(horizon), self.forecast(levels, horizon)
+        """`forecast` as weighted sums of `at_horizons`, which also apply to adapted multipliers."""
+        tables, target = self.at_horizons(horizon), self.forecast(levels, horizon)
         last = len(self.levels) - 1
         lower = [min(max(bisect.bisect_right(self.levels, level) - 1, 0), last) for level in levels]
         is_outside = [not self.levels[0] <= level < self.levels[last] for level in levels]
@@ -152,14 +156,14 @@ class Calibration:
         for k, (i, j) in enumerate(zip(lower, upper, strict=True)):
             low, high = tables[:, i], tables[:, j]
             if i == j:
-                weights[0, :, k] = _ratio(wanted[:, k], low, 1.0)
+                weights[0, :, k] = _ratio(target[:, k], low, 1.0)
             else:
-                weights[1, :, k] = _ratio(wanted[:, k] - low, high - low, 0.0)
+                weights[1, :, k] = _ratio(target[:, k] - low, high - low, 0.0)
                 weights[0, :, k] = 1 - weights[1, :, k]
         return Between(np.array(lower + upper, np.int64), np.concatenate(weights, axis=-1)[:, None])
 
     def nearest(self, horizon: Sequence[float]) -> Array:
-        """The calibrated lead that is nearest to each horizon in log time, `[horizon]`."""
+        """Index of the calibrated horizon nearest to each one in log time, `[horizon]`."""
         distance = np.abs(np.array(_log_time(horizon))[:, None] - self._log_horizons)
         return distance.argmin(axis=1)
 
@@ -172,23 +176,24 @@ class Calibration:
         return ratios * np.array([_NORMAL.inv_cdf((1 + level) / 2) for level in levels])
 
 
-def _rarity(quantiles: list[float], shares: list[float], tail_scale: float) -> Rarity:
+def _tail_model(quantiles: list[float], shares: list[float], tail_scale: float) -> TailModel:
     start = _NORMAL.inv_cdf(shares[-1])
-    places = np.arange(start, FURTHEST, TAIL_GRID)
-    tail = np.array([math.erfc(place / math.sqrt(2)) for place in places.tolist()])
-    return Rarity(
+    grid = np.arange(start, FURTHEST, TAIL_GRID)
+    tail = np.array([math.erfc(z / math.sqrt(2)) for z in grid.tolist()])
+    return TailModel(
         np.array(quantiles, np.float64),
         np.array(shares, np.float64),
-        quantiles[-1] + (places - start) * tail_scale,
+        quantiles[-1] + (grid - start) * tail_scale,
         np.log(tail[0] / tail),
         1 - shares[-1],
     )
 
 
-def _trust(tables: dict[str, list[float]] | None, variance_scale: float) -> Trust:
-    """Of a bundle without tables: precision is one over the mean of the squares of `std`."""
+def _precision_table(tables: dict[str, list[float]] | None, variance_scale: float) -> PrecisionTable:
+    """Without tables in the bundle, precision is one over the mean of the squares of `std`."""
     found = tables or {"gain": [1.0], "by_gain": [1.0], "surprise": [0.0], "by_surprise": [variance_scale]}
-    return Trust(**{name: np.array(values, np.float64) for name, values in found.items()})
+    names = ("gain", "by_gain", "surprise", "by_surprise")
+    return PrecisionTable(*(np.array(found[name], np.float64) for name in names))
 
 
 def _ratio(number: Array, size: Array, otherwise: float) -> Array:
@@ -196,4 +201,4 @@ def _ratio(number: Array, size: Array, otherwise: float) -> Array:
 
 
 def _log_time(horizon: Sequence[float]) -> list[float]:
-    return [math.log(max(lead, SHORTEST)) for lead in horizon]
+    return [math.log(max(time, SHORTEST)) for time in horizon]

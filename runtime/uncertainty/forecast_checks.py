@@ -75,23 +75,21 @@ def outlier_gate(seen):
 
 
 @part
-def tally(scored, weighted_nis, above, scores, edges, widths, sums):
-    """The tally of an observation.
+def tally(step, weighted_nis, sums):
+    """Set `sums` to the tally of an observation.
 
     Args:
-        scored: components that count, `[P]`.
+        step: has is_scored and is_above, whether a component counts and lay above its forecast, scores, |innovation|
+            per model std, all `[P]`, and half widths per model std: edges, at PIT_LEVELS, and widths, at the calibrated
+            levels, `[P, levels]`.
         weighted_nis: weight × nis.
-        above: whether the observation was above its forecast, `[P]`.
-        scores: |innovation| per model std, `[P]`.
-        edges: half widths of the intervals PIT_LEVELS per model std, `[P, edges]`.
-        widths: those of the calibrated levels, `[P, levels]`.
-        sums: becomes the tally, `[columns]`.
     """
+    scores, edges, widths = step.scores, step.edges, step.widths
     for k in range(len(sums)):
         sums[k] = 0.0
     count, each = 0, 1 + widths.shape[1]
     for a in range(len(scores)):
-        if not scored[a]:
+        if not step.is_scored[a]:
             continue
         count += 1
         own = len(sums) + (a - len(scores)) * each
@@ -99,7 +97,7 @@ def tally(scored, weighted_nis, above, scores, edges, widths, sums):
         beyond = 0
         for edge in range(edges.shape[1]):
             beyond += 1 if scores[a] > edges[a, edge] else 0
-        sums[_PIT + (PIT_BINS // 2 + beyond if above[a] else PIT_BINS // 2 - 1 - beyond)] += 1
+        sums[_PIT + (PIT_BINS // 2 + beyond if step.is_above[a] else PIT_BINS // 2 - 1 - beyond)] += 1
         for level in range(widths.shape[1]):
             is_inside = 1 if scores[a] <= widths[a, level] else 0
             sums[_INSIDE + level] += is_inside
@@ -114,29 +112,29 @@ def tally(scored, weighted_nis, above, scores, edges, widths, sums):
 
 
 @part
-def tally_leads(horizon, step, lag, column, held, sums):
-    """Add to the tally of an observation what became of the forecasts of each horizon that were for its time.
+def tally_horizons(horizon, step, lag, column, scored, sums):
+    """Add the forecasts of each requested horizon that were for this observation.
 
     Args:
-        horizon: that were asked for, `[H]`.
-        step: the typical lag; `lag` is this one.
-        column: of the horizon that is followed as each lead, -1 for none, `[leads]`.
-        held: of adaptive.py's `score_waiting`.
+        horizon: requested, `[H]`.
+        step, lag: the typical lag, and this one.
+        column: the requested horizon that is scored as each calibrated one, -1 for none.
+        scored: set by `pending.score_pending`.
     """
-    levels = held.shape[1] - 1
-    for lead in range(len(column)):
-        if column[lead] < 0:
+    levels = scored.shape[1] - 1
+    for index in range(len(column)):
+        if column[index] < 0:
             continue
-        ahead, place = horizon[column[lead]], _INSIDE + levels + column[lead] * (2 + levels)
-        scored = held[lead, 0]
-        if lead == 0:
-            scored = sums[SCORED] if abs(lag - ahead) <= TOLERANCE * ahead else 0.0
-        if scored == 0 or step <= 0:
+        ahead, begin = horizon[column[index]], _INSIDE + levels + column[index] * (2 + levels)
+        count = scored[index, 0]
+        if index == 0:
+            count = sums[SCORED] if abs(lag - ahead) <= TOLERANCE * ahead else 0.0
+        if count == 0 or step <= 0:
             continue
-        sums[place] = scored
-        sums[place + 1] = scored * (ahead / step)
+        sums[begin] = count
+        sums[begin + 1] = count * (ahead / step)
         for level in range(levels):
-            sums[place + 2 + level] = sums[_INSIDE + level] if lead == 0 else held[lead, 1 + level]
+            sums[begin + 2 + level] = sums[_INSIDE + level] if index == 0 else scored[index, 1 + level]
 
 
 def summarise(

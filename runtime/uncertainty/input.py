@@ -46,7 +46,7 @@ def as_array(observations: Sequence[Observation], size: int, model: str) -> np.n
     return np.array([nothing if row is None else row for row in observations], np.float64).reshape(-1, size)
 
 
-def known_rows(name: str, rows: Sequence[Sequence[float] | None], size: int, model: str) -> np.ndarray:
+def input_rows(name: str, rows: Sequence[Sequence[float] | None], size: int, model: str) -> np.ndarray:
     """What is known at each observation, null or `size` numbers, as `[N, size]`, 0 where null; `name` is that of it."""
     for i, row in enumerate(rows):
         if row is not None:
@@ -57,7 +57,7 @@ def known_rows(name: str, rows: Sequence[Sequence[float] | None], size: int, mod
 
 def without_bias(observations: np.ndarray, bias: Sequence[Sequence[float] | None], model: str) -> np.ndarray:
     """Observations `[N, size]` less what the sensor is off by; together they keep to what an observation keeps to."""
-    found = observations - known_rows("bias", bias, observations.shape[1], model)
+    found = observations - input_rows("bias", bias, observations.shape[1], model)
     for i in np.flatnonzero((np.abs(found) > LARGEST_OBSERVATION).any(axis=1))[:1].tolist():
         raise bias_out_of_range(f"bias[{i}]")
     return found

@@ -49,7 +49,7 @@ HALVES = 16
 TREE_PRIOR, TREE_MEMORY = 5.0, 2000.0
 LEAST = 1e-15
 LARGEST_SCORE = 1e12
-# Columns: scores so far, u, quiet observations to come after an alarm and its evidence (conclude.py), the grid (log π
+# Columns: scores so far, u, quiet observations to come after an alarm and its evidence (scoring.py), the grid (log π
 # beside its prior) and the tree.
 SEEN, THRESHOLD, QUIET, HELD, GRID = 0, 1, 2, 3, 4
 TREE = GRID + len(SHAPES) * len(SCALES)
@@ -117,7 +117,7 @@ def _begin(noise, learned):
 
 
 @part
-def place_in_tail(score, noise, teaches, learned):
+def learn_tail_probability(score, noise, teaches, learned):
     """p of a score by what came before it, and the score taken into what is learned.
 
     Args:

@@ -1,6 +1,6 @@
-"""What the filter tells about observations: columns of calibrated numbers, and the replies made of them.
+"""Outputs of a filter as columns, and the replies made of them.
 
-`conclude.py` fills the columns, a row an observation. Random numbers are keyed by (seed, position in the stream).
+Random numbers are keyed by (seed, position in the stream).
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from rfa.runtime.blocks import PIECE_NUMBERS, Blocks
 from rfa.runtime.outputs import FilterStep, ForecastPoint
 from rfa.runtime.uncertainty.alarms import Alarm
 from rfa.runtime.uncertainty.calibration import Calibration, normal_squares
-from rfa.runtime.uncertainty.conclude import Told, Wanted, room
 from rfa.runtime.uncertainty.input import level_name
+from rfa.runtime.uncertainty.step_outputs import OutputSpec, StepOutputs
 
 Array = np.ndarray
 
 
 class Forecasts(Blocks, Sequence[ForecastPoint]):
-    """The forecasts of a step: numbers, eight bytes each, until they are sent. As lists they take ten times as much.
+    """The forecasts of a step, as arrays until they are sent: lists take ten times the memory.
 
     Args:
-        t: of the observation behind them.
-        readout: what was asked for.
+        t: time of the last observation.
         moments: mean and std, `[horizon, 2, P]`.
         bands: `[horizon, levels, P, 2]`.
     """
@@ -43,9 +42,9 @@ class Forecasts(Blocks, Sequence[ForecastPoint]):
         return len(self.moments)
 
     def __getitem__(self, index: int) -> ForecastPoint:  # type: ignore[override]  # nobody takes a slice
-        lead = self._readout.horizon[index]
+        horizon = self._readout.horizon[index]
         mean, deviation = self.moments[index].tolist()
-        return ForecastPoint(self._t + lead, mean, deviation, self._readout.named(self.bands[index].tolist()))
+        return ForecastPoint(self._t + horizon, mean, deviation, self._readout.named(self.bands[index].tolist()))
 
     def __iter__(self) -> Iterator[ForecastPoint]:
         return (self[index] for index in range(len(self)))
@@ -59,8 +58,8 @@ class Forecasts(Blocks, Sequence[ForecastPoint]):
         for first in range(0, len(self), size):
             part = slice(first, first + size)
             yield [
-                {"t": self._t + lead, "mean": mean, "std": deviation, "interval": readout.named(bands)}
-                for lead, (mean, deviation), bands in zip(
+                {"t": self._t + horizon, "mean": mean, "std": deviation, "interval": readout.named(bands)}
+                for horizon, (mean, deviation), bands in zip(
                     readout.horizon[part], self.moments[part].tolist(), self.bands[part].tolist(), strict=True
                 )
             ]
@@ -81,21 +80,20 @@ NO_SAMPLES = np.empty((0, 0))
 STEP_FIELDS = tuple(field.name for field in fields(FilterStep) if field.name not in ("index", "t"))
 
 
-def chosen(step: FilterStep, wanted: Collection[str] | None) -> Any:
-    """A reply with these fields alone beside index and time; None is all."""
-    if wanted is None:
+def select_fields(step: FilterStep, names: Collection[str] | None) -> Any:
+    """Index, time and the named fields of a reply; None is all."""
+    if names is None:
         return step
-    return {"index": step.index, "t": step.t, **{name: getattr(step, name) for name in STEP_FIELDS if name in wanted}}
+    return {"index": step.index, "t": step.t, **{name: getattr(step, name) for name in STEP_FIELDS if name in names}}
 
 
 class Readout:
-    """What a request wants to be told, with the calibration looked up once.
+    """Outputs that a request asks for, with the calibration looked up once.
 
     Args:
         levels: of the intervals, between 0 and 1.
-        horizon: forecasts so far ahead, in time units.
+        horizon: of the forecasts, in time units.
         samples: draws of the state per step.
-        alarm: when an observation is one.
         passes: K, of the robust weight.
     """
 
@@ -114,13 +112,13 @@ class Readout:
         self.horizon = horizon
         self.samples = samples
         self.passes = passes
-        between, leads = calibration.between(levels, horizon), calibration.nearest(horizon)
-        self.wanted = Wanted(
+        between = calibration.between(levels, horizon)
+        self.spec = OutputSpec(
             calibration.state_scale,
             calibration.state(levels),
             np.array(horizon, np.float64),
             calibration.at_horizons(horizon),
-            leads,
+            calibration.nearest(horizon),
             between.columns,
             np.ascontiguousarray(between.weights[:, 0]),
             normal_squares(levels),
@@ -129,124 +127,124 @@ class Readout:
         )
 
     def named(self, bands: Sequence[Any]) -> dict[str, Any]:
-        """Bands, one for each level, by its name."""
+        """Bands by the names of their levels."""
         return dict(zip(self.names, bands, strict=True))
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What is told about observations, in columns.
+    """Outputs of observations, as columns.
 
     Args:
-        samples: of the state, `[samples, P]` for each, where they are asked for.
+        samples: of the state, `[samples, P]` for each observation, if requested.
     """
 
     readout: Readout
     times: Array
-    told: Told
+    outputs: StepOutputs
     samples: Sequence[Array] | None = None
 
     @classmethod
-    def none(cls, readout: Readout, size: int) -> Steps:
-        """Nothing told, of observations of `size` components: the columns are there, and empty."""
-        shape = len(readout.names), len(readout.horizon), len(readout.calibration.levels)
-        return cls(readout, np.empty(0), room(0, size, *shape))
+    def empty(cls, readout: Readout, size: int) -> Steps:
+        """Columns of no rows, for observations of `size` components."""
+        return cls(readout, np.empty(0), StepOutputs.allocate(0, size, readout))
 
     def __len__(self) -> int:
         return len(self.times)
 
-    def added_to(self, log_likelihood: float, tally: Array) -> tuple[float, Array]:
-        """Log-likelihood and tally with those of these observations, one after the other: so they have the same bits
-        however a series is cut."""
-        likelihoods = np.concatenate(([log_likelihood], self.told.log_likelihood))
-        tallies = np.concatenate((tally[None], self.told.tally))
-        # By rows numpy adds in their order; cumsum, which one number needs, takes eight times as long.
+    def add_to(self, log_likelihood: float, tally: Array) -> tuple[float, Array]:
+        """Log-likelihood and tally with these observations added in order: the same bits however a series is split."""
+        likelihoods = np.concatenate(([log_likelihood], self.outputs.log_likelihood))
+        tallies = np.concatenate((tally[None], self.outputs.tally))
+        # Along the rows numpy adds in order; cumsum, which a vector needs for that, takes eight times as long.
         return float(likelihoods.cumsum()[-1]), tallies.sum(axis=0)
 
     @property
-    def counted(self) -> Steps:
-        """What is still to be told once their tally has been added up: it takes as much as the rest."""
-        return replace(self, told=self.told._replace(tally=np.empty((len(self), 0))))
+    def without_tally(self) -> Steps:
+        """The same without the tally, which takes half of the memory."""
+        return replace(self, outputs=self.outputs._replace(tally=np.empty((len(self), 0))))
 
     @property
     def tally(self) -> Array:
-        """What became of their forecasts, as of forecast_checks.py."""
-        found: Array = self.told.tally.sum(axis=0)
+        """Sum of the tallies, see forecast_checks.py."""
+        found: Array = self.outputs.tally.sum(axis=0)
         return found
 
     @property
     def anomalies(self) -> Array:
-        """The scores that there are."""
-        scores: Array = self.told.anomaly[~np.isnan(self.told.anomaly)]
+        """Anomaly scores of the rows that have one."""
+        scores: Array = self.outputs.anomaly[~np.isnan(self.outputs.anomaly)]
         return scores
 
     def __getitem__(self, rows: slice | Array) -> Steps:
-        return Steps(self.readout, self.times[rows], Told(*(column[rows] for column in self.told)))
+        return Steps(self.readout, self.times[rows], StepOutputs(*(column[rows] for column in self.outputs)))
 
-    def blocks(self, wanted: Collection[str] | None = None) -> Iterator[list[Any]]:
+    def blocks(self, names: Collection[str] | None = None) -> Iterator[list[Any]]:
         """The replies, in lists of about PIECE_NUMBERS numbers at most.
 
         Args:
-            wanted: what to tell beside index and time; None is all.
+            names: fields beside index and time; None is all.
         """
-        told = self.told
-        numbers = 8 + sum(column[:1].size for column in (told.mean, told.std, told.interval, told.moments, told.bands))
+        outputs = self.outputs
+        numbers = 8 + sum(
+            column[:1].size for column in (outputs.mean, outputs.std, outputs.interval, outputs.moments, outputs.bands)
+        )
         size = max(1, PIECE_NUMBERS // (numbers + (self.samples[0].size if self.samples else 0)))
         for first in range(0, len(self), size):
             rows = slice(first, first + size)
             samples = None if self.samples is None else self.samples[rows]
             part = replace(self[rows], samples=samples)
-            yield part.replies() if wanted is None else part.chosen(wanted)
+            yield part.replies() if names is None else part.select(names)
 
-    def chosen(self, wanted: Collection[str]) -> list[dict[str, Any]]:
-        """The replies with these fields alone."""
-        columns: dict[str, Any] = {"index": self.told.position.tolist(), "t": self.times.tolist()}
-        if {"innovation", "forecast", "samples"} & set(wanted):
+    def select(self, selected: Collection[str]) -> list[dict[str, Any]]:
+        """The replies with index, time and these fields."""
+        columns: dict[str, Any] = {"index": self.outputs.position.tolist(), "t": self.times.tolist()}
+        if {"innovation", "forecast", "samples"} & set(selected):
             replies = self.replies()
-            columns |= {name: [getattr(reply, name) for reply in replies] for name in STEP_FIELDS if name in wanted}
+            columns |= {name: [getattr(reply, name) for reply in replies] for name in STEP_FIELDS if name in selected}
         else:
-            columns |= {name: _known(getattr(self.told, name)) for name in STEP_FIELDS if name in wanted}
-            if "alarm" in wanted:
-                columns["alarm"] = _flags(self.told.alarm)
-            if "interval" in wanted:
+            columns |= {name: _none_for_nan(getattr(self.outputs, name)) for name in STEP_FIELDS if name in selected}
+            if "alarm" in selected:
+                columns["alarm"] = _flags(self.outputs.alarm)
+            if "interval" in selected:
                 columns["interval"] = [self.readout.named(bands) for bands in columns["interval"]]
         names = tuple(columns)
         return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def replies(self, *, apart: bool = False) -> list[FilterStep]:
-        """A reply for each.
+    def replies(self, *, copies: bool = False) -> list[FilterStep]:
+        """A reply for each row.
 
         Args:
-            apart: they go to several readers, of whom none is to keep the columns of all.
+            copies: forecasts are copied: each reply goes to another reader, and must not keep the columns of all.
         """
-        told, readout = self.told, self.readout
-        times, innovations = self.times.tolist(), told.innovation.tolist()
-        weights, nis, anomalies = (_known(column) for column in (told.weight, told.nis, told.anomaly))
-        if np.isnan(told.innovation).any():
+        outputs, readout = self.outputs, self.readout
+        times, innovations = self.times.tolist(), outputs.innovation.tolist()
+        weights, nis, anomalies = (_none_for_nan(column) for column in (outputs.weight, outputs.nis, outputs.anomaly))
+        if np.isnan(outputs.innovation).any():
             innovations = [
                 None if size is None else [None if value != value else value for value in row]  # noqa: PLR0124
                 for size, row in zip(nis, innovations, strict=True)
             ]
-        intervals = [dict(zip(readout.names, bands, strict=True)) for bands in told.interval.tolist()]
-        ahead: Sequence[Any] = [[]] * len(times)
+        intervals = [dict(zip(readout.names, bands, strict=True)) for bands in outputs.interval.tolist()]
+        forecasts: Sequence[Any] = [[]] * len(times)
         if readout.horizon:
-            columns = zip(times, told.moments, told.bands, strict=True)
-            if apart:
-                ahead = [Forecasts(t, readout, moments.copy(), bands.copy()) for t, moments, bands in columns]
+            columns = zip(times, outputs.moments, outputs.bands, strict=True)
+            if copies:
+                forecasts = [Forecasts(t, readout, moments.copy(), bands.copy()) for t, moments, bands in columns]
             else:
-                ahead = [Forecasts(t, readout, moments, bands) for t, moments, bands in columns]
+                forecasts = [Forecasts(t, readout, moments, bands) for t, moments, bands in columns]
         samples = [NO_SAMPLES] * len(times) if self.samples is None else self.samples
         return list(
             map(
-                FilterStep, told.position.tolist(), times, told.mean.tolist(), told.std.tolist(),
-                told.precision.tolist(), told.confidence.tolist(), weights, innovations, nis, anomalies,
-                _flags(told.alarm), intervals, ahead, samples,
+                FilterStep, outputs.position.tolist(), times, outputs.mean.tolist(), outputs.std.tolist(),
+                outputs.precision.tolist(), outputs.confidence.tolist(), weights, innovations, nis, anomalies,
+                _flags(outputs.alarm), intervals, forecasts, samples,
             )
         )  # fmt: skip
 
 
-def _known(column: Array) -> list[float | None]:
-    """None in the place of NaN."""
+def _none_for_nan(column: Array) -> list[float | None]:
+    """The column with None for NaN."""
     values: list[float | None] = column.tolist()
     if np.isnan(column).any():
         return [None if value != value else value for value in values]  # noqa: PLR0124
@@ -254,7 +252,7 @@ def _known(column: Array) -> list[float | None]:
 
 
 def _flags(column: Array) -> list[bool | None]:
-    """1 and 0 as what they mean, None in the place of NaN."""
+    """The column as booleans, None for NaN."""
     return [None if value != value else value > 0 for value in column.tolist()]  # noqa: PLR0124
 
 

@@ -17,9 +17,9 @@ from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.outputs import FilterWarning
 from rfa.runtime.uncertainty.alarms import NEVER
 from rfa.runtime.uncertainty.columns import Columns
-from rfa.runtime.uncertainty.input import as_array, check_noise, from_columns, known_rows, level_name, without_bias
+from rfa.runtime.uncertainty.input import as_array, check_noise, from_columns, input_rows, level_name, without_bias
 from rfa.runtime.uncertainty.interface import FilterOptions
-from rfa.runtime.uncertainty.steps import Steps, chosen
+from rfa.runtime.uncertainty.steps import Steps, select_fields
 from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
 from rfa.service.arrow import ARROW, ARROW_BODY, BY_PARAMETER, ArrowRoute, encode_arrow, request_is_arrow
@@ -206,7 +206,7 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         is_whole=body.values is not None,
         deadline_seconds=None if body.deadline_ms is None else body.deadline_ms / 1000,
         passes=body.passes,
-        inputs=None if body.input is None else known_rows("input", body.input, model.state_size, model.name),
+        inputs=None if body.input is None else input_rows("input", body.input, model.state_size, model.name),
     )
 
 
@@ -268,7 +268,7 @@ async def _document(asked: Asked, selected: Collection[str] | None) -> AsyncIter
             for piece in summary:
                 yield piece
         else:
-            for block in event.blocks(selected) if isinstance(event, Steps) else ([chosen(event, selected)],):
+            for block in event.blocks(selected) if isinstance(event, Steps) else ([select_fields(event, selected)],):
                 yield between
                 for piece in items(block):
                     yield piece
@@ -284,7 +284,7 @@ async def _lines(asked: Asked, selected: Collection[str] | None) -> AsyncIterato
                 for step in block:
                     yield step
         else:
-            yield chosen(event, selected)
+            yield select_fields(event, selected)
 
 
 async def _collected(asked: Asked, columns: Columns) -> ColumnsSummary:

@@ -13,7 +13,7 @@ import orjson
 from fastapi import Request, Response
 
 from rfa.runtime.uncertainty.columns import Columns
-from rfa.runtime.uncertainty.steps import Steps, chosen
+from rfa.runtime.uncertainty.steps import Steps, select_fields
 from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
 from rfa.service.arrow import ARROW, SeriesWriter, check_apart, keys_of
@@ -234,7 +234,7 @@ class _SeriesOutputs(Blocks):
             if isinstance(outputs, Steps):
                 yield from outputs.blocks(self._fields)
             else:
-                yield [chosen(outputs, self._fields)]
+                yield [select_fields(outputs, self._fields)]
 
 
 async def _document(many: _Many) -> AsyncIterator[bytes]:

@@ -42,7 +42,7 @@ from rfa.runtime.uncertainty.input import (
     bias_out_of_range,
     check_size,
 )
-from rfa.runtime.uncertainty.steps import chosen
+from rfa.runtime.uncertainty.steps import select_fields
 from rfa.service.access.quotas import client_of
 from rfa.service.body import decode_json
 from rfa.service.disconnect import ClientGone
@@ -294,7 +294,7 @@ class _Stream:
             if not isinstance(event, StreamStep) or event.state is not None:
                 return False
         try:
-            frames = [dumps(chosen(event.step, self.fields)) for event in events]
+            frames = [dumps(select_fields(event.step, self.fields)) for event in events]
         except Exception:  # which `_reply` will find, too, for this client alone
             return False
         if not self.frames.send_now(frames):
@@ -426,12 +426,12 @@ async def _answer(socket: JsonSocket, replies: Sequence[StreamStep], stream: _St
 async def _document(reply: StreamStep, stream: _Stream) -> Any:
     step, state = reply.step, reply.state
     if state is None:
-        return chosen(step, stream.fields)
+        return select_fields(step, stream.fields)
     reference = await stream.exchange.save(state.payload, state.count)
     warnings = [*stream.notes, *(reply.warnings or [])]
     if stream.fields is None:
         return StreamStepReply(**vars(step), state=reference, warnings=warnings)
-    return {**chosen(step, stream.fields), "state": reference, "warnings": warnings}
+    return {**select_fields(step, stream.fields), "state": reference, "warnings": warnings}
 
 
 async def _done(end: StreamEnd, stream: _Stream) -> StreamDone:

@@ -85,7 +85,7 @@ def followed(bundles: Path, values: np.ndarray, weights: np.ndarray) -> tuple[np
 def told(runtime: FilterRuntime, values: np.ndarray, inputs: Any = INPUTS, **options: Any) -> Any:
     sequence = runtime.filter(TIMES.tolist(), values.tolist(), horizon=HORIZON, levels=(0.9,), inputs=inputs, **options)
     return sequence, {
-        name: np.concatenate([getattr(piece.told, name) for piece in sequence.pieces])
+        name: np.concatenate([getattr(piece.outputs, name) for piece in sequence.pieces])
         for name in ("mean", "moments", "interval", "bands", "weight", "nis", "anomaly", "innovation")
     }
 
@@ -123,7 +123,7 @@ def test_segments_and_rows_are_the_series_bit_for_bit(bundles: Path) -> None:
             state=None if state is None else runtime.unpack(state),
         )  # fmt: skip
         state = runtime.pack(part.state)
-        parts += [piece.told for piece in part.pieces]
+        parts += [piece.outputs for piece in part.pieces]
     for name in ("mean", "moments", "interval", "bands", "anomaly"):
         assert np.array_equal(np.concatenate([getattr(part, name) for part in parts]), whole[name], equal_nan=True)
 
@@ -135,7 +135,7 @@ def test_an_input_that_ended_is_not_forgotten(bundles: Path) -> None:
     _, whole = told(runtime, values, until)
     first = runtime.filter(TIMES[:40].tolist(), values[:40].tolist(), inputs=INPUTS[:40].tolist())
     rest = runtime.filter(TIMES[40:].tolist(), values[40:].tolist(), horizon=HORIZON, levels=(0.9,), state=first.state)
-    assert np.array_equal(np.concatenate([piece.told.mean for piece in rest.pieces]), whole["mean"][40:])
+    assert np.array_equal(np.concatenate([piece.outputs.mean for piece in rest.pieces]), whole["mean"][40:])
     with pytest.raises(InvalidInput, match=r"alarm\.range .* a state that an input has driven"):
         runtime.check_input(NEVER._replace(rate=0.01, low=0.0), first.state, is_given=False)
 
@@ -161,7 +161,7 @@ def test_forecasts_that_wait_are_held_to_what_comes_after_a_merge(bundles: Path)
     begun = followed(slice(half)).state
     merged = runtime.merge(MergeOptions((begun, begun), "covariance_intersection")).state
     bands, wanted = (
-        np.concatenate([piece.told.bands for piece in followed(slice(half, None), state).pieces])
+        np.concatenate([piece.outputs.bands for piece in followed(slice(half, None), state).pieces])
         for state in (merged, begun)
     )
     assert np.abs(bands - wanted).max() <= 1e-9

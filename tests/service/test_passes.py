@@ -47,7 +47,7 @@ def expected(bundles: Path, passes: int) -> np.ndarray:
 
 def means(runtime: FilterRuntime, count: int = 300, **options: Any) -> np.ndarray:
     sequence = runtime.filter(TIMES[:count].tolist(), observations()[:count].tolist(), levels=(0.9,), **options)
-    return np.concatenate([piece.told.mean for piece in sequence.pieces])
+    return np.concatenate([piece.outputs.mean for piece in sequence.pieces])
 
 
 @pytest.mark.parametrize("passes", [1, 2, 3])

@@ -84,7 +84,7 @@ def test_precision_is_that_of_the_file_s_tables() -> None:
         surprise = float(pool.arrays["clock.surprise"][seat.row])
         by_surprise = line(surprise, tables["surprise"], tables["by_surprise"])
         factor = line(gain, tables["gain"], tables["by_gain"]) * by_surprise
-        assert math.isclose(steps.told.precision[0] * factor, trace.scalars[0, 0], rel_tol=1e-6)
+        assert math.isclose(steps.outputs.precision[0] * factor, trace.scalars[0, 0], rel_tol=1e-6)
         seen.add(round(factor, 3))
     assert len(seen) > 20
 

@@ -100,9 +100,9 @@ async def test_a_call_takes_so_many_cells_and_the_numbers_are_the_same(runtime, 
     seat = pool.acquire()
     other.put(pool, seat, other.start(options.seed))
     series = Piece(seat, options.times, options.observations, options.noise, readout, 0)
-    whole = other.follow(pool, series).told
+    whole = other.follow(pool, series).outputs
     for name in ("mean", "std", "anomaly", "interval"):
-        found = np.concatenate([getattr(part.told, name) for part in parts])
+        found = np.concatenate([getattr(part.outputs, name) for part in parts])
         assert np.array_equal(found, getattr(whole, name), equal_nan=True)
 
 

@@ -110,7 +110,7 @@ def series(rows: int = ROWS) -> tuple[list[float], list[Any]]:
 def told(runtime: SeriesRuntime, part: slice = slice(None), state: Any = None, **given: Any) -> tuple[Any, Any]:
     times, values = series()
     found = runtime.sized(2).filter(times[part], values[part], horizon=HORIZON, state=state, **given)
-    pieces = [piece.told for piece in found.pieces]
+    pieces = [piece.outputs for piece in found.pieces]
     names = [name for name in pieces[0]._fields if name not in ("tally", "is_good", "position")]
     return {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}, found.state
 
@@ -243,7 +243,7 @@ def test_rows_before_one_without_room_are_taken(on_torch: SeriesRuntime, compile
         seat = pool.acquire()
         model.put(pool, seat, model.start())
         piece = Piece(seat, rows, values, np.ones(60), model.readout((0.9,), (), 0), 0)
-        found.append((model.follow(pool, piece).told.mean, model.get(pool, seat, 0)))
+        found.append((model.follow(pool, piece).outputs.mean, model.get(pool, seat, 0)))
     (here, state), (wanted, end) = found
     assert calls(on_torch) and here.shape == (50, 1)
     np.testing.assert_allclose(here, wanted, rtol=ROUNDING, atol=ROUNDING)

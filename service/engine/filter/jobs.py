@@ -209,9 +209,9 @@ class FilterJob(RecurrentJob):
     def accept_piece(self, steps: Steps) -> None:
         """Take the answers to the next observations."""
         if len(steps):
-            self.log_likelihood, self._sums = steps.added_to(self.log_likelihood, self._sums)
+            self.log_likelihood, self._sums = steps.add_to(self.log_likelihood, self._sums)
             self.position += len(steps)
-            self.emit(steps.counted)
+            self.emit(steps.without_tally)
 
     def settle(self) -> None:
         if not self.has_next:

@@ -23,7 +23,7 @@ import numpy as np
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.outputs import FilterWarning, ForecastChecks
 from rfa.runtime.pool import StatePool
-from rfa.runtime.uncertainty.doubts import doubts
+from rfa.runtime.uncertainty.diagnostics import diagnose
 from rfa.runtime.uncertainty.forecast_checks import (
     ALARMS,
     ASKED,
@@ -297,8 +297,8 @@ def warn(
     is_whole: bool,
     followed: int,
 ) -> list[FilterWarning]:
-    """What a reply of a filter warns of, counted; see `doubts`."""
-    found = doubts(model, checks, step=step, ahead=ahead, is_whole=is_whole, followed=followed)
+    """What a reply of a filter warns of, counted; see `diagnose`."""
+    found = diagnose(model, checks, step=step, ahead=ahead, is_whole=is_whole, followed=followed)
     for code in {warning.code for warning in found}:
         metrics.filter_warnings.labels(model.name, code).inc()
     return found

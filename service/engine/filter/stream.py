@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rfa.runtime.outputs import FilterWarning, ForecastChecks
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm
-from rfa.runtime.uncertainty.doubts import doubts
+from rfa.runtime.uncertainty.diagnostics import diagnose
 from rfa.runtime.uncertainty.interface import Row, Stepped
 from rfa.service.disconnect import ClientGone
 from rfa.service.engine.filter.jobs import PackedState, RecurrentJob
@@ -201,7 +201,7 @@ class StreamJob(RecurrentJob):
         self._steps += 1
         every = self.options.state_every
         if every and self._steps % every == 0:
-            found = doubts(self.filtering.model, self.checks(), step=self.typical_lag())
+            found = diagnose(self.filtering.model, self.checks(), step=self.typical_lag())
             self.emit(StreamStep(stepped.step, self.pack(), found))
         else:
             self.emit(StreamStep(stepped.step, None))

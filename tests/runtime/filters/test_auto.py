@@ -38,7 +38,7 @@ def run(times: np.ndarray, values: np.ndarray, horizon: tuple[float, ...] = (), 
 
 
 def told(found: FilteredSequence, name: str) -> np.ndarray:
-    return np.concatenate([getattr(piece.told, name) for piece in found.pieces])
+    return np.concatenate([getattr(piece.outputs, name) for piece in found.pieces])
 
 
 def inside(found: FilteredSequence, times: np.ndarray, values: np.ndarray, column: int, lead: float) -> float:
@@ -275,4 +275,4 @@ def test_what_it_cannot_do_is_said() -> None:
     with pytest.raises(InvalidInput, match='no "attention" mode'):
         AutoRuntime.of(1).filter([0.0], [[1.0]], mode="attention")
     with pytest.raises(InvalidInput, match="takes no input"):
-        AutoRuntime.of(1).check_input(AutoRuntime.of(1).readout((0.9,), (), 0).wanted.alarm, None, is_given=True)
+        AutoRuntime.of(1).check_input(AutoRuntime.of(1).readout((0.9,), (), 0).spec.alarm, None, is_given=True)

@@ -24,12 +24,12 @@ from rfa.runtime.filters.state import FilterStates
 from rfa.runtime.filters.steps import Batch
 from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import StatePool
-from rfa.runtime.uncertainty import conclude
-from rfa.runtime.uncertainty.adaptive import Leads
+from rfa.runtime.uncertainty.adaptive import Horizons
 from rfa.runtime.uncertainty.alarms import NEVER
+from rfa.runtime.uncertainty.baseline import baseline_fields
 from rfa.runtime.uncertainty.calibration import Calibration
 from rfa.runtime.uncertainty.interface import Piece, Row
-from rfa.runtime.uncertainty.learned_normal import normal_fields
+from rfa.runtime.uncertainty.step_outputs import StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
 from tests.runtime.loading import load_filter
 
@@ -71,10 +71,10 @@ class Compiled:
     @classmethod
     def of(cls, config: Any, state: Sequence[TensorSpec]) -> Compiled:
         calibration = Calibration(open_bundle(BUNDLES / "linear").calibration["recurrent"])
-        leads = Leads.of(calibration.horizons)
+        leads = Horizons.of(calibration.horizons)
         steps = CompiledSteps(config, leads, PassesRange(3, 3))
         assert steps.layout == {part.name: part.shape for part in state}
-        adaptive = {**leads.fields(steps.size, len(calibration.levels)), **normal_fields()}
+        adaptive = {**leads.fields(steps.size, len(calibration.levels)), **baseline_fields()}
         states = FilterStates(steps.magic, steps.initial, steps.fields, adaptive)
         pool = StatePool(states.state_fields, STREAMS)
         for _ in range(STREAMS):
@@ -184,5 +184,5 @@ def test_a_loaded_filter_compiles_no_more(name: str) -> None:
         return
     assert len(model.filter([0.0, 1.0], [[0.1] * size] * 2, mode="attention").steps) == 2
     with pytest.raises(TypeError, match="No matching definition"):
-        told = conclude.room(1, size, 1, 0, len(model.levels))
-        graph_steps._conclude()((), (), told, np.ones(1, bool), np.zeros(1, np.int64), told, ())
+        out = StepOutputs.allocate(1, size, plain)
+        graph_steps._score_kernel()((), (), out, np.ones(1, bool), np.zeros(1, np.int64), out)

@@ -58,7 +58,7 @@ def run(model: FilterRuntime, times: np.ndarray, values: np.ndarray, **more: Any
 
 
 def told(found: FilteredSequence, name: str) -> np.ndarray:
-    return np.concatenate([getattr(piece.told, name) for piece in found.pieces])
+    return np.concatenate([getattr(piece.outputs, name) for piece in found.pieces])
 
 
 # The numbers.

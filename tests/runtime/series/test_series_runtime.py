@@ -55,7 +55,7 @@ def told(model, times, values, state=None, horizon=HORIZON):
     """The columns of what is told, and the state after it."""
     rows = [None if row is None else np.atleast_1d(row).tolist() for row in values]
     found = model.filter(np.asarray(times, float).tolist(), rows, horizon=horizon, levels=(0.5, 0.9), state=state)
-    parts = [piece.told for piece in found.pieces]
+    parts = [piece.outputs for piece in found.pieces]
     names = [name for name in parts[0]._fields if name != "tally"]
     return {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}, found.state
 
@@ -352,7 +352,9 @@ def test_a_seat_that_another_stream_had_tells_nothing_of_it(runtime):
         runtime.put(pool, seat, runtime.start(0))
         values = season(100, seed=seed)[:, None]
         parts = [
-            runtime.follow(pool, Piece(seat, np.arange(a, a + 50.0), values[a : a + 50], np.ones(50), readout, 0)).told
+            runtime.follow(
+                pool, Piece(seat, np.arange(a, a + 50.0), values[a : a + 50], np.ones(50), readout, 0)
+            ).outputs
             for a in (0, 50)
         ]
         pool.release(seat)

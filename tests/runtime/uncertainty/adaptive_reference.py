@@ -1,7 +1,7 @@
 """The adaptive intervals of runtime/uncertainty/adaptive.py for many streams at once, in NumPy.
 
-The equations and the names are those of its page. Experiments follow thousands of series side by side with it, and
-tests hold what is served to it: every number of a row is elementwise and exactly rounded.
+Equations and names are the same. Experiments run thousands of series side by side with it; tests compare the compiled
+code with it: every number of a row is elementwise and exactly rounded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rfa.runtime.uncertainty.adaptive import (
     FIELDS,
     GAMMA,
     INFINITE,
-    MOST_PLACES,
+    MAX_PENDING,
     TOLERANCE,
     WIDEST,
 )
@@ -30,15 +30,15 @@ _ALWAYS, _LEAST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).ti
 _SHIFT, _DUE, _MEAN, _RADIUS = FIELDS
 
 
-class Leads:
-    """How the calibrated leads of a bundle are followed.
+class Horizons:
+    """How the calibrated horizons of a bundle are followed.
 
     Args:
-        horizons: of the leads, in time units, ascending; the first is the step.
+        horizons: of the horizons, in time units, ascending; the first is the step.
 
     Attributes:
-        gamma: of each lead, `[leads]`.
-        places: forecasts that wait, of each lead but the first, `[leads - 1]`.
+        gamma: of each lead, `[horizons]`.
+        places: forecasts that wait, of each lead but the first, `[horizons - 1]`.
         lead: that each place belongs to, `[all places]`; those of a lead lie side by side.
         near: how far from its time the observation may be that a forecast is scored by, `[all places]`.
     """
@@ -46,7 +46,7 @@ class Leads:
     def __init__(self, horizons: Sequence[float] | Array) -> None:
         times = np.array(horizons, np.float64)
         self.step = float(times[0])
-        steps = np.clip(np.rint(times / self.step), 1, MOST_PLACES).astype(np.int64)
+        steps = np.clip(np.rint(times / self.step), 1, MAX_PENDING).astype(np.int64)
         self.gamma: Array = np.minimum(GAMMA, 1 / (4 * steps))
         self.gamma[0] = GAMMA
         self.places: Array = steps[1:]
@@ -59,7 +59,7 @@ class Leads:
 
     def place(self, lead: Array, horizon: Array, due: Array) -> Array:
         """The places of forecasts for the times `due`, `[n, k]`, so far ahead that they are followed as those of the
-        leads `lead`, `[k]`."""
+        horizons `lead`, `[k]`."""
         count = self.places[lead - 1]
         step = np.maximum(self.step, horizon / count)
         # The remainder is exact, and never infinite.
@@ -96,12 +96,12 @@ class Kept(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tracks:
+class ConformalState:
     """What a step needs of the adaptive state of some rows of a pool, and changes of it, until it is committed.
 
     Attributes:
         index: the rows of the pool, `[rows]`.
-        shift: v, `[rows or more, leads, P, levels]`; its lead 0 is the step from one observation to the next.
+        shift: v, `[rows or more, horizons, P, levels]`; its lead 0 is the step from one observation to the next.
         waiting: where a forecast waits whose time has not come, `[rows, all places]`.
         arrived: None where there are none.
     """
@@ -113,17 +113,17 @@ class Tracks:
     kept: list[Kept] = field(default_factory=list)
 
 
-def adaptive_fields(leads: Leads, size: int, levels: int) -> dict[str, StateField]:
+def adaptive_fields(horizons: Horizons, size: int, levels: int) -> dict[str, StateField]:
     """What a seat holds for observations of `size` components and `levels` levels: v, and of the forecasts that wait
     their times, what they said, and half widths of their intervals, below 0 where they count as empty, all 0 where none
     waits."""
-    places = len(leads.lead)
-    shapes = ((len(leads), size, levels), (places,), (places, size), (places, size, levels))
+    places = len(horizons.lead)
+    shapes = ((len(horizons), size, levels), (places,), (places, size), (places, size, levels))
     kinds = (np.float32, np.float64, np.float64, np.float32)
     return {name: StateField(shape, kind) for name, shape, kind in zip(FIELDS, shapes, kinds, strict=True)}
 
 
-def read_tracks(pool: StatePool, index: Array, times: Array, lags: Array, leads: Leads) -> Tracks:
+def read_state(pool: StatePool, index: Array, times: Array, lags: Array, horizons: Horizons) -> ConformalState:
     """The adaptive state of rows of a pool when observations come.
 
     Args:
@@ -134,46 +134,46 @@ def read_tracks(pool: StatePool, index: Array, times: Array, lags: Array, leads:
     rows, shift = index[: len(times)], pool.arrays[_SHIFT].take(index, axis=0)
     waiting = pool.arrays[_RADIUS][:, :, 0, -1][rows] != 0
     if not waiting.any():
-        return Tracks(rows, shift, waiting, None)
+        return ConformalState(rows, shift, waiting, None)
     ahead = pool.arrays[_DUE].take(rows, axis=0) - times[:, None]
-    near = np.minimum(leads.near, lags[:, None] / 2)
+    near = np.minimum(horizons.near, lags[:, None] / 2)
     has_come = waiting & (ahead <= near)
-    row, place = np.divmod(np.flatnonzero(has_come), len(leads.lead))
+    row, place = np.divmod(np.flatnonzero(has_come), len(horizons.lead))
     if not len(row):
-        return Tracks(rows, shift, waiting, None)
+        return ConformalState(rows, shift, waiting, None)
     waiting ^= has_come
     found, is_met = (rows[row], place), (ahead >= -near)[row, place]
     arrived = Arrived(row, place, is_met, pool.arrays[_MEAN][found], pool.arrays[_RADIUS][found])
-    return Tracks(rows, shift, waiting, arrived)
+    return ConformalState(rows, shift, waiting, arrived)
 
 
-def write_tracks(pool: StatePool, tracks: Tracks, rows: slice | Array) -> None:
-    """Commit `rows` of `tracks`; the others stay as they were in the pool."""
-    index, arrived = tracks.index, tracks.arrived
-    pool.arrays[_SHIFT][index[rows]] = tracks.shift[: len(index)][rows]
+def write_state(pool: StatePool, state: ConformalState, rows: slice | Array) -> None:
+    """Commit `rows` of `state`; the others stay as they were in the pool."""
+    index, arrived = state.index, state.arrived
+    pool.arrays[_SHIFT][index[rows]] = state.shift[: len(index)][rows]
     is_chosen = np.zeros(len(index), bool)
     is_chosen[rows] = True
     is_all = bool(is_chosen.all())
     if arrived is not None:
         done = slice(None) if is_all else is_chosen[arrived.row]
         pool.arrays[_RADIUS][index[arrived.row[done]], arrived.place[done]] = 0
-    for kept in tracks.kept:
+    for kept in state.kept:
         chosen = slice(None) if is_all else is_chosen[kept.row]
         place = index[kept.row[chosen]], kept.place[chosen]
         for name, values in ((_DUE, kept.due), (_MEAN, kept.mean), (_RADIUS, kept.radius)):
             pool.arrays[name][place] = values[chosen]
 
 
-def factor(shift: Array) -> Array:
+def width_factor(shift: Array) -> Array:
     """What a multiplier is multiplied by."""
     bounded = np.minimum(np.maximum(shift, EMPTY, dtype=np.float64), WIDEST)
     ratio = (1 + bounded) / (1 - bounded)
     return ratio * ratio * ratio
 
 
-def radii(multipliers: Array, shift: Array) -> Array:
+def adapt_half_widths(multipliers: Array, shift: Array) -> Array:
     """Half widths per model std, `[..., levels]`, never smaller at a higher level."""
-    widths: Array = multipliers * factor(shift)
+    widths: Array = multipliers * width_factor(shift)
     _nest(widths.T)
     return widths
 
@@ -184,7 +184,7 @@ def _nest(widths: Array) -> None:
         np.maximum(widths[level - 1 : level], widths[level : level + 1], out=widths[level : level + 1])
 
 
-def follow(shift: Array, missed: Array, rates: Array) -> Array:
+def update_shift(shift: Array, missed: Array, rates: Array) -> Array:
     """v after intervals were missed or not; `rates` are 1 - level."""
     counted = (missed | (shift <= EMPTY)) & (shift < INFINITE)
     return shift + GAMMA * (counted - rates)
@@ -204,46 +204,53 @@ def score_step(shift: Array, multipliers: Array, scores: Array, scored: Array, r
     """
     # `[levels, P, rows]`: with the rows last, NumPy's inner loops are long.
     before = np.ascontiguousarray(shift[:, 0].T, np.float64)
-    widths = multipliers.T[:, None] * factor(before)
+    widths = multipliers.T[:, None] * width_factor(before)
     _nest(widths)
-    after = follow(before, widths < scores.T, rates[:, None, None])
+    after = update_shift(before, widths < scores.T, rates[:, None, None])
     shift[:, 0] = np.where(scored.T, after, before).T
     found: Array = widths.T
     return found
 
 
-def score_waiting(tracks: Tracks, values: Array, present: Array, leads: Leads, rates: Array) -> None:
+def score_pending(state: ConformalState, values: Array, present: Array, horizons: Horizons, rates: Array) -> None:
     """Follow the forecasts whose time has come; values and present are the observations, `[rows or more, P]`."""
-    found = tracks.arrived
+    found = state.arrived
     if found is None:
         return
     missed = np.abs(values[found.row] - found.mean)[..., None] > found.radius
     counts = found.is_met[:, None] & present[found.row]
-    lead = leads.lead[found.place]
-    change = leads.gamma[lead, None, None] * np.where(counts[..., None], missed - rates, 0.0)
+    lead = horizons.lead[found.place]
+    change = horizons.gamma[lead, None, None] * np.where(counts[..., None], missed - rates, 0.0)
     # An observation may be near the times of several forecasts of a lead: they lie side by side.
-    first = np.flatnonzero(np.diff(found.row * len(leads) + lead, prepend=-1))
+    first = np.flatnonzero(np.diff(found.row * len(horizons) + lead, prepend=-1))
     sums = change if len(first) == len(change) else np.add.reduceat(change, first, axis=0)
-    tracks.shift[found.row[first], lead[first]] += sums
+    state.shift[found.row[first], lead[first]] += sums
 
 
-def wait_for(
-    tracks: Tracks, leads: Leads, rows: Array, lead: Array, horizon: Array, due: Array, mean: Array, radius: Array
+def store_pending(
+    state: ConformalState,
+    horizons: Horizons,
+    rows: Array,
+    lead: Array,
+    horizon: Array,
+    due: Array,
+    mean: Array,
+    radius: Array,
 ) -> None:
     """Keep forecasts until their observation comes; where one waits in their place, they are not scored.
 
     Args:
-        tracks: changed in place.
-        rows: of `tracks`, `[n]`.
-        lead, horizon: which leads they are followed as, no two the same, and how far ahead they are, `[k]`.
+        state: changed in place.
+        rows: of `state`, `[n]`.
+        lead, horizon: which horizons they are followed as, no two the same, and how far ahead they are, `[k]`.
         due, mean, radius: of each, `[n, k]`, `[n, k, P]` and `[n, k, P, levels]`.
     """
-    place = leads.place(lead, horizon, due)
-    is_free = ~tracks.waiting[rows[:, None], place]
+    place = horizons.place(lead, horizon, due)
+    is_free = ~state.waiting[rows[:, None], place]
     place, column = place[is_free], np.broadcast_to(lead, is_free.shape)[is_free]
     row = np.repeat(rows, is_free.sum(axis=1))
-    tracks.waiting[row, place] = True
-    shift = tracks.shift[row, column]
+    state.waiting[row, place] = True
+    shift = state.shift[row, column]
     sent = np.clip(radius[is_free], _LEAST, _ALWAYS)
     counted = np.where(shift >= INFINITE, _ALWAYS, np.where(shift <= EMPTY, -sent, sent))
-    tracks.kept.append(Kept(row, place, due[is_free], mean[is_free], counted))
+    state.kept.append(Kept(row, place, due[is_free], mean[is_free], counted))

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
-from rfa.runtime.uncertainty.adaptive import EMPTY, GAMMA, INFINITE, MOST_PLACES, TOLERANCE
+from rfa.runtime.uncertainty.adaptive import EMPTY, GAMMA, INFINITE, MAX_PENDING, TOLERANCE
 from rfa.runtime.uncertainty.forecast_checks import NIS, summarise
 from rfa.runtime.uncertainty.interface import Row
 from tests.runtime.uncertainty.adaptive_reference import (
-    Leads,
+    Horizons,
+    adapt_half_widths,
     adaptive_fields,
-    radii,
-    read_tracks,
+    read_state,
+    score_pending,
     score_step,
-    score_waiting,
-    wait_for,
-    write_tracks,
+    store_pending,
+    write_state,
 )
 from tests.runtime.uncertainty.forecast_checks_reference import tally
 from tests.soak.courses import as_sent
@@ -98,7 +98,7 @@ def test_no_data_break_the_bound(plan: list[str], repeat: int) -> None:
     errors: list[list[bool]] = []
     sent = 0
     for move in plan * repeat:
-        width = radii(np.array(MULTIPLIERS), shift[0, 0, 0])
+        width = adapt_half_widths(np.array(MULTIPLIERS), shift[0, 0, 0])
         score = {"hit": width[0] / 2, "missed": width[-1] * 2, "huge": 1e30, "between": width[2]}.get(move, 0.0)
         before = shift[0, 0, 0].copy()
         step(shift, np.array([[score]]), np.array([[move != "nothing"]]))
@@ -114,10 +114,10 @@ def test_no_data_break_the_bound(plan: list[str], repeat: int) -> None:
 
 @given(st.lists(st.floats(-0.6, 1.1), min_size=4, max_size=4))
 def test_widths_are_nested_finite_and_positive(shift: list[float]) -> None:
-    widths = radii(np.array(MULTIPLIERS), np.array(shift, np.float32))
+    widths = adapt_half_widths(np.array(MULTIPLIERS), np.array(shift, np.float32))
     assert (np.diff(widths) >= 0).all()
     assert (widths > 0).all() and (widths < 1e7).all()
-    assert np.array_equal(radii(np.array(MULTIPLIERS), np.zeros(4, np.float32)), MULTIPLIERS)
+    assert np.array_equal(adapt_half_widths(np.array(MULTIPLIERS), np.zeros(4, np.float32)), MULTIPLIERS)
 
 
 def test_it_recovers_from_a_sensor_that_was_stuck() -> None:
@@ -136,7 +136,7 @@ class Stream:
     """A stream of one component whose every row is forecast `lead` steps ahead; v is that of the lead."""
 
     def __init__(self, lead: float, *, horizon: float | None = None) -> None:
-        self.leads = Leads([1.0, lead])
+        self.leads = Horizons([1.0, lead])
         self.horizon = lead if horizon is None else horizon
         self.pool = StatePool(adaptive_fields(self.leads, 1, len(LEVELS)), 1)
         self.before: float | None = None
@@ -156,20 +156,20 @@ class Stream:
         """The half widths of the forecast made at t."""
         lag = 0.0 if self.before is None else t - self.before
         self.before = t
-        tracks = read_tracks(self.pool, np.zeros(1, np.int64), np.array([t]), np.array([lag]), self.leads)
-        score_waiting(tracks, np.array([[y]]), np.ones((1, 1), bool), self.leads, RATES)
-        width = radii(np.array(MULTIPLIERS), tracks.shift[0, 1, 0])
+        state = read_state(self.pool, np.zeros(1, np.int64), np.array([t]), np.array([lag]), self.leads)
+        score_pending(state, np.array([[y]]), np.ones((1, 1), bool), self.leads, RATES)
+        width = adapt_half_widths(np.array(MULTIPLIERS), state.shift[0, 1, 0])
         due, one, horizon = np.array([[t + self.horizon]]), np.array([1]), np.array([self.horizon])
-        wait_for(tracks, self.leads, np.arange(1), one, horizon, due, np.zeros((1, 1, 1)), width[None, None, None])
-        write_tracks(self.pool, tracks, slice(1))
+        store_pending(state, self.leads, np.arange(1), one, horizon, due, np.zeros((1, 1, 1)), width[None, None, None])
+        write_state(self.pool, state, slice(1))
         return width
 
 
 def test_places_and_rates_go_by_the_first_horizon() -> None:
-    leads = Leads([0.1 * (1 - 1e-15), 0.2, 0.5, 1.0, 2.0, 16.8])
-    assert leads.places.tolist() == [2, 5, 10, 20, MOST_PLACES]
-    assert leads.gamma.tolist() == [GAMMA, GAMMA, GAMMA, GAMMA, 1 / 80, 1 / (4 * MOST_PLACES)]
-    assert leads.lead.tolist() == [1] * 2 + [2] * 5 + [3] * 10 + [4] * 20 + [5] * MOST_PLACES
+    leads = Horizons([0.1 * (1 - 1e-15), 0.2, 0.5, 1.0, 2.0, 16.8])
+    assert leads.places.tolist() == [2, 5, 10, 20, MAX_PENDING]
+    assert leads.gamma.tolist() == [GAMMA, GAMMA, GAMMA, GAMMA, 1 / 80, 1 / (4 * MAX_PENDING)]
+    assert leads.lead.tolist() == [1] * 2 + [2] * 5 + [3] * 10 + [4] * 20 + [5] * MAX_PENDING
     assert np.allclose(leads.near, [0.01] * 2 + [0.025] * 5 + [0.05] * 62, rtol=1e-12)
 
 
@@ -202,10 +202,10 @@ def test_where_places_are_few_the_whole_day_is_scored(lead: int, horizon: int, c
         before, waiting = stream.shift.copy(), stream.waiting
         stream.observe(t, 0.0)
         assert (stream.shift != before).all() if t in waiting else np.array_equal(stream.shift, before)
-        assert len(stream.waiting) <= min(lead, MOST_PLACES)
+        assert len(stream.waiting) <= min(lead, MAX_PENDING)
         scored += [t] * (t in waiting)
     # One in each step of the places, and no hole in the day: every hour, or every one that steps of 1.2 h can hold.
-    step = max(1.0, horizon / min(lead, MOST_PLACES))
+    step = max(1.0, horizon / min(lead, MAX_PENDING))
     assert len(scored) >= 0.95 * (days * 24 - horizon) / math.ceil(step)
     assert max(np.diff(scored)) <= 2 * math.ceil(step)
     hours = sorted({t % 24 for t in scored})
@@ -228,13 +228,13 @@ def test_a_row_that_is_not_committed_stays_as_it_was() -> None:
     stream = Stream(2.0)
     pool, index = StatePool(adaptive_fields(stream.leads, 1, len(LEVELS)), 3), np.array([2, 0])
     for t in range(4):
-        tracks = read_tracks(pool, index, np.full(2, float(t)), np.ones(2), stream.leads)
-        score_waiting(tracks, np.full((2, 1), 9.0), np.ones((2, 1), bool), stream.leads, RATES)
+        state = read_state(pool, index, np.full(2, float(t)), np.ones(2), stream.leads)
+        score_pending(state, np.full((2, 1), 9.0), np.ones((2, 1), bool), stream.leads, RATES)
         due, lead, horizon = np.full((2, 1), t + 2.0), np.array([1]), np.array([2.0])
         radius = np.ones((2, 1, 1, len(LEVELS)))
-        wait_for(tracks, stream.leads, np.arange(2), lead, horizon, due, np.zeros((2, 1, 1)), radius)
+        store_pending(state, stream.leads, np.arange(2), lead, horizon, due, np.zeros((2, 1, 1)), radius)
         before = {name: array.copy() for name, array in pool.arrays.items()}
-        write_tracks(pool, tracks, slice(2) if t < 2 else np.array([1]))
+        write_state(pool, state, slice(2) if t < 2 else np.array([1]))
         for name, array in pool.arrays.items():
             assert t < 2 or np.array_equal(array[2], before[name][2])
             assert not array[1].any()
@@ -261,10 +261,10 @@ def test_no_data_break_the_bound_of_a_longer_lead(plan: list[tuple[str, float]],
     stream = Stream(float(lead))
     made: dict[float, tuple[np.ndarray, np.ndarray]] = {}
     errors: list[list[bool]] = []
-    places, gamma, t = min(lead, MOST_PLACES), float(stream.leads.gamma[1]), 0.0
+    places, gamma, t = min(lead, MAX_PENDING), float(stream.leads.gamma[1]), 0.0
     for move, lag in plan * repeat:
         t += lag
-        width = radii(np.array(MULTIPLIERS), stream.shift)
+        width = adapt_half_widths(np.array(MULTIPLIERS), stream.shift)
         y = {"hit": width[0] / 2, "missed": 2 * width[-1], "huge": 1e30, "between": width[2]}.get(move, 0.0)
         near = min(TOLERANCE * lead, 0.5, lag / 2)
         for due in stream.waiting:

@@ -20,7 +20,7 @@ from rfa.runtime.uncertainty.learned_tail import (
 from tests.runtime.uncertainty.learned_tail_reference import RareTail
 
 numba = pytest.importorskip("numba")
-place_in_tail = learned_tail.place_in_tail
+learn_tail_probability = learned_tail.learn_tail_probability
 RATES = (1e-2, 1e-3)
 LENGTH, BURN_IN = 200_000, 4_000
 
@@ -28,7 +28,7 @@ LENGTH, BURN_IN = 200_000, 4_000
 @numba.njit(**OPTIONS)  # type: ignore[untyped-decorator]
 def place_all(scores, noise, learned, found):  # type: ignore[no-untyped-def]
     for t in range(len(scores)):
-        found[t] = place_in_tail(scores[t], noise, True, learned)
+        found[t] = learn_tail_probability(scores[t], noise, True, learned)
 
 
 def follow(scores: np.ndarray, noise: float, learned: np.ndarray) -> np.ndarray:
@@ -80,17 +80,17 @@ def test_it_falls_with_the_score_and_meets_the_body_at_the_threshold() -> None:
     learned = np.zeros(COLUMNS)
     follow(series("heavy", 5_000), 1.0, learned)
     scores = learned[THRESHOLD] * np.geomspace(1 + 1e-12, 1e9, 400)
-    found = np.array([place_in_tail(score, 1.0, False, learned) for score in scores])
+    found = np.array([learn_tail_probability(score, 1.0, False, learned) for score in scores])
     assert found[0] == pytest.approx(BODY, rel=1e-6)
     assert (np.diff(found) <= 0).all() and 0 < found[-1] < 1e-6
-    assert place_in_tail(learned[THRESHOLD], 1.0, False, learned) == 1
+    assert learn_tail_probability(learned[THRESHOLD], 1.0, False, learned) == 1
 
 
 def test_one_anomaly_does_not_make_the_next_one_ordinary() -> None:
     learned = np.zeros(COLUMNS)
     follow(series("normal", 5_000), 1.0, learned)
-    first = place_in_tail(30.0, 1.0, True, learned)
-    assert first < 1e-6 and place_in_tail(30.0, 1.0, True, learned) < 1e-3
+    first = learn_tail_probability(30.0, 1.0, True, learned)
+    assert first < 1e-6 and learn_tail_probability(30.0, 1.0, True, learned) < 1e-3
 
 
 @pytest.mark.parametrize("score", [0.0, LARGEST_SCORE])
@@ -99,7 +99,7 @@ def test_extremes_stay_finite_as_kept(score: float) -> None:
     kept = np.zeros(COLUMNS, np.float32)
     for value in [*[score] * 200, *[1.0, 0.0] * 50, LARGEST_SCORE, *[score] * 200]:
         learned = kept.astype(np.float64)
-        p = place_in_tail(value, 1.0, True, learned)
+        p = learn_tail_probability(value, 1.0, True, learned)
         kept = learned.astype(np.float32)
         assert 0 < p <= 1 and np.isfinite(kept).all() and (p == 1 or p <= BODY)
     assert kept[THRESHOLD] >= np.float32(LEAST_THRESHOLD)

@@ -20,7 +20,7 @@ from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.outputs import ComponentChecks, FilterWarning, ForecastChecks, LeadChecks
 from rfa.runtime.uncertainty.alarms import count_alarms
-from rfa.runtime.uncertainty.doubts import ENOUGH, FAR_OFF, SELDOM, doubts
+from rfa.runtime.uncertainty.diagnostics import ENOUGH, FAR_OFF, SELDOM, diagnose
 from rfa.runtime.uncertainty.forecast_checks import OUTLIERS, columns, summarise
 from tests.service.test_columns import answer, arrow, send, serving
 
@@ -81,36 +81,36 @@ def codes(found: list[FilterWarning]) -> list[tuple[str, float | None]]:
     ],
 )
 def test_what_has_failed_is_told(checks: ForecastChecks, told: list[tuple[str, float | None]]) -> None:
-    assert codes(doubts(LINEAR, checks)) == told
+    assert codes(diagnose(LINEAR, checks)) == told
 
 
 @pytest.mark.parametrize(("scored", "rows"), [(0, "no rows"), (1, "1 row"), (19, "19 rows"), (20, "")])
 def test_few_rows_are_told_of_a_whole_series(scored: int, rows: str) -> None:
     """Of models for any numbers alone, for others know something beforehand; not of what goes on or is still coming."""
     checks = checked(0.9, scored)
-    found = doubts(AUTO, checks, is_whole=True)
+    found = diagnose(AUTO, checks, is_whole=True)
     assert [warning.code for warning in found] == ["few_rows"] * bool(rows)
     assert all(warning.message.startswith(f"{rows} could be held against a forecast:") for warning in found)
-    assert doubts(AUTO, checks) == doubts(LINEAR, checks, is_whole=True) == []
+    assert diagnose(AUTO, checks) == diagnose(LINEAR, checks, is_whole=True) == []
 
 
 def test_values_of_columns_at_one_time_are_one() -> None:
     """Of seven columns that may move together."""
-    assert codes(doubts(AUTO, checked(0.7, 7 * 40))) == [("low_coverage", None)]
-    assert doubts(AUTO, checked(0.7, 40, each=[0.7] * 7)) == []
+    assert codes(diagnose(AUTO, checked(0.7, 7 * 40))) == [("low_coverage", None)]
+    assert diagnose(AUTO, checked(0.7, 40, each=[0.7] * 7)) == []
 
 
 def test_a_column_that_fails_is_named() -> None:
     """Though all together are as they should be."""
-    (warning,) = doubts(AUTO, checked(0.91, 900, each=[0.9] * 8 + [1.0, 0.9]))
+    (warning,) = diagnose(AUTO, checked(0.91, 900, each=[0.9] * 8 + [1.0, 0.9]))
     assert (warning.code, warning.components) == ("high_coverage", [8])
     assert warning.message.startswith(
         "100.0 % of the values of column 9 of 10 were inside their 90 % interval one step"
     )
-    low, high = doubts(AUTO, checked(0.91, 900, each=[0.5, 0.9, *[0.99] * 8]))
+    low, high = diagnose(AUTO, checked(0.91, 900, each=[0.5, 0.9, *[0.99] * 8]))
     assert (low.code, low.components, high.components) == ("low_coverage", [0], list(range(2, 10)))
     assert high.message.startswith("99.0 % of the values of columns 3, 4, 5, 6, 7, 8, … of 10 were inside")
-    (all_,) = doubts(AUTO, checked(0.85, 900, each=[0.885] * 5 + [0.885]))
+    (all_,) = diagnose(AUTO, checked(0.85, 900, each=[0.885] * 5 + [0.885]))
     assert (all_.code, all_.components) == ("low_coverage", None)
 
 
@@ -128,29 +128,29 @@ def test_leads_beyond_the_furthest_are_told(
 ) -> None:
     """Before anything came true of them; of a model without a bound nothing is said."""
     checks = checked(0.9, 900, leads=[LeadChecks(lead, None, 0, {"0.9": None}) for lead in leads])
-    found = doubts(NETWORK, checks, step=step, ahead=rows)
+    found = diagnose(NETWORK, checks, step=step, ahead=rows)
     assert [(warning.code, warning.horizon) for warning in found] == ([] if told is None else [("far_ahead", told[0])])
     assert all(told is not None and told[1] in one.message and "'auto'" in one.message for one in found)
-    assert doubts(AUTO, checks, step=step, ahead=rows) == []
+    assert diagnose(AUTO, checks, step=step, ahead=rows) == []
 
 
 @pytest.mark.parametrize(("expected", "is_told"), [(450, False), (451, True), (900, True)])
 def test_a_rate_that_asks_for_most_rows_is_told(expected: float, is_told: bool) -> None:
     checks = replace(checked(0.9, 900), alarms=count_alarms(900, expected, expected))
     for model in (AUTO, LINEAR, NETWORK):
-        assert [one.code for one in doubts(model, checks)] == ["many_alarms"] * is_told
-    assert doubts(AUTO, replace(checked(0.9, 900), alarms=count_alarms(5, 5, 5))) == []
+        assert [one.code for one in diagnose(model, checks)] == ["many_alarms"] * is_told
+    assert diagnose(AUTO, replace(checked(0.9, 900), alarms=count_alarms(5, 5, 5))) == []
 
 
 def test_a_lead_that_came_true_is_as_many_steps_as_were_counted() -> None:
-    (warning,) = doubts(NETWORK, checked(0.9, 9000, leads=[ahead(2000, 0.9, 900)]))
+    (warning,) = diagnose(NETWORK, checked(0.9, 9000, leads=[ahead(2000, 0.9, 900)]))
     assert (warning.code, warning.horizon) == ("far_ahead", 120_000)
 
 
 def test_a_warning_says_what_was_found_and_what_to_try() -> None:
     leads = [ahead(12, 0.5, 9000)]
-    (low,) = doubts(AUTO, checked(0.9, 9000, leads=leads))
-    (named,) = doubts(LINEAR, checked(0.9, 9000, leads=leads))
+    (low,) = diagnose(AUTO, checked(0.9, 9000, leads=leads))
+    (named,) = diagnose(LINEAR, checked(0.9, 9000, leads=leads))
     assert low.message.startswith("50.0 % of 9,000 values were inside their 90 % interval 12 steps ahead; ")
     assert "rfa train filter" in low.message and "name no model" in named.message
 
@@ -162,7 +162,7 @@ def test_chance_alone_is_seldom_told(scored: int) -> None:
         told = math.fsum(
             math.comb(scored, inside) * share**inside * (1 - share) ** (scored - inside)
             for inside in range(scored + 1)
-            if doubts(AUTO, checked(inside / scored, scored))
+            if diagnose(AUTO, checked(inside / scored, scored))
         )
         assert told <= SELDOM
 
@@ -190,13 +190,13 @@ def test_what_is_sound_is_not_doubted(kind: str) -> None:
     """However short it is. At 48 steps one of 14 walks of 1,100 rows does fail the bar itself."""
     for seed in range(12):
         for rows in (20, 60, 150, 400, 900):
-            assert doubts(AUTO, filtered(sound(kind, rows, seed), (12.0, 48.0))) == [], (seed, rows)
+            assert diagnose(AUTO, filtered(sound(kind, rows, seed), (12.0, 48.0))) == [], (seed, rows)
 
 
 @pytest.mark.parametrize("pattern", [[21.5], [1.0, 2.0, 3.0, 5.0]])
 def test_what_stands_still_or_repeats_is_told_at_every_lead(pattern: list[float]) -> None:
     values = np.resize(pattern, 600)
-    found = codes(doubts(AUTO, filtered(values, (1.0, 12.0))))
+    found = codes(diagnose(AUTO, filtered(values, (1.0, 12.0))))
     assert found == [("high_coverage", None), ("high_coverage", 12.0)]
 
 
@@ -204,7 +204,7 @@ def test_what_stands_still_or_repeats_is_told_at_every_lead(pattern: list[float]
 
 
 def told(found: FilteredSequence, name: str) -> np.ndarray:
-    return np.concatenate([getattr(piece.told, name) for piece in found.pieces])
+    return np.concatenate([getattr(piece.outputs, name) for piece in found.pieces])
 
 
 def recount(

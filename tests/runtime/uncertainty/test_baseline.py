@@ -20,10 +20,8 @@ import scipy.linalg
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
-from rfa.runtime.uncertainty.calibration import Calibration
-from rfa.runtime.uncertainty.conclude import EARLY
-from rfa.runtime.uncertainty.interface import Row
-from rfa.runtime.uncertainty.learned_normal import (
+from rfa.runtime.uncertainty.anomaly import EARLY
+from rfa.runtime.uncertainty.baseline import (
     COLUMNS,
     COUNT,
     FIELD,
@@ -32,7 +30,9 @@ from rfa.runtime.uncertainty.learned_normal import (
     PRIOR,
     SPREAD,
 )
-from tests.runtime.uncertainty.learned_normal_reference import Learned, learn
+from rfa.runtime.uncertainty.calibration import Calibration
+from rfa.runtime.uncertainty.interface import Row
+from tests.runtime.uncertainty.baseline_reference import Learned, learn
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
 SCALES = (0.25, 1.0, 4.0)
@@ -97,7 +97,7 @@ def test_it_is_the_recursion_of_its_page(table: dict[str, Any], calibration: Cal
     taught = np.zeros((16, COLUMNS), np.float32)
     expected = [[0.0] * COLUMNS for _ in range(16)]
     for t in range(400):
-        learned = learn(taught, nis[:, t], size[:, t], 2, np.ones(16, bool), calibration.tables.rarity)
+        learned = learn(taught, nis[:, t], size[:, t], 2, np.ones(16, bool), calibration.tables.tail_model)
         taught = learned.after.astype(np.float32)
         for i in range(16):
             share, expected[i] = by_hand(table["anomaly"], expected[i], float(nis[i, t]), int(size[i, t]))
@@ -116,7 +116,7 @@ def after_clean(calibration: Calibration, d: int, count: int, rows: int = 16) ->
 
 def one(calibration: Calibration, taught: np.ndarray, nis: np.ndarray, d: int) -> Learned:
     rows = len(taught)
-    return learn(taught, nis, np.full(rows, d), d, np.ones(rows, bool), calibration.tables.rarity)
+    return learn(taught, nis, np.full(rows, d), d, np.ones(rows, bool), calibration.tables.tail_model)
 
 
 def test_before_it_has_learned_the_score_is_the_bundles(table: dict[str, Any], calibration: Calibration) -> None:
@@ -158,7 +158,7 @@ def test_what_does_not_teach_leaves_every_bit(calibration: Calibration) -> None:
     taught[:3] = [[55.3, 1.5, 1000, 0.9], [-9.2, -1.5, 0, -0.9], [1, 0.1, 7, 0.3]]
     nis, seen = np.full(16, 9.0), np.full(16, 2)
     nis[8:], seen[8:] = 0.0, 0
-    after = learn(taught, nis, seen, 2, np.zeros(16, bool), calibration.tables.rarity).after.astype(np.float32)
+    after = learn(taught, nis, seen, 2, np.zeros(16, bool), calibration.tables.tail_model).after.astype(np.float32)
     assert after.tobytes() == taught.tobytes()
 
 

@@ -1,4 +1,4 @@
-"""The learned normal of runtime/uncertainty/learned_normal.py for many streams at once, in NumPy.
+"""The learned normal of runtime/uncertainty/baseline.py for many streams at once, in NumPy.
 
 The equations and the names are those of its page. Tests hold what is served to it.
 """
@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rfa.runtime.uncertainty.calibration import Rarity
-from rfa.runtime.uncertainty.learned_normal import (
+from rfa.runtime.uncertainty.baseline import (
     CHANGE,
     COUNT,
     FORGOTTEN,
@@ -25,6 +24,7 @@ from rfa.runtime.uncertainty.learned_normal import (
     TREND,
     TREND_RATE,
 )
+from rfa.runtime.uncertainty.calibration import TailModel
 
 Array = np.ndarray
 
@@ -41,13 +41,13 @@ class Learned(NamedTuple):
     after: Array
 
 
-def shares_below(table: Rarity, place: Array) -> Array:
+def shares_below(table: TailModel, place: Array) -> Array:
     """How many surprises are smaller, by the table and the tail behind its end."""
-    share = np.interp(place, table.surprises, table.shares, left=0.0)
+    share = np.interp(place, table.quantiles, table.shares, left=0.0)
     return share + table.beyond * -np.expm1(-np.interp(place, table.tail, table.folds))
 
 
-def learn(before: Array, nis: Array, seen: Array, components: int, teaches: Array, table: Rarity) -> Learned:
+def learn(before: Array, nis: Array, seen: Array, components: int, teaches: Array, table: TailModel) -> Learned:
     """Place one observation of every row by what was normal before it, then learn from it.
 
     Args:

@@ -48,7 +48,7 @@ LOWEST = np.array([-9.2, -1.5, 0.0, -1.0])
 HIGHEST = np.array([55.3, 1.5, MEMORY, 1.0])
 
 
-def normal_fields() -> dict[str, StateField]:
+def baseline_fields() -> dict[str, StateField]:
     """What a seat holds of what is normal and of what is rare."""
     return {FIELD: StateField((COLUMNS,), np.float32), TAIL_FIELD: StateField((TAIL_COLUMNS,), np.float32)}
 
@@ -88,7 +88,7 @@ def size_of_one(z):
 def share_below(z, spread, table):
     """a: the share of smaller surprises."""
     place = z * np.exp(-spread)
-    share = 0.0 if place < table.surprises[0] else interpolate(place, table.surprises, table.shares)
+    share = 0.0 if place < table.quantiles[0] else interpolate(place, table.quantiles, table.shares)
     return share - table.beyond * np.expm1(-interpolate(place, table.tail, table.folds))
 
 
@@ -101,7 +101,7 @@ def learn(before, root, size, teaches, table, after):
         root: (nis / d)^(1/3).
         size: d, at least 1.
         teaches: what does not leaves all as it is, to the bit.
-        table: `calibration.Rarity`.
+        table: `calibration.TailModel`.
         after: what is learned then, `[COLUMNS]`; set here.
 
     Returns:

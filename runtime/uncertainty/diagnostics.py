@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from rfa.runtime.outputs import FilterWarning, ForecastChecks, WarningCode
-from rfa.runtime.uncertainty.adaptive import MOST_PLACES
+from rfa.runtime.uncertainty.adaptive import MAX_PENDING
 from rfa.runtime.uncertainty.alarms import LARGEST_RATE
 
 LEVEL: Final = "0.9"
@@ -59,7 +59,7 @@ class Answering(Protocol):
     def farthest(self) -> float: ...
 
 
-def doubts(
+def diagnose(
     model: Answering,
     checks: ForecastChecks,
     *,
@@ -143,7 +143,7 @@ def _leads(
         is_step = steps < BEYOND
         if is_step and has_failed:
             continue
-        runs = rows / min(max(steps, 1.0), MOST_PLACES)
+        runs = rows / min(max(steps, 1.0), MAX_PENDING)
         if code := _failure(share, FAR_OFF[0 if is_step else 1], rows, runs, seldom):
             what = _held(share, lead.scored, "one step" if is_step else f"{steps:.3g} steps")
             what += ", on the way to the rows of `ahead`" if number >= len(checks.leads) - followed else ""

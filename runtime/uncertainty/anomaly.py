@@ -1,0 +1,112 @@
+"""How rare an observation is on its stream: anomaly score, confidence, alarms; and the calibrated precision."""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.runtime.bundle.surprise import SURPRISE_CAP, SURPRISE_RATE
+from rfa.runtime.compiling import merged, part
+from rfa.runtime.filters.observed import PRECISION
+from rfa.runtime.uncertainty.baseline import (
+    LEVEL,
+    SPREAD,
+    interpolate,
+    learn,
+    share_below,
+    size_of_one,
+    standard,
+)
+from rfa.runtime.uncertainty.learned_tail import (
+    BODY,
+    COLUMNS,
+    FIRST,
+    GRID,
+    HELD,
+    LARGEST_SCORE,
+    QUIET,
+    SEEN,
+    THRESHOLD,
+    learn_tail_probability,
+)
+
+# A variance that rounding took to zero or below.
+LEAST_VARIANCE = 1e-300
+# Before a stream has shown its own scores, a tail probability is at least this share of one over their number: the
+# bundle's scale is only a first guess for this stream.
+EARLY = 0.1
+# During the quiet time after an alarm, only so many times its evidence is another one.
+NEWS = 1.1
+
+
+@merged
+def _tail_probability(scorer, stream, learns, seen, nis):
+    """The tail probability of an observation on its stream, z by the model alone, and how many columns of the tail
+    `work` now has: most observations change the first ones only."""
+    streams, tail_model, work = scorer.streams, scorer.tables.tail_model, scorer.work
+    size = np.float64(max(seen, 1))
+    root = (nis / size) ** (1 / 3)
+    z, share = learn(streams.baseline[stream], root, size, learns, tail_model, work.baseline)
+    score = min(size_of_one(z), LARGEST_SCORE)
+    tail = streams.tail[stream]
+    is_early, threshold = tail[SEEN] < FIRST, np.float64(tail[THRESHOLD])
+    count = COLUMNS if is_early or score > threshold else GRID
+    for k in range(count):
+        work.tail[k] = tail[k]  # from here on in float64
+    p = learn_tail_probability(score, np.exp(work.baseline[LEVEL] / 2), learns, work.tail)
+    if is_early:
+        p = max(1 - share, EARLY / (tail[SEEN] + 1))
+    elif p > BODY:
+        # Below the threshold, which a share 1 - BODY is, by the bundle's table.
+        edge = share_below(standard(threshold ** (2 / 3), 1.0), streams.baseline[stream][SPREAD], tail_model)
+        p = 1 - (1 - BODY) * (share / edge if share < edge else 1.0)
+    return p, standard(root, size), count
+
+
+@merged
+def score_anomaly(scorer, stream, seen, nis):
+    """Tail probability, the running novelty after the observation, and how many columns of `work.tail` are set."""
+    work = scorer.work
+    learns = False
+    for a in range(len(work.is_scored)):
+        learns = learns or work.is_scored[a]
+    p, z, count = _tail_probability(scorer, stream, learns, seen, nis)
+    novelty = scorer.streams.novelty[stream]
+    if seen > 0:
+        bounded = min(max(z, -SURPRISE_CAP), SURPRISE_CAP)
+        novelty = (1 - SURPRISE_RATE) * novelty + SURPRISE_RATE * bounded
+    return p, novelty, count
+
+
+@part
+def decide_alarm(rule, p, expected, value, innovation, tail):
+    """Whether an observation of tail probability `p` is an alarm at the rate `expected`; `tail` learns of it."""
+    is_outside, is_there = False, False
+    for a in range(len(value)):
+        if value[a] == value[a]:
+            is_outside = is_outside or value[a] < rule.low or value[a] > rule.high
+            size = innovation[a] if rule.direction >= 0 else -innovation[a]
+            if rule.direction == 0:
+                size = abs(size)
+            is_there = is_there or (size > 0 and size >= rule.deviation)
+    is_alarm, evidence = (p <= expected and is_there) or is_outside, -np.log(p)
+    if tail[QUIET] > 0:
+        is_alarm = is_alarm and evidence > NEWS * tail[HELD]
+        tail[QUIET] -= 1
+    if is_alarm:
+        tail[QUIET], tail[HELD] = rule.quiet, evidence
+    return is_alarm
+
+
+@part
+def calibrated_precision(table, posterior, novelty):
+    """One over the calibrated variance of the state: the model's, scaled by its gain and the running novelty."""
+    state, innovation = 0.0, 0.0
+    for a in range(len(posterior.mean)):
+        state += posterior.covariance[a, a]
+        innovation += posterior.innovation_covariance[a, a]
+    gain = state / max(innovation, LEAST_VARIANCE)
+    factor = interpolate(gain, table.gain, table.by_gain) * interpolate(novelty, table.novelty, table.by_novelty)
+    return posterior.scalars[PRECISION] / factor

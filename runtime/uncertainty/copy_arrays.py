@@ -1,0 +1,43 @@
+"""Copies in compiled loops.
+
+numba: slice assignment compiles slowly (about 1 s a kernel).
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from rfa.runtime.compiling import part
+
+
+@part
+def copy3(source, target):
+    """target = source, of three dimensions."""
+    for i in range(source.shape[0]):
+        for j in range(source.shape[1]):
+            for k in range(source.shape[2]):
+                target[i, j, k] = source[i, j, k]
+
+
+@part
+def copy2(source, target):
+    """target = source, of two dimensions."""
+    for i in range(source.shape[0]):
+        for j in range(source.shape[1]):
+            target[i, j] = source[i, j]
+
+
+@part
+def copy1(source, target):
+    """target = source, of one dimension."""
+    for i in range(source.shape[0]):
+        target[i] = source[i]
+
+
+@part
+def clear(target):
+    """target = 0, of two dimensions."""
+    for i in range(target.shape[0]):
+        for j in range(target.shape[1]):
+            target[i, j] = 0.0

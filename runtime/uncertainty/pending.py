@@ -1,0 +1,170 @@
+"""Forecasts that are pending until an observation comes at their time; adaptive.py has the rules."""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.runtime.compiling import part
+from rfa.runtime.uncertainty.adaptive import EDGE, EMPTY, INFINITE, JITTER
+from rfa.runtime.uncertainty.copy_arrays import clear, copy3
+
+# The largest half width, which counts as infinite, and the least; 0 is for none pending.
+_LARGEST, _LEAST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
+# A forecast further ahead than so many times its calibrated horizon would be pending for too long.
+FURTHEST = 2.0
+
+
+@part
+def _nearest_horizon(times, horizon, unit):
+    """Index of the nearest of `times`, in units of `unit`, in log time. Not the first, which is the next observation
+    whenever it comes."""
+    index = 1
+    while index + 1 < len(times) and horizon * horizon > unit * unit * times[index] * times[index + 1]:
+        index += 1
+    return index
+
+
+@part
+def match_horizons(spec, horizons, unit, work):
+    """The calibrated horizon of each requested one, and the requested one that is scored as each calibrated one, -1 for
+    none: the first near it, unless that would be pending for too long."""
+    for index in range(len(work.column)):
+        work.column[index] = -1
+    for column in range(len(spec.horizon)):
+        requested = spec.horizon[column]
+        in_steps = horizons.in_steps
+        index = _nearest_horizon(horizons.times, requested, unit) if in_steps else spec.horizon_index[column]
+        work.horizon_index[column] = index
+        if work.column[index] < 0 and requested <= FURTHEST * horizons.times[index] * unit:
+            work.column[index] = column
+
+
+@part
+def load_shift(state, stream, work):
+    """Copy a stream's v to `work.shift`, and count its pending forecasts."""
+    copy3(state.shift[stream], work.shift)
+    work.loaded[0], work.loaded[1] = stream, 0
+    for k in range(state.radius.shape[1]):
+        if state.radius[stream, k, 0, state.radius.shape[3] - 1] != 0:
+            work.loaded[1] += 1
+
+
+@part
+def score_pending(scorer, observation, lag, unit):
+    """Score the stream's pending forecasts that are due: `work.shift` is updated, `work.arrived` becomes 1 for those
+    that end, and `work.scored` counts by horizon the scored components and, by level, those inside the interval.
+
+    An observation may match several forecasts of a horizon: all start from the v before it.
+
+    Returns:
+        how many forecasts end.
+    """
+    horizons, state, rates, work = scorer.horizons, scorer.streams.conformal, scorer.tables.miss_rates, scorer.work
+    stream, value = observation.stream, observation.value
+    size, levels = work.shift.shape[1], work.shift.shape[2]
+    count = 0
+    for index in range(1, len(horizons.gamma)):
+        for a in range(size):
+            for level in range(levels):
+                work.change[index, a, level] = 0.0
+    for k in range(len(horizons.pending_horizon)):
+        work.arrived[k] = 0
+        if state.radius[stream, k, 0, levels - 1] == 0:
+            continue
+        ahead = state.due[stream, k] - observation.time
+        tolerance = min(horizons.tolerance[k] * unit, lag / 2)
+        if ahead > tolerance:
+            continue
+        work.arrived[k] = 1
+        count += 1
+        if ahead >= -tolerance:
+            _score_one(scorer, stream, value, k, rates)
+    for index in range(1, len(horizons.gamma)):
+        for a in range(size):
+            for level in range(levels):
+                work.shift[index, a, level] += work.change[index, a, level]
+    return count
+
+
+@part
+def _score_one(scorer, stream, value, k, rates):
+    horizons, state, work = scorer.horizons, scorer.streams.conformal, scorer.work
+    levels = work.shift.shape[2]
+    index = horizons.pending_horizon[k]
+    for a in range(len(value)):
+        if value[a] == value[a]:
+            error = value[a] - state.mean[stream, k, a]
+            side = levels if error > 0 and state.radius.shape[3] > levels else 0
+            error = abs(error)
+            work.scored[index, 0] += 1
+            for level in range(levels):
+                radius = state.radius[stream, k, a, side + level]
+                missed = 1.0 if error > radius else 0.0
+                work.change[index, a, level] += horizons.gamma[index] * (missed - rates[level])
+                work.scored[index, 1 + level] += 1 if error <= abs(radius) else 0
+
+
+@part
+def remove_arrived(state, stream, work):
+    """Remove the forecasts that `score_pending` ended, and commit the v that they led to."""
+    copy3(work.shift, state.shift[stream])
+    for k in range(len(work.arrived)):
+        if work.arrived[k]:
+            clear(state.radius[stream, k])
+            work.loaded[1] -= 1
+
+
+@part
+def _pending_index(horizons, index, requested, due, steps, row):
+    """Index of a forecast for the time `due` that is scored as one of horizon `index`; -1 where it is not scored.
+
+    Args:
+        requested: the horizon; in `steps`, the stream's own.
+        row: of the observation in its stream.
+    """
+    count, begin = horizons.pending_count[index - 1], horizons.pending_begin[index - 1]
+    if horizons.in_steps:
+        # By rows: a time in steps would move with every change of the typical lag.
+        stride = max(np.int64(np.ceil(steps / count - JITTER)), 1)
+        return begin + (row // stride) % count if row % stride == 0 else -1
+    step = max(horizons.step, requested / count)
+    # The remainder is exact, and never infinite.
+    number = np.int64(np.floor(np.fmod(due, count * step) / step + EDGE))
+    return begin + number % count
+
+
+@part
+def _pending_half_width(width, shift):
+    """The half width that a forecast is scored by; negative where it counts as empty."""
+    if shift >= INFINITE:
+        return _LARGEST
+    sent = max(min(width, _LARGEST), _LEAST)
+    return -sent if shift <= EMPTY else sent
+
+
+@part
+def add_pending(scorer, observation, unit, count, posterior):
+    """Store the forecasts of an observation where nothing is pending at their index."""
+    horizons, state, work = scorer.horizons, scorer.streams.conformal, scorer.work
+    stream, widths, levels = observation.stream, work.radius.shape[2], work.shift.shape[2]
+    for index in range(1, len(work.column)):
+        column = work.column[index]
+        if column < 0:
+            continue
+        requested = scorer.spec.horizon[column]
+        due = observation.time + requested
+        k = _pending_index(horizons, index, requested, due, requested / unit, count)
+        if k < 0:
+            continue
+        if state.radius[stream, k, 0, widths - 1] != 0:
+            continue
+        state.due[stream, k] = due
+        work.loaded[1] += 1
+        for a in range(len(work.scores)):
+            state.mean[stream, k, a] = posterior.forecast_mean[column, a]
+            for width in range(widths):
+                shift = work.shift[index, a, width % levels] if posterior.has_forecast[a] else INFINITE
+                state.radius[stream, k, a, width] = _pending_half_width(work.radius[column, a, width], shift)

@@ -1,0 +1,171 @@
+"""Score an observation once the filter has processed it, and update its stream.
+
+The filter gives mean, variances, innovation, weight, nis, likelihood and moments of the forecasts. Here they become
+calibrated: an anomaly score, a confidence, intervals. A row's numbers depend on its stream alone, whatever else is in
+the batch. A row with a number that is not finite leaves its stream unchanged.
+
+Compiled where numba is installed, else plain Python: the same numbers, some hundred times slower.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+import rfa.runtime.filters.student as students_t
+from rfa.runtime.compiling import kept_part, part
+from rfa.runtime.filters import observed
+from rfa.runtime.filters.observed import LOG_LIKELIHOOD, NIS, WEIGHT
+from rfa.runtime.filters.student import stretched
+from rfa.runtime.uncertainty import (
+    adaptive,
+    alarms,
+    anomaly,
+    baseline,
+    calibration,
+    copy_arrays,
+    forecast_checks,
+    intervals,
+    learned_tail,
+    pending,
+    step_outputs,
+)
+from rfa.runtime.uncertainty.adaptive import typical_step
+from rfa.runtime.uncertainty.anomaly import calibrated_precision, decide_alarm, score_anomaly
+from rfa.runtime.uncertainty.baseline import interpolate
+from rfa.runtime.uncertainty.copy_arrays import clear, copy2
+from rfa.runtime.uncertainty.forecast_checks import ALARMS, ASKED, EXPECTED, OUTLIERS, outlier_gate, tally_horizons
+from rfa.runtime.uncertainty.intervals import check_step, forecast_intervals
+from rfa.runtime.uncertainty.pending import add_pending, load_shift, match_horizons, remove_arrived, score_pending
+
+_PARTS = (
+    adaptive, alarms, anomaly, baseline, calibration, copy_arrays, forecast_checks, intervals, learned_tail, observed,
+    pending, step_outputs, students_t,
+)  # fmt: skip
+# Modules that a kernel which scores is made of.
+SOURCES = (*_PARTS, sys.modules[__name__])
+
+
+@part
+def _horizon_unit(horizons, step):
+    """The length of one step of the horizons, where they count steps, in time units."""
+    return step / horizons.step if horizons.in_steps and step > 0 else 1.0
+
+
+@part
+def _write_state(scorer, observation, posterior, out, row):
+    """Mean, std, innovation and intervals of the state; how many components were seen, and a sum that is not finite if
+    one of them is not."""
+    spec, value, work = scorer.spec, observation.value, scorer.work
+    is_begun = scorer.streams.counts[observation.stream] > 0
+    seen, total = 0, 0.0
+    for a in range(len(value)):
+        is_seen = value[a] == value[a]
+        seen += 1 if is_seen else 0
+        work.is_scored[a] = is_seen and is_begun and posterior.has_forecast[a]
+        out.mean[row, a] = posterior.mean[a]
+        deviation = np.sqrt(max(posterior.covariance[a, a], 0.0))
+        out.std[row, a] = deviation * spec.state_scale
+        out.innovation[row, a] = posterior.innovation[a] if is_seen else np.nan
+        total += posterior.mean[a] + posterior.innovation[a]
+        for b in range(len(value)):
+            total += posterior.covariance[a, b] + posterior.innovation_covariance[a, b]
+        for level in range(out.interval.shape[1]):
+            half = deviation * spec.state[level] * stretched(spec.squares[level], posterior.inverse_dof[1, a])
+            out.interval[row, level, a, 0] = posterior.mean[a] - half
+            out.interval[row, level, a, 1] = posterior.mean[a] + half
+    return seen, total
+
+
+@part
+def _write_alarm(scorer, lag, p, observation, innovation, sums):
+    """1 for an alarm, 0 for none, and its counts."""
+    rule = scorer.spec.alarm
+    expected = min(rule.rate + rule.per_time * lag, 1.0)
+    is_alarm = decide_alarm(rule, p, expected, observation.value, innovation, scorer.work.tail)
+    sums[ASKED], sums[EXPECTED] = 1, expected
+    sums[ALARMS] = 1 if is_alarm else 0
+    return sums[ALARMS]
+
+
+@part
+def _check_forecasts(scorer, observation, lag, unit, posterior, sums):
+    """Score the forecasts that were for this observation; returns how many pending ones end."""
+    work, stream = scorer.work, observation.stream
+    if work.loaded[0] != stream:
+        load_shift(scorer.streams.conformal, stream, work)
+    match_horizons(scorer.spec, scorer.horizons, unit, work)
+    clear(work.scored)
+    arrived = 0
+    if work.loaded[1] > 0:
+        arrived = score_pending(scorer, observation, lag, unit)
+    weight, nis = posterior.scalars[WEIGHT], posterior.scalars[NIS]
+    check_step(scorer, lag / unit, posterior, weight * max(nis, 0.0), sums)
+    return arrived
+
+
+@part
+def _update_stream(scorer, observation, step, novelty, tail_columns):
+    """Commit what `work` has of the stream, but for its forecasts."""
+    streams, work, stream = scorer.streams, scorer.work, observation.stream
+    for k in range(baseline.COLUMNS):
+        streams.baseline[stream, k] = work.baseline[k]
+    for k in range(tail_columns):
+        streams.tail[stream, k] = work.tail[k]
+    streams.novelty[stream], streams.time[stream], streams.step[stream] = novelty, observation.time, step
+    streams.counts[stream] += 1
+
+
+# Cached: it takes longer to compile than the rest of most kernels.
+@kept_part(*_PARTS)
+def score_observation(scorer, observation, posterior, is_finite, out, row):
+    """Write the outputs of an observation, and update its stream if all of them are finite.
+
+    Args:
+        is_finite: whether the filter's own state is.
+        out, row: `StepOutputs`, and where in it.
+
+    Returns:
+        whether the stream was updated.
+    """
+    out.is_good[row] = False
+    streams, tables, work, stream = scorer.streams, scorer.tables, scorer.work, observation.stream
+    weight, nis, log_likelihood = posterior.scalars[WEIGHT], posterior.scalars[NIS], posterior.scalars[LOG_LIKELIHOOD]
+    count, sums = streams.counts[stream], out.tally[row]
+    lag = observation.time - streams.time[stream] if count > 0 else 0.0
+    step = typical_step(streams.step[stream], lag, count)
+    unit = _horizon_unit(scorer.horizons, step)
+    seen, total = _write_state(scorer, observation, posterior, out, row)
+    p, novelty, tail_columns = score_anomaly(scorer, stream, seen, max(nis, 0.0))
+    out.anomaly[row], out.confidence[row] = 1 - p, interpolate(novelty, tables.novelty, tables.confidence)
+    precision = calibrated_precision(tables.precision, posterior, novelty)
+    arrived = _check_forecasts(scorer, observation, lag, unit, posterior, sums)
+    if count > 0 and seen > 0:
+        sums[OUTLIERS] = 1 if nis > outlier_gate(seen) else 0
+        tally_horizons(scorer.spec.horizon, step, lag, work.column, work.scored, sums)
+    out.alarm[row] = np.nan
+    if seen > 0 and (scorer.spec.alarm.rate > 0 or scorer.spec.alarm.per_time > 0):
+        out.alarm[row] = _write_alarm(scorer, lag, p, observation, posterior.innovation, sums)
+    total += forecast_intervals(scorer, posterior, out.moments[row], out.bands[row])
+    for k in range(baseline.COLUMNS):
+        total += work.baseline[k]
+    total += novelty + out.anomaly[row] + precision + weight + nis + log_likelihood
+    if not (is_finite and np.isfinite(total)):
+        work.loaded[0] = -1
+        return False
+    out.position[row], out.precision[row], out.log_likelihood[row] = count, precision, log_likelihood
+    out.weight[row], out.nis[row] = weight, nis
+    if seen == 0:
+        out.weight[row] = out.nis[row] = out.anomaly[row] = np.nan
+    if arrived > 0:
+        remove_arrived(streams.conformal, stream, work)
+    copy2(work.shift[0], streams.conformal.shift[stream, 0])
+    if step > 0 or not scorer.horizons.in_steps:
+        add_pending(scorer, observation, unit, count, posterior)
+    _update_stream(scorer, observation, step, novelty, tail_columns)
+    out.is_good[row] = True
+    return True
