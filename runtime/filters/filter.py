@@ -156,7 +156,7 @@ class FilterRuntime(FilterStates):
 
         Rows have been checked: shapes, finite values, times that do not decrease.
         """
-        seats = pool.rows([row.seat for row in rows])
+        seats = pool.rows([row.slot for row in rows])
         groups: dict[Readout, list[int]] = {}
         for i, row in enumerate(rows):
             groups.setdefault(row.readout, []).append(i)
@@ -230,7 +230,7 @@ class FilterRuntime(FilterStates):
     ) -> tuple[Steps, Traced]:
         """`follow`, with what smoothing needs; one observation alone by attention, given what came before it."""
         readout: Readout = piece.readout
-        batch = Batch(np.repeat(pool.rows([piece.seat]), len(piece.times)), piece.times, piece.values, piece.noise)
+        batch = Batch(np.repeat(pool.rows([piece.slot]), len(piece.times)), piece.times, piece.values, piece.noise)
         is_traced = traced or readout.samples > 0
         told, trace = self.step(pool, batch, readout, piece.inputs, memory, traced=is_traced)
         good = int(told.is_good.argmin()) if not told.is_good.all() else len(piece.times)

@@ -318,7 +318,7 @@ class SeriesRuntime(FilterRuntime):
 
     def cut(self, pool: StatePool, piece: Piece, most: int) -> Piece:
         """See `FilterRuntime`."""
-        clock, told = pool.arrays[CLOCK][piece.seat.row], reply_rows(piece.readout)
+        clock, told = pool.arrays[CLOCK][piece.slot.row], reply_rows(piece.readout)
         work = row_work(clock, piece.times, told, self.observation_size).cumsum()
         return piece.part(slice(max(1, int(np.searchsorted(work, most, side="right")))))
 

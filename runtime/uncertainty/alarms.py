@@ -1,4 +1,4 @@
-"""Alarms: observations that are as rare on their stream as was asked for, and how many there were."""
+"""Alarms: observations as rare on their stream as requested, and how many there were."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION
 
 Direction = Literal["both", "up", "down"]
 SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
-# What is rarer is one per so many: "1/day", "0.5/hour", "12 / week". Not 0: that would be none, of a range neither.
+# "1/day", "0.5/hour", "12 / week"; not 0, which would raise no alarm, not even for a range.
 _ABOVE_ZERO: Final = r"0*[1-9][0-9]*(?:\.[0-9]+)?|0+\.0*[1-9][0-9]*"
 RATE_PATTERN: Final = rf"^({_ABOVE_ZERO}) ?/ ?({'|'.join(SECONDS)})$"
-# Of the observations.
+# As a share of the observations.
 LARGEST_RATE: Final = 0.5
 MOST_QUIET: Final = 1_000_000
-# Of a normal variable, of which 95 % lie nearer.
-_LIKELY = 1.96
+# Quantile of the normal for a 95 % interval.
+_Z = 1.96
 
 
 class Alarm(NamedTuple):
     """When an observation is an alarm.
 
     Attributes:
-        rate, per_time: so rare it is, per observation and per unit of time since the one before; both 0 asks for none.
-        direction: 1 above what was expected, -1 below, 0 either.
-        deviation: it is at least so far from what was expected, in units of the observation.
-        low, high: outside of them it is an alarm however rare that is.
-        quiet: for so many observations after an alarm there is no other, but one that is rarer by far.
+        rate, per_time: the expected alarms per observation and per unit of time since the one before; both 0: none.
+        direction: 1 above the forecast, -1 below, 0 either.
+        deviation: least distance from the forecast, in units of the observation.
+        low, high: an observation outside is an alarm, however frequent.
+        quiet: for so many observations after an alarm, only much rarer ones are alarms.
     """
 
     rate: float = 0.0
@@ -53,13 +53,13 @@ def alarm(
     within: tuple[float | None, float | None] = (None, None),
     quiet: int = 0,
 ) -> Alarm:
-    """An alarm at a rate: a share of the observations, or a text as RATE_PATTERN has it, of times in seconds.
+    """An alarm at a rate: a share of the observations, or a text that matches RATE_PATTERN, for times in seconds.
 
     Args:
-        within: outside of these limits every observation is an alarm.
+        within: every observation outside these limits is an alarm.
 
     Raises:
-        InvalidInput: naming the field of `alarm`.
+        InvalidInput: names the invalid field of `alarm`.
     """
     _check(rate, direction, min_deviation, within, quiet)
     per_time = 0.0
@@ -98,19 +98,19 @@ def _check(
 
 
 def is_most(rule: Alarm, step: float) -> bool:
-    """Whether a rate per time asks for more of the rows, usually so far apart, than a share may."""
+    """Whether a rate per time, at this typical lag, exceeds the largest share of rows."""
     return rule.per_time * step > LARGEST_RATE
 
 
-def count_alarms(asked: float, expected: float, raised: float) -> AlarmChecks | None:
-    """What became of the alarms of a request; None where it asked for none, or nothing was observed."""
-    if not asked:
+def count_alarms(observations: float, expected: float, raised: float) -> AlarmChecks | None:
+    """Rate of alarms with its Wilson interval; None without observations that could be alarms."""
+    if not observations:
         return None
-    share, spread = raised / asked, _LIKELY**2 / asked
+    share, spread = raised / observations, _Z**2 / observations
     centre = (share + spread / 2) / (1 + spread)
-    half = _LIKELY * math.sqrt(share * (1 - share) / asked + spread / (4 * asked)) / (1 + spread)
+    half = _Z * math.sqrt(share * (1 - share) / observations + spread / (4 * observations)) / (1 + spread)
     return AlarmChecks(
-        observations=int(asked),
+        observations=int(observations),
         raised=int(raised),
         expected=expected,
         rate=share,

@@ -1,25 +1,24 @@
-"""How forecasts came true: counted for every observation, summed over a request and over a process.
+"""Checks of forecasts against their observations: counted per observation, summed over a request and a process.
 
 A tally is a vector of sums, so that adding one costs a microsecond:
 
-    observations, sum of weight × nis / d, components scored, observations that may be alarms, how many of them should
-    be by the rate that was asked for, alarms, outliers, 8 bins of weight × nis / d, 10 bins of the PIT,
-    components inside by level, and then for each horizon that was asked for
-    components scored, sum of its length in typical lags over them, components inside by level
+    observations, sum of weight × nis / d, components scored, observations that may be alarms, their expected number of
+    alarms, alarms, outliers, 8 bins of weight × nis / d, 10 bins of the PIT, components inside by level
+and for each requested horizon
+    components scored, sum of the horizon in typical lags over them, components inside by level
 and for each component, one step ahead
     how often it was scored, how often inside by level
 
-The first observation of a stream is not in it: nothing but the prior had forecast it. The PIT of a component is its
-place in the distribution that the forecast's intervals describe: 0.5 at the mean, 0.1 and 0.9 at the ends of the 0.8
-interval. Forecasts that are right put as many components into each bin. nis is chi-square of d components, the observed
-ones, if the filter is right, and the weight is 1 up to about nis = d: below 1, the bins of weight × nis / d are held
-against that distribution, above it there should be less. An outlier is rarer than one in a thousand by it.
+The first observation of a stream does not count: only the prior had forecast it. The PIT of a component is its value of
+the distribution that the forecast's intervals describe: 0.5 at the mean, 0.1 and 0.9 at the ends of the 0.8 interval.
+Correct forecasts fill the bins equally. If the filter is correct, nis is chi-square of d, the observed components, and
+the weight is 1 up to about nis = d: bins of weight × nis / d below 1 are compared with that distribution; above there
+should be fewer. An outlier is rarer than one in a thousand by it.
 
-A horizon's forecasts are those that adaptive.py holds against observations: of horizons near one lead the first is
-followed, at most MOST_PLACES of its forecasts wait at a time, and a forecast counts in the request in which its time
-comes, one that waited in the state, too. Of a horizon of about one lag the step itself is the forecast, where it comes
-within TOLERANCE of that time. What counts is the interval that was sent, but for one that v counts as infinite, which
-is some 10⁶ standard deviations wide.
+A horizon's forecasts are those that `pending.py` scores: of horizons near one calibrated horizon, the first; at most
+MAX_PENDING of its forecasts at a time. A forecast counts in the request in which its time comes, even if it was pending
+in the state. For a horizon of about one lag the step itself is the forecast, if it comes within TOLERANCE of that time.
+The interval that was sent counts, except where v counts it as infinite: then it is some 10⁶ standard deviations wide.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -46,18 +45,18 @@ NIS_EDGES = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 NIS = slice(7, 8 + len(NIS_EDGES))
 PIT_BINS = 10
 PIT = slice(NIS.stop, NIS.stop + PIT_BINS)
-# Those of every level come first, then what there is by horizon.
+# By level; then the counts by horizon and by component.
 INSIDE = slice(PIT.stop, None)
-# Intervals at whose ends the PIT has its bins' edges; the mean is the one in the middle.
+# Intervals whose ends are edges of the PIT's bins; the mean is the middle edge.
 PIT_LEVELS = tuple(2 * edge / PIT_BINS for edge in range(1, PIT_BINS // 2))
 _EDGES = np.array(NIS_EDGES)
 _NIS, _PIT, _INSIDE = NIS.start, PIT.start, INSIDE.start
-# The standard normal's quantile at 0.999, for Wilson and Hilferty's of chi-square.
+# Normal quantile at 0.999, for the chi-square quantile by Wilson and Hilferty.
 _RARE = NormalDist().inv_cdf(0.999)
 
 
 def columns(levels: int, horizon: int = 0, size: int = 0) -> int:
-    """Numbers of a tally: those that all have, of each horizon, of each component."""
+    """Length of a tally: common counts, then those of each horizon and each component."""
     return _INSIDE + levels + horizon * (2 + levels) + size * (1 + levels)
 
 
@@ -68,7 +67,7 @@ def no_checks(levels: int, horizon: int = 0, size: int = 0) -> Array:
 
 @part
 def outlier_gate(seen):
-    """What the nis of so many components is below, but for one in a thousand, where the filter is right."""
+    """The 0.999 quantile of nis of so many components."""
     spread = 2 / (9 * seen)
     root = 1 - spread + _RARE * np.sqrt(spread)
     return seen * root * root * root
@@ -87,13 +86,13 @@ def tally(step, weighted_nis, sums):
     scores, edges, widths = step.scores, step.edges, step.widths
     for k in range(len(sums)):
         sums[k] = 0.0
-    count, each = 0, 1 + widths.shape[1]
+    count, length = 0, 1 + widths.shape[1]
     for a in range(len(scores)):
         if not step.is_scored[a]:
             continue
         count += 1
-        own = len(sums) + (a - len(scores)) * each
-        sums[own] = 1
+        begin = len(sums) + (a - len(scores)) * length
+        sums[begin] = 1
         beyond = 0
         for edge in range(edges.shape[1]):
             beyond += 1 if scores[a] > edges[a, edge] else 0
@@ -101,7 +100,7 @@ def tally(step, weighted_nis, sums):
         for level in range(widths.shape[1]):
             is_inside = 1 if scores[a] <= widths[a, level] else 0
             sums[_INSIDE + level] += is_inside
-            sums[own + 1 + level] = is_inside
+            sums[begin + 1 + level] = is_inside
     if count > 0:
         share = weighted_nis / count
         bin_ = 0
@@ -140,20 +139,20 @@ def tally_horizons(horizon, step, lag, column, scored, sums):
 def summarise(
     sums: Array, levels: Sequence[float], size: int, horizon: Sequence[float], *, is_fresh: bool
 ) -> ForecastChecks:
-    """A request's tally, for its reply.
+    """Checks of a request from its tally.
 
     Args:
         levels: the calibrated ones.
-        size: components of an observation; each is followed on its own, so their bounds add up.
-        horizon: that was asked for.
-        is_fresh: whether the stream began with the request, else v may have begun at either end.
+        size: components of an observation; each adapts by itself, so their bounds add up.
+        horizon: the requested one.
+        is_fresh: whether the stream began with the request; otherwise v may have begun at either end.
     """
     observations, scored = int(sums[OBSERVATIONS]), int(sums[SCORED])
     reach = INFINITE + GAMMA if is_fresh else INFINITE - EMPTY + GAMMA
     names = [level_name(level) for level in levels]
     first, second = columns(len(levels)), columns(len(levels), len(horizon))
     ahead = sums[first:second].reshape(len(horizon), 2 + len(levels)).tolist()
-    each = sums[second:].reshape(size, 1 + len(levels)).tolist()
+    components = sums[second:].reshape(size, 1 + len(levels)).tolist()
     return ForecastChecks(
         scored=scored,
         coverage=_shares(names, sums[INSIDE][: len(levels)].tolist(), scored),
@@ -165,10 +164,10 @@ def summarise(
         alarms=count_alarms(sums[ASKED], sums[EXPECTED], sums[ALARMS]),
         outliers=int(sums[OUTLIERS]),
         leads=[
-            LeadChecks(lead, round(steps / count, 6) if count else None, int(count), _shares(names, counts, count))
-            for lead, (count, steps, *counts) in zip(horizon, ahead, strict=True)
+            LeadChecks(distance, round(steps / count, 6) if count else None, int(count), _shares(names, counts, count))
+            for distance, (count, steps, *counts) in zip(horizon, ahead, strict=True)
         ],
-        components=[ComponentChecks(int(count), _shares(names, counts, count)) for count, *counts in each],
+        components=[ComponentChecks(int(count), _shares(names, counts, count)) for count, *counts in components],
     )
 
 

@@ -1,4 +1,4 @@
-"""What a filter can be given: limits, and checks that raise InvalidInput and name the field at fault."""
+"""Input of a filter: limits, and checks that raise InvalidInput and name the invalid field."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rfa.runtime.errors import InvalidInput
 
 Observation = Sequence[float | None] | None
 
-# Attention keeps one row per observation and looks at all of them at every step.
+# Attention stores a row for each observation and reads all of them at every step.
 MAX_ATTENTION = 1024
 LARGEST_TIME = 1e15
 LARGEST_SEED = 2**64 - 1
@@ -21,16 +21,16 @@ MOST_LEVELS = 16
 MOST_HORIZONS = 256
 LARGEST_HORIZON = 1e9
 MOST_SAMPLES = 1024  # of a step
-# The same over HTTP, in a stream's frames, from the command line and in code: their squares fit into float32 by far.
+# Squares of observations fit into float32.
 LARGEST_OBSERVATION = 1e12
 MOST_COMPONENTS = 4096
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
-# An interval ends at the normal's quantile of (1 + level) / 2: at the next larger level that is 1 to a float.
+# At the next larger level (1 + level) / 2 rounds to 1, whose normal quantile is infinite.
 HIGHEST_LEVEL = 1 - 2**-52
 
 
 def check_size(name: str, observation: Sequence[float | None] | np.ndarray, size: int, model: str) -> None:
-    """Hold an observation to the size that the model takes; `name` is that of the field."""
+    """Raise unless an observation, the field `name`, has the size that the model takes."""
     if len(observation) != size:
         raise InvalidInput(
             f"{name} has {len(observation)} values, model {model!r} takes {size}", param=name, code="shape_mismatch"
@@ -38,7 +38,7 @@ def check_size(name: str, observation: Sequence[float | None] | np.ndarray, size
 
 
 def as_array(observations: Sequence[Observation], size: int, model: str) -> np.ndarray:
-    """Observations, null or `size` numbers or nulls each, as `[N, size]`, NaN where missing."""
+    """Observations, each null or `size` numbers or nulls, as `[N, size]`, NaN where missing."""
     for i, row in enumerate(observations):
         if row is not None and len(row) != size:
             check_size(f"observations[{i}]", row, size, model)
@@ -47,7 +47,7 @@ def as_array(observations: Sequence[Observation], size: int, model: str) -> np.n
 
 
 def input_rows(name: str, rows: Sequence[Sequence[float] | None], size: int, model: str) -> np.ndarray:
-    """What is known at each observation, null or `size` numbers, as `[N, size]`, 0 where null; `name` is that of it."""
+    """Inputs at each observation, null or `size` numbers, as `[N, size]`, 0 where null; `name` is the field."""
     for i, row in enumerate(rows):
         if row is not None:
             check_size(f"{name}[{i}]", row, size, model)
@@ -56,7 +56,7 @@ def input_rows(name: str, rows: Sequence[Sequence[float] | None], size: int, mod
 
 
 def without_bias(observations: np.ndarray, bias: Sequence[Sequence[float] | None], model: str) -> np.ndarray:
-    """Observations `[N, size]` less what the sensor is off by; together they keep to what an observation keeps to."""
+    """Observations `[N, size]` minus the sensor's bias; the difference obeys the limit of an observation."""
     found = observations - input_rows("bias", bias, observations.shape[1], model)
     for i in np.flatnonzero((np.abs(found) > LARGEST_OBSERVATION).any(axis=1))[:1].tolist():
         raise bias_out_of_range(f"bias[{i}]")
@@ -64,12 +64,12 @@ def without_bias(observations: np.ndarray, bias: Sequence[Sequence[float] | None
 
 
 def bias_out_of_range(param: str) -> InvalidInput:
-    """Refuses what takes an observation out of its range."""
-    return _refused(param, f"must leave the observation at most {LARGEST_OBSERVATION:g} in size")
+    """Error for a bias that takes an observation out of its range."""
+    return _error(param, f"must leave the observation at most {LARGEST_OBSERVATION:g} in size")
 
 
 def from_columns(columns: Mapping[str, Sequence[float | None]], size: int, model: str) -> np.ndarray:
-    """Columns, one for each component in order, as `[N, size]`, NaN where missing."""
+    """Columns, one a component, as `[N, size]`, NaN where missing."""
     if len(columns) != size:
         raise InvalidInput(
             f"values has {len(columns)} columns, model {model!r} takes {size}", param="values", code="shape_mismatch"
@@ -78,80 +78,76 @@ def from_columns(columns: Mapping[str, Sequence[float | None]], size: int, model
 
 
 def check_observations(values: np.ndarray, size: int, model: str) -> None:
-    """`[N, size]`, of which each number is finite, or NaN."""
+    """`[N, size]`, each number finite or NaN."""
     if not len(values):
         raise InvalidInput("observations must not be empty", param="observations", code="empty")
     if values.shape[1:] != (size,):
         check_size("observations[0]", values[0], size, model)
     for i, j in np.argwhere(np.abs(values) > LARGEST_OBSERVATION)[:1].tolist():
-        raise _refused(f"observations[{i}][{j}]", f"must be finite and at most {LARGEST_OBSERVATION:g} in size")
+        raise _error(f"observations[{i}][{j}]", f"must be finite and at most {LARGEST_OBSERVATION:g} in size")
 
 
-def _refused(param: str, expected: str, code: str = "out_of_range") -> InvalidInput:
+def _error(param: str, expected: str, code: str = "out_of_range") -> InvalidInput:
     return InvalidInput(f"{param} {expected}", param=param, code=code)
 
 
 def check_times(times: np.ndarray, length: int, previous: float) -> None:
-    """One finite time per observation, none before the one ahead of it; `previous` is the time of the state."""
+    """One finite time an observation, not decreasing; `previous` is the time of the state."""
     if len(times) != length:
-        raise _refused("times", f"has {len(times)} values, observations {length}", "shape_mismatch")
+        raise _error("times", f"has {len(times)} values, observations {length}", "shape_mismatch")
     is_sorted = np.diff(times, prepend=previous) >= 0
     for i in np.flatnonzero(~(np.isfinite(times) & is_sorted))[:1].tolist():
         if not math.isfinite(times[i]):
-            raise _refused(f"times[{i}]", "must be finite", "not_finite")
-        raise _refused(f"times[{i}]", "lies before the time ahead of it; times must not decrease", "not_sorted")
+            raise _error(f"times[{i}]", "must be finite", "not_finite")
+        raise _error(f"times[{i}]", "is before the previous time; times must not decrease", "not_sorted")
 
 
 def check_noise(noise: Sequence[float | None] | None, length: int) -> np.ndarray:
-    """The factors on the noise `[N]`, 1 where nothing is said."""
+    """Factors on the noise `[N]`, 1 by default."""
     if noise is None:
         return np.ones(length)
     if len(noise) != length:
-        raise _refused("noise", f"has {len(noise)} values, observations {length}", "shape_mismatch")
+        raise _error("noise", f"has {len(noise)} values, observations {length}", "shape_mismatch")
     for i, scale in enumerate(noise):
         if scale is not None and not LEAST_NOISE <= scale <= MOST_NOISE:
-            raise _refused(f"noise[{i}]", f"must be between {LEAST_NOISE:g} and {MOST_NOISE:g}")
+            raise _error(f"noise[{i}]", f"must be between {LEAST_NOISE:g} and {MOST_NOISE:g}")
     return np.array([1.0 if scale is None else scale for scale in noise], np.float64)
 
 
 def level_name(level: float) -> str:
-    """What the interval of a level is called: the shortest decimal that is this level and no other, such as "0.9"."""
+    """Name of the interval of a level: the shortest decimal that equals it, such as "0.9"."""
     return repr(float(level))
 
 
-def out_of_range(place: str, model: str) -> InvalidInput:
-    """Refuses an observation at which the numbers of a filter leave the range of floats.
-
-    Args:
-        place: name of the field.
-    """
-    return _refused(
-        place,
+def out_of_range(field: str, model: str) -> InvalidInput:
+    """Error for an observation at which a filter's numbers are not finite."""
+    return _error(
+        field,
         f"takes model {model!r} out of the range of its numbers: it must lie nearer to what came before it, or its "
         "noise nearer to 1, or its time nearer to the time before it, or the horizon must be shorter",
     )
 
 
 def check_readout(levels: Sequence[float], horizon: Sequence[float], samples: int) -> None:
-    """Levels inside (0, 1), each once, for they name intervals; forecasts into the future; a number of samples."""
+    """Levels inside (0, 1), each once, as they name intervals; horizons and samples not negative."""
     for i, level in enumerate(levels):
         if not 0 < level < 1:
-            raise _refused(f"levels[{i}]", "must lie between 0 and 1")
+            raise _error(f"levels[{i}]", "must lie between 0 and 1")
         if level > HIGHEST_LEVEL:
-            raise _refused(f"levels[{i}]", f"must be at most {HIGHEST_LEVEL!r}")
+            raise _error(f"levels[{i}]", f"must be at most {HIGHEST_LEVEL!r}")
         if level in levels[:i]:
-            raise _refused(f"levels[{i}]", "is there already; give each level once", "duplicate")
-    for i, lead in enumerate(horizon):
-        if not 0 <= lead <= 1e30:
-            raise _refused(f"horizon[{i}]", "must be >= 0 and finite")
+            raise _error(f"levels[{i}]", "is a duplicate; give each level once", "duplicate")
+    for i, distance in enumerate(horizon):
+        if not 0 <= distance <= 1e30:
+            raise _error(f"horizon[{i}]", "must be >= 0 and finite")
     if samples < 0:
-        raise _refused("samples", "must be >= 0")
+        raise _error("samples", "must be >= 0")
 
 
 def check_mode(mode: str, *, continues: bool, length: int) -> None:
-    """A mode that there is, and attention only from a fresh start over not too many observations."""
+    """A valid mode; attention only without a state and over at most MAX_ATTENTION observations."""
     if mode not in get_args(Mode):
-        raise _refused("mode", "must be 'recurrent' or 'attention'", "unknown_mode")
+        raise _error("mode", "must be 'recurrent' or 'attention'", "unknown_mode")
     if mode == "attention" and continues:
         raise InvalidInput("a state continues in recurrent mode only", param="mode", code="state_needs_recurrent")
     if mode == "attention" and length > MAX_ATTENTION:
@@ -163,6 +159,6 @@ def check_mode(mode: str, *, continues: bool, length: int) -> None:
 
 
 def check_lag(lag: int | None, *, smooth: bool) -> None:
-    """A number of observations to wait for, of smoothing only."""
+    """Observations after each that its smoothed state is given; with smoothing only."""
     if lag is not None and (lag < 0 or not smooth):
-        raise _refused("lag", "must be >= 0, and is of smoothing only")
+        raise _error("lag", "must be >= 0, and needs smoothing")

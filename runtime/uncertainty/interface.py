@@ -1,4 +1,4 @@
-"""What the engine asks of a filter, and what it is told."""
+"""Requests to a filter, and their results."""
 
 from __future__ import annotations
 
@@ -22,20 +22,25 @@ SAMPLES_PER_ROW = 32
 class Row(NamedTuple):
     """One observation of one stream, checked."""
 
-    seat: Seat
+    slot: Seat
     t: float
     observation: Observation
     noise: float
-    readout: Any  # what `FilterRuntime.readout` made
+    readout: Any  # from `FilterRuntime.readout`
     seed: int
     input: Sequence[float] | None = None
 
 
 class Piece(NamedTuple):
-    """Observations of one stream in order, checked: times and noise `[k]`, values `[k, P]`, NaN where missing, and what
-    drives the state until each `[k, n]`, if anything does."""
+    """Observations of one stream in order, checked.
 
-    seat: Seat
+    Attributes:
+        times, noise: `[k]`.
+        values: `[k, P]`, NaN where missing.
+        inputs: that drive the state until each observation, `[k, n]`, or None.
+    """
+
+    slot: Seat
     times: np.ndarray
     values: np.ndarray
     noise: np.ndarray
@@ -44,7 +49,7 @@ class Piece(NamedTuple):
     inputs: np.ndarray | None = None
 
     def part(self, rows: slice) -> Piece:
-        """Some of them."""
+        """A slice of the rows."""
         return self._replace(
             times=self.times[rows], values=self.values[rows], noise=self.noise[rows],
             inputs=None if self.inputs is None else self.inputs[rows],
@@ -52,8 +57,13 @@ class Piece(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """Forecasts after a last observation, at times `[M]`: moments `[M, 2, P]`, mean and std; bands
-    `[M, levels, P, 2]`."""
+    """Forecasts after the last observation.
+
+    Attributes:
+        times: `[M]`.
+        moments: mean and std, `[M, 2, P]`.
+        bands: intervals, `[M, levels, P, 2]`.
+    """
 
     times: np.ndarray
     moments: np.ndarray
@@ -61,7 +71,7 @@ class Ahead(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """What a row's observation led to; the tally is of forecast_checks.py."""
+    """The reply to a row; for `tally` see forecast_checks.py."""
 
     step: FilterStep
     log_likelihood: float
@@ -70,25 +80,23 @@ class Stepped(NamedTuple):
 
 @dataclass(frozen=True)
 class FilterOptions:
-    """What to filter and what to tell about it.
+    """What to filter, and which outputs to return.
 
     Attributes:
         times: `[N]`.
         observations: `[N, P]`, NaN where missing.
         noise: factors on the standard deviation of each observation's measurement noise, `[N]`.
-        alarm: when an observation is one.
         samples: draws of the state per step; with `smooth` they are trajectories given all observations.
         mode: "attention" looks at all earlier observations (at most MAX_ATTENTION) and starts fresh.
-        lag: with `smooth`, the smoothed states are given the observations up to so many after each, not all.
-        state: where to continue, as the model unpacked it (recurrent mode).
-        wants_state: asks for the packed state at the end.
-        is_whole: the answer is kept until it is whole.
-        deadline_seconds: after so long the request ends with what is finished.
-        passes: K, of the robust weight; None is the model's own.
-        inputs: that drive the state, per unit time, until each observation, `[N, n]`; None is none.
-        ahead: leads after the last observation that are forecast at the end, of the recurrent mode.
-        followed: so many of `horizon`, the last ones, are forecast for that alone: their intervals learn, and the reply
-            does not tell them.
+        lag: with `smooth`, each state is given only so many observations after it (fixed lag), not all.
+        state: to continue from, as the model unpacked it (recurrent mode).
+        wants_state: whether to return the packed state at the end.
+        is_whole: whether the reply is sent only when it is complete.
+        deadline_seconds: the request then ends with the finished part.
+        passes: K, of the robust weight; None: the model's own.
+        inputs: that drive the state, per unit time, until each observation, `[N, n]`.
+        ahead: horizons after the last observation (recurrent mode).
+        followed: this many of `horizon`, the last ones, only adapt their intervals; the reply leaves them out.
     """
 
     times: np.ndarray
@@ -114,20 +122,20 @@ class FilterOptions:
 
     @property
     def needs_whole(self) -> bool:
-        """Whether the answer needs the whole sequence at once."""
+        """Whether the reply needs the whole sequence at once."""
         return self.smooth or self.mode == "attention"
 
 
 @dataclass(frozen=True)
 class MergeOptions:
-    """Beliefs to make one, and what to tell about it.
+    """States to merge, and which outputs to return.
 
     Attributes:
         states: as the model unpacked them.
-        method: "precision" adds what each knows, as if they shared nothing but `prior`; "covariance_intersection" is
-            never too sure, whatever they share.
-        prior: that all of them were made from; its share counts once. With "precision" alone.
-        t: of the merged belief; None is the latest of the states.
+        method: "precision" adds the precisions, as if the states shared only `prior`; "covariance_intersection" is
+            never overconfident, whatever they share.
+        prior: common ancestor of the states, counted once; "precision" only.
+        t: of the merged state; None: the latest of the states.
     """
 
     states: tuple[Any, ...]
@@ -140,5 +148,5 @@ class MergeOptions:
 
 
 def reply_rows(options: Any) -> int:
-    """What a step that is told so much about weighs, in plain steps; what is wanted has a horizon and samples."""
+    """Cost of a step with these outputs (a horizon and samples), in plain steps."""
     return 1 + len(options.horizon) // FORECASTS_PER_ROW + options.samples // SAMPLES_PER_ROW

@@ -1,17 +1,17 @@
-"""How rare a score is on its own stream: a tail probability that comes true, learned from the stream alone.
+"""Tail probability of a score on its stream, learned from the stream alone.
 
-Of scores s (not negative, larger is stranger) a threshold u is followed that a share BODY lies above,
+The threshold u tracks the quantile of the scores s >= 0 that a share BODY lies above,
 
     u ← u + u (1[s > u] - BODY) PACE / (n + START)          Robbins and Monro (1951)
 
-with n the scores so far, at most LONGEST. Of the excesses e = (s - u) / u the
-posterior over generalised Pareto tails is kept, on a grid of shapes ξ and scales σ:
+with n the scores so far, at most LONGEST. The excesses e = (s - u) / u update a posterior over generalised Pareto tails
+on a grid of shapes ξ and scales σ:
 
     S(e) = Σ_c π_c (1 + ξ_c e / σ_c)^(-1/ξ_c)        log π_c ← (1 - 1/MEMORY) log π_c + log((1 - δ) f_c(e) + δ g(e))
 
-The mixture S allows for what so few excesses leave open, and δ g, a little of a wide exponential, keeps one anomaly
-from ruling a tail out for good. Where excesses are alike (a heart beats) no Pareto tail fits; so S is held against what
-came. If it is right, S(e) is uniform: below 2^-j lies half of what is below 2^-(j-1). Each of these halves is learned,
+The mixture S includes the uncertainty from few excesses. δ g, a small share of a wide exponential, keeps one anomaly
+from excluding a tail for good. No Pareto tail fits excesses that are alike, as of a heartbeat; so S is recalibrated. If
+S is correct, S(e) is uniform: half of the mass below 2^-(j-1) is below 2^-j. Each of these halves is learned,
 
     q_j = (TREE_PRIOR / 2 + n_j) / (TREE_PRIOR + n_{j-1})     n_j: excesses with S ≤ 2^-j, forgotten over TREE_MEMORY
 
@@ -19,8 +19,8 @@ a Pólya tree (Lavine 1992) around S. With v = -log2 S(e) and j its integer part
 
     p = BODY q_1 ⋯ q_j q_{j+1}^(v - j)
 
-A stream's memory is u, the grid and the tree, a hundred numbers, whatever its length. Its first scores are kept where
-the grid will be, and u is read from them, in units of the noise that is known by then.
+A stream stores u, the grid and the tree: a hundred numbers. Its first FIRST scores are stored in place of the grid; the
+first u is read from them, in units of the noise that is learned by then.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -35,13 +35,13 @@ from rfa.runtime.compiling import part
 FIELD = "tail.learned"
 BODY = 0.1
 PACE, START, LONGEST = 3.0, 40.0, 4000.0
-# Scores from which the first threshold is read: it is the `ABOVE`-th largest.
+# Scores from which the first threshold is read: the `ABOVE`-th largest of them.
 FIRST, ABOVE = 80, 9
-# In units of what the filter expects: what is that small is no excess.
+# In standard deviations by the filter: a smaller score is no excess.
 LEAST_THRESHOLD = 0.01
 SHAPES = np.array([-1.2, -0.6, -0.3, -0.1, 0.1, 0.3, 0.6])
 SCALES = np.geomspace(0.004, 4.0, 12)
-# Of the shape before any excess: its mean and spread.
+# Prior mean and spread of the shape.
 SHAPE_MEAN, SHAPE_SPREAD = 0.05, 0.35
 MEMORY = 1000.0
 WIDE_SHARE, WIDE = 0.002, 3.0
@@ -49,8 +49,8 @@ HALVES = 16
 TREE_PRIOR, TREE_MEMORY = 5.0, 2000.0
 LEAST = 1e-15
 LARGEST_SCORE = 1e12
-# Columns: scores so far, u, quiet observations to come after an alarm and its evidence (scoring.py), the grid (log π
-# beside its prior) and the tree.
+# Columns: scores so far, u, quiet observations left after an alarm and its evidence (anomaly.py), the grid (log π
+# without its prior) and the tree.
 SEEN, THRESHOLD, QUIET, HELD, GRID = 0, 1, 2, 3, 4
 TREE = GRID + len(SHAPES) * len(SCALES)
 COLUMNS = TREE + HALVES + 1
@@ -59,8 +59,8 @@ _PRIOR = -((SHAPES - SHAPE_MEAN) ** 2) / (2 * SHAPE_SPREAD**2)
 
 
 @part
-def _survival(excess, teaches, learned):
-    """S(e), and the excess taken into the posterior."""
+def _survival(excess, learns, learned):
+    """S(e); the excess updates the posterior."""
     largest = -np.inf
     for i in range(_SHAPES):
         for j in range(_SCALES):
@@ -72,34 +72,34 @@ def _survival(excess, teaches, learned):
             cell = GRID + i * _SCALES + j
             weight = np.exp(_PRIOR[i] + learned[cell] - largest)
             total += weight
-            place, density = 1 + SHAPES[i] * excess / SCALES[j], wide
-            if place > 0:  # else it lies beyond the tail's end
-                survival = np.exp(-np.log(place) / SHAPES[i])
+            base, density = 1 + SHAPES[i] * excess / SCALES[j], wide
+            if base > 0:  # otherwise beyond the end of the tail
+                survival = np.exp(-np.log(base) / SHAPES[i])
                 beyond += weight * survival
-                density += (1 - WIDE_SHARE) * survival / (place * SCALES[j])
-            if teaches:
+                density += (1 - WIDE_SHARE) * survival / (base * SCALES[j])
+            if learns:
                 learned[cell] = (1 - 1 / MEMORY) * learned[cell] + np.log(density)
     return max(beyond / total, LEAST)
 
 
 @part
 def _share(survival, learned):
-    """What share of the excesses lies below this survival, by the tree."""
-    place = -np.log2(survival)
-    level = min(int(place), HALVES - 1)
+    """The share of excesses below this survival, by the tree."""
+    depth = -np.log2(survival)
+    level = min(int(depth), HALVES - 1)
     share = 1.0
     for j in range(TREE, TREE + level):
         share *= (TREE_PRIOR / 2 + learned[j + 1]) / (TREE_PRIOR + learned[j])
     half = (TREE_PRIOR / 2 + learned[TREE + level + 1]) / (TREE_PRIOR + learned[TREE + level])
-    return share * half ** (place - level)
+    return share * half ** (depth - level)
 
 
 @part
 def _count(survival, learned):
-    """Take a survival into the tree."""
-    place = -np.log2(survival)
+    """Add a survival to the tree."""
+    depth = -np.log2(survival)
     for j in range(HALVES + 1):
-        learned[TREE + j] = (1 - 1 / TREE_MEMORY) * learned[TREE + j] + (1.0 if place >= j else 0.0)
+        learned[TREE + j] = (1 - 1 / TREE_MEMORY) * learned[TREE + j] + (1.0 if depth >= j else 0.0)
 
 
 @part
@@ -117,19 +117,19 @@ def _begin(noise, learned):
 
 
 @part
-def learn_tail_probability(score, noise, teaches, learned):
-    """p of a score by what came before it, and the score taken into what is learned.
+def learn_tail_probability(score, noise, learns, learned):
+    """p of a score given the scores before it; then the score updates `learned`.
 
     Args:
         noise: the unit of the score.
-        teaches: what does not leaves all as it is.
+        learns: otherwise `learned` stays as it is.
         learned: `[COLUMNS]`.
 
     Returns:
-        p; 1 up to u, where nothing is told, as before there is a u.
+        p; 1 for scores up to u, and before there is a u.
     """
     if learned[SEEN] < FIRST:
-        if teaches:
+        if learns:
             learned[GRID + int(learned[SEEN])] = score * noise
             learned[SEEN] += 1
             if learned[SEEN] == FIRST:
@@ -137,11 +137,11 @@ def learn_tail_probability(score, noise, teaches, learned):
         return 1.0
     threshold, p = learned[THRESHOLD], 1.0
     if score > threshold:
-        survival = _survival(score / threshold - 1, teaches, learned)
+        survival = _survival(score / threshold - 1, learns, learned)
         p = BODY * _share(survival, learned)
-        if teaches:
+        if learns:
             _count(survival, learned)
-    if teaches:
+    if learns:
         step = ((1.0 if score > threshold else 0.0) - BODY) * PACE / (learned[SEEN] + START)
         learned[SEEN] = min(learned[SEEN] + 1, LONGEST)
         learned[THRESHOLD] = max(threshold * (1 + step), LEAST_THRESHOLD)

@@ -1,13 +1,12 @@
-"""The states of a sequence given later observations: Rauch-Tung-Striebel, and paths drawn backwards.
+"""States of a sequence given later observations: Rauch-Tung-Striebel smoothing and backward sampling.
 
     G_k = P_k F'_{k+1} (P⁻_{k+1})⁻¹        m^s_k = m_k + G_k (m^s_{k+1} - m⁻_{k+1})
     L_k = P_k - G_k P⁻_{k+1} G'_k          P^s_k = L_k + G_k P^s_{k+1} G'_k
 
-from the last step (`smooth`), or from `lag` steps after each (`fixed_lag`), as one knows them who may wait.
-Any linear model: F need not be diagonalisable, and what was missing, how noisy an observation was and how far it was
-trusted are in the filter's own means and covariances already.
+from the last step (`smooth`), or from `lag` steps after each (`fixed_lag`). F need not be diagonalisable. The filter's
+means and covariances already include missing values, noise and weights.
 
-What no step has from another, gains and draws, is computed for a block of steps at once.
+Gains and draws, which do not depend on other steps, are computed for a block of steps at once.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ import numpy as np
 from rfa.runtime.uncertainty.steps import draw
 
 Array = np.ndarray
-# Steps at a time: enough that a call costs less than its work, few enough that nobody waits for them.
+# Steps at a time: enough to amortise a call, few enough for a short latency.
 BLOCK = 128
 
 
 class Traces(NamedTuple):
-    """What smoothing needs of N steps, in state coordinates, float64: `[N, n]` and `[N, n, n]`."""
+    """The filter's trace of N steps, in state coordinates, float64: `[N, n]` and `[N, n, n]`."""
 
     transition: Array
     predicted_mean: Array
@@ -35,7 +34,7 @@ class Traces(NamedTuple):
 
     @classmethod
     def of(cls, found: Any, count: int) -> Traces:
-        """The first steps of those that `FilterSteps` traced."""
+        """The first `count` steps that `FilterSteps` traced."""
         columns = (
             found.transition, found.predicted_mean, found.predicted_covariance, found.mean, found.state_covariance
         )  # fmt: skip
@@ -80,9 +79,9 @@ def fixed_lag(traces: Traces, lag: int) -> Iterator[tuple[Array, Array]]:
         last = min(first + BLOCK, traces.steps)
         steps = np.arange(first, last)
         gains, left = _back(traces, first, min(last + lag, traces.steps))
-        # Each from the step that it knows of last, all together one step back at a time.
-        known = np.minimum(steps + lag, traces.steps - 1)
-        mean, covariance = traces.mean[known][..., None], traces.covariance[known]
+        # Each step starts from the last one that it is given; all go back one step at a time.
+        start = np.minimum(steps + lag, traces.steps - 1)
+        mean, covariance = traces.mean[start][..., None], traces.covariance[start]
         for back in range(lag - 1, -1, -1):
             go = steps + back < traces.steps - 1
             at = steps[go] + back
@@ -93,8 +92,8 @@ def fixed_lag(traces: Traces, lag: int) -> Iterator[tuple[Array, Array]]:
 
 
 def draw_paths(traces: Traces, scale: float, samples: int, seed: int, first: int) -> Iterator[Array]:
-    """Paths given all observations, `[B, samples, n]`: the k-th of all blocks is one path. A block of steps
-    in order at a time, from the last block to the first.
+    """Paths given all observations, `[B, samples, n]`, from the last block of steps to the first; the k-th samples of
+    all blocks are one path.
 
     Args:
         scale: calibrated std per model std.
@@ -105,8 +104,8 @@ def draw_paths(traces: Traces, scale: float, samples: int, seed: int, first: int
         gains, left = _back(traces, begin, end)
         if after is None:  # nothing comes after the last step
             left = np.concatenate([left, traces.covariance[-1:]])
-        places = [first + i for i in range(begin, end)]
-        paths = draw(np.zeros_like(traces.mean[begin:end]), scale**2 * left, samples, [seed] * len(places), places)
+        indices = [first + i for i in range(begin, end)]
+        paths = draw(np.zeros_like(traces.mean[begin:end]), scale**2 * left, samples, [seed] * len(indices), indices)
         for i in range(end - 1, begin - 1, -1):
             path = paths[i - begin]
             path += traces.mean[i]
@@ -124,8 +123,8 @@ def _blocks_from_the_end(steps: int) -> Iterator[tuple[int, int]]:
 def _back(traces: Traces, first: int, last: int) -> tuple[Array, Array]:
     """G and L of the steps, `[B, n, n]`; the last step of all has none."""
     now, after = traces.part(first, min(last, traces.steps - 1)), traces.part(first + 1, last + 1)
-    # A pseudo-inverse: without process noise a long gap makes the predicted covariance singular. Of correlations, for
-    # what is small in one unit, or is known of one component alone, is none the less there.
+    # Without process noise a long gap makes the predicted covariance singular: hence a pseudo-inverse. It is taken of
+    # the correlations, so that small units are not mistaken for singular directions.
     variances = np.diagonal(after.predicted_covariance, axis1=1, axis2=2)
     deviations = np.sqrt(np.where(variances > 0, variances, 1.0))
     scale = deviations[:, :, None] * deviations[:, None, :]

@@ -294,17 +294,17 @@ class FakeFilter:
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
         self.batches.append(len(rows))
-        pool.rows([row.seat for row in rows])
+        pool.rows([row.slot for row in rows])
         if any(self.bomb in (row.observation or ()) for row in rows if self.bomb is not None):
             raise RuntimeError("the graph failed at /secret/place")
         stepped: list[Stepped | None] = []
         for row in rows:
-            before = self.get(pool, row.seat, row.seed)
+            before = self.get(pool, row.slot, row.seed)
             step, state = self._observe(before, row.t, row.observation, row.readout)
             if not np.isfinite(state.sums).all():
                 stepped.append(None)
                 continue
-            self.put(pool, row.seat, state)
+            self.put(pool, row.slot, state)
             stepped.append(
                 Stepped(step, float(row.observation is not None), self._check(before, row.observation, row.readout))
             )

@@ -1,4 +1,4 @@
-"""Warnings: seldom of what is sound, told of what has failed; and coverage at each lead, counted again from replies."""
+"""Warnings: rare for sound replies, given for failed ones; and coverage at each horizon, counted again from replies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.outputs import ComponentChecks, FilterWarning, ForecastChecks, LeadChecks
 from rfa.runtime.uncertainty.alarms import count_alarms
-from rfa.runtime.uncertainty.diagnostics import ENOUGH, FAR_OFF, SELDOM, diagnose
+from rfa.runtime.uncertainty.diagnostics import ENOUGH, FALSE_WARNINGS, TOLERANCE, diagnose
 from rfa.runtime.uncertainty.forecast_checks import OUTLIERS, columns, summarise
 from tests.service.test_columns import answer, arrow, send, serving
 
@@ -56,7 +56,7 @@ def codes(found: list[FilterWarning]) -> list[tuple[str, float | None]]:
 
 
 @pytest.mark.parametrize(
-    ("checks", "told"),
+    ("checks", "expected"),
     [
         (checked(0.9, 5000, 5), []),
         (checked(0.881, 5000, 5), []),
@@ -80,17 +80,17 @@ def codes(found: list[FilterWarning]) -> list[tuple[str, float | None]]:
         (checked(0.8, 900, 0, [ahead(1, 0.8, 900)]), [("low_coverage", None)]),
     ],
 )
-def test_what_has_failed_is_told(checks: ForecastChecks, told: list[tuple[str, float | None]]) -> None:
-    assert codes(diagnose(LINEAR, checks)) == told
+def test_failures_are_reported(checks: ForecastChecks, expected: list[tuple[str, float | None]]) -> None:
+    assert codes(diagnose(LINEAR, checks)) == expected
 
 
 @pytest.mark.parametrize(("scored", "rows"), [(0, "no rows"), (1, "1 row"), (19, "19 rows"), (20, "")])
-def test_few_rows_are_told_of_a_whole_series(scored: int, rows: str) -> None:
-    """Of models for any numbers alone, for others know something beforehand; not of what goes on or is still coming."""
+def test_few_rows_of_a_whole_series_are_reported(scored: int, rows: str) -> None:
+    """By models for any series alone; not for live or continued streams."""
     checks = checked(0.9, scored)
     found = diagnose(AUTO, checks, is_whole=True)
     assert [warning.code for warning in found] == ["few_rows"] * bool(rows)
-    assert all(warning.message.startswith(f"{rows} could be held against a forecast:") for warning in found)
+    assert all(warning.message.startswith(f"{rows} could be compared with a forecast:") for warning in found)
     assert diagnose(AUTO, checks) == diagnose(LINEAR, checks, is_whole=True) == []
 
 
@@ -115,7 +115,7 @@ def test_a_column_that_fails_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "leads", "rows", "told"),
+    ("step", "leads", "rows", "expected"),
     [
         (60, [60 * 768], [], None),
         (60, [60 * 769], [], (60 * 769, "up to 769,")),
@@ -123,22 +123,24 @@ def test_a_column_that_fails_is_named() -> None:
         (0, [60 * 2880], [60 * 2880], None),  # of a stream that has no step yet
     ],
 )
-def test_leads_beyond_the_furthest_are_told(
-    step: float, leads: list[float], rows: list[float], told: tuple[float, str] | None
+def test_horizons_beyond_the_furthest_are_reported(
+    step: float, leads: list[float], rows: list[float], expected: tuple[float, str] | None
 ) -> None:
     """Before anything came true of them; of a model without a bound nothing is said."""
     checks = checked(0.9, 900, leads=[LeadChecks(lead, None, 0, {"0.9": None}) for lead in leads])
     found = diagnose(NETWORK, checks, step=step, ahead=rows)
-    assert [(warning.code, warning.horizon) for warning in found] == ([] if told is None else [("far_ahead", told[0])])
-    assert all(told is not None and told[1] in one.message and "'auto'" in one.message for one in found)
+    assert [(warning.code, warning.horizon) for warning in found] == (
+        [] if expected is None else [("far_ahead", expected[0])]
+    )
+    assert all(expected is not None and expected[1] in one.message and "'auto'" in one.message for one in found)
     assert diagnose(AUTO, checks, step=step, ahead=rows) == []
 
 
-@pytest.mark.parametrize(("expected", "is_told"), [(450, False), (451, True), (900, True)])
-def test_a_rate_that_asks_for_most_rows_is_told(expected: float, is_told: bool) -> None:
+@pytest.mark.parametrize(("expected", "is_reported"), [(450, False), (451, True), (900, True)])
+def test_a_rate_for_most_rows_is_reported(expected: float, is_reported: bool) -> None:
     checks = replace(checked(0.9, 900), alarms=count_alarms(900, expected, expected))
     for model in (AUTO, LINEAR, NETWORK):
-        assert [one.code for one in diagnose(model, checks)] == ["many_alarms"] * is_told
+        assert [one.code for one in diagnose(model, checks)] == ["many_alarms"] * is_reported
     assert diagnose(AUTO, replace(checked(0.9, 900), alarms=count_alarms(5, 5, 5))) == []
 
 
@@ -156,15 +158,15 @@ def test_a_warning_says_what_was_found_and_what_to_try() -> None:
 
 
 @pytest.mark.parametrize("scored", [10, 60, 120, 300, ENOUGH - 1])
-def test_chance_alone_is_seldom_told(scored: int) -> None:
+def test_chance_alone_is_rarely_reported(scored: int) -> None:
     """Of intervals that cover what the bars allow at most and at least, every value by itself, by the binomial."""
-    for share in (0.9 - FAR_OFF[0], 0.9 + FAR_OFF[0]):
-        told = math.fsum(
+    for share in (0.9 - TOLERANCE[0], 0.9 + TOLERANCE[0]):
+        probability = math.fsum(
             math.comb(scored, inside) * share**inside * (1 - share) ** (scored - inside)
             for inside in range(scored + 1)
             if diagnose(AUTO, checked(inside / scored, scored))
         )
-        assert told <= SELDOM
+        assert probability <= FALSE_WARNINGS
 
 
 def sound(kind: str, rows: int, seed: int) -> np.ndarray:
@@ -194,7 +196,7 @@ def test_what_is_sound_is_not_doubted(kind: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", [[21.5], [1.0, 2.0, 3.0, 5.0]])
-def test_what_stands_still_or_repeats_is_told_at_every_lead(pattern: list[float]) -> None:
+def test_constant_and_repeated_values_are_reported_at_every_horizon(pattern: list[float]) -> None:
     values = np.resize(pattern, 600)
     found = codes(diagnose(AUTO, filtered(values, (1.0, 12.0))))
     assert found == [("high_coverage", None), ("high_coverage", 12.0)]
@@ -203,7 +205,7 @@ def test_what_stands_still_or_repeats_is_told_at_every_lead(pattern: list[float]
 # Coverage by lead.
 
 
-def told(found: FilteredSequence, name: str) -> np.ndarray:
+def outputs_of(found: FilteredSequence, name: str) -> np.ndarray:
     return np.concatenate([getattr(piece.outputs, name) for piece in found.pieces])
 
 
@@ -234,12 +236,12 @@ def test_coverage_of_auto_is_what_its_forecasts_came_to(step: float, level: floa
     found = AutoRuntime.of(2).filter((step * np.arange(900)).tolist(), rows, horizon=horizon, levels=LEVELS)
     checks = summarise(found.tally, LEVELS, 2, horizon, is_fresh=True)
     for column, (lead, stride) in enumerate(leads.items()):
-        got, bands = checks.leads[column], told(found, "bands")[:, column]
+        got, bands = checks.leads[column], outputs_of(found, "bands")[:, column]
         scored, coverage = recount(bands, values, lead, 1, stride)
         assert (got.horizon, got.steps, got.scored) == (horizon[column], lead, scored)
         assert got.coverage == pytest.approx(coverage, rel=1e-12)
     for a in range(2):
-        own, bands = checks.components[a], told(found, "bands")[:, 0]
+        own, bands = checks.components[a], outputs_of(found, "bands")[:, 0]
         scored, coverage = recount(bands[:, :, a : a + 1], values[:, a : a + 1], 1, 0)
         assert own.scored == scored and own.coverage == pytest.approx(coverage, rel=1e-12, abs=1.001 / scored)
     assert sum(component.scored for component in checks.components) == checks.scored
@@ -255,7 +257,7 @@ def test_coverage_of_a_bundle_is_what_its_forecasts_came_to() -> None:
     for column, lead in enumerate((5, 1, 20)):
         got = checks.leads[column]
         assert got.steps == pytest.approx(lead)
-        assert (got.scored, got.coverage) == recount(told(found, "bands")[:, column], values, lead, 0)
+        assert (got.scored, got.coverage) == recount(outputs_of(found, "bands")[:, column], values, lead, 0)
     assert checks.leads[3] == LeadChecks(0.52, None, 0, dict.fromkeys(checks.coverage))  # near the first
 
 
@@ -280,7 +282,7 @@ def test_outliers_are_those_beyond_the_gate() -> None:
     rows = [[None if value != value else value for value in row] for row in values.tolist()]  # noqa: PLR0124
     found = AutoRuntime.of(2).filter(list(range(3000)), rows)
     seen = (~np.isnan(values)).sum(axis=1)
-    outliers = [row for row in np.flatnonzero(beyond_gate(told(found, "nis"), seen, 0.999)) if row > 0]
+    outliers = [row for row in np.flatnonzero(beyond_gate(outputs_of(found, "nis"), seen, 0.999)) if row > 0]
     assert found.tally[OUTLIERS] == len(outliers) > 20
 
 
@@ -314,7 +316,7 @@ async def test_every_form_of_a_reply_warns_alike() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_short_series_is_told_to_be_one() -> None:
+async def test_a_short_series_is_reported() -> None:
     """Where it comes whole: what goes on from a state was longer."""
     body: dict[str, Any] = {"observations": [[120.4], [118.9], [123], None, [121.7], [260]], "return_state": True}
     async with serving() as client:

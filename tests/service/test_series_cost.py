@@ -48,9 +48,9 @@ class Watched(SeriesRuntime):
     after_call: Callable[[], None]
 
     def follow(self, pool, piece):
-        before = cells_in(pool, piece.seat)
+        before = cells_in(pool, piece.slot)
         steps = super().follow(pool, piece)
-        self.calls.append((len(piece.times), cells_in(pool, piece.seat) - before))
+        self.calls.append((len(piece.times), cells_in(pool, piece.slot) - before))
         self.after_call()
         return steps
 

@@ -61,7 +61,7 @@ class WatchedFilter:
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
         """One observation of each row."""
-        seats = [row.seat for row in rows]
+        seats = [row.slot for row in rows]
         self._look(pool, seats)
         stepped = self.runtime.advance(pool, rows)
         self._look(pool, seats)
@@ -69,9 +69,9 @@ class WatchedFilter:
 
     def follow(self, pool: StatePool, piece: Piece) -> Steps:
         """Some observations of one stream."""
-        self._look(pool, [piece.seat])
+        self._look(pool, [piece.slot])
         steps = self.runtime.follow(pool, piece)
-        self._look(pool, [piece.seat])
+        self._look(pool, [piece.slot])
         return steps
 
     def _look(self, pool: StatePool, seats: Sequence[Seat]) -> None:

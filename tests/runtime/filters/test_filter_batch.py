@@ -273,7 +273,7 @@ def test_the_numbers_of_a_row_are_those_of_the_calibration_file(name: str, runti
                     assert math.isclose((high - low) / 2, std * scale, rel_tol=1e-9)
                     assert math.isclose((high + low) / 2, mean, rel_tol=1e-9, abs_tol=1e-12)
                 point = step.forecast[0]
-                shift = streams.pool.arrays["adaptive.shift"][row.seat.row][1]
+                shift = streams.pool.arrays["adaptive.shift"][row.slot.row][1]
                 for k, (std, (low, high)) in enumerate(zip(point.std, point.interval[level], strict=True)):
                     adapted = max(
                         tables["forecast"]["multipliers"][1][j] * ((1 + float(v)) / (1 - float(v))) ** 3
