@@ -81,7 +81,7 @@ LONGEST = (
     "tests/service/test_access_live.py",
     "tests/model/test_triton_far.py",
     "tests/soak/faults/test_redis.py",
-    "tests/service/test_wire.py",
+    "tests/service/test_http_connections.py",
 )
 
 

@@ -5,7 +5,7 @@ application last. Here the application comes first: readiness turns false, the l
 streams and lets requests finish, their handlers send what is left; then uvicorn shuts down.
 
 Written against uvicorn 0.54: `Server.startup`, `shutdown`, `on_tick`, `capture_signals` and `server_state`. Connections
-are those of `rfa.service.wire`; uvicorn keeps the sets of connections and tasks, the clock and the lifespan.
+are those of `rfa.service.http`; uvicorn keeps the sets of connections and tasks, the clock and the lifespan.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from rfa.service.http.connection import Connection, ConnectionManager
+from rfa.service.http.http1 import HTTPConnection
 from rfa.service.process.accepting import Acceptor, ConnectionShare
 from rfa.service.process.shutdown_limits import FLUSH_SECONDS, QUANTUM_SECONDS
 from rfa.service.settings import Settings
-from rfa.service.wire.connection import StalledReader, Wire
-from rfa.service.wire.http import HTTPConnection
 
 logger = logging.getLogger("rfa.server")
 TICKS_PER_SECOND = 10
@@ -72,7 +72,7 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         # uvicorn itself listens on nothing; the acceptors do.
         await super().startup([])
-        wire = Wire(
+        manager = ConnectionManager(
             app=self.config.loaded_app,
             settings=self._settings,
             metrics=self._app.state.metrics,
@@ -81,7 +81,7 @@ class DrainingServer(uvicorn.Server):
             app_state=self.lifespan.state,
         )
         self._acceptors = [
-            Acceptor(listener, lambda: HTTPConnection(wire), self.open_connections, self._share)
+            Acceptor(listener, lambda: HTTPConnection(manager), self.open_connections, self._share)
             for listener in sockets or []
         ]
         self.servers = list[Any](self._acceptors)
@@ -109,7 +109,7 @@ class DrainingServer(uvicorn.Server):
             listener.close()
         for connection in list(self.server_state.connections):
             if isinstance(connection, HTTPConnection):
-                connection.close_after_answer()
+                connection.close_after_response()
         drained = await self._drain_engine()
         await self._handlers_ended(max(deadline, drained + FLUSH_SECONDS))
         self.config.timeout_graceful_shutdown = 1
@@ -134,7 +134,7 @@ class DrainingServer(uvicorn.Server):
     def _tick_connections(self) -> None:
         now = time.monotonic()
         for connection in list(self.server_state.connections):
-            if isinstance(connection, StalledReader):
+            if isinstance(connection, Connection):
                 connection.tick(now)
 
 

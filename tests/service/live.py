@@ -36,13 +36,13 @@ class Live:
         return f"http://127.0.0.1:{self.port}"
 
     def limit(self, **settings: Any) -> None:
-        """Change settings of the wire from now on; somebody must be connected.
+        """Change settings of the connections; one must be open.
 
         For a timeout that is short because it is waited for: one that began with the connection might end before the
         first bytes are read, on a machine that is slow enough.
         """
-        wire = next(iter(self.server.server_state.connections)).wire
-        wire.settings = wire.settings.model_copy(update=settings)
+        manager = next(iter(self.server.server_state.connections)).manager
+        manager.settings = manager.settings.model_copy(update=settings)
 
     def connect(self, receive_buffer: int | None = None) -> socket.socket:
         """A raw connection; a small receive buffer lets the server notice soon that nobody reads."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from rfa.service.wire.plain_frame import frame_size, lone_text, text_frame
+from rfa.service.http.plain_frame import frame_size, lone_text, text_frame
 
 LENGTHS = [0, 1, 125, 126, 127, 65_535]
 

@@ -1,109 +1,112 @@
-"""One request of HTTP and its answer, as the application sees them: ASGI's `receive` and `send`."""
+"""One HTTP request and its response: ASGI's scope, `receive` and `send`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
 
 import h11
 from starlette.types import ASGIApp, Message, Scope
 from uvicorn.server import ServerState
 
+from rfa.service.http.connection import host_and_port
+from rfa.service.http.head import path_and_query
+
 if TYPE_CHECKING:
-    from rfa.service.wire.http import HTTPConnection
+    from rfa.service.http.http1 import HTTPConnection
 
 logger = logging.getLogger("rfa.server")
 
-# What of a body waits for the application; then the client is read no further.
+# With more of a body waiting for the application, the client is not read.
 HIGH_WATER_BYTES = 65_536
 PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 CONTINUE = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
 
 
-class Exchange:
-    """A request under way.
+class RequestResponse:
+    """A request that is being answered.
 
     Args:
-        parser: that has read the head of this request and of no other.
-        server: whose default headers every answer has.
+        parser: has read the head of this request and nothing else.
+        server: has the default headers of every response.
     """
 
-    def __init__(self, line: HTTPConnection, parser: h11.Connection, scope: Scope, server: ServerState) -> None:
+    def __init__(self, connection: HTTPConnection, parser: h11.Connection, scope: Scope, server: ServerState) -> None:
         self.parser = parser
         self.scope = scope
         self.is_started = False
         self.is_complete = False
         self.is_last = False
-        self._line = line
+        self._connection = connection
         self._server = server
-        self._is_gone = False
+        self._is_disconnected = False
         self._body = bytearray()
         self._has_more = True
         self._has_sent_end = False
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._head = b""
 
     async def run(self, app: ASGIApp) -> None:
-        """Let the application answer."""
+        """Run the application. An incomplete response ends with its connection, which the client can notice."""
         try:
             await app(self.scope, self.receive, self.send)
-        except Exception:  # the application has told its client and its log what there was to tell
-            logger.debug("an answer was cut", exc_info=True)
+        except Exception:  # the application has already reported it
+            logger.debug("a response was cut off", exc_info=True)
         finally:
-            if not (self.is_complete or self._is_gone):
-                self._line.cut()
+            if not (self.is_complete or self._is_disconnected):
+                self._connection.transport.close()
 
     # From the client.
 
     @property
     def is_full(self) -> bool:
-        """Enough of the body waits for the application."""
+        """Whether enough of the body waits for the application."""
         return len(self._body) > HIGH_WATER_BYTES and not self.is_complete
 
     def feed(self, data: bytes) -> None:
-        """More of the body; that of an answered request is dropped."""
+        """Append to the body; discarded after the response."""
         if not self.is_complete:
             self._body += data
-            self._news.set()
+            self._changed.set()
 
     def end_body(self) -> None:
-        """The body is complete."""
+        """Mark the body as complete."""
         self._has_more = False
-        self._news.set()
+        self._changed.set()
 
-    def leave(self) -> None:
-        """The client is gone."""
-        self._is_gone = True
-        self._news.set()
+    def disconnect(self) -> None:
+        """Tell the application that the client has disconnected."""
+        self._is_disconnected = True
+        self._changed.set()
 
     async def receive(self) -> Message:
-        """ASGI."""
+        """ASGI's `receive`."""
         if self.parser.they_are_waiting_for_100_continue and not self.is_started:
-            self._line.write(self.parser.send(CONTINUE) or b"")
-        while not (self._has_news() or self._is_gone or self.is_complete):
-            self._news.clear()
-            await self._news.wait()
-        if self._is_gone or self.is_complete:
+            self._connection.write(self.parser.send(CONTINUE) or b"")
+        while not (self._has_message() or self._is_disconnected or self.is_complete):
+            self._changed.clear()
+            await self._changed.wait()
+        if self._is_disconnected or self.is_complete:
             return {"type": "http.disconnect"}
         body, self._body = bytes(self._body), bytearray()
         self._has_sent_end = not self._has_more
         if self._has_more:
-            self._line.body_taken()
+            self._connection.read_more_body()
         return {"type": "http.request", "body": body, "more_body": self._has_more}
 
-    def _has_news(self) -> bool:
+    def _has_message(self) -> bool:
         return bool(self._body) or not (self._has_more or self._has_sent_end)
 
     # To the client.
 
     async def send(self, message: Message) -> None:
-        """ASGI. What is sent to a client that has left is dropped."""
-        if not self._line.writable.is_set():
-            await self._line.writable.wait()
-        if self._is_gone:
+        """ASGI's `send`; does nothing after a disconnect."""
+        if not self._connection.writable.is_set():
+            await self._connection.writable.wait()
+        if self._is_disconnected:
             return
         if not self.is_started:
             self._start(message)
@@ -115,20 +118,20 @@ class Exchange:
             raise RuntimeError(f"expected http.response.start, got {message['type']}")
         self.is_started = True
         headers = [*self._server.default_headers, *message.get("headers", ())]
-        # A client that waits for leave to send its body may send it or another request now: nobody can know.
+        # A client that waits for 100 Continue may now send its body or another request: they cannot be told apart.
         if self.is_last or self.parser.they_are_waiting_for_100_continue:
             headers = [(name, value) for name, value in headers if name.lower() != b"connection"]
             headers.append((b"connection", b"close"))
         status = message["status"]
         response = h11.Response(status_code=status, headers=headers, reason=PHRASES.get(status, b""))
-        # With the first piece of the body in one segment.
+        # Sent in one segment with the first part of the body.
         self._head = self.parser.send(response) or b""
 
     def _continue(self, message: Message) -> None:
         if message["type"] != "http.response.body":
             raise RuntimeError(f"expected http.response.body, got {message['type']}")
         if self.is_complete:
-            raise RuntimeError("the answer is complete")
+            raise RuntimeError("the response is complete")
         pieces, self._head = [self._head], b""
         body = message.get("body", b"")
         if body and self.scope["method"] != "HEAD":
@@ -136,43 +139,33 @@ class Exchange:
         is_end = not message.get("more_body", False)
         if is_end:
             pieces.append(self.parser.send(h11.EndOfMessage()) or b"")
-        self._line.write(b"".join(pieces))
+        self._connection.write(b"".join(pieces))
         if is_end:
             self.is_complete = True
             self._body.clear()
-            self._news.set()
-            self._line.answered()
+            self._changed.set()
+            self._connection.on_response_complete()
 
 
-def scope_of(
-    request: h11.Request,
-    path: bytes,
-    query: bytes,
-    *,
-    kind: str,
-    scheme: str,
-    client: tuple[str, int] | None,
-    server: tuple[str, int] | None,
-    state: dict[str, Any],
-) -> Scope:
-    """ASGI's description of a request.
+def make_scope(request: h11.Request, kind: Literal["http", "websocket"], connection: HTTPConnection) -> Scope:
+    """ASGI's scope of a request.
 
-    Args:
-        path: percent-encoded.
-        kind: "http" or "websocket".
+    Raises:
+        MalformedRequest: invalid request target.
     """
+    path, query = path_and_query(request)
     return {
         "type": kind,
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": request.http_version.decode("ascii"),
-        "server": server,
-        "client": client,
-        "scheme": scheme,
+        "server": host_and_port(connection.transport.get_extra_info("sockname")),
+        "client": connection.client,
+        "scheme": "ws" if kind == "websocket" else "http",
         "method": request.method.decode("ascii"),
         "root_path": "",
         "path": unquote(path.decode("ascii")),
         "raw_path": path,
         "query_string": query,
         "headers": list(request.headers),
-        "state": dict(state),
+        "state": dict(connection.manager.app_state),
     }

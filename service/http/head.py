@@ -1,8 +1,7 @@
-"""Where the head of a request ends, and what in it is not HTTP by the letter.
+"""Checks of a request's head that are stricter than h11's.
 
-h11 reads some heads that RFC 9112 lets a server read and that two readers in a row may read differently: that is how
-requests are smuggled past a proxy. Here they are refused: bare line feeds and carriage returns, control characters,
-folded lines, a body framed twice, chunks in HTTP/1.0.
+h11 accepts some heads that a proxy and a server may read differently, which allows request smuggling. Refused here:
+bare line feeds and carriage returns, control characters, folded lines, a body framed twice, chunks in HTTP/1.0.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from rfa.service.errors import HeadersTooLarge, MalformedRequest
 
 END: Final = b"\r\n\r\n"
 LINE_END: Final = b"\r\n"
-# A parser works on each for some ten microseconds, whatever its size: 32 kB of empty ones would take 0.1 s.
+# Parsing takes about 10 µs per header of any size: 32 kB of empty ones would take 0.1 s.
 MAX_HEADERS: Final = 100
 VERSIONS: Final = (b"1.0", b"1.1")
-# Tab is the one control character that a field value may hold (RFC 9110, 5.5).
+# A field value may contain no control character but tab (RFC 9110, 5.5).
 _NOT_TEXT: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)|(?<!\r)\n")
 _BARE: Final = re.compile(rb"(?<!\r)\n")
 _LINES: Final = "The head must be lines of text that end with CR LF."
@@ -28,15 +27,15 @@ _FIRST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]|\r?\Z")
 
 
 def starts_like_a_request(data: bytes | bytearray) -> bool:
-    """Whether this can be the beginning of a method, or of nothing yet: that of a TLS handshake, say, cannot."""
+    """Whether this is empty or can begin with a method; a TLS handshake, for example, cannot."""
     return _FIRST.match(data) is not None
 
 
 def check_line_ends(unfinished: bytes | bytearray, begin: int) -> None:
-    """Refuse a head whose lines end with a bare line feed before its end is there, which would never come.
+    """Refuse an incomplete head with a bare line feed: its end would never come.
 
     Args:
-        begin: where what is new of it begins.
+        begin: index of the first byte that has not been checked.
 
     Raises:
         MalformedRequest
@@ -46,10 +45,7 @@ def check_line_ends(unfinished: bytes | bytearray, begin: int) -> None:
 
 
 def check_text(head: bytes) -> None:
-    """Refuse a head that is not lines of text, or of too many.
-
-    Args:
-        head: with the empty line that ends it.
+    """Refuse a complete head that is not lines of text, or has too many.
 
     Raises:
         HeadersTooLarge, MalformedRequest
@@ -63,7 +59,7 @@ def check_text(head: bytes) -> None:
 
 
 def check_framing(request: h11.Request) -> None:
-    """Refuse a request whose end two readers may see at two places.
+    """Refuse a request whose body two parsers may delimit differently.
 
     Raises:
         MalformedRequest

@@ -20,10 +20,10 @@ from websockets.sync.client import connect as connect_websocket
 from rfa.service.body import BodyLimits, read_body
 from rfa.service.cooperative import CooperativeWork
 from rfa.service.errors import RequestTimeout
+from rfa.service.http.websocket import BURST_BYTES
 from rfa.service.memory import MemoryBudget
 from rfa.service.schemas.requests import StreamClose
 from rfa.service.settings import Settings
-from rfa.service.wire.websocket import BURST_BYTES
 from tests.service.live import Live, check_refusal, read_answer, read_to_end, running
 from tests.service.models import FakeLanguage, fake_models
 from tests.waiting import PATIENCE, wait_until

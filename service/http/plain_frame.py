@@ -1,7 +1,6 @@
-"""Frames of RFC 6455 in their plainest form: a short text in a frame of its own, as nearly all of a live stream are.
+"""Fast path for WebSocket frames (RFC 6455) that are one short text message, as in nearly all live streams.
 
-The parser takes any stream of bytes; of frames that come one by one it needs five times as long for each as this does.
-What is not exactly of this form is the parser's.
+Anything else is left to the parser, which takes five times as long per frame.
 """
 
 from __future__ import annotations
@@ -10,15 +9,15 @@ from typing import Final
 
 from websockets.frames import apply_mask
 
-WHOLE_TEXT: Final = 0x81  # fin, and the opcode
+WHOLE_TEXT: Final = 0x81  # FIN and the text opcode
 MASKED: Final = 0x80
-# Lengths are one byte up to here, then two, then eight.
+# Lengths below SHORT have one byte, below MEDIUM two more, then eight more.
 SHORT, MEDIUM = 126, 65_536
 LONG_FORM: Final = 127
 
 
 def lone_text(data: bytes) -> bytes | None:
-    """The text of a client's frame, if the bytes are that frame, whole and alone; None if they are anything else."""
+    """The text, if the bytes are exactly one complete text frame of a client; else None."""
     if len(data) < 6 or data[0] != WHOLE_TEXT:
         return None
     size, start = data[1] - MASKED, 2
@@ -32,7 +31,7 @@ def lone_text(data: bytes) -> bytes | None:
 
 
 def text_frame(payload: bytes) -> bytes:
-    """A text as the server sends it."""
+    """A server's frame with a text message."""
     size = len(payload)
     if size < SHORT:
         return bytes((WHOLE_TEXT, size)) + payload
@@ -42,5 +41,5 @@ def text_frame(payload: bytes) -> bytes:
 
 
 def frame_size(payload: int) -> int:
-    """Bytes of a client's frame around so many, at least: lengths may be written longer than they need to be."""
+    """Least bytes of a client's frame with this payload; the length may be encoded longer than necessary."""
     return 6 + payload + (0 if payload < SHORT else 2 if payload < MEDIUM else 8)

@@ -1,4 +1,4 @@
-"""What lies about its framing, asks for upgrades, or spends the server's bytes: attacks on the wire, on raw sockets."""
+"""Attacks on raw sockets: contradictory framing, upgrades, and requests that cost the server many bytes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from websockets.server import ServerProtocol
 from websockets.sync.client import connect
 
 from rfa.service.errors import ServiceError
-from rfa.service.wire.head import MAX_HEADERS
-from rfa.service.wire.websocket import MAX_FRAGMENTS
+from rfa.service.http.head import MAX_HEADERS
+from rfa.service.http.websocket import MAX_FRAGMENTS
 from tests.service.live import Live, check_refusal, parse_head, read_answer, read_to_end, running
 from tests.service.models import FakeLanguage, fake_models
 from tests.waiting import PATIENCE, wait_until

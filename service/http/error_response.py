@@ -1,4 +1,4 @@
-"""Refusals of the server itself, before or beside the application: as whole, as numbered and as logged as its own."""
+"""Error responses of the server itself, without the application: same form, request id, log line and count."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import orjson
 
 from rfa.service.access.record import Record, log_exchange
 from rfa.service.errors import STATUS, ServiceError
-from rfa.service.wire.connection import Wire
+from rfa.service.http.connection import ConnectionManager
 
 
-def refuse(wire: Wire, error: ServiceError, client: tuple[str, int] | None) -> bytes:
-    """A whole HTTP/1.1 response in the one error shape, after which the connection closes; counted and logged."""
+def error_response(manager: ConnectionManager, error: ServiceError, client: tuple[str, int] | None) -> bytes:
+    """A complete HTTP/1.1 response, counted and logged; the connection closes after it."""
     status = HTTPStatus(STATUS[type(error)])
     record = Record(id=uuid.uuid4().hex, method="other", status=status.value, client=client, is_complete=True)
     body = orjson.dumps(error.payload())
     record.bytes_out, record.reason = len(body), error.code
-    wire.count(error.code)
-    wire.metrics.http_requests.labels(record.route, record.method, str(record.status)).inc()
+    manager.count(error.code)
+    manager.metrics.http_requests.labels(record.route, record.method, str(record.status)).inc()
     log_exchange(record)
     headers = {
         "content-type": "application/json",

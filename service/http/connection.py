@@ -1,0 +1,254 @@
+"""The connections of a process, and what HTTP and WebSocket connections have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import socket
+import struct
+import termios
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
+
+from rfa.service.memory import Lease, MemoryBudget
+from rfa.service.metrics import Metrics
+from rfa.service.settings import Settings
+
+if TYPE_CHECKING:
+    from rfa.service.http.http1 import HTTPConnection
+
+# Time for one connection before others are processed.
+SLICE_SECONDS = 0.002
+# Time for all connections in one iteration of the event loop. Tasks that they wake run later in the same iteration and
+# take several times as long.
+ITERATION_SECONDS = 0.0005
+# A call may do no more than wake the application, so their number is limited too.
+CALLS_PER_ITERATION = 16
+# Not leased: enough for nearly every unfinished head or message.
+FREE_BYTES = 4_096
+LEASE_STEP_BYTES = 16_384
+TCP_CLOSE = 7  # the kernel's state of a socket that the client has reset
+
+
+@dataclass
+class ConnectionManager:
+    """The connections of one server process, and their limits.
+
+    Args:
+        state: uvicorn's sets of connections and tasks, which it waits for at the end.
+        app_state: state from the application's lifespan, copied into the scope of every request.
+    """
+
+    app: ASGIApp
+    settings: Settings
+    metrics: Metrics
+    memory: MemoryBudget
+    state: ServerState
+    app_state: dict[str, Any]
+    # Connections whose request is not complete, longest-waiting first; an ordered set.
+    waiting: dict[HTTPConnection, None] = field(default_factory=dict)
+    _iteration_end: float | None = None
+    _queue: deque[Callable[[], None]] = field(default_factory=deque)
+
+    def add(self, connection: Connection) -> None:
+        """Register an open connection."""
+        self.state.connections.add(connection)  # type: ignore[arg-type]  # uvicorn names only its own classes
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a closed connection."""
+        self.state.connections.discard(connection)  # type: ignore[arg-type]
+
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run the application for one request; uvicorn waits for the task when it shuts down."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.state.tasks.add(task)
+        task.add_done_callback(self.state.tasks.discard)
+
+    def count(self, reason: str) -> None:
+        """Count a connection that the server ended; `reason` has few distinct values."""
+        self.metrics.connections_refused.labels(reason).inc()
+
+    def run_now(self, work: Callable[[], None]) -> bool:
+        """Run `work` if nothing is queued and this iteration of the event loop has time. Returns whether it ran."""
+        if self._queue or not self.has_time():
+            return False
+        work()
+        return True
+
+    def run_later(self, work: Callable[[], None]) -> None:
+        """Queue `work` for one of the next iterations of the event loop."""
+        self._queue.append(work)
+        if len(self._queue) == 1:
+            asyncio.get_running_loop().call_soon(self._run_queue)
+
+    def _run_queue(self) -> None:
+        try:
+            for _ in range(min(len(self._queue), CALLS_PER_ITERATION)):
+                if not self.has_time():
+                    break
+                try:
+                    self._queue[0]()  # removed afterwards, so that `run_later` does not schedule a second run
+                finally:
+                    self._queue.popleft()
+        finally:
+            if self._queue:
+                asyncio.get_running_loop().call_soon(self._run_queue)
+
+    def has_time(self) -> bool:
+        """Whether this iteration of the event loop has time for more work of connections."""
+        now = time.monotonic()
+        if self._iteration_end is None:
+            self._iteration_end = now + ITERATION_SECONDS
+            asyncio.get_running_loop().call_soon(self._begin_iteration)
+        return now < self._iteration_end
+
+    def _begin_iteration(self) -> None:
+        self._iteration_end = None
+
+    def has_capacity(self) -> bool:
+        """Whether a new connection can be served, if necessary after closing the one that has waited longest."""
+        if len(self.state.connections) <= self.settings.max_connections:
+            return True
+        for longest in self.waiting:
+            self.count("made_room")
+            longest.evict()
+            return True
+        return False
+
+
+class BufferLease:
+    """Memory of an unfinished head or message, leased from the budget of the process as it grows."""
+
+    def __init__(self, memory: MemoryBudget) -> None:
+        self._memory = memory
+        self._lease: Lease | None = None
+        self._leased = FREE_BYTES
+
+    def resize(self, size: int) -> None:
+        """Set the bytes in use.
+
+        Raises:
+            Overloaded: the budget has no memory for them.
+        """
+        if size <= FREE_BYTES:
+            self.release()
+        elif size > self._leased:
+            more = -(-(size - self._leased) // LEASE_STEP_BYTES) * LEASE_STEP_BYTES
+            if self._lease is None:
+                self._lease = self._memory.take(more)
+            else:
+                self._lease.grow(more)
+            self._leased += more
+
+    def release(self) -> None:
+        """Return everything to the budget."""
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
+        self._leased = FREE_BYTES
+
+
+class Connection(asyncio.Protocol):
+    """A connection with flow control, which ends if its client reads nothing.
+
+    Attributes:
+        writable: clear while the client reads too slowly.
+    """
+
+    transport: asyncio.Transport
+    _sent_bytes = 0
+    _read_bytes = 0
+    _pending = 0
+    _pending_since = 0.0
+
+    def __init__(self, manager: ConnectionManager) -> None:
+        self.manager = manager
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self._loop = asyncio.get_running_loop()
+        self._unread = bytearray()
+        self._lease = BufferLease(manager.memory)
+        self._is_queued = False
+        self._is_paused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        self.manager.add(self)
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, unless there are none or the connection is closing."""
+        if data and not self.transport.is_closing():
+            self._sent_bytes += len(data)
+            self.transport.write(data)
+
+    def _pause_reading(self, should_pause: bool) -> None:
+        if should_pause and not self._is_paused:
+            self.transport.pause_reading()
+        elif self._is_paused and not should_pause:
+            self.transport.resume_reading()
+        self._is_paused = should_pause
+
+    def is_quiet(self) -> bool:
+        """Whether nothing is written now, so that the number of unread bytes can only shrink."""
+        raise NotImplementedError
+
+    def tick(self, now: float) -> None:
+        """Disconnect a client that has read nothing for the send timeout; called about once a second.
+
+        Closing the transport instead would wait until its buffer is written: forever, if the client's window is full.
+
+        Args:
+            now: monotonic time, seconds.
+        """
+        pending = unacknowledged_bytes(self.transport) if self.is_quiet() else 0
+        read = self._sent_bytes - pending
+        if pending == 0 or read > self._read_bytes or self._pending == 0:
+            self._pending_since = now
+        elif now - self._pending_since >= self.manager.settings.send_timeout_seconds:
+            self.manager.count("stalled_reader")
+            self.transport.abort()
+        self._pending, self._read_bytes = pending, read
+
+
+def unacknowledged_bytes(transport: asyncio.Transport) -> int:
+    """Bytes that the client has not acknowledged; 0 once all have been passed to the kernel.
+
+    The kernel's buffer counts too: it takes more only once a third of its megabytes is free, and until then a slow
+    client would look like one that reads nothing.
+    """
+    buffered = transport.get_write_buffer_size()
+    if buffered == 0:
+        return 0
+    queued = array("i", [0])
+    try:
+        fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, queued)
+    except OSError:
+        return buffered
+    return buffered + queued[0]
+
+
+def host_and_port(name: object) -> tuple[str, int] | None:
+    """Host and port of a socket's address; None for a UNIX socket, or a closed one."""
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
+
+
+def is_reset(connection: socket.socket) -> bool:
+    """Whether the client has reset the connection."""
+    try:
+        information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    except OSError:
+        return True
+    return struct.unpack("B", information)[0] == TCP_CLOSE
