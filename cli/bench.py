@@ -1,4 +1,4 @@
-"""`rfa bench`: the benchmarks behind the README's figures; they need a checkout."""
+"""`rfa bench`: the benchmarks behind the published results; they need a checkout."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rfa.cli.bundle import BundleName
-from rfa.cli.console import JsonFlag, print_result, print_table
+from rfa.cli.console import print_result, print_table
+from rfa.cli.options import BundleName, Device, JsonFile, JsonFlag, JsonTable
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed and quality.")
 RESULTS = Path("results")
 AotTable = Annotated[Path, typer.Option("--out", help="JSON file to write, or with --check to read.")]
+Folder = Annotated[Path | None, typer.Option(help="Folder for the pictures.", metavar="DIR")]
 
 
 @app.command("decode")
 def bench_decode(
     bundle: BundleName = "books",
-    device: Annotated[
-        Literal["cpu", "cuda"], typer.Option(help="cuda: the paper-size model instead, in CUDA graphs.")
-    ] = "cpu",
-    out: Annotated[Path | None, typer.Option(help="JSON file to write; default in results.")] = None,
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="cuda: the paper-size model, in CUDA graphs.")] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="JSON file to write. Default: in results.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Cost of one token: on one thread, early and late, and over a cache; on a GPU, over batch sizes too."""
+    """Time of one token: on one thread, early and late, and with a cache; on a GPU, also by batch size."""
     if device == "cuda":
         from rfa.benchmarks.gpu.decode import write_decode_gpu
 
@@ -41,13 +40,15 @@ def bench_decode(
 @app.command("aot")
 def bench_aot(
     out: AotTable = RESULTS / "aot.json",
-    check: Annotated[bool, typer.Option("--check", help="Compare with that file; exit code 1 on growth.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare with the file; exit code 1 if a number grew.")
+    ] = False,
     triton: Annotated[Path | None, typer.Option(help="Folder of another Triton, from `pip install --target`.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compile the fused kernels for five architectures, without a GPU: registers, spills, instructions per score.
+    """Compile the fused kernels for five architectures without a GPU: registers, spills, instructions per score.
 
-    Twenty minutes on two cores.
+    Takes 20 minutes on two cores.
     """
     from rfa.benchmarks.kernels.aot import GrownError, compile_rows, document, grown, refused, shipped
 
@@ -64,15 +65,15 @@ def bench_aot(
 
 @app.command("cost")
 def bench_cost(
-    out: Annotated[Path, typer.Option("--out", help="JSON file to write.")] = RESULTS / "cost.json",
+    out: JsonFile = RESULTS / "cost.json",
     architecture: Annotated[
-        list[int] | None, typer.Option(help="80, 89, 90, 100 or 120; repeat for more. Default: all.")
+        list[int] | None, typer.Option(help="80, 89, 90, 100 or 120; repeatable. Default: all.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Predict the speed of the fused kernels on other GPUs from their machine code.
 
-    Ten minutes on two cores.
+    Takes 10 minutes on two cores.
     """
     from rfa.benchmarks.cost.gpus import ARCHITECTURES
     from rfa.benchmarks.cost.report import write_cost
@@ -87,14 +88,14 @@ def bench_cost(
 @app.command("kernel")
 def bench_kernel(
     part: Annotated[
-        list[str] | None, typer.Option(help="attention, memory, slots or training; repeat for more. Default: all.")
+        list[str] | None, typer.Option(help="attention, memory, slots or training; repeatable. Default: all.")
     ] = None,
-    width: Annotated[list[int] | None, typer.Option(help="Reals of a head, 64 or 128; repeatable.")] = None,
-    length: Annotated[list[int] | None, typer.Option(help="Tokens of a sequence, dividing 16,384; repeatable.")] = None,
-    out: Annotated[Path, typer.Option(help="JSON file to write, or to add to.")] = RESULTS / "kernel.json",
+    width: Annotated[list[int] | None, typer.Option(help="Real dimensions per head, 64 or 128; repeatable.")] = None,
+    length: Annotated[list[int] | None, typer.Option(help="Sequence length, a divisor of 16,384; repeatable.")] = None,
+    out: JsonTable = RESULTS / "kernel.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """On a GPU: check the fused kernels, then time them beside SDPA, FlexAttention and the eager code."""
+    """On a GPU: check the fused kernels, and compare their times with SDPA, FlexAttention and eager code."""
     from rfa.benchmarks.kernels.speed import run_kernel, selected
 
     _print("kernel", run_kernel(out, *selected(part, width, length)), as_json)
@@ -105,10 +106,10 @@ def bench_filter(
     bundle: BundleName = "oscillator",
     streams: Annotated[int, typer.Option(min=1)] = 400,
     length: Annotated[int, typer.Option(min=2)] = 100,
-    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "filter.json",
+    out: JsonFile = RESULTS / "filter.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """The oscillator at the paper's noise settings: error and coverage beside the exact Kalman filter."""
+    """The oscillator with the paper's noise: error and coverage, compared with the exact Kalman filter."""
     from rfa.benchmarks.filters.oscillator import write_filter
     from rfa.cli.bundles import find_bundle
 
@@ -118,11 +119,11 @@ def bench_filter(
 @app.command("afa")
 def bench_afa(
     steps: Annotated[int, typer.Option(min=20, help="Training steps of each model.")] = 300,
-    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "afa.json",
+    out: JsonFile = RESULTS / "afa.json",
     figures: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("docs") / "figures",
     as_json: JsonFlag = False,
 ) -> None:
-    """Adaptive Filter Attention on the paper's oscillator: trained from measurements, beside the exact filter."""
+    """Adaptive Filter Attention on the paper's oscillator, compared with the exact filter."""
     from rfa.benchmarks.papers.afa.compare import AfaPlan, write_afa
     from rfa.benchmarks.papers.afa.training import PredictorTraining
 
@@ -133,11 +134,11 @@ def bench_afa(
 def bench_filter_accuracy(
     trials: Annotated[int, typer.Option(min=1, help="Streams per scenario.")] = 500,
     steps: Annotated[int, typer.Option(min=20, help="Observations per stream.")] = 1000,
-    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "filter-accuracy.json",
-    plot: Annotated[Path | None, typer.Option(help="Figure to write: error by noise, a jump followed.")] = None,
+    out: JsonFile = RESULTS / "filter-accuracy.json",
+    plot: Annotated[Path | None, typer.Option(help="Figure to write: error by noise, response to a jump.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """The linear filter on the literature's simulated systems: error, calibration, and delay after a jump."""
+    """The linear filter on simulated systems of the literature: error, calibration, delay after a jump."""
     from rfa.benchmarks.filters.accuracy import write_filter_accuracy
 
     document = write_filter_accuracy(out, trials=trials, steps=steps)
@@ -150,6 +151,7 @@ def bench_filter_accuracy(
 
 @app.command("quality")
 def bench_quality(
+    *,
     data: Annotated[
         Path,
         typer.Option(help="Folder with train, valid and test: folders of .txt files, or train.txt …", metavar="DIR"),
@@ -157,36 +159,28 @@ def bench_quality(
     runs: Annotated[Path, typer.Option(help="Folder of the runs, one folder each.", metavar="DIR", file_okay=False)],
     variants: Annotated[
         str | None,
-        typer.Option(help="Names in variants.json, as B1,M1,M2; default: the models of the papers.", metavar="NAMES"),
+        typer.Option(help="Names in variants.json, such as B1,M1,M2. Default: the papers' models.", metavar="NAMES"),
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="NUMBERS")] = "0,1,2",
     config: Annotated[str, typer.Option(help="Size: small, paper, or a JSON file.")] = "small",
     lengths: Annotated[str, typer.Option(help="Windows, in training lengths.", metavar="NUMBERS")] = "1,2,4,8",
     tokens: Annotated[int, typer.Option(help="Tokens to score, a multiple of the longest window.")] = 65_536,
-    workers: Annotated[int, typer.Option(min=1, help="Runs at a time, a process with one thread each.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    evaluate_only: Annotated[
-        bool, typer.Option("--evaluate-only", help="Train nothing; score what is trained.")
-    ] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Parallel runs, each a process with one thread.")] = 1,
+    device: Device = "auto",
+    evaluate_only: Annotated[bool, typer.Option("--evaluate-only", help="Score trained runs; train none.")] = False,
     speed_only: Annotated[bool, typer.Option("--speed-only", help="Only time the variants, on one thread.")] = False,
-    figures: Annotated[Path | None, typer.Option(help="Folder for the pictures.", metavar="DIR")] = None,
-    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "quality-small.json",
+    figures: Folder = None,
+    out: JsonFile = RESULTS / "quality-small.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Train every variant of the papers on a corpus, or continue it; perplexity by context length, over seeds."""
+    """Train every variant of the papers on a corpus, or continue; perplexity by context length, over seeds."""
     from rfa.benchmarks.language.quality.runs import FailedRunsError
     from rfa.benchmarks.language.quality.scores import Scoring
-    from rfa.benchmarks.language.quality.table import (
-        QualityPlan,
-        names,
-        numbers,
-        write_quality,
-        write_speed,
-    )
+    from rfa.benchmarks.language.quality.table import QualityPlan, names, numbers, write_quality, write_speed
 
     scoring = Scoring(numbers(lengths, "lengths"), tokens)
-    wanted = tuple(names(variants))
-    plan = QualityPlan(data, runs, config, wanted, numbers(seeds, "seeds"), scoring, device, not evaluate_only)
+    selected = tuple(names(variants))
+    plan = QualityPlan(data, runs, config, selected, numbers(seeds, "seeds"), scoring, device, not evaluate_only)
     document = write_speed(plan, out) if speed_only else write_quality(plan, out, workers=workers)
     if figures is not None:
         from rfa.benchmarks.language.quality.figures import draw_quality
@@ -201,48 +195,39 @@ def bench_quality(
 
 @app.command("load")
 def bench_load(
-    scenario: Annotated[str, typer.Argument(help="Name in the scenario file.", metavar="SCENARIO")],
+    name: Annotated[str, typer.Argument(help="Name in the scenario file.", metavar="SCENARIO")],
+    *,
     url: Annotated[
         str | None, typer.Option(help="A running server; its key in RFA_API_KEY. Default: start one for the run.")
     ] = None,
-    pid: Annotated[int | None, typer.Option(help="Process of that server, to watch its memory.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Length of the measured part.")] = None,
+    pid: Annotated[int | None, typer.Option(help="Process of that server, to record its memory.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Duration of the measurement.")] = None,
     warmup: Annotated[float | None, typer.Option(help="Seconds before it.")] = None,
-    generators: Annotated[int | None, typer.Option(help="Processes that offer the load.")] = None,
-    text_rate: Annotated[float | None, typer.Option(help="Texts a second, Poisson.")] = None,
-    text_streams: Annotated[int | None, typer.Option(help="Texts at a time instead.")] = None,
+    generators: Annotated[int | None, typer.Option(help="Processes that generate load.")] = None,
+    text_rate: Annotated[float | None, typer.Option(help="Texts per second, Poisson.")] = None,
+    text_streams: Annotated[int | None, typer.Option(help="Instead: concurrent texts.")] = None,
     filter_streams: Annotated[int | None, typer.Option(help="Live filter streams.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Observations a second of each live stream.")] = None,
-    batch_rate: Annotated[float | None, typer.Option(help="Whole series a second, Poisson.")] = None,
-    bundles: Annotated[
-        list[Path] | None, typer.Option("--bundle", help="Bundle that the server serves; repeat for more.")
-    ] = None,
-    budgets: Annotated[Path | None, typer.Option(help="Scenario file; default benchmarks/budgets.toml.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Observations per second of each live stream.")] = None,
+    batch_rate: Annotated[float | None, typer.Option(help="Whole series per second, Poisson.")] = None,
+    bundles: Annotated[list[Path] | None, typer.Option("--bundle", help="Bundle to serve; repeatable.")] = None,
+    budgets: Annotated[Path | None, typer.Option(help="Scenario file. Default: benchmarks/budgets.toml.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Figure to write: latency over time, distribution.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Offer load to a server in an open loop and check every answer; exit code 1 when a latency budget is missed."""
+    """Send load to a server in an open loop and check every response; exit code 1 if a latency budget is missed."""
     from rfa.benchmarks.load.report import BudgetMissed
     from rfa.benchmarks.load.run import run_scenario
     from rfa.benchmarks.load.scenario import SCENARIO_FILE, changed, find_scenario
     from rfa.cli.bundles import served_bundles
 
-    given = {
-        "seconds": seconds,
-        "warmup_seconds": warmup,
-        "generators": generators,
-        "text.rate": text_rate,
-        "text.streams": text_streams,
-        "live.streams": filter_streams,
-        "live.rate": rate,
-        "batch.rate": batch_rate,
-    }
-    wanted = changed(
-        find_scenario(scenario, budgets or SCENARIO_FILE),
-        {name: value for name, value in given.items() if value is not None},
-    )
-    result, run = run_scenario(wanted, served_bundles(bundles, own=frozenset({"RFA_API_KEY"})), url, pid)
+    options = {
+        "seconds": seconds, "warmup_seconds": warmup, "generators": generators, "text.rate": text_rate,
+        "text.streams": text_streams, "live.streams": filter_streams, "live.rate": rate, "batch.rate": batch_rate,
+    }  # fmt: skip
+    changes = {name: value for name, value in options.items() if value is not None}
+    scenario = changed(find_scenario(name, budgets or SCENARIO_FILE), changes)
+    result, run = run_scenario(scenario, served_bundles(bundles, ignore=frozenset({"RFA_API_KEY"})), url, pid)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
@@ -250,7 +235,7 @@ def bench_load(
         from rfa.benchmarks.load.plot import draw_run
 
         if run is None:
-            raise ValueError(f"{wanted.name} has no latencies to draw")
+            raise ValueError(f"{scenario.name} has no latencies to draw")
         draw_run(run, plot)
     _print("load-run", result, as_json)
     if missed := [verdict["name"] for verdict in result["budgets"] if not verdict["met"]]:
@@ -259,10 +244,10 @@ def bench_load(
 
 @app.command("filter-speed")
 def bench_filter_speed(
-    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "filter-speed.json",
+    out: JsonFile = RESULTS / "filter-speed.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """The linear filter in process, on one core, beside the public Kalman filters."""
+    """The linear filter in this process, on one core, compared with public Kalman filters."""
     from rfa.benchmarks.filters.speed import write_speed
 
     _print("filter-speed", write_speed(out), as_json)
@@ -270,12 +255,12 @@ def bench_filter_speed(
 
 @app.command("forecast")
 def bench_forecast(
-    data: Annotated[Path, typer.Option(help="ETTh1.csv, which does not come with the project.", metavar="CSV")],
-    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "forecast-etth1.json",
+    data: Annotated[Path, typer.Option(help="ETTh1.csv, which is not part of this project.", metavar="CSV")],
+    out: JsonFile = RESULTS / "forecast-etth1.json",
     plot: Annotated[Path | None, typer.Option(help="Figure to write: a week's forecasts with their intervals.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """ETTh1, one and 24 hours ahead: CRPS and coverage beside persistence, seasonal naive and statsmodels."""
+    """ETTh1, one and 24 hours ahead: CRPS and coverage, compared with persistence, seasonal naive and statsmodels."""
     from rfa.benchmarks.forecasting.ett import write_ett
 
     _print("forecast-etth1", write_ett(data, out, plot), as_json)
@@ -284,15 +269,13 @@ def bench_forecast(
 @app.command("series")
 def bench_series(
     data: Annotated[
-        Path, typer.Option(help="Folder with m4 and ett, which do not come with the project.", metavar="DIR")
+        Path, typer.Option(help="Folder with m4 and ett, which are not part of this project.", metavar="DIR")
     ],
-    model: Annotated[
-        list[str] | None, typer.Option(help="This one alone; repeat for more. Default: all that are measured.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="JSON file to write, or to add to.")] = RESULTS / "gift.json",
+    model: Annotated[list[str] | None, typer.Option(help="Model to measure; repeatable. Default: all.")] = None,
+    out: JsonTable = RESULTS / "gift.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Forecasts by GIFT-Eval's protocol: the network of any series and auto beside seasonal naive and statsforecast."""
+    """Forecasts by GIFT-Eval's protocol: series and auto, compared with seasonal naive and statsforecast."""
     from rfa.benchmarks.series.gift import write_gift
 
     _print("gift", write_gift(data, out, tuple(model or ())), as_json)
@@ -304,10 +287,10 @@ def bench_nab(
         Path, typer.Option(help="Folder of NAB, with data and windows.json.", exists=True, file_okay=False)
     ],
     bundle: BundleName = "auto",
-    out: Annotated[Path, typer.Option(help="JSON file to write.")] = RESULTS / "filter-nab.json",
+    out: JsonFile = RESULTS / "filter-nab.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Anomalies on NAB's series by its public rules, beside its windowed Gaussian."""
+    """Anomalies on NAB by its public rules, compared with its windowed Gaussian."""
     from rfa.benchmarks.nab.benchmark import write_nab
 
     _print("filter-nab", write_nab(bundle, data, out), as_json)
@@ -317,15 +300,15 @@ def bench_nab(
 def bench_recall(
     setting: Annotated[
         list[str] | None,
-        typer.Option(help="Train this setting alone and keep the other rows of the file; repeatable. Default: all."),
+        typer.Option(help="Train this setting and keep the file's other rows; repeatable. Default: all."),
     ] = None,
-    task: Annotated[Literal["recall", "copy"] | None, typer.Option(help="The same for one task.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A few pairs and settings, in three minutes.")] = False,
-    out: Annotated[Path, typer.Option(help="JSON file to write, or to add to.")] = RESULTS / "recall.json",
+    task: Annotated[Literal["recall", "copy"] | None, typer.Option(help="The same for a task.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A few settings, in three minutes.")] = False,
+    out: JsonTable = RESULTS / "recall.json",
     plot: Annotated[Path | None, typer.Option(help="Figure to write: accuracy by pairs, length, distance.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Associative recall and copying by softmax, RFA and the slots: where the state's capacity ends."""
+    """Associative recall and copying by softmax, RFA and slots: the capacity of the state."""
     from rfa.benchmarks.papers.recall.table import QUICK, RecallPlan, write_recall
 
     plan = QUICK if quick else RecallPlan()
@@ -333,7 +316,7 @@ def bench_recall(
 
 
 def _print(result: str, document: Mapping[str, Any], as_json: bool) -> None:
-    """A document as its section of the results page shows it, or as JSON."""
+    """Print a document as in the results page, or as JSON."""
     from rfa.benchmarks.results_page.page import tables_of
 
     print_table(document, tables_of(result, document), as_json)

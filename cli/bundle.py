@@ -1,4 +1,4 @@
-"""`rfa export`, `verify`, `info`, `keygen`, `sign`: runs become bundles, bundles are checked, described and signed."""
+"""`rfa export`, `verify`, `info`, `keygen`, `sign`: make, check, describe and sign bundles."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rfa.cli.console import JsonFlag, print_result
+from rfa.cli.console import print_result
+from rfa.cli.options import BundleName, JsonFlag
 
 if TYPE_CHECKING:
     from rfa.runtime.bundle.bundle import Bundle
 
-# What a run has once it is finished.
+# Present in a finished run.
 RECORD_FILE = "train.json"
-BundleName = Annotated[str, typer.Argument(help="Bundle folder, or the name of a default bundle.", metavar="BUNDLE")]
 
 
 def export(
@@ -28,7 +28,7 @@ def export(
     gpu: Annotated[
         str | None,
         typer.Option(
-            help="With the kernels of a language model compiled for these NVIDIA GPUs, such as sm_80,sm_90.",
+            help="Also compile a language model's kernels for these NVIDIA GPUs, such as sm_80,sm_90.",
             metavar="ARCHITECTURES",
         ),
     ] = None,
@@ -39,9 +39,9 @@ def export(
 
     family = read_config(run)[0]
     if not (run / RECORD_FILE).is_file():
-        raise ValueError(f"{run} is not finished: the `rfa train` command that began it goes on from where it stopped")
+        raise ValueError(f"{run} is not finished: run the same `rfa train` command again to continue it")
     if gpu is not None and family != "language":
-        raise ValueError(f"--gpu: kernels are those of language models, and {run} is a run of family {family!r}")
+        raise ValueError(f"--gpu is for language models; {run} has family {family!r}")
     if family == "language":
         from rfa.export.language_export import export_language
 
@@ -75,14 +75,14 @@ def verify(
     trusted_key: Annotated[
         list[str] | None,
         typer.Option(
-            help="Public key of minisign, or a file of them: one must have signed the bundle. Repeat for more.",
+            help="minisign public key, or a file of keys; one of them must have signed the bundle. Repeatable.",
             metavar="KEY",
         ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check a bundle: signature, hashes, shapes and golden outputs, and with torch installed the graphs against the
-    model. Kernels for GPUs are checked, but not run."""
+    """Check a bundle's signature, hashes, shapes and golden outputs. With torch installed, also compare the graphs with
+    the model. GPU kernels are not run."""
     import asyncio
 
     from rfa.cli.bundles import find_bundle
@@ -91,7 +91,7 @@ def verify(
     from rfa.service.vetting.vetting import vet
 
     path = find_bundle(bundle)
-    keys = [key for given in trusted_key or () for key in parse_public_keys(_key_text(given))]
+    keys = [key for value in trusted_key or () for key in parse_public_keys(_key_text(value))]
     asyncio.run(vet([path], trusted_keys=[str(key) for key in keys]))
     report = verify_bundle(path, keys)
     document = report.to_dict()
@@ -102,16 +102,14 @@ def verify(
     print_result(document, as_json)
     if not report.passed:
         far = [comparison.what for comparison in report.comparisons if not comparison.passed]
-        raise ValueError(f"{report.name}: it computes something else than its model: {', '.join(far)}")
+        raise ValueError(f"{report.name}: its outputs differ from those of its model: {', '.join(far)}")
 
 
 def keygen(
-    out: Annotated[
-        Path, typer.Option("--out", help="Names of the two files, without their endings.", metavar="PREFIX")
-    ],
+    out: Annotated[Path, typer.Option("--out", help="Names of both files, without suffixes.", metavar="PREFIX")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a pair of keys: PREFIX.key, not encrypted, signs bundles, and servers trust those that fit PREFIX.pub."""
+    """Make a key pair: PREFIX.key (not encrypted) signs bundles, PREFIX.pub verifies them."""
     from rfa.runtime.bundle.signing import write_keys
 
     paths = write_keys(out)
@@ -127,7 +125,7 @@ def sign(
     ],
     as_json: JsonFlag = False,
 ) -> None:
-    """Sign a bundle: manifest.json.minisig beside its manifest. Its digest stays what it is."""
+    """Sign a bundle: writes manifest.json.minisig. The bundle's digest does not change."""
     from rfa.cli.bundles import find_bundle
     from rfa.runtime.bundle.bundle import open_bundle
     from rfa.runtime.bundle.signing import SecretKey, sign_bundle
@@ -139,14 +137,14 @@ def sign(
     print_result(document, as_json)
 
 
-def _key_text(given: str) -> str:
-    """What an option says, or the file that it names."""
-    path = Path(given)
-    return path.read_text() if path.is_file() else given
+def _key_text(value: str) -> str:
+    """The text of a key, or of the file that an option names."""
+    path = Path(value)
+    return path.read_text() if path.is_file() else value
 
 
 def info(bundle: BundleName, as_json: JsonFlag = False) -> None:
-    """Describe a bundle: what it is, where it comes from, how it is calibrated."""
+    """Describe a bundle: kind, origin and calibration."""
     from rfa.cli.bundles import find_bundle
     from rfa.export.verify import bundle_info
 

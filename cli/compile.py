@@ -1,4 +1,4 @@
-"""`rfa compile`: machine code before the first start."""
+"""`rfa compile`: compile kernels before the first start."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import typer
 def compile_kernels(
     bundles: Annotated[
         list[Path] | None,
-        typer.Option("--bundle", help="As of `rfa serve`. Default: every bundle of the project.", metavar="DIR"),
+        typer.Option("--bundle", help="Bundle to compile for; repeatable. Default: as in `rfa serve`.", metavar="DIR"),
     ] = None,
 ) -> None:
-    """Compile the CPU kernels of bundles, as the first start of `rfa serve` would, and store them."""
+    """Compile the CPU kernels that `rfa serve` needs, and store them."""
     from rfa.cli.bundles import served_bundles
     from rfa.service.precompile import compile_ahead
     from rfa.service.settings import Settings

@@ -1,4 +1,4 @@
-"""`rfa eval`: how good a bundle is on data that it has not seen."""
+"""`rfa eval`: score a bundle on test data."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import Annotated
 
 import typer
 
-from rfa.cli.bundle import BundleName
-from rfa.cli.console import JsonFlag, print_result, print_table
+from rfa.cli.console import print_result, print_table
+from rfa.cli.options import BundleName, JsonFlag
 
-app = typer.Typer(no_args_is_help=True, help="Measure a bundle on data that it has not seen.")
+app = typer.Typer(no_args_is_help=True, help="Score a bundle on test data.")
 
 
 @app.command("lm")
 def eval_lm(
     bundle: BundleName,
-    data: Annotated[Path, typer.Option(help="Folder with test: a folder of .txt files, or test.txt.", metavar="DIR")],
-    limit: Annotated[int | None, typer.Option(help="Score at most so many tokens.")] = None,
+    data: Annotated[
+        Path, typer.Option(help="Folder with test.txt, or with a folder test of .txt files.", metavar="DIR")
+    ],
+    limit: Annotated[int | None, typer.Option(help="Score at most this many tokens.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Perplexity and bits per byte, in both modes, at 256, 1,024 and 4,096 tokens of context."""
@@ -36,11 +38,13 @@ def eval_lm(
 @app.command("confidence")
 def eval_confidence(
     bundle: BundleName,
-    data: Annotated[Path, typer.Option(help="Folder with test: a folder of .txt files, or test.txt.", metavar="DIR")],
-    limit: Annotated[int, typer.Option(help="Score at most so many tokens.")] = 131_072,
+    data: Annotated[
+        Path, typer.Option(help="Folder with test.txt, or with a folder test of .txt files.", metavar="DIR")
+    ],
+    limit: Annotated[int, typer.Option(help="Score at most this many tokens.")] = 131_072,
     as_json: JsonFlag = False,
 ) -> None:
-    """Whether the confidence of a text's tokens can be believed, in both modes."""
+    """Calibration of the confidence of tokens, in both modes."""
     from rfa.training.evaluate.confidence import report, table
 
     document = report(_language_bundle(bundle), data, limit=limit)
@@ -52,11 +56,11 @@ def eval_filter(
     bundle: BundleName,
     data: Annotated[
         str,
-        typer.Option(help="A file as rfa filter reads it, of which the last fifth is scored, or simulate:oscillator."),
+        typer.Option(help="A file for rfa filter, whose last fifth is scored, or simulate:oscillator."),
     ],
     as_json: JsonFlag = False,
 ) -> None:
-    """One-step forecasts: error beside the last value's, likelihood, and how often the intervals hold."""
+    """One-step forecasts: error, compared with repeating the last value; likelihood; coverage of the intervals."""
     from rfa.cli.bundles import find_bundle
     from rfa.training.evaluate.filter import score_filter
 

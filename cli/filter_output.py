@@ -1,9 +1,10 @@
-"""Where the results of `rfa filter` go: a table or a document by the ending of its name."""
+"""Where the results of `rfa filter` go: a table, a document or a picture, by the ending of the file name."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,25 +12,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import typer
 
-from rfa.cli.filter_run import LEVELS, Filtered
+from rfa.cli.console import print_json
+from rfa.cli.filter_run import LEVELS, Filtered, describe_coverage
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from rfa.cli.filter import FilterBatch
 
 DOCUMENT = ".json"
 TABLES = (".csv", ".parquet", ".arrow", ".jsonl")
 
 
-def check_output(option: str, path: Path, endings: Sequence[str], sources: Sequence[str]) -> None:
-    """Refuse what could not be written, before any work.
+def check_outputs(out: Path | None, plot: Path | None, sources: Sequence[str]) -> None:
+    """Refuse outputs that cannot be written, before any file is read.
 
     Raises:
-        ValueError: the ending is not known, there is no such folder, it may not be written, or it is a source.
+        ValueError: see `check_output`.
+    """
+    if out is not None:
+        check_output("--out", out, (*TABLES, DOCUMENT), sources)
+    if plot is not None:
+        from rfa.cli.plot import ENDINGS
+
+        check_output("--plot", plot, ENDINGS, sources)
+
+
+def check_output(option: str, path: Path, endings: Sequence[str], sources: Sequence[str]) -> None:
+    """Refuse a file that cannot be written.
+
+    Raises:
+        ValueError: unknown ending, missing folder, no permission, or the file is one of the sources.
     """
     if path.suffix.lower() not in endings:
-        known = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
-        raise ValueError(f"{option} must end in {known}, got {path.name!r}")
+        allowed = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
+        raise ValueError(f"{option} must end in {allowed}, got {path.name!r}")
     folder = path.parent
     if not folder.is_dir():
         raise ValueError(f"{option}: there is no folder {str(folder)!r}")
@@ -42,8 +61,75 @@ def check_output(option: str, path: Path, endings: Sequence[str], sources: Seque
         raise ValueError(f"{option}: {str(path)!r} is the file to filter: give another name")
 
 
+def write_outputs(batch: FilterBatch, out: Path | None, plot: Path | None, *, as_json: bool) -> None:
+    """Write the file and the picture, and print the document, the table or only a summary."""
+    flag, has_table = batch.task.flag, not as_json and out is None and plot is None
+
+    def document() -> dict[str, Any]:
+        return as_document(batch.results[0], flag) if batch.has_one_result else _documents(batch)
+
+    if out is not None and out.suffix.lower() == DOCUMENT:
+        out.write_text(json.dumps(document(), allow_nan=False) + "\n")
+    elif out is not None:
+        write_table(_join_tables(batch), out)
+    if plot is not None:
+        from rfa.cli.plot import draw
+
+        files = [*dict.fromkeys(result.file for result in batch.results)]
+        draw(batch.results, plot, title=" · ".join(files[:3]))
+    if as_json:
+        print_json(document())
+    elif has_table:
+        typer.echo(as_csv(_join_tables(batch)), nl=False)  # bytes
+    arrows = "".join(f" → {path}" for path in (out, plot) if path is not None)
+    typer.echo(_summary(batch) + arrows, err=as_json or has_table)
+
+
+def _join_tables(batch: FilterBatch) -> pa.Table:
+    """All series, one after the other in the order of their files and keys."""
+    import pyarrow as pa
+
+    from rfa.cli.filter_table import as_table
+
+    by, has_forecast = batch.reading["by"], batch.task.horizon is not None
+    parts = [
+        as_table(table, parts, by, has_file=len(batch.sources) > 1, has_forecast=has_forecast)
+        for table, parts in zip(batch.tables, batch.by_series(), strict=True)
+    ]
+    try:
+        return parts[0] if len(parts) == 1 else pa.concat_tables(parts, promote_options="permissive")
+    except pa.ArrowException as error:  # a column is text in one file and numbers in another
+        raise ValueError(
+            f"the files do not make one table ({str(error).splitlines()[0]}): filter them one by one"
+        ) from None
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _summary(batch: FilterBatch) -> str:
+    results = batch.results
+    parts = [] if batch.has_one_result else [f"{len(results)} series"]
+    parts.append(_plural(sum(len(result.series.times) for result in results), "row"))
+    parts.append(_plural(sum(len(result.outliers) for result in results), "outlier"))
+    if alarms := [result.checks.alarms for result in results if result.checks.alarms is not None]:
+        raised, expected = sum(each.raised for each in alarms), sum(each.expected for each in alarms)
+        parts.append(f"{_plural(raised, 'alarm')} of {expected:.2g} expected")
+    if rows := sum(len(result.future_times) for result in results):
+        parts.append(f"{_plural(rows, 'row')} ahead")
+    if batch.has_one_result:
+        likelihood = f"log-likelihood {results[0].sequence.log_likelihood:.6g}"
+        return ", ".join([*parts, *describe_coverage(results[0].checks), likelihood])
+    if warned := sum(bool(result.warnings) for result in results):
+        parts.append(f"{warned} with warnings")
+    if batch.failed:
+        parts.append(f"{len(batch.failed)} failed")
+    return ", ".join(parts)
+
+
 def write_table(table: pa.Table, path: Path) -> None:
-    """A table as the ending of its name says."""
+    """Write a table in the format of the file's ending."""
     import pyarrow as pa
 
     kind = path.suffix.lower()
@@ -61,14 +147,14 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 
 def as_csv(table: pa.Table) -> bytes:
-    """CSV; nothing where there is nothing."""
+    """CSV; missing values are empty."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
     table = _plain(table)
     header = io.StringIO()
     csv.writer(header, lineterminator="\n").writerow(table.column_names)
-    for quoting in ("none", "needed"):  # which is every text, where one has a comma or a quote
+    for quoting in ("none", "needed"):  # "needed" quotes every text
         buffer = io.BytesIO(header.getvalue().encode())
         buffer.seek(0, io.SEEK_END)
         try:
@@ -81,7 +167,7 @@ def as_csv(table: pa.Table) -> bytes:
 
 
 def _as_lines(table: pa.Table) -> bytes:
-    """A JSON object for each row."""
+    """One JSON object per row."""
     table = _plain(table)
     rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
     return b"".join(
@@ -91,7 +177,7 @@ def _as_lines(table: pa.Table) -> bytes:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Dates, and what has no form of its own in text, as text."""
+    """The table with dates, nested and binary cells as text."""
     import pyarrow as pa
 
     for k, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
@@ -103,42 +189,46 @@ def _plain(table: pa.Table) -> pa.Table:
     return table
 
 
-def as_document(found: Filtered, flag: float) -> dict[str, Any]:
-    """Everything, as JSON has it."""
+def as_document(result: Filtered, flag: float) -> dict[str, Any]:
+    """All results of one series, as JSON types."""
     from rfa.runtime.filters.ahead import points
 
-    leads = len(found.leads)
+    sequence, leads = result.sequence, len(result.leads)
     steps = [
         {**vars(step), "forecast": [asdict(step.forecast[k]) for k in range(leads)], "samples": step.samples.tolist()}
-        for step in found.result.steps
+        for step in sequence.steps
     ]
-    smoothed, alarms = found.result.smoothed, found.checks.alarms
+    smoothed, alarms = sequence.smoothed, result.checks.alarms
     return {
-        "model": found.model,
-        "columns": list(found.series.names),
+        "model": result.model,
+        "columns": list(result.series.names),
         "steps": steps,
         "smoothed": None if smoothed is None else [asdict(state) for state in smoothed],
-        "forecast": [] if found.forecast is None else [asdict(point) for point in points(found.forecast, LEVELS)],
-        "log_likelihood": found.result.log_likelihood,
+        "forecast": [] if result.forecast is None else [asdict(point) for point in points(result.forecast, LEVELS)],
+        "log_likelihood": sequence.log_likelihood,
         "flag": flag,
-        "outliers": found.outliers,
-        "calibration": asdict(found.checks),
-        "warnings": [asdict(warning) for warning in found.warnings],
+        "outliers": result.outliers,
+        "calibration": asdict(result.checks),
+        "warnings": [asdict(warning) for warning in result.warnings],
         "alarms": None if alarms is None else asdict(alarms),
-        "notes": list(found.series.notes),
+        "notes": list(result.series.notes),
     }
 
 
-def as_documents(found: Sequence[Filtered], failed: dict[str, str], flag: float, by: Sequence[str]) -> dict[str, Any]:
-    """Everything about several series."""
+def _documents(batch: FilterBatch) -> dict[str, Any]:
+    by, flag = batch.reading["by"], batch.task.flag
     return {
         "series": [
-            {"file": one.file, "key": dict(zip(by, map(_shown, one.key), strict=True)), **as_document(one, flag)}
-            for one in found
+            {
+                "file": result.file,
+                "key": dict(zip(by, map(_json_cell, result.key), strict=True)),
+                **as_document(result, flag),
+            }
+            for result in batch.results
         ],
-        "failed": failed,
+        "failed": batch.failed,
     }
 
 
-def _shown(cell: Any) -> Any:
+def _json_cell(cell: Any) -> Any:
     return cell if isinstance(cell, str | int | float | bool) else str(cell)

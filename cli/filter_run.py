@@ -1,4 +1,4 @@
-"""What `rfa filter` does with one series: filter it, forecast what comes next, check what was said."""
+"""How `rfa filter` filters one series: estimates, forecasts and diagnostics."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rfa.data import future_times, key_name, usual_step
 from rfa.data.durations import SECONDS, duration
+from rfa.data.horizon import parse_horizon
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,45 +29,46 @@ if TYPE_CHECKING:
 
 LEVELS = (0.5, 0.9)
 WIDE = "0.9"
-BEYOND = 1.5  # typical lags: from there on it is further ahead than a step
+# Coverage is printed for one step, and for horizons of at least this many.
+MULTI_STEP = 1.5
 
 
 @dataclass(frozen=True)
 class Filtered:
-    """A series and what is told about it.
+    """The results of a series, or of one of its columns that was filtered separately.
 
     Attributes:
-        file, key: where it comes from, and by which cells of its table.
-        is_part: it is one of several columns of these, each filtered by itself.
-        columns: what is told of each row, by the names of `Columns`.
+        file, key: its file, and the cells that identify it there.
+        is_part: there are results of other columns of the series.
+        outputs: results of each row, by the names of `Columns`.
         outliers: rows, from 0.
-        leads: forecasts that are told of each row, in units of the times.
-        ahead: times of the rows that come next, `[M]`.
-        forecast: what is told of these, in the order of `ahead`; None where none were asked for.
+        leads: horizons of the forecasts made at each row, in units of the times.
+        future_times: times of the forecast rows, `[M]`.
+        forecast: forecast at `future_times`; None unless requested.
     """
 
     file: str
     key: Key
     series: Series
     model: str
-    result: FilteredSequence
-    columns: dict[str, np.ndarray]
+    sequence: FilteredSequence
+    outputs: dict[str, np.ndarray]
     outliers: list[int]
     leads: list[float]
     checks: ForecastChecks
     warnings: list[FilterWarning]
-    ahead: np.ndarray
+    future_times: np.ndarray
     forecast: Ahead | None
     is_part: bool
 
     @property
     def label(self) -> str:
-        """How it is called among others."""
+        """Name among several results."""
         parts = [key_name(self.key)] * bool(self.key) + [*self.series.names] * self.is_part
         return ": ".join([self.file, *parts])
 
-    def ahead_of(self, level: str) -> list[list[np.ndarray]]:
-        """Of each column mean, std, and both ends of an interval, of the rows that come next, which were asked for."""
+    def forecast_bands(self, level: str) -> list[list[np.ndarray]]:
+        """Mean, standard deviation and both ends of an interval of the forecast, for each column."""
         assert self.forecast is not None
         moments, bands = self.forecast.moments, self.forecast.bands[:, LEVELS.index(float(level))]
         return [
@@ -76,15 +78,13 @@ class Filtered:
 
 @dataclass(frozen=True)
 class Task:
-    """What to do with each series.
+    """What to compute for each series.
 
     Attributes:
-        filters: what filters a series, or its columns each by itself.
-        leads: forecasts of each row, as they were written.
-        horizon: rows that come next, as it was written; None is none.
-        alarm: when a row is one.
-        flag: a row is an outlier if so many are nearer.
-        smooth: also the states given all rows, or those up to `lag` rows later.
+        filters: returns the filters of a series or of its columns.
+        leads, horizon: option values of `--lead` and `--horizon`.
+        flag: share of rows that an outlier is farther off than.
+        smooth: also the states given all rows, or the next `lag` rows.
     """
 
     filters: Filters
@@ -95,11 +95,22 @@ class Task:
     smooth: bool
     lag: int | None
 
-    def run(self, file: str, key: Key, series: Series) -> list[Filtered]:
-        """Filter a series, or its columns each by itself.
+    def check(self) -> None:
+        """Check the option values before a file is read.
 
         Raises:
-            ValueError: it does not fit the filter, or what is asked for cannot be told of it.
+            ValueError: `--lead` or `--horizon` is invalid.
+        """
+        for text in self.leads:
+            parse_lead(text, 1.0)
+        if self.horizon is not None:
+            parse_horizon(self.horizon)
+
+    def run(self, file: str, key: Key, series: Series) -> list[Filtered]:
+        """Filter a series, or its columns separately.
+
+        Raises:
+            ValueError: the series does not fit the filter or the alarm rate.
         """
         from rfa.runtime.uncertainty.alarms import is_most
 
@@ -110,47 +121,48 @@ class Task:
                 f"--alarm is more than half of the rows of {file}, which are {step:,.12g} s apart; give a rarer rate "
                 "such as 1/week, or a share of the rows such as 0.001"
             )
-        with choosing_columns():
+        with suggest_column_option():
             parts = self.filters(key, series)
         return [self._run(file, key, part, runtime, is_part=len(parts) > 1) for part, runtime in parts]
 
     def _run(self, file: str, key: Key, series: Series, runtime: FilterRuntime, *, is_part: bool) -> Filtered:
         import numpy as np
 
-        from rfa.library.filtering import beyond_gate
+        from rfa.library.filtering import beyond_gate, output_columns
         from rfa.runtime.filters.ahead import followed
         from rfa.runtime.uncertainty.diagnostics import diagnose
         from rfa.runtime.uncertainty.forecast_checks import summarise
 
-        leads = [lead(text, row_time(series)) for text in self.leads]
-        ahead = np.empty(0) if self.horizon is None else future_times(series, self.horizon)
-        distances = (ahead - series.times[-1]).tolist()
-        on_the_way = followed(runtime, usual_step(series) or 1.0, distances[-1]) if distances else []
-        checked = [*leads, *(lead for lead in on_the_way if lead not in leads)]
-        result = run_filter(runtime, series, checked, smooth=self.smooth, lag=self.lag, alarm=self.alarm)
-        columns = columns_of(series, result, checked)
+        step = usual_step(series) or 1.0
+        leads = [parse_lead(text, step if series.is_dated else 1.0) for text in self.leads]
+        times = np.empty(0) if self.horizon is None else future_times(series, self.horizon)
+        distances = (times - series.times[-1]).tolist()
+        followed_leads = followed(runtime, step, distances[-1]) if distances else []
+        checked = [*leads, *(lead for lead in followed_leads if lead not in leads)]
+        sequence = run_filter(runtime, series, checked, smooth=self.smooth, lag=self.lag, alarm=self.alarm)
+        outputs = output_columns(series, sequence, checked)
         seen = (~np.isnan(series.values)).sum(axis=1)
-        checks = summarise(result.tally, runtime.levels, runtime.observation_size, checked, is_fresh=True)
+        checks = summarise(sequence.tally, runtime.levels, runtime.observation_size, checked, is_fresh=True)
         return Filtered(
-            file,
-            key,
-            series,
-            runtime.name,
-            result,
-            columns,
-            np.flatnonzero(beyond_gate(columns["nis"], seen, self.flag)).tolist(),
-            leads,
-            checks,
-            diagnose(runtime, checks, step=result.state.step, ahead=distances, is_whole=True),
-            ahead,
-            runtime.ahead(result.state, LEVELS, distances) if distances else None,
-            is_part,
+            file=file,
+            key=key,
+            series=series,
+            model=runtime.name,
+            sequence=sequence,
+            outputs=outputs,
+            outliers=np.flatnonzero(beyond_gate(outputs["nis"], seen, self.flag)).tolist(),
+            leads=leads,
+            checks=checks,
+            warnings=diagnose(runtime, checks, step=sequence.state.step, ahead=distances, is_whole=True),
+            future_times=times,
+            forecast=runtime.ahead(sequence.state, LEVELS, distances) if distances else None,
+            is_part=is_part,
         )
 
 
 @contextmanager
-def choosing_columns() -> Iterator[None]:
-    """What is said of too many columns says how the command is given fewer."""
+def suggest_column_option() -> Iterator[None]:
+    """Add `--column` to the error on too many columns."""
     from rfa.runtime.errors import InvalidInput
 
     try:
@@ -171,11 +183,10 @@ def run_filter(
     """Filter a series, with a progress bar.
 
     Args:
-        smooth: also the states given all rows, or those up to `lag` rows later.
-        alarm: when a row is one; None is never.
+        smooth: also the states given all rows, or the next `lag` rows.
 
     Raises:
-        ValueError: the series has another number of columns than the bundle takes.
+        ValueError: the bundle takes another number of columns.
     """
     import numpy as np
     from tqdm import tqdm
@@ -196,7 +207,7 @@ def run_filter(
     options = FilterOptions(
         times, values, np.ones(len(times)), LEVELS, tuple(horizon), alarm=alarm or NEVER, smooth=smooth, lag=lag
     )
-    # To smooth, a tick for each piece that is filtered, for each row looked back at, and for each row told.
+    # Smoothing takes a tick for each filtered piece, each row of the backward pass and each output row.
     total = 2 * len(times) - (-len(times) // runtime.piece_rows) if smooth else len(times)
     with (
         tqdm(total=total, unit="row", disable=None, leave=False) as bar,
@@ -205,23 +216,11 @@ def run_filter(
         return FilteredSequence.collect(runtime.work(options), bar.update)
 
 
-def columns_of(series: Series, result: FilteredSequence, horizon: Sequence[float]) -> dict[str, np.ndarray]:
-    """What is told of each row, by the names of `Columns`."""
-    from rfa.runtime.uncertainty.columns import Columns
-
-    found = Columns(series.names, None, horizon)
-    for told in result.pieces:
-        found.add(told)
-    if result.smoothed is not None:
-        found.add_smoothed(result.smoothed)
-    return found.arrays()
-
-
-def filter_for(bundle: str | None) -> Filters:
-    """Filters of a model, None is the usual one. What describes a system runs only by its name.
+def load_filter(bundle: str | None) -> Filters:
+    """The filters of a model; None is the default model. No bundle is opened for a model that is only a name.
 
     Raises:
-        FileNotFoundError, ValueError: it cannot be had.
+        FileNotFoundError, ValueError: it cannot be loaded.
     """
     from rfa.library.models import series_runtime, usual_model
     from rfa.runtime.filters.auto import NAMES, RETIRED, AutoRuntime, retirement_note
@@ -244,11 +243,11 @@ def filter_for(bundle: str | None) -> Filters:
     return lambda key, series: [(series, runtime)]
 
 
-def system_from(path: Path) -> Filters:
-    """Filters of the system in a JSON file, or of those that it has for columns or series of a name.
+def load_system(path: Path) -> Filters:
+    """The filters of the system in a JSON file, or of the systems that it has for columns or series by name.
 
     Raises:
-        OSError, ValueError: it cannot be had, or numba is not installed.
+        OSError, ValueError: it cannot be read, or numba is not installed.
     """
     from rfa.library.models import own_filters
     from rfa.runtime.compiling import HAS_COMPILER
@@ -277,24 +276,24 @@ def system_from(path: Path) -> Filters:
     return filters
 
 
-def held(checks: ForecastChecks) -> str:
-    """How often the values were inside their interval, one step and further ahead; nothing where none was scored."""
+def describe_coverage(checks: ForecastChecks) -> list[str]:
+    """How many values were inside their intervals, one and more steps ahead; empty if none was scored."""
     shares = {"one step": checks.coverage.get(WIDE)}
     shares |= {
-        f"{lead.steps:.3g} steps": lead.coverage.get(WIDE) for lead in checks.leads if (lead.steps or 0) >= BEYOND
+        f"{lead.steps:.3g} steps": lead.coverage.get(WIDE) for lead in checks.leads if (lead.steps or 0) >= MULTI_STEP
     }
-    told = [f"{100 * share:.1f} % {ahead} ahead" for ahead, share in shares.items() if share is not None]
-    return f"{100 * float(WIDE):g} % intervals held {', '.join(told)}, " if told else ""
+    parts = [f"{100 * share:.1f} % {ahead} ahead" for ahead, share in shares.items() if share is not None]
+    return [f"{100 * float(WIDE):g} % intervals held {', '.join(parts)}"] if parts else []
 
 
-def lead(text: str, row: float) -> float:
-    """How far ahead each row is forecast, in units of the times; seconds where it has a unit.
+def parse_lead(text: str, row: float) -> float:
+    """A value of `--lead` in units of the times; seconds if it has a unit.
 
     Args:
-        row: what a number without one counts, the usual time between two rows of a dated file.
+        row: factor of a number without a unit: the usual time between two rows of a dated file.
 
     Raises:
-        ValueError: it is no time above 0.
+        ValueError: not a time above 0.
     """
     found = duration(text)
     ahead = math.inf if found is None else found[0] * (row if found[1] is None else SECONDS[found[1]])
@@ -303,19 +302,18 @@ def lead(text: str, row: float) -> float:
     return ahead
 
 
-def row_time(series: Series) -> float:
-    """The usual time between two rows of a dated file; 1 where times are numbers, or there are not two."""
-    return usual_step(series) or 1.0 if series.is_dated else 1.0
-
-
-def alarm_at(rate: str, quiet: int) -> Alarm:
-    """An alarm by its rate, a share of the rows or a number per time.
+def parse_alarm(rate: str | None, quiet: int) -> Alarm:
+    """An alarm by its rate: a share of the rows, or a number per time.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: neither, or `--quiet` without a rate.
     """
-    from rfa.runtime.uncertainty.alarms import LARGEST_RATE, RATE_PATTERN, alarm
+    from rfa.runtime.uncertainty.alarms import LARGEST_RATE, NEVER, RATE_PATTERN, alarm
 
+    if rate is None:
+        if quiet:
+            raise ValueError("--quiet needs --alarm with a rate, such as 1/day")
+        return NEVER
     if re.match(RATE_PATTERN, rate):
         return alarm(rate, quiet=quiet)
     try:

@@ -1,4 +1,4 @@
-"""A filtered series as a table: what its file has, what is told about each row, and the rows that come next."""
+"""A filtered series as a table: the columns of its file, the results of each row, and the forecast rows."""
 
 from __future__ import annotations
 
@@ -14,49 +14,51 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-# Parts of a table's columns, and what they are called in `Columns`.
+# Parts of a table's columns, and their names in `Columns`.
 PARTS = {"mean": "mean", "std": "std", "low90": f"lower.{WIDE}", "high90": f"upper.{WIDE}"}
 FILE, KIND = "file", "kind"
 
 
 def as_table(
-    table: Table, parts: Sequence[Filtered], by: Sequence[str], *, names_file: bool, has_future: bool
+    table: Table, parts: Sequence[Filtered], by: Sequence[str], *, has_file: bool, has_forecast: bool
 ) -> pa.Table:
-    """The columns of the file as it has them, those that were filtered as numbers; then the estimate of each with its
-    0.9 interval, the row's scores, forecasts of each row, and smoothed states. With `has_future` a column tells
-    estimates from the forecasts of the rows that come next, which stand at the end.
+    """The columns of the file, and next to them the estimates, scores, forecasts and smoothed states of each row.
 
     Args:
-        parts: of a series; several where its columns were filtered each by itself, and then its scores are of each.
+        parts: the results of one series; several if its columns were filtered separately, each with its own scores.
         by: the columns of its key.
-        names_file: the first column is the file.
+        has_file: the first column is the file name.
+        has_forecast: the forecast is appended, and a column tells its rows from the estimates.
     """
     import pyarrow as pa
 
-    found = parts[0]
-    rows = [(_given(table, parts, by), _told_of(parts), "estimate")]
-    if has_future:
-        ahead = {name: column for part in parts for name, column in _told_ahead(part).items()}
-        rows.append((_given_ahead(table, found, by), ahead, "forecast"))
+    first = parts[0]
+    blocks = [(_source_columns(table, parts, by), _result_columns(parts), "estimate")]
+    if has_forecast:
+        forecast = {name: column for part in parts for name, column in _forecast_columns(part).items()}
+        blocks.append((_future_columns(table, first, by), forecast, "forecast"))
     tables = []
-    file = unique_names([*rows[0][0], FILE])[-1]
-    for given, told, kind in rows:
-        count = len(next(iter(told.values())))
-        before = {file: pa.array([found.file] * count)} if names_file else {}
-        after = {KIND: pa.array([kind] * count)} if has_future else {}
-        tables.append(({**before, **given}, {**after, **told}))
-    # What the file calls like a result keeps its name; the result gets a number.
-    given, told = tables[0]
-    names = unique_names([*given, *told])
-    renamed = dict(zip(told, names[len(given) :], strict=True))
+    file = unique_names([*blocks[0][0], FILE])[-1]
+    for source, results, kind in blocks:
+        count = len(next(iter(results.values())))
+        before = {file: pa.array([first.file] * count)} if has_file else {}
+        after = {KIND: pa.array([kind] * count)} if has_forecast else {}
+        tables.append(({**before, **source}, {**after, **results}))
+    # A result with the name of one of the file's columns gets a number.
+    source, results = tables[0]
+    names = unique_names([*source, *results])
+    renamed = dict(zip(results, names[len(source) :], strict=True))
     return pa.concat_tables(
-        [pa.table({**given, **{renamed[name]: column for name, column in told.items()}}) for given, told in tables],
+        [
+            pa.table({**source, **{renamed[name]: column for name, column in results.items()}})
+            for source, results in tables
+        ],
         promote_options="default",
     )
 
 
-def _given(table: Table, parts: Sequence[Filtered], by: Sequence[str]) -> dict[str, Any]:
-    """The file's columns, in the order of the series' rows."""
+def _source_columns(table: Table, parts: Sequence[Filtered], by: Sequence[str]) -> dict[str, Any]:
+    """The file's columns, in the order of the series' rows; filtered ones as numbers."""
     import numpy as np
 
     series = parts[0].series
@@ -73,57 +75,59 @@ def _given(table: Table, parts: Sequence[Filtered], by: Sequence[str]) -> dict[s
     return {**clock, **{name: values.get(name, column) for name, column in rest.items()}}
 
 
-def _given_ahead(table: Table, found: Filtered, by: Sequence[str]) -> dict[str, Any]:
-    return {**_keys(table, found, by, len(found.ahead)), **write_clock(table, found.series, found.ahead)}
+def _future_columns(table: Table, result: Filtered, by: Sequence[str]) -> dict[str, Any]:
+    count = len(result.future_times)
+    return {**_keys(table, result, by, count), **write_clock(table, result.series, result.future_times)}
 
 
-def _keys(table: Table, found: Filtered, by: Sequence[str], count: int) -> dict[str, Any]:
+def _keys(table: Table, result: Filtered, by: Sequence[str], count: int) -> dict[str, Any]:
     import pyarrow as pa
 
-    return {name: pa.array([cell] * count, table.columns[name].type) for name, cell in zip(by, found.key, strict=True)}
+    return {name: pa.array([cell] * count, table.columns[name].type) for name, cell in zip(by, result.key, strict=True)}
 
 
-def _told_of(parts: Sequence[Filtered]) -> dict[str, Any]:
-    """What is told of each row; where parts are several, of their columns."""
+def _result_columns(parts: Sequence[Filtered]) -> dict[str, Any]:
     if len(parts) == 1:
-        return _told(parts[0])
-    return {name: told for part in parts for name, told in each_own(part.series.names[0], _told(part)).items()}
+        return _row_results(parts[0])
+    return {
+        name: column for part in parts for name, column in each_own(part.series.names[0], _row_results(part)).items()
+    }
 
 
-def _told(found: Filtered) -> dict[str, Any]:
+def _row_results(result: Filtered) -> dict[str, Any]:
     import numpy as np
     import pyarrow as pa
 
-    columns, names = found.columns, found.series.names
-    told = {f"{name}_{part}": columns[f"{key}.{name}"] for name in names for part, key in PARTS.items()}
-    told |= {name: columns[name] for name in SCORES}
-    arrays = {name: numbers(column) for name, column in told.items()}
-    alarms = columns["alarm"]
+    outputs, names = result.outputs, result.series.names
+    columns = {f"{name}_{part}": outputs[f"{key}.{name}"] for name in names for part, key in PARTS.items()}
+    columns |= {name: outputs[name] for name in SCORES}
+    arrays = {name: numbers(column) for name, column in columns.items()}
+    alarms = outputs["alarm"]
     if not np.isnan(alarms).all():
         arrays["alarm"] = numbers(alarms).cast(pa.int8())
-    is_outlier = np.zeros(len(found.series.times), np.int8)
-    is_outlier[found.outliers] = 1
+    is_outlier = np.zeros(len(result.series.times), np.int8)
+    is_outlier[result.outliers] = 1
     arrays["outlier"] = pa.array(is_outlier)
-    for lead in found.leads:
+    for lead in result.leads:
         for name in names:
             for part, key in PARTS.items():
-                arrays[f"{name}_ahead{lead:g}_{part}"] = numbers(columns[f"forecast.{lead!r}.{key}.{name}"])
-    if found.result.smoothed is not None:
+                arrays[f"{name}_ahead{lead:g}_{part}"] = numbers(outputs[f"forecast.{lead!r}.{key}.{name}"])
+    if result.sequence.smoothed is not None:
         for name in names:
-            arrays |= {f"{name}_smooth_{part}": numbers(columns[f"smoothed.{part}.{name}"]) for part in ("mean", "std")}
+            arrays |= {f"{name}_smooth_{part}": numbers(outputs[f"smoothed.{part}.{name}"]) for part in ("mean", "std")}
     return arrays
 
 
-def _told_ahead(found: Filtered) -> dict[str, Any]:
+def _forecast_columns(result: Filtered) -> dict[str, Any]:
     return {
         f"{name}_{part}": numbers(column)
-        for name, parts in zip(found.series.names, found.ahead_of(WIDE), strict=True)
-        for part, column in zip(PARTS, parts, strict=True)
+        for name, bands in zip(result.series.names, result.forecast_bands(WIDE), strict=True)
+        for part, column in zip(PARTS, bands, strict=True)
     }
 
 
 def numbers(column: np.ndarray) -> pa.Array:
-    """As Arrow has them; NaN is what there is not."""
+    """An Arrow array; NaN becomes null."""
     import pyarrow as pa
 
     return pa.array(column, from_pandas=True)

@@ -1,4 +1,4 @@
-"""`rfa generate`: text from a language bundle, in this process, token by token."""
+"""`rfa generate`: continue a text with a language bundle, in this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rfa.cli.console import JsonFlag, print_json
+from rfa.cli.console import print_json
+from rfa.cli.options import JsonFlag
 
 if TYPE_CHECKING:
     from rfa.service.engine.text.generated import Generation
@@ -16,8 +17,23 @@ if TYPE_CHECKING:
 DEFAULT_BUNDLE = "books"
 
 
+Prompt = Annotated[str, typer.Argument(help="Text to continue.")]
+Bundle = Annotated[str, typer.Option(help="Bundle folder, or the name of a default bundle.")]
+Decode = Annotated[
+    Literal["recurrent", "attention"] | None,
+    typer.Option(help="Filter slots, or attention over a growing cache. Default: slots if available."),
+]
+MaxNewTokens = Annotated[int, typer.Option(min=1)]
+Temperature = Annotated[float, typer.Option(min=0, max=100, help="0 takes the most probable token.")]
+TopK = Annotated[int | None, typer.Option(min=1, help="Sample from the k most probable tokens.")]
+TopP = Annotated[float, typer.Option(min=1e-9, max=1, help="Sample from the smallest set with this probability.")]
+LatentNoise = Annotated[float, typer.Option(min=0, max=10, help="Scale of the last layer's latent sample.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Default: random, printed with --json.")]
+Stop = Annotated[list[str] | None, typer.Option(help="End before this text; repeatable.")]
+
+
 async def _run(path: Any, options: GenerateOptions, show: bool) -> Generation:
-    """Generate on the server's own engine, so that a seed gives the text that /generate gives."""
+    """Generate with the server's engine, so that a seed gives the same text as /generate."""
     from rfa.service.engine.engine import Engine
     from rfa.service.engine.models import load_models
     from rfa.service.engine.text.generated import Generation
@@ -42,22 +58,17 @@ async def _run(path: Any, options: GenerateOptions, show: bool) -> Generation:
 
 
 def generate(
-    prompt: Annotated[str, typer.Argument(help="Text to continue.")],
-    bundle: Annotated[str, typer.Option(help="Bundle folder, or the name of a default bundle.")] = DEFAULT_BUNDLE,
-    decode: Annotated[
-        Literal["recurrent", "attention"] | None,
-        typer.Option(
-            help="Constant-memory filter slots, or exact attention over a growing cache; default: the slots, where the "
-            "bundle has them."
-        ),
-    ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1)] = 100,
-    temperature: Annotated[float, typer.Option(min=0, max=100, help="0 takes the most probable token.")] = 0.8,
-    top_k: Annotated[int | None, typer.Option(min=1, help="Keep the k most probable tokens.")] = None,
-    top_p: Annotated[float, typer.Option(min=1e-9, max=1, help="Keep the smallest set with this probability.")] = 0.95,
-    latent_noise: Annotated[float, typer.Option(min=0, max=10, help="Scale of the last layer's latent sample.")] = 0.0,
-    seed: Annotated[int | None, typer.Option(min=0, help="Default: drawn, and told with --json.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End before this text; repeat for more.")] = None,
+    prompt: Prompt,
+    *,
+    bundle: Bundle = DEFAULT_BUNDLE,
+    decode: Decode = None,
+    max_new_tokens: MaxNewTokens = 100,
+    temperature: Temperature = 0.8,
+    top_k: TopK = None,
+    top_p: TopP = 0.95,
+    latent_noise: LatentNoise = 0.0,
+    seed: Seed = None,
+    stop: Stop = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Continue a text, streamed to the terminal."""

@@ -1,4 +1,4 @@
-"""`rfa gpu-check`: the first minutes on a GPU."""
+"""`rfa gpu-check`: checks and timings on a GPU."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import Annotated
 
 import typer
 
-from rfa.cli.console import JsonFlag, print_table
+from rfa.cli.console import print_table
+from rfa.cli.options import JsonFile, JsonFlag
 
 
 def gpu_check(
-    seconds: Annotated[float, typer.Option(help="Time limit; parts that may not fit into it are skipped.")] = 1500.0,
-    out: Annotated[Path, typer.Option(help="JSON file to write.")] = Path("gpu-check.json"),
+    seconds: Annotated[float, typer.Option(help="Time limit; parts that may exceed it are skipped.")] = 1500.0,
+    out: JsonFile = Path("gpu-check.json"),
     as_json: JsonFlag = False,
 ) -> None:
-    """Check and time everything that runs on a GPU, within 25 minutes; exit code 1 if a check fails."""
+    """Check and time everything that runs on a GPU, in up to 25 minutes; exit code 1 if a check fails."""
     from rfa.benchmarks.gpu.check import GpuCheckError, problems, run_gpu_check
     from rfa.benchmarks.results_page.page import tables_of
 
     document = run_gpu_check(out, seconds=seconds)
-    print_table(document, [*tables_of("gpu-check", document), "", f"All of it is in {out}."], as_json)
+    print_table(document, [*tables_of("gpu-check", document), "", f"Details are in {out}."], as_json)
     if found := problems(document):
         raise GpuCheckError(found)

@@ -1,10 +1,11 @@
-"""`rfa`: one command for each thing a user does.
+"""The `rfa` command.
 
-Commands import what they need when they run, so that `rfa --help` is quick and `rfa serve` needs no torch.
+Subcommands import what they need when they run, so that `rfa --help` is fast and `rfa serve` needs no torch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated
 
@@ -23,8 +24,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(version("rfa-server"))
         raise typer.Exit
 
@@ -38,17 +39,20 @@ def root(
     """Robust Filter Attention: train, export and serve models that say how sure they are."""
 
 
-app.command("serve")(serve.serve)
-app.command("compile")(compile.compile_kernels)
-app.command("generate")(generate.generate)
-app.command("filter")(filter.filter_series)
-app.command("fit")(fit.fit)
-app.add_typer(train.app, name="train")
-app.command("export")(bundle.export)
-app.command("verify")(bundle.verify)
-app.command("info")(bundle.info)
-app.command("keygen")(bundle.keygen)
-app.command("sign")(bundle.sign)
-app.add_typer(evaluate.app, name="eval")
-app.add_typer(bench.app, name="bench")
-app.command("gpu-check")(gpu_check.gpu_check)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "serve": serve.serve,
+    "compile": compile.compile_kernels,
+    "generate": generate.generate,
+    "filter": filter.filter_series,
+    "fit": fit.fit,
+    "export": bundle.export,
+    "verify": bundle.verify,
+    "info": bundle.info,
+    "keygen": bundle.keygen,
+    "sign": bundle.sign,
+    "gpu-check": gpu_check.gpu_check,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command)
+for name, group in {"train": train.app, "eval": evaluate.app, "bench": bench.app}.items():
+    app.add_typer(group, name=name)

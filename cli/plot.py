@@ -1,4 +1,4 @@
-"""The picture of filtered series."""
+"""Picture of filtered series."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ if TYPE_CHECKING:
     from rfa.cli.filter_run import Filtered
 
 ENDINGS: Final = (".png", ".svg", ".pdf", ".jpg")
-# Panels of one picture, and inches of each: the more there are the lower they are.
-MOST_PANELS: Final = 64
-WIDTH, TALLEST, LOWEST = 11.0, 2.8, 1.3
-# Points of a line, beyond which it is thinned: an image has no more columns.
-POINTS: Final = 20_000
-# A forecast that has less than such a part of the rows is drawn again, after so many times its rows, or so many rows.
-SHORT, BEFORE, FEWEST = 10, 4, 48
-# A clock is even where most steps are as long as the usual one; a gap has as many usual steps, more on an uneven clock.
-EVEN, MOSTLY, LONGER, LONGER_BY_FAR = 0.05, 0.9, 1.5, 10.0
-# Sizes of marks: smaller the more there are.
-SMALLEST, CROWD = 3.5, 60.0
-# Rows, and at most such a part of them, whose intervals rest on so few that a panel may end before they do; and the
-# part of it that is empty above and below.
-FIRST_ROWS, AT_MOST, EMPTY = 20, 0.5, 0.05
-# A column is marked that is off by such a part of what the furthest is.
-AS_FAR = 0.5
+# Panels of one picture. Inches: its width, and the height of a panel, lower the more there are.
+MAX_PANELS: Final = 64
+WIDTH, MAX_HEIGHT, MIN_HEIGHT = 11.0, 2.8, 1.3
+# Longer lines are thinned to this many points: an image has no more columns.
+MAX_POINTS: Final = 20_000
+# A forecast with less than 1 / SHORT of the rows is drawn again, with the last rows: ZOOM_ROWS times as many, at least
+# MIN_ZOOM_ROWS.
+SHORT, ZOOM_ROWS, MIN_ZOOM_ROWS = 10, 4, 48
+# Times are regular if the share REGULAR_SHARE of the steps differs from the median by less than TOLERANCE of it. A gap
+# is longer than GAP median steps, or IRREGULAR_GAP if times are irregular.
+TOLERANCE, REGULAR_SHARE, GAP, IRREGULAR_GAP = 0.05, 0.9, 1.5, 10.0
+# Size of a mark: at least MIN_MARK, and MARKS over the root of their number.
+MIN_MARK, MARKS = 3.5, 60.0
+# Intervals of the first FIRST_ROWS rows, at most FIRST_SHARE of all, may exceed the panel; MARGIN of it is empty.
+FIRST_ROWS, FIRST_SHARE, MARGIN = 20, 0.5, 0.05
+# An outlier is marked in columns whose deviation is at least this share of the largest.
+DEVIATION_SHARE: Final = 0.5
 WIDE: Final = "0.9"
 LEVELS: Final = (("0.9", 0.15), ("0.5", 0.3))
 MEASURED: Final[dict[str, Any]] = {"marker": ".", "linestyle": "none", "color": "0.35", "markersize": 3}
-# Units as names have them: `latency (ms)`, `power [kW]`, `temp_c`.
-IN_BRACKETS: Final = re.compile(r"^(.*?)[ _]*[(\[]([^()\[\]]{1,12})[)\]]$")
+# Units in column names: `latency (ms)`, `power [kW]`, `temp_c`.
+BRACKETED_UNIT: Final = re.compile(r"^(.*?)[ _]*[(\[]([^()\[\]]{1,12})[)\]]$")
 UNITS: Final = {
     "c": "°C", "degc": "°C", "celsius": "°C", "f": "°F", "degf": "°F", "fahrenheit": "°F", "k": "K", "ms": "ms",
     "us": "µs", "s": "s", "seconds": "s", "min": "min", "pct": "%", "percent": "%", "w": "W", "kw": "kW", "mw": "MW",
@@ -48,26 +49,25 @@ UNITS: Final = {
 
 
 def check_panels(count: int) -> None:
-    """Refuse more columns than a picture can show, before they are filtered.
+    """Refuse more columns than one picture shows, before they are filtered.
 
     Raises:
-        ValueError: there are more than `MOST_PANELS`.
+        ValueError: there are more than `MAX_PANELS`.
     """
-    if count > MOST_PANELS:
+    if count > MAX_PANELS:
         raise ValueError(
-            f"--plot draws up to {MOST_PANELS} columns, these are {count:,}: choose some with --column, or fewer series"
+            f"--plot draws up to {MAX_PANELS} columns, these are {count:,}: choose some with --column, or fewer series"
         )
 
 
 def draw(found: Sequence[Filtered], path: Path, *, title: str) -> None:
-    """A panel for every column of every series: measurements, estimate and its bands, outliers, alarms, spans without a
-    measurement, and the forecast as a fan at the end, beside which the last rows stand alone where it is short.
+    """Draw a panel for each column: measurements, estimates, intervals, outliers, alarms, gaps and the forecast.
 
-    The format follows the suffix of `path`.
+    A short forecast is drawn again in a second panel with the last rows. The suffix of `path` selects the format.
     """
     count = sum(len(one.series.names) for one in found)
-    has_ends = any(_end(one) for one in found)
-    height = max(LOWEST, min(TALLEST, 40 / count))
+    has_ends = any(_zoom_begin(one) for one in found)
+    height = max(MIN_HEIGHT, min(MAX_HEIGHT, 40 / count))
     figure = Figure(figsize=(WIDTH + has_ends * WIDTH / 2, 1.2 + height * count), layout="constrained")
     grid = figure.subplots(
         count,
@@ -78,12 +78,12 @@ def draw(found: Sequence[Filtered], path: Path, *, title: str) -> None:
     )
     panels = iter(grid)
     for one in found:
-        is_off = furthest_off(one)
+        is_largest = largest_deviations(one)
         for k in range(len(one.series.names)):
             row = next(panels)
-            for axes, begin in zip(row, (0, _end(one)), strict=False):
-                _panel(axes, one, k, begin, is_off[:, k])
-            row[0].set_ylabel(labelled(one.series.names[k]))
+            for axes, begin in zip(row, (0, _zoom_begin(one)), strict=False):
+                _draw_panel(axes, one, k, begin, is_largest[:, k])
+            row[0].set_ylabel(axis_label(one.series.names[k]))
             if len(found) > 1 and k == 0:
                 row[0].set_title(one.label, fontsize="medium", loc="left")
         for axes in row:
@@ -97,55 +97,55 @@ def draw(found: Sequence[Filtered], path: Path, *, title: str) -> None:
     figure.savefig(path, dpi=120)
 
 
-def labelled(name: str) -> str:
-    """A column's name with its unit, where it says one."""
-    if found := IN_BRACKETS.match(name):
+def axis_label(name: str) -> str:
+    """A column's name, with its unit in brackets if the name has one."""
+    if found := BRACKETED_UNIT.match(name):
         return f"{found[1]} [{found[2]}]"
     stem, _, unit = name.rpartition("_")
     return f"{stem} [{UNITS[unit.lower()]}]" if stem and unit.lower() in UNITS else name
 
 
-def _end(one: Filtered) -> int:
-    """The row from which on the end is drawn again, so that a short forecast can be seen; 0: it can be."""
-    rows, ahead = len(one.series.times), len(one.ahead)
-    return max(0, rows - max(BEFORE * ahead, FEWEST)) if 0 < SHORT * ahead < rows else 0
+def _zoom_begin(one: Filtered) -> int:
+    """First row of the second panel for a short forecast; 0 if none is needed."""
+    rows, ahead = len(one.series.times), len(one.future_times)
+    return max(0, rows - max(ZOOM_ROWS * ahead, MIN_ZOOM_ROWS)) if 0 < SHORT * ahead < rows else 0
 
 
-def _panel(axes: Any, one: Filtered, k: int, begin: int, is_off: np.ndarray) -> None:
-    """A column of a series from a row on; outliers and alarms are marked where it is off."""
-    series, columns, name = one.series, one.columns, one.series.names[k]
+def _draw_panel(axes: Any, one: Filtered, k: int, begin: int, is_largest: np.ndarray) -> None:
+    """Draw a column from row `begin` on; outliers and alarms are marked where `is_largest` `[N]`."""
+    series, outputs, name = one.series, one.outputs, one.series.names[k]
     rows = len(series.times)
-    every = slice(begin, None, max(1, (rows - begin) // POINTS))
+    every = slice(begin, None, max(1, (rows - begin) // MAX_POINTS))
     times, values = series.moments(series.times), series.values[:, k]
     for level, alpha in LEVELS:
-        low, high = (columns[f"{end}.{level}.{name}"][every] for end in ("lower", "upper"))
+        low, high = (outputs[f"{end}.{level}.{name}"][every] for end in ("lower", "upper"))
         label = f"{float(level):.0%} interval"
         axes.fill_between(times[every], low, high, color="tab:blue", alpha=alpha, linewidth=0, label=label)
-    axes.plot(times[every], columns[f"mean.{name}"][every], color="tab:blue", linewidth=1.2, label="estimate")
+    axes.plot(times[every], outputs[f"mean.{name}"][every], color="tab:blue", linewidth=1.2, label="estimate")
     axes.plot(times[every], values[every], label="measured", **MEASURED)
-    _spans(axes, times[begin:], gaps(series.times[begin:], np.isnan(values[begin:])))
+    _shade(axes, times[begin:], gaps(series.times[begin:], np.isnan(values[begin:])))
     is_outlier = np.zeros(rows, bool)
     is_outlier[one.outliers] = True
     marks = (
         ("outlier", is_outlier, "o", "tab:red", "none", 6),
-        ("alarm", columns["alarm"] == 1, "v", "tab:orange", "full", 8),
+        ("alarm", outputs["alarm"] == 1, "v", "tab:orange", "full", 8),
     )
     for label, is_marked, marker, color, fill, largest in marks:
-        where = begin + np.flatnonzero((is_marked & is_off)[begin:])
+        where = begin + np.flatnonzero((is_marked & is_largest)[begin:])
         if len(where):
-            axes.plot(times[where], values[where], **MEASURED)  # where there are many not all are drawn
-            size = min(largest, max(SMALLEST, CROWD / len(where) ** 0.5))
+            axes.plot(times[where], values[where], **MEASURED)  # may have been thinned out
+            size = min(largest, max(MIN_MARK, MARKS / len(where) ** 0.5))
             axes.plot(times[where], values[where], marker, color=color, fillstyle=fill, markersize=size, label=label)
     for number, lead in enumerate(one.leads):
         ahead = series.moments(series.times + lead)
-        mean = columns[f"forecast.{lead!r}.mean.{name}"]
+        mean = outputs[f"forecast.{lead!r}.mean.{name}"]
         label = f"forecast {lead:g} ahead"
         axes.plot(ahead[every], mean[every], "--", linewidth=0.9, color=f"C{number + 2}", label=label)
-    if len(one.ahead):
-        _fan(axes, one, k)
+    if len(one.future_times):
+        _draw_forecast(axes, one, k)
     axes.grid(alpha=0.3)
     axes.margins(x=0.01)
-    axes.set_ylim(reach(one, k, begin))
+    axes.set_ylim(y_limits(one, k, begin))
     if series.is_dated:
         zone = get_zone(series.zone)
         locator = AutoDateLocator(zone)
@@ -153,32 +153,32 @@ def _panel(axes: Any, one: Filtered, k: int, begin: int, is_off: np.ndarray) -> 
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, zone))
 
 
-def reach(one: Filtered, k: int, begin: int) -> tuple[float, float]:
-    """From where to where a panel goes that shows a column from a row on: all of its values and forecasts, and the
-    intervals but of the first rows, which are as wide as so few rows leave open."""
-    columns, name, values = one.columns, one.series.names[k], one.series.values[:, k]
+def y_limits(one: Filtered, k: int, begin: int) -> tuple[float, float]:
+    """Limits of a panel: all values and forecasts, and the intervals except the wide ones of the first rows."""
+    outputs, name, values = one.outputs, one.series.names[k], one.series.values[:, k]
     seen = np.flatnonzero(~np.isnan(values))
-    settled = int(seen[min(FIRST_ROWS, int(AT_MOST * len(seen)))]) if len(seen) else 0
-    told = [f"{part}.{name}" for part in ("mean", f"lower.{WIDE}", f"upper.{WIDE}")]
-    told += [f"forecast.{lead!r}.mean.{name}" for lead in one.leads]
-    parts = [values[begin:], *(columns[part][max(begin, settled) :] for part in told)]
-    if len(one.ahead):
-        parts += [one.ahead_of(WIDE)[k][at] for at in (0, 2, 3)]
+    begin_bands = int(seen[min(FIRST_ROWS, int(FIRST_SHARE * len(seen)))]) if len(seen) else 0
+    names = [f"{part}.{name}" for part in ("mean", f"lower.{WIDE}", f"upper.{WIDE}")]
+    names += [f"forecast.{lead!r}.mean.{name}" for lead in one.leads]
+    parts = [values[begin:], *(outputs[part][max(begin, begin_bands) :] for part in names)]
+    if len(one.future_times):
+        parts += [one.forecast_bands(WIDE)[k][at] for at in (0, 2, 3)]
     every = np.concatenate(parts)
     every = every[np.isfinite(every)]
     low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 0.0)
-    room = EMPTY * (high - low) or abs(low) or 1.0
-    return low - room, high + room
+    margin = MARGIN * (high - low) or abs(low) or 1.0
+    return low - margin, high + margin
 
 
-def _fan(axes: Any, one: Filtered, k: int) -> None:
-    """The rows that come next, from the last estimate on."""
-    name, columns = one.series.names[k], one.columns
-    times = one.series.moments(np.concatenate((one.series.times[-1:], one.ahead)))
+def _draw_forecast(axes: Any, one: Filtered, k: int) -> None:
+    """Draw the forecast, from the last estimate on."""
+    name, outputs = one.series.names[k], one.outputs
+    times = one.series.moments(np.concatenate((one.series.times[-1:], one.future_times)))
     for level, alpha in LEVELS:
-        last = (columns[f"{part}.{name}"][-1:] for part in ("mean", f"lower.{level}", f"upper.{level}"))
+        last = (outputs[f"{part}.{name}"][-1:] for part in ("mean", f"lower.{level}", f"upper.{level}"))
         mean, low, high = (
-            np.concatenate(parts) for parts in zip(last, (one.ahead_of(level)[k][at] for at in (0, 2, 3)), strict=True)
+            np.concatenate(parts)
+            for parts in zip(last, (one.forecast_bands(level)[k][at] for at in (0, 2, 3)), strict=True)
         )
         axes.fill_between(
             times, low, high, color="tab:green", alpha=alpha, linewidth=0, label=f"forecast, {float(level):.0%}"
@@ -186,8 +186,8 @@ def _fan(axes: Any, one: Filtered, k: int) -> None:
     axes.plot(times, mean, color="tab:green", linewidth=1.2, label="forecast")
 
 
-def _spans(axes: Any, times: np.ndarray, found: list[tuple[int, int]]) -> None:
-    """Spans between rows, from the top of a panel to its bottom."""
+def _shade(axes: Any, times: np.ndarray, found: list[tuple[int, int]]) -> None:
+    """Shade gaps over the height of a panel."""
     if not found:
         return
     edges = times[np.array([(begin, end, end) for begin, end in found])].ravel()
@@ -198,23 +198,24 @@ def _spans(axes: Any, times: np.ndarray, found: list[tuple[int, int]]) -> None:
     )
 
 
-def furthest_off(one: Filtered) -> np.ndarray:
-    """Whether a column is among those furthest off in a row, by what each is off by usually, `[N, P]`: outliers and
-    alarms are of rows."""
-    off = np.abs(np.stack([one.columns[f"innovation.{name}"] for name in one.series.names], axis=1))
+def largest_deviations(one: Filtered) -> np.ndarray:
+    """Whether a column deviates most in its row, relative to its median deviation, `[N, P]`.
+
+    Outliers and alarms belong to rows; this selects the columns that they are marked in.
+    """
+    off = np.abs(np.stack([one.outputs[f"innovation.{name}"] for name in one.series.names], axis=1))
     usual = [float(np.median(column[~np.isnan(column)])) if not np.isnan(column).all() else 0.0 for column in off.T]
     off = np.nan_to_num(off / [scale or 1.0 for scale in usual])
-    return np.asarray(off >= AS_FAR * off.max(axis=1, keepdims=True))
+    return np.asarray(off >= DEVIATION_SHARE * off.max(axis=1, keepdims=True))
 
 
 def gaps(times: np.ndarray, is_missing: np.ndarray) -> list[tuple[int, int]]:
-    """Spans without a measurement, each by the rows at its ends: longer than the usual step, where nearly all are as
-    long, else longer by far."""
+    """Gaps without a measurement that are longer than usual, as their first and last rows."""
     steps = np.diff(times)
     if not (steps > 0).any():
         return []
     usual = float(np.median(steps[steps > 0]))
-    is_even = np.mean(np.abs(steps - usual) < EVEN * usual) > MOSTLY
+    is_regular = np.mean(np.abs(steps - usual) < TOLERANCE * usual) > REGULAR_SHARE
     rows = np.unique(np.concatenate(([0], np.flatnonzero(~is_missing), [len(times) - 1])))
-    is_long = np.diff(times[rows]) > (LONGER if is_even else LONGER_BY_FAR) * usual
+    is_long = np.diff(times[rows]) > (GAP if is_regular else IRREGULAR_GAP) * usual
     return [(int(rows[at]), int(rows[at + 1])) for at in np.flatnonzero(is_long)]

@@ -12,17 +12,19 @@ def serve(
     bundles: Annotated[
         list[Path] | None,
         typer.Option(
-            "--bundle", help="Bundle to serve; repeat for more. Default: every bundle of the project.", metavar="DIR"
+            "--bundle",
+            help="Bundle to serve; repeatable. Default: RFA_BUNDLES, or every bundle in ./bundles.",
+            metavar="DIR",
         ),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one; default 8000.")] = None,
     device: Annotated[
-        str | None, typer.Option(help="auto, cpu, cuda or cuda:1, for texts and long series; auto is the CPU.")
+        str | None, typer.Option(help="auto, cpu, cuda or cuda:1, for texts and long series; auto: the CPU.")
     ] = None,
     text_runtime: Annotated[
         str | None,
-        typer.Option(help="auto, compiled or onnx, for language models on a CPU; auto is compiled where it can."),
+        typer.Option(help="auto, compiled or onnx, for language models on a CPU; auto prefers compiled."),
     ] = None,
 ) -> None:
     """Serve bundles over HTTP until stopped; every limit is also an RFA_* environment variable."""
@@ -30,6 +32,6 @@ def serve(
     from rfa.service.server import serve as run_server
     from rfa.service.settings import Settings
 
-    given: dict[str, Any] = {"host": host, "port": port, "device": device, "text_runtime": text_runtime}
-    settings = {name: value for name, value in given.items() if value is not None}
+    options: dict[str, Any] = {"host": host, "port": port, "device": device, "text_runtime": text_runtime}
+    settings = {name: value for name, value in options.items() if value is not None}
     run_server(Settings(bundles=served_bundles(bundles), **settings))

@@ -3,48 +3,60 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rfa.cli.console import JsonFlag, print_result
+from rfa.cli.console import print_result
+from rfa.cli.options import Device, JsonFlag
 
 if TYPE_CHECKING:
     from rfa.model.series.network import SeriesNetwork
+    from rfa.training.series_batches import Cells
 
-# Of a series of one's own from its first value on: two years of 5-minute values.
-MOST_CELLS = 1 << 18
+# Values of a user's series for training, from the first on: two years at 5-minute steps.
+MAX_CELLS = 1 << 18
 
 app = typer.Typer(no_args_is_help=True, help="Train a model from data.")
-Steps = Annotated[
-    int | None, typer.Option(min=1, help="Instead of the config's; with more than a finished run has, it goes on.")
-]
+Steps = Annotated[int | None, typer.Option(min=1, help="Instead of the config's; more continue a finished run.")]
+Seed = Annotated[int | None, typer.Option(help="Instead of the config's.")]
 Out = Annotated[Path, typer.Option("--out", help="Run directory to write.", metavar="RUN", file_okay=False)]
+Corpus = Annotated[
+    Path, typer.Option(help="Folder with train and valid: folders of .txt files, or .txt files.", metavar="DIR")
+]
+LanguageConfig = Annotated[str, typer.Option(help="Packaged config (small, books, paper), or a JSON file.")]
+Variant = Annotated[str | None, typer.Option(help="A model of the papers at that size: B1, M2, M2.4, slots, …")]
+SeriesFiles = Annotated[
+    list[str] | None,
+    typer.Option(help="File for rfa filter, in addition to synthetic series; repeatable.", metavar="FILE"),
+]
+StartFrom = Annotated[
+    str | None,
+    typer.Option("--from", help="Initial weights. Default: series with --data, else new.", metavar="BUNDLE|RUN|new"),
+]
+SeriesConfig = Annotated[
+    str | None, typer.Option(help="series, series_tune, series_v2, or a JSON file. Default: by --data.")
+]
+Minutes = Annotated[float | None, typer.Option(help="Training time, instead of steps; learning rates follow it.")]
+CopyTo = Annotated[Path | None, typer.Option(help="Folder for copies of checkpoints; --out may name it later.")]
 
 
 @app.command("lm")
 def train_lm(
-    data: Annotated[
-        Path,
-        typer.Option(
-            help="Folder with train and valid: folders of .txt files, or train.txt and valid.txt.", metavar="DIR"
-        ),
-    ],
+    *,
+    data: Corpus,
     out: Out,
-    config: Annotated[
-        str, typer.Option(help="Name of a packaged config (small, books, paper), or a JSON file.")
-    ] = "small",
-    variant: Annotated[
-        str | None, typer.Option(help="A model of the papers at that size, by its name: B1, M2, M2.4, slots, …")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Instead of the config's.")] = None,
+    config: LanguageConfig = "small",
+    variant: Variant = None,
+    seed: Seed = None,
     steps: Steps = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     as_json: JsonFlag = False,
 ) -> None:
-    """Train a language model; a run directory with progress is resumed. Ctrl-C and SIGTERM save the step under way."""
+    """Train a language model, or continue the run in --out. Ctrl-C and SIGTERM save the current step."""
     from rfa.training.language import train_language
 
     record = train_language(config, data, out, variant=variant, seed=seed, steps=steps, device=device)
@@ -55,20 +67,20 @@ def train_lm(
 @app.command("filter")
 def train_filter(
     data: Annotated[
-        str, typer.Option(help="A file as rfa filter reads it, or simulate:oscillator.", metavar="FILE|simulate:NAME")
+        str, typer.Option(help="A file for rfa filter, or simulate:oscillator.", metavar="FILE|simulate:NAME")
     ],
     out: Out,
     config: Annotated[
         str | None,
-        typer.Option(
-            help="Name of a packaged config (structural, oscillator, linear), or a JSON file; default: a deep filter."
-        ),
+        typer.Option(help="Packaged config (structural, oscillator, linear), or a JSON file. Default: a deep filter."),
     ] = None,
     steps: Steps = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train a filter on recorded series, or on a simulated system; structural fits level, trend and seasons. A run
-    with progress is resumed; Ctrl-C and SIGTERM save the step under way."""
+    """Train a filter on recorded series or a simulated system, or continue the run in --out.
+
+    structural fits level, trend and seasons. Ctrl-C and SIGTERM save the current step.
+    """
     from rfa.training.filter import RECORD_FILE, FilterRun
     from rfa.training.filter import train_filter as train
     from rfa.training.language import find_config
@@ -76,7 +88,7 @@ def train_filter(
     run = FilterRun.from_file(find_config(config)) if config else FilterRun.from_dict({"family": "deep"})
     if steps is not None:
         if run.family != "deep":
-            raise ValueError(f"--steps is of a deep filter: a {run.family} one takes none")
+            raise ValueError(f"--steps is for deep filters; a {run.family} one has none")
         run = replace(run, training=replace(run.training, steps=steps))
     model = train(run, data, out)
     if run.family == "structural":
@@ -90,45 +102,23 @@ def train_filter(
 
 @app.command("series")
 def train_series(
+    *,
     out: Out,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A file as rfa filter reads it, to train on beside synthetic series; repeat for more. Default: "
-            "synthetic series alone.",
-            metavar="FILE",
-        ),
-    ] = None,
-    begin: Annotated[
-        str | None,
-        typer.Option(
-            "--from", help="Bundle or run whose weights are the first ones; new: drawn ones. Default: with --data the "
-            "bundle series, else new.", metavar="BUNDLE|RUN|new",
-        ),
-    ] = None,
-    config: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of a packaged config (series, series_tune, series_v2), or a JSON file; default: by --data."
-        ),
-    ] = None,
+    data: SeriesFiles = None,
+    begin: StartFrom = None,
+    config: SeriesConfig = None,
     steps: Steps = None,
-    minutes: Annotated[
-        float | None,
-        typer.Option(help="Of training, in all: instead of the steps they end the run, and rates go by them."),
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    seed: Annotated[int | None, typer.Option(help="Instead of the config's: other synthetic series.")] = None,
-    copy_to: Annotated[
-        Path | None, typer.Option(help="Folder that gets each checkpoint as well; --out may name it to go on from it.")
-    ] = None,
+    minutes: Minutes = None,
+    device: Device = "auto",
+    seed: Seed = None,
+    copy_to: CopyTo = None,
     as_json: JsonFlag = False,
-) -> None:  # fmt: skip
-    """Train the network of any series: on synthetic ones for hours, or from the shipped weights on one's own for
-    minutes. A run with progress is resumed; Ctrl-C and SIGTERM save the step under way."""
-    from rfa.data import load_table, read_frame, usual_step
+) -> None:
+    """Train the series network: on synthetic series for hours, or from the shipped weights on your own for minutes.
+
+    A run in --out is continued. Ctrl-C and SIGTERM save the current step.
+    """
     from rfa.training.language import find_config
-    from rfa.training.series_batches import cells_of
     from rfa.training.series_network import SeriesRun
     from rfa.training.series_network import train_series as train
 
@@ -137,29 +127,35 @@ def train_series(
     network = None if source == "new" else _series_network(source)
     if network is not None:
         run = replace(run, model=network.config)
-    if steps is not None:
-        run = replace(run, training=replace(run.training, steps=steps))
-    if minutes is not None:
-        run = replace(run, training=replace(run.training, minutes=minutes))
-    if seed is not None:
-        run = replace(run, training=replace(run.training, seed=seed))
-    own = []
-    for file in data or ():
-        for series in read_frame(load_table(file)).values():
-            step = usual_step(series) or 1.0
-            for column in range(len(series.names)):
-                found = cells_of(series.times, series.values[:, column], step, MOST_CELLS, has_calendar=False)
-                own += [] if found is None else [found]
+    changes = {"steps": steps, "minutes": minutes, "seed": seed}
+    changed: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+    run = replace(run, training=replace(run.training, **changed))
     files = [Path(file) for file in data or ()]
-    record = train(run, out, begin_from=network, own=own, files=files, device=device, copy_to=copy_to)
+    record = train(
+        run, out, begin_from=network, own=_read_cells(data or ()), files=files, device=device, copy_to=copy_to
+    )
     print_result({"run": str(out), **{name: record[name] for name in ("parameters", "series", "seconds")}}, as_json)
 
 
+def _read_cells(files: Sequence[str]) -> list[Cells]:
+    """The columns of all series of some files, as training data."""
+    from rfa.data import load_table, read_frame, usual_step
+    from rfa.training.series_batches import cells_of
+
+    found = [
+        cells_of(series.times, values, usual_step(series) or 1.0, MAX_CELLS, has_calendar=False)
+        for file in files
+        for series in read_frame(load_table(file)).values()
+        for values in series.values.T
+    ]
+    return [cells for cells in found if cells is not None]
+
+
 def _series_network(source: str) -> SeriesNetwork:
-    """The network of a bundle or a run.
+    """The series network of a bundle or a run.
 
     Raises:
-        ValueError: it is another model.
+        ValueError: it is another kind of model.
     """
     from rfa.cli.bundles import find_bundle
     from rfa.model.checkpoint import CONFIG_FILE
@@ -169,5 +165,5 @@ def _series_network(source: str) -> SeriesNetwork:
     path = Path(source)
     model = load_model(path if (path / CONFIG_FILE).is_file() else find_bundle(source))
     if not isinstance(model, Network):
-        raise ValueError(f"--from {source} is no network of series")
+        raise ValueError(f"--from {source} is not a series network")
     return model

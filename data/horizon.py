@@ -18,7 +18,7 @@ DAY: Final = SECONDS["d"]
 WORKING_DAYS: Final = 10
 
 
-def horizon(text: str) -> tuple[int, float]:
+def parse_horizon(text: str) -> tuple[int, float]:
     """A horizon as a number of rows, or as seconds; the other one is 0.
 
     Raises:
@@ -57,7 +57,7 @@ def future_times(series: Series, text: str) -> np.ndarray:
     Raises:
         ValueError: the horizon is shorter than a step, or has too many rows.
     """
-    rows, seconds = horizon(text)
+    rows, seconds = parse_horizon(text)
     step = usual_step(series) or (1.0 if series.clock is None else 0.0)
     if not step:
         raise ValueError("--horizon needs two rows with different times, for the step between rows")

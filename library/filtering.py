@@ -229,7 +229,7 @@ def detect(
         step = usual_step(series) or 1.0
         asked = request.with_horizon([step])
         parts = [(part, _filtered(table, runtime, key, part, asked)) for part, runtime in parts_of(key, series)]
-        outputs = [_columns(part, result, (step,)) for part, result in parts]
+        outputs = [output_columns(part, result, (step,)) for part, result in parts]
         at = np.flatnonzero(np.any([one["alarm"] == 1 for one in outputs], axis=0))
         new: dict[str, np.ndarray] = {}
         for (part, _), one in zip(parts, outputs, strict=True):
@@ -318,7 +318,8 @@ def _filtered(
     return result
 
 
-def _columns(series: Series, result: FilteredSequence, horizon: tuple[float, ...] = ()) -> dict[str, np.ndarray]:
+def output_columns(series: Series, result: FilteredSequence, horizon: Sequence[float] = ()) -> dict[str, np.ndarray]:
+    """The results of each row, by the names of `Columns`."""
     found = Columns(series.names, None, horizon)
     for piece in result.pieces:
         found.add(piece)
@@ -328,7 +329,7 @@ def _columns(series: Series, result: FilteredSequence, horizon: tuple[float, ...
 
 
 def _output_columns(series: Series, result: FilteredSequence, request: OutputOptions) -> New:
-    outputs = _columns(series, result)
+    outputs = output_columns(series, result)
     new: dict[str, np.ndarray] = {}
     for name in series.names:
         new |= {f"{name}_mean": outputs[f"mean.{name}"], f"{name}_std": outputs[f"std.{name}"]}

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rfa.cli.filter_run import lead
+from rfa.cli.filter_run import parse_lead
 from rfa.cli.main import app
 from tests.waiting import PATIENCE
 
@@ -482,13 +482,13 @@ def test_dates_stay_dates_in_table_and_picture(tmp_path: Path) -> None:
     ],
 )
 def test_a_lead_has_units(text: str, seconds: float) -> None:
-    assert lead(text, 1.0) == seconds
+    assert parse_lead(text, 1.0) == seconds
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "6 fortnights", "nan", "inf", "1e999", ""])
 def test_what_is_no_lead_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="--lead takes"):
-        lead(text, 1.0)
+        parse_lead(text, 1.0)
 
 
 def test_a_series_comes_from_standard_input() -> None:
@@ -506,8 +506,8 @@ def test_what_is_well_covered_is_not_doubted(tmp_path: Path) -> None:
     (tmp_path / "walk.csv").write_text("value\n" + "\n".join(map(str, values)) + "\n")
     document = rfa_json("filter", tmp_path / "walk.csv", "--lead", "12")
     assert document["warnings"] == []
-    (lead,) = document["calibration"]["leads"]
-    assert (lead["steps"], lead["scored"]) == (12, 3987) and abs(lead["coverage"]["0.9"] - 0.9) < 0.03
+    (parse_lead,) = document["calibration"]["leads"]
+    assert (parse_lead["steps"], parse_lead["scored"]) == (12, 3987) and abs(parse_lead["coverage"]["0.9"] - 0.9) < 0.03
 
 
 def test_what_stands_still_is_doubted_aloud(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from pyarrow import parquet
 
 from rfa.cli import plot
-from rfa.cli.filter_run import Task, filter_for
-from rfa.cli.plot import MOST_PANELS, furthest_off, gaps, labelled, reach
+from rfa.cli.filter_run import Task, load_filter
+from rfa.cli.plot import MAX_PANELS, axis_label, gaps, largest_deviations, y_limits
 from rfa.data import load_series
 from rfa.runtime.uncertainty.alarms import NEVER
 from tests.cli.test_cli import rfa, rfa_json
@@ -181,12 +181,12 @@ def test_outliers_are_marked_in_the_columns_that_are_off(tmp_path: Path) -> None
     values[200, 0] += 5.0  # fifty of its deviations, a quarter of one of the other's
     path = tmp_path / "two.csv"
     path.write_text("t,small,large\n" + "".join(f"{k},{a},{b}\n" for k, (a, b) in enumerate(values)))
-    task = Task(filter_for(None), [], None, NEVER, 0.999, smooth=False, lag=None)
+    task = Task(load_filter(None), [], None, NEVER, 0.999, smooth=False, lag=None)
     [found] = task.run("two.csv", (), load_series(path))
     assert 200 in found.outliers
-    assert furthest_off(found)[200].tolist() == [True, False]
+    assert largest_deviations(found)[200].tolist() == [True, False]
     [small] = task.run("", (), load_series(path, columns=["small"]))
-    assert furthest_off(small).all()
+    assert largest_deviations(small).all()
 
 
 def test_first_intervals_do_not_set_the_axis(tmp_path: Path) -> None:
@@ -195,11 +195,11 @@ def test_first_intervals_do_not_set_the_axis(tmp_path: Path) -> None:
     path = tmp_path / "load.csv"
     path.write_text("t,y\n" + "".join(f"{k},{'' if k < 3 else value}\n" for k, value in enumerate(values)))
     for bundle in ("auto", "series"):
-        [found] = Task(filter_for(bundle), ["12"], "24", NEVER, 0.999, smooth=False, lag=None).run(
+        [found] = Task(load_filter(bundle), ["12"], "24", NEVER, 0.999, smooth=False, lag=None).run(
             "", (), load_series(path)
         )
-        assert np.nanmax(found.columns["upper.0.9.y"]) > 3000
-        low, high = reach(found, 0, 0)
+        assert np.nanmax(found.outputs["upper.0.9.y"]) > 3000
+        low, high = y_limits(found, 0, 0)
         assert 0 < low < values.min() and values.max() < high < 3000, bundle
 
 
@@ -209,7 +209,7 @@ def test_every_ring_has_its_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     values[[101, 202]] = 60.0
     path = tmp_path / "many.csv"
     path.write_text("t,y\n" + "".join(f"{k},{value}\n" for k, value in enumerate(values)))
-    [found] = Task(filter_for("auto"), [], None, NEVER, 0.999, smooth=False, lag=None).run("", (), load_series(path))
+    [found] = Task(load_filter("auto"), [], None, NEVER, 0.999, smooth=False, lag=None).run("", (), load_series(path))
     drawn: list[Figure] = []
     monkeypatch.setattr(plot, "POINTS", 30)
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
@@ -225,10 +225,10 @@ def test_what_cannot_be_drawn_is_said_before_the_file_is_filtered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, picture = tmp_path / "many.csv", tmp_path / "many.png"
-    count = MOST_PANELS // 2 + 1
+    count = MAX_PANELS // 2 + 1
     path.write_text("t,host,a,b\n" + "".join(f"{k},h{host},1,2\n" for host in range(count) for k in range(3)))
     code, _, err = rfa("filter", path, "--by", "host", "--plot", picture, "--bundle", "oscillator")
-    assert code == 1 and f"--plot draws up to {MOST_PANELS} columns, these are {2 * count}" in err
+    assert code == 1 and f"--plot draws up to {MAX_PANELS} columns, these are {2 * count}" in err
     assert not picture.exists() and "failed" not in err
     for name in [name for name in sys.modules if name.startswith(("matplotlib", "rfa.cli.plot"))]:
         monkeypatch.delitem(sys.modules, name)
@@ -244,7 +244,7 @@ def test_names_tell_units() -> None:
         "c": "c",
         "count": "count",
     }
-    assert {name: labelled(name) for name in names} == names
+    assert {name: axis_label(name) for name in names} == names
 
 
 def test_gaps_are_where_nothing_was_measured_or_no_row_is() -> None:
