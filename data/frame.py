@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Key = tuple[Any, ...]
+Refuse = Callable[[Key, ValueError], None]
 MOST_SERIES: Final = 100_000
 DATE: Final = "date"  # name of a time column joined from date and time of day
 # In a table of several series at most this share of the times is distinct.
@@ -68,9 +69,22 @@ def read_frame(
     if every is not None:
         step_seconds(every)
     table = table if isinstance(table, Table) else Table.of(table)
-    if not len(table):
-        raise ValueError("the table has no rows: it needs at least one")
-    _check_columns(table, [*columns, *by, *([time] if time is not None else [])])
+    refuse = _make_refuse(by, refused)
+    whole, groups = _read_all(
+        table, refuse, time=time, columns=columns, by=by, zone=zone, time_format=time_format, strict=strict
+    )
+    found: dict[Key, Series] = {}
+    for key, rows in groups.items():
+        try:
+            series = select_range(_select_rows(whole, rows, table.first_row, strict), start, end, zone)
+            found[key] = series if every is None else resample(series, every, zone)
+        except ValueError as error:
+            refuse(key, error)
+    return found
+
+
+def _make_refuse(by: Sequence[str], refused: Callable[[Key, ValueError], object] | None) -> Refuse:
+    """A function that raises the error of a series, or passes it to `refused`."""
 
     def refuse(key: Key, error: ValueError) -> None:
         if not by:
@@ -80,6 +94,17 @@ def read_frame(
             raise named from error
         refused(key, named)
 
+    return refuse
+
+
+def _read_all(
+    table: Table, refuse: Refuse, *, time: str | None, columns: Sequence[str], by: Sequence[str], zone: str,
+    time_format: str | None, strict: bool,
+) -> tuple[Series, dict[Key, np.ndarray]]:  # fmt: skip
+    """All rows as one series, in the order of the table, and the rows of each key."""
+    if not len(table):
+        raise ValueError("the table has no rows: it needs at least one")
+    _check_columns(table, [*columns, *by, *([time] if time is not None else [])])
     table = melt_wide(table, by)
     groups, notes = _group_rows(table, by)
     if not (by or columns):
@@ -90,28 +115,20 @@ def read_frame(
     clock = time if time is not None else clock_column(rest)
     values, value_notes = _values(table, [name for name in columns or rest if name != clock], bool(columns), strict)
     times, groups, read = _times(table, clock, groups, zone, time_format, refuse)
-    notes = [*table.notes, read.note, *notes, *value_notes]
     whole = Series(
         times,
         _stack(values),
         tuple(values),
         clock,
         read.is_dated,
-        tuple(notes),
+        (*table.notes, read.note, *notes, *value_notes),
         clock_columns=joined if joined and clock == DATE else () if clock is None else (clock,),
         zone=zone,
         form=read.form,
     )
     if not by:
         _refuse_several(table, whole, values)
-    found: dict[Key, Series] = {}
-    for key, rows in groups.items():
-        try:
-            series = select_range(_select_rows(whole, rows, table.first_row, strict), start, end, zone)
-            found[key] = series if every is None else resample(series, every, zone)
-        except ValueError as error:
-            refuse(key, error)
-    return found
+    return whole, groups
 
 
 def _check_columns(table: Table, names: Sequence[str]) -> None:
@@ -187,7 +204,7 @@ def _join_clock(table: Table, names: tuple[str, ...]) -> Table:
 
 def _times(
     table: Table, name: str | None, groups: dict[Key, np.ndarray], zone: str, time_format: str | None,
-    refuse: Callable[[Key, ValueError], None],
+    refuse: Refuse,
 ) -> tuple[np.ndarray, dict[Key, np.ndarray], Clock]:  # fmt: skip
     """The times of the rows, the series whose times can be read, and how: by one rule for all series."""
     times = np.full(len(table), np.nan)
@@ -218,7 +235,7 @@ def _times(
 
 def _readable(
     groups: dict[Key, np.ndarray], read: Callable[[dict[Key, np.ndarray]], Clock],
-    refuse: Callable[[Key, ValueError], None],
+    refuse: Refuse,
 ) -> dict[Key, np.ndarray]:  # fmt: skip
     """The series whose times can be read, each tried by itself; the others are refused."""
     found, last = {}, None

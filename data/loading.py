@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rfa.data.file_formats import read_table
 from rfa.data.frame import read_frame
@@ -25,33 +25,11 @@ def load_table(source: str | Path, *, sheet: str | None = None) -> Table:
     return read_table(read_source(source), sheet)
 
 
-def load_series(
-    source: str | Path,
-    *,
-    sheet: str | None = None,
-    time: str | None = None,
-    columns: Sequence[str] = (),
-    zone: str = "UTC",
-    time_format: str | None = None,
-    strict: bool = False,
-    start: str | None = None,
-    end: str | None = None,
-    every: str | None = None,
-) -> Series:
+def load_series(source: str | Path, *, sheet: str | None = None, **options: Any) -> Series:
     """Load one recorded series; see `load_table` for files and `read_frame` for the options.
 
     Raises:
         ValueError: names the row and column that cannot be read, or the format, and what to do.
     """
-    (series,) = read_frame(
-        load_table(source, sheet=sheet),
-        time=time,
-        columns=columns,
-        zone=zone,
-        time_format=time_format,
-        strict=strict,
-        start=start,
-        end=end,
-        every=every,
-    ).values()
+    (series,) = read_frame(load_table(source, sheet=sheet), **options).values()
     return series

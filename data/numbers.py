@@ -32,7 +32,7 @@ RULE_NOTES: Final = {
     "": "", "decimal comma": "decimal commas", "thousands": "commas separate thousands",
     "points": "points separate thousands",
 }  # fmt: skip
-IN_DOUBT: Final = (
+AMBIGUOUS_POINTS: Final = (
     "a point before three digits is read as a decimal point; if it separates thousands, write the numbers without it"
 )
 
@@ -90,9 +90,10 @@ def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> 
             f"column {name!r}: decimal points and decimal commas are mixed; write one of them, or choose columns with "
             "--column"
         )
-    rule, doubt = _resolve_points(rule, cells, writing)
-    notes = [f"column {name!r}: {note}" for note in (RULE_NOTES[rule], doubt) if note]
-    return _finite(cells, rule, name, table.first_row, [(int(k), texts[int(k)].as_py()) for k in odd], notes, strict)
+    rule, note = _resolve_points(rule, cells, writing)
+    notes = [f"column {name!r}: {text}" for text in (RULE_NOTES[rule], note) if text]
+    unreadable = [(int(k), texts[int(k)].as_py()) for k in odd]
+    return _finite(cells, rule, name, table.first_row, unreadable, notes, strict=strict)
 
 
 def _present(column: Any) -> Any:
@@ -127,7 +128,7 @@ def _resolve_points(rule: str, cells: Any, writing: NumberFormat) -> tuple[str, 
         return rule, ""
     if writing.decimal_marks == {","}:
         return "points", ""
-    return "", "" if writing.decimal_marks == {"."} or _all_have_points(cells) else IN_DOUBT
+    return "", "" if writing.decimal_marks == {"."} or _all_have_points(cells) else AMBIGUOUS_POINTS
 
 
 def _decimal_mark(column: Any, separator: str | None) -> str:
@@ -181,19 +182,26 @@ def _strip_symbols(cells: Any) -> Any:
 
 
 def _finite(
-    cells: Any, rule: str, name: str, first_row: int, odd: list[tuple[int, str]], notes: list[str], strict: bool
+    cells: Any,
+    rule: str,
+    name: str,
+    first_row: int,
+    unreadable: list[tuple[int, str]],
+    notes: list[str],
+    *,
+    strict: bool,
 ) -> Numbers:
     """The numbers of a column; unreadable and infinite ones are missing.
 
     Args:
-        odd: rows, from 0, of unreadable cells, and their text.
+        unreadable: rows, from 0, of unreadable cells, and their text.
         notes: on the column so far.
     """
     values = _cast(cells, rule)
-    if odd:
-        row, text = odd[0]
+    if unreadable:
+        row, text = unreadable[0]
         reason = "not finite" if text.lower().lstrip("+-") in ("inf", "infinity") else f"{text[:40]!r} is not a number"
-        notes.append(report_unreadable(name, first_row + row, reason, len(odd), strict=strict))
+        notes.append(report_unreadable(name, first_row + row, reason, len(unreadable), strict=strict))
     is_large = np.isinf(values)
     if is_large.any():
         notes.append(
