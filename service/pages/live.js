@@ -1,4 +1,4 @@
-/** The tab of live streams: what is measured, when, and what somebody does to it. */
+/** The live tab: measurements, their timing and disturbances. */
 
 import { byId, fillSelect } from "./dom.js";
 import { fieldsOf, fillForm, show } from "./fragment.js";
@@ -9,7 +9,7 @@ import { SOURCES } from "./sources.js";
 import { meaning } from "./words.js";
 
 const TAB = "live";
-/** What a spike adds to the next measurement, and the whole way of the slider to all, in swings of the source. */
+/** A spike, and the largest shift of the slider, in amplitudes of the source. */
 const SPIKE = 3;
 const FURTHEST_SHIFT = 2;
 
@@ -21,7 +21,7 @@ let source = SOURCES.wave.make();
 let row = 0;
 let timer = 0;
 let spike = 0;
-/** @type {{component: number, value: number} | null} a measurement that somebody holds */
+/** @type {{component: number, value: number} | null} a measurement set by the pointer */
 let hand = null;
 
 /** @param {URLSearchParams} fields of the address */
@@ -43,10 +43,10 @@ export async function startLive(fields) {
   await begin(fields.get("state"));
 }
 
-/** Streams, once the server has told its models. @param {string | null} state */
+/** Starts the streams, after the models are known. @param {string | null} state */
 async function begin(state) {
   try {
-    await offerFilters(byId("live-first"), "the server's choice");
+    await offerFilters(byId("live-first"), "default");
     await offerFilters(byId("live-second"), "none");
   } catch (error) {
     return onFailure(/** @type {Error} */ (error).message);
@@ -75,7 +75,7 @@ function listen() {
   document.addEventListener("tab", event => /** @type {CustomEvent} */ (event).detail !== TAB && pause());
 }
 
-/** Without the last digits, which sums get wrong; however small what is measured, it stays. @param {number} value */
+/** Removes rounding errors of sums. @param {number} value */
 const plain = value => Number(value.toPrecision(12));
 
 const isCut = () => byId("live-cut").getAttribute("aria-pressed") === "true";
@@ -93,7 +93,7 @@ function pause() {
   byId("live-play").textContent = "Play";
 }
 
-/** Streams anew; the first goes on from a state, where there is one. @param {string | null} state */
+/** Starts new streams; the first one from a state, if given. @param {string | null} state */
 function restart(state) {
   pause();
   byId("live-error").textContent = "";
@@ -114,7 +114,7 @@ function onHand(component, value) {
   hand = value === null ? null : { component, value: plain(value) };
 }
 
-/** A stream that goes on begins where its state ends. @param {number} index */
+/** A continued stream starts after its state. @param {number} index */
 function onReady(index) {
   row = Math.max(row, index);
 }
@@ -125,7 +125,7 @@ function onFailure(message) {
   byId("live-error").textContent = message;
 }
 
-/** The next measurement, as it was disturbed, for every stream. */
+/** Sends the next measurement, with disturbances, to every stream. */
 function measure() {
   if (!panes.length || !panes.every(({ stream }) => stream?.isFree)) return;
   const next = source.row(row);

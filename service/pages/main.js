@@ -1,4 +1,4 @@
-/** The page: its tabs, each begun when it is first looked at. */
+/** The page and its tabs, which start when they are first opened. */
 
 import { byId } from "./dom.js";
 import { show, shown } from "./fragment.js";
@@ -13,14 +13,14 @@ const STARTS = {
   server: async () => (await import("./server.js")).startServer(),
 };
 const NAMES = Object.keys(STARTS);
-/** What the link to a tab leaves out; null where that is nothing but a key. @type {Record<string, () => string | null>} */
+/** Note on the link to a tab; null for the usual one. @type {Record<string, () => string | null>} */
 const WITHOUT = {
   series: () =>
-    byId("series-demo").value ? null : "It holds what you chose, but neither key nor file: who opens it gives the file.",
-  live: () => "It holds what you chose, but neither key nor state: for that, save the state.",
-  text: () => "It holds the beginning and what you chose, but no key; Go on writes the same text again.",
+    byId("series-demo").value ? null : "It has your options, but no key and no file: whoever opens it needs the file.",
+  live: () => "It has your options, but no key and no state: save the state for that.",
+  text: () => "It has the prompt and your options, but no key; Generate writes the same text again.",
 };
-/** The address of each tab, as it was left. @type {Record<string, string>} */
+/** Last address of each tab. @type {Record<string, string>} */
 const left = {};
 let open = "";
 
@@ -43,7 +43,7 @@ async function openTab(name, fields) {
     try {
       await STARTS[name](fields ?? new URLSearchParams());
     } catch (error) {
-      byId(`${name}-error`).textContent = "This part of the page could not be loaded. Load the page again.";
+      byId(`${name}-error`).textContent = "This part of the page could not be loaded. Reload the page.";
       throw error;
     }
   }
@@ -74,7 +74,7 @@ function listen() {
   keepPage();
 }
 
-/** What a browser would leave the page for: a form nobody listens to yet, a file dropped beside its place. */
+/** Prevent leaving the page: by a form without a listener yet, or a file dropped in another place. */
 function keepPage() {
   document.addEventListener("submit", event => {
     if (/** @type {HTMLFormElement} */ (event.target).method !== "dialog") event.preventDefault();
@@ -89,13 +89,13 @@ function keepPage() {
 
 async function share() {
   const said = byId("share-said");
-  const holds = WITHOUT[open]?.() ?? "It shows this view, and holds no key.";
+  const note = WITHOUT[open]?.() ?? "It shows this view, without the key.";
   said.hidden = false;
   try {
     await navigator.clipboard.writeText(location.href);
-    said.textContent = `The link is copied. ${holds}`;
+    said.textContent = `The link is copied. ${note}`;
   } catch {
-    said.textContent = `The link is the address of this page: copy it there. ${holds}`;
+    said.textContent = `The link is the address of this page: copy it there. ${note}`;
   }
 }
 

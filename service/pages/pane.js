@@ -1,11 +1,11 @@
-/** One live filter as it is seen: its chart, and what it makes of the last measurement. */
+/** One live filter: its chart, and how it used the last measurement. */
 
 import { Charts } from "./charts.js";
 import { make } from "./dom.js";
 import { count, percent, tellerOf } from "./format.js";
 import { FilterStream } from "./filter_stream.js";
 
-/** Rows that are shown. */
+/** Rows in the chart. */
 const ROWS = 240;
 const LEVELS = [0.9, 0.5];
 const FIELDS = ["mean", "weight", "innovation", "nis", "anomaly", "alarm", "interval"];
@@ -19,7 +19,7 @@ const ALARM_RATE = 0.001;
  */
 
 export class Pane {
-  /** @type {any[]} steps and what was measured, the last ROWS */
+  /** @type {any[]} the last ROWS measurements and their steps */
   #rows = [];
   /** @type {any} */
   #ready = null;
@@ -66,13 +66,13 @@ export class Pane {
     this.stream = new FilterStream(first, {
       onReady: ready => {
         this.#ready = ready;
-        this.title.textContent = `By the model ${ready.model}`;
-        this.mood.textContent = ready.index ? `Goes on after ${count(ready.index)} measurements.` : "Ready.";
+        this.title.textContent = `Model ${ready.model}`;
+        this.mood.textContent = ready.index ? `Continues after ${count(ready.index)} measurements.` : "Ready.";
         this.hear.onReady(ready.index);
       },
       onStep: step => this.#take(step),
       onFailure: message => {
-        this.mood.textContent = this.charts.isEmpty ? "" : "What is shown below is from before.";
+        this.mood.textContent = this.charts.isEmpty ? "" : "The chart below is from before.";
         this.hear.onFailure(message);
       },
     });
@@ -85,7 +85,7 @@ export class Pane {
     this.stream?.send({ t, y });
   }
 
-  /** The state, after which the stream goes on. @param {string} model */
+  /** Saves the state and continues the stream. @param {string} model */
   async save(model) {
     const state = (await this.stream?.close()) ?? null;
     if (!state || !this.source) return state;
@@ -109,7 +109,7 @@ export class Pane {
     });
   }
 
-  /** A number of the k-th component, as finely as its source moves. */
+  /** A number of the k-th component, rounded by its scale. */
   #told = (/** @type {number} */ value, /** @type {number} */ k) =>
     tellerOf([value, value + 2 * (this.source?.scales[k] ?? 0)])(value);
 
@@ -117,14 +117,14 @@ export class Pane {
   #moodOf(y, step) {
     const { weight } = step;
     if (y === null || weight === null) {
-      return "Nothing is measured: it goes on by what it knows, less sure with each step.";
+      return "No measurement: it predicts, with growing uncertainty.";
     }
     const wasRejecting = this.#rejected;
     this.#rejected = weight < 0.1 ? wasRejecting + 1 : 0;
-    if (weight < 0.1) return `It rejects this measurement, too far from what it expected (${percent(weight)} used).`;
-    if (weight < 0.6) return `It doubts this measurement (${percent(weight)} used).`;
-    if (wasRejecting > 1) return `After ${wasRejecting} rejections it trusts the measurements again.`;
-    return `It follows: ${step.mean.map(this.#told).join(", ")} (${percent(weight)} used).`;
+    if (weight < 0.1) return `It rejects this measurement, far from its forecast (${percent(weight)} used).`;
+    if (weight < 0.6) return `It reduces the weight of this measurement (${percent(weight)} used).`;
+    if (wasRejecting > 1) return `After ${wasRejecting} rejections it uses the measurements again.`;
+    return `Estimate: ${step.mean.map(this.#told).join(", ")} (${percent(weight)} used).`;
   }
 
   #draw() {

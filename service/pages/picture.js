@@ -1,4 +1,4 @@
-/** What is drawn of a filtered series: columns of one length, the rows that were measured and those to come. */
+/** Data of the charts of a filtered series: columns of equal length, measured rows and forecast rows. */
 
 import { number, percent, rarity, tellerOf, time } from "./format.js";
 
@@ -10,15 +10,15 @@ import { number, percent, rarity, tellerOf, time } from "./format.js";
  * @property {Column} low
  * @property {Column} high
  *
- * @typedef {object} Component one column of the measurements, and what is told of it
+ * @typedef {object} Component one column of the measurements, and its results
  * @property {string} name
  * @property {Column} seen
- * @property {(value: number | null | undefined) => string} told how its numbers are told
+ * @property {(value: number | null | undefined) => string} told formats its numbers
  * @property {Column} mean
  * @property {Column} innovation measured less expected
- * @property {Band[]} bands of the value behind, the widest first
+ * @property {Band[]} bands intervals of the estimate, the widest first
  * @property {Column} forecast
- * @property {Band[]} fan of measurements to come, the widest first
+ * @property {Band[]} fan intervals of the forecast, the widest first
  * @property {Column} [smoothed]
  * @property {Column[]} samples
  *
@@ -48,7 +48,7 @@ export function picture(series, reply, levels) {
   /** @param {Column | undefined} column @returns {Column} */
   const padded = column => [...(column ?? new Array(rows).fill(null)), ...new Array(later.length).fill(null)];
   /**
-   * From the last row on, so that the forecast begins where the estimate ends.
+   * A forecast that begins with the last estimate.
    * @param {Column} past
    * @param {Column | undefined} next
    */
@@ -113,7 +113,7 @@ export function reading(shown, k, row) {
 }
 
 /**
- * Why a row was taken as it was, in sentences.
+ * How a row was used, in sentences.
  * @param {Picture} shown
  * @param {number} row
  * @returns {string[]}
@@ -124,7 +124,7 @@ export function explanation(shown, row) {
   const nis = shown.nis[row];
   const there = shown.components.filter(({ seen }) => seen[row] !== null);
   if (!there.length) {
-    return ["Nothing was measured here. The filter went on by what it knows, and its band grew wider."];
+    return ["No measurement. The filter predicts, and its interval grows."];
   }
   const sentences = there.map(({ name, seen, told, innovation, mean }) => {
     const off = innovation?.[row];
@@ -132,33 +132,30 @@ export function explanation(shown, row) {
     const expected = /** @type {number} */ (seen[row]) - off;
     const side = off > 0 ? "above" : "below";
     return (
-      `${name} was ${told(seen[row])}: ${told(Math.abs(off))} ${side} ${told(expected)}, ` +
-      `which the filter had expected. Its estimate is now ${told(mean[row])}.`
+      `${name} was ${told(seen[row])}, ${told(Math.abs(off))} ${side} the forecast ${told(expected)}. ` +
+      `The estimate is ${told(mean[row])}.`
     );
   });
   if (nis !== null && nis !== undefined) {
-    sentences.push(`That is ${number(Math.sqrt(nis / there.length))} times as far off as such forecasts usually are.`);
+    sentences.push(`That is ${number(Math.sqrt(nis / there.length))} times the usual forecast error.`);
   }
   if (anomaly !== null && anomaly !== undefined) {
-    sentences.push(`How rare is that on this series? ${capital(rarity(anomaly))}.`);
+    sentences.push(`Rarity on this series: ${rarity(anomaly)}.`);
   }
   if (weight !== null && weight !== undefined) sentences.push(`${judgement(weight)} (${percent(weight)} of it was used.)`);
-  if (shown.alarm[row]) sentences.push("It is an alarm, for it is rarer than the rate that you asked for.");
+  if (shown.alarm[row]) sentences.push("It is an alarm: rarer than the chosen rate.");
   return sentences;
 }
 
-/** @param {string} text */
-const capital = text => text[0].toUpperCase() + text.slice(1);
-
 /** @param {number} weight */
 export function judgement(weight) {
-  if (weight < 0.1) return "The filter rejected it: it is too far off to tell anything of the value behind.";
-  if (weight < 0.6) return "The filter doubted it, and let it count for less.";
-  return "The filter took it for a plain measurement.";
+  if (weight < 0.1) return "The filter rejected it.";
+  if (weight < 0.6) return "The filter reduced its weight.";
+  return "The filter used it.";
 }
 
 /**
- * The rows that were the most unusual, the rarest first.
+ * The most unusual rows, the rarest first.
  * @param {Picture} shown
  * @param {number} most
  */

@@ -1,4 +1,4 @@
-/** The tab of recorded series. */
+/** The series tab: recorded series. */
 
 import { Charts } from "./charts.js";
 import { DEMOS } from "./demos.js";
@@ -15,9 +15,9 @@ import { meaning } from "./words.js";
 /** @typedef {import("./demos.js").Series} Series */
 
 const UNUSUAL = 8;
-/** Rows at either side of one that is looked at. */
+/** Rows on either side of a selected one. */
 const AROUND = 60;
-/** Sample paths, and rows of them: they are told row by row, and weigh more than all else. */
+/** Sample paths, and their rows: they are the largest part of a reply. */
 const PATHS = 6;
 const MOST_SAMPLED = 5000;
 const TAB = "series";
@@ -27,19 +27,19 @@ const charts = new Charts(byId("series-charts"), { onPick: row => explain(row) }
 
 /** @type {Series} */
 let series = DEMOS.room.make();
-/** @type {Record<string, Series>} what a file held */
+/** @type {Record<string, Series>} series of a file */
 let found = {};
 /** @type {import("./picture.js").Picture} */
 let shown;
 /** @type {import("./languages.js").Call[]} */
 let calls = [];
-/** @type {import("./languages.js").Call | null} how the numbers were read */
+/** @type {import("./languages.js").Call | null} how the file was read */
 let read = null;
-/** @type {File | null} what was given last */
+/** @type {File | null} the last one */
 let file = null;
-/** Whether that was chosen last, and no example. */
+/** Whether it was chosen after the example. */
 let isOwn = false;
-/** Which reading of a file, or choice of an example, is the last: what one before it finds is too late. */
+/** Number of the last reading or example; results of earlier ones are ignored. */
 let reading = 0;
 let asking = new AbortController();
 
@@ -49,7 +49,7 @@ export async function startSeries(fields) {
     byId("series-demo"),
     Object.entries(DEMOS).map(([name, { shown }]) => [name, shown]),
   );
-  const isOfFile = fields.get("demo") === ""; // which its link does not hold
+  const isOfFile = fields.get("demo") === ""; // the link has no file
   if (isOfFile) fields.delete("demo");
   fillForm(form, fields);
   byId("series-words").append(
@@ -70,15 +70,15 @@ export async function startSeries(fields) {
   offerCopies(byId("series-copy"), () => calls);
   listen();
   takeDemo();
-  const early = chosenFile() ?? pastedFile(); // given before anybody here listened
+  const early = chosenFile() ?? pastedFile(); // chosen before this script ran
   if (early) return takeFile(early);
-  // A row of what cannot be shown, a file above all, is no row of what is shown instead.
+  // The row of a file that cannot be shown does not apply to the example.
   const isMeant = !isOfFile && [null, byId("series-demo").value].includes(fields.get("demo"));
   await filter(Number((isMeant && fields.get("row")) || -1));
-  if (isOfFile && !file) addTold("This link was made with a file, which it does not hold: this is an example.");
+  if (isOfFile && !file) addTold("This link was made with a file, which it does not contain: this is an example.");
 }
 
-/** One more sentence on what is shown. @param {string} sentence */
+/** Adds a sentence to the summary. @param {string} sentence */
 const addTold = sentence => byId("series-told").append(` ${sentence}`);
 
 /** The data of the tab, for a stream that replays it. */
@@ -130,7 +130,7 @@ function takeDemo() {
   offerSeries({ "": demo.make() });
 }
 
-/** Taken out of its field: who chooses the same file again has changed it. @returns {File | undefined} */
+/** Clears the field, so that choosing the same file again reads it again. @returns {File | undefined} */
 function chosenFile() {
   const given = byId("series-file").files[0];
   byId("series-file").value = "";
@@ -196,18 +196,18 @@ function offerSeries(all) {
 /** @param {unknown} error */
 function fail(error) {
   if (/** @type {Error} */ (error).name === "AbortError") return;
-  byId("series-told").textContent = shown ? "What is shown below is from before." : "";
+  byId("series-told").textContent = shown ? "The chart below is from before." : "";
   byId("series-warnings").replaceChildren();
   byId("series-error").textContent = /** @type {Error} */ (error).message;
 }
 
-/** Levels of the bands that are wanted. */
+/** Selected levels. */
 const levels = () =>
   [...form.querySelectorAll("[name^=level-]:checked")].map(box =>
     Number(/** @type {HTMLInputElement} */ (box).name.slice("level-".length)),
   );
 
-/** The last rows, as many as the server takes. @param {Series} whole @param {number} most @returns {Series} */
+/** The last rows, up to the server's limit. @param {Series} whole @param {number} most @returns {Series} */
 function lastRows(whole, most) {
   const values = Object.fromEntries(Object.entries(whole.values).map(([name, column]) => [name, column.slice(-most)]));
   return { ...whole, times: whole.times.slice(-most), values };
@@ -231,7 +231,7 @@ function request(part) {
 }
 
 /**
- * Asks for what the form says, and shows it.
+ * Filters with the options of the form, and shows the result.
  * @param {number} [row] to explain
  */
 async function filter(row = -1) {
@@ -242,7 +242,7 @@ async function filter(row = -1) {
   byId("series-explained").hidden = true;
   try {
     const { limits } = await info();
-    await offerFilters(byId("series-model"), "the server's choice");
+    await offerFilters(byId("series-model"), "default");
     if (signal.aborted) return;
     show(TAB, fieldsOf(form));
     const part = lastRows(series, limits.max_observations);
@@ -255,7 +255,7 @@ async function filter(row = -1) {
     if (new FormData(form).has("samples")) await addSamples(next, part, body, signal);
     shown = next;
     charts.show(shown);
-    tell(part, reply);
+    showSummary(part, reply);
     if (Number.isInteger(row) && row >= 0 && row < shown.rows) explain(row);
   } catch (error) {
     fail(error);
@@ -263,8 +263,8 @@ async function filter(row = -1) {
 }
 
 /**
- * Whole courses of the last rows: each step's k-th sample is of one path.
- * @param {import("./picture.js").Picture} next that they are for
+ * Adds sample paths of the last rows: each step's k-th sample belongs to one path.
+ * @param {import("./picture.js").Picture} next
  * @param {Series} part
  * @param {any} body
  * @param {AbortSignal} signal
@@ -299,33 +299,33 @@ async function addSamples(next, part, body, signal) {
 }
 
 /** @param {Series} part @param {any} reply */
-function tell(part, reply) {
+function showSummary(part, reply) {
   const names = Object.keys(part.values);
   const left = series.times.length - part.times.length;
   const alarms = shown.alarm.reduce((/** @type {number} */ sum, one) => sum + (one ?? 0), 0);
   const { observations, expected } = reply.calibration.alarms ?? { observations: 0, expected: 0 };
-  const told = [
+  const parts = [
     `${count(shown.rows)} rows of ${names.join(", ")}, filtered by the model ${reply.model}`,
     ...(observations
-      ? [`${alarms} ${alarms === 1 ? "alarm" : "alarms"} where ${number(expected)} would be usual`]
+      ? [`${alarms} ${alarms === 1 ? "alarm" : "alarms"}, ${number(expected)} expected`]
       : []),
     ...(String(new FormData(form).get("alarm")).includes("/") && !part.is_dated
-      ? ["no alarms: so many a day or week are of times with dates"]
+      ? ["no alarms: a rate per day or week needs dates"]
       : []),
     ...(left
-      ? [`the first ${count(left)} rows are left out: this server takes ${count(part.times.length)} at a time`]
+      ? [`the first ${count(left)} rows are left out: this server takes at most ${count(part.times.length)}`]
       : []),
     ...series.notes,
   ];
-  byId("series-told").textContent = told.join("; ") + ".";
+  byId("series-told").textContent = parts.join("; ") + ".";
   byId("series-warnings").replaceChildren(
     ...reply.warnings.map((/** @type {any} */ warning) => make("li", {}, warning.message)),
   );
-  tellUnusual();
-  tellForecast();
+  showUnusual();
+  showForecast();
 }
 
-function tellUnusual() {
+function showUnusual() {
   const rows = unusual(shown, UNUSUAL).map(row => {
     const button = make("button", { type: "button" }, time(shown.times[row], shown.isDated));
     button.addEventListener("click", () => explain(row, AROUND));
@@ -339,11 +339,11 @@ function tellUnusual() {
     ];
   });
   byId("series-unusual").replaceChildren(
-    rows.length ? table(["when", "#measured", "how rare", "#used", ""], rows) : "There is none: all is as usual.",
+    rows.length ? table(["when", "#measured", "how rare", "#used", ""], rows) : "None.",
   );
 }
 
-function tellForecast() {
+function showForecast() {
   const { times, rows, components } = shown;
   const lines = times
     .slice(rows)
@@ -355,7 +355,7 @@ function tellForecast() {
       ]),
     ]);
   const head = components.flatMap(({ name, fan }) => [`#${name}`, fan[0] ? `${percent(fan[0].level)} inside` : ""]);
-  byId("series-forecast").replaceChildren(lines.length ? table(["when", ...head], lines) : "None was asked for.");
+  byId("series-forecast").replaceChildren(lines.length ? table(["when", ...head], lines) : "None requested.");
 }
 
 /** @param {number} row @param {number} [around] */

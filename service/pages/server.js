@@ -1,4 +1,4 @@
-/** The tab of the server: what runs, how it does, and where it comes from. */
+/** The server tab: load, latency, alarms and models. */
 
 import { byId, make, table } from "./dom.js";
 import { histogram, quantile, samples, total } from "./exposition.js";
@@ -13,13 +13,13 @@ const EVERY_MS = 2000;
 const MIB = 2 ** 20;
 /** @type {Record<string, string>} */
 const LATENCIES = {
-  rfa_e2e_request_latency_seconds: "Whole answers",
-  rfa_time_to_first_token_seconds: "First tokens of texts",
-  rfa_inter_token_latency_seconds: "From token to token",
-  rfa_filter_step_seconds: "Steps of live streams",
+  rfa_e2e_request_latency_seconds: "Complete replies",
+  rfa_time_to_first_token_seconds: "First token of a text",
+  rfa_inter_token_latency_seconds: "Time between tokens",
+  rfa_filter_step_seconds: "Step of a live stream",
 };
 
-/** Which time the tab is looked at. */
+/** Number of times the tab was opened. */
 let watching = 0;
 
 export function startServer() {
@@ -34,13 +34,13 @@ export function startServer() {
   });
 }
 
-/** Looks again a while after each answer: however slow they are, the newest is shown last. @param {number} mine */
+/** Polls with a pause after each reply, so that the newest is shown last. @param {number} mine */
 async function watch(mine) {
-  while (mine === watching && (await look())) await new Promise(done => setTimeout(done, EVERY_MS));
+  while (mine === watching && (await poll())) await new Promise(done => setTimeout(done, EVERY_MS));
 }
 
-/** @returns {Promise<boolean>} whether to look again: nobody is asked for a key time and again */
-async function look() {
+/** @returns {Promise<boolean>} whether to poll again: not without a key */
+async function poll() {
   try {
     const [text, ready] = await Promise.all([
       getText("metrics"),
@@ -50,10 +50,10 @@ async function look() {
       ),
     ]);
     const all = samples(text);
-    tellNow(all, ready);
-    tellLatency(all);
-    tellAlarms(all);
-    if (!byId("server-models").children.length) tellModels(await info());
+    showNow(all, ready);
+    showLatency(all);
+    showAlarms(all);
+    if (!byId("server-models").children.length) showModels(await info());
     byId("server-error").textContent = "";
   } catch (error) {
     byId("server-error").textContent = /** @type {Error} */ (error).message;
@@ -67,12 +67,12 @@ const card = (title, figure) =>
   make("div", { class: "card" }, make("h3", {}, title), make("div", { class: "figure" }, figure));
 
 /** @param {import("./exposition.js").Sample[]} all @param {boolean} ready */
-function tellNow(all, ready) {
+function showNow(all, ready) {
   byId("server-now").replaceChildren(
     card("State", ready ? "ready" : "not ready"),
     card("Live streams", count(total(all, "rfa_num_streams"))),
-    card("Requests at work", count(total(all, "rfa_num_requests_running"))),
-    card("Requests waiting", count(total(all, "rfa_num_requests_waiting"))),
+    card("Running requests", count(total(all, "rfa_num_requests_running"))),
+    card("Waiting requests", count(total(all, "rfa_num_requests_waiting"))),
     card("Requests so far", count(total(all, "rfa_http_requests_total"))),
     card("Observations so far", count(total(all, "rfa_filter_observations_total"))),
     card("Tokens so far", count(total(all, "rfa_generation_tokens_total"))),
@@ -87,7 +87,7 @@ const duration = seconds => (seconds < 1 ? `${number(1000 * seconds)} ms` : `${n
 const histogramOf = (id, open, bins) => make("details", { id, open }, make("summary", {}, "Histogram"), bins);
 
 /** @param {import("./exposition.js").Sample[]} all */
-function tellLatency(all) {
+function showLatency(all) {
   const open = new Set([...byId("server-latency").querySelectorAll("details[open]")].map(({ id }) => id));
   const focused = document.activeElement?.closest("#server-latency details")?.id;
   byId("server-latency").replaceChildren(
@@ -102,24 +102,24 @@ function tellLatency(all) {
           bar.style.width = `${(8 * bin.count) / most}em`;
           return [Number.isFinite(bin.upTo) ? `up to ${duration(bin.upTo)}` : "longer", count(bin.count), bar];
         });
-      const told = sum
+      const summary = sum
         ? `Half within ${duration(quantile(bins, 0.5))}, 99 of 100 within ${duration(quantile(bins, 0.99))}.`
         : "None so far.";
       return make(
         "div",
         { class: "card" },
         make("h3", {}, title),
-        make("p", {}, told),
-        ...(sum ? [histogramOf(name, open.has(name), table(["", "#how many", ""], rows))] : []),
+        make("p", {}, summary),
+        ...(sum ? [histogramOf(name, open.has(name), table(["", "#count", ""], rows))] : []),
       );
     }),
   );
-  // What was looked at is looked at still.
+  // Keep the focus.
   if (focused) /** @type {HTMLElement | null} */ (document.querySelector(`#${focused} summary`))?.focus();
 }
 
 /** @param {import("./exposition.js").Sample[]} all */
-function tellAlarms(all) {
+function showAlarms(all) {
   const models = [
     ...new Set(
       all.filter(({ name }) => name === "rfa_filter_alarm_observations_total").map(({ labels }) => labels.model_name),
@@ -136,12 +136,12 @@ function tellAlarms(all) {
     ];
   });
   byId("server-alarms").replaceChildren(
-    table(["model", "#observations watched", "#alarms", "#usual at that rate", "#warnings"], rows),
+    table(["model", "#observations", "#alarms", "#expected", "#warnings"], rows),
   );
 }
 
 /** @param {any} found of /info */
-function tellModels({ models, limits, version, bundle_version, device }) {
+function showModels({ models, limits, version, bundle_version, device }) {
   byId("server-models").replaceChildren(
     ...models.map(modelCard),
     make(
@@ -162,33 +162,33 @@ function tellModels({ models, limits, version, bundle_version, device }) {
 /** @param {import("./models.js").Model} model */
 function modelCard(model) {
   const { ece_top, observations, streams, levels, validation } = model.calibration;
-  const told = [
+  const facts = [
     ...Object.entries(ece_top ?? {}).map(
       ([mode, error]) => `Calibration error ${percent(Number(error), 1)} (${mode}).`,
     ),
     ...(observations ? [`Calibrated on ${count(observations)} observations of ${count(streams)} streams.`] : []),
     ...(validation?.recurrent
-      ? [`Its 90 % bands held ${percent(validation.recurrent.near_inside90, 1)} of data kept aside.`]
+      ? [`Its 90 % intervals held ${percent(validation.recurrent.near_inside90, 1)} of held-out data.`]
       : []),
-    ...(levels ? [`Bands: ${levels.map((/** @type {number} */ level) => percent(level)).join(", ")}.`] : []),
+    ...(levels ? [`Intervals: ${levels.map((/** @type {number} */ level) => percent(level)).join(", ")}.`] : []),
   ];
   const kinds = /** @type {Record<string, string>} */ ({
-    lm: "writes texts",
+    lm: "generates text",
     filter: "filters",
-    series: "filters any numbers",
+    series: "filters any columns",
   });
   return make(
     "div",
     { class: "card" },
     make("h3", {}, model.name),
     make("p", {}, `${kinds[model.kind]}, by ${model.modes.join(" or ")}, ${model.runtime}.`),
-    ...told.map(sentence => make("p", {}, sentence)),
+    ...facts.map(sentence => make("p", {}, sentence)),
     make(
       "details",
       {},
-      make("summary", {}, "Where it comes from"),
+      make("summary", {}, "Origin"),
       make("p", { class: "code" }, `digest ${model.digest}`),
-      make("p", {}, `${count(model.golden_values)} recorded values were reproduced when it was loaded.`),
+      make("p", {}, `${count(model.golden_values)} golden values were reproduced when it was loaded.`),
       make(
         "pre",
         { tabindex: 0, role: "region", "aria-label": `Figures of ${model.name}` },

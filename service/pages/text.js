@@ -1,4 +1,4 @@
-/** The tab of texts: tokens by how sure the model is, and what else it could have written. */
+/** The text tab: tokens with their confidence and alternatives. */
 
 import { byId, fillSelect, make, table } from "./dom.js";
 import { count, percent } from "./format.js";
@@ -29,7 +29,7 @@ export async function startText(fields) {
   byId("text-go").disabled = false;
 }
 
-/** Offers the ways of decoding, unless it did. */
+/** Fills the choice of decoding modes once. */
 async function offerDecoders() {
   if (byId("text-decode").options.length) return;
   const model = await languageModel();
@@ -78,7 +78,7 @@ function request(decode) {
   };
 }
 
-/** Writes what the form says, in each mode of decoding that it wants. */
+/** Generates a text in each selected mode. */
 async function write() {
   asking.abort();
   const mine = new AbortController();
@@ -102,7 +102,7 @@ async function write() {
   byId("text-token").hidden = true;
   byId("text-stop").disabled = false;
   const outputs = modes.map(
-    mode => new Tokens(byId("text-outputs"), mode, String(new FormData(form).get("prompt")), tellToken),
+    mode => new Tokens(byId("text-outputs"), mode, String(new FormData(form).get("prompt")), showToken),
   );
   try {
     await Promise.all(outputs.map((tokens, k) => follow(tokens, calls[k], signal)));
@@ -111,10 +111,10 @@ async function write() {
     if (!signal.aborted) fail(error);
   }
   const isStopped = signal.aborted;
-  mine.abort(); // where one of two has failed, the other is not waited for
+  mine.abort(); // if one of two has failed, the other is cancelled
   if (mine !== asking) return;
   byId("text-stop").disabled = true;
-  tell(outputs, isStopped);
+  showSummary(outputs, isStopped);
 }
 
 /** @param {Tokens} tokens @param {import("./languages.js").Call} call @param {AbortSignal} signal */
@@ -123,51 +123,51 @@ async function follow(tokens, call, signal) {
     if (event.token) tokens.add(event.token, event.top_tokens ?? []);
     if (event.details) tokens.details = event.details;
   }
-  if (!tokens.details) throw new Error("The answer broke off: the connection to the server was lost.");
+  if (!tokens.details) throw new Error("The reply is incomplete: the connection to the server was lost.");
 }
 
-/** What other latents would have written. @param {string} mode @param {number} n @param {AbortSignal} signal */
+/** Texts with other latent samples. @param {string} mode @param {number} n @param {AbortSignal} signal */
 async function others(mode, n, signal) {
-  const asked = request(mode);
+  const base = request(mode);
   const body = {
-    ...asked,
+    ...base,
     stream: false,
-    parameters: { ...asked.parameters, n: n + 1, latent_noise: 1, top_n_tokens: 0 },
+    parameters: { ...base.parameters, n: n + 1, latent_noise: 1, top_n_tokens: 0 },
   };
   const { continuations } = await post("generate", body, signal);
   calls.push({ path: "generate", body });
   const texts = continuations.slice(1).map((/** @type {any} */ one) => make("li", {}, one.generated_text));
-  byId("text-outputs").append(make("div", {}, make("h2", {}, "With other latents"), make("ol", {}, ...texts)));
+  byId("text-outputs").append(make("div", {}, make("h2", {}, "With other latent samples"), make("ol", {}, ...texts)));
 }
 
 /** @param {any} details */
 const rate = details => count(details.timings.tokens_per_second);
 
-/** The first token in which two texts differ, or -1; one that broke off says nothing of what would have followed. */
-function partingOf(/** @type {Tokens[]} */ [first, second]) {
+/** Index of the first token in which two texts differ, or -1; an incomplete text is compared up to its end. */
+function firstDifference(/** @type {Tokens[]} */ [first, second]) {
   const [longer, shorter] = first.tokens.length < second.tokens.length ? [second, first] : [first, second];
   const both = shorter.details ? longer.tokens : longer.tokens.slice(0, shorter.tokens.length);
   return both.findIndex(({ id }, k) => id !== shorter.tokens[k]?.id);
 }
 
 /** @param {Tokens[]} outputs @param {boolean} isStopped */
-function tell(outputs, isStopped) {
-  const told = outputs.map(({ title, tokens, details }) =>
+function showSummary(outputs, isStopped) {
+  const parts = outputs.map(({ title, tokens, details }) =>
     details
-      ? `${title}: ${count(tokens.length)} tokens, ${rate(details)} a second, seed ${details.seed}`
+      ? `${title}: ${count(tokens.length)} tokens, ${rate(details)} per second, seed ${details.seed}`
       : `${title}: ${isStopped ? "stopped" : "ended"} after ${count(tokens.length)} tokens`,
   );
   if (outputs.length > 1) {
-    const parted = partingOf(outputs);
-    if (parted >= 0) told.push(`they part at token ${parted + 1}`);
-    else told.push(outputs.every(({ details }) => details) ? "they never part" : "they have not parted so far");
-    if (parted >= 0) outputs.forEach(output => output.part(parted));
+    const different = firstDifference(outputs);
+    if (different >= 0) parts.push(`they differ from token ${different + 1} on`);
+    else parts.push(outputs.every(({ details }) => details) ? "they are equal" : "they are equal so far");
+    if (different >= 0) outputs.forEach(output => output.mark(different));
   }
-  byId("text-told").textContent = `${told.join("; ")}. The stronger a token's colour, the surer the model was.`;
+  byId("text-told").textContent = `${parts.join("; ")}. A stronger colour is a higher confidence.`;
 }
 
 /** @param {import("./tokens.js").Token} token */
-function tellToken({ text, logprob, confidence, top }) {
+function showToken({ text, logprob, confidence, top }) {
   const rows = top.map(one => {
     const share = Math.exp(one.logprob);
     const bar = make("span", { class: "bar" });
@@ -179,10 +179,10 @@ function tellToken({ text, logprob, confidence, top }) {
     make(
       "p",
       {},
-      `Its confidence is ${percent(confidence, 1)}: so often such a token is the right one. `,
-      `The model gave it ${percent(Math.exp(logprob), 1)}.`,
+      `Its calibrated confidence is ${percent(confidence, 1)}. `,
+      `The model's probability is ${percent(Math.exp(logprob), 1)}.`,
     ),
-    make("p", {}, "The most probable in its place:"),
+    make("p", {}, "Most probable tokens at this position:"),
     table(["token", "#probability", ""], rows),
   );
   byId("text-token").hidden = false;

@@ -34,7 +34,7 @@ export class Tokens {
         class: "text",
         tabindex: 0,
         role: "slider",
-        "aria-label": `Tokens, ${title}: arrow keys look at one after the other`,
+        "aria-label": `Tokens, ${title}: arrow keys select one`,
         "aria-valuemin": 0,
         "aria-valuenow": 0,
         "aria-valuemax": 0,
@@ -61,8 +61,8 @@ export class Tokens {
     this.text.setAttribute("aria-valuemax", String(this.tokens.length));
   }
 
-  /** Marks where another text goes another way. @param {number} place */
-  part(place) {
+  /** Marks the first difference to another text. @param {number} place */
+  mark(place) {
     this.#span(place)?.classList.add("parted");
   }
 

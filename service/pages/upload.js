@@ -1,8 +1,8 @@
-/** What is sent to the server, no larger than it takes it. */
+/** Uploads within the limits of the server. */
 
 import { number } from "./format.js";
 
-/** Of a megabyte, in bytes: sizes are told up to it, so that what is larger is told to be. */
+/** Bytes; sizes are rounded up to it, so that a size above the limit is shown as above. */
 const TENTH = 1e5;
 const GZIP = [0x1f, 0x8b];
 
@@ -10,7 +10,7 @@ const GZIP = [0x1f, 0x8b];
 const megabytes = bytes => `${number(Math.ceil(bytes / TENTH) / 10)} MB`;
 
 /**
- * The bytes of a file as `POST /read` takes them: as they are, or by gzip where they are more than a body may have.
+ * The content of a file for `POST /read`, compressed by gzip if it exceeds the limit of a body.
  * @param {File} file
  * @param {number} most bytes of a body
  * @returns {Promise<{content: Blob, isPacked: boolean}>}
@@ -28,9 +28,8 @@ export async function contentOf(file, most) {
     );
   }
   throw new Error(
-    `${file.name} is too large: it has ${megabytes(file.size)}, and is more than the ${megabytes(most)} that this ` +
-      "server takes even when it is packed. Give a part of it: fewer rows or columns. " +
-      "The program rfa filter reads larger ones.",
+    `${file.name} is too large: it has ${megabytes(file.size)}, and even compressed it exceeds the limit of ` +
+      `${megabytes(most)}. Use fewer rows or columns, or the command rfa filter.`,
   );
 }
 

@@ -81,6 +81,6 @@ def test_take_a_state_elsewhere(browser: Any, server: Live) -> None:
         with page.context.expect_page() as opened:
             person.does(page.click, "#live-elsewhere")
         elsewhere = opened.value
-        elsewhere.locator("#live-panes .told", has_text=re.compile(r"Goes on after \d{2,} ")).wait_for()
+        elsewhere.locator("#live-panes .told", has_text=re.compile(r"Continues after \d{2,} ")).wait_for()
         person.does(elsewhere.click, "#live-step")
         elsewhere.locator("#live-panes .told", has_text=re.compile(r"^\d{2,} ")).wait_for()

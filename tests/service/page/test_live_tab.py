@@ -14,7 +14,7 @@ from tests.service.page.visits import LANGUAGES, copied, fits, hold, printed, vi
 
 
 def begin(page: Any, panes: int = 1) -> None:
-    page.locator("#live-panes .told", has_text=re.compile("Ready|Goes on")).nth(panes - 1).wait_for()
+    page.locator("#live-panes .told", has_text=re.compile("Ready|Continues")).nth(panes - 1).wait_for()
 
 
 def steps(page: Any, count: int) -> None:
@@ -50,10 +50,10 @@ def test_the_filter_doubts_goes_on_alone_and_trusts_again(browser: Any, server: 
         assert "rejects" in page.text_content("#live-panes .told")
         page.click("#live-cut")
         steps(page, 1)
-        assert "Nothing is measured" in page.text_content("#live-panes .told")
+        assert "No measurement" in page.text_content("#live-panes .told")
         page.click("#live-cut")
         steps(page, 2)
-        assert "follows" in page.text_content("#live-panes .told")
+        assert "Estimate" in page.text_content("#live-panes .told")
 
 
 def test_a_measurement_is_where_the_pointer_holds_it(browser: Any, server: Live) -> None:
@@ -168,7 +168,7 @@ def test_what_is_drawn_of_a_stream_is_told_to_be_from_before_once_another_fails(
         page.locator("#live-panes h2", has_text="linear").wait_for()
         page.click("#live-step")
         page.locator("#live-error", has_text="linear").wait_for()
-        assert page.text_content("#live-panes .told") == "What is shown below is from before."
+        assert page.text_content("#live-panes .told") == "The chart below is from before."
 
 
 def test_what_it_copies_runs_and_answers_the_same(browser: Any, server: Live) -> None:

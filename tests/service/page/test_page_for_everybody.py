@@ -20,7 +20,7 @@ CLEAN: list[list[str]] = [[] for _ in range(len(SIZES) * len(SCHEMES))]
 SETTLED = {
     "series": ("#series-told", "filtered by"),
     "live": ("#live-panes .told", "Ready"),
-    "text": ("#text-told", "The stronger"),
+    "text": ("#text-told", "A stronger"),
     "server": ("#server-now .figure", "ready"),
 }
 

@@ -97,7 +97,7 @@ def test_a_file_too_large_even_packed_is_not_sent(browser: Any, narrow: Live, co
     with visit(browser, narrow.url) as page:
         filtered(page)
         page.set_input_files("#series-file", {"name": "noise.csv", "mimeType": "", "buffer": content})
-        page.locator("#series-error", has_text="Give a part of it").wait_for()
+        page.locator("#series-error", has_text="Use fewer rows or columns").wait_for()
         assert "noise.csv is too large" in page.text_content("#series-error")
         assert reads(page) == 0
 

@@ -13,7 +13,7 @@ from tests.service.page.visits import LANGUAGES, SCHEMES, answer, copied, fits, 
 
 def written(page: Any) -> list[str]:
     page.click("#text-go")
-    page.locator("#text-told", has_text="The stronger").wait_for()
+    page.locator("#text-told", has_text="A stronger").wait_for()
     found: list[str] = page.locator("#text-outputs .text").first.locator(".token").all_text_contents()
     return found
 
@@ -50,10 +50,10 @@ def test_two_decoders_and_where_they_part(browser: Any, server: Live) -> None:
         assert page.locator("#text-outputs h2").all_text_contents() == ["recurrent", "attention"]
     parted = next((k for k, pair in enumerate(zip(*texts, strict=True)) if pair[0] != pair[1]), None)
     if parted is None:
-        assert "never part" in told
+        assert "are equal" in told
         assert marked == 0
     else:
-        assert f"part at token {parted + 1}" in told
+        assert f"differ from token {parted + 1} on" in told
         assert marked == 2
 
 
@@ -80,7 +80,7 @@ def test_a_token_stands_out_the_more_the_surer_the_model_was(browser: Any, serve
         ready(page)
         page.route("**/generate", lambda route: route.fulfill(content_type="text/event-stream", body=body))
         page.click("#text-go")
-        page.locator("#text-told", has_text="The stronger a token's colour, the surer").wait_for()
+        page.locator("#text-told", has_text="A stronger colour is a higher confidence").wait_for()
         ground, *tokens = page.evaluate(GROUNDS)
     strength = [sum(abs(a - b) for a, b in zip(token, ground, strict=True)) for token in tokens]
     assert sorted(range(3), key=strength.__getitem__) == sorted(range(3), key=confidences.__getitem__)
@@ -108,7 +108,7 @@ def test_a_text_that_breaks_off_says_so_and_nothing_of_where_it_parts(browser: A
         page.route("**/generate", answered)
         page.click("#text-go")
         page.locator("#text-error", has_text="broke off").wait_for()
-        page.locator("#text-told", has_text="have not parted").wait_for()
+        page.locator("#text-told", has_text="are equal so far").wait_for()
         assert page.locator(".token.parted").count() == 0
 
 
