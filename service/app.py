@@ -19,7 +19,7 @@ from rfa.service.access.guard import Guard
 from rfa.service.access.keys import load_keys
 from rfa.service.access.origin import OriginGuard, OriginPolicy
 from rfa.service.access.quotas import Clients, QuotaGuard
-from rfa.service.access.refusal import error_response, turn_away
+from rfa.service.access.refusal import error_response, refuse_early
 from rfa.service.access.tracing import Tracing, open_tracing
 from rfa.service.cooperative import CooperativeWork
 from rfa.service.engine.engine import Engine
@@ -129,7 +129,7 @@ async def _no_such_path(scope: Scope, receive: Receive, send: Send) -> None:
     """Starlette would refuse a handshake without a word."""
     if scope["type"] != "websocket":
         raise HTTPException(404)
-    await turn_away(NotFound(NO_SUCH_PATH), scope, receive, send)
+    await refuse_early(NotFound(NO_SUCH_PATH), scope, receive, send)
 
 
 async def _handle_named_error(request: Request, error: Exception) -> Response:

@@ -1,7 +1,7 @@
-"""The outermost layer: request ids, headers that every answer has, and one count and one log line per request.
+"""The outermost layer: request ids, common headers, and one count and log line per request.
 
-It also turns what nobody caught into an answer in the one error shape. Without that an unexpected exception would reach
-the server, which closes the connection under other requests of it.
+It also turns unexpected exceptions into error responses. In the server they would close the connection, with its other
+requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
-from rfa.service.access.record import Record, access_logger, log_exchange, request_id, without_nulls
+from rfa.service.access.record import Record, access_logger, log_request, request_id, without_nulls
 from rfa.service.access.refusal import refuse
 from rfa.service.access.tracing import Tracing
 from rfa.service.disconnect import ClientGone
@@ -32,7 +32,6 @@ REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 LONGEST_PATH: Final = 128
 SWITCHING_PROTOCOLS, FORBIDDEN = 101, 403
 INTERNAL_ERROR: Final = 1011
-# A reply is for the one who asked, and is what its Content-Type says.
 HEADERS: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
 
@@ -48,21 +47,21 @@ class Boundary:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send)
-        scope.setdefault("state", {})["record"] = exchange.record
-        token = request_id.set(exchange.record.id)
-        span = self._tracing.begin(scope, exchange.record) if self._tracing else None
+        counted = _CountedMessages(scope, receive, send)
+        scope.setdefault("state", {})["record"] = counted.record
+        token = request_id.set(counted.record.id)
+        span = self._tracing.begin(scope, counted.record) if self._tracing else None
         try:
-            await self._app(scope, exchange.receive, exchange.send)
+            await self._app(scope, counted.receive, counted.send)
         except (ClientGone, ClientDisconnect, WebSocketDisconnect):
-            logger.debug("the client left")
+            logger.debug("the client has disconnected")
         except Exception as error:
             logger.exception("unexpected failure")
-            await exchange.fail(error)
+            await counted.fail(error)
         finally:
-            self._finish(scope, exchange.record)
+            self._finish(scope, counted.record)
             if self._tracing and span:
-                self._tracing.end(span, scope, exchange.record)
+                self._tracing.end(span, scope, counted.record)
             request_id.reset(token)
 
     def _finish(self, scope: Scope, record: Record) -> None:
@@ -70,12 +69,12 @@ class Boundary:
         record.tenant = scope["state"].get("tenant", "")
         status = "disconnect" if record.status is None else str(record.status)
         self._metrics.http_requests.labels(record.route, record.method, status).inc()
-        # A path that is no route's is what an operator needs to see, as far as it stays short; queries never are.
-        log_exchange(record, scope["path"][:LONGEST_PATH] if record.route == "other" else None)
+        # The path of a request without a route is logged, shortened and without its query.
+        log_request(record, scope["path"][:LONGEST_PATH] if record.route == "other" else None)
 
 
-class _Exchange:
-    """Both directions of one request, watched; what passes is counted and not kept."""
+class _CountedMessages:
+    """`receive` and `send` of one request, which count its messages."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
@@ -129,10 +128,10 @@ class _Exchange:
         await self._send(message)
 
     async def fail(self, error: Exception) -> None:
-        """Tell the client: with an answer where none has begun, else with a last frame on a WebSocket.
+        """Send an error response, or on an open WebSocket a last frame.
 
         Raises:
-            Exception: `error`, when a reply is under way: the server then cuts it, which the client can see.
+            Exception: `error`, if a response has begun: the server then closes the connection.
         """
         service_error = as_service_error(error)
         if self.record.status is None:
@@ -161,7 +160,7 @@ class _Exchange:
 
 
 class _CountedFrames:
-    """The short way, watched like the long one."""
+    """`Frames` that count."""
 
     def __init__(self, frames: Frames, record: Record) -> None:
         self._frames = frames
@@ -186,22 +185,21 @@ class _CountedFrames:
 
 
 def _route_of(scope: Scope) -> str:
-    """The template of a known route, else "other": a label for each thing a client sends would be a leak of memory."""
+    """The template of a known route, else "other": labels must not grow with what clients send."""
     if (route := scope.get("route")) is not None:
         return str(route.path)
-    # A route of Starlette itself in a router of FastAPI leaves no more than this; without parameters a path is its
-    # own template.
+    # Starlette's own routes in a router of FastAPI set no more than this; without parameters the path is the template.
     return str(scope["path"]) if "endpoint" in scope and not scope.get("path_params") else "other"
 
 
 def _request_id(headers: list[tuple[bytes, bytes]]) -> str:
-    """The client's, when there is exactly one and it can stand in a log line; else a new one."""
-    given = [value for name, value in headers if name == b"x-request-id"]
-    if len(given) == 1 and REQUEST_ID.fullmatch(given[0]):
-        return given[0].decode("ascii")
+    """The client's request id, if there is exactly one and it is valid; else a new one."""
+    values = [value for name, value in headers if name == b"x-request-id"]
+    if len(values) == 1 and REQUEST_ID.fullmatch(values[0]):
+        return values[0].decode("ascii")
     return uuid.uuid4().hex
 
 
 def _frame_size(message: Message) -> int:
-    """Bytes of a frame; of a text frame its characters, which for JSON are the same but for names and words."""
+    """Bytes of a binary frame, or characters of a text frame."""
     return len(message.get("bytes") or message.get("text") or "")

@@ -1,14 +1,12 @@
-"""The door: with API keys configured, everything but a few pages and probes needs one.
+"""Check of API keys: if any are configured, everything except a few pages and probes needs one.
 
     Authorization: Bearer KEY          X-API-Key: KEY
-    Sec-WebSocket-Protocol: rfa.v1, rfa.key.BASE64URL      a handshake only: browsers can set no other header there
+    Sec-WebSocket-Protocol: rfa.v1, rfa.key.BASE64URL      for WebSockets: browsers can set no other header
 
-The subprotocol that carries a key is the key in base64url without padding. It goes no further than this layer: the
-application and what it answers know of `rfa.v1` alone.
+The subprotocol with the key, in base64url without padding, is removed here: the application only sees `rfa.v1`.
 
-Decided by the very string that the router dispatches on, `scope["path"]`, against a short list of what is open. Nothing
-is derived from the Host header, normalised or decoded again, so there is no path that this layer and the router read
-differently, and a route that somebody adds is guarded without being named here.
+The decision uses `scope["path"]`, the string that the router matches, and a short list of open paths. Nothing is
+decoded again or taken from the Host header, so both interpret a path alike, and new routes need a key by default.
 """
 
 from __future__ import annotations
@@ -20,17 +18,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rfa.runtime.state import base64url
 from rfa.service.access.keys import ApiKeys
-from rfa.service.access.refusal import turn_away
+from rfa.service.access.refusal import refuse_early
 from rfa.service.assets import assets
 from rfa.service.errors import Unauthorized
 
-# A page asks for a key, so its own files need none: each is named.
+# The page asks for the key, so its files need none.
 OPEN_PATHS: Final = frozenset(
     {"/", "/docs", "/openapi.json", "/health", "/ready"} | {f"/page/{name}" for name in assets()}
 )
-# POST / generates: an open path is open for reading only.
+# Open paths are open only for reading: POST / generates text.
 OPEN_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-# Around a field value (RFC 9110, 5.5).
+# RFC 9110, 5.5.
 OPTIONAL_WHITESPACE: Final = b" \t"
 PROTOCOL_HEADER: Final = b"sec-websocket-protocol"
 KEY_PROTOCOL: Final = "rfa.key."
@@ -42,9 +40,9 @@ def is_open(method: str, path: str) -> bool:
 
 
 class Guard:
-    """Middleware that refuses what lacks a key, and names the tenant of what has one in `scope["state"]["tenant"]`.
+    """Middleware that refuses requests without a valid key, and sets `scope["state"]["tenant"]`.
 
-    The tenant is "" without keys and on open paths, else a stable id of the key.
+    The tenant is a stable id of the key; "" without keys and on open paths.
     """
 
     def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
@@ -58,20 +56,20 @@ class Guard:
         tenant: str | None = ""
         if len(self._keys) and not (scope["type"] == "http" and is_open(scope["method"], scope["path"])):
             presented = presented_keys(scope["headers"]) + keys_in_protocols(scope.get("subprotocols", ()))
-            # Two keys would leave open whose request this is.
+            # Several keys are ambiguous.
             tenant = self._keys.tenant_of(presented[0]) if len(presented) == 1 else None
         if tenant is None:
             error = Unauthorized("This server needs an API key: Authorization: Bearer KEY, or X-API-Key: KEY.")
-            await turn_away(error, scope, receive, send)
+            await refuse_early(error, scope, receive, send)
             return
         if scope["type"] == "websocket":
-            _forget_keys(scope)
+            _remove_keys(scope)
         scope.setdefault("state", {})["tenant"] = tenant
         await self._app(scope, receive, send)
 
 
 def presented_keys(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
-    """Every key in the headers; other authentication schemes are somebody else's, a proxy's say."""
+    """Every key in the headers; other authentication schemes are ignored, for they may be a proxy's."""
     keys = []
     for name, value in headers:
         if name == b"x-api-key":
@@ -84,21 +82,21 @@ def presented_keys(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
 
 
 def keys_in_protocols(protocols: Sequence[str]) -> list[bytes]:
-    """Every key among the subprotocols that a handshake offers; one that cannot be read is a wrong one."""
+    """Every key in the subprotocols of a handshake; b"" if it is invalid."""
     offered = [name.removeprefix(KEY_PROTOCOL) for name in protocols if name.startswith(KEY_PROTOCOL)]
     return [_key(text) for text in offered]
 
 
 def _key(text: str) -> bytes:
-    """The bytes, or none where it is not the one way to write them."""
+    """The decoded key; b"" if it is not canonical base64url."""
     try:
         return base64url.decode(text)
     except ValueError:
         return b""
 
 
-def _forget_keys(scope: Scope) -> None:
-    """Take keys out of what the application sees of a handshake, and could answer or log."""
+def _remove_keys(scope: Scope) -> None:
+    """Remove keys from the scope, so that the application cannot send or log them."""
     scope["subprotocols"] = [name for name in scope.get("subprotocols", ()) if not name.startswith(KEY_PROTOCOL)]
     others = [(name, value) for name, value in scope["headers"] if name != PROTOCOL_HEADER]
     if scope["subprotocols"]:

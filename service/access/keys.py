@@ -1,6 +1,6 @@
-"""API keys: where they come from, which are refused, and which of them a client has presented.
+"""API keys: reading, checking and comparing them.
 
-A key may be followed by quotas of its own, which come before those of the settings; `off` is no limit:
+A key may be followed by its own quotas, which override the settings; `off` is no limit:
 
     0123456789abcdef requests=5 concurrent=2 streams=10 tokens=200 observations=off
 """
@@ -22,17 +22,17 @@ SHORTEST_KEY = 16
 
 
 class ApiKeys:
-    """The keys of a server, kept as digests only.
+    """The keys of a server, stored as digests.
 
     Args:
-        keys: each with its quotas behind it, if it has any.
+        keys: each followed by its quotas, if any.
 
     Attributes:
-        quotas: by tenant, of every key, what is written behind it; None is no limit.
+        quotas: the quotas of each key by tenant; None is no limit.
 
     Raises:
-        ConfigurationError: a key is too short, cannot be sent in a header, or is there twice, or what is behind it is
-            no quota; never shows the key.
+        ConfigurationError: a key is too short, repeated or not valid in a header, or a quota is invalid. The message
+            does not contain the key.
     """
 
     def __init__(self, keys: Iterable[str]) -> None:
@@ -44,7 +44,7 @@ class ApiKeys:
             _check(key, number)
             digest = sha256(key.encode()).digest()
             if digest in self._tenants:
-                raise ConfigurationError(f"API key {number} is there twice; every client gets a key of its own")
+                raise ConfigurationError(f"API key {number} occurs twice; every client needs its own key")
             tenant = tenant_of_key(key)
             self._tenants[digest] = tenant
             self.quotas[tenant] = quotas
@@ -53,7 +53,7 @@ class ApiKeys:
         return len(self._tenants)
 
     def tenant_of(self, presented: bytes) -> str | None:
-        """Stable id of the key, or None for one that is not ours; the time taken does not depend on which it is."""
+        """Stable id of the key, None for an unknown one, in constant time."""
         digest = sha256(presented).digest()
         found = None
         for valid_name, tenant in self._tenants.items():
@@ -63,24 +63,24 @@ class ApiKeys:
 
 
 def load_keys(settings: Settings) -> ApiKeys:
-    """The keys of both settings together; none where neither is set.
+    """The keys of both settings together.
 
     Raises:
-        ConfigurationError: as `ApiKeys`, or a setting is there and holds no key: whoever sets it wants a guard.
+        ConfigurationError: see `ApiKeys`; or a setting is set without a key.
     """
     keys: list[str] = []
     if settings.api_keys is not None:
-        keys += _some(settings.api_keys.get_secret_value().split(","), "api_keys")
+        keys += _non_empty(settings.api_keys.get_secret_value().split(","), "api_keys")
     if settings.api_keys_file is not None:
-        keys += _some(_lines(settings.api_keys_file), "api_keys_file")
+        keys += _non_empty(_lines(settings.api_keys_file), "api_keys_file")
     return ApiKeys(keys)
 
 
 def check_exposure(settings: Settings) -> None:
-    """Refuse to be reachable from other machines without a key.
+    """Refuse to serve other machines without a key.
 
     Raises:
-        ConfigurationError: with what to do about it; also for unusable keys.
+        ConfigurationError: what to do; also for invalid keys.
     """
     if len(load_keys(settings)) or settings.insecure or is_loopback(settings.host):
         return
@@ -92,7 +92,7 @@ def check_exposure(settings: Settings) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`; a name other than localhost may resolve to anything, so it does not."""
+    """Whether only this machine can reach `host`. Names other than localhost may resolve to any address."""
     if host.lower() == "localhost":
         return True
     try:
@@ -103,7 +103,7 @@ def is_loopback(host: str) -> bool:
 
 def _check(key: str, number: int) -> None:
     if not all("!" <= character <= "~" for character in key):
-        raise ConfigurationError(f"API key {number} must be printable ASCII without spaces: it travels in a header")
+        raise ConfigurationError(f"API key {number} must be printable ASCII without spaces, as it is sent in a header")
     if len(key) < SHORTEST_KEY:
         raise ConfigurationError(
             f"API key {number} has {len(key)} characters; at least {SHORTEST_KEY} are needed: `openssl rand -hex 32`"
@@ -117,11 +117,11 @@ def _read_quotas(written: Iterable[str], number: int) -> dict[QuotaName, float |
         valid_name = next((quota for quota in get_args(QuotaName) if quota == name), None)
         if valid_name is None or not equals:
             raise ConfigurationError(
-                f"API key {number} must be printable ASCII without spaces; behind it come quotas, such as requests=5: "
+                f"API key {number} must be printable ASCII without spaces, followed by quotas such as requests=5: "
                 + ", ".join(get_args(QuotaName))
             )
         if valid_name in quotas:
-            raise ConfigurationError(f"API key {number}: {valid_name} is there twice")
+            raise ConfigurationError(f"API key {number}: {valid_name} occurs twice")
         quotas[valid_name] = None if value == "off" else _limit(value, f"API key {number}: {valid_name}")
     return quotas
 
@@ -136,10 +136,10 @@ def _limit(text: str, subject: str) -> float:
     return limit
 
 
-def _some(parts: Iterable[str], setting: str) -> list[str]:
+def _non_empty(parts: Iterable[str], setting: str) -> list[str]:
     keys = [key for part in parts if (key := part.strip())]
     if not keys:
-        raise ConfigurationError(f"{setting} is set and holds no key; unset it to serve without keys")
+        raise ConfigurationError(f"{setting} is set and has no key; unset it to serve without keys")
     return keys
 
 

@@ -1,7 +1,7 @@
-"""The log: one line per record as text or JSON, written by a thread of its own, holding nothing that a client wrote.
+"""Logging: one line per record as text or JSON, written by a thread, without contents of requests.
 
-A record carries its particulars in `fields` (`logger.info("request", extra={"fields": {...}})`). An exception is logged
-as where it happened and its type: messages of exceptions quote the value that they complain about, maybe a prompt.
+Records have `fields` (`logger.info("request", extra={"fields": {...}})`). Exceptions are logged with traceback and type
+but without message, which may quote a value such as a prompt.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rfa.service.access.record import request_id
 from rfa.service.settings import Settings
 
 STDERR: Final = 2
-# Whole lines of this size reach a pipe in one piece, so those of several processes do not mix (PIPE_BUF of Linux).
+# Writes of this size to a pipe are atomic (PIPE_BUF of Linux), so lines of several processes do not mix.
 CHUNK_BYTES: Final = 4096
-# The writer sleeps between batches: waking it for every line would take the interpreter away from the event loop.
+# The writer sleeps between batches: waking it for each line would take the GIL from the event loop.
 BATCH_SECONDS: Final = 0.02
 CLOSE_SECONDS: Final = 2.0
 LONGEST_BACKLOG: Final = 10_000
@@ -46,34 +46,34 @@ def configure_logging(settings: Settings) -> None:
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """The particulars of a record, first of all the request that it is about."""
+    """The fields of a record, beginning with the request id."""
     fields: Mapping[str, Any] = getattr(record, "fields", {})
     own = getattr(record, "request_id", "")
     return {"id": own, **fields} if own else dict(fields)
 
 
-def where_it_failed(error: BaseException) -> str:
+def traceback_text(error: BaseException) -> str:
     """A traceback without messages, causes first."""
     text = "".join(traceback.format_tb(error.__traceback__)) + f"{type(error).__module__}.{type(error).__qualname__}"
     if isinstance(error, BaseExceptionGroup):
-        text = "\ntogether with\n".join([text, *(where_it_failed(part) for part in error.exceptions)])
+        text = "\ntogether with\n".join([text, *(traceback_text(part) for part in error.exceptions)])
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return text if cause is None else f"{where_it_failed(cause)}\nled to\n{text}"
+    return text if cause is None else f"{traceback_text(cause)}\nled to\n{text}"
 
 
 class TextFormatter(logging.Formatter):
-    """`TIME LEVEL LOGGER: MESSAGE name=value …` on one line, then the traceback where there is one."""
+    """`TIME LEVEL LOGGER: MESSAGE name=value …` on one line, then a traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_text_value(value)}" for name, value in fields_of(record).items())
         line = f"{_time(record)} {record.levelname} {record.name}: {_printable(record.getMessage())}{fields}"
         if record.exc_info and record.exc_info[1]:
-            line += "\n" + where_it_failed(record.exc_info[1])
+            line += "\n" + traceback_text(record.exc_info[1])
         return line
 
 
 class JSONFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, the fields, exception."""
+    """One JSON object per line: time, level, logger, message, the fields, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         document = {
@@ -84,18 +84,18 @@ class JSONFormatter(logging.Formatter):
             **fields_of(record),
         }
         if record.exc_info and record.exc_info[1]:
-            document["exception"] = where_it_failed(record.exc_info[1])
+            document["exception"] = traceback_text(record.exc_info[1])
         try:
             return orjson.dumps(document, default=str).decode()
-        except TypeError:  # text that is not Unicode: a lone surrogate
+        except TypeError:  # a lone surrogate
             clean = {name: _printable(value) if isinstance(value, str) else value for name, value in document.items()}
             return orjson.dumps(clean, default=str).decode()
 
 
 class BackgroundHandler(logging.Handler):
-    """Formats and writes in a thread, so that a reader of the log who stalls does not stall the event loop.
+    """Formats and writes in a thread, so that a blocked reader of the log does not block the event loop.
 
-    While nobody reads, `LONGEST_BACKLOG` records wait; more are dropped and counted.
+    Up to `LONGEST_BACKLOG` records are queued; more are dropped and counted.
     """
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
@@ -112,12 +112,12 @@ class BackgroundHandler(logging.Handler):
         self._thread.start()
 
     def _start_again(self) -> None:
-        """In a forked child, which has no thread, and maybe a locked queue."""
+        """In a forked child, which has no thread, and may have a locked queue."""
         if not self._is_closed.is_set():
             self._start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record; never blocks and never raises."""
+        """Queue a record, without blocking or raising."""
         if self._queue.qsize() >= LONGEST_BACKLOG:
             self._dropped += 1
             return
@@ -125,7 +125,7 @@ class BackgroundHandler(logging.Handler):
         self._queue.put(record)
 
     def close(self) -> None:
-        """Write what waits, as far as somebody reads within `CLOSE_SECONDS`."""
+        """Write queued records, for at most `CLOSE_SECONDS`."""
         if not self._is_closed.is_set():
             self._is_closed.set()
             self._queue.put(None)
@@ -157,7 +157,11 @@ class BackgroundHandler(logging.Handler):
 
     def _drops(self) -> bytes:
         dropped, self._dropped = self._dropped, 0
-        return self._line(_own_record("%d log records were dropped: nobody read them", dropped)) if dropped else b""
+        return (
+            self._line(_own_record("%d log records were dropped, because nothing read them", dropped))
+            if dropped
+            else b""
+        )
 
 
 def _own_record(message: str, *values: object) -> logging.LogRecord:
@@ -165,7 +169,7 @@ def _own_record(message: str, *values: object) -> logging.LogRecord:
 
 
 def _write_stderr(data: bytes) -> None:
-    """Past Python's buffer, whose lock a stuck writer would hold at exit; what cannot be written is lost."""
+    """Write without Python's buffer, whose lock a blocked writer would hold at exit; errors are ignored."""
     while data:
         try:
             data = data[os.write(STDERR, data) :]
@@ -181,7 +185,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text on one line: what would move a cursor or break the line is escaped."""
+    """The text with control characters and line breaks escaped."""
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 

@@ -1,22 +1,19 @@
-"""Who a browser speaks for: the name it thinks it reached (Host), and the page that made it ask (Origin).
+"""Checks of the Host and Origin headers, against web pages of others.
 
-A server on this machine without keys is open to every program of its user, and browsers run programs of strangers. Two
-headers that a page cannot forge keep them out.
+Every program of a user can reach a server on the same machine without keys, and browsers run code of any page. Pages
+cannot forge these two headers.
 
-*Host*, against DNS rebinding: a stranger's name that resolves to this machine makes its pages same-origin with us. That
-takes a name. An address in the Host header is what the page itself was loaded from, so addresses are always welcome,
-and with them probes that ask for an IP. Of names these are: `localhost`, the name in `RFA_HOST`, those in
-`RFA_ALLOWED_HOSTS`. Where API keys are configured and that setting is empty, any name is: a rebound page has no key,
-and a server behind keys is meant to be reached under names that it does not know. A request without a Host is no
-browser's.
+*Host*, against DNS rebinding: a name that an attacker resolves to this machine would make the attacker's pages
+same-origin with this server. Allowed are addresses (a page that was loaded from an address is the server's own),
+`localhost`, the name in `RFA_HOST`, those in `RFA_ALLOWED_HOSTS`, and, with API keys and without that setting, every
+name, as such a page has no key. A request without a Host header is not from a browser.
 
-*Origin*, against pages that ask across origins: what changes something (any method but GET, HEAD and OPTIONS, and every
-WebSocket, to which browsers do not apply their same-origin policy) must come from no page, from a page of ours, or from
-one in `RFA_ALLOWED_ORIGINS`. `Sec-Fetch-Site`, which newer browsers send and pages cannot set, must agree. What only
-reads is answered to any page; the browser keeps the answer from it, since no CORS header is sent but to listed origins.
+*Origin*, against cross-origin requests: methods other than GET, HEAD and OPTIONS, and every WebSocket, must have no
+origin, the server's own, or one in `RFA_ALLOWED_ORIGINS`; `Sec-Fetch-Site` must agree. Other requests are answered, and
+the browser hides the response, since CORS headers are sent only for allowed origins.
 
-Nothing is compared before it is parsed, and nothing by a part of it. Starlette's TrustedHostMiddleware cuts at the
-first colon and knows no IPv6; its CORSMiddleware answers refused preflights in plain text and sees no handshakes.
+Headers are parsed completely before they are compared. Starlette's TrustedHostMiddleware cuts at the first colon and
+does not know IPv6; its CORSMiddleware refuses preflights in plain text and does not see WebSocket handshakes.
 """
 
 from __future__ import annotations
@@ -31,24 +28,24 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rfa.service.access.guard import OPTIONAL_WHITESPACE
-from rfa.service.access.refusal import turn_away
+from rfa.service.access.refusal import refuse_early
 from rfa.service.errors import Forbidden, MalformedRequest, MisdirectedRequest, ServiceError
 from rfa.service.settings import ConfigurationError, Settings
 
 HARMLESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-OWN_SITES: Final = (b"same-origin", b"none")  # none: the user typed the address
+OWN_SITES: Final = (b"same-origin", b"none")  # none: entered by the user
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 ANY: Final = "*"
 LONGEST_NAME: Final = 253
-# A scheme, a name, a port; browsers write no longer ones.
+# Longest possible scheme, name and port.
 LONGEST_TEXT: Final = 300
-# Texts whose meaning is kept: a server has few names, and every request repeats one.
-REMEMBERED: Final = 64
+# Cached texts: a server has few names, which every request repeats.
+CACHED: Final = 64
 LARGEST_PORT: Final = 65_535
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::(?P<port>[0-9]{0,5}))?")
 _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 _ORIGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/]+)")
-# `*` covers every request header but Authorization, as no credentials of the browser's own are involved.
+# `*` includes every request header except Authorization, as the browser sends no credentials.
 PREFLIGHT: Final = {
     "Access-Control-Allow-Methods": "GET, HEAD, POST",
     "Access-Control-Allow-Headers": "*, Authorization",
@@ -60,7 +57,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Authority(NamedTuple):
-    """Host and port as RFC 3986 has them: the host in its one normal form, the port None where it is not given."""
+    """Host and port of RFC 3986: the host normalised, the port None if not given."""
 
     host: str
     port: int | None
@@ -68,18 +65,18 @@ class Authority(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Scheme and authority of a page; the port is None where it is the scheme's own."""
+    """Scheme and authority of a page; the port is None if it is the default of the scheme."""
 
     scheme: str
     authority: Authority
 
     @classmethod
-    @lru_cache(REMEMBERED)
+    @lru_cache(CACHED)
     def parse(cls, text: str) -> Origin:
         """Read `scheme://host[:port]`.
 
         Raises:
-            ValueError: it is anything else, `null` included.
+            ValueError: anything else, also `null`.
         """
         found = _ORIGIN.fullmatch(text) if len(text) <= LONGEST_TEXT else None
         if found is None:
@@ -92,23 +89,20 @@ class Origin(NamedTuple):
         host, port, _ = self.authority
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}{'' if port is None else f':{port}'}"
 
-    def is_of(self, server: Authority) -> bool:
-        """Whether this is a page of the server that was asked for under that authority.
-
-        What ends TLS in front of it, if anything does, is not known, so that either scheme will do.
-        """
+    def is_same(self, server: Authority) -> bool:
+        """Whether this is the origin of a server with that authority, by either scheme: a proxy may add TLS."""
         default = DEFAULT_PORTS.get(self.scheme)
         return default is not None and self.authority._replace(port=self.authority.port or default) == server._replace(
             port=default if server.port is None else server.port
         )
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHED)
 def parse_authority(text: str) -> Authority:
-    """Read `host[:port]`: an IPv4 address, an IPv6 address in brackets, or a name, whose last dot does not count.
+    """Read `host[:port]`: an IPv4 address, an IPv6 address in brackets, or a name; a final dot is ignored.
 
     Raises:
-        ValueError: it is anything else, such as empty, or with a user in front.
+        ValueError: anything else, such as an empty text or a user name.
     """
     found = _AUTHORITY.fullmatch(text) if len(text) <= LONGEST_TEXT else None
     if found is None:
@@ -129,39 +123,39 @@ def parse_authority(text: str) -> Authority:
 
 
 class OriginPolicy:
-    """Which hosts this server answers as, and whose pages may use it.
+    """The allowed hosts and origins.
 
     Args:
         settings: `host`, `allowed_hosts`, `allowed_origins`.
         has_keys: clients need an API key.
 
     Raises:
-        ConfigurationError: a host or an origin of the settings is none.
+        ConfigurationError: a setting is not a host or origin.
     """
 
     def __init__(self, settings: Settings, *, has_keys: bool) -> None:
-        given = [host for host in settings.allowed_hosts if host != ANY]
+        listed = [host for host in settings.allowed_hosts if host != ANY]
         self._takes_any_name = ANY in settings.allowed_hosts or (has_keys and not settings.allowed_hosts)
-        self._names = {"localhost", *_own_name(settings.host), *map(_listed_name, given)}
+        self._names = {"localhost", *_own_name(settings.host), *map(_listed_name, listed)}
         self._origins = frozenset(map(_listed_origin, settings.allowed_origins))
 
     @property
     def has_origins(self) -> bool:
-        """Whether pages of other origins may read answers at all."""
+        """Whether any other origin is allowed."""
         return bool(self._origins)
 
     def check_host(self, headers: Headers) -> Authority | None:
-        """The authority that a request asks for; None for one that names none.
+        """The authority in the Host header, if there is one.
 
         Raises:
             MalformedRequest: not a host, or several.
-            MisdirectedRequest: a name that is not this server's.
+            MisdirectedRequest: not a name of this server.
         """
-        given = _values(headers, b"host")
-        if not given:
+        values = _values(headers, b"host")
+        if not values:
             return None
         try:
-            (value,) = given
+            (value,) = values
             authority = parse_authority(value.decode("ascii"))
         except ValueError:
             message = "The Host header must be one name or address, with or without a port."
@@ -170,8 +164,8 @@ class OriginPolicy:
             raise MisdirectedRequest("This server does not answer under this name; RFA_ALLOWED_HOSTS lists its names.")
         return authority
 
-    def listed(self, headers: Headers) -> Origin | None:
-        """The origin of a request, if it is one of the settings'."""
+    def allowed_origin(self, headers: Headers) -> Origin | None:
+        """The origin of a request, if `allowed_origins` has it."""
         if not self._origins:
             return None
         try:
@@ -182,22 +176,22 @@ class OriginPolicy:
         return origin if origin in self._origins else None
 
     def check_origin(self, headers: Headers, server: Authority | None) -> None:
-        """Refuse what a page of another origin asks for.
+        """Refuse requests of other origins.
 
         Raises:
             Forbidden
         """
-        if self.listed(headers) is not None:
+        if self.allowed_origin(headers) is not None:
             return
         sites = _values(headers, b"sec-fetch-site")
         agrees = not sites or (len(sites) == 1 and sites[0] in OWN_SITES)
-        if not (agrees and _are_of(_values(headers, b"origin"), server)):
+        if not (agrees and _are_same_origin(_values(headers, b"origin"), server)):
             message = "Pages of this origin may not use this server; RFA_ALLOWED_ORIGINS lists those that may."
             raise Forbidden(message, code="origin_not_allowed")
 
 
 class OriginGuard:
-    """Middleware that holds every request and every handshake to the policy, and tells browsers of listed origins."""
+    """Middleware that enforces the policy, and adds CORS headers for allowed origins."""
 
     def __init__(self, app: ASGIApp, policy: OriginPolicy) -> None:
         self._app = app
@@ -208,48 +202,51 @@ class OriginGuard:
             await self._app(scope, receive, send)
             return
         is_websocket = scope["type"] == "websocket"
-        listed = self._policy.listed(scope["headers"])
+        allowed = self._policy.allowed_origin(scope["headers"])
         if self._policy.has_origins and not is_websocket:
-            send = _telling(listed, send)
+            send = _with_cors_headers(allowed, send)
         try:
             server = self._policy.check_host(scope["headers"])
             if is_websocket or scope["method"] not in HARMLESS_METHODS:
                 self._policy.check_origin(scope["headers"], server)
         except ServiceError as error:
-            await turn_away(error, scope, receive, send)
+            await refuse_early(error, scope, receive, send)
             return
-        if listed is not None and not is_websocket and _is_preflight(scope):
+        if allowed is not None and not is_websocket and _is_preflight(scope):
             await Response(status_code=204, headers=PREFLIGHT)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
 
 def _values(headers: Headers, header: bytes) -> list[bytes]:
-    """Every value of a header, without the whitespace around it, which is no part of it (RFC 9110, 5.5)."""
+    """Every value of a header, without surrounding whitespace (RFC 9110, 5.5)."""
     return [value.strip(OPTIONAL_WHITESPACE) for name, value in headers if name == header]
 
 
-def _are_of(origins: Sequence[bytes], server: Authority | None) -> bool:
-    """Whether a request with these Origin headers is from no page, or from one of the server's own."""
+def _are_same_origin(origins: Sequence[bytes], server: Authority | None) -> bool:
+    """Whether these Origin headers are absent, or the server's own."""
     if not origins:
         return True
     try:
         (value,) = origins
-        return server is not None and Origin.parse(value.decode("ascii")).is_of(server)
+        return server is not None and Origin.parse(value.decode("ascii")).is_same(server)
     except ValueError:
         return False
 
 
 def _is_preflight(scope: Scope) -> bool:
-    asked = any(name == b"access-control-request-method" for name, _ in scope["headers"])
-    return asked and scope["method"] == "OPTIONS"
+    is_requested = any(name == b"access-control-request-method" for name, _ in scope["headers"])
+    return is_requested and scope["method"] == "OPTIONS"
 
 
-def _telling(listed: Origin | None, send: Send) -> Send:
-    """`send`, with what a browser needs to hand an answer to a page of a listed origin."""
+def _with_cors_headers(allowed: Origin | None, send: Send) -> Send:
+    """`send` with the CORS headers for an allowed origin."""
     headers = [(b"vary", b"Origin")]
-    if listed is not None:
-        headers += [(b"access-control-allow-origin", str(listed).encode()), (b"access-control-expose-headers", EXPOSED)]
+    if allowed is not None:
+        headers += [
+            (b"access-control-allow-origin", str(allowed).encode()),
+            (b"access-control-expose-headers", EXPOSED),
+        ]
 
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -260,7 +257,7 @@ def _telling(listed: Origin | None, send: Send) -> Send:
 
 
 def _own_name(host: str) -> Iterable[str]:
-    """The name that the server was told to listen on, where it is one."""
+    """The name in `host`, if it is not an address."""
     try:
         authority = parse_authority(host)
     except ValueError:

@@ -1,20 +1,19 @@
-"""What one client may use, so that it leaves something to the others: quotas of keys, and places of live streams.
+"""Quotas of a client: of each API key, and of live streams.
 
-A client is a key, or, on a server without keys, the address of its connection (of an IPv6 address its network of 64
-bits, which a single machine usually has to itself).
+A client is a key or, on a server without keys, the address of its connection (for IPv6 the network of 64 bits, which a
+single machine usually has to itself).
 
-    requests       a second, handshakes included     → 429 quota_requests
-    concurrent     requests under way                → 429 quota_concurrent
-    streams        live streams                      → 429 quota_streams, in a frame: a browser cannot read a handshake
-    tokens         a second, of prompts and replies  → 429 quota_tokens
-    observations   a second                          → 429 quota_observations; a live stream is read more slowly
+    requests       per second, with handshakes       → 429 quota_requests
+    concurrent     active requests                   → 429 quota_concurrent
+    streams        live streams                      → 429 quota_streams, in a frame: browsers cannot read a handshake
+    tokens         per second, prompts and replies   → 429 quota_tokens
+    observations   per second                        → 429 quota_observations; a live stream is read more slowly
 
-What is counted by the second is a bucket that fills at that rate and holds `BURST_SECONDS` of it. A request waits for
-what it asks for, at most for a full bucket; beyond that it leaves a debt, which is paid before the next one. Of a text
-`max_new_tokens` is set aside, and what it did not use is given back at its end, however it ends.
+Quotas per second are token buckets that hold `BURST_SECONDS`. A request needs its amount, or a full bucket if that is
+less; the rest becomes a debt. A text reserves `max_new_tokens`, and unused ones are refunded at its end.
 
-Every process counts for itself: a client that uses all of them has `RFA_PROCESSES` times as much. Dividing the numbers
-would leave one that keeps to one connection, and so to one process, with a fraction of what it was promised.
+Each process counts separately, so a client that uses all of them has `RFA_PROCESSES` times its quotas. Divided quotas
+would leave a client with one connection, and so one process, a fraction of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rfa.service.access.keys import ApiKeys
-from rfa.service.access.refusal import turn_away
+from rfa.service.access.refusal import refuse_early
 from rfa.service.errors import Overloaded
 from rfa.service.settings import QuotaName, Settings
 
@@ -46,7 +45,7 @@ Clock = Callable[[], float]
 
 
 class Bucket:
-    """`rate` a second, up to `BURST_SECONDS` of it saved; below zero it is a debt."""
+    """A token bucket that fills at `rate` per second, up to `BURST_SECONDS`; a negative level is a debt."""
 
     def __init__(self, rate: float, clock: Clock) -> None:
         self.rate = rate
@@ -56,25 +55,25 @@ class Bucket:
         self._time = clock()
 
     def seconds_until(self, amount: float) -> float:
-        """How long until the bucket holds so much, or is full where that is less; 0 where it does."""
+        """Seconds until the bucket has this amount, or is full if that is less."""
         now = self._clock()
         self._level = min(self._size, self._level + (now - self._time) * self.rate)
         self._time = now
         return max(0.0, (min(amount, self._size) - self._level) / self.rate)
 
     def take(self, amount: float) -> None:
-        """Take what is there or not; a negative amount is given back."""
+        """Take an amount, also beyond the level; a negative amount is a refund."""
         self._level -= amount
 
 
 class Client:
-    """What one client has left.
+    """The quotas of one client.
 
     Args:
-        name: of the key, or the address.
-        quotas: a quota that is missing is no limit.
-        streams: live streams of every client that has any.
-        count_refusal: told the quota of each refusal.
+        name: tenant of the key, or the address.
+        quotas: the limits; a missing one is unlimited.
+        streams: number of live streams by client.
+        count_refusal: called with the quota of each refusal.
     """
 
     def __init__(
@@ -90,27 +89,27 @@ class Client:
         self._streams = streams
         self._count_refusal = count_refusal
         self._buckets = {rate: Bucket(quotas[rate], clock) for rate in RATES if rate in quotas}
-        self._under_way = 0
+        self._active = 0
 
     def afford(self, rate: Rate, amount: int) -> None:
-        """Refuse what is more than this client has.
+        """Refuse an amount that exceeds the quota.
 
         Raises:
-            Overloaded: with the time until it has enough.
+            Overloaded: with the time to wait.
         """
         if (bucket := self._buckets.get(rate)) is None:
             return
         if seconds := bucket.seconds_until(amount):
-            message = f"This key has used up its quota of {bucket.rate:g} {rate} a second."
+            message = f"The quota of this key is used up: {bucket.rate:g} {rate} per second."
             raise self._refusal(rate, message, seconds)
 
     def spend(self, rate: Rate, amount: int) -> None:
-        """Count what was used; a negative amount gives back."""
+        """Use an amount; a negative one is a refund."""
         if (bucket := self._buckets.get(rate)) is not None:
             bucket.take(amount)
 
     def pacer(self) -> Callable[[], float] | None:
-        """Counts an observation of a live stream and tells how long to wait for the next; None if none is counted."""
+        """A function that counts an observation and returns the seconds to wait; None without a quota."""
         if (bucket := self._buckets.get("observations")) is None:
             return None
 
@@ -122,35 +121,35 @@ class Client:
 
     @contextmanager
     def request(self, *, counts: bool) -> Iterator[None]:
-        """A request from its beginning to its end.
+        """Count a request while it is active.
 
         Args:
-            counts: among those under way; a WebSocket does not.
+            counts: whether it counts as concurrent; a WebSocket does not.
 
         Raises:
             Overloaded
         """
         limit = self._quotas.get("concurrent", math.inf)
-        if counts and self._under_way >= limit:
-            raise self._refusal("concurrent", f"This key has {limit:g} requests under way, as many as it may.", 1)
+        if counts and self._active >= limit:
+            raise self._refusal("concurrent", f"This key has {limit:g} active requests, its limit.", 1)
         self.afford("requests", 1)
         self.spend("requests", 1)
-        self._under_way += counts
+        self._active += counts
         try:
             yield
         finally:
-            self._under_way -= counts
+            self._active -= counts
 
     @contextmanager
     def stream(self) -> Iterator[None]:
-        """The place of a live stream.
+        """Count a live stream while it is open.
 
         Raises:
             Overloaded
         """
         limit = self._quotas.get("streams", math.inf)
         if self._streams[self._name] >= limit:
-            raise self._refusal("streams", f"This client has {limit:g} live streams, as many as one may.", 1)
+            raise self._refusal("streams", f"This client has {limit:g} live streams, its limit.", 1)
         self._streams[self._name] += 1
         try:
             yield
@@ -165,7 +164,7 @@ class Client:
 
 
 class Clients:
-    """Everybody who may ask: as many as there are keys; without keys only addresses with live streams are kept."""
+    """All clients: one per key, or without keys the addresses with live streams."""
 
     def __init__(
         self,
@@ -175,21 +174,21 @@ class Clients:
         clock: Clock = time.monotonic,
     ) -> None:
         self._streams: Counter[str] = Counter()
-        self._places = {"streams": float(settings.quota_streams)}
+        self._address_quotas = {"streams": float(settings.quota_streams)}
         self._make: Callable[[str, Mapping[QuotaName, float]], Client] = lambda name, quotas: Client(
             name, quotas, self._streams, count_refusal, clock
         )
         self._keyed = {tenant: self._make(tenant, _quotas(settings, own)) for tenant, own in keys.quotas.items()}
 
-    def of(self, scope: Scope) -> Client:
-        """Who asks; on a path that needs no key, nobody in particular."""
+    def client_for(self, scope: Scope) -> Client:
+        """The client of a request; one without quotas on a path that needs no key."""
         if self._keyed:
             return self._keyed.get(scope.get("state", {}).get("tenant", "")) or self._make("", {})
-        return self._make(_network(scope), self._places)  # type: ignore[arg-type]
+        return self._make(_network(scope), self._address_quotas)  # type: ignore[arg-type]
 
 
 class QuotaGuard:
-    """Middleware inside of the keys' that holds every request of a key to its quotas."""
+    """Middleware that enforces quotas; it runs after the check of keys."""
 
     def __init__(self, app: ASGIApp, clients: Clients) -> None:
         self._app = app
@@ -199,57 +198,57 @@ class QuotaGuard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        settle: list[Callable[[], None]] = []
-        scope.setdefault("state", {})["settle"] = settle
-        is_begun = False
+        refunds: list[Callable[[], None]] = []
+        scope.setdefault("state", {})["refunds"] = refunds
+        has_begun = False
         try:
-            with self._clients.of(scope).request(counts=scope["type"] == "http"):
-                is_begun = True
+            with self._clients.client_for(scope).request(counts=scope["type"] == "http"):
+                has_begun = True
                 await self._app(scope, receive, send)
         except Overloaded as error:
-            if is_begun:
+            if has_begun:
                 raise
-            await turn_away(error, scope, receive, send)
+            await refuse_early(error, scope, receive, send)
         finally:
-            for give_back in settle:
-                give_back()
+            for refund in refunds:
+                refund()
 
 
 def client_of(connection: HTTPConnection) -> Client:
     """The client of a request or a WebSocket."""
     clients: Clients = connection.app.state.clients
-    return clients.of(connection.scope)
+    return clients.client_for(connection.scope)
 
 
 @contextmanager
-def tokens_set_aside(connection: HTTPConnection, amount: int) -> Iterator[list[GenerateJob]]:
-    """Set tokens aside for the jobs that the block submits and lists; what they did not use is given back.
+def reserve_tokens(connection: HTTPConnection, amount: int) -> Iterator[list[GenerateJob]]:
+    """Reserve tokens for the jobs that the block adds to the list; unused ones are refunded.
 
     Raises:
-        Overloaded: the client has not so many.
+        Overloaded: they exceed the quota.
     """
     client = client_of(connection)
     client.afford("tokens", amount)
     jobs: list[GenerateJob] = []
     yield jobs
     client.spend("tokens", amount)
-    settle = connection.scope.get("state", {}).get("settle")
-    if settle is not None:
-        settle.append(lambda: client.spend("tokens", sum(job.spent for job in jobs) - amount))
+    refunds = connection.scope.get("state", {}).get("refunds")
+    if refunds is not None:
+        refunds.append(lambda: client.spend("tokens", sum(job.spent for job in jobs) - amount))
 
 
 def _quotas(settings: Settings, own: Mapping[QuotaName, float | None]) -> dict[QuotaName, float]:
-    """The quotas of a key: its own before the settings'."""
+    """The quotas of a key, else those of the settings."""
     general: dict[QuotaName, float | None] = {name: getattr(settings, f"quota_{name}") for name in get_args(QuotaName)}
     return {name: value for name, value in {**general, **own}.items() if value is not None}
 
 
 def _network(scope: Scope) -> str:
-    """Where a connection comes from, as far as one client can be told from another."""
+    """The address or IPv6 network of a connection."""
     host = scope["client"][0] if scope.get("client") else ""
     try:
         address = ipaddress.ip_address(host)
-    except ValueError:  # a UNIX socket, or what a proxy writes instead of an address: all of those are one client
+    except ValueError:  # a UNIX socket, or not an address: these are one client
         return ""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is None:

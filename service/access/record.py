@@ -1,4 +1,4 @@
-"""What is known of one request or one WebSocket connection while it runs: numbers and names, never what was sent."""
+"""The record of one request or WebSocket connection: numbers and names, never contents."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 access_logger = logging.getLogger("rfa.access")
-# Of the request that the running code works for; "" outside of one. Log lines take it from here.
+# Id of the current request for log lines; "" outside of a request.
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """Filled in by the boundary; `model` and what follows it by the routes, as soon as they know.
+    """Filled in by the boundary; fields from `model` on by the routes.
 
-    `client` is the address and port of the other end, `reason` the code of a refusal that no route made.
+    Attributes:
+        client: address and port of the client.
+        reason: error code of a request that no route handled.
     """
 
     id: str
@@ -49,26 +51,26 @@ class Record:
 
     @property
     def seconds(self) -> float:
-        """Since the request came."""
+        """Seconds since the request began."""
         return time.perf_counter() - self.started
 
     def generated(self, *, input_tokens: int, output_tokens: int, finish_reasons: Sequence[str]) -> None:
-        """A generation ended."""
+        """Record a finished generation."""
         self.input_tokens = input_tokens
         self.output_tokens = output_tokens
         self.finish_reasons = tuple(finish_reasons)
 
     def filtered(self, model: str, observations: int) -> None:
-        """A filter took so many observations; on a live stream call it again with each further count."""
+        """Add observations of a filter."""
         self.model = model
         self.observations = (self.observations or 0) + observations
 
 
-def log_exchange(record: Record, path: str | None = None) -> None:
-    """Write the access line of an exchange that has ended.
+def log_request(record: Record, path: str | None = None) -> None:
+    """Write the access log line of a finished request.
 
     Args:
-        path: only of what is no route: it is what an operator needs to see then.
+        path: only for requests without a route.
     """
     if not access_logger.isEnabledFor(logging.INFO):
         return
@@ -98,11 +100,11 @@ def log_exchange(record: Record, path: str | None = None) -> None:
 
 
 def without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-    """Those that have a value."""
+    """The fields that have a value."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def record_of(connection: HTTPConnection) -> Record:
-    """The record of a request or WebSocket; one that nobody reads where no boundary stands around the application."""
+    """The record of a request or WebSocket; an unused one if the application has no boundary."""
     record = connection.scope.get("state", {}).get("record")
     return record if isinstance(record, Record) else Record(id="", method=connection.scope.get("method", "other"))

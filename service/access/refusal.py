@@ -1,4 +1,4 @@
-"""A failure before an answer has begun, told over HTTP and over a WebSocket handshake."""
+"""Errors before a response has begun, for HTTP and WebSocket handshakes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ POLICY_VIOLATION: Final = 1008
 
 
 def error_response(error: ServiceError) -> Response:
-    """A failure in the one error shape."""
+    """The response for an error."""
     body = orjson.dumps(error.payload())
     return Response(body, STATUS[type(error)], error.headers(), "application/json")
 
 
 async def refuse(error: ServiceError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer in the one error shape, a handshake too; where the server cannot, it answers the handshake with 403."""
+    """Send the error response, also to a handshake; with servers that cannot, the handshake gets a 403."""
     if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
         return
     await error_response(error)(scope, receive, send)
 
 
-async def turn_away(error: ServiceError, scope: Scope, receive: Receive, send: Send) -> None:
-    """`refuse` before the application has received anything."""
+async def refuse_early(error: ServiceError, scope: Scope, receive: Receive, send: Send) -> None:
+    """`refuse`, before the application has received anything."""
     if scope["type"] == "websocket":
-        await receive()  # websocket.connect, which the refusal answers
+        await receive()  # websocket.connect
     await refuse(error, scope, receive, send)

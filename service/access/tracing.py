@@ -1,7 +1,7 @@
-"""OpenTelemetry: one server span per request, a child of the caller's where its W3C `traceparent` says so.
+"""OpenTelemetry: one server span per request, a child of the span in its W3C `traceparent`.
 
-Names follow the semantic conventions for HTTP and generative AI where the meaning is the same; numbers and names only.
-The OTEL_* variables decide where spans go and which are kept. Without `RFA_TRACING` nothing of this is imported.
+Attributes follow the semantic conventions for HTTP and generative AI; they are numbers and names, not contents. OTEL_*
+variables configure exporter and sampling. Without `RFA_TRACING` OpenTelemetry is not imported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span
 
-# A collector that is gone may not keep the process from ending.
+# An unreachable collector must not delay the exit of the process.
 FLUSH_SECONDS: Final = 2.0
 WEBSOCKET_INTERNAL_ERROR: Final = 1011
 NANOSECONDS: Final = 1_000_000_000
@@ -28,10 +28,10 @@ PROPAGATED: Final = (b"traceparent", b"tracestate")
 
 
 def open_tracing(settings: Settings) -> Tracing | None:
-    """What the settings ask for.
+    """Tracing, if the settings enable it.
 
     Raises:
-        ConfigurationError: tracing is on and its packages are not installed.
+        ConfigurationError: its packages are not installed.
     """
     if not settings.tracing:
         return None
@@ -57,20 +57,22 @@ class Tracing:
         self._processor: Any = None
 
     def start(self) -> None:
-        """Begin to record; spans leave in batches from a thread."""
+        """Start recording; a thread exports spans in batches."""
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-        resource = Resource.create({} if named else {"service.name": "rfa-server"})
+        has_name = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get(
+            "OTEL_RESOURCE_ATTRIBUTES", ""
+        )
+        resource = Resource.create({} if has_name else {"service.name": "rfa-server"})
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._processor = BatchSpanProcessor(self._make_exporter())
         provider.add_span_processor(self._processor)
         self._tracer = provider.get_tracer("rfa-server")
 
     def stop(self) -> None:
-        """Send what is left, for at most `FLUSH_SECONDS`."""
+        """Export the remaining spans, for at most `FLUSH_SECONDS`."""
         processor, self._processor, self._tracer = self._processor, None, None
         if processor is not None:
             flushing = threading.Thread(target=processor.shutdown, name="rfa-trace-flush", daemon=True)
@@ -78,14 +80,14 @@ class Tracing:
             flushing.join(FLUSH_SECONDS)
 
     def begin(self, scope: Scope, record: Record) -> Span | None:
-        """The span of a request that has just come."""
+        """Start the span of a request."""
         if self._tracer is None:
             return None
         parents, states = (
             [value.decode("latin-1") for name, value in scope["headers"] if name == propagated]
             for propagated in PROPAGATED
         )
-        # Two parents are none: W3C Trace Context asks to start anew.
+        # W3C Trace Context: with several parents start a new trace.
         carrier = {"traceparent": parents[0], "tracestate": ",".join(states)} if len(parents) == 1 else {}
         context = self._propagator.extract(carrier)
         span: Span = self._tracer.start_span(record.method, context=context, kind=self._kind)
@@ -93,7 +95,7 @@ class Tracing:
         return span
 
     def end(self, span: Span, scope: Scope, record: Record) -> None:
-        """Tell what the request turned out to be."""
+        """End the span, with the attributes of the request."""
         if span.is_recording():
             if record.route != "other":
                 span.update_name(f"{record.method} {record.route}")
@@ -103,13 +105,13 @@ class Tracing:
             if _failure(record):
                 span.set_status(self._error)
             if record.output_tokens and record.seconds_to_first_body is not None and record.is_streamed:
-                begun: int = span.start_time  # type: ignore[attr-defined]
-                span.add_event("gen_ai.first_token", timestamp=begun + int(record.seconds_to_first_body * NANOSECONDS))
+                start: int = span.start_time  # type: ignore[attr-defined]
+                span.add_event("gen_ai.first_token", timestamp=start + int(record.seconds_to_first_body * NANOSECONDS))
         span.end()
 
 
 def _failure(record: Record) -> str | None:
-    """What went wrong on the server's side; refusals are the client's."""
+    """The server error of a request, if any; refusals are the client's."""
     if record.close_code == WEBSOCKET_INTERNAL_ERROR:
         return str(WEBSOCKET_INTERNAL_ERROR)
     return str(record.status) if record.status is not None and record.status >= 500 else None

@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 import orjson
 
-from rfa.service.access.record import Record, log_exchange
+from rfa.service.access.record import Record, log_request
 from rfa.service.errors import STATUS, ServiceError
 from rfa.service.http.connection import ConnectionManager
 
@@ -20,7 +20,7 @@ def error_response(manager: ConnectionManager, error: ServiceError, client: tupl
     record.bytes_out, record.reason = len(body), error.code
     manager.count(error.code)
     manager.metrics.http_requests.labels(record.route, record.method, str(record.status)).inc()
-    log_exchange(record)
+    log_request(record)
     headers = {
         "content-type": "application/json",
         "content-length": str(len(body)),

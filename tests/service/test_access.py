@@ -349,12 +349,12 @@ class TestKeySettings:
         [
             ("hunter2-hunter2", "15 characters; at least 16"),
             (f"{KEY},hunter2", "key 2 has 7 characters"),
-            (f"{KEY},{KEY}", "key 2 is there twice"),
+            (f"{KEY},{KEY}", "key 2 occurs twice"),
             ("hunter2 with some spaces", "printable ASCII"),
             ("hunter2-hünter2-hunter2", "printable ASCII"),
             ("hunter2-hunter2-hunter2\x7f", "printable ASCII"),
-            ("", "holds no key"),
-            (" , ,", "holds no key"),
+            ("", "has no key"),
+            (" , ,", "has no key"),
         ],
     )
     def test_bad_keys_are_refused_and_not_shown(self, keys: str, reason: str, tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ class TestKeySettings:
         [
             ({"RFA_HOST": "0.0.0.0"}, "RFA_INSECURE=true"),
             ({"RFA_API_KEYS": "hunter2"}, "7 characters"),
-            ({"RFA_HOST": "0.0.0.0", "RFA_API_KEYS": ""}, "holds no key"),
+            ({"RFA_HOST": "0.0.0.0", "RFA_API_KEYS": ""}, "has no key"),
             ({"RFA_API_KEY": "hunter2-hunter2-hunter2"}, "did you mean RFA_API_KEYS?"),
         ],
     )
