@@ -40,7 +40,7 @@ from rfa.service.process.draining import DrainingServer
 from rfa.service.process.open_files import allow_open_files
 from rfa.service.process.settings_json import read_settings
 from rfa.service.process.shared_status import SharedStatus
-from rfa.service.schemas.replies import ModelInfo
+from rfa.service.schemas.server_replies import ModelInfo
 from rfa.service.settings import Settings
 
 logger = logging.getLogger("rfa.server")

@@ -41,7 +41,7 @@ from rfa.service.metrics import CONTENT_TYPE
 from rfa.service.settings import Settings
 
 if TYPE_CHECKING:
-    from rfa.service.process.supervisor import Child
+    from rfa.service.process.managed_child import Child
 
 logger = logging.getLogger("rfa.supervisor")
 MOST_CONNECTIONS: Final = 64

@@ -30,7 +30,7 @@ from rfa.service.process.shared_status import Outcome, SharedStatus
 from rfa.service.process.snapshot import Snapshot, take_snapshot
 
 if TYPE_CHECKING:
-    from rfa.service.process.supervisor import Child
+    from rfa.service.process.managed_child import Child
 
 logger = logging.getLogger("rfa.supervisor")
 # For copying the bundles, and for one process to load them; the check has its own limits.
@@ -184,7 +184,7 @@ class Reloader:
             if reason is not None:
                 raise BundlesRefused(f"{member.name}: {reason}")
             member.prepared = snapshot
-            if lost := [other.name for other in asked if other.is_gone]:
+            if lost := [other.name for other in asked if other.has_ended]:
                 raise ProcessLost(f"{lost[0]} ended")
 
     def _unprepared(self, snapshot: Snapshot) -> Child | None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
 import sys
@@ -23,14 +22,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rfa.service.child_environment import child_environment
 from rfa.service.compilation import log_compilation
 from rfa.service.precompile import ensure_compiled
 from rfa.service.process.address import Address, listen, refuse
-from rfa.service.process.channel import Channel, ChannelError, reason_of
+from rfa.service.process.channel import ChannelError, reason_of
 from rfa.service.process.health import HealthStatus, health_listener
+from rfa.service.process.managed_child import Child
 from rfa.service.process.private_directory import private_directory
-from rfa.service.process.reloading import BundlesRefused, BundleStore, CheckBundles, ProcessLost, Reloader
+from rfa.service.process.reloading import BundlesRefused, BundleStore, CheckBundles, Reloader
 from rfa.service.process.settings_json import write_settings
 from rfa.service.process.shared_status import create_shared_status
 from rfa.service.process.shutdown_limits import CLOSE_SECONDS
@@ -48,118 +47,6 @@ START_SECONDS = 60.0
 
 class StartError(ValueError):
     """The server cannot start: a process refused its settings or bundles, or kept dying."""
-
-
-class Child:
-    """A server process, as its supervisor sees it.
-
-    Attributes:
-        snapshot: the bundles that it serves or is loading.
-        prepared: the bundles of the next reload, once loaded.
-        was_told_to_serve: whether it got the message `serve`.
-        is_outdated: the bundles that it was loading were replaced, so it will never serve.
-    """
-
-    def __init__(self, index: int, process: asyncio.subprocess.Process, channel: Channel, snapshot: Snapshot) -> None:
-        self.index = index
-        self.process = process
-        self.channel = channel
-        self.snapshot = snapshot
-        self.prepared: Snapshot | None = None
-        self.is_loaded = False
-        self.has_serve_command = False
-        self.is_outdated = False
-        self.has_served = False
-        self.failure: str | None = None
-        self.is_refusal = False
-        self.heard = False
-        self.silent_ticks = 0
-        self.stalled = 0.0
-        self._answer: asyncio.Future[str | None] | None = None
-        self._asked: Snapshot | None = None
-
-    @classmethod
-    async def start(
-        cls,
-        program: Sequence[str],
-        index: int,
-        snapshot: Snapshot,
-        hello: Mapping[str, Any],
-        descriptors: Sequence[int] = (),
-        gpu: int | None = None,
-    ) -> Child:
-        """Start a process and send it its settings.
-
-        Args:
-            descriptors: file descriptors that it inherits, under the same numbers.
-            gpu: index of the only GPU that it sees.
-
-        Raises:
-            ChannelError: the settings are too long for a message.
-        """
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *program,
-                str(theirs.fileno()),
-                pass_fds=[theirs.fileno(), *descriptors],
-                stdin=asyncio.subprocess.DEVNULL,
-                env=child_environment(os.environ, gpu),
-            )
-        child = cls(index, process, await Channel.open(ours), snapshot)
-        try:
-            await child.channel.send("hello", index=index, **hello)
-        except ChannelError:
-            child.signal(signal.SIGKILL)
-            raise
-        return child
-
-    @property
-    def name(self) -> str:
-        """For the log."""
-        return f"server process {self.index} (pid {self.process.pid})"
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether it has ended."""
-        return self.process.returncode is not None
-
-    async def prepare(self, snapshot: Snapshot) -> str | None:
-        """Make the process load bundles beside those that it serves. Returns the reason if it could not.
-
-        Raises:
-            ProcessLost: it ended meanwhile.
-        """
-        self._asked, self._answer = snapshot, asyncio.get_running_loop().create_future()
-        bundles = [str(path) for path in snapshot.bundles]
-        await self.channel.send("prepare", generation=snapshot.generation, bundles=bundles)
-        return await self._answer
-
-    def answer(self, generation: int, version: str | None, reason: str | None) -> None:
-        """Handle its answer to `prepare`; answers to a reload that was abandoned are ignored."""
-        if self._asked is None or self._answer is None or self._answer.done() or generation != self._asked.generation:
-            return
-        if reason is None and version != self._asked.version:
-            reason = f"it loaded version {version} instead"
-        self._answer.set_result(reason)
-
-    def close(self) -> None:
-        """Close the channel of a process that has ended, and fail what waits for its answer."""
-        self.channel.close()
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(ProcessLost(f"{self.name} ended"))
-
-    async def send(self, kind: str) -> None:
-        """Send a message without fields."""
-        await self.channel.send(kind)
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal, unless the process has ended."""
-        if self.process.returncode is not None:
-            return
-        # `Process.send_signal` polls first, which takes the exit code away from the event loop: it would report 255.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid, number)
 
 
 class Supervisor:
@@ -276,14 +163,14 @@ class Supervisor:
             if self._stopping.is_set():
                 is_well = code == 0 or (code == -signal.SIGTERM and not child.has_served)
                 if not is_well and not self._is_killing:
-                    logger.error("%s while the server was stopping", _describe_exit(child))
+                    logger.error("%s while the server was stopping", child.describe_exit())
                 return is_well
             if child.is_outdated:
                 continue
             failures = 0 if child.has_served else failures + 1
             self._raise_if_hopeless(child, failures)
             pause = min(FIRST_PAUSE_SECONDS * 2**failures, LONGEST_PAUSE_SECONDS)
-            logger.error("%s; another one starts in %.1f s", _describe_exit(child), pause)
+            logger.error("%s; another one starts in %.1f s", child.describe_exit(), pause)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
                 return True
@@ -319,7 +206,7 @@ class Supervisor:
     def _raise_if_hopeless(self, child: Child, failures: int) -> None:
         if self._opened.is_set() and any(other.has_served for other in self._children.values()):
             return
-        reason = child.failure or f"a server process ended with {_cause(child)}"
+        reason = child.failure or f"a server process ended with {child.exit_cause}"
         if child.is_refusal and not self._opened.is_set():
             raise StartError(reason)
         if failures >= ATTEMPTS:
@@ -444,13 +331,3 @@ class Supervisor:
         self._is_killing = True
         for child in self._children.values():
             child.signal(signal.SIGKILL)
-
-
-def _cause(child: Child) -> str:
-    code = child.process.returncode or 0
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-
-
-def _describe_exit(child: Child) -> str:
-    reason = f" ({child.failure})" if child.failure else ""
-    return f"{child.name} ended with {_cause(child)}{reason}"

@@ -26,7 +26,7 @@ class Process:
     def __init__(self, server: Server, place: int) -> None:
         self.snapshot = server.reloader.current
         self.prepared: Snapshot | None = None
-        self.is_gone = False
+        self.has_ended = False
         self.told: list[str] = []
         self.asked = asyncio.Event()
         self.answer: Callable[[], str | None] | None = lambda: None
@@ -88,7 +88,7 @@ class Server:
 
     def lose(self, process: Process) -> None:
         """A process ends, as the supervisor would notice."""
-        process.is_gone = True
+        process.has_ended = True
         self.members.remove(process)
 
     async def begin(self) -> None:

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from rfa.runtime.messages import COMPILING
+from rfa.service.process.managed_child import Child
 from rfa.service.process.snapshot import Snapshot
-from rfa.service.process.supervisor import Child
 from tests.service.processes import Server, engines_of, is_alive, serving
 from tests.waiting import PATIENCE, wait_until
 

@@ -1,0 +1,139 @@
+"""A server process, as its supervisor sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rfa.service.child_environment import child_environment
+from rfa.service.process.channel import Channel, ChannelError
+from rfa.service.process.reloading import ProcessLost
+from rfa.service.process.snapshot import Snapshot
+
+
+class Child:
+    """A server process, as its supervisor sees it.
+
+    Attributes:
+        snapshot: the bundles that it serves or is loading.
+        prepared: the bundles of the next reload, once loaded.
+        has_serve_command: it got the message `serve`.
+        is_outdated: the bundles that it was loading were replaced, so it will never serve.
+    """
+
+    def __init__(self, index: int, process: asyncio.subprocess.Process, channel: Channel, snapshot: Snapshot) -> None:
+        self.index = index
+        self.process = process
+        self.channel = channel
+        self.snapshot = snapshot
+        self.prepared: Snapshot | None = None
+        self.is_loaded = False
+        self.has_serve_command = False
+        self.is_outdated = False
+        self.has_served = False
+        self.failure: str | None = None
+        self.is_refusal = False
+        self.heard = False
+        self.silent_ticks = 0
+        self.stalled = 0.0
+        self._answer: asyncio.Future[str | None] | None = None
+        self._asked: Snapshot | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        program: Sequence[str],
+        index: int,
+        snapshot: Snapshot,
+        hello: Mapping[str, Any],
+        descriptors: Sequence[int] = (),
+        gpu: int | None = None,
+    ) -> Child:
+        """Start a process and send it its settings.
+
+        Args:
+            descriptors: file descriptors that it inherits, under the same numbers.
+            gpu: index of the only GPU that it sees.
+
+        Raises:
+            ChannelError: the settings are too long for a message.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *program,
+                str(theirs.fileno()),
+                pass_fds=[theirs.fileno(), *descriptors],
+                stdin=asyncio.subprocess.DEVNULL,
+                env=child_environment(os.environ, gpu),
+            )
+        child = cls(index, process, await Channel.open(ours), snapshot)
+        try:
+            await child.channel.send("hello", index=index, **hello)
+        except ChannelError:
+            child.signal(signal.SIGKILL)
+            raise
+        return child
+
+    @property
+    def name(self) -> str:
+        """For the log."""
+        return f"server process {self.index} (pid {self.process.pid})"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended."""
+        return self.process.returncode is not None
+
+    async def prepare(self, snapshot: Snapshot) -> str | None:
+        """Make the process load bundles beside those that it serves. Returns the reason if it could not.
+
+        Raises:
+            ProcessLost: it ended meanwhile.
+        """
+        self._asked, self._answer = snapshot, asyncio.get_running_loop().create_future()
+        bundles = [str(path) for path in snapshot.bundles]
+        await self.channel.send("prepare", generation=snapshot.generation, bundles=bundles)
+        return await self._answer
+
+    def answer(self, generation: int, version: str | None, reason: str | None) -> None:
+        """Handle its answer to `prepare`; answers to a reload that was abandoned are ignored."""
+        if self._asked is None or self._answer is None or self._answer.done() or generation != self._asked.generation:
+            return
+        if reason is None and version != self._asked.version:
+            reason = f"it loaded version {version} instead"
+        self._answer.set_result(reason)
+
+    def close(self) -> None:
+        """Close the channel of a process that has ended, and fail what waits for its answer."""
+        self.channel.close()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ProcessLost(f"{self.name} ended"))
+
+    async def send(self, kind: str) -> None:
+        """Send a message without fields."""
+        await self.channel.send(kind)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.process.returncode is not None:
+            return
+        # `Process.send_signal` polls first, which takes the exit code away from the event loop: it would report 255.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
+
+    @property
+    def exit_cause(self) -> str:
+        """The signal or exit code that it ended with."""
+        code = self.process.returncode or 0
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+    def describe_exit(self) -> str:
+        """For the log."""
+        reason = f" ({self.failure})" if self.failure else ""
+        return f"{self.name} ended with {self.exit_cause}{reason}"
