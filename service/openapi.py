@@ -24,9 +24,10 @@ from rfa.service.errors import (
 )
 from rfa.service.routes.common import NDJSON, SSE
 from rfa.service.schemas.base import Reply
+from rfa.service.schemas.filter_replies import FilterDone, FilterStepReply
 from rfa.service.schemas.many import FilterManyDone, SeriesColumns, SeriesError, SeriesSteps
 from rfa.service.schemas.openai import CompletionChunk
-from rfa.service.schemas.replies import FilterDone, FilterStepReply, GenerateEvent
+from rfa.service.schemas.text_replies import GenerateEvent
 
 REFERENCE = "#/components/schemas/{model}"
 STREAMS: dict[str, tuple[tuple[str, ...], tuple[type[Reply], ...]]] = {

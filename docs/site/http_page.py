@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 from docs.site.schema_tables import cell, fields_table, type_of
 from rfa.service.app import create_app
 from rfa.service.openapi import openapi_of
-from rfa.service.schemas.replies import StreamDone, StreamReady, StreamStepReply
-from rfa.service.schemas.requests import FilterStreamRequest, StreamClose, StreamObservation
+from rfa.service.schemas.filter_replies import StreamDone, StreamReady, StreamStepReply
+from rfa.service.schemas.stream_requests import FilterStreamRequest, StreamClose, StreamObservation
 from rfa.service.settings import Settings
 
 # Frames of a live stream; OpenAPI does not describe WebSockets.

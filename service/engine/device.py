@@ -15,7 +15,7 @@ from rfa.runtime.gpu.device import gpu_refusal
 from rfa.runtime.outputs import LongSeries
 from rfa.runtime.text.language import Language
 from rfa.runtime.text.loading import load_on_cpu
-from rfa.service.schemas.requests import MAX_SAMPLES
+from rfa.service.schemas.text_requests import MAX_SAMPLES
 from rfa.service.settings import ConfigurationError, Settings
 from rfa.service.vetting.trust import trusted_keys
 

@@ -47,7 +47,7 @@ from rfa.service.engine.text.state import LanguageState, largest_state
 from rfa.service.errors import InvalidRequest, NotFound, NotReady
 from rfa.service.memory import Lease
 from rfa.service.metrics import Metrics
-from rfa.service.schemas.replies import Kind
+from rfa.service.schemas.server_replies import Kind
 from rfa.service.schemas.system import SystemRequest
 from rfa.service.settings import Settings
 

@@ -18,7 +18,7 @@ from rfa.runtime.outputs import GpuKernels, LongSeries
 from rfa.runtime.text.language import Language
 from rfa.service.bundle_version import bundle_version
 from rfa.service.engine.device import language_loader, long_series_of
-from rfa.service.schemas.replies import ModelInfo
+from rfa.service.schemas.server_replies import ModelInfo
 from rfa.service.settings import Settings
 from rfa.service.vetting.trust import trusted_keys
 

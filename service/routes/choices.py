@@ -1,4 +1,4 @@
-"""From a continuation to a choice of /v1/completions, whole or in pieces: text, token records, reason of its end."""
+"""Choices of /v1/completions: text, tokens and finish reason, complete or in pieces."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from rfa.runtime.text.incremental import Vocabulary
 from rfa.service.encoding import Long
 from rfa.service.engine.text.generated import FinishedText, TokenEvent, latents_of
 from rfa.service.schemas.openai import CompletionChoice, CompletionChunkChoice, CompletionLogprobs
-from rfa.service.schemas.replies import FinishReason
+from rfa.service.schemas.text_replies import FinishReason
 
-# What OpenAI has no word for was cut off by something other than the text: a length, of tokens or of time.
+# Every other reason is a limit of tokens or time: "length".
 _OPENAI_REASONS = {"eos_token": "stop", "stop_sequence": "stop"}
 
 
 class ChoiceWriter:
-    """Writes one choice, in one piece or in many; the pieces joined say what the whole says. Each is encoded once, in
-    order: tokens become text then.
+    """Makes one choice, complete or in pieces. Each must be encoded once and in order, as tokens are decoded then.
 
     Args:
         prefix: text before the continuation, part of the first piece.
-        with_logprobs: also the tokens.
-        with_latents: also their latents.
+        with_logprobs, with_latents: include the tokens, and their latents.
     """
 
     def __init__(
@@ -46,11 +44,11 @@ class ChoiceWriter:
         self._characters = 0
 
     def whole(self, text: FinishedText) -> CompletionChoice:
-        """The choice, of which no piece was told."""
+        """The complete choice."""
         return CompletionChoice(**self._fields(text.events, text.finish_reason))
 
     def piece(self, events: Sequence[TokenEvent], finish: FinishReason | None) -> CompletionChunkChoice:
-        """The choice as these tokens continue it; `finish` in the last piece only."""
+        """The next piece; `finish` only in the last one."""
         return CompletionChunkChoice(**self._fields(events, finish))
 
     def _fields(self, events: Sequence[TokenEvent], finish: FinishReason | None) -> dict[str, Any]:
@@ -80,7 +78,7 @@ class ChoiceWriter:
         return {**named, self._name(event.token.id): event.token.logprob}
 
     def _name(self, token: int) -> str:
-        """A name that no other token has: its text, or its bytes as OpenAI spells them where they are no text."""
+        """A unique name of a token: its text, or if that is incomplete its bytes in OpenAI's notation."""
         if self._vocabulary.is_special(token):
             return self._vocabulary.label(token)
         data = self._vocabulary.bytes_of(token)
@@ -90,7 +88,7 @@ class ChoiceWriter:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
     def _offset(self, token: int) -> int:
-        """Characters that were complete before this token."""
+        """Complete characters before this token."""
         before = self._characters
         self._characters += len(self._decoder.decode(self._vocabulary.bytes_of(token)))
         return before

@@ -1,4 +1,4 @@
-"""What the routes share: the engine, documented failures, replies, and streams that end well."""
+"""What the routes share: the engine, documented errors, replies and streams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict
 from itertools import chain
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Depends, Request, Response
 from starlette.types import Receive, Scope, Send
@@ -32,18 +32,19 @@ from rfa.service.errors import (
 
 logger = logging.getLogger("rfa.http")
 
+Item = TypeVar("Item")
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
-# Proxies must not collect a stream before they pass it on.
+# Proxies must not buffer a stream.
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-# A chunk of a long document is so large, or a little larger: half a millisecond's work.
+# Least size of the chunks of a long document: half a millisecond of work.
 PIECE_BYTES: Final = 1 << 15
 
 
 async def get_engine(request: Request) -> Engine:
-    """The engine of this application, turned to the bundles in force: a request begins here.
+    """The engine, switched to the current bundles, at the beginning of a request.
 
-    Async because FastAPI runs other functions on threads, and bundles change on the event loop alone.
+    Async, because FastAPI runs other functions in threads, and bundles change only in the event loop.
 
     Raises:
         NotReady: before start-up and after shutdown.
@@ -59,10 +60,10 @@ EngineDep = Annotated[Engine, Depends(get_engine)]
 
 
 def error_responses(*kinds: type[ServiceError]) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI entries for these failures and for those that every route can have."""
+    """OpenAPI entries for these errors, and for those of every route."""
     described: dict[int | str, dict[str, Any]] = {}
     every: tuple[type[ServiceError], ...] = (InternalError, *kinds)
-    # The first, so that a failure of the same status that is named describes it, in every process alike.
+    # InternalError first: another error with its status replaces its description.
     for kind in sorted(every, key=STATUS.__getitem__):
         entry: dict[str, Any] = {"model": ErrorReply, "description": (kind.__doc__ or "").strip()}
         if kind in _EXAMPLES:
@@ -88,7 +89,7 @@ def json_response(document: Any) -> Response:
 
 
 class ReplyCut(ClientGone):
-    """The rest of a reply that is under way cannot be made; closing the connection shows that."""
+    """A reply that has begun cannot be completed; closing the connection tells the client."""
 
 
 def encode_ndjson(document: Any) -> Iterator[bytes]:
@@ -97,12 +98,12 @@ def encode_ndjson(document: Any) -> Iterator[bytes]:
 
 
 def encode_sse(document: Any) -> Iterator[bytes]:
-    """One event, in chunks if it is long. JSON holds no raw line break, so a value cannot begin another event."""
+    """One event, in chunks if it is long. JSON has no raw line break, so a value cannot begin another event."""
     return _chunks(chain((b"data: ",), pieces(document), (b"\n\n",)))
 
 
 def _chunks(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes in chunks of PIECE_BYTES at least, but for the last."""
+    """The same bytes in chunks of at least PIECE_BYTES, except for the last."""
     chunk: list[bytes] = []
     size = 0
     for part in parts:
@@ -117,31 +118,30 @@ def _chunks(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class PieceStream(Response):
-    """A body that is made while it is sent, a chunk for each piece.
+    """A body that is computed while it is sent.
 
-    The next piece is made once the connection has taken the one before it. A client that leaves, or takes nothing for
-    `send_timeout` seconds, ends the iteration and the work behind it.
+    The next piece is computed once the connection has accepted the previous one. If the client disconnects, or reads
+    nothing for `send_timeout_seconds`, the iteration and the work behind it end.
 
     Args:
-        source: what makes the pieces; closed at the end, also where none was asked for.
+        source: the iterator behind the pieces, closed at the end even if none was requested.
     """
 
     def __init__(
         self,
+        request: Request,
         pieces: AsyncIterator[bytes],
         source: AsyncIterator[Any],
         media_type: str,
         *,
-        send_timeout: float,
-        cooperative: CooperativeWork,
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]
         self._pieces = pieces
         self._source = source
-        self._cooperative = cooperative
-        self._deadline = Deadline(send_timeout)
+        self._cooperative: CooperativeWork = request.app.state.cooperative
+        self._deadline = Deadline(request.app.state.settings.send_timeout_seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send_all(send))
@@ -163,24 +163,13 @@ class PieceStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for piece in self._pieces:
             await self._send(send, piece)
-            # Where nothing waits, as when the client has just gone, a whole backlog would keep everyone else waiting.
+            # Without a pause a backlog would block the event loop if nothing waits, as after a disconnect.
             await (self._cooperative.pause() if len(piece) >= PIECE_BYTES else asyncio.sleep(0))
         await self._send(send, b"", more=False)
 
     async def _send(self, send: Send, body: bytes, more: bool = True) -> None:
         with self._deadline:
             await send({"type": "http.response.body", "body": body, "more_body": more})
-
-
-def event_stream(
-    first: Any, documents: AsyncIterator[Any], media_type: str, *, send_timeout: float, cooperative: CooperativeWork
-) -> PieceStream:
-    """Documents as they come, each its own chunk or several, and exactly one terminal document, also on error."""
-    encode = encode_sse if media_type == SSE else encode_ndjson
-    pieces = _encoded(_with_terminal_error(first, documents), encode)
-    return PieceStream(
-        pieces, documents, media_type, send_timeout=send_timeout, cooperative=cooperative, headers=STREAM_HEADERS
-    )
 
 
 async def _encoded(documents: AsyncIterator[Any], encode: Callable[[Any], Iterator[bytes]]) -> AsyncIterator[bytes]:
@@ -200,88 +189,87 @@ async def _with_terminal_error(first: Any, documents: AsyncIterator[Any]) -> Asy
         yield as_service_error(error).payload()
 
 
-async def open_stream(request: Request, documents: AsyncIterator[Any], media_type: str) -> PieceStream:
-    """A stream whose first document exists: what fails before it gets its own status instead of a line in a 200.
+async def _first(request: Request, iterator: AsyncIterator[Item]) -> Item:
+    """The first item. An error before it closes the iterator and has its own status.
 
     Raises:
-        ServiceError: the failure before the first document.
-        ClientGone: when the client left before it.
+        ServiceError: the error before the first item.
+        ClientGone: the client has disconnected.
     """
     try:
-        first = await unless_disconnected(request, anext(documents))
+        return await unless_disconnected(request, anext(iterator))
     except BaseException:
-        await _close(documents)
+        await _close(iterator)
         raise
-    state = request.app.state
-    timeout = state.settings.send_timeout_seconds
-    return event_stream(first, documents, media_type, send_timeout=timeout, cooperative=state.cooperative)
+
+
+async def open_stream(request: Request, documents: AsyncIterator[Any], media_type: str) -> PieceStream:
+    """A stream of documents with exactly one terminal document, also after an error.
+
+    Raises:
+        ServiceError, ClientGone: see `_first`.
+    """
+    return event_stream(request, await _first(request, documents), documents, media_type)
+
+
+def event_stream(request: Request, first: Any, documents: AsyncIterator[Any], media_type: str) -> PieceStream:
+    """A stream that begins with `first`, see `open_stream`."""
+    encode = encode_sse if media_type == SSE else encode_ndjson
+    pieces = _encoded(_with_terminal_error(first, documents), encode)
+    return PieceStream(request, pieces, documents, media_type, headers=STREAM_HEADERS)
 
 
 async def open_pieces(request: Request, encoded: AsyncIterator[bytes], media_type: str) -> PieceStream:
-    """A body that is sent as it is made, whose first piece exists: what fails before it gets its own status, and a
-    failure after it cuts the body.
+    """A body that is sent while it is computed; an error after the first piece cuts it off.
 
     Raises:
-        ServiceError: the failure before the first piece.
-        ClientGone: when the client left before it.
+        ServiceError, ClientGone: see `_first`.
     """
-    try:
-        first = await unless_disconnected(request, anext(encoded))
-    except BaseException:
-        await _close(encoded)
-        raise
-    state = request.app.state
-    timeout = state.settings.send_timeout_seconds
-    pieces = _rest([first], encoded)
-    return PieceStream(
-        pieces, encoded, media_type, send_timeout=timeout, cooperative=state.cooperative, headers=STREAM_HEADERS
-    )
+    first = await _first(request, encoded)
+    return PieceStream(request, _rest([first], encoded), encoded, media_type, headers=STREAM_HEADERS)
 
 
-async def _rest(held: list[bytes], following: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The body of which the first pieces are held; a failure after them cuts it."""
-    while held:
-        yield held.pop(0)
+async def _rest(buffered: list[bytes], following: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A body whose first pieces are buffered; an error after them cuts it off."""
+    while buffered:
+        yield buffered.pop(0)
     try:
         async for piece in following:
             yield piece
     except Exception as error:
         if not isinstance(error, NAMED):
             logger.exception("reply failed")
-        logger.warning("a reply that was under way is cut: %s", as_service_error(error).message)
+        logger.warning("a reply was cut off: %s", as_service_error(error).message)
         raise ReplyCut from None
 
 
 async def document_response(request: Request, encoded: AsyncIterator[bytes]) -> Response:
     """A JSON reply that is computed while it is encoded.
 
-    One of up to HELD is there before it is sent: a failure until then has its own status. The rest of a longer
-    one is made as the client takes it, and a failure cuts it.
+    Up to HELD bytes are computed before it is sent, so errors until then have their own status. The rest of a longer
+    reply is computed while the client reads, and an error cuts it off.
 
     Raises:
-        ServiceError: the failure before that.
-        ClientGone: when the client left before that.
+        ServiceError: the error before that.
+        ClientGone: the client has disconnected before that.
     """
-    held: list[bytes] = []
+    buffered: list[bytes] = []
     collected = _collected(encoded)
     try:
-        is_whole = await unless_disconnected(request, _hold(collected, held, request.app.state.cooperative))
+        is_complete = await unless_disconnected(request, _buffer(collected, buffered, request.app.state.cooperative))
     except BaseException:
         await _close(encoded)
         raise
-    if is_whole:
-        return Response(b"".join(held), media_type="application/json")
-    state = request.app.state
-    timeout = state.settings.send_timeout_seconds
-    pieces = _rest(held, collected)
-    return PieceStream(pieces, collected, "application/json", send_timeout=timeout, cooperative=state.cooperative)
+    if is_complete:
+        return Response(b"".join(buffered), media_type="application/json")
+    return PieceStream(request, _rest(buffered, collected), collected, "application/json")
 
 
-async def _hold(encoded: AsyncIterator[bytes], held: list[bytes], cooperative: CooperativeWork) -> bool:
-    """Take pieces until there are HELD; returns whether that was all."""
+async def _buffer(encoded: AsyncIterator[bytes], buffered: list[bytes], cooperative: CooperativeWork) -> bool:
+    """Read pieces up to HELD bytes. Returns whether that was all."""
     size = 0
     async for piece in encoded:
-        held.append(piece)
+        buffered.append(piece)
         size += len(piece)
         if size >= HELD:
             return False
@@ -291,7 +279,7 @@ async def _hold(encoded: AsyncIterator[bytes], held: list[bytes], cooperative: C
 
 
 async def _collected(encoded: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in pieces of PIECE_BYTES at least."""
+    """The same bytes in pieces of at least PIECE_BYTES."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -309,7 +297,7 @@ async def _collected(encoded: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def encoded_at_once(document: Any) -> AsyncIterator[bytes]:
-    """A document that exists, in pieces."""
+    """A finished document, in pieces."""
     for piece in pieces(document):
         yield piece
 

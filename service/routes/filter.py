@@ -1,4 +1,4 @@
-"""POST /filter: state estimation, one JSON reply or a stream of steps."""
+"""POST /filter: state estimation, as one reply or a stream of steps."""
 
 from __future__ import annotations
 
@@ -34,18 +34,12 @@ from rfa.service.routes.common import NDJSON, SSE, EngineDep, document_response,
 from rfa.service.routes.filter_many import answer_many
 from rfa.service.routes.generate import MODEL_ERRORS
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
+from rfa.service.schemas.filter_replies import ColumnsSummary, FilterColumns, FilterDone, FilterReply, FilterSummary
+from rfa.service.schemas.filter_requests import FilterRequest
 from rfa.service.schemas.many import FilterManyReply
-from rfa.service.schemas.replies import (
-    ColumnsSummary,
-    FilterColumns,
-    FilterDone,
-    FilterReply,
-    FilterSummary,
-)
-from rfa.service.schemas.requests import FilterRequest
 
 router = APIRouter(route_class=ArrowRoute)
-SMOOTHED_NUMBERS = 32  # more or less, of a smoothed step
+SMOOTHED_NUMBERS = 32  # approximate size of a smoothed step
 
 
 @router.post(
@@ -54,14 +48,13 @@ SMOOTHED_NUMBERS = 32  # more or less, of a smoothed step
     responses={
         200: {
             "model": FilterReply | FilterColumns | FilterManyReply,
-            "description": "One step per observation; with `stream` one line per step, as NDJSON or, where the Accept "
-            'header asks for it, as server-sent events; the last line has `"done": true` or is `{"error": …}`. '
-            "`values` are answered in columns, an Arrow stream in another one: there the rest of the reply is JSON in "
-            "the metadata `rfa` of its schema. Many `series` are answered by name, with `stream` in a line for each as "
-            "it ends, and an Arrow stream with `by` in a record batch for each: columns of the keys, the columns of a "
-            "series alone, with `return_state` a column `state`, in the last row of a series, and `error`, null where "
-            "there is none; the metadata `rfa` of a batch has the rest of the reply, that of the last, which is empty, "
-            "the request as a whole.",
+            "description": "One step per observation. With `stream` one line per step, as NDJSON or, if the Accept "
+            'header names it, as server-sent events; the last line has `"done": true` or is `{"error": …}`. '
+            "`values` are answered in columns. An Arrow stream is answered by another one, with the rest of the reply "
+            "as JSON in the metadata `rfa` of its schema. Several `series` are answered by name, with `stream` in one "
+            "line each. An Arrow stream with `by` is answered by a record batch for each series: key columns, the "
+            "columns of a single series, `state` in the last row if `return_state`, and `error`; the metadata `rfa` "
+            "of a batch has the rest of its reply, and that of the last, empty one the totals.",
             "content": {ARROW: {"schema": {"type": "string", "format": "binary"}}},
         },
         **MODEL_ERRORS,
@@ -70,31 +63,31 @@ SMOOTHED_NUMBERS = 32  # more or less, of a smoothed step
     openapi_extra={"requestBody": {"content": {ARROW: ARROW_BODY}}, "parameters": [BY_PARAMETER]},
 )
 async def filter_sequence(body: FilterRequest, request: Request, engine: EngineDep) -> Response:
-    """Estimate the state behind a sequence of observations, or behind each of many."""
+    """Estimate the state behind a sequence of observations, or behind each of several."""
     if body.series is not None:
         return await answer_many(body, request, engine, partial(_part, request, engine))
-    choice, name, passes, exchange, options = await _prepared(request, engine, body)
+    choice, name, passes, exchange, options = await _prepare(request, engine, body)
     client, count = client_of(request), len(options.observations)
     client.afford("observations", count)
     job = engine.filter(choice, options, lease_of(request))
     client.spend("observations", count)
     record_of(request).filtered(name, count)
-    asked = Asked(request, job, name, passes, exchange, engine.retirement(body.model))
+    running = RunningFilter(request, job, name, passes, exchange, engine.retirement(body.model))
     if body.values is not None:
         columns = Columns(list(body.values), body.fields, body.horizon)
         if request_is_arrow(request):
-            return await _arrow(asked, columns)
-        return await document_response(request, _columns(asked, columns))
+            return await _arrow(running, columns)
+        return await document_response(request, _columns(running, columns))
     if body.stream:
         wants_events = SSE in request.headers.get("accept", "").lower()
-        return await open_stream(request, _lines(asked, body.fields), SSE if wants_events else NDJSON)
-    return await document_response(request, _document(asked, body.fields))
+        return await open_stream(request, _lines(running, body.fields), SSE if wants_events else NDJSON)
+    return await document_response(request, _document(running, body.fields))
 
 
-async def _prepared(
+async def _prepare(
     request: Request, engine: Engine, body: FilterRequest
 ) -> tuple[ModelChoice, str, int, StateExchange, FilterOptions]:
-    """What filters, its name and passes, where states come from and go to, and what there is to do."""
+    """The model, its name and passes, the states of the request, and the filter options."""
     size = _size(body)
     choice = await engine.choice(body.model, body.system)
     model = _model(body, engine, choice, size)
@@ -105,16 +98,16 @@ async def _prepared(
     return choice, model.name, passes, exchange, _options(body, model, exchange, resumed)
 
 
-async def _part(request: Request, engine: Engine, body: FilterRequest, place: int) -> tuple[Part, Asked]:
-    """A series of many as if it had come alone, but for its job, which is a part of theirs."""
-    choice, name, passes, exchange, options = await _prepared(request, engine, body)
+async def _part(request: Request, engine: Engine, body: FilterRequest, place: int) -> tuple[Part, RunningFilter]:
+    """One of several series: like a single one, with a part of their common job."""
+    choice, name, passes, exchange, options = await _prepare(request, engine, body)
     part = engine.filter_part(choice, options, place)
-    return part, Asked(request, part.job, name, passes, exchange, engine.retirement(body.model))
+    return part, RunningFilter(request, part.job, name, passes, exchange, engine.retirement(body.model))
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request at work: what its answer is made of."""
+class RunningFilter:
+    """A request whose job is running, for its reply."""
 
     request: Request
     job: FilterJob | SequenceJob
@@ -124,7 +117,7 @@ class Asked:
     notes: list[FilterWarning]
 
     async def summary(self, filtered: Filtered) -> FilterSummary:
-        """What is known at the end; observations that were left are given back."""
+        """The results at the end; refunds observations that were not processed."""
         if filtered.finish_reason != "complete":
             left, record = len(self.job.options.observations) - self.job.taken, record_of(self.request)
             client_of(self.request).spend("observations", -left)
@@ -145,7 +138,7 @@ class Asked:
         )
 
     async def summary_of_columns(self, filtered: Filtered, columns: Columns) -> ColumnsSummary:
-        """The same where all is told in columns: the smoothed states are columns, too."""
+        """The results of a reply in columns, to which the smoothed states are added."""
         if filtered.smoothed is not None:
             columns.add_smoothed(filtered.smoothed)
         summary = await self.summary(replace(filtered, smoothed=None))
@@ -155,10 +148,10 @@ class Asked:
 
 
 def _model(body: FilterRequest, engine: Engine, choice: ModelChoice, size: int) -> FilterRuntime:
-    """What filters so many columns.
+    """The model for this number of columns.
 
     Raises:
-        InvalidRequest, NotFound: if they are too many, naming the field that they came in.
+        InvalidRequest, NotFound: too many; names the field that has them.
     """
     try:
         return engine.filter_model(choice, size)
@@ -169,7 +162,7 @@ def _model(body: FilterRequest, engine: Engine, choice: ModelChoice, size: int) 
 
 
 def _size(body: FilterRequest) -> int:
-    """Components of an observation; one where nothing was observed."""
+    """Components of an observation; 1 if there is none."""
     if body.values is not None:
         return len(body.values)
     return next((len(row) for row in body.observations or () if row is not None), 1)
@@ -186,15 +179,15 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
     rule = NEVER if body.alarm is None else body.alarm.rule()
     model.check_input(rule, resumed, is_given=body.input is not None)
     times = _times(body, len(observations), resumed)
-    ahead, on_the_way = _ahead(body, model, times, resumed)
+    ahead, followed_leads = _ahead(body, model, times, resumed)
     return FilterOptions(
         times=times,
         observations=observations,
         noise=check_noise(body.noise, len(observations)),
         levels=tuple(body.levels or ()),
-        horizon=(*body.horizon, *on_the_way),
+        horizon=(*body.horizon, *followed_leads),
         ahead=ahead,
-        followed=len(on_the_way),
+        followed=len(followed_leads),
         samples=body.samples,
         alarm=rule,
         seed=choose_seed(body.seed, resumed),
@@ -211,10 +204,10 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
 
 
 def _times(body: FilterRequest, count: int, resumed: Any) -> np.ndarray:
-    """The times that were given, else the indices of the steps.
+    """The given times, else the indices of the steps.
 
     Raises:
-        InvalidRequest: the first lies before the last of the state.
+        InvalidRequest: the first is before the last one of the state.
     """
     begin = 0 if resumed is None else resumed.count
     times = (
@@ -230,27 +223,27 @@ def _times(body: FilterRequest, count: int, resumed: Any) -> np.ndarray:
 def _ahead(
     body: FilterRequest, model: FilterRuntime, times: np.ndarray, resumed: Any
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Leads of the rows that come next, and those that are followed on the way.
+    """Horizons of the next rows, and those whose coverage is tracked up to there.
 
     Raises:
-        InvalidRequest: the times do not tell how far apart rows are.
+        InvalidRequest: the usual lag is unknown.
     """
     count = body.rows_ahead
     if not count:
         return (), ()
     step = 1.0 if body.times is None else _usual_lag(times, resumed)
     if not step:
-        message = "ahead needs two times that differ, which tell how far apart rows are; horizon needs none"
+        message = "ahead needs two different times, for the lag between rows; horizon does not"
         raise InvalidRequest(message, param="ahead", code="no_times")
-    on_the_way = followed(model, step, count * step)
+    followed_leads = followed(model, step, count * step)
     return (
         tuple((step * np.arange(1, count + 1)).tolist()),
-        tuple(lead for lead in on_the_way if lead not in body.horizon),
+        tuple(lead for lead in followed_leads if lead not in body.horizon),
     )
 
 
 def _usual_lag(times: np.ndarray, resumed: Any) -> float:
-    """How far apart rows are of late: these, else those before them; 0 where no two differ in time."""
+    """The recent lag between rows: of this request, else of the state; 0 if all times are equal."""
     if lag := usual_lag(times):
         return lag
     if resumed is None or not resumed.count:
@@ -258,12 +251,12 @@ def _usual_lag(times: np.ndarray, resumed: Any) -> float:
     return float(resumed.step or times[0] - resumed.time)
 
 
-async def _document(asked: Asked, selected: Collection[str] | None) -> AsyncIterator[bytes]:
-    """The plain reply: `steps` as they come, then what is known at their end."""
+async def _document(running: RunningFilter, selected: Collection[str] | None) -> AsyncIterator[bytes]:
+    """The JSON reply: `steps` while they are computed, then the summary."""
     between = begin = b'{"steps":['
-    async for event in asked.job.events():
+    async for event in running.job.events():
         if isinstance(event, Filtered):
-            summary = pieces(await asked.summary(event))
+            summary = pieces(await running.summary(event))
             yield (begin if between is begin else b"") + b"]," + next(summary)[1:]
             for piece in summary:
                 yield piece
@@ -275,10 +268,10 @@ async def _document(asked: Asked, selected: Collection[str] | None) -> AsyncIter
                 between = b","
 
 
-async def _lines(asked: Asked, selected: Collection[str] | None) -> AsyncIterator[Any]:
-    async for event in asked.job.events():
+async def _lines(running: RunningFilter, selected: Collection[str] | None) -> AsyncIterator[Any]:
+    async for event in running.job.events():
         if isinstance(event, Filtered):
-            yield FilterDone(True, **vars(await asked.summary(event)))
+            yield FilterDone(True, **vars(await running.summary(event)))
         elif isinstance(event, Steps):
             for block in event.blocks(selected):
                 for step in block:
@@ -287,23 +280,23 @@ async def _lines(asked: Asked, selected: Collection[str] | None) -> AsyncIterato
             yield select_fields(event, selected)
 
 
-async def _collected(asked: Asked, columns: Columns) -> ColumnsSummary:
-    """The whole series in columns, and what is known at its end."""
-    async for event in asked.job.events():
+async def _collect(running: RunningFilter, columns: Columns) -> ColumnsSummary:
+    """Add all steps to `columns`. Returns the summary."""
+    async for event in running.job.events():
         if isinstance(event, Filtered):
-            return await asked.summary_of_columns(event, columns)
+            return await running.summary_of_columns(event, columns)
         columns.add(event)
     raise AssertionError("a job ends with its result")
 
 
-async def _columns(asked: Asked, columns: Columns) -> AsyncIterator[bytes]:
-    """The plain reply in columns."""
-    summary = vars(await _collected(asked, columns))
+async def _columns(running: RunningFilter, columns: Columns) -> AsyncIterator[bytes]:
+    """The JSON reply in columns."""
+    summary = vars(await _collect(running, columns))
     for piece in pieces(FilterColumns(**summary, columns=columns.arrays())):
         yield piece
 
 
-async def _arrow(asked: Asked, columns: Columns) -> Response:
-    """The same as an Arrow stream; what is known at the end is JSON in the metadata of its schema, named `rfa`."""
-    summary = await unless_disconnected(asked.request, _collected(asked, columns))
+async def _arrow(running: RunningFilter, columns: Columns) -> Response:
+    """The Arrow reply in columns; the summary is JSON in the metadata `rfa` of its schema."""
+    summary = await unless_disconnected(running.request, _collect(running, columns))
     return Response(encode_arrow(columns.arrays(), dumps(summary)), media_type=ARROW)

@@ -1,4 +1,4 @@
-"""POST /filter with `series`: each is answered as if it had come alone, as soon as it ends."""
+"""POST /filter with `series`: each gets the same reply as alone, as soon as it is finished."""
 
 from __future__ import annotations
 
@@ -26,98 +26,100 @@ from rfa.service.errors import NAMED, InvalidRequest, ServiceError, as_service_e
 from rfa.service.long_format import Keys
 from rfa.service.memory import lease_of
 from rfa.service.routes.common import NDJSON, SSE, document_response, open_pieces, open_stream
+from rfa.service.schemas.filter_replies import FilterColumns, FilterReply, FilterTimings
+from rfa.service.schemas.filter_requests import FilterRequest, FilterSeries
 from rfa.service.schemas.many import FilterManyDone, ManySummary
-from rfa.service.schemas.replies import FilterColumns, FilterReply, FilterTimings
-from rfa.service.schemas.requests import FilterRequest, FilterSeries
 from rfa.service.validation import check_lengths, validated, validation_failure
 
 if TYPE_CHECKING:
-    from rfa.service.routes.filter import Asked
+    from rfa.service.routes.filter import RunningFilter
 
-# What is done at once before others have a turn.
-TURN_SECONDS: Final = 0.001
-Begin = Callable[[FilterRequest, int], Awaitable[tuple[Part, "Asked"]]]
+# Work between two pauses.
+SLICE_SECONDS: Final = 0.001
+Begin = Callable[[FilterRequest, int], Awaitable[tuple[Part, "RunningFilter"]]]
 
 
 async def answer_many(body: FilterRequest, request: Request, engine: Engine, begin: Begin) -> Response:
-    """Filter many series, each as if it had come alone.
+    """Filter several series, each like a single one.
 
     Args:
-        begin: makes a part of the request of a series.
+        begin: makes a part of the common job from the request of a series.
 
     Raises:
-        ServiceError: what is wrong with the request as a whole.
+        ServiceError: the request as a whole is invalid.
     """
     model = engine.filter_model(await engine.choice(body.model, body.system))
     mode: dict[str, Any] = {} if body.mode == "recurrent" else {"mode": body.mode}
     model.readout(tuple(body.levels or model.levels), tuple(body.horizon), body.samples, passes=body.passes, **mode)
-    many = await unless_disconnected(request, _Many.of(body, request, begin))
+    batch = await unless_disconnected(request, SeriesBatch.of(body, request, begin))
     if (keys := keys_of(request)) is not None:
-        check_apart(keys, many.no_columns())
-    parts = [one.part for one in many.begun.values()]
+        check_apart(keys, batch.empty_columns())
+    parts = [one.part for one in batch.running.values()]
     client, count = client_of(request), sum(len(part.job.options.observations) for part in parts)
     client.afford("observations", count)
     deadline = None if body.deadline_ms is None else body.deadline_ms / 1000
-    many.job = engine.filter_many(parts, deadline, lease_of(request)) if parts else None
+    batch.job = engine.filter_many(parts, deadline, lease_of(request)) if parts else None
     client.spend("observations", count)
     record_of(request).filtered(model.name, count)
-    many.model = model.name
+    batch.model = model.name
     if keys is not None:
-        return await open_pieces(request, _arrow(many, keys), ARROW)
+        return await open_pieces(request, _arrow(batch, keys), ARROW)
     if body.stream:
         wants_events = SSE in request.headers.get("accept", "").lower()
-        return await open_stream(request, _lines(many), SSE if wants_events else NDJSON)
-    return await document_response(request, _document(many))
+        return await open_stream(request, _lines(batch), SSE if wants_events else NDJSON)
+    return await document_response(request, _document(batch))
 
 
 @dataclass(frozen=True)
-class _Series:
-    """A series at work.
+class RunningSeries:
+    """A series that is being filtered.
 
     Attributes:
-        names: of its columns; None where it came in rows.
-        request: what is of all series.
+        names: names of its columns; None for rows.
+        request: the request for all series.
     """
 
     names: tuple[str, ...] | None
     request: FilterRequest
     part: Part
-    asked: Asked
+    running: RunningFilter
 
     def columns(self, *outputs: Any) -> Columns:
-        """What is told of it, in columns."""
+        """Its results in columns."""
         columns = Columns(self.names or (), self.request.fields, self.request.horizon)
         for one in outputs:
             columns.add(one)
         return columns
 
-    def no_columns(self) -> dict[str, np.ndarray]:
-        """Every column that is told of it, empty."""
+    def empty_columns(self) -> dict[str, np.ndarray]:
+        """All columns of its results, empty."""
         columns = self.columns(self.part.job.no_steps())
         if self.request.smooth:
             columns.add_smoothed(())
         return columns.arrays()
 
 
-class _Ended:
-    """A series that has ended: what is told of it, or its error."""
+@dataclass(frozen=True)
+class SeriesResult:
+    """The reply or error of a series."""
 
-    def __init__(self, place: int, name: str, reply: FilterReply | FilterColumns | ServiceError) -> None:
-        self.place, self.name, self.reply = place, name, reply
+    place: int
+    name: str
+    reply: FilterReply | FilterColumns | ServiceError
 
 
-class _Many:
-    """The series of a request at work.
+class SeriesBatch:
+    """The series of a request.
 
     Attributes:
-        begun: by their places.
-        refused: at once.
+        running: by their positions in the request.
+        refused: errors of invalid series.
     """
 
     def __init__(self, body: FilterRequest, request: Request) -> None:
         self.body = body
         self.names = list(body.series or ())
-        self.begun: dict[int, _Series] = {}
+        self.running: dict[int, RunningSeries] = {}
         self.refused: dict[int, ServiceError] = {}
         self.job: ManyJob | None = None
         self.model = ""
@@ -127,58 +129,58 @@ class _Many:
         self._failed = 0
 
     @classmethod
-    async def of(cls, body: FilterRequest, request: Request, begin: Begin) -> _Many:
-        """All series validated and ready to begin; other tasks run in between."""
-        many = cls(body, request)
+    async def of(cls, body: FilterRequest, request: Request, begin: Begin) -> SeriesBatch:
+        """Validate all series, with pauses for other tasks."""
+        batch = cls(body, request)
         shared = body.model_dump(exclude={"series", "stream"}, exclude_unset=True)
         pause = _Pauses(request.app.state.cooperative)
         for place, document in enumerate((body.series or {}).values()):
             await pause()
             try:
-                one = _one(document, shared, request)
+                one = _series_request(document, shared, request)
                 names = None if one.values is None else tuple(one.values)
-                # The request itself is not kept: its lists are longer than the arrays that were made of them.
-                many.begun[place] = _Series(names, body, *await begin(one, place))
+                # Without the request itself: its lists need more memory than the arrays made from them.
+                batch.running[place] = RunningSeries(names, body, *await begin(one, place))
             except NAMED as error:
-                many.refused[place] = as_service_error(error)
-        return many
+                batch.refused[place] = as_service_error(error)
+        return batch
 
-    async def ended(self) -> AsyncGenerator[_Ended]:
-        """Every series once it has ended; at last `summary` is what it says. Closing it ends what is under way."""
+    async def results(self) -> AsyncGenerator[SeriesResult]:
+        """The result of each series, as they finish; `summary` is complete at the end. Closing it cancels the rest."""
         try:
             for place, error in self.refused.items():
-                yield self._counted(place, error)
+                yield self._result(place, error)
             if self.job is None:
                 return
             async for event in self.job.events():
                 if not isinstance(event, SeriesEnd):
                     self._timings = event
                     continue
-                one = self.begun.pop(event.part.place)
+                one = self.running.pop(event.part.place)
                 self._observations += one.part.job.taken
-                yield self._counted(event.part.place, await _reply(one, event))
+                yield self._result(event.part.place, await _reply(one, event))
         finally:
             if self.job is not None:
                 self.job.cancel()
 
-    def _counted(self, place: int, reply: FilterReply | FilterColumns | ServiceError) -> _Ended:
+    def _result(self, place: int, reply: FilterReply | FilterColumns | ServiceError) -> SeriesResult:
         has_failed = isinstance(reply, ServiceError)
         self._failed += has_failed
         self._series.labels(self.model, "failed" if has_failed else "answered").inc()
-        return _Ended(place, self.names[place], reply)
+        return SeriesResult(place, self.names[place], reply)
 
-    def no_columns(self) -> dict[str, np.ndarray]:
-        """Every column that is told of a series, empty; none where all were refused."""
-        some = next(iter(self.begun.values()), None)
-        return {} if some is None else some.no_columns()
+    def empty_columns(self) -> dict[str, np.ndarray]:
+        """All columns of a result, empty; none if all series were refused."""
+        some = next(iter(self.running.values()), None)
+        return {} if some is None else some.empty_columns()
 
     def summary(self) -> ManySummary:
-        """The request as a whole, once all have ended."""
+        """Results for all series, once they are finished."""
         return ManySummary(self.model, len(self.names), self._failed, self._observations, self._timings)
 
 
 class _Pauses:
-    """Waits for a turn where the one before it has lasted for long enough."""
+    """Pauses after each time slice."""
 
     def __init__(self, cooperative: CooperativeWork) -> None:
         self._cooperative = cooperative
@@ -187,43 +189,45 @@ class _Pauses:
     async def __call__(self) -> None:
         if time.perf_counter() > self._until:
             await self._cooperative.pause()
-            self._until = time.perf_counter() + TURN_SECONDS
+            self._until = time.perf_counter() + SLICE_SECONDS
 
 
-def _one(document: Any, shared: dict[str, Any], request: Request) -> FilterRequest:
-    """The request that a series would be alone.
+def _series_request(document: Any, shared: dict[str, Any], request: Request) -> FilterRequest:
+    """The request of a single series.
 
     Raises:
-        InvalidRequest: naming the field of the series.
+        InvalidRequest: names the field of the series.
     """
     if type(document) is not dict:
         raise InvalidRequest("A series must be a JSON object.", code="model_type")
     check_lengths(document, request.app.state.settings)
     for name in document:
         if name in FilterRequest.model_fields and name not in FilterSeries.model_fields:
-            raise InvalidRequest(f"{name} is of all series: give it beside `series`", param=name, code="of_all_series")
+            raise InvalidRequest(
+                f"{name} applies to all series: give it next to `series`", param=name, code="of_all_series"
+            )
         if name not in FilterSeries.model_fields:
             raise validation_failure([{"type": "extra_forbidden", "loc": (name,), "msg": ""}])
     return validated(FilterRequest, shared | document, "A series")
 
 
-async def _reply(one: _Series, event: SeriesEnd) -> FilterReply | FilterColumns | ServiceError:
+async def _reply(one: RunningSeries, event: SeriesEnd) -> FilterReply | FilterColumns | ServiceError:
     if isinstance(event.end, ServiceError):
         return event.end
     try:
         if one.names is None:
-            summary = await one.asked.summary(event.end)
-            steps: Any = _SeriesOutputs(event.outputs, one.request.fields)  # in JSON it is a list
+            summary = await one.running.summary(event.end)
+            steps: Any = _SeriesOutputs(event.outputs, one.request.fields)  # a list in JSON
             return FilterReply(**vars(summary), steps=steps)
         columns = one.columns(*event.outputs)
-        summary = await one.asked.summary_of_columns(event.end, columns)
+        summary = await one.running.summary_of_columns(event.end, columns)
         return FilterColumns(**vars(summary), columns=columns.arrays())
-    except NAMED as error:  # of its state, which could not be kept
+    except NAMED as error:  # its state could not be saved
         return as_service_error(error)
 
 
 class _SeriesOutputs(Blocks):
-    """The steps of a series, made as they are encoded."""
+    """The steps of a series, made while they are encoded."""
 
     def __init__(self, outputs: Sequence[Any], fields: Collection[str] | None) -> None:
         self._outputs = outputs
@@ -237,40 +241,40 @@ class _SeriesOutputs(Blocks):
                 yield [select_fields(outputs, self._fields)]
 
 
-async def _document(many: _Many) -> AsyncIterator[bytes]:
-    """The plain reply: `series` as they end, then the request as a whole."""
+async def _document(batch: SeriesBatch) -> AsyncIterator[bytes]:
+    """The JSON reply: `series` as they finish, then the summary."""
     between = b'{"series":{'
-    async with aclosing(many.ended()) as ended:
-        async for one in ended:
+    async with aclosing(batch.results()) as results:
+        async for one in results:
             yield between + orjson.dumps(one.name) + b":"
             reply = one.reply.payload() if isinstance(one.reply, ServiceError) else one.reply
             for piece in pieces(reply):
                 yield piece
             between = b","
-    yield b"}," + dumps(many.summary())[1:]
+    yield b"}," + dumps(batch.summary())[1:]
 
 
-async def _lines(many: _Many) -> AsyncIterator[Any]:
-    """A line for each series as it ends, and a last one."""
-    async with aclosing(many.ended()) as ended:
-        async for one in ended:
+async def _lines(batch: SeriesBatch) -> AsyncIterator[Any]:
+    """A line for each series as it finishes, and the summary."""
+    async with aclosing(batch.results()) as results:
+        async for one in results:
             reply = one.reply.payload() if isinstance(one.reply, ServiceError) else one.reply
             yield {"series": one.name, **vars(reply)}
-    yield FilterManyDone(True, **vars(many.summary()))
+    yield FilterManyDone(True, **vars(batch.summary()))
 
 
-async def _arrow(many: _Many, keys: Keys) -> AsyncIterator[bytes]:
-    """The same as record batches, one for each series, with its keys first."""
-    writer = SeriesWriter(keys, many.no_columns(), has_states=many.body.return_state is True)
+async def _arrow(batch: SeriesBatch, keys: Keys) -> AsyncIterator[bytes]:
+    """The Arrow reply: a record batch for each series, with its keys first."""
+    writer = SeriesWriter(keys, batch.empty_columns(), has_states=batch.body.return_state is True)
     begin = writer.begin()
-    async with aclosing(many.ended()) as ended:
-        async for one in ended:
+    async with aclosing(batch.results()) as results:
+        async for one in results:
             yield begin + _batch(writer, one)
             begin = b""
-    yield writer.end(dumps(FilterManyDone(True, **vars(many.summary()))))
+    yield writer.end(dumps(FilterManyDone(True, **vars(batch.summary()))))
 
 
-def _batch(writer: SeriesWriter, one: _Ended) -> bytes:
+def _batch(writer: SeriesWriter, one: SeriesResult) -> bytes:
     if isinstance(one.reply, ServiceError):
         return writer.failed(one.place, dumps(one.reply.payload()))
     assert isinstance(one.reply, FilterColumns)

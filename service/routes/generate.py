@@ -1,4 +1,4 @@
-"""POST /generate: text continuation, plain or as server-sent events."""
+"""POST /generate: text generation, as one reply or as server-sent events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from fastapi import APIRouter, Request, Response
 
-from rfa.service.access.quotas import tokens_set_aside
+from rfa.service.access.quotas import reserve_tokens
 from rfa.service.access.record import Record, record_of
 from rfa.service.body import StrictJSONRoute
 from rfa.service.disconnect import unless_disconnected
@@ -32,7 +32,7 @@ from rfa.service.errors import (
 from rfa.service.memory import lease_of
 from rfa.service.routes.common import SSE, EngineDep, document_response, encoded_at_once, error_responses, open_stream
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
-from rfa.service.schemas.replies import (
+from rfa.service.schemas.text_replies import (
     Continuation,
     GenerateDetails,
     GenerateEvent,
@@ -40,7 +40,7 @@ from rfa.service.schemas.replies import (
     StreamContinuation,
     StreamDetails,
 )
-from rfa.service.schemas.requests import GenerateRequest
+from rfa.service.schemas.text_requests import GenerateRequest
 
 router = APIRouter(route_class=StrictJSONRoute)
 MODEL_ERRORS = error_responses(
@@ -62,8 +62,8 @@ MODEL_ERRORS = error_responses(
     responses={
         200: {
             "model": GenerateReply,
-            "description": "The text; with `stream` one `data:` line per token, exactly one of them terminal: "
-            'it has `generated_text` and `details`, or is `{"error": …}`.',
+            "description": "The text. With `stream` one `data:` line per token; only the last one has "
+            '`generated_text` and `details`, or is `{"error": …}`.',
         },
         **MODEL_ERRORS,
     },
@@ -73,14 +73,14 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -
     """Continue a prompt."""
     if body.parameters.return_latents and not (body.stream or body.parameters.details):
         name = "parameters.return_latents"
-        raise InvalidRequest(f"{name} needs parameters.details, where they are told.", param=name, code="needs_details")
-    for name, given in (("state", body.state), ("return_state", body.return_state)):
-        if given:
+        raise InvalidRequest(f"{name} needs parameters.details, which has them.", param=name, code="needs_details")
+    for name, value in (("state", body.state), ("return_state", body.return_state)):
+        if value:
             engine.check_has_state(body.model, name)
     kind = partial(engine.language_state, body.model)
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
     resumed = None if exchange.opened is None else engine.read_language_state(body.model, exchange.opened.payload)
-    with tokens_set_aside(request, body.parameters.max_new_tokens * body.parameters.n) as jobs:
+    with reserve_tokens(request, body.parameters.max_new_tokens * body.parameters.n) as jobs:
         job = engine.generate(body.model, _options(body, exchange, resumed), lease_of(request))
         jobs.append(job)
     record = record_of(request)
@@ -88,14 +88,14 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -
     if body.stream:
         return await open_stream(request, _events(job, exchange, record), SSE)
     generation = await unless_disconnected(request, job.result())
-    note_generation(generation, record)
-    state = await _keep_state(generation, exchange)
+    record_generation(generation, record)
+    state = await _save_state(generation, exchange)
     reply = _reply(generation, job.options, state, body.parameters.details)
     return await document_response(request, encoded_at_once(reply))
 
 
-def note_generation(generation: Generation, record: Record) -> None:
-    """Put into the record of the request what it has cost."""
+def record_generation(generation: Generation, record: Record) -> None:
+    """Record the tokens of a generation for logs and metrics."""
     record.generated(
         input_tokens=generation.input_length,
         output_tokens=sum(len(text.events) for text in generation.texts),
@@ -103,34 +103,37 @@ def note_generation(generation: Generation, record: Record) -> None:
     )
 
 
-async def _keep_state(generation: Generation, exchange: StateExchange) -> str | None:
-    """The reply's `state`: where to go on, if that was asked for or the server broke the text off."""
+async def _save_state(generation: Generation, exchange: StateExchange) -> str | None:
+    """The reply's `state`, if it was requested or the server interrupted the text."""
     if generation.state is None:
         return None
     return await exchange.save(generation.state.pack(), generation.position)
 
 
 def _options(body: GenerateRequest, exchange: StateExchange, resumed: LanguageState | None) -> GenerateOptions:
-    given = body.parameters
-    temperature = 1.0 if given.temperature is None else given.temperature
-    asks_for_sampling = any(value is not None for value in (given.temperature, given.top_k, given.top_p))
+    parameters = body.parameters
+    temperature = 1.0 if parameters.temperature is None else parameters.temperature
+    has_sampling_parameters = any(
+        value is not None for value in (parameters.temperature, parameters.top_k, parameters.top_p)
+    )
     return GenerateOptions(
         prompt=body.inputs,
-        max_new_tokens=given.max_new_tokens,
-        seed=choose_seed(given.seed, resumed),
+        max_new_tokens=parameters.max_new_tokens,
+        seed=choose_seed(parameters.seed, resumed),
         temperature=temperature,
-        top_k=given.top_k,
-        top_p=given.top_p,
-        is_sampled=temperature > 0 and (asks_for_sampling if given.do_sample is None else given.do_sample),
-        stops=tuple(given.stop),
-        top_n_tokens=given.top_n_tokens,
-        return_full_text=given.return_full_text,
-        truncate=given.truncate,
-        mode=given.decode,
-        latent_noise=given.latent_noise,
-        samples=given.n,
-        return_latents=given.return_latents,
-        deadline_ms=given.deadline_ms,
+        top_k=parameters.top_k,
+        top_p=parameters.top_p,
+        is_sampled=temperature > 0
+        and (has_sampling_parameters if parameters.do_sample is None else parameters.do_sample),
+        stops=tuple(parameters.stop),
+        top_n_tokens=parameters.top_n_tokens,
+        return_full_text=parameters.return_full_text,
+        truncate=parameters.truncate,
+        mode=parameters.decode,
+        latent_noise=parameters.latent_noise,
+        samples=parameters.n,
+        return_latents=parameters.return_latents,
+        deadline_ms=parameters.deadline_ms,
         is_streamed=body.stream,
         resumed=resumed,
         returns_state=exchange.is_requested,
@@ -165,8 +168,8 @@ def _stream_details(generation: Generation, text: FinishedText, options: Generat
 async def _events(job: GenerateJob, exchange: StateExchange, record: Record) -> AsyncIterator[GenerateEvent]:
     async for event in job.events():
         if isinstance(event, Generation):
-            note_generation(event, record)
-            yield _terminal_event(event, job.options, await _keep_state(event, exchange))
+            record_generation(event, record)
+            yield _terminal_event(event, job.options, await _save_state(event, exchange))
         else:
             record.output_tokens = (record.output_tokens or 0) + 1
             yield _event(event)
@@ -179,7 +182,7 @@ def _event(
     continuations: list[StreamContinuation] | None = None,
     state: str | None = None,
 ) -> GenerateEvent:
-    """A line; without a token where the deadline passed before the first one."""
+    """An event; without a token if the deadline passed before the first one."""
     if event is None:
         return GenerateEvent(0, 0, None, None, None, text, details, continuations, state)
     fields = event.index, event.sample, event.token, event.top_tokens, event.latent

@@ -10,18 +10,18 @@ from fastapi import APIRouter, Request, Response
 from rfa.service.errors import MethodNotAllowed, NotReady
 from rfa.service.metrics import CONTENT_TYPE
 from rfa.service.routes.common import EngineDep, error_responses, json_response
-from rfa.service.schemas.replies import Health, Ready
+from rfa.service.schemas.server_replies import Health, Ready
 
 router = APIRouter(tags=["operation"])
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
-def _probe(path: str, **described: Any) -> Callable[[Endpoint], Endpoint]:
-    """A route for GET, and for HEAD, which load balancers ask with: the same status and headers, and no body."""
+def _probe(path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:
+    """A route for GET, and for HEAD, which load balancers use."""
 
     def register(endpoint: Endpoint) -> Endpoint:
         for add in (router.get, router.head):
-            add(path, **described)(endpoint)
+            add(path, **options)(endpoint)
         return endpoint
 
     return register
@@ -35,9 +35,9 @@ async def health() -> Response:
 
 @_probe("/ready", response_model=Ready, responses=error_responses(MethodNotAllowed, NotReady))
 async def ready(request: Request, engine: EngineDep) -> Response:
-    """Bundles are loaded and agreed with their golden outputs, and the engine makes progress.
+    """Bundles are loaded and reproduced their golden outputs, and the engine makes progress.
 
-    The answer is that of the one process that took the connection.
+    The reply is about the process that accepted the connection.
     """
     if request.app.state.draining:
         raise NotReady("The server is shutting down.")

@@ -1,4 +1,4 @@
-"""GET /info: what runs here."""
+"""GET /info: the server, its models and limits."""
 
 from __future__ import annotations
 
@@ -9,36 +9,21 @@ from fastapi import APIRouter, Request, Response
 
 from rfa.service.errors import MethodNotAllowed, NotReady
 from rfa.service.routes.common import EngineDep, error_responses, json_response
-from rfa.service.schemas.replies import Info
+from rfa.service.schemas.server_replies import Info
 from rfa.service.settings import Settings
 
 router = APIRouter(tags=["operation"])
 LIBRARIES = ("fastapi", "numpy", "onnxruntime", "tokenizers", "uvicorn")
 LIMITS = (
-    "max_running",
-    "max_waiting",
-    "max_batch_rows",
-    "max_body_bytes",
-    "max_body_values",
-    "max_json_depth",
-    "max_prompt_tokens",
-    "max_new_tokens",
-    "max_choices",
-    "max_attention_tokens",
-    "max_observations",
-    "max_reply_numbers",
-    "max_series",
-    "max_series_bytes",
-    "max_series_observations",
-    "max_series_numbers",
-    "max_arrow_bytes",
-    "max_arrow_observations",
-    "workers",
-)
+    "max_running", "max_waiting", "max_batch_rows", "max_body_bytes", "max_body_values", "max_json_depth",
+    "max_prompt_tokens", "max_new_tokens", "max_choices", "max_attention_tokens", "max_observations",
+    "max_reply_numbers", "max_series", "max_series_bytes", "max_series_observations", "max_series_numbers",
+    "max_arrow_bytes", "max_arrow_observations", "workers",
+)  # fmt: skip
 
 
 def server_version() -> str:
-    """Version of the installed distribution; "0" in a checkout that is not installed."""
+    """Version of the installed distribution; "0" if it is not installed."""
     try:
         return version("rfa-server")
     except PackageNotFoundError:

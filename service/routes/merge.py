@@ -1,4 +1,4 @@
-"""POST /state/merge: beliefs of several streams about one system, made one."""
+"""POST /state/merge: merge the states of streams that observe one system."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rfa.service.errors import InvalidRequest
 from rfa.service.memory import lease_of
 from rfa.service.routes.common import EngineDep, document_response, encoded_at_once
 from rfa.service.routes.generate import MODEL_ERRORS
-from rfa.service.routes.state import StateExchange, naming, open_exchange
-from rfa.service.schemas.replies import MergeReply
-from rfa.service.schemas.requests import MergeRequest
+from rfa.service.routes.state import StateExchange, errors_name, open_exchange
+from rfa.service.schemas.filter_replies import MergeReply
+from rfa.service.schemas.filter_requests import MergeRequest
 
 router = APIRouter(route_class=StrictJSONRoute)
 
@@ -27,14 +27,14 @@ router = APIRouter(route_class=StrictJSONRoute)
 @router.post(
     "/state/merge",
     response_model=MergeReply,
-    responses={200: {"model": MergeReply, "description": "The merged belief, and where it goes on."}, **MODEL_ERRORS},
+    responses={200: {"model": MergeReply, "description": "The merged state."}, **MODEL_ERRORS},
     tags=["filter"],
 )
 async def merge_states(body: MergeRequest, request: Request, engine: EngineDep) -> Response:
-    """Merge the states of several streams of a filter about the same system: one belief, from which a stream goes on.
+    """Merge the states of several streams of a filter that observe the same system.
 
-    The states are read, and stay as they are. Only the belief merges; what else a stream has learned is the first
-    state's.
+    The given states do not change. Only the estimates are merged; everything else a stream has learned is taken from
+    the first state.
     """
     choice = engine.merging_name(await engine.choice(body.model, body.system))
     engine.filter_model(choice).check_merges()
@@ -46,7 +46,7 @@ async def merge_states(body: MergeRequest, request: Request, engine: EngineDep) 
         named["prior"] = body.prior
     exchange = await open_exchange(request, kind, state=None, return_state=body.return_state, others=named)
     job = engine.merge(choice, _options(body, choice, engine, exchange), lease_of(request))
-    # Each is brought forward, as by an observation.
+    # Each state is predicted to the common time, like an observation.
     client.spend("observations", len(body.states))
     model = engine.filter_model(choice).name
     record_of(request).filtered(model, len(body.states))
@@ -59,13 +59,13 @@ async def merge_states(body: MergeRequest, request: Request, engine: EngineDep) 
 def _options(body: MergeRequest, model: ModelChoice, engine: Engine, exchange: StateExchange) -> MergeOptions:
     found = {}
     for name, opened in exchange.others.items():
-        with naming(name):
+        with errors_name(name):
             found[name] = engine.read_filter_state(model, opened.payload)
     payloads = [exchange.others[f"states[{i}]"].payload for i in range(len(body.states))]
     for i, payload in enumerate(payloads):
         if body.method == "precision" and payload in payloads[:i]:
             name = f"states[{i}]"
-            message = f"{name} is the same state as one before it; what is known twice must not count twice."
+            message = f"{name} is the same state as an earlier one; the same information must not count twice."
             raise InvalidRequest(message, param=name, code="duplicate")
     return MergeOptions(
         states=tuple(found[f"states[{i}]"] for i in range(len(body.states))),
@@ -79,20 +79,13 @@ def _options(body: MergeRequest, model: ModelChoice, engine: Engine, exchange: S
 
 
 def _reply(model: str, body: MergeRequest, merged: MergedBelief, state: str | None) -> MergeReply:
-    step = merged.step
+    shared = ("index", "t", "mean", "std", "precision", "confidence", "interval", "forecast")
     return MergeReply(
         model=model,
         method=body.method,
         weights=merged.weights,
-        index=step.index,
-        t=step.t,
-        mean=step.mean,
-        std=step.std,
-        precision=step.precision,
-        confidence=step.confidence,
-        interval=step.interval,
-        forecast=step.forecast,
         seed=merged.seed,
         timings=merged.timings,
         state=state,
+        **{name: getattr(merged.step, name) for name in shared},
     )

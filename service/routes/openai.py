@@ -1,4 +1,4 @@
-"""POST /v1/completions and GET /v1/models: what unmodified OpenAI clients ask for."""
+"""POST /v1/completions and GET /v1/models, for OpenAI clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Path, Request, Response
 
-from rfa.service.access.quotas import tokens_set_aside
+from rfa.service.access.quotas import reserve_tokens
 from rfa.service.body import StrictJSONRoute
 from rfa.service.disconnect import unless_disconnected
 from rfa.service.engine.engine import Engine, draw_seed
@@ -33,7 +33,7 @@ from rfa.service.routes.common import (
 )
 from rfa.service.routes.generate import MODEL_ERRORS
 from rfa.service.routes.info import server_version
-from rfa.service.routes.together import events_together
+from rfa.service.routes.merge_events import merge_events
 from rfa.service.schemas.openai import (
     LONGEST_MODEL_NAME,
     Completion,
@@ -45,16 +45,16 @@ from rfa.service.schemas.openai import (
     ModelCard,
     ModelList,
 )
-from rfa.service.schemas.replies import ModelInfo
+from rfa.service.schemas.server_replies import ModelInfo
 from rfa.service.settings import Settings
 
 router = APIRouter(route_class=StrictJSONRoute, prefix="/v1", tags=["openai"])
 OWNER = "rfa-server"
 FINGERPRINT_DIGITS = 12
-# Jobs of one request that are made before others go on.
-PROMPTS_A_TURN = 16
+# Jobs of one request that are submitted before a pause.
+PROMPTS_PER_PAUSE = 16
 NAMES = FieldNames("prompt", "max_tokens", "truncate_prompt_tokens", decode="decode", whole="max_tokens")
-DONE = orjson.Fragment(b"[DONE]")  # the one event of a stream that is no JSON
+DONE = orjson.Fragment(b"[DONE]")  # the only event that is not JSON
 
 
 @router.post(
@@ -63,14 +63,14 @@ DONE = orjson.Fragment(b"[DONE]")  # the one event of a stream that is no JSON
     responses={
         200: {
             "model": Completion,
-            "description": "All choices; with `stream` one `data:` line per token and choice, then, if asked for, one "
-            'with the usage, then `data: [DONE]`. A stream that fails ends with `{"error": …}` instead.',
+            "description": "All choices. With `stream` one `data:` line per token and choice, one with the usage if "
+            'requested, then `data: [DONE]`; after an error `{"error": …}` instead.',
         },
         **MODEL_ERRORS,
     },
 )
 async def complete(body: CompletionRequest, request: Request, engine: EngineDep) -> Response:
-    """Continue one prompt or several, as OpenAI's completions do."""
+    """Continue one or more prompts, like OpenAI's completions."""
     facts = _language(engine, body.model)
     per_token = engine.numbers_per_token(facts.name, body.logprobs or 0, with_latents=body.return_latents)
     _limit(body, per_token, request.app.state.settings)
@@ -121,24 +121,22 @@ def _card(facts: ModelInfo) -> ModelCard:
 
 
 def _prompts(body: CompletionRequest) -> list[str | tuple[int, ...]]:
-    given: Any = body.prompt
-    if not _is_list_of_prompts(body):
-        given = [given or ""]
-    return [prompt if isinstance(prompt, str) else tuple(prompt) for prompt in given]
+    prompts: Any = body.prompt if _is_list_of_prompts(body) else [body.prompt or ""]
+    return [prompt if isinstance(prompt, str) else tuple(prompt) for prompt in prompts]
 
 
 def _is_list_of_prompts(body: CompletionRequest) -> bool:
-    """Unlike a text, or the tokens of one."""
+    """Whether there are several prompts, not one text or list of tokens."""
     return isinstance(body.prompt, list) and not isinstance(body.prompt[0], int)
 
 
 def _limit(body: CompletionRequest, per_token: int, settings: Settings) -> None:
-    """Refuse what could never be admitted or answered whole; the engine sees the prompts one by one."""
+    """Refuse requests that are too large as a whole; the engine checks each prompt."""
     count = len(_prompts(body))
-    places = settings.max_running + settings.max_waiting
-    if count > places:
+    capacity = settings.max_running + settings.max_waiting
+    if count > capacity:
         raise InvalidRequest(
-            f"prompt must have at most {places} items on this server.", param="prompt", code="too_large"
+            f"prompt must have at most {capacity} items on this server.", param="prompt", code="too_large"
         )
     if count * body.n > settings.max_choices:
         raise InvalidRequest(
@@ -180,22 +178,22 @@ def _options(body: CompletionRequest, prompt: str | tuple[int, ...], names: Fiel
 
 
 async def _submit(body: CompletionRequest, request: Request, engine: Engine, model: str) -> list[GenerateJob]:
-    """One job per prompt, all or none."""
+    """One job per prompt; all or none."""
     jobs: list[GenerateJob] = []
     prompts = _prompts(body)
-    with tokens_set_aside(request, len(prompts) * body.n * body.max_tokens) as paid:
+    with reserve_tokens(request, len(prompts) * body.n * body.max_tokens) as charged:
         try:
             for position, prompt in enumerate(prompts):
-                if position % PROMPTS_A_TURN == PROMPTS_A_TURN - 1:
+                if position % PROMPTS_PER_PAUSE == PROMPTS_PER_PAUSE - 1:
                     await request.app.state.cooperative.pause()
                 name = f"prompt[{position}]" if _is_list_of_prompts(body) else "prompt"
                 options = _options(body, prompt, replace(NAMES, prompt=name))
                 jobs.append(engine.generate(model, options, lease_of(request)))
-        except BaseException:  # also where the client leaves
+        except BaseException:  # also after a disconnect
             for job in jobs:
                 job.cancel()
             raise
-        paid.extend(jobs)
+        charged.extend(jobs)
     return jobs
 
 
@@ -217,7 +215,7 @@ def _writers(body: CompletionRequest, position: int, job: GenerateJob) -> list[C
 async def _completion(body: CompletionRequest, request: Request, engine: Engine, head: CompletionHead) -> Completion:
     jobs = await _submit(body, request, engine, head.model)
     generations: dict[int, Generation] = {}
-    async with aclosing(events_together(jobs)) as events:
+    async with aclosing(merge_events(jobs)) as events:
         async for position, event in events:
             if isinstance(event, ServiceError):
                 raise event
@@ -240,21 +238,21 @@ async def _chunks(
     stream_options = body.stream_options
     has_usage = stream_options is not None and stream_options.include_usage
     has_running_usage = stream_options is not None and has_usage and stream_options.continuous_usage_stats
-    made = 0
+    generated = 0
 
     def chunk(choices: list[CompletionChunkChoice], with_usage: bool) -> CompletionChunk:
-        usage = _usage(sum(len(job.prompt) for job in jobs), made) if with_usage else None
+        usage = _usage(sum(len(job.prompt) for job in jobs), generated) if with_usage else None
         return CompletionChunk(**vars(head), choices=choices, usage=usage)
 
-    async with aclosing(events_together(jobs)) as events:
+    async with aclosing(merge_events(jobs)) as events:
         async for position, event in events:
             if isinstance(event, ServiceError):
                 raise event
             if not isinstance(event, Generation):
-                made += 1
+                generated += 1
                 yield chunk([writers[position][event.sample].piece([event], None)], has_running_usage)
                 continue
-            made += event.last is not None
+            generated += event.last is not None
             for choice in _last_pieces(event, writers[position]):
                 yield chunk([choice], has_running_usage)
     if has_usage:
@@ -263,7 +261,7 @@ async def _chunks(
 
 
 def _last_pieces(generation: Generation, writers: Sequence[ChoiceWriter]) -> list[CompletionChunkChoice]:
-    """The end of every choice of a prompt; one of them also has the token that was not sent before."""
+    """The last piece of every choice of a prompt; one of them has the last token."""
     last = generation.last
     return [
         writer.piece([last] if last is not None and last.sample == sample else [], text.finish_reason)

@@ -1,7 +1,6 @@
-"""GET /, /docs and /openapi.json: the interface to try and to read, without outside resources, so also offline.
+"""GET /, /docs and /openapi.json: the pages, which need no other resources and so work offline.
 
-What the pages load stands under /page/, beside them: their addresses are relative, so that they hold behind a proxy's
-prefix. A browser asks anew each time, and is told that nothing changed.
+Their files are below /page/, with relative addresses for proxies that add a prefix. Browsers revalidate them by ETag.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ PAGE_RESPONSES = {**_PAGE, **error_responses(MethodNotAllowed)}
 
 
 def _asset(name: str, request: Request) -> Response:
-    """A file of the page, compressed where the browser reads that; nothing where it has this very one."""
+    """A file of the pages, compressed if the browser accepts that; 304 if it has the current one."""
     asset = assets()[name]
     headers = {
         "Cache-Control": "no-cache",
@@ -46,19 +45,19 @@ def _asset(name: str, request: Request) -> Response:
 
 @router.get("/", response_class=Response, responses=PAGE_RESPONSES)
 async def main_page(request: Request) -> Response:
-    """A page that shows series, live streams, texts and the server itself."""
+    """A page to try series, live streams and texts, and to monitor the server."""
     return _asset("index.html", request)
 
 
 @router.get("/docs", response_class=Response, responses=PAGE_RESPONSES)
 async def docs_page(request: Request) -> Response:
-    """The OpenAPI document for people."""
+    """The OpenAPI document as a page."""
     return _asset("docs.html", request)
 
 
 @router.get("/page/{name:path}", include_in_schema=False)
 async def page_file(name: str, request: Request) -> Response:
-    """A script, style sheet or picture of the pages."""
+    """A script, style sheet or image of the pages."""
     if name not in assets():
         raise NotFound("The page has no such file.")
     return _asset(name, request)
@@ -71,5 +70,5 @@ _DOCUMENT: dict[int | str, dict[str, Any]] = {
 
 @router.get("/openapi.json", response_class=Response, responses={**_DOCUMENT, **error_responses(MethodNotAllowed)})
 async def openapi_document(request: Request) -> Response:
-    """The OpenAPI document for programs."""
+    """The OpenAPI document."""
     return json_response(openapi_of(request.app))

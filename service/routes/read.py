@@ -22,13 +22,13 @@ from rfa.service.routes.common import EngineDep, error_responses
 from rfa.service.schemas.files import ReadReply, ReadRequest
 from rfa.service.settings import Settings
 
-# A route without a body in FastAPI's eyes: its bytes are read here.
+# For FastAPI a route without a body: it is read here.
 router = APIRouter(route_class=StrictJSONRoute)
 FILE: Final = {"schema": {"type": "string", "format": "binary"}}
 BODY: Final = {
     "required": True,
-    "description": "The file: CSV in any dress, Excel, Parquet or Arrow, packed or not. What it is shows in its bytes, "
-    "and not in the Content-Type.",
+    "description": "The file: CSV in any form, Excel, Parquet or Arrow, also compressed. The format is detected from "
+    "the bytes, not from the Content-Type.",
     "content": dict.fromkeys(("application/octet-stream", "text/csv", "application/vnd.apache.parquet"), FILE),
 }
 READ_ERRORS: Final = error_responses(
@@ -39,19 +39,19 @@ READ_ERRORS: Final = error_responses(
 @router.post(
     "/read",
     response_model=ReadReply,
-    responses={200: {"model": ReadReply, "description": "The series that were found."}, **READ_ERRORS},
+    responses={200: {"model": ReadReply, "description": "The series of the file."}, **READ_ERRORS},
     tags=["filter"],
     openapi_extra={"requestBody": BODY},
 )
-async def read_file(asked: Annotated[ReadRequest, Query()], request: Request, engine: EngineDep) -> Response:
-    """Read a file of recorded series: `times` and `values` as /filter takes them, and what was decided on the way."""
+async def read_file(options: Annotated[ReadRequest, Query()], request: Request, engine: EngineDep) -> Response:
+    """Read a file of recorded series: `times` and `values` for /filter, and notes on how they were read."""
     require_uncompressed(request.headers.get("content-encoding"))
     require_bare(request.headers.get("content-type"))
     settings: Settings = request.app.state.settings
     lease = lease_of(request)
     content = await read_bytes(request, settings, lease, settings.max_body_bytes)
     hold(lease, BASE_BYTES + FILE_BYTES)
-    options: dict[str, Any] = {**asked.model_dump(), "most_numbers": settings.max_body_values}
-    document = await unless_disconnected(request, read_apart(content, options))
+    reading: dict[str, Any] = {**options.model_dump(), "most_numbers": settings.max_body_values}
+    document = await unless_disconnected(request, read_apart(content, reading))
     lease.shrink(BASE_BYTES + FILE_BYTES - len(document))
     return Response(document, media_type="application/json")

@@ -1,4 +1,4 @@
-"""The state that a request continues from, and where the state after it goes."""
+"""The state that a request continues from, and where the new state is stored."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NO_OTHERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @contextmanager
-def naming(field: str) -> Iterator[None]:
-    """Failures of a state speak of this field, and not of `state`."""
+def errors_name(field: str) -> Iterator[None]:
+    """Errors on a state name this field instead of `state`."""
     try:
         yield
     except (InvalidInput, InvalidRequest, NotFound, Conflict) as error:
@@ -30,11 +30,11 @@ def naming(field: str) -> Iterator[None]:
 
 
 class StateExchange:
-    """What the `state` and `return_state` of one request ask for; `open_exchange` makes one.
+    """The `state` and `return_state` of one request; made by `open_exchange`.
 
     Attributes:
-        opened: what the request continues from; None begins anew.
-        others: further states that the request reads, by the fields that named them.
+        opened: the state that the request continues from, if any.
+        others: further states that the request reads, by field.
     """
 
     def __init__(
@@ -46,24 +46,24 @@ class StateExchange:
         self._scope = scope
         self._session = session
         self._returns_token = token
-        # The step that the session must be at when it is written; None creates it.
+        # Step of the session when it is written; None creates it.
         self._expected: int | None = None
 
     @property
     def is_requested(self) -> bool:
-        """Whether the state after the request is to be kept."""
+        """Whether the new state is requested."""
         return self._returns_token or self.is_durable
 
     @property
     def is_durable(self) -> bool:
-        """Whether the server keeps it, in a named session."""
+        """Whether the server stores it in a named session."""
         return self._session is not None
 
     async def save(self, payload: bytes, step: int) -> str:
-        """Keep a state after `step` steps; may be called again later in the request. The reply's `state`.
+        """Save the state after `step` steps, once or more often. Returns the reply's `state`.
 
         Raises:
-            Conflict, NotFound, Overloaded, NotReady: see `StateKeeper.save`; the session is as it was.
+            Conflict, NotFound, Overloaded, NotReady: see `StateKeeper.save`; the session has not changed.
         """
         reference = await self._keeper.save(self._scope, payload, step, session=self._session, expected=self._expected)
         if self.is_durable:
@@ -71,12 +71,12 @@ class StateExchange:
         return reference
 
     async def read(self, name: str, reference: str, max_bytes: int) -> None:
-        """Open a state that is not written back; failures name the field."""
-        with naming(name):
+        """Read a further state; errors name its field."""
+        with errors_name(name):
             self.others[name] = await self._keeper.load(reference, self._scope, max_bytes)
 
     async def open(self, reference: str, max_bytes: int) -> None:
-        """Continue from `reference`; a session is written back to where it came from."""
+        """Continue from `reference`; a session will be updated."""
         self.opened = await self._keeper.load(reference, self._scope, max_bytes)
         if SessionReference.is_one(reference):
             self._session = SessionReference.parse(reference).name
@@ -91,16 +91,15 @@ async def open_exchange(
     return_state: bool | str,
     others: Mapping[str, str] = NO_OTHERS,
 ) -> StateExchange:
-    """Read what a request says of states, and open the one that it continues from.
+    """Read the states of a request.
 
-    Where bundles are replaced while a session store answers, the request goes on as if it had come after that.
+    If bundles are replaced meanwhile, they are read again for the new ones.
 
     Args:
-        connection: of the request.
-        kind: tells what a state of the bundle is, as of now; it still says so when this returns.
+        kind: returns the current bundle's kind of state.
         state: a sealed token, `session:NAME` or `session:NAME@STEP`.
-        return_state: True for a token, `session:NAME` to begin a session of that name.
-        others: further states that are read alone, by the names of their fields.
+        return_state: True for a token, `session:NAME` for a new session.
+        others: further states that are only read, by field.
 
     Raises:
         InvalidRequest, NotFound, Conflict, Overloaded, NotReady: see `StateKeeper`, or from `kind`.
@@ -114,10 +113,10 @@ async def open_exchange(
             return exchange
 
 
-def choose_seed(given: int | None, resumed: Any) -> int:
-    """The one that was asked for, else the one of the text or stream that goes on, else a new one."""
-    if given is not None:
-        return given
+def choose_seed(requested: int | None, resumed: Any) -> int:
+    """The requested seed, else that of the continued state, else a random one."""
+    if requested is not None:
+        return requested
     return draw_seed() if resumed is None else resumed.seed
 
 

@@ -1,4 +1,4 @@
-"""POST / and POST /generate_stream: /generate under the paths that clients of TGI and of its predecessors post to."""
+"""POST / and POST /generate_stream: /generate under the paths of TGI clients."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request, Response
 from rfa.service.body import StrictJSONRoute
 from rfa.service.routes.common import SSE, EngineDep
 from rfa.service.routes.generate import MODEL_ERRORS, generate
-from rfa.service.schemas.replies import GenerateReply
-from rfa.service.schemas.requests import GenerateRequest
+from rfa.service.schemas.text_replies import GenerateReply
+from rfa.service.schemas.text_requests import GenerateRequest
 
 router = APIRouter(route_class=StrictJSONRoute, tags=["language"])
 
@@ -19,18 +19,18 @@ router.add_api_route(
     generate,
     methods=["POST"],
     response_model=GenerateReply,
-    responses={200: {"model": GenerateReply, "description": "As /generate answers."}, **MODEL_ERRORS},
+    responses={200: {"model": GenerateReply, "description": "As /generate."}, **MODEL_ERRORS},
     summary="Continue a prompt, as /generate",
     description="/generate under the path that `huggingface_hub.InferenceClient(url).text_generation()` posts to.",
     operation_id="generate_at_root",
 )
 
 _STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"description": "As /generate answers with `stream`.", "content": {SSE: {"schema": {"type": "string"}}}}
+    200: {"description": "As /generate with `stream`.", "content": {SSE: {"schema": {"type": "string"}}}}
 }
 
 
 @router.post("/generate_stream", response_class=Response, responses={**_STREAM, **MODEL_ERRORS})
 async def generate_stream(body: GenerateRequest, request: Request, engine: EngineDep) -> Response:
-    """Continue a prompt and stream, whatever `stream` says."""
+    """Continue a prompt and stream, for any value of `stream`."""
     return await generate(body.model_copy(update={"stream": True}), request, engine)

@@ -1,4 +1,4 @@
-"""Numbers that came as arrays, as from Arrow: held to the bounds that lists of JSON have, all at once."""
+"""Validation of NumPy arrays, which come from Arrow, with the bounds of JSON lists."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pydantic import ValidatorFunctionWrapHandler, WrapValidator
 
 
 def takes_arrays(largest: float, *, may_miss: bool) -> WrapValidator:
-    """Annotation of a list of numbers that may as well be a float64 array, of any length.
+    """Annotation of a list of numbers that may also be a float64 array, of any length.
 
     Args:
-        largest: bound of their size, which the list's items have too.
-        may_miss: whether NaN is allowed, and stands for null.
+        largest: largest absolute value.
+        may_miss: NaN is allowed, for null.
     """
 
     def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
         if type(value) is not np.ndarray:
             return handler(value)
-        is_good = np.abs(value) <= largest
+        is_valid = np.abs(value) <= largest
         if may_miss:
-            is_good |= np.isnan(value)
-        bad = np.flatnonzero(~is_good)
-        if not bad.size:
+            is_valid |= np.isnan(value)
+        invalid = np.flatnonzero(~is_valid)
+        if not invalid.size:
             return value
-        # The list's own complaint, with the place and the words that a list gets.
-        first = int(bad[0])
+        # The list's validator makes the error message.
+        first = int(invalid[0])
         return handler([0.0] * first + [float(value[first])])
 
     return WrapValidator(validate)

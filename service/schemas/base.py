@@ -1,17 +1,23 @@
-"""What all declarations share: strict types, every field bounded, unknown fields refused."""
+"""Base classes of requests and replies, and annotations of their fields."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema
 
-MOST_UNKNOWN = 16
+from rfa.runtime.blocks import Blocks
+
+MAX_UNKNOWN = 16
 
 
 class FieldError(ValueError):
-    """A rule between fields is broken; carries the field that the client should change."""
+    """A rule between fields is violated; has the field that the client should change."""
 
     def __init__(self, param: str, message: str, code: str) -> None:
         super().__init__(message)
@@ -21,25 +27,22 @@ class FieldError(ValueError):
 
 
 class Request(BaseModel):
-    """Lists stop at their first fault (`fail_fast`), and few of many unknown fields are looked at: a list of a hundred
-    thousand complaints, of which one is told, took seconds and gigabytes."""
+    """Base of requests: strict types, bounded fields, no unknown fields.
+
+    Lists stop at their first error (`fail_fast`), and only some unknown fields are checked: 100,000 errors, of which
+    one is reported, took seconds and gigabytes.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
 
     @model_validator(mode="before")
     @classmethod
-    def leave_out_most_unknown_fields(cls, document: Any) -> Any:
-        """The document, with the first `MOST_UNKNOWN` of its unknown fields; each of them refuses it."""
-        if type(document) is not dict or len(document) <= MOST_UNKNOWN:
+    def drop_most_unknown_fields(cls, document: Any) -> Any:
+        """Keep the first `MAX_UNKNOWN` unknown fields; each of them is an error."""
+        if type(document) is not dict or len(document) <= MAX_UNKNOWN:
             return document
-        unknown = [name for name in document if name not in cls.model_fields]
-        left_out = set(unknown[MOST_UNKNOWN:])
-        return {name: value for name, value in document.items() if name not in left_out} if left_out else document
-
-
-def says(description: str, **bounds: Any) -> Any:
-    """Annotation of a reply's field: what OpenAPI says of it."""
-    return Field(description=description, **bounds)
+        dropped = set([name for name in document if name not in cls.model_fields][MAX_UNKNOWN:])
+        return {name: value for name, value in document.items() if name not in dropped} if dropped else document
 
 
 def _describe(schema: dict[str, Any], kind: type[Reply]) -> None:
@@ -49,12 +52,14 @@ def _describe(schema: dict[str, Any], kind: type[Reply]) -> None:
 
 
 class Reply:
-    """Base of replies: dataclasses that orjson encodes as they are; OpenAPI and the tests read them through pydantic.
+    """Base of replies: dataclasses that orjson encodes directly. OpenAPI and tests read them through pydantic.
 
-    One that has slots is nobody's base: orjson would leave them out.
+    Replies are not validated. Thousands are made per second, so most are neither frozen nor have slots: freezing costs
+    more than the fields, and orjson takes twice as long with slots. orjson omits the slots of a base class, so a reply
+    with slots must not be inherited from.
 
     Attributes:
-        always: the fields that are in every one where a request chooses among them; None where none may.
+        always: the required fields, if the request selects the others.
     """
 
     __slots__ = ()
@@ -62,3 +67,29 @@ class Reply:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         strict=True, extra="forbid", allow_inf_nan=False, json_schema_extra=_describe
     )
+
+
+def says(description: str, **bounds: Any) -> Any:
+    """Annotation of a reply's field with its description."""
+    return Field(description=description, **bounds)
+
+
+@dataclass(frozen=True)
+class Json:
+    """Annotation with the type of a value in JSON; by default a list of its items."""
+
+    kind: Any = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        kind = self.kind
+        if kind is None:
+            (item,) = get_args(get_args(source)[0])
+            kind = list[item]  # type: ignore[valid-type]
+        return handler.generate_schema(kind)
+
+
+Item = TypeVar("Item")
+Many = Annotated[Sequence[Item] | Blocks, Json()]
+Rows = Annotated[np.ndarray, Json(list[list[float]])]
+Probability = Annotated[float, Field(ge=0, le=1)]
+State = Annotated[str | None, Field(description="the state after this, a sealed token or `session:NAME@STEP`")]

@@ -1,4 +1,4 @@
-"""Replies to many series in a request; each series has the reply of `replies.py` that it has alone."""
+"""Replies to `series` of /filter: each series has the same reply as alone."""
 
 from __future__ import annotations
 
@@ -7,58 +7,54 @@ from typing import Annotated
 
 from rfa.service.errors import ErrorBody, ErrorReply
 from rfa.service.schemas.base import Reply, says
-from rfa.service.schemas.replies import Done, FilterColumns, FilterReply, FilterTimings
+from rfa.service.schemas.filter_replies import Done, FilterColumns, FilterReply, FilterTimings
 
-Name = Annotated[str, says("of the series, as the request has it")]
+Name = Annotated[str, says("name of the series in the request")]
 
 
 @dataclass
 class ManySummary(Reply):
-    """The request as a whole."""
+    """Results for all series."""
 
-    model: Annotated[str, says("that answered")]
-    count: Annotated[int, says("series of the request")]
-    failed: Annotated[int, says("of them, that have an error in the place of a reply")]
-    observations: Annotated[int, says("that were taken, of all series together")]
-    timings: Annotated[FilterTimings, says("where the time went, of the request as a whole")]
+    model: Annotated[str, says("the model that answered")]
+    count: Annotated[int, says("number of series")]
+    failed: Annotated[int, says("series with an error")]
+    observations: Annotated[int, says("processed observations of all series")]
+    timings: Annotated[FilterTimings, says("durations of the whole request")]
 
 
 @dataclass
 class FilterManyReply(ManySummary):
-    """The answer to `series`: the reply of each that it has alone, or its error."""
-
-    # Of a reply that is never there as a whole: series are sent first, as they end.
+    """Reply to `series`: the reply of each, or its error."""
 
     series: Annotated[
         dict[str, FilterReply | FilterColumns | ErrorReply],
-        says(
-            "by name, in the order in which they ended: steps to observations, columns to values, an error to neither"
-        ),
+        says("by name, in the order in which they were finished: steps, columns or an error"),
     ]
 
 
 @dataclass
 class SeriesSteps(FilterReply):
-    """A line of a stream of many series: one that came as observations."""
+    """A line of a stream of several series: one with observations."""
 
     series: Name
 
 
 @dataclass
 class SeriesColumns(FilterColumns):
-    """A line of a stream of many series: one that came as values."""
+    """A line of a stream of several series: one with values."""
 
     series: Name
 
 
 @dataclass
 class SeriesError(Reply):
-    """A line of a stream of many series: one that was refused, or failed. The others go on."""
+    """A line of a stream of several series: one with an error; the others continue."""
 
     series: Name
-    error: Annotated[ErrorBody, says("what is wrong with it, and with which of its fields")]
+    error: Annotated[ErrorBody, says("the error, and the field that caused it")]
 
 
 @dataclass
 class FilterManyDone(ManySummary, Done):
-    """The last line of a stream of many series."""
+    """The last line of a stream of several series."""

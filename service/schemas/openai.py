@@ -1,7 +1,4 @@
-"""The JSON of the OpenAI routes: OpenAI's fields with OpenAI's meanings, and ours beside them.
-
-Bounds and strictness are those of `rfa.service.schemas.requests`: what is not listed here is refused by name.
-"""
+"""Requests and replies of the OpenAI routes: OpenAI's fields, and some of our own. Other fields are refused."""
 
 from __future__ import annotations
 
@@ -12,13 +9,14 @@ from pydantic import ConfigDict, Field, model_validator
 
 from rfa.runtime.choices import Mode
 from rfa.service.neutral import NullIs, OneOf, Only
-from rfa.service.schemas.base import FieldError, Reply, Request, says
-from rfa.service.schemas.replies import CONFIDENCE, FinishReason, Latents, Many
-from rfa.service.schemas.requests import DECODE, MAX_ITEMS, NEUTRAL, LatentNoise, ReturnLatents, Seed, StopSequence
+from rfa.service.schemas.base import FieldError, Many, Reply, Request, says
+from rfa.service.schemas.fields import MAX_ITEMS, Seed
+from rfa.service.schemas.text_replies import CONFIDENCE, LOGPROB, TOKEN_ID, FinishReason, Latents
+from rfa.service.schemas.text_requests import DECODE, NEUTRAL, LatentNoise, ReturnLatents, StopSequence
 
 MAX_PROMPTS = 256
 MAX_STOPS = 16
-LONGEST_MODEL_NAME = 256  # what other servers call theirs is unknown here, not malformed
+LONGEST_MODEL_NAME = 256  # long enough for names of other servers, which are unknown here, not malformed
 
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 PromptText = Annotated[str, Field(max_length=2_000_000)]
@@ -27,19 +25,19 @@ Stops = Annotated[list[StopSequence], Field(max_length=MAX_STOPS, fail_fast=True
 
 
 class StreamOptions(Request):
-    """What a stream carries beside the text."""
+    """Additional parts of a stream."""
 
     include_usage: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="a last chunk, without choices, that has the usage"
+        default=False, description="send a last chunk with the usage and no choices"
     )
     continuous_usage_stats: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="with include_usage: the usage so far in every chunk"
+        default=False, description="with include_usage: also the usage so far in every chunk"
     )
     include_obfuscation: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
 
 
 class CompletionRequest(Request):
-    """Prompts to continue. Every prompt gets `n` choices; choice j of prompt i has index i * n + j."""
+    """Prompts to continue. Each prompt has `n` choices; choice j of prompt i has index i * n + j."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -51,7 +49,7 @@ class CompletionRequest(Request):
     )
 
     model: str | None = Field(
-        default=None, max_length=LONGEST_MODEL_NAME, description="null is the first language model of the server"
+        default=None, max_length=LONGEST_MODEL_NAME, description="null: the server's first language model"
     )
     prompt: Annotated[
         PromptText
@@ -60,52 +58,50 @@ class CompletionRequest(Request):
         | Annotated[list[PromptTokens], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
         | None,
         OneOf(f"a string, a list of token ids, or a list of 1 to {MAX_PROMPTS} of either"),
-    ] = Field(description="one text or several, or the tokens of one or several; null is the empty text")
+    ] = Field(description="texts or lists of token ids; null: the empty text")
     max_tokens: Annotated[int, NullIs(16)] = Field(
-        default=16, ge=1, le=1_000_000, description="the text ends after so many at the latest"
+        default=16, ge=1, le=1_000_000, description="most tokens to generate"
     )
     temperature: Annotated[float, NullIs(1.0)] = Field(default=1.0, ge=0, le=100, description="0 is greedy")
     top_p: Annotated[float, NullIs(1.0)] = Field(
-        default=1.0, gt=0, le=1, description="keep the smallest set with this probability"
+        default=1.0, gt=0, le=1, description="sample from the smallest set with this probability"
     )
     n: Annotated[int, NullIs(1)] = Field(default=1, ge=1, le=16, description="choices for each prompt")
-    best_of: int | None = Field(default=None, ge=1, le=16, description="only the value of n: all are returned")
+    best_of: int | None = Field(default=None, ge=1, le=16, description="must equal n: all choices are returned")
     stop: Annotated[StopSequence | Stops | None, OneOf(f"a string or a list of up to {MAX_STOPS} strings")] = Field(
-        default=None, description="ends the text before the first of these; not part of it"
+        default=None, description="the text ends before the first of these"
     )
-    seed: Seed | None = Field(
-        default=None, description="of every prompt; null draws one for each, and the choice tells which"
-    )
+    seed: Seed | None = Field(default=None, description="of every prompt; null: random, each choice has its own")
     logprobs: int | None = Field(
-        default=None, ge=0, le=5, description="each token with so many alternatives; 0 is the token alone"
+        default=None, ge=0, le=5, description="return each token and this number of alternatives"
     )
     echo: Annotated[bool, NullIs(False)] = Field(default=False, description="put the prompt before the text")
-    stream: Annotated[bool, NullIs(False)] = Field(default=False, description="send the text as it comes")
-    stream_options: StreamOptions | None = Field(default=None, description="with `stream` alone")
-    user: str | None = Field(
-        default=None, max_length=512, description="a name of yours for the caller; changes nothing"
+    stream: Annotated[bool, NullIs(False)] = Field(
+        default=False, description="send the text in pieces, as it is generated"
     )
+    stream_options: StreamOptions | None = Field(default=None, description="only with `stream`")
+    user: str | None = Field(default=None, max_length=512, description="ignored")
     suffix: Annotated[Any, Only(None, "")] = Field(default=None, description=NEUTRAL)
     presence_penalty: Annotated[Any, Only(None, 0.0)] = Field(default=None, description=NEUTRAL)
     frequency_penalty: Annotated[Any, Only(None, 0.0)] = Field(default=None, description=NEUTRAL)
     logit_bias: Annotated[Any, Only(None, {})] = Field(default=None, description=NEUTRAL)
 
     top_k: int | None = Field(
-        default=None, ge=-1, le=1_000_000, description="keep the k most probable tokens; null, 0 and -1 keep all"
+        default=None, ge=-1, le=1_000_000, description="sample from the k most probable tokens; null, 0 and -1: all"
     )
     truncate_prompt_tokens: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="keep only the last tokens of each prompt"
+        default=None, ge=1, le=1_000_000, description="use only the last tokens of each prompt"
     )
     decode: Mode | None = Field(default=None, description=DECODE)
     latent_noise: LatentNoise = 0.0
     return_latents: ReturnLatents = False
     deadline_ms: int | None = Field(
-        default=None, ge=1, le=3_600_000, description='after so long the texts end as they are: ended_by "deadline"'
+        default=None, ge=1, le=3_600_000, description='end the texts after this time, with ended_by "deadline"'
     )
 
     @model_validator(mode="after")
     def check_combinations(self) -> Self:
-        """Refuse fields that mean nothing, or nothing that is served, together."""
+        """Refuse invalid and unsupported combinations of fields."""
         if self.best_of is not None and self.best_of != self.n:
             raise FieldError("best_of", "best_of must be null or equal to n: every choice is returned", "not_supported")
         if self.stream_options is not None and not self.stream:
@@ -121,26 +117,31 @@ class CompletionRequest(Request):
 
 @dataclass
 class CompletionLogprobs(Reply):
-    """The tokens of a choice, or of a chunk of it; every list has one entry per token."""
+    """The tokens of a choice or chunk; every list has one entry per token."""
 
-    tokens: Annotated[Many[str], says("text of the token; `bytes:\\x..` where it is not whole characters")]
-    token_logprobs: Annotated[Many[float], says("under the model itself, before temperature and filters")]
-    top_logprobs: Annotated[Many[dict[str, float]], says("the most probable tokens, and the one chosen")]
-    text_offset: Annotated[Many[int], says("character of the text at which the token begins")]
-    token_ids: Annotated[Many[int], says("in the model's vocabulary")]
+    tokens: Annotated[Many[str], says("text of the token; `bytes:\\x..` if its bytes are incomplete characters")]
+    token_logprobs: Annotated[Many[float], says(LOGPROB)]
+    top_logprobs: Annotated[Many[dict[str, float]], says("the most probable tokens, and the generated one")]
+    text_offset: Annotated[Many[int], says("index of the token's first character in the text")]
+    token_ids: Annotated[Many[int], says(TOKEN_ID)]
     confidence: Annotated[Many[float], says(CONFIDENCE)]
+
+
+Index = Annotated[int, says("i * n + j for choice j of prompt i")]
+Logprobs = Annotated[CompletionLogprobs | None, says("of the tokens of this text; null unless requested")]
+ChoiceSeed = Annotated[int, says("repeats this choice for the same request")]
 
 
 @dataclass
 class CompletionChoice(Reply):
     """One continuation."""
 
-    index: Annotated[int, says("i * n + j for choice j of prompt i")]
+    index: Index
     text: Annotated[str, says("the new text")]
-    logprobs: Annotated[CompletionLogprobs | None, says("null where none were asked for")]
-    finish_reason: Annotated[Literal["stop", "length"], says("OpenAI's word for it")]
+    logprobs: Logprobs
+    finish_reason: Annotated[Literal["stop", "length"], says("OpenAI's reasons")]
     ended_by: Annotated[FinishReason, says("the precise reason")]
-    seed: Annotated[int, says("with it, the same request repeats this choice")]
+    seed: ChoiceSeed
     latents: Latents
 
 
@@ -148,61 +149,61 @@ class CompletionChoice(Reply):
 class CompletionChunkChoice(Reply):
     """The next piece of one continuation."""
 
-    index: Annotated[int, says("i * n + j for choice j of prompt i")]
-    text: Annotated[str, says("the next piece of it")]
-    logprobs: Annotated[CompletionLogprobs | None, says("of the piece's tokens; null where none were asked for")]
-    finish_reason: Annotated[Literal["stop", "length"] | None, says("not null in the last piece")]
+    index: Index
+    text: Annotated[str, says("the next piece of the text")]
+    logprobs: Logprobs
+    finish_reason: Annotated[Literal["stop", "length"] | None, says("OpenAI's reasons, in the last piece")]
     ended_by: Annotated[FinishReason | None, says("the precise reason, in the last piece")]
-    seed: Annotated[int, says("with it, the same request repeats this choice")]
+    seed: ChoiceSeed
     latents: Latents
 
 
 @dataclass
 class CompletionUsage(Reply):
-    """Tokens read and made. A prompt counts once, whatever n is."""
+    """Numbers of tokens. A prompt counts once for all its choices."""
 
-    prompt_tokens: Annotated[int, says("read")]
-    completion_tokens: Annotated[int, says("made, of all choices")]
-    total_tokens: Annotated[int, says("of both")]
+    prompt_tokens: Annotated[int, says("tokens of the prompts")]
+    completion_tokens: Annotated[int, says("generated tokens of all choices")]
+    total_tokens: Annotated[int, says("their sum")]
 
 
 @dataclass
 class CompletionHead(Reply):
-    """What every line of a reply repeats."""
+    """Fields of every reply and chunk."""
 
-    id: Annotated[str, says("of the request")]
+    id: Annotated[str, says("id of the request")]
     object: Annotated[Literal["text_completion"], says("always this")]
     created: Annotated[int, says("seconds since 1970")]
-    model: Annotated[str, says("that answered")]
-    system_fingerprint: Annotated[str, says("changes when the server or the bundle does, and answers may")]
+    model: Annotated[str, says("the model that answered")]
+    system_fingerprint: Annotated[str, says("version of the server and the bundle, with which results may change")]
 
 
 @dataclass
 class Completion(CompletionHead):
     """All choices of all prompts."""
 
-    choices: Annotated[list[CompletionChoice], says("all of them, by index")]
-    usage: Annotated[CompletionUsage, says("tokens read and made")]
+    choices: Annotated[list[CompletionChoice], says("all choices, by index")]
+    usage: Annotated[CompletionUsage, says("numbers of tokens")]
 
 
 @dataclass
 class CompletionChunk(CompletionHead):
-    """One line of the stream."""
+    """One chunk of the stream."""
 
-    choices: Annotated[list[CompletionChunkChoice], says("one, or none in the chunk that has the usage")]
-    usage: Annotated[CompletionUsage | None, says("where `stream_options` ask for it, else null")]
+    choices: Annotated[list[CompletionChunkChoice], says("one; none in the chunk with the usage")]
+    usage: Annotated[CompletionUsage | None, says("null unless requested by `stream_options`")]
 
 
 @dataclass
 class ModelCard(Reply):
     """A language model of this server."""
 
-    id: Annotated[str, says("what requests call it")]
+    id: Annotated[str, says("name in requests")]
     object: Annotated[Literal["model"], says("always this")]
-    created: Annotated[int, says("always 0: a bundle has no date")]
+    created: Annotated[int, says("always 0")]
     owned_by: Annotated[str, says("always the name of this software")]
     digest: Annotated[str, says("sha256 of the bundle's manifest")]
-    modes: Annotated[tuple[Mode, ...], says("what `decode` can be, the default last")]
+    modes: Annotated[tuple[Mode, ...], says("values of `decode` that it supports, the default last")]
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A system in a request: `rfa.runtime.filters.system` says what it means, and refuses what cannot be filtered."""
+"""A system in a request; `rfa.runtime.filters.system` interprets it and refuses what cannot be filtered."""
 
 from __future__ import annotations
 
@@ -15,19 +15,16 @@ Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 NotNegative = Annotated[float, Field(ge=0, le=LARGEST)]
 Row = Annotated[list[Number], Field(min_length=1, max_length=MOST_STATES)]
 Matrix = Annotated[list[Row], Field(min_length=1, max_length=max(MOST_STATES, MOST_COMPONENTS))]
-Square = Annotated[
-    Number | Matrix, OneOf("a number, which is that times the identity, or a matrix: a list of its rows")
-]
+Square = Annotated[Number | Matrix, OneOf("a number (times the identity), or a matrix: a list of its rows")]
 
 
 class CalendarRequest(Request):
-    """What measurements have beside by the time of the week, as a fit found it: straight lines between nodes of a day.
-    Times are then seconds since 1970."""
+    """Offset of the measurements by time of the week, linear between nodes of a day. Times are seconds since 1970."""
 
-    zone: str = Field(max_length=64, description="time zone of its days, such as Europe/Berlin, or UTC")
-    slots: int = Field(ge=1, le=MOST_SLOTS, description="nodes of a day, from midnight on, evenly apart")
+    zone: str = Field(max_length=64, description="time zone of the days, such as Europe/Berlin")
+    slots: int = Field(ge=1, le=MOST_SLOTS, description="evenly spaced nodes of a day, from midnight on")
     holidays: list[Annotated[str, Field(max_length=10)]] = Field(
-        default=[], max_length=MOST_DATES, description="dates such as 2026-12-25 that are days of the eighth type"
+        default=[], max_length=MOST_DATES, description="dates such as 2026-12-25 with the eighth pattern"
     )
     pattern: list[
         Annotated[
@@ -37,12 +34,12 @@ class CalendarRequest(Request):
     ] = Field(
         min_length=1,
         max_length=MOST_COLUMNS,
-        description="values [P, types of days, slots]: Monday to Sunday, and where there are holidays theirs",
+        description="values [P, days, slots]: Monday to Sunday, and an eighth for holidays",
     )
 
 
 class SystemRequest(Request):
-    """A linear system by its matrices, A, Q, C, R or F, dt, Q, C, R, or a preset with its parameters.
+    """A linear system: matrices A, Q, C, R or F, dt, Q, C, R, or a preset with its parameters.
 
     dx = A x dt + dw with E[dw dw^T] = Q dt; y = C x + offset + e with E[e e^T] = R.
     """
@@ -56,57 +53,44 @@ class SystemRequest(Request):
         }
     )
 
-    A: Matrix | None = Field(
-        default=None, description=f"drift [n, n] per unit of time, of up to {MOST_STATES} states; stable or undamped"
-    )
-    F: Matrix | None = Field(
-        default=None, description="in the place of A: transition [n, n] over `dt`; it must have a real logarithm"
-    )
-    dt: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
-        default=None, description="the time that F, and with it Q, is of"
-    )
+    A: Matrix | None = Field(default=None, description="drift [n, n] per unit of time; stable or undamped")
+    F: Matrix | None = Field(default=None, description="instead of A: transition [n, n] over `dt`")
+    dt: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(default=None, description="time step of F and Q")
     Q: Square | None = Field(
-        default=None,
-        description="process noise [n, n]: covariance per unit of time beside A, over `dt` beside F; a number is that "
-        "times the identity",
+        default=None, description="process noise [n, n]: covariance per unit of time with A, over `dt` with F"
     )
-    C: Matrix | None = Field(
-        default=None,
-        description=f"observation [P, n], of up to {MOST_COMPONENTS} components; null is the identity",
-    )
-    H: Matrix | None = Field(default=None, description="another name of C")
-    R: Square | None = Field(
-        default=None, description="measurement noise [P, P], a covariance; a number is that times the identity"
-    )
+    C: Matrix | None = Field(default=None, description="observation [P, n]; null: the identity")
+    H: Matrix | None = Field(default=None, description="alias of C")
+    R: Square | None = Field(default=None, description="covariance of the measurement noise [P, P]")
     preset: Literal["level", "trend", "constant_velocity", "constant_acceleration", "oscillator", "seasonal"] | None = (
         Field(
             default=None,
-            description="in the place of matrices: `level` wanders; `trend` is a level and its slope; "
-            "`constant_velocity` and `constant_acceleration` are moved by noise in their last derivative; `oscillator` "
-            "turns once a `period`; `seasonal` is a level and the harmonics of a `period`",
+            description="instead of matrices: `level` is a random walk; `trend` is a level with a slope; "
+            "`constant_velocity` and `constant_acceleration` have noise in their last derivative; `oscillator` has a "
+            "`period`; `seasonal` is a level with the harmonics of a `period`",
         )
     )
     dimensions: int = Field(
-        default=1, ge=1, le=MOST_COMPONENTS, description="of a preset: as many of it side by side, each seen"
+        default=1, ge=1, le=MOST_COMPONENTS, description="of a preset: number of independent copies, each observed"
     )
     process_noise: NotNegative | None = Field(
         default=None,
-        description="of a preset: variance per unit of time of what moves it, for motion of its last derivative",
+        description="of a preset: variance of its noise per unit of time; for motion, of the last derivative",
     )
     measurement_noise: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
         default=None, description="of a preset: variance of a measurement"
     )
     slope_noise: NotNegative | None = Field(
-        default=None, description="of `trend`: variance per unit of time of what moves the slope"
+        default=None, description="of `trend`: variance of the slope's noise per unit of time"
     )
     season_noise: NotNegative | None = Field(
-        default=None, description="of `seasonal`: as process_noise, of each phase; null is 0, a season that stays"
+        default=None, description="of `seasonal`: process noise of each phase; null is 0, a constant season"
     )
     period: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
         default=None, description="of `oscillator` and `seasonal`, in units of time"
     )
     harmonics: Annotated[int, Field(ge=1, le=MOST_STATES // 2)] | None = Field(
-        default=None, description="of `seasonal`: how many shape the season; null is 3"
+        default=None, description="of `seasonal`: their number; null is 3"
     )
     damping: NotNegative | None = Field(
         default=None,
@@ -115,11 +99,11 @@ class SystemRequest(Request):
     x0: Row | None = Field(default=None, description="mean of the state at the first observation [n]; null is 0")
     P0: Square | None = Field(
         default=None,
-        description="its covariance [n, n]; a number is that times the identity. Null is the stationary covariance, "
-        "which matrices must have; a preset without one knows nothing at first",
+        description="covariance of x0 [n, n]; a number is times the identity. null: the stationary covariance, which "
+        "matrices must have; a preset without one starts diffuse",
     )
     offset: Row | None = Field(default=None, description="of the measurements [P]; null is 0")
-    bias: Row | None = Field(default=None, description="another name of offset")
+    bias: Row | None = Field(default=None, description="alias of offset")
     nu: Annotated[float, Field(gt=2, le=LARGEST)] | None = Field(
         default=7.0, description="degrees of freedom of the robust weights; null is the Kalman filter"
     )
@@ -127,17 +111,17 @@ class SystemRequest(Request):
     contamination: float = Field(
         default=0.0, ge=0, lt=1, description="share of outliers that the log-likelihood allows for"
     )
-    outlier_scale: float = Field(default=10.0, gt=1, le=1e6, description="how much wider they are")
+    outlier_scale: float = Field(default=10.0, gt=1, le=1e6, description="scale of the outliers")
     reacquire: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
         default=6,
-        description="after so many rejected observations in a row that agree the state is taken to have jumped; null "
-        "is never",
+        description="number of consecutive rejected observations that agree after which the state jumps to them; null: "
+        "never",
     )
 
     calendar: CalendarRequest | None = Field(
-        default=None, description="what measurements have beside by the time of the week; null is nothing"
+        default=None, description="offset of the measurements by time of the week; null: none"
     )
 
     def document(self) -> dict[str, Any]:
-        """As `rfa.runtime.filters.system` takes it: what was given."""
+        """The given fields, for `rfa.runtime.filters.system`."""
         return self.model_dump(exclude_unset=True)

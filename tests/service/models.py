@@ -35,7 +35,7 @@ from rfa.runtime.uncertainty.forecast_checks import (
 from rfa.runtime.uncertainty.input import level_name
 from rfa.runtime.uncertainty.interface import FilterOptions, Row, Stepped
 from rfa.service.engine.models import Models
-from rfa.service.schemas.replies import Kind, ModelInfo
+from rfa.service.schemas.server_replies import Kind, ModelInfo
 
 END_OF_TEXT = "<|endoftext|>"
 

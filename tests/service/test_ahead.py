@@ -15,7 +15,7 @@ import pytest
 
 import rfa
 from rfa.service.app import create_app
-from rfa.service.schemas.requests import USUAL_AHEAD
+from rfa.service.schemas.filter_requests import USUAL_AHEAD
 from rfa.service.settings import Settings
 
 BUNDLES = Path(__file__).parents[2] / "bundles"

@@ -12,9 +12,11 @@ from pydantic import BaseModel, ValidationError
 from websockets.sync.client import connect as connect_websocket
 
 from rfa.service.cooperative import CooperativeWork, Result
-from rfa.service.schemas.base import MOST_UNKNOWN
+from rfa.service.schemas.base import MAX_UNKNOWN
+from rfa.service.schemas.filter_requests import FilterRequest
 from rfa.service.schemas.openai import CompletionRequest
-from rfa.service.schemas.requests import FilterRequest, FilterStreamRequest, GenerateRequest, StreamObservation
+from rfa.service.schemas.stream_requests import FilterStreamRequest, StreamObservation
+from rfa.service.schemas.text_requests import GenerateRequest
 from tests.service.live import running
 from tests.service.raw_asgi import asgi
 from tests.waiting import PATIENCE
@@ -58,11 +60,11 @@ def test_few_of_many_faults_are_collected(case: str) -> None:
 
 
 def test_unknown_fields_are_found_few_or_many() -> None:
-    for unknown in (1, MOST_UNKNOWN, MOST_UNKNOWN + 1):
+    for unknown in (1, MAX_UNKNOWN, MAX_UNKNOWN + 1):
         document = {"observations": [None], **{f"f{index}": 1 for index in range(unknown)}}
         with pytest.raises(ValidationError) as refused:
             FilterRequest.model_validate(document)
-        assert refused.value.error_count() == min(unknown, MOST_UNKNOWN)
+        assert refused.value.error_count() == min(unknown, MAX_UNKNOWN)
 
 
 BODIES: dict[str, tuple[str, bytes, int, str]] = {

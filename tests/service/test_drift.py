@@ -28,7 +28,7 @@ from rfa.service.engine.text.drift import (
     drift_steps,
 )
 from rfa.service.metrics import Metrics
-from rfa.service.schemas.requests import MAX_SAMPLES
+from rfa.service.schemas.text_requests import MAX_SAMPLES
 from rfa.service.settings import Settings
 from tests.runtime.text.exact import read_on
 from tests.service.models import FakeLanguage, Seen, SeenMore, fake_models

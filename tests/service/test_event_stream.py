@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,8 @@ async def test_the_backlog_of_a_client_that_left_is_dropped() -> None:
         await left.wait()
         return {"type": "http.disconnect"}
 
-    stream = event_stream(None, documents(), NDJSON, send_timeout=60, cooperative=CooperativeWork())
+    state = SimpleNamespace(cooperative=CooperativeWork(), settings=SimpleNamespace(send_timeout_seconds=60))
+    request: Any = SimpleNamespace(app=SimpleNamespace(state=state))
+    stream = event_stream(request, None, documents(), NDJSON)
     await stream({}, receive, send)
     assert sent < LEAVES_AFTER + 10

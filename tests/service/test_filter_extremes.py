@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rfa.service.app import create_app
-from rfa.service.schemas.replies import FilterReply
+from rfa.service.schemas.filter_replies import FilterReply
 from rfa.service.settings import Settings
 from tests.service.replies import read
 

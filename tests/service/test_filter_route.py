@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rfa.service.schemas.replies import FilterDone, FilterReply, FilterStepReply
+from rfa.service.schemas.filter_replies import FilterDone, FilterReply, FilterStepReply
 from tests.service.models import FakeFilter, fake_models
 from tests.service.replies import read
 

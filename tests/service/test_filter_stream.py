@@ -29,9 +29,9 @@ from websockets.uri import parse_uri
 from rfa.service.app import create_app
 from rfa.service.engine.filter.stream import StreamJob
 from rfa.service.errors import Conflict, ErrorReply, InvalidRequest
-from rfa.service.routes.filter_stream import _observation
-from rfa.service.schemas.replies import FilterStepReply, StreamDone, StreamReady, StreamStepReply
-from rfa.service.schemas.requests import StreamObservation
+from rfa.service.routes.stream_frames import parse_observation
+from rfa.service.schemas.filter_replies import FilterStepReply, StreamDone, StreamReady, StreamStepReply
+from rfa.service.schemas.stream_requests import StreamObservation
 from rfa.service.settings import Settings
 from rfa.service.websocket import JsonSocket
 from tests.service.live import Live, running
@@ -287,7 +287,8 @@ class SteppedLoop:
 
         loop = Loop()
         loop.call_at = call_at  # type: ignore[attr-defined]
-        monkeypatch.setattr("rfa.service.routes.filter_stream.get_running_loop", lambda: loop)
+        for module in ("filter_stream", "live_stream"):
+            monkeypatch.setattr(f"rfa.service.routes.{module}.get_running_loop", lambda: loop)
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
@@ -789,7 +790,7 @@ def test_frames_are_read_by_the_rules_of_their_schema(document: Any) -> None:
     except ValidationError:
         expected = None
     try:
-        found: Any = _observation(document)
+        found: Any = parse_observation(document)
     except InvalidRequest:
         found = None
     assert found == expected
@@ -799,8 +800,8 @@ def test_frames_are_read_by_the_rules_of_their_schema(document: Any) -> None:
 def test_good_frames_take_the_fast_path(y: list[float | None], t: float) -> None:
     document = orjson.loads(orjson.dumps({"y": y, "t": t, "noise": 2}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rfa.service.routes.filter_stream.validated", None)
-        assert _observation(document) == (t, y, 2.0, None, None)
+        patch.setattr("rfa.service.routes.stream_frames.validated", None)
+        assert parse_observation(document) == (t, y, 2.0, None, None)
 
 
 def test_a_stream_of_any_columns_says_how_many() -> None:

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from rfa.service.app import create_app
 from rfa.service.errors import ErrorReply
+from rfa.service.schemas.filter_replies import FilterDone, FilterReply, FilterStepReply
+from rfa.service.schemas.filter_requests import FilterRequest as FilterBody
 from rfa.service.schemas.openai import Completion, CompletionChunk, CompletionRequest, StreamOptions
-from rfa.service.schemas.replies import FilterDone, FilterReply, FilterStepReply, GenerateEvent, GenerateReply
-from rfa.service.schemas.requests import FilterRequest as FilterBody
-from rfa.service.schemas.requests import GenerateParameters, GenerateRequest
+from rfa.service.schemas.text_replies import GenerateEvent, GenerateReply
+from rfa.service.schemas.text_requests import GenerateParameters, GenerateRequest
 from rfa.service.settings import Settings
 from tests.service.models import fake_models
 from tests.service.replies import read

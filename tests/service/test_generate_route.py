@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from rfa.service.errors import ErrorReply
-from rfa.service.schemas.replies import GenerateEvent, GenerateReply
+from rfa.service.schemas.text_replies import GenerateEvent, GenerateReply
 from tests.service.models import FakeLanguage, fake_models
 from tests.service.replies import read
 

@@ -16,7 +16,7 @@ from rfa.service.app import create_app
 from rfa.service.bundle_version import bundle_version
 from rfa.service.errors import ERROR_TYPES, STATUS, ErrorReply, InternalError, as_service_error
 from rfa.service.routes import filter, filter_stream, generate, health, info, openai, page, tgi
-from rfa.service.schemas.replies import Info
+from rfa.service.schemas.server_replies import Info
 from rfa.service.settings import Settings
 from tests.service.models import fake_models
 from tests.service.replies import read

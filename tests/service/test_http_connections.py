@@ -22,7 +22,7 @@ from rfa.service.cooperative import CooperativeWork
 from rfa.service.errors import RequestTimeout
 from rfa.service.http.websocket import BURST_BYTES
 from rfa.service.memory import MemoryBudget
-from rfa.service.schemas.requests import StreamClose
+from rfa.service.schemas.stream_requests import StreamClose
 from rfa.service.settings import Settings
 from tests.service.live import Live, check_refusal, read_answer, read_to_end, running
 from tests.service.models import FakeLanguage, fake_models

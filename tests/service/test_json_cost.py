@@ -15,8 +15,9 @@ from pydantic import BaseModel
 
 from rfa.service.errors import InvalidRequest
 from rfa.service.json_cost import JsonCost, JsonLimits, body_limits
+from rfa.service.schemas.filter_requests import FilterRequest
 from rfa.service.schemas.openai import CompletionRequest
-from rfa.service.schemas.requests import FilterRequest, GenerateRequest
+from rfa.service.schemas.text_requests import GenerateRequest
 from rfa.service.settings import Settings
 
 ANYTHING = JsonLimits(depth=10**6, values=10**9, containers=10**9, strings=10**9, members=10**9)

@@ -32,7 +32,7 @@ from rfa.service.errors import InvalidRequest, NotReady
 from rfa.service.memory import MemoryBudget
 from rfa.service.metrics import Metrics
 from rfa.service.routes import filter_many
-from rfa.service.schemas.replies import FilterTimings
+from rfa.service.schemas.filter_replies import FilterTimings
 from rfa.service.settings import Settings
 from tests.service.models import FakeFilter
 from tests.service.test_filter_stage import (
@@ -262,7 +262,7 @@ async def measured(run: Callable[[], Any]) -> int:
 @pytest.mark.anyio
 async def test_a_series_that_waits_takes_no_more_than_its_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its request and all that the route keeps for it."""
-    found, prepare = [], filter_many._Many.of
+    found, prepare = [], filter_many.SeriesBatch.of
 
     async def of(*arguments: Any) -> Any:
         gc.collect()
@@ -273,10 +273,10 @@ async def test_a_series_that_waits_takes_no_more_than_its_estimate(monkeypatch: 
             held = tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()
-        found.append((held, sum(one.part.kept_bytes for one in many.begun.values())))
+        found.append((held, sum(one.part.kept_bytes for one in many.running.values())))
         return many
 
-    monkeypatch.setattr(filter_many._Many, "of", of)
+    monkeypatch.setattr(filter_many.SeriesBatch, "of", of)
     app = create_app(Settings(bundles=(), processes=1))
     client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
     async with app.router.lifespan_context(app), client:

@@ -20,7 +20,9 @@ from rfa.runtime.bundle.onnx_runtime import ort
 from rfa.runtime.text.language import LanguageRuntime
 from rfa.service.app import create_app
 from rfa.service.engine.models import load_models
-from rfa.service.schemas.replies import FilterReply, GenerateEvent, GenerateReply, Info
+from rfa.service.schemas.filter_replies import FilterReply
+from rfa.service.schemas.server_replies import Info
+from rfa.service.schemas.text_replies import GenerateEvent, GenerateReply
 from rfa.service.settings import Settings
 from tests.service.replies import read
 

@@ -12,7 +12,8 @@ import pytest
 
 from rfa.service.cooperative import MAX_POLLS, CooperativeWork
 from rfa.service.engine.reply_size import HELD
-from rfa.service.schemas.replies import FilterReply, GenerateReply
+from rfa.service.schemas.filter_replies import FilterReply
+from rfa.service.schemas.text_replies import GenerateReply
 from tests.service.models import FakeFilter, FakeLanguage, fake_models
 from tests.service.replies import read
 from tests.waiting import PATIENCE, until

@@ -19,7 +19,7 @@ from rfa.runtime.uncertainty.interface import Row
 from rfa.service.encoding import PIECE_NUMBERS, Long, dumps, pieces
 from rfa.service.engine.reply_size import StepShape, _body_bytes, filter_bytes, generation_bytes, smoothing_bytes
 from rfa.service.engine.text.generated import TokenEvent, TopTokens
-from rfa.service.schemas.replies import Token
+from rfa.service.schemas.text_replies import Token
 from tests.runtime.loading import load_filter
 from tests.service.models import byte_vocabulary
 

@@ -23,7 +23,7 @@ from rfa.runtime.filters.state import FilterState
 from rfa.runtime.state.names import StateScope
 from rfa.runtime.uncertainty.interface import MergeOptions
 from rfa.service.app import create_app
-from rfa.service.schemas.replies import MergeReply
+from rfa.service.schemas.filter_replies import MergeReply
 from rfa.service.settings import Settings
 from tests.model.joint_gaussian import van_loan
 from tests.service.replies import read

@@ -20,8 +20,8 @@ from rfa.service.app import create_app
 from rfa.service.engine import system_cache as systems
 from rfa.service.engine.engine import Engine
 from rfa.service.memory import MemoryBudget
-from rfa.service.schemas.replies import FilterReply, MergeReply
-from rfa.service.schemas.requests import FilterRequest
+from rfa.service.schemas.filter_replies import FilterReply, MergeReply
+from rfa.service.schemas.filter_requests import FilterRequest
 from rfa.service.schemas.system import SystemRequest
 from rfa.service.settings import Settings
 from tests.runtime.filters.test_system import REFUSED

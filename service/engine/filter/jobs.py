@@ -12,7 +12,7 @@ from rfa.runtime.uncertainty.interface import Ahead, FilterOptions, Piece, Row, 
 from rfa.runtime.uncertainty.steps import Steps
 from rfa.service.engine.job import Job
 from rfa.service.errors import NotReady
-from rfa.service.schemas.replies import FilterFinishReason, FilterTimings
+from rfa.service.schemas.filter_replies import FilterFinishReason, FilterTimings
 
 if TYPE_CHECKING:
     from rfa.service.engine.filter.stages import FilterStage, SequenceStage

@@ -21,7 +21,7 @@ from rfa.service.engine.filter.stages import QUANTUM_SECONDS, observe_end
 from rfa.service.engine.job import Job
 from rfa.service.errors import NotReady, ServiceError
 from rfa.service.metrics import Metrics
-from rfa.service.schemas.replies import FilterTimings
+from rfa.service.schemas.filter_replies import FilterTimings
 
 # What a series that waits for its reader weighs in the buffer: one event for each so many bytes.
 EVENT_BYTES = 1 << 16

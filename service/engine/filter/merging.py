@@ -12,7 +12,7 @@ from rfa.service.engine.filter.jobs import PackedState
 from rfa.service.engine.filter.stages import observe_end
 from rfa.service.engine.job import Job
 from rfa.service.metrics import Metrics
-from rfa.service.schemas.replies import FilterTimings
+from rfa.service.schemas.filter_replies import FilterTimings
 
 
 @dataclass(frozen=True)

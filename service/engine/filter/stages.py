@@ -47,7 +47,7 @@ from rfa.service.engine.job import Job
 from rfa.service.engine.scheduler import deliver_early
 from rfa.service.errors import NotReady
 from rfa.service.metrics import Metrics
-from rfa.service.schemas.replies import FilterFinishReason, FilterTimings
+from rfa.service.schemas.filter_replies import FilterFinishReason, FilterTimings
 
 # Of the thread's processor time, not of the clock: where other threads or processes have the processor in between, a
 # turn would end after a single step, and a series would take as many turns as it has observations.

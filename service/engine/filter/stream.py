@@ -15,7 +15,7 @@ from rfa.service.disconnect import ClientGone
 from rfa.service.engine.filter.jobs import PackedState, RecurrentJob
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.errors import ServiceError
-from rfa.service.schemas.replies import EndReason
+from rfa.service.schemas.filter_replies import EndReason
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from rfa.service.engine.text.job import GenerateJob, GrowingText
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.errors import EngineFailure
 from rfa.service.metrics import Metrics
-from rfa.service.schemas.replies import FinishReason, Token
+from rfa.service.schemas.text_replies import FinishReason, Token
 
 
 class DecodeStage:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rfa.runtime.text.incremental import Vocabulary
 from rfa.service.encoding import PIECE_NUMBERS, Blocks, Long
 from rfa.service.engine.text.state import LanguageState
-from rfa.service.schemas.replies import FinishReason, GenerateTimings, Token, TopToken
+from rfa.service.schemas.text_replies import FinishReason, GenerateTimings, Token, TopToken
 
 
 class TopTokens(Blocks):

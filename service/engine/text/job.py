@@ -15,7 +15,7 @@ from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.engine.text.prompt import PromptReader
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.memory import Lease
-from rfa.service.schemas.replies import FinishReason, GenerateTimings
+from rfa.service.schemas.text_replies import FinishReason, GenerateTimings
 
 if TYPE_CHECKING:
     from rfa.service.engine.text.decode import DecodeStage

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rfa.service.errors import EngineFailure, InternalError
-from rfa.service.routes.together import events_together
+from rfa.service.routes.merge_events import merge_events
 
 pytestmark = pytest.mark.anyio
 
@@ -38,14 +38,14 @@ class Script:
 async def test_each_job_is_heard_in_order_and_to_its_end() -> None:
     jobs = [Script(*range(5)), Script(), Script("a", "b")]
     heard: dict[int, list[Any]] = {0: [], 1: [], 2: []}
-    async for position, event in events_together(jobs):  # type: ignore[arg-type]
+    async for position, event in merge_events(jobs):  # type: ignore[arg-type]
         heard[position].append(event)
     assert heard == {0: [0, 1, 2, 3, 4], 1: [], 2: ["a", "b"]}
 
 
 async def test_a_slow_reader_holds_every_job_back() -> None:
     jobs = [Script(*range(100)) for _ in range(3)]
-    async with aclosing(events_together(jobs)) as events:  # type: ignore[arg-type]
+    async with aclosing(merge_events(jobs)) as events:  # type: ignore[arg-type]
         for read in range(1, 20):
             await anext(events)
             for _ in range(50):
@@ -58,14 +58,14 @@ async def test_a_slow_reader_holds_every_job_back() -> None:
 async def test_a_failure_is_the_last_event_of_all() -> None:
     failure = EngineFailure("broken")
     jobs = [Script(*range(1000)), Script("a", failure)]
-    heard = [pair async for pair in events_together(jobs)]  # type: ignore[arg-type]
+    heard = [pair async for pair in merge_events(jobs)]  # type: ignore[arg-type]
     assert heard[-1] == (1, failure)
     assert [event for position, event in heard if position == 1] == ["a", failure]
     assert all(job.cancelled for job in jobs) and jobs[0].taken < 1000
 
 
 async def test_a_failure_without_a_name_is_told_as_one() -> None:
-    ((position, error),) = [pair async for pair in events_together([Script(KeyError("x"))])]  # type: ignore[list-item]
+    ((position, error),) = [pair async for pair in merge_events([Script(KeyError("x"))])]  # type: ignore[list-item]
     assert position == 0 and isinstance(error, InternalError)
 
 
@@ -73,7 +73,7 @@ async def test_a_reader_that_is_cancelled_cancels_every_job() -> None:
     jobs = [Script(*range(10_000)) for _ in range(2)]
 
     async def read() -> None:
-        async with aclosing(events_together(jobs)) as events:  # type: ignore[arg-type]
+        async with aclosing(merge_events(jobs)) as events:  # type: ignore[arg-type]
             async for _ in events:
                 pass
 

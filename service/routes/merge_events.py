@@ -1,4 +1,4 @@
-"""Several jobs for one request: their events as one sequence, and one end for all."""
+"""The events of several jobs of one request as one sequence."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rfa.service.errors import ServiceError, as_service_error
 _END: Final = object()
 
 
-async def events_together(jobs: Sequence[Job]) -> AsyncGenerator[tuple[int, Any], None]:
-    """Events of all jobs as they come, each with the position of its job; ends when every job has.
+async def merge_events(jobs: Sequence[Job]) -> AsyncGenerator[tuple[int, Any], None]:
+    """Events of all jobs as they occur, each with the index of its job, until every job has ended.
 
-    A job that fails gives its `ServiceError` as the last pair of all. Leaving the iteration, by that or early, cancels
-    every job. A slow reader holds the jobs back as it does one job: at most one event per job is taken ahead.
+    The `ServiceError` of a failed job is the last pair. The end of the iteration cancels every job. At most one event
+    per job is read ahead, so a slow reader slows the jobs down.
     """
     arrivals: asyncio.Queue[tuple[int, Any]] = asyncio.Queue(maxsize=1)
-    turn = asyncio.Lock()  # first come, first served, which a full queue is not: a busy job could overtake for ever
+    order = asyncio.Lock()  # first come, first served; with a full queue a busy job could always be first
 
     async def put(position: int, event: Any) -> None:
-        async with turn:
+        async with order:
             await arrivals.put((position, event))
 
     async def forward(position: int, job: Job) -> None:
@@ -34,7 +34,7 @@ async def events_together(jobs: Sequence[Job]) -> AsyncGenerator[tuple[int, Any]
         else:
             await put(position, _END)
 
-    # Not a TaskGroup: one may not be held open across a yield, where the reader may go on in another task.
+    # Not a TaskGroup, which must not be open across a yield: the reader may continue in another task.
     tasks = [asyncio.create_task(forward(position, job)) for position, job in enumerate(jobs)]
     try:
         unfinished = len(jobs)

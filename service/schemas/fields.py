@@ -1,0 +1,27 @@
+"""Fields that several requests share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from rfa.runtime.uncertainty.input import LARGEST_SEED
+from rfa.service.neutral import OneOf
+
+MAX_ITEMS = 1_000_000
+ModelName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+SEED = "null: random; the reply has it"
+
+StateReference = Annotated[str, Field(min_length=1, max_length=2_000_000)]
+InitialState = Annotated[
+    StateReference | None,
+    Field(description="state to continue from: `state` of a reply, or `session:NAME`, which is then updated"),
+]
+NewSession = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^session:[A-Za-z0-9_-]{1,64}$")]
+ReturnState = Annotated[
+    bool | NewSession,
+    OneOf("true, false, or `session:NAME` with a NAME of 1 to 64 letters, digits, _ and -"),
+    Field(description="true: return the state; `session:NAME`: the server stores it under a new name"),
+]

@@ -1,0 +1,377 @@
+"""Requests of /filter and /state/merge."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import BeforeValidator, ConfigDict, Field, SkipValidation, model_validator
+
+from rfa.runtime.choices import MergeMethod, Mode
+from rfa.runtime.uncertainty.alarms import LARGEST_RATE, MOST_QUIET, RATE_PATTERN, Alarm, Direction, alarm
+from rfa.runtime.uncertainty.input import (
+    LARGEST_HORIZON,
+    LARGEST_OBSERVATION,
+    LARGEST_TIME,
+    LEAST_NOISE,
+    MOST_COMPONENTS,
+    MOST_HORIZONS,
+    MOST_LEVELS,
+    MOST_NOISE,
+    MOST_SAMPLES,
+)
+from rfa.service.neutral import OneOf
+from rfa.service.schemas.arrays import takes_arrays
+from rfa.service.schemas.base import FieldError, Request
+from rfa.service.schemas.fields import (
+    MAX_ITEMS,
+    SEED,
+    InitialState,
+    ModelName,
+    ReturnState,
+    Seed,
+    StateReference,
+)
+from rfa.service.schemas.system import SystemRequest
+
+MAX_MERGED = 8
+# Largest `ahead`, and its default for a list of numbers without times.
+MAX_AHEAD = 1024
+USUAL_AHEAD = 16
+# Name of the column of a list of numbers.
+ONLY_COLUMN = "y"
+# Fields of a series that may also apply to all of `series`.
+SHARED_FIELDS = frozenset({"return_state", "system"})
+
+Component = Annotated[float, Field(ge=-LARGEST_OBSERVATION, le=LARGEST_OBSERVATION)]
+Observation = Annotated[list[Component | None], Field(min_length=1, max_length=MOST_COMPONENTS, fail_fast=True)]
+Time = Annotated[float, Field(ge=-LARGEST_TIME, le=LARGEST_TIME)]
+NoiseScale = Annotated[float, Field(ge=LEAST_NOISE, le=MOST_NOISE)]
+# Lists in JSON, float64 arrays in Arrow, where NaN is missing.
+Times = Annotated[list[Time], Field(max_length=MAX_ITEMS, fail_fast=True), takes_arrays(LARGEST_TIME, may_miss=False)]
+Column = Annotated[
+    list[Component | None],
+    Field(max_length=MAX_ITEMS, fail_fast=True),
+    takes_arrays(LARGEST_OBSERVATION, may_miss=True),
+]
+SeriesName = Annotated[str, Field(max_length=256)]
+ColumnName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Input = Annotated[list[Component], Field(min_length=1, max_length=MOST_COMPONENTS)]
+INPUT = (
+    "control input per unit of time since the previous observation, one number per state component; only in linear "
+    "filters of up to 16. Forecasts use the last one"
+)
+BIAS = "offset of the measurement, one number per component, subtracted first"
+
+Level = Annotated[float, Field(gt=0, lt=1)]
+Levels = Annotated[
+    list[Level] | None,
+    Field(max_length=MOST_LEVELS, fail_fast=True, description="levels of the intervals; null: the calibrated ones"),
+]
+Horizons = Annotated[
+    list[Annotated[float, Field(gt=0, le=LARGEST_HORIZON)]],
+    Field(
+        max_length=MOST_HORIZONS,
+        fail_fast=True,
+        description="forecast this far ahead of each observation, in units of the times",
+    ),
+]
+StepField = Literal[
+    "mean", "std", "precision", "confidence", "weight", "innovation", "nis", "anomaly", "alarm", "interval",
+    "forecast", "samples",
+]  # fmt: skip
+StepFields = Annotated[
+    list[StepField] | None,
+    Field(
+        min_length=1,
+        max_length=12,
+        description="fields of each step in addition to index and t; null: all. Fewer are faster",
+    ),
+]
+FilterModel = Annotated[
+    ModelName | None,
+    Field(
+        description="null: `series`, a network for any columns, or `auto` if it is not served; `auto-joint` uses the "
+        "correlation of the columns"
+    ),
+]
+System = Annotated[
+    SystemRequest | None, Field(description="system to filter with instead of a `model`; a state needs the same one")
+]
+Samples = Annotated[int, Field(ge=0, le=MOST_SAMPLES, description="samples from the posterior of each step")]
+PassesChoice = Annotated[
+    int | None,
+    Field(
+        ge=1,
+        le=64,
+        description="reweighting passes K of the robust weight, at most the model's own; null: those",
+    ),
+]
+
+
+def _named(values: Any) -> Any:
+    """A list of numbers as one column."""
+    return {ONLY_COLUMN: values} if isinstance(values, list) else values
+
+
+NamedColumns = Annotated[
+    dict[ColumnName, Column], BeforeValidator(_named, json_schema_input_type=dict[ColumnName, Column] | Column)
+]
+
+
+class AlarmRequest(Request):
+    """Which observations are alarms: those as rare on their stream as the rate, and conditions on them.
+
+    The rate assumes that the stream does not change, because an observation is compared with the earlier ones.
+    """
+
+    rate: Annotated[
+        Annotated[float, Field(gt=0, le=LARGEST_RATE)] | Annotated[str, Field(pattern=RATE_PATTERN, max_length=32)],
+        OneOf('a share of the observations, above 0 and at most 0.5, or a number per time such as "1/day"'),
+    ] = Field(
+        description='share of the observations, or a number per second, minute, hour, day or week such as "1/day", if '
+        "times are in seconds"
+    )
+    direction: Direction = Field(default="both", description="above the expected value, below it, or both")
+    min_deviation: float = Field(
+        default=0.0, ge=0, le=LARGEST_OBSERVATION, description="least deviation from the expected value"
+    )
+    range: Annotated[list[Component | None], Field(min_length=2, max_length=2)] | None = Field(
+        default=None,
+        description="lowest and highest value (null: no limit); any value outside is an alarm. Not with `input`",
+    )
+    quiet: int = Field(
+        default=0,
+        ge=0,
+        le=MOST_QUIET,
+        description="observations after an alarm in which only a much rarer one (a tenth more digits) is another",
+    )
+
+    @model_validator(mode="after")
+    def check_range(self) -> Self:
+        """The limits are in order."""
+        low, high = self.range or (None, None)
+        if low is not None and high is not None and low > high:
+            raise FieldError("alarm.range", "alarm.range must begin with its lower limit", "out_of_range")
+        return self
+
+    def rule(self) -> Alarm:
+        """The alarm for the filter."""
+        low, high = self.range or (None, None)
+        return alarm(
+            self.rate, direction=self.direction, min_deviation=self.min_deviation, within=(low, high), quiet=self.quiet
+        )
+
+
+Alarms = Annotated[AlarmRequest | None, Field(description="mark observations as alarms; null: none")]
+
+
+class FilterSeries(Request):
+    """One series: its observations, and the state to continue from."""
+
+    times: Times | None = Field(default=None, description="non-decreasing, in the model's unit; null: 0, 1, 2, …")
+    observations: list[Observation | None] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_ITEMS,
+        fail_fast=True,
+        description="rows, up to `max_observations` of /info; a null row only predicts, a null component is missing. "
+        "Either these or `values`",
+    )
+    values: NamedColumns | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MOST_COMPONENTS,
+        description="columns by name, in the order of the model's components; null is missing. A list is one column, "
+        f"{ONLY_COLUMN}. The reply has columns, too",
+    )
+    noise: list[NoiseScale | None] | None = Field(
+        default=None,
+        max_length=MAX_ITEMS,
+        fail_fast=True,
+        description="scale of the measurement noise, one per observation; null is 1",
+    )
+    input: list[Input | None] | None = Field(
+        default=None, max_length=MAX_ITEMS, fail_fast=True, description=f"one per observation, null is none: {INPUT}"
+    )
+    bias: list[Input | None] | None = Field(
+        default=None, max_length=MAX_ITEMS, fail_fast=True, description=f"one per observation, null is none: {BIAS}"
+    )
+    system: System = None
+    state: InitialState = None
+    return_state: ReturnState = False
+
+
+class FilterRequest(FilterSeries):
+    """Observations of a noisy system."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "times": [0.0, 0.1, 0.25],
+                    "observations": [[1.0, 0.2], None, [0.7, None]],
+                    "levels": [0.5, 0.9],
+                    "horizon": [0.1],
+                },
+                {
+                    "series": {
+                        "kitchen": {"times": [0, 60, 120], "values": {"celsius": [21.0, 21.2, None]}},
+                        "hall": {"times": [0, 60], "values": {"celsius": [18.1, 18.0], "percent": [50, 51]}},
+                    },
+                    "levels": [0.9],
+                },
+            ]
+        }
+    )
+
+    model: FilterModel = None
+    series: dict[SeriesName, SkipValidation[FilterSeries]] | None = Field(
+        default=None,
+        min_length=1,
+        description="several series by name, up to `max_series` of /info with `max_series_observations` together; the "
+        "request's other fields apply to each. Each gets the same reply as alone, or its own error",
+    )
+    levels: Levels = None
+    horizon: Horizons = Field(default_factory=list)
+    ahead: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_AHEAD,
+        description="rows to forecast after the last observation, at the usual lag; in `ahead` of a reply to `values`. "
+        "A continued series has the intervals of a single request if each of its requests has the same `ahead`. null: "
+        f"{USUAL_AHEAD} if `values` is a list without `times` and `horizon`, else 0",
+    )
+    samples: Samples = 0
+    alarm: Alarms = None
+    fields: StepFields = None
+    passes: PassesChoice = None
+    seed: Seed | None = Field(default=None, description=SEED)
+    mode: Mode = Field(default="recurrent", description="attention uses all earlier observations of the request")
+    smooth: bool = Field(default=False, description="also return the states given all observations")
+    deadline_ms: int | None = Field(
+        default=None,
+        ge=1,
+        le=3_600_000,
+        description='after this time, reply with the observations processed so far, and finish_reason "deadline"',
+    )
+    stream: bool = Field(default=False, description="send each step as soon as it is final")
+
+    @property
+    def rows_ahead(self) -> int:
+        """Rows to forecast after the last observation."""
+        if self.ahead is not None:
+            return self.ahead
+        is_list = self.values is not None and list(self.values) == [ONLY_COLUMN] and self.times is None
+        return USUAL_AHEAD if is_list and not self.horizon and self.mode == "recurrent" else 0
+
+    @model_validator(mode="after")
+    def check_ahead(self) -> Self:
+        """`ahead` needs columns, and a state to forecast from."""
+        if self.ahead and self.values is None and self.series is None:
+            raise FieldError("ahead", "ahead needs `values`; with observations, use `horizon`", "no_values")
+        if self.ahead and self.mode != "recurrent":
+            raise FieldError("mode", 'mode must be "recurrent" with ahead', "no_state")
+        return self
+
+    @model_validator(mode="after")
+    def check_state(self) -> Self:
+        """States and systems need the recurrent mode."""
+        check_system(self.system, self.model, self.mode)
+        if self.mode != "recurrent" and (self.state is not None or self.return_state is not False):
+            raise FieldError("mode", 'mode must be "recurrent" with a state', "no_state")
+        return self
+
+    @model_validator(mode="after")
+    def check_lengths_and_order(self) -> Self:
+        """Lists have one value per observation, and times do not decrease."""
+        if self.series is not None:
+            return self.check_series()
+        count = self.check_form()
+        if self.times is None and self.alarm is not None and isinstance(self.alarm.rate, str):
+            raise FieldError("alarm.rate", "alarm.rate per time needs times, in seconds", "no_times")
+        for name in ("times", "noise", "input", "bias"):
+            values = getattr(self, name)
+            if values is not None and len(values) != count:
+                raise FieldError(name, f"{name} must have one value per observation, {count}", "length_mismatch")
+        for index in np.flatnonzero(np.diff([] if self.times is None else self.times) < 0)[:1].tolist():
+            name = f"times[{index + 1}]"
+            raise FieldError(name, f"{name} must not be smaller than the time before it", "time_not_monotonic")
+        return self
+
+    def check_series(self) -> Self:
+        """With `series`, fields of one series are in each of them."""
+        for name in FilterSeries.model_fields:
+            if name not in SHARED_FIELDS and getattr(self, name) is not None:
+                raise FieldError(name, f"{name} belongs in each of series", "of_each_series")
+        if isinstance(self.return_state, str):
+            message = "return_state names the session of one series: give it in each of series"
+            raise FieldError("return_state", message, "of_each_series")
+        return self
+
+    def check_form(self) -> int:
+        """Either rows or columns of equal length. Returns the number of observations."""
+        if (self.observations is None) == (self.values is None):
+            message = "either observations or values, or series, must be given"
+            raise FieldError("observations", message, "rows_or_columns")
+        if self.values is None:
+            return len(self.observations or ())
+        counts = {name: len(column) for name, column in self.values.items()}
+        count = next(iter(counts.values()))
+        for name, length in counts.items():
+            if length != count or not length:
+                field = f"values.{name}"
+                expected = "at least one value" if not length else f"as many values as the other columns, {count}"
+                raise FieldError(field, f"{field} must have {expected}", "length_mismatch")
+        if self.stream or self.samples:
+            field = "stream" if self.stream else "samples"
+            raise FieldError(field, f"{field} needs observations instead of values", "rows_only")
+        return count
+
+
+def check_system(system: SystemRequest | None, model: str | None, mode: Mode = "recurrent") -> None:
+    """A system replaces a model, and has no attention mode.
+
+    Raises:
+        FieldError
+    """
+    if system is None:
+        return
+    if model is not None:
+        raise FieldError("system", "system replaces model: give one of them", "model_and_system")
+    if mode != "recurrent":
+        message = 'mode must be "recurrent" with a system: attention needs a bundle'
+        raise FieldError("mode", message, "no_such_mode")
+
+
+class MergeRequest(Request):
+    """States of several streams of one filter that observe the same system."""
+
+    model: ModelName | None = Field(default=None, description="null: the server's first filter bundle")
+    system: System = None
+    states: list[StateReference] = Field(
+        min_length=2,
+        max_length=MAX_MERGED,
+        fail_fast=True,
+        description="each a `state` of a reply, `session:NAME` or `session:NAME@STEP`; they do not change",
+    )
+    method: MergeMethod = Field(
+        default="covariance_intersection",
+        description="`precision`: for states that are independent given `prior`. `covariance_intersection`: never "
+        "overconfident, whatever they have in common",
+    )
+    prior: StateReference | None = Field(
+        default=None, description="with `precision`: the state that all of them continued from, which is counted once"
+    )
+    t: Time | None = Field(default=None, description="time of the merged state; null: the latest time of the states")
+    levels: Levels = None
+    horizon: Horizons = Field(default_factory=list)
+    return_state: ReturnState = True
+
+    @model_validator(mode="after")
+    def check_prior(self) -> Self:
+        """Only the precision method has a prior."""
+        check_system(self.system, self.model)
+        if self.prior is not None and self.method != "precision":
+            raise FieldError("prior", 'prior is of method "precision" only', "needs_precision")
+        return self

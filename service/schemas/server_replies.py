@@ -1,0 +1,82 @@
+"""Replies of /health, /ready and /info."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from rfa.runtime import outputs
+from rfa.runtime.choices import Mode
+from rfa.service.schemas.base import Json, Many, Reply, says
+
+Kind = Literal["lm", "filter", "series"]
+
+
+@dataclass
+class Health(Reply):
+    """The process is alive."""
+
+    status: Annotated[Literal["alive"], says("always this")]
+
+
+@dataclass
+class Ready(Reply):
+    """Bundles are loaded and reproduced their golden outputs, and the engine makes progress."""
+
+    status: Annotated[Literal["ready"], says("always this")]
+    models: Annotated[list[str], says("names of the served models")]
+
+
+@dataclass(frozen=True)
+class GpuKernels(Reply):
+    """Origin of the kernels that a language model launched on a GPU while loading."""
+
+    stored: Annotated[tuple[str, ...], says("compiled at export and loaded from the bundle")]
+    compiled: Annotated[tuple[str, ...], says("compiled here by Triton")]
+    reason: Annotated[str | None, says("why the bundle's kernels were not used, such as another GPU or driver")]
+
+
+@dataclass(frozen=True)
+class LongSeries(Reply):
+    """Where a filter computes long pieces of a series, on a server with a GPU; everything else runs on the CPU."""
+
+    device: Annotated[str, says("cuda or cpu")]
+    tokens: Annotated[int | None, says("rows × columns from which a piece runs on the GPU; null on a CPU")]
+    reason: Annotated[str | None, says("why they run on the CPU; null on a GPU")]
+
+
+@dataclass(frozen=True)
+class ModelInfo(Reply):
+    """A served bundle."""
+
+    name: Annotated[str, says("name in requests")]
+    kind: Annotated[Kind, says("lm generates text, filter estimates states, series does so for any columns")]
+    digest: Annotated[str, says("sha256 of the bundle's manifest")]
+    golden_values: Annotated[int, says("golden output values that the bundle reproduced when it was loaded")]
+    runtime: Annotated[str, says("onnx, compiled or torch")]
+    modes: Annotated[tuple[Mode, ...], says("supported values of `decode` or `mode`, the default last")]
+    config: Annotated[Mapping[str, Any], says("configuration of the model")]
+    metrics: Annotated[Mapping[str, Any], says("measured on held-out data at export")]
+    calibration: Annotated[Mapping[str, Any], says("how it was calibrated, and on how much data")]
+    ece_rows: Annotated[int, says("tokens with which the stated calibration error was checked; 0: not checked")] = 0
+    kernels: Annotated[
+        Annotated[outputs.GpuKernels | None, Json(GpuKernels | None)], says("kernels on a GPU; null on a CPU")
+    ] = None
+    long_series: Annotated[
+        Annotated[outputs.LongSeries | None, Json(LongSeries | None)],
+        says("where a filter computes them; null for language models, and on a server without a GPU"),
+    ] = None
+
+
+@dataclass
+class Info(Reply):
+    """The server, its models and its limits."""
+
+    name: Annotated[str, says("name of this software")]
+    version: Annotated[str, says("its version")]
+    bundle_version: Annotated[str, says("id of all bundles together; a reload changes it")]
+    device: Annotated[str, says("device of language models; for filters see `long_series` of a model")]
+    versions: Annotated[dict[str, str], says("versions of its dependencies by name")]
+    models: Annotated[Many[ModelInfo], says("served models")]
+    limits: Annotated[dict[str, int | float], says("limits of a request by the names of their settings")]

@@ -1,0 +1,79 @@
+"""Frames that clients send to /filter/stream."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from rfa.runtime.uncertainty.input import MOST_COMPONENTS
+from rfa.service.schemas.base import FieldError, Request
+from rfa.service.schemas.fields import InitialState, ReturnState, Seed
+from rfa.service.schemas.filter_requests import (
+    BIAS,
+    INPUT,
+    Alarms,
+    FilterModel,
+    Horizons,
+    Input,
+    Levels,
+    NoiseScale,
+    Observation,
+    PassesChoice,
+    Samples,
+    StepFields,
+    System,
+    Time,
+    check_system,
+)
+
+
+class FilterStreamRequest(Request):
+    """First frame of a live stream: what to return for each observation."""
+
+    model: FilterModel = None
+    system: System = None
+    size: int = Field(
+        default=1, ge=1, le=MOST_COMPONENTS, description="columns of an observation, if the model takes any number"
+    )
+    levels: Levels = None
+    horizon: Horizons = Field(default_factory=list)
+    samples: Samples = 0
+    alarm: Alarms = None
+    fields: StepFields = None
+    passes: PassesChoice = None
+    seed: Seed | None = Field(default=None, description="null: the state's seed, or random; the reply has it")
+    state: InitialState = None
+    return_state: ReturnState = False
+    state_every: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="also return the state every so many steps"
+    )
+
+    @model_validator(mode="after")
+    def check_model(self) -> Self:
+        """A system replaces a model."""
+        check_system(self.system, self.model)
+        return self
+
+
+class StreamObservation(Request):
+    """A frame with one observation."""
+
+    t: Time | None = Field(default=None, description="not before the previous time; null: the step's index")
+    y: Observation | None = Field(description="null only predicts; a null component is missing")
+    noise: NoiseScale | None = Field(default=None, description="scale of the measurement noise; null is 1")
+    input: Input | None = Field(default=None, description=INPUT)
+    bias: Input | None = Field(default=None, description=BIAS)
+
+
+class StreamClose(Request):
+    """The last frame of a live stream."""
+
+    close: bool = Field(description="true")
+
+    @model_validator(mode="after")
+    def check_close(self) -> Self:
+        """Only true is allowed."""
+        if not self.close:
+            raise FieldError("close", "close must be true", "literal_error")
+        return self
