@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from rfa.cli.console import print_result, print_table
-from rfa.cli.options import BundleName, Device, JsonFile, JsonFlag, JsonTable
+from rfa.cli.options import BundleName, Bundles, Device, JsonFile, JsonFlag, JsonTable
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed and quality.")
 RESULTS = Path("results")
@@ -40,9 +40,7 @@ def bench_decode(
 @app.command("aot")
 def bench_aot(
     out: AotTable = RESULTS / "aot.json",
-    check: Annotated[
-        bool, typer.Option("--check", help="Compare with the file; exit code 1 if a number grew.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare; exit code 1 if a number grew.")] = False,
     triton: Annotated[Path | None, typer.Option(help="Folder of another Triton, from `pip install --target`.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -209,7 +207,7 @@ def bench_load(
     filter_streams: Annotated[int | None, typer.Option(help="Live filter streams.")] = None,
     rate: Annotated[float | None, typer.Option(help="Observations per second of each live stream.")] = None,
     batch_rate: Annotated[float | None, typer.Option(help="Whole series per second, Poisson.")] = None,
-    bundles: Annotated[list[Path] | None, typer.Option("--bundle", help="Bundle to serve; repeatable.")] = None,
+    bundles: Bundles = None,
     budgets: Annotated[Path | None, typer.Option(help="Scenario file. Default: benchmarks/budgets.toml.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Figure to write: latency over time, distribution.")] = None,

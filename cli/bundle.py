@@ -26,11 +26,7 @@ def export(
     ],
     name: Annotated[str | None, typer.Option(help="Name that requests use; default the folder's name.")] = None,
     gpu: Annotated[
-        str | None,
-        typer.Option(
-            help="Also compile a language model's kernels for these NVIDIA GPUs, such as sm_80,sm_90.",
-            metavar="ARCHITECTURES",
-        ),
+        str | None, typer.Option(help="Also compile kernels for these GPUs: sm_80,sm_90.", metavar="ARCHITECTURES")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:

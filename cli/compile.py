@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
+from rfa.cli.options import Bundles
 
-def compile_kernels(
-    bundles: Annotated[
-        list[Path] | None,
-        typer.Option("--bundle", help="Bundle to compile for; repeatable. Default: as in `rfa serve`.", metavar="DIR"),
-    ] = None,
-) -> None:
+
+def compile_kernels(bundles: Bundles = None) -> None:
     """Compile the CPU kernels that `rfa serve` needs, and store them."""
     from rfa.cli.bundles import served_bundles
     from rfa.service.precompile import compile_ahead

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rfa.cli.console import print_result, print_table
-from rfa.cli.options import BundleName, JsonFlag
+from rfa.cli.options import BundleName, JsonFlag, TestFolder
 
 app = typer.Typer(no_args_is_help=True, help="Score a bundle on test data.")
 
@@ -17,9 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="Score a bundle on test data.")
 @app.command("lm")
 def eval_lm(
     bundle: BundleName,
-    data: Annotated[
-        Path, typer.Option(help="Folder with test.txt, or with a folder test of .txt files.", metavar="DIR")
-    ],
+    data: TestFolder,
     limit: Annotated[int | None, typer.Option(help="Score at most this many tokens.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -38,9 +36,7 @@ def eval_lm(
 @app.command("confidence")
 def eval_confidence(
     bundle: BundleName,
-    data: Annotated[
-        Path, typer.Option(help="Folder with test.txt, or with a folder test of .txt files.", metavar="DIR")
-    ],
+    data: TestFolder,
     limit: Annotated[int, typer.Option(help="Score at most this many tokens.")] = 131_072,
     as_json: JsonFlag = False,
 ) -> None:

@@ -11,6 +11,8 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document 
 BundleName = Annotated[str, typer.Argument(help="Bundle folder, or the name of a default bundle.", metavar="BUNDLE")]
 JsonFile = Annotated[Path, typer.Option("--out", help="JSON file to write.")]
 JsonTable = Annotated[Path, typer.Option("--out", help="JSON file to write, or to add to.")]
+Bundles = Annotated[list[Path] | None, typer.Option("--bundle", help="Bundle to serve; repeatable.", metavar="DIR")]
+TestFolder = Annotated[Path, typer.Option(help="Folder with test.txt, or with test: .txt files.", metavar="DIR")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 # How a file of series is read, see `rfa.data.read_frame`.

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from rfa.cli.options import Bundles
+
 
 def serve(
-    bundles: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--bundle",
-            help="Bundle to serve; repeatable. Default: RFA_BUNDLES, or every bundle in ./bundles.",
-            metavar="DIR",
-        ),
-    ] = None,
+    bundles: Bundles = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one; default 8000.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="auto, cpu, cuda or cuda:1, for texts and long series; auto: the CPU.")
-    ] = None,
-    text_runtime: Annotated[
-        str | None,
-        typer.Option(help="auto, compiled or onnx, for language models on a CPU; auto prefers compiled."),
-    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto (the CPU), cpu, cuda or cuda:1.")] = None,
+    text_runtime: Annotated[str | None, typer.Option(help="auto, compiled or onnx, for texts on a CPU.")] = None,
 ) -> None:
-    """Serve bundles over HTTP until stopped; every limit is also an RFA_* environment variable."""
+    """Serve bundles over HTTP until stopped. RFA_* environment variables set limits, and by default the bundles."""
     from rfa.cli.bundles import served_bundles
     from rfa.service.server import serve as run_server
     from rfa.service.settings import Settings
