@@ -75,7 +75,7 @@ class Info(Reply):
 
     name: Annotated[str, says("name of this software")]
     version: Annotated[str, says("its version")]
-    bundle_version: Annotated[str, says("id of all bundles together; a reload changes it")]
+    bundle_version: Annotated[str, says("id of all bundles, equal in every process; a reload changes it")]
     device: Annotated[str, says("device of language models; for filters see `long_series` of a model")]
     versions: Annotated[dict[str, str], says("versions of its dependencies by name")]
     models: Annotated[Many[ModelInfo], says("served models")]

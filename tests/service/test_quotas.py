@@ -116,17 +116,17 @@ class TestBucket:
 class TestClients:
     def test_a_key_has_its_own_and_what_is_left_of_it(self) -> None:
         table = clients(quota_requests=NEVER)
-        with table.of(of_key()).request(counts=True), pytest.raises(Overloaded) as refused:
-            table.of(of_key()).request(counts=True).__enter__()
+        with table.client_for(of_key()).request(counts=True), pytest.raises(Overloaded) as refused:
+            table.client_for(of_key()).request(counts=True).__enter__()
         assert refused.value.code == "quota_requests"
-        with table.of(of_key(OTHER)).request(counts=True):
+        with table.client_for(of_key(OTHER)).request(counts=True):
             pass
 
     def test_requests_under_way_are_given_back_also_after_a_failure(self) -> None:
-        client = clients(quota_concurrent=1).of(of_key())
+        client = clients(quota_concurrent=1).client_for(of_key())
         for _ in range(3):
             with pytest.raises(KeyError), client.request(counts=True):
-                with pytest.raises(Overloaded, match="under way"):
+                with pytest.raises(Overloaded, match="active requests"):
                     client.request(counts=True).__enter__()
                 with client.request(counts=False):  # a WebSocket
                     raise KeyError
@@ -136,19 +136,19 @@ class TestClients:
         table = clients(keys=keys, quota_streams=1, quota_requests=NEVER)
 
         with ExitStack() as held:
-            for client, streams in ((table.of(of_key()), 2), (table.of(of_key(OTHER)), 1)):
+            for client, streams in ((table.client_for(of_key()), 2), (table.client_for(of_key(OTHER)), 1)):
                 for _ in range(streams):
                     held.enter_context(client.stream())
                 with pytest.raises(Overloaded, match=f"{streams} live streams"):
                     held.enter_context(client.stream())
         for _ in range(50):
-            with table.of(of_key()).request(counts=True):
+            with table.client_for(of_key()).request(counts=True):
                 pass
 
     def test_nobody_in_particular_has_no_quota(self) -> None:
         table = clients(quota_requests=NEVER, quota_concurrent=1, quota_streams=1)
         for _ in range(20):
-            table.of({"state": {"tenant": ""}}).request(counts=True).__enter__()
+            table.client_for({"state": {"tenant": ""}}).request(counts=True).__enter__()
 
     @pytest.mark.parametrize(
         ("one", "two", "is_one_client"),
@@ -167,27 +167,27 @@ class TestClients:
     )
     def test_an_address_is_one_client(self, one: str | None, two: str | None, is_one_client: bool) -> None:
         table = clients(keys=(), quota_streams=1)
-        with table.of(from_address(one)).stream():
+        with table.client_for(from_address(one)).stream():
             if is_one_client:
                 with pytest.raises(Overloaded, match="live streams"):
-                    table.of(from_address(two)).stream().__enter__()
+                    table.client_for(from_address(two)).stream().__enter__()
             else:
-                with table.of(from_address(two)).stream():
+                with table.client_for(from_address(two)).stream():
                     pass
-        with table.of(from_address(two)).stream():
+        with table.client_for(from_address(two)).stream():
             pass
 
     def test_addresses_without_streams_are_forgotten(self) -> None:
         table = clients(keys=())
         for number in range(1000):
-            client = table.of(from_address(f"10.0.{number // 250}.{number % 250}"))
+            client = table.client_for(from_address(f"10.0.{number // 250}.{number % 250}"))
             with client.request(counts=True), client.stream():
                 assert len(table._streams) == 1
         assert not table._streams
 
     def test_without_keys_quotas_of_keys_do_not_hold(self) -> None:
         table = clients(keys=(), quota_requests=NEVER, quota_concurrent=1, quota_tokens=NEVER)
-        client = table.of(from_address("10.0.0.1"))
+        client = table.client_for(from_address("10.0.0.1"))
         for _ in range(5):
             client.request(counts=True).__enter__()
             client.afford("tokens", 1000)

@@ -188,7 +188,7 @@ async def test_a_system_is_in_the_place_of_a_model() -> None:
         leads = await refused(client, system={**LEVEL, "dimensions": 64}, observations=[None], horizon=[*range(1, 65)])
     assert (both["param"], both["code"]) == (frame["error"]["param"], frame["error"]["code"])
     assert (both["param"], both["code"]) == ("system", "model_and_system")
-    assert (attention["param"], attention["code"]) == ("mode", "no_such_mode") and "graphs" in attention["message"]
+    assert (attention["param"], attention["code"]) == ("mode", "no_such_mode") and "bundle" in attention["message"]
     assert size["param"] == "observations[0]" and "system:" in size["message"]
     assert (leads["param"], leads["code"]) == ("horizon", "too_large") and "up to 63 leads" in leads["message"]
 
@@ -209,7 +209,7 @@ async def test_what_is_wrong_with_a_system_is_named() -> None:
                 error = await refused(client, system=plain(document), observations=[[1.0]])
                 assert error["param"].startswith(field), error
         error = await refused(client, system={"A": [[-1]], "Q": 1, "R": "x"}, observations=[[1.0]])
-        assert error["message"].startswith("system.R: Must be a number, which is that times the identity")
+        assert error["message"].startswith("system.R: Must be a number (times the identity)")
         unstable = await refused(client, system={"A": [[1]], "Q": 1, "R": 1}, observations=[[1.0]])
         assert (unstable["param"], unstable["code"]) == ("system.A", "invalid_system")
 
