@@ -1,7 +1,7 @@
 /** Random numbers that are the same each time: a demonstration shows everybody the same. */
 
 /**
- * Numbers evenly in [0, 1), by Marsaglia's xorshift.
+ * Uniform numbers in [0, 1), by Marsaglia's xorshift.
  * @param {number} seed
  */
 export function even(seed) {
@@ -17,7 +17,7 @@ export function even(seed) {
 }
 
 /**
- * Numbers of the standard normal distribution, by Box and Muller.
+ * Standard normal numbers, by Box and Muller.
  * @param {number} seed
  */
 export function normal(seed) {

@@ -1,4 +1,4 @@
-/** Charts of a picture, one above the other on one axis of time: a lane of alarms, and one for each component. */
+/** Charts with one axis of time: alarms, and one chart for each component. */
 
 import uPlot from "./uplot/uPlot.esm.js";
 import { make } from "./dom.js";
@@ -12,23 +12,23 @@ import { colour, onScheme } from "./scheme.js";
 /**
  * @typedef {object} Options
  * @property {(row: number) => void} [onPick] a row was chosen
- * @property {(component: number, value: number | null) => void} [onHand] somebody holds a measurement at this value;
- *     null once it is let go
+ * @property {(component: number, value: number | null) => void} [onHand] the pointer holds a measurement at this value;
+ *     null when released
  * @property {number} [height] of a chart, in pixels
  */
 
-/** Room for the numbers beside a chart, and for each letter of a longer one, in pixels of the page. */
+/** Pixels for the numbers of an axis, and for each letter of longer ones. */
 const AXIS = 66;
 const LETTER = 8;
 const AROUND_NUMBER = 18;
 const LANE = 52;
-/** Room beside the plot, in pixels of the page. */
+/** Margin of the plot, in pixels. */
 const MARGIN = 8;
-/** Entries of a chart's columns for each of its pixels, at most: more rows than that are drawn by their extremes. */
+/** Entries per pixel; more rows are drawn by their extremes. */
 const DENSE = 1;
-/** Pixels to either side that a click may mean. */
+/** Pixels around a click that it may mean. */
 const NEAR = 3;
-/** How times are written below the axis: from this step on, each, and where a year or a day begins. */
+/** Formats of times: from this step on, for each, and where a year or a day begins. */
 const CLOCK = /** @type {[number, string, string | null, string | null][]} */ ([
   [365 * 86400, "{YYYY}", null, null],
   [28 * 86400, "{MMM}", "\n{YYYY}", null],
@@ -44,18 +44,18 @@ export class Charts {
   /** @type {Picture | null} */
   #picture = null;
   #form = "";
-  /** @type {[number, number] | null} what is shown of the times; null is all */
+  /** @type {[number, number] | null} range of times; null is all */
   #range = null;
   /** @type {[number, number]} the same in numbers */
   #limits = [0, 1];
   /** @type {number | null} */
   #picked = null;
   #row = 0;
-  /** Room for the numbers beside every chart. */
+  /** Width of the numbers of every axis. */
   #axisSize = AXIS;
-  /** Rows for each entry of what uPlot has. */
+  /** Rows per entry of the plots. */
   #stride = 1;
-  /** @type {Map<number, any[]>} what it has at each stride, chart by chart */
+  /** @type {Map<number, any[]>} columns by stride and chart */
   #columns = new Map();
 
   /**
@@ -98,7 +98,7 @@ export class Charts {
     this.#say(this.options.onHand ? last : Math.min(this.#row, last));
   }
 
-  /** Nearer or further, about the middle. @param {number} factor */
+  /** Zooms about the middle. @param {number} factor */
   zoom(factor) {
     if (!this.#picture) return;
     const [from, to] = this.#limits;
@@ -119,7 +119,7 @@ export class Charts {
     this.#setRange(...this.#whole());
   }
 
-  /** Marks a row, and shows what is around it. @param {number} row @param {number} [around] rows at either side */
+  /** Marks a row, and zooms to it. @param {number} row @param {number} [around] rows at either side */
   pick(row, around = 0) {
     if (!this.#picture) return;
     const { times } = this.#picture;
@@ -152,7 +152,7 @@ export class Charts {
     for (const plot of this.#plots) plot.setScale("x", { min, max });
   }
 
-  /** As coarse as the pixels are. @param {number} rows that are shown */
+  /** Adapts the stride to the pixels. @param {number} rows in view */
   #setStride(rows) {
     const stride = Math.min(this.#strideOf(rows), Math.max(...this.#columns.keys()));
     if (stride === this.#stride) return;
@@ -165,7 +165,7 @@ export class Charts {
     return Math.max(1, 2 ** Math.floor(Math.log2(rows / (DENSE * this.#width()))));
   }
 
-  /** Makes the columns of every stride beforehand: a chart that moves has no time for it. */
+  /** Prepares the columns of every stride, which would take too long while moving. */
   #thin() {
     const picture = this.#shownPicture();
     const whole = this.#plots.map((_, k) => (k ? columnsOf(picture, k - 1) : laneOf(picture)));
@@ -190,7 +190,7 @@ export class Charts {
   }
 
   /**
-   * Of the rows a few pixels around an entry the one that surprised most: who clicks on a peak means it.
+   * The row with the largest nis within a few pixels: a click on a peak means it.
    * @param {any} u @param {number} entry
    */
   #oddestNear(u, entry) {
@@ -223,7 +223,7 @@ export class Charts {
   #lane(picture) {
     const plot = make("div", { class: "plot" });
     this.host.append(
-      make("div", { class: "chart", role: "img", "aria-label": "Lane of alarms and of missing values" }, plot),
+      make("div", { class: "chart", role: "img", "aria-label": "Alarms and missing values" }, plot),
     );
     const hidden = { stroke: "transparent", points: { show: false }, paths: () => null };
     return new uPlot(
@@ -315,7 +315,7 @@ export class Charts {
   }
 
   /**
-   * Room for these numbers; the other charts take as much, so that times stay one below the other.
+   * Width for these numbers; the other charts take the same, so that times are aligned.
    * @param {any} u @param {string[] | null} numbers
    */
   #widen(u, numbers) {
@@ -347,7 +347,7 @@ export class Charts {
           idx !== null && idx !== undefined && this.#say(this.#rowOf(idx)),
       ],
       setScale: [
-        // Dragged over: then the others follow.
+        // After dragging the others follow.
         (/** @type {any} */ u, /** @type {string} */ name) => {
           const { min, max } = u.scales.x;
           const isNew = min !== this.#limits[0] || max !== this.#limits[1];
@@ -357,7 +357,7 @@ export class Charts {
     };
   }
 
-  /** What a pointer does. @param {any} chart @param {number} k */
+  /** Pointer events. @param {any} chart @param {number} k */
   #listen(chart, k) {
     const { over } = chart;
     const { onHand, onPick } = this.options;
@@ -411,13 +411,13 @@ export class Charts {
     event.preventDefault();
   }
 
-  /** Moves the cursor to a row, and what is shown along with it. @param {number} row */
+  /** Moves the cursor to a row, and scrolls to it. @param {number} row */
   #point(row) {
     const at = this.#shownPicture().times[row];
     const [from, to] = this.#limits;
     if (at < from || at > to) this.#setRange(at - (to - from) / 2, at + (to - from) / 2);
     const plot = this.#plots[1];
-    // uPlot takes a new range in a microtask: until then a time lies where it lay.
+    // uPlot applies a new range in a microtask.
     queueMicrotask(() => {
       plot.setCursor({ left: plot.valToPos(at, "x"), top: 10 });
       this.#say(row);

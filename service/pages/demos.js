@@ -1,9 +1,9 @@
-/** Series to begin with, made here: what is true of them is known. */
+/** Example series, simulated here. */
 
 import { normal } from "./chance.js";
 
 /**
- * A series as POST /read tells it.
+ * A series of POST /read.
  * @typedef {object} Series
  * @property {string | null} clock
  * @property {boolean} is_dated

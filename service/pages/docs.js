@@ -22,7 +22,7 @@ const nameOf = reference => reference.split("/").pop() ?? "";
 const described = text => text.split("`").map((part, k) => (k % 2 ? make("code", {}, part) : part));
 
 /**
- * A type in few words, with links to the schemas that it names.
+ * A short form of a type, with links to its schemas.
  * @param {any} schema
  * @returns {(Node | string)[]}
  */
@@ -50,7 +50,7 @@ function typeOf(schema) {
 }
 
 /**
- * A table that is scrolled by keyboard, too, where it is wider than the screen.
+ * A table that can be scrolled by keyboard if it is wider than the screen.
  * @param {string} label
  * @param {HTMLElement[]} rows
  */
@@ -99,13 +99,13 @@ function answers(name, responses) {
   return make(
     "details",
     {},
-    make("summary", {}, "Answers"),
+    make("summary", {}, "Responses"),
     wideTable(`Answers to ${name}`, rows),
   );
 }
 
 /**
- * A place to send an example, or what somebody makes of it.
+ * A form to send an example, as it is or edited.
  * @param {string} method
  * @param {string} path
  * @param {any[]} examples
@@ -118,7 +118,7 @@ function trial(method, path, examples) {
     examples.length ? JSON.stringify(examples[0], null, 1) : "",
   );
   const said = make("pre", { role: "status", tabindex: 0, hidden: true });
-  const button = make("button", { type: "button", class: "main" }, "Send it");
+  const button = make("button", { type: "button", class: "main" }, "Send");
   button.addEventListener("click", async () => {
     button.disabled = true;
     said.hidden = false;

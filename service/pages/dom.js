@@ -1,7 +1,7 @@
 /** Elements: found, made, filled. */
 
 /**
- * The element with this id, which the page has.
+ * The element with this id, which must exist.
  * @param {string} id
  * @returns {any}
  */
@@ -14,8 +14,7 @@ export function byId(id) {
 /**
  * A new element.
  * @param {string} name
- * @param {Record<string, string | number | boolean | null>} [attributes] as in HTML; null and
- *     false leave one out
+ * @param {Record<string, string | number | boolean | null>} [attributes] null and false omit one
  * @param {...(Node | string)} children
  * @returns {any}
  */
@@ -29,8 +28,8 @@ export function make(name, attributes = {}, ...children) {
 }
 
 /**
- * A table with a head.
- * @param {string[]} head a name that begins with # is of numbers
+ * A table with a header.
+ * @param {string[]} head a name that begins with # is a column of numbers
  * @param {(Node | string)[][]} rows
  */
 export function table(head, rows) {
@@ -47,7 +46,7 @@ export function table(head, rows) {
 }
 
 /**
- * A select's options; what was chosen stays chosen where it is still there.
+ * Sets a select's options; keeps the selection if it still exists.
  * @param {HTMLSelectElement} select
  * @param {[string, string][]} options value and what is shown
  */
@@ -58,7 +57,7 @@ export function fillSelect(select, options) {
 }
 
 /**
- * Calls `work` once nothing has happened for a moment, with what was given last.
+ * Calls `work` after a pause, with the last arguments.
  * @template {any[]} Given
  * @param {(...given: Given) => void} work
  */

@@ -1,4 +1,4 @@
-/** The text of /metrics, as Prometheus writes it. */
+/** The Prometheus text of /metrics. */
 
 /** @typedef {{name: string, labels: Record<string, string>, value: number}} Sample */
 
@@ -18,7 +18,7 @@ export function samples(text) {
 }
 
 /**
- * What is of this name, over all processes.
+ * Sum of a metric over all processes.
  * @param {Sample[]} all
  * @param {string} name
  * @param {Record<string, string>} [labels] that it has
@@ -30,7 +30,7 @@ export const total = (all, name, labels = {}) =>
 const has = (sample, labels) => Object.entries(labels).every(([name, value]) => sample.labels[name] === value);
 
 /**
- * A histogram over all processes and labels: how many lay up to each bound, and not up to the one before.
+ * A histogram over all processes and labels: the count between each bound and the previous one.
  * @param {Sample[]} all
  * @param {string} name
  * @returns {{upTo: number, count: number}[]}
@@ -48,7 +48,7 @@ export function histogram(all, name) {
 }
 
 /**
- * A bound under which a share of a histogram lies; NaN of an empty one.
+ * An upper bound of a quantile; NaN for an empty histogram.
  * @param {{upTo: number, count: number}[]} bins
  * @param {number} share
  */

@@ -1,24 +1,24 @@
-/** A live filter behind a WebSocket: one frame for each measurement, and one answer. */
+/** A live filter over a WebSocket: one frame per measurement, and one reply. */
 
 import { key } from "./key.js";
 import { get, openSocket } from "./server_calls.js";
 
-/** Measurements that may be on their way. */
+/** Measurements without a reply, at most. */
 const MOST_UNANSWERED = 16;
-/** Measurements that are kept to be copied. */
+/** Frames that are kept for copying. */
 const MOST_KEPT = 40;
 
 export class FilterStream {
-  /** @type {object[]} frames that were sent, the first and those of some measurements */
+  /** @type {object[]} sent frames: the first, and some measurements */
   frames = [];
-  /** Measurements that were sent. */
+  /** Number of sent measurements. */
   measured = 0;
   #unanswered = 0;
   #isReady = false;
   #isOver = false;
   /** @type {WebSocket | null} */
   #socket = null;
-  /** @type {((state: string | null) => void) | null} who waits for the state */
+  /** @type {((state: string | null) => void) | null} resolves `close` */
   #closed = null;
 
   /**
@@ -31,7 +31,7 @@ export class FilterStream {
     this.#open();
   }
 
-  /** Whether it takes a measurement now. */
+  /** Whether a measurement can be sent now. */
   get isFree() {
     return this.#isReady && !this.#isOver && !this.#closed && this.#unanswered < MOST_UNANSWERED;
   }
@@ -56,7 +56,7 @@ export class FilterStream {
     });
   }
 
-  /** Ends it without a word. */
+  /** Closes without a closing frame. */
   drop() {
     this.#isOver = true;
     this.#socket?.close();
@@ -88,7 +88,7 @@ export class FilterStream {
     }
   }
 
-  /** A browser does not say why a handshake was refused. A request does, and asks for a key if it was for that. */
+  /** Browsers hide why a handshake was refused. A request shows it, and asks for a key if needed. */
   async #lost() {
     if (this.#isOver) return;
     if (this.frames.length) return this.#fail("The connection to the server was lost: begin again from the start.");

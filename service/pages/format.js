@@ -43,7 +43,7 @@ export function number(value, digits = DIGITS) {
 }
 
 /**
- * Digits that tell numbers of this size apart when they differ by so much: a meter at a million moves by ones.
+ * Digits that distinguish numbers of this size with such differences: a meter at a million changes by ones.
  * @param {number} size @param {number} step
  */
 function digitsFor(size, step) {
@@ -52,7 +52,7 @@ function digitsFor(size, step) {
 }
 
 /**
- * How the numbers of a column are told, and those that belong to it: all with as many decimals, or as powers of ten.
+ * A formatter for the numbers of a column: equal decimals, or powers of ten.
  * @param {(number | null)[]} column
  * @returns {(value: number | null | undefined) => string}
  */
@@ -65,7 +65,7 @@ export function tellerOf(column) {
   const decimals = notation === "standard" && size ? Math.max(0, digits - 1 - Math.floor(Math.log10(size))) : digits - 1;
   const fixed = { minimumFractionDigits: decimals, maximumFractionDigits: decimals, signDisplay: "negative", notation };
   const format = formatOf(/** @type {Intl.NumberFormatOptions} */ (fixed));
-  // Where a series begins all is possible: of such a size decimals are a row of figures that mean nothing.
+  // Early intervals are very wide: decimals of such numbers mean nothing.
   const isBeyond = (/** @type {number} */ value) => notation === "standard" && Math.abs(value) >= LARGE;
   return value => (value === null || value === undefined || isBeyond(value) ? number(value) : format.format(value));
 }
@@ -92,7 +92,7 @@ export const time = (t, isDated) => (isDated ? moment.format(1000 * t) : number(
 const RAREST = 1e6;
 
 /**
- * How rare something is: "about one in 5,000".
+ * Rarity as text: "about one in 5,000".
  * @param {number} anomaly of a reply, 1 minus a probability
  */
 export function rarity(anomaly) {

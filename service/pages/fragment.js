@@ -1,8 +1,8 @@
-/** What is shown, in the fragment of the address: it can be shared, and never leaves the browser with a request.
+/** The current view in the fragment of the address, which can be shared and is not sent to the server.
  *
  *     #series?demo=room&model=auto&levels=50,90
  *
- * Keys are never in it, and neither is a file.
+ * It has no key and no file.
  */
 
 import { byId } from "./dom.js";
@@ -14,7 +14,7 @@ export function shown() {
 }
 
 /**
- * Says what is shown, without a new step in the browser's history; a tab that is no longer looked at says nothing.
+ * Stores the current view, without a new entry in the browser's history; hidden tabs do nothing.
  * @param {string} tab
  * @param {URLSearchParams} [fields]
  */
@@ -25,7 +25,7 @@ export function show(tab, fields) {
 }
 
 /**
- * The fields of a form that are not as they came, but files and what `data-private` marks.
+ * The changed fields of a form, without files and `data-private` ones.
  * @param {HTMLFormElement} form
  */
 export function fieldsOf(form) {
@@ -42,7 +42,7 @@ export function fieldsOf(form) {
 }
 
 /**
- * Fills a form from fields; a select that has no such option yet keeps it for `fillSelect`.
+ * Fills a form; a select without that option yet keeps it for `fillSelect`.
  * @param {HTMLFormElement} form
  * @param {URLSearchParams} fields
  */

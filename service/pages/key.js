@@ -1,64 +1,82 @@
-/** The API key: asked for once the server wants one, kept in this tab's session storage and nowhere else. */
+/** The API key: requested when the server needs one, and stored only in this tab's session storage. */
 
-import { byId } from "./dom.js";
+import { make } from "./dom.js";
 import { storage } from "./storage.js";
 
 const NAME = "rfa-key";
-/** What was given since the page was opened: a browser may keep nothing. */
-let held = "";
+/** Last input, for browsers without storage. */
+let given = "";
 
-/** @returns {string} "" where there is none */
-export const key = () => storage(() => sessionStorage.getItem(NAME)) ?? held;
+const input = make("input", { type: "password", id: "key-input", autocomplete: "off", "aria-describedby": "key-said" });
+const said = make("p", { class: "bad", id: "key-said", role: "alert" });
+const dialog = make(
+  "dialog",
+  { id: "key-dialog", "aria-labelledby": "key-title" },
+  make(
+    "form",
+    { method: "dialog" },
+    make("h2", { id: "key-title" }, "API key"),
+    make("p", {}, "This server may need a key. It stays in this tab until you close it; only this server gets it."),
+    make("p", {}, make("label", { for: "key-input" }, "Key"), " ", input),
+    said,
+    make(
+      "div",
+      { class: "row" },
+      make("button", { class: "main", value: "save" }, "Use it"),
+      make("button", { value: "", formnovalidate: true }, "Cancel"),
+    ),
+  ),
+);
+document.body.append(dialog);
+
+/** @returns {string} "" without one */
+export const key = () => storage(() => sessionStorage.getItem(NAME)) ?? given;
 
 /** @returns {Record<string, string>} */
 export const keyHeader = () => (key() ? { Authorization: `Bearer ${key()}` } : {});
 
-/** Subprotocols of a WebSocket: browsers can set no header there. */
+/** Subprotocols of a WebSocket, for which browsers cannot set headers. */
 export function keyProtocols() {
   if (!key()) return ["rfa.v1"];
   const text = btoa(String.fromCharCode(...new TextEncoder().encode(key())));
   return ["rfa.v1", `rfa.key.${text.replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "")}`];
 }
 
-/** What a server takes as a key, as it travels in a header. */
+/** Characters that a header can have. */
 const SENDABLE = /^[!-~]*$/;
 
-/** @param {string} given */
-const faultOf = given => (SENDABLE.test(given) ? "" : "A key has letters of English, digits and signs, and no spaces.");
-
 function check() {
-  const fault = faultOf(byId("key-input").value.trim());
-  byId("key-said").textContent = fault;
-  byId("key-input").setCustomValidity(fault); // with which it is not used
+  const isValid = SENDABLE.test(input.value.trim());
+  said.textContent = isValid ? "" : "A key has English letters, digits and symbols, and no spaces.";
+  input.setCustomValidity(said.textContent);
 }
 
-byId("key-input").addEventListener("input", check);
+input.addEventListener("input", check);
 
 /** @type {Promise<boolean> | null} */
-let asked = null;
+let pending = null;
 
 /**
- * Ask for a key; several that ask at once share one dialog.
+ * Asks for a key; concurrent calls share one dialog.
  * @returns {Promise<boolean>} whether one was given
  */
 export function askForKey() {
-  asked ??= new Promise(resolve => {
-    const dialog = byId("key-dialog");
-    byId("key-input").value = key();
+  pending ??= new Promise(resolve => {
+    input.value = key();
     check();
     dialog.addEventListener(
       "close",
       () => {
-        asked = null;
+        pending = null;
         if (dialog.returnValue !== "save") return resolve(false);
-        held = byId("key-input").value.trim();
-        storage(() => (held ? sessionStorage.setItem(NAME, held) : sessionStorage.removeItem(NAME)));
-        resolve(Boolean(held));
+        given = input.value.trim();
+        storage(() => (given ? sessionStorage.setItem(NAME, given) : sessionStorage.removeItem(NAME)));
+        resolve(Boolean(given));
       },
       { once: true },
     );
     dialog.returnValue = "";
     dialog.showModal();
   });
-  return asked;
+  return pending;
 }

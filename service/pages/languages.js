@@ -23,7 +23,7 @@ const CALLS = { curl, Python: python, JavaScript: javascript };
 export const LANGUAGES = Object.keys(CALLS);
 
 /**
- * Calls one after the other as one program: it imports everything once, and names of one call are not those of another.
+ * Several calls as one program, with separate names and one block of imports.
  * @param {string} language of LANGUAGES
  * @param {[Call, string][]} calls each with its address
  */
@@ -72,12 +72,12 @@ function curl(call, url) {
       `--data-binary ${call.isPacked ? "@-" : file ? `@${quoted(file)}` : quoted(bodyOf(call))}`,
     );
   }
-  const told = call.isOfStream ? ["# curl speaks no WebSocket: the same observations as one request"] : [];
-  return [...told, ...leftOut(call, "#"), parts.join(" \\\n  ")].join("\n");
+  const note = call.isOfStream ? ["# curl has no WebSocket: the same observations as one request"] : [];
+  return [...note, ...leftOut(call, "#"), parts.join(" \\\n  ")].join("\n");
 }
 
 /**
- * A call as a language can make it: for curl, what went over a WebSocket is one request.
+ * A call for a language: for curl, a WebSocket becomes one request.
  * @param {string} language of LANGUAGES
  * @param {Call} call
  * @returns {Call}
@@ -96,7 +96,7 @@ function leftOut({ frames = [null], measured = 0 }, sign) {
 }
 
 /**
- * A document as Python writes it.
+ * A document as a Python literal.
  * @param {any} value
  * @returns {string}
  */
@@ -194,7 +194,7 @@ function javascriptStream(call, url) {
     'const protocols = ["rfa.v1", `rfa.key.${key}`];',
   ];
   return [
-    "// In a browser, and in Node from version 22 on.",
+    "// In browsers, and Node 22 or later.",
     ...(key() ? secret : []),
     `const stream = new WebSocket(${socketOf(url)}${key() ? ", protocols" : ""});`,
     ...leftOut(call, "//"),

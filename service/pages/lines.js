@@ -11,8 +11,8 @@ import { colour } from "./scheme.js";
 export const laneOf = picture => [picture.times, new Array(picture.times.length).fill(1)];
 
 /**
- * Columns of every so many rows, for a chart with fewer pixels than rows: nothing that stands out is left out. Two
- * entries stand for the rows of both; of a line they are the least and the largest value, of a limit the outer one.
+ * Thinned columns, for a chart with fewer pixels than rows: two entries have the least and the largest value of a
+ * line, or the outer one of a limit.
  * @param {any} columns of `columnsOf` or `laneOf`
  * @param {number} limits columns after the times that are limits, upper and lower in turns
  * @param {number} stride rows for each entry
@@ -82,7 +82,7 @@ export function seriesOf({ bands, fan, smoothed, samples }) {
     width,
     points,
   });
-  // Where a series begins nothing is known, and all of these are far off: the axis is made for what comes after.
+  // The axis ignores these: early intervals are very wide.
   const edge = { width: 0, points, auto: false };
   const edgeAhead = { width: 0, points };
   return [
@@ -93,7 +93,7 @@ export function seriesOf({ bands, fan, smoothed, samples }) {
     ...(smoothed ? [{ ...line("second", 1.8), auto: false }] : []),
     line("estimate", 1.8),
     ...(fan.length ? [line("forecast", 1.8)] : []),
-    // Drawn by hand, and here for the axis to reach.
+    // Drawn by `paintMeasured`; here for the range of the axis.
     { stroke: "transparent", points, paths: () => null },
   ];
 }

@@ -4,7 +4,7 @@ import { fillSelect } from "./dom.js";
 import { get } from "./server_calls.js";
 
 /**
- * As /info tells it.
+ * A model of /info.
  * @typedef {object} Model
  * @property {string} name
  * @property {string} kind
@@ -19,7 +19,7 @@ import { get } from "./server_calls.js";
 /** @type {Promise<any> | null} */
 let asked = null;
 
-/** GET /info, asked for once; again after a failure. */
+/** GET /info, requested once; again after a failure. */
 export function info() {
   asked ??= get("info").catch(error => {
     asked = null;
@@ -32,9 +32,9 @@ export function info() {
 const models = async () => (await info()).models;
 
 /**
- * Offers the models that filter, unless it did.
+ * Fills a choice of the filter models once.
  * @param {HTMLSelectElement} select
- * @param {string} nothing what is shown for none of them
+ * @param {string} nothing label of no model
  */
 export async function offerFilters(select, nothing) {
   if (select.options.length > 1) return;

@@ -46,7 +46,7 @@ function fillCircles(u, { weight, times, components }, k, from, to) {
 }
 
 /**
- * Each measurement a square, written into an image: a canvas takes ten times as long to fill so many shapes.
+ * Measurements as squares in an image: filling shapes on a canvas takes ten times as long.
  * @param {any} u @param {Picture} picture @param {number} k @param {number} from @param {number} to
  */
 function setPixels(u, { weight, times, components }, k, from, to) {
@@ -80,7 +80,7 @@ function setPixels(u, { weight, times, components }, k, from, to) {
 let kept = null;
 
 /**
- * An empty image, and a canvas that it is put on; all charts of one size share them.
+ * An empty image and its canvas, shared by charts of one size.
  * @param {number} width
  * @param {number} height
  */
@@ -93,7 +93,7 @@ function sheetOf(width, height) {
 }
 
 /**
- * A line at a row, and a ring around its measurement.
+ * A line at a row, and a ring around the measurement.
  * @param {any} u a chart of uPlot
  * @param {Picture} picture
  * @param {number} k component
@@ -161,7 +161,7 @@ function clipped({ ctx, bbox }, draw) {
 }
 
 /**
- * From values of a scale to pixels of the canvas.
+ * Converts values of a scale to pixels of the canvas.
  * @param {any} u
  * @param {"x" | "y"} name
  * @returns {(value: number) => number}

@@ -1,4 +1,4 @@
-/** Light or dark: as the system has it, unless somebody chose; and the colours of it for what is drawn on a canvas. */
+/** Light or dark colours: those of the system, or the chosen ones; also for drawing on a canvas. */
 
 import { byId } from "./dom.js";
 import { storage } from "./storage.js";
@@ -12,7 +12,7 @@ let resolved = {};
 const redraw = new Set();
 
 /**
- * The colour of this name in the scheme that is shown.
+ * The colour of this name in the current scheme.
  * @param {string} name
  * @param {number} [opacity]
  */
@@ -21,7 +21,7 @@ export function colour(name, opacity = 1) {
   return opacity === 1 ? resolved[name] : resolved[name].replace("rgb(", "rgba(").replace(")", `, ${opacity})`);
 }
 
-/** @param {() => void} work is called when the colours have changed */
+/** @param {() => void} work called when the colours have changed */
 export function onScheme(work) {
   redraw.add(work);
   return () => redraw.delete(work);
@@ -29,7 +29,7 @@ export function onScheme(work) {
 
 function resolve() {
   const probe = document.body.appendChild(document.createElement("i"));
-  probe.style.forcedColorAdjust = "none"; // or all are one
+  probe.style.forcedColorAdjust = "none"; // otherwise all colours are equal
   resolved = Object.fromEntries(
     COLOURS.map(name => {
       probe.style.color = `var(--${name})`;
@@ -49,11 +49,11 @@ function choose(/** @type {string} */ scheme) {
   else delete document.documentElement.dataset.scheme;
 }
 
-/** Shows the scheme that was chosen, and lets one be chosen. */
+/** Applies the stored scheme, and listens for another choice. */
 export function startScheme() {
   const select = byId("scheme");
-  const kept = storage(() => localStorage.getItem(NAME));
-  if ([...select.options].some(({ value }) => value === kept)) select.value = kept;
+  const stored = storage(() => localStorage.getItem(NAME));
+  if ([...select.options].some(({ value }) => value === stored)) select.value = stored;
   choose(select.value);
   select.addEventListener("change", () => {
     choose(select.value);

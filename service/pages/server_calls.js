@@ -1,10 +1,10 @@
-/** Everything that the page asks the server for. Addresses are relative, so that they hold behind a proxy's prefix. */
+/** All requests of the page. Addresses are relative, for proxies that add a prefix. */
 
 import { askForKey, keyHeader, keyProtocols } from "./key.js";
 
 export const UNAUTHORIZED = 401;
 
-/** The server, or a proxy before it, has refused a request. */
+/** The server, or a proxy, has refused a request. */
 export class Refused extends Error {
   /** @param {string} message @param {number} status */
   constructor(message, status) {
@@ -14,8 +14,7 @@ export class Refused extends Error {
 }
 
 /**
- * The answer to a request; where a key is wanted it is asked for, and the request made again. What is refused is an
- * error in the server's own words.
+ * The response to a request; asks for a key if needed, and repeats the request. Errors have the server's message.
  * @param {string} path without a leading slash
  * @param {RequestInit} [options]
  * @returns {Promise<Response>}
@@ -41,19 +40,19 @@ async function reason(response) {
 
 /** @param {Response} response */
 const notItsOwn = ({ status }) =>
-  `The server answered ${status}, and not in its own words: is a proxy in between?`;
+  `The response ${status} is not from rfa-server: is a proxy in between?`;
 
 /**
- * Browsers name a connection that broke each in words of their own.
+ * Replaces the browser's message for a broken connection.
  * @param {Error} error
  * @returns {never}
  */
 function unreached(error) {
   if (error.name !== "TypeError") throw error;
-  throw new Error("The server cannot be reached, or the connection broke off: is it there?");
+  throw new Error("The server cannot be reached, or the connection was lost.");
 }
 
-/** The document of an answer. @param {Response} response @returns {Promise<any>} */
+/** The document of a response. @param {Response} response @returns {Promise<any>} */
 const documentOf = response =>
   response.json().catch(error => {
     if (error.name === "SyntaxError") throw new Error(notItsOwn(response));
@@ -78,7 +77,7 @@ export async function post(path, body, signal) {
 }
 
 /**
- * A request as it stands, whatever the answer.
+ * Sends a request and returns any response.
  * @param {string} method @param {string} path @param {string} [body] of JSON
  */
 export const send = (method, path, body) =>
@@ -89,9 +88,9 @@ export const send = (method, path, body) =>
   });
 
 /**
- * The series in a file, as the server's own loader reads it.
- * @param {string} path with how to read it
- * @param {Blob} content of the file, packed or not
+ * The series of a file, read by the server.
+ * @param {string} path with options
+ * @param {Blob} content of the file, compressed or not
  * @returns {Promise<any>}
  */
 export async function readFile(path, content) {
@@ -100,7 +99,7 @@ export async function readFile(path, content) {
 }
 
 /**
- * The documents of a streamed answer, as they come.
+ * The documents of a streamed response.
  * @param {string} path
  * @param {object} body
  * @param {AbortSignal} signal

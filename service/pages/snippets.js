@@ -6,7 +6,7 @@ import { LANGUAGES, bodyOf, isLong, madeBy, program } from "./languages.js";
 /** @typedef {import("./languages.js").Call} Call */
 
 /**
- * Buttons that copy what was done last.
+ * Buttons that copy the last requests.
  * @param {HTMLElement} host
  * @param {() => Call[]} calls what was done, in order
  */
@@ -16,7 +16,7 @@ export function offerCopies(host, calls) {
     button.addEventListener("click", () => open(language, calls()));
     return button;
   });
-  host.replaceChildren("Copy what the page just did as", ...buttons);
+  host.replaceChildren("Copy the last request as", ...buttons);
 }
 
 /** @param {string} language @param {Call[]} done */
@@ -26,7 +26,7 @@ function open(language, done) {
     language,
     calls.map(call => [call, new URL(call.path, document.baseURI).href]),
   );
-  byId("code").textContent = code || "Nothing was asked for yet.";
+  byId("code").textContent = code || "There was no request yet.";
   byId("code-title").textContent = `As ${language}`;
   const long = calls.find(isLong);
   byId("code-body").hidden = !long;
@@ -45,7 +45,7 @@ async function copy() {
     byId("code-said").textContent = "Copied.";
   } catch {
     getSelection()?.selectAllChildren(byId("code"));
-    byId("code-said").textContent = "Selected: copy it with your keyboard.";
+    byId("code-said").textContent = "Selected: copy it with the keyboard.";
   }
 }
 

@@ -1,7 +1,7 @@
 /** What a browser keeps for the page, where it does: people forbid it, and it may be full. */
 
 /**
- * What `use` finds or does in a storage; undefined where the browser refuses.
+ * The result of `use` with a storage; undefined if the browser refuses.
  * @template T
  * @param {() => T} use
  * @returns {T | undefined}

@@ -57,7 +57,7 @@ async function packed(file, most) {
 }
 
 /**
- * Refuses to send what the server would refuse.
+ * Refuses a body that the server would refuse.
  * @param {object} body of `POST /filter`
  * @param {number} most bytes of it
  */
@@ -66,6 +66,6 @@ export function checkSize(body, most) {
   if (size <= most) return;
   throw new Error(
     `These numbers make a request of ${megabytes(size)}, and this server takes ${megabytes(most)}. Give fewer columns ` +
-      "or rows, or numbers of fewer digits. The program rfa filter takes more.",
+      "or rows, or numbers of fewer digits. The command rfa filter takes more.",
   );
 }

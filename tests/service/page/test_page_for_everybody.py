@@ -129,7 +129,7 @@ def test_forced_colours_leave_apart_what_colours_tell_apart(browser: Any, server
         page.click("#tab-text")
         page.locator("#text-decode option").first.wait_for(state="attached")
         page.click("#text-go")
-        page.locator("#text-error", has_text="broke off").wait_for()
+        page.locator("#text-error", has_text="was lost").wait_for()
         page.locator(".text").press("ArrowRight")
         assert len({*grounds(".text .token"), *grounds(".text")}) == 3
         assert grounds(".bar") != [canvas]

@@ -69,10 +69,10 @@ def test_a_part_of_the_page_that_does_not_come_is_missed(browser: Any, server: L
 @pytest.mark.parametrize(
     ("status", "body", "told"),
     [
-        (200, "<html>Log in first</html>", "answered 200, and not in its own words"),
-        (502, "<html>Bad gateway</html>", "answered 502, and not in its own words"),
-        (429, '{"error": "slow down"}', "answered 429, and not in its own words"),
-        (200, '{"columns": {"t": [1', "answered 200, and not in its own words"),
+        (200, "<html>Log in first</html>", "response 200 is not from rfa-server"),
+        (502, "<html>Bad gateway</html>", "response 502 is not from rfa-server"),
+        (429, '{"error": "slow down"}', "response 429 is not from rfa-server"),
+        (200, '{"columns": {"t": [1', "response 200 is not from rfa-server"),
         (None, "", "cannot be reached"),
     ],
 )

@@ -107,7 +107,7 @@ def test_a_text_that_breaks_off_says_so_and_nothing_of_where_it_parts(browser: A
         ready(page)
         page.route("**/generate", answered)
         page.click("#text-go")
-        page.locator("#text-error", has_text="broke off").wait_for()
+        page.locator("#text-error", has_text="was lost").wait_for()
         page.locator("#text-told", has_text="are equal so far").wait_for()
         assert page.locator(".token.parted").count() == 0
 
