@@ -416,7 +416,7 @@ def test_a_rate_above_half_of_the_rows_is_refused(tmp_path: Path) -> None:
 
 def test_a_flag_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
     code, _, err = rfa("filter", EXAMPLE, "--quiet", 5)
-    assert code == 1 and "--quiet is of alarms" in err
+    assert code == 1 and "--quiet needs --alarm" in err
     (tmp_path / "bare.csv").write_text("value\n1\n2\n3\n")
     code, _, err = rfa("filter", tmp_path / "bare.csv", "--alarm", "1/day")
     assert code == 1 and "bare.csv has no time column" in err

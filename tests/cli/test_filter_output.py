@@ -211,7 +211,7 @@ def test_every_ring_has_its_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path.write_text("t,y\n" + "".join(f"{k},{value}\n" for k, value in enumerate(values)))
     [found] = Task(load_filter("auto"), [], None, NEVER, 0.999, smooth=False, lag=None).run("", (), load_series(path))
     drawn: list[Figure] = []
-    monkeypatch.setattr(plot, "POINTS", 30)
+    monkeypatch.setattr(plot, "MAX_POINTS", 30)
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
     plot.draw([found], tmp_path / "many.png", title="many")
     [axes] = drawn[0].axes

@@ -109,14 +109,14 @@ def test_training_that_is_stopped(
     assert found == code
     assert line == f"rfa: {number.name}: stopped and saved at step 3 of 4; the same command goes on from there"
     _, line = failure("export", text / "run", "--out", text / "bundle")
-    assert "is not finished" in line and "goes on" in line
+    assert "is not finished" in line and "to continue it" in line
 
 
 def test_steps_are_of_what_is_trained(tmp_path: Path) -> None:
     _, line = failure(
         "train", "filter", "--data", "simulate:oscillator", "--config", "linear", "--steps", 9, "--out", tmp_path
     )
-    assert line == "rfa: --steps is of a deep filter: a linear one takes none"
+    assert line == "rfa: --steps is for deep filters; a linear one has none"
 
 
 def test_ctrl_c_in_any_command_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_without_torch(text: Path, command: tuple[str, ...]) -> None:
     ("family", "gpu", "told"),
     [
         ("language", "sm_9a", "--gpu takes architectures among sm_80, sm_86, sm_89, sm_90, each once"),
-        ("linear", "sm_80", "--gpu: kernels are those of language models"),
+        ("linear", "sm_80", "--gpu is for language models"),
     ],
 )
 def test_kernels_that_nobody_can_compile(tmp_path: Path, family: str, gpu: str, told: str) -> None:
