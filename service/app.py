@@ -17,9 +17,9 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from rfa.service.access.boundary import METHODS, Boundary
 from rfa.service.access.guard import Guard
 from rfa.service.access.keys import load_keys
+from rfa.service.access.middleware import error_response, refuse_early
 from rfa.service.access.origin import OriginGuard, OriginPolicy
 from rfa.service.access.quotas import Clients, QuotaGuard
-from rfa.service.access.refusal import error_response, refuse_early
 from rfa.service.access.tracing import Tracing, open_tracing
 from rfa.service.cooperative import CooperativeWork
 from rfa.service.engine.engine import Engine

@@ -18,8 +18,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
+from rfa.service.access.middleware import Middleware, refuse
 from rfa.service.access.record import Record, access_logger, log_request, request_id, without_nulls
-from rfa.service.access.refusal import refuse
 from rfa.service.access.tracing import Tracing
 from rfa.service.disconnect import ClientGone
 from rfa.service.errors import as_service_error
@@ -35,18 +35,15 @@ INTERNAL_ERROR: Final = 1011
 HEADERS: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
 
-class Boundary:
+class Boundary(Middleware):
     """Middleware for HTTP and WebSocket; everything else of the application is inside."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing | None = None) -> None:
-        self._app = app
+        super().__init__(app)
         self._metrics = metrics
         self._tracing = tracing
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         counted = _CountedMessages(scope, receive, send)
         scope.setdefault("state", {})["record"] = counted.record
         token = request_id.set(counted.record.id)

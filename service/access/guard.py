@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rfa.runtime.state import base64url
 from rfa.service.access.keys import ApiKeys
-from rfa.service.access.refusal import refuse_early
+from rfa.service.access.middleware import Middleware, refuse_early
 from rfa.service.assets import assets
 from rfa.service.errors import Unauthorized
 
@@ -39,20 +39,17 @@ def is_open(method: str, path: str) -> bool:
     return path in OPEN_PATHS and method in OPEN_METHODS
 
 
-class Guard:
+class Guard(Middleware):
     """Middleware that refuses requests without a valid key, and sets `scope["state"]["tenant"]`.
 
     The tenant is a stable id of the key; "" without keys and on open paths.
     """
 
     def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
-        self._app = app
+        super().__init__(app)
         self._keys = keys
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         tenant: str | None = ""
         if len(self._keys) and not (scope["type"] == "http" and is_open(scope["method"], scope["path"])):
             presented = presented_keys(scope["headers"]) + keys_in_protocols(scope.get("subprotocols", ()))

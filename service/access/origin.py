@@ -28,7 +28,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rfa.service.access.guard import OPTIONAL_WHITESPACE
-from rfa.service.access.refusal import refuse_early
+from rfa.service.access.middleware import Middleware, refuse_early
 from rfa.service.errors import Forbidden, MalformedRequest, MisdirectedRequest, ServiceError
 from rfa.service.settings import ConfigurationError, Settings
 
@@ -190,17 +190,14 @@ class OriginPolicy:
             raise Forbidden(message, code="origin_not_allowed")
 
 
-class OriginGuard:
+class OriginGuard(Middleware):
     """Middleware that enforces the policy, and adds CORS headers for allowed origins."""
 
     def __init__(self, app: ASGIApp, policy: OriginPolicy) -> None:
-        self._app = app
+        super().__init__(app)
         self._policy = policy
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_websocket = scope["type"] == "websocket"
         allowed = self._policy.allowed_origin(scope["headers"])
         if self._policy.has_origins and not is_websocket:

@@ -30,7 +30,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rfa.service.access.keys import ApiKeys
-from rfa.service.access.refusal import refuse_early
+from rfa.service.access.middleware import Middleware, refuse_early
 from rfa.service.errors import Overloaded
 from rfa.service.settings import QuotaName, Settings
 
@@ -187,17 +187,14 @@ class Clients:
         return self._make(_network(scope), self._address_quotas)  # type: ignore[arg-type]
 
 
-class QuotaGuard:
+class QuotaGuard(Middleware):
     """Middleware that enforces quotas; it runs after the check of keys."""
 
     def __init__(self, app: ASGIApp, clients: Clients) -> None:
-        self._app = app
+        super().__init__(app)
         self._clients = clients
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         refunds: list[Callable[[], None]] = []
         scope.setdefault("state", {})["refunds"] = refunds
         has_begun = False

@@ -1,4 +1,4 @@
-"""Errors before a response has begun, for HTTP and WebSocket handshakes."""
+"""Base of the middlewares, and error responses before a response has begun."""
 
 from __future__ import annotations
 
@@ -6,11 +6,28 @@ from typing import Final
 
 import orjson
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rfa.service.errors import STATUS, ServiceError
 
 POLICY_VIOLATION: Final = 1008
+
+
+class Middleware:
+    """ASGI middleware for HTTP and WebSocket; other scopes pass through."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            await self.handle(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request or a WebSocket."""
+        raise NotImplementedError
 
 
 def error_response(error: ServiceError) -> Response:
