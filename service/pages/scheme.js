@@ -1,6 +1,6 @@
 /** Light or dark colours: those of the system, or the chosen ones; also for drawing on a canvas. */
 
-import { byId } from "./dom.js";
+import { make } from "./dom.js";
 import { storage } from "./storage.js";
 
 const NAME = "rfa-scheme";
@@ -49,9 +49,11 @@ function choose(/** @type {string} */ scheme) {
   else delete document.documentElement.dataset.scheme;
 }
 
-/** Applies the stored scheme, and listens for another choice. */
+/** Applies the stored scheme, and offers a choice in the tools of the page. */
 export function startScheme() {
-  const select = byId("scheme");
+  const select = make("select", { id: "scheme" });
+  select.append(new Option("of the system", ""), new Option("light"), new Option("dark"));
+  document.querySelector(".tools a")?.before(make("label", {}, "Colours ", select));
   const stored = storage(() => localStorage.getItem(NAME));
   if ([...select.options].some(({ value }) => value === stored)) select.value = stored;
   choose(select.value);
