@@ -1,17 +1,11 @@
-"""Base classes of requests and replies, and annotations of their fields."""
+"""Base classes of requests and replies. The supervisor imports them, so they do not import NumPy."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
-from pydantic_core import CoreSchema
-
-from rfa.runtime.blocks import Blocks
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MAX_UNKNOWN = 16
 
@@ -72,24 +66,3 @@ class Reply:
 def says(description: str, **bounds: Any) -> Any:
     """Annotation of a reply's field with its description."""
     return Field(description=description, **bounds)
-
-
-@dataclass(frozen=True)
-class Json:
-    """Annotation with the type of a value in JSON; by default a list of its items."""
-
-    kind: Any = None
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        kind = self.kind
-        if kind is None:
-            (item,) = get_args(get_args(source)[0])
-            kind = list[item]  # type: ignore[valid-type]
-        return handler.generate_schema(kind)
-
-
-Item = TypeVar("Item")
-Many = Annotated[Sequence[Item] | Blocks, Json()]
-Rows = Annotated[np.ndarray, Json(list[list[float]])]
-Probability = Annotated[float, Field(ge=0, le=1)]
-State = Annotated[str | None, Field(description="the state after this, a sealed token or `session:NAME@STEP`")]

@@ -15,7 +15,8 @@ from pydantic import Field
 from rfa.runtime import outputs
 from rfa.runtime.blocks import Blocks
 from rfa.runtime.choices import MergeMethod
-from rfa.service.schemas.base import Json, Many, Probability, Reply, Rows, State, says
+from rfa.service.schemas.base import Reply, says
+from rfa.service.schemas.reply_types import Json, Many, Probability, Rows, State
 
 EndReason = Literal["close", "idle", "drain"]
 FilterFinishReason = Literal["complete", "deadline", "cancelled"]

@@ -9,8 +9,9 @@ from pydantic import ConfigDict, Field, model_validator
 
 from rfa.runtime.choices import Mode
 from rfa.service.neutral import NullIs, OneOf, Only
-from rfa.service.schemas.base import FieldError, Many, Reply, Request, says
+from rfa.service.schemas.base import FieldError, Reply, Request, says
 from rfa.service.schemas.fields import MAX_ITEMS, Seed
+from rfa.service.schemas.reply_types import Many
 from rfa.service.schemas.text_replies import CONFIDENCE, LOGPROB, TOKEN_ID, FinishReason, Latents
 from rfa.service.schemas.text_requests import DECODE, NEUTRAL, LatentNoise, ReturnLatents, StopSequence
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from rfa.runtime import outputs
 from rfa.runtime.choices import Mode
-from rfa.service.schemas.base import Json, Many, Reply, says
+from rfa.service.schemas.base import Reply, says
+from rfa.service.schemas.reply_types import Json, Many
 
 Kind = Literal["lm", "filter", "series"]
 

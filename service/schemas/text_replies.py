@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rfa.service.schemas.base import Many, Probability, Reply, Rows, State, says
+from rfa.service.schemas.base import Reply, says
+from rfa.service.schemas.reply_types import Many, Probability, Rows, State
 
 FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
 Latents = Annotated[Many[Rows] | None, Field(description="of each token, [tokens, heads, 2 D]; null unless requested")]

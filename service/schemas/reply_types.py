@@ -1,0 +1,34 @@
+"""Types of fields that several replies share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, get_args
+
+import numpy as np
+from pydantic import Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema
+
+from rfa.runtime.blocks import Blocks
+
+
+@dataclass(frozen=True)
+class Json:
+    """Annotation with the type of a value in JSON; by default a list of its items."""
+
+    kind: Any = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        kind = self.kind
+        if kind is None:
+            (item,) = get_args(get_args(source)[0])
+            kind = list[item]  # type: ignore[valid-type]
+        return handler.generate_schema(kind)
+
+
+Item = TypeVar("Item")
+Many = Annotated[Sequence[Item] | Blocks, Json()]
+Rows = Annotated[np.ndarray, Json(list[list[float]])]
+Probability = Annotated[float, Field(ge=0, le=1)]
+State = Annotated[str | None, Field(description="the state after this, a sealed token or `session:NAME@STEP`")]
