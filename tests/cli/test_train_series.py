@@ -46,4 +46,4 @@ def test_from_nothing_and_on_with_ones_own_file(tmp_path: Path, config: Path) ->
 def test_what_is_no_network_of_series_is_refused(tmp_path: Path, config: Path) -> None:
     arguments = ["train", "series", "--out", str(tmp_path / "out"), "--config", str(config), "--from", "linear"]
     result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 1 and "no network of series" in result.stderr
+    assert result.exit_code == 1 and "not a series network" in result.stderr
