@@ -69,7 +69,7 @@ ENV PATH=/opt/rfa/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 ENV HOME=/tmp
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 WORKDIR /srv/rfa
-COPY LICENSE docs/deploy/healthcheck.py docs/deploy/processor.sh docs/deploy/start.sh ./
+COPY LICENSE docs/deploy/healthcheck.py docs/deploy/start.sh ./
 USER 10001:10001
 # Requests; and /health, /ready and /metrics where no crowd of clients reaches: publish the first alone.
 EXPOSE 8000 8001
@@ -110,7 +110,7 @@ ENV PATH=/opt/rfa/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 ENV HOME=/tmp
 # The default bundles come with the package; a folder mounted at ./bundles is served instead.
 WORKDIR /srv/rfa
-COPY LICENSE docs/deploy/healthcheck.py docs/deploy/processor.sh docs/deploy/start.sh ./
+COPY LICENSE docs/deploy/healthcheck.py docs/deploy/start.sh ./
 # A number, so that Kubernetes can see that it is not root.
 USER 10001:10001
 # Requests; and /health, /ready and /metrics where no crowd of clients reaches: publish the first alone.

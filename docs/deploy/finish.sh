@@ -14,7 +14,6 @@ find "$environment/lib" -path '*/site-packages/nvidia/*' \( -name '*.a' -o -name
 # A kernel is found again by its source file's time, of which a layer keeps whole seconds.
 find "$environment/lib" -path '*/site-packages/rfa/*.py' -exec sh -c \
     'for file do touch -d "@$(stat -c %Y "$file")" "$file"; done' sh {} +
-. "$(dirname "$0")/processor.sh"
 mkdir -p "$NUMBA_CACHE_DIR"
 cd / # not in a checkout, whose code would be compiled in the place of what is installed
-if [ "$KERNELS_FIT" = yes ]; then PYTHONDONTWRITEBYTECODE=1 "$environment/bin/rfa" compile; fi
+PYTHONDONTWRITEBYTECODE=1 "$environment/bin/rfa" compile
