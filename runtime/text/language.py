@@ -205,6 +205,7 @@ class Language(ABC):
             short enough not to stall running streams.
         prefill_rows: prompts that are read at once.
         kernels: where those came from that it launches, on a GPU.
+        golden_values: golden output values that it reproduced when it was loaded.
     """
 
     runtime: str
@@ -212,6 +213,7 @@ class Language(ABC):
     prefill_tokens = 64
     prefill_rows = 1
     kernels: GpuKernels | None = None
+    golden_values = 0
 
     def __init__(self, bundle: Bundle) -> None:
         self.name = bundle.name

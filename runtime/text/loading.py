@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from rfa.runtime.bundle.bundle import Bundle
+from rfa.runtime.bundle.bundle import Bundle, check_golden
 from rfa.runtime.choices import RuntimeName
 from rfa.runtime.errors import UnsupportedError
 from rfa.runtime.text.language import Language, LanguageRuntime
@@ -15,6 +15,8 @@ logger = logging.getLogger("rfa.engine")
 def load_on_cpu(bundle: Bundle, choice: RuntimeName, streams: int, max_rows: int) -> Language:
     """A language bundle on the runtime of this choice, which must reproduce the golden outputs.
 
+    For compiled code only the graph of the attention mode is loaded: the others take 80 MB.
+
     Args:
         choice: "auto" is compiled code where that can run the bundle, and ONNX Runtime, with the reason in the log,
             where it cannot. What was named is never replaced.
@@ -23,18 +25,19 @@ def load_on_cpu(bundle: Bundle, choice: RuntimeName, streams: int, max_rows: int
         UnsupportedError: compiled code was asked for, and cannot run the bundle.
         BundleError: golden outputs that are not reproduced, or constants that do not fit.
     """
-    if choice == "onnx":
-        return LanguageRuntime(bundle, streams=streams, max_rows=max_rows)
-    reason = compiled_refusal(bundle)
+    reason = None if choice == "onnx" else compiled_refusal(bundle)
     if reason is not None and choice == "compiled":
         raise UnsupportedError(f"RFA_TEXT_RUNTIME=compiled: bundle {bundle.name!r} cannot run on it: {reason}")
     if reason is not None:
         logger.info("bundle %r runs on ONNX Runtime, not in compiled code: %s", bundle.name, reason)
-        return LanguageRuntime(bundle, streams=streams, max_rows=max_rows)
+    if reason is not None or choice == "onnx":
+        graphs = LanguageRuntime(bundle, streams=streams, max_rows=max_rows)  # holds the sessions that are checked
+        graphs.golden_values = check_golden(bundle)
+        return graphs
     from rfa.runtime.text.compiled_language import CompiledLanguageRuntime, reproduce_golden
 
     runtime = CompiledLanguageRuntime(bundle, streams=streams)
-    reproduce_golden(bundle, runtime)
+    runtime.golden_values = reproduce_golden(bundle, runtime)
     return runtime
 
 

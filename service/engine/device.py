@@ -58,7 +58,7 @@ def language_loader(settings: Settings) -> LoadLanguage:
                 attention_tokens=settings.max_running * settings.max_attention_tokens,
                 longest_attention=settings.max_attention_tokens,
             )  # fmt: skip
-            check_golden_on(runtime, bundle)
+            runtime.golden_values = check_golden_on(runtime, bundle)
         runtime.kernels = use.told()
         return runtime
 

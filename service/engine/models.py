@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from rfa.runtime.filters.golden import filter_tasks, open_filter
 from rfa.runtime.outputs import GpuKernels, LongSeries
 from rfa.runtime.text.language import Language
 from rfa.service.bundle_version import bundle_version
-from rfa.service.engine.device import language_loader, long_series_of
+from rfa.service.engine.device import LoadLanguage, language_loader, long_series_of
 from rfa.service.schemas.server_replies import ModelInfo
 from rfa.service.settings import Settings
 from rfa.service.vetting.trust import trusted_keys
@@ -73,10 +73,9 @@ def load_models(settings: Settings) -> Models:
         if bundle.name in opened or bundle.name in TAKEN:
             taken = "two bundles are" if bundle.name in opened else "a bundle is, as a model of the server itself,"
             raise BundleError(f"{taken} named {bundle.name!r}; names must differ")
-        sessions = {name: bundle.session(name) for name in bundle.manifest.graphs}  # the runtime's as well
-        opened[bundle.name] = bundle, check_golden(bundle, sessions)
+        opened[bundle.name] = bundle, 0
         if bundle.kind == "lm":
-            last.append((None, partial(_load_into, languages, bundle, load_language)))
+            last.append((None, partial(_load_into, languages, opened, bundle, load_language)))
         elif bundle.kind == "series":
             if HAS_COMPILER:
                 device, long_series[bundle.name] = long_series_of(settings, bundle)
@@ -84,7 +83,8 @@ def load_models(settings: Settings) -> Models:
             else:
                 logger.warning("bundle %s is left out: it needs numba, pip install 'rfa-server[fast]'", bundle.name)
         else:
-            filters[bundle.name] = model = open_filter(bundle)
+            filters[bundle.name] = model = open_filter(bundle)  # holds the sessions that are checked
+            opened[bundle.name] = bundle, check_golden(bundle)
             _, long_series[bundle.name] = long_series_of(settings, bundle)
             first, then = filter_tasks(bundle, model, partial(_count_into, opened, bundle))
             parts += first
@@ -142,8 +142,11 @@ def _count_into(opened: dict[str, tuple[Bundle, int]], bundle: Bundle, count: in
     opened[bundle.name] = bundle, count
 
 
-def _load_into(languages: dict[str, Language], bundle: Bundle, load: Callable[[Bundle], Language]) -> None:
-    languages[bundle.name] = load(bundle)
+def _load_into(
+    languages: dict[str, Language], opened: dict[str, tuple[Bundle, int]], bundle: Bundle, load: LoadLanguage
+) -> None:
+    languages[bundle.name] = model = load(bundle)
+    opened[bundle.name] = bundle, model.golden_values
 
 
 def _facts(

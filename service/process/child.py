@@ -111,7 +111,6 @@ class ServerProcess:
             app = create_app(self._settings, load=lambda given: loaded.pop() if loaded else self._load(given))
             models = await asyncio.to_thread(self._load_first, asyncio.get_running_loop())
             loaded.append(models)
-            await asyncio.to_thread(openapi_of, app)  # takes 0.1 s, which live streams would wait for later
             # Called here for its error, which is reported; one at the start of the application is not.
             request_memory(self._settings, kept_bytes=models.kept_bytes)
         except Exception as error:
@@ -149,7 +148,7 @@ class ServerProcess:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
         with socket.socket(fileno=self._hello["listener"]) as listener:
             companions = [
-                asyncio.create_task(self._announce(serving)),
+                asyncio.create_task(self._announce(app, serving)),
                 asyncio.create_task(self._handle_commands(app, serving)),
             ]
             try:
@@ -159,9 +158,10 @@ class ServerProcess:
                 for task in companions:
                     task.cancel()
 
-    async def _announce(self, serving: asyncio.Event) -> None:
+    async def _announce(self, app: FastAPI, serving: asyncio.Event) -> None:
         await serving.wait()
         await self._channel.send("serving")
+        await asyncio.to_thread(openapi_of, app)  # 0.3 s, which nobody waits for now, nor a request later
 
     async def _beat(self) -> None:
         while True:
