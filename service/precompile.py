@@ -9,6 +9,7 @@ was compiled is remembered by a marker in the kernel cache: the next start begin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -48,11 +49,12 @@ def compile_ahead(settings: Settings) -> float:
     """
     begun = time.monotonic()
     count = min(PROCESSES, settings.processes)
+    folder = kernel_folder()
     with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
         for _ in pool.map(_load, [settings] * count):
             pass
-    if (marker := _marker(settings.bundles)) is not None:
-        marker.touch()
+    if folder is not None:
+        _marker(folder, settings.bundles).touch()
     return time.monotonic() - begun
 
 
@@ -61,8 +63,12 @@ async def ensure_compiled(settings: Settings) -> None:
 
     A failure is left to the server processes, which report it when they load the same bundles.
     """
-    marker = _marker(settings.bundles)
-    if settings.is_on_gpu or (marker is not None and marker.exists()):
+    if settings.is_on_gpu:
+        return
+    if (folder := kernel_folder()) is None:
+        logger.warning("every process compiles its own kernels: no folder for them is writable; set NUMBA_CACHE_DIR")
+        return
+    if _marker(folder, settings.bundles).exists():
         return
     process = await asyncio.create_subprocess_exec(
         *PROGRAM,
@@ -97,16 +103,36 @@ async def _report(process: asyncio.subprocess.Process) -> None:
         logger.info("all %d kernels compiled in %.0f s", count, time.monotonic() - begun)
 
 
-def _marker(bundles: Sequence[Path]) -> Path | None:
-    """The file that says that all kernels of these sources and bundles are in the cache; None: no cache is writable."""
+def kernel_folder() -> Path | None:
+    """Where numba stores compiled kernels; None if no folder is writable.
+
+    Beside a read-only package this is a folder of the user's cache, which NUMBA_CACHE_DIR then names for all processes.
+    """
+    if given := os.environ.get("NUMBA_CACHE_DIR"):
+        return _writable(Path(given))
+    if beside := _writable(Path(str(rfa.runtime.__file__)).parent / "__pycache__"):
+        return beside
+    home = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME', '/nonexistent')}/.cache"
+    if private := _writable(Path(home, "rfa-server")):
+        os.environ["NUMBA_CACHE_DIR"] = str(private)
+    return private
+
+
+def _writable(folder: Path) -> Path | None:
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder if os.access(folder, os.W_OK) else None
+
+
+def _marker(folder: Path, bundles: Sequence[Path]) -> Path:
+    """The file that says that all kernels of these sources and bundles are in this folder."""
     package = Path(str(rfa.runtime.__file__)).parent
     version = bundle_version(hashlib.sha256((bundle / MANIFEST_FILE).read_bytes()).hexdigest() for bundle in bundles)
     target = (sys.implementation.cache_tag, metadata.version("numba"), os.environ.get("NUMBA_CPU_NAME"))
     digest = hashlib.sha256(repr((version, *target)).encode())
     for source in sorted(package.rglob("*.py")):
         digest.update(source.read_bytes())
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or package / "__pycache__")
-    return folder / f"compiled-{digest.hexdigest()[:16]}" if os.access(folder, os.W_OK) else None
+    return folder / f"compiled-{digest.hexdigest()[:16]}"
 
 
 def _load(settings: Settings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -68,6 +69,24 @@ async def test_changed_bundles_are_compiled_again(cache: Path, settings: Setting
     (settings.bundles[0] / "manifest.json").write_text("[]")
     await precompile.ensure_compiled(settings)
     assert len(markers(cache)) == 2
+
+
+async def test_a_read_only_package_has_its_kernels_in_the_cache_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    monkeypatch.setattr(precompile.os, "access", lambda folder, _: home in Path(folder).parents)
+    assert precompile.kernel_folder() == home / "rfa-server" == Path(os.environ["NUMBA_CACHE_DIR"])
+
+
+async def test_without_a_writable_folder_nothing_is_compiled_ahead(
+    cache: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(precompile.os, "access", lambda *_: False)
+    await precompile.ensure_compiled(settings)
+    assert "set NUMBA_CACHE_DIR" in caplog.text and markers(cache) == []
 
 
 async def test_a_failure_leaves_no_marker(cache: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
