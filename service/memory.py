@@ -160,6 +160,8 @@ async def return_free_memory() -> None:
     The allocator keeps free pages below the last one in use: 60 half bodies left 70 MB behind them.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if trim is not None:
+        trim(0)
     at_rest = process_memory().own
     while trim is not None:
         await asyncio.sleep(TRIM_SECONDS)

@@ -1,4 +1,4 @@
-"""A server process: `python -m rfa.service.process.child FD`, started by the supervisor that holds the other end of FD.
+"""A server process: `python -m rfa.service.process FD`, started by the supervisor that holds the other end of FD.
 
 It loads the bundles, reports that, accepts connections after the message `serve`, and sends heartbeats from its event
 loop with the seconds since the engine's last progress. SIGTERM drains it. It exits with its supervisor: an orphan would
@@ -215,11 +215,8 @@ def _label(facts: ModelInfo) -> str:
 
 
 def _tune_garbage_collector() -> None:
-    """Exclude what was loaded from garbage collection, and collect rarely."""
+    """Exclude what was loaded from garbage collection, and collect rarely from now on."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
-
-
-if __name__ == "__main__":
-    main()
+    gc.enable()

@@ -38,7 +38,7 @@ from rfa.service.settings import Settings
 
 logger = logging.getLogger("rfa.supervisor")
 # -P: the folder that the server happens to be started in must not provide modules.
-PROGRAM = (sys.executable, "-P", "-m", "rfa.service.process.child")
+PROGRAM = (sys.executable, "-P", "-m", "rfa.service.process")
 ATTEMPTS = 3
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
