@@ -58,17 +58,23 @@ def compile_ahead(settings: Settings) -> float:
     return time.monotonic() - begun
 
 
+def is_compiled(settings: Settings) -> bool:
+    """Whether an earlier start has compiled the kernels of these bundles, or none are needed."""
+    folder = kernel_folder()
+    with contextlib.suppress(OSError):  # a folder that is no bundle
+        return settings.is_on_gpu or (folder is not None and _marker(folder, settings.bundles).exists())
+    return False
+
+
 async def ensure_compiled(settings: Settings) -> None:
     """Compile the kernels of bundles that were checked, unless an earlier start has.
 
     A failure is left to the server processes, which report it when they load the same bundles.
     """
-    if settings.is_on_gpu:
+    if is_compiled(settings):
         return
-    if (folder := kernel_folder()) is None:
+    if kernel_folder() is None:
         logger.warning("every process compiles its own kernels: no folder for them is writable; set NUMBA_CACHE_DIR")
-        return
-    if _marker(folder, settings.bundles).exists():
         return
     process = await asyncio.create_subprocess_exec(
         *PROGRAM,

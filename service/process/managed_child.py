@@ -8,12 +8,49 @@ import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rfa.service.child_environment import child_environment
 from rfa.service.process.channel import Channel, ChannelError
 from rfa.service.process.reloading import ProcessLost
 from rfa.service.process.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class StartedProcess:
+    """A process that has no settings yet: it imports, and waits for them."""
+
+    process: asyncio.subprocess.Process
+    channel: Channel
+
+    @classmethod
+    async def start(
+        cls, program: Sequence[str], descriptors: Sequence[int] = (), gpu: int | None = None
+    ) -> StartedProcess:
+        """Start a process.
+
+        Args:
+            descriptors: file descriptors that it inherits, under the same numbers.
+            gpu: index of the only GPU that it sees.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *program,
+                str(theirs.fileno()),
+                pass_fds=[theirs.fileno(), *descriptors],
+                stdin=asyncio.subprocess.DEVNULL,
+                env=child_environment(os.environ, gpu),
+            )
+        return cls(process, await Channel.open(ours))
+
+    async def kill(self) -> None:
+        """End it, which has no settings."""
+        self.channel.close()
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
 
 
 class Child:
@@ -45,34 +82,13 @@ class Child:
         self._asked: Snapshot | None = None
 
     @classmethod
-    async def start(
-        cls,
-        program: Sequence[str],
-        index: int,
-        snapshot: Snapshot,
-        hello: Mapping[str, Any],
-        descriptors: Sequence[int] = (),
-        gpu: int | None = None,
-    ) -> Child:
-        """Start a process and send it its settings.
-
-        Args:
-            descriptors: file descriptors that it inherits, under the same numbers.
-            gpu: index of the only GPU that it sees.
+    async def start(cls, started: StartedProcess, index: int, snapshot: Snapshot, hello: Mapping[str, Any]) -> Child:
+        """Send a process its settings.
 
         Raises:
-            ChannelError: the settings are too long for a message.
+            ChannelError: they are too long for a message.
         """
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *program,
-                str(theirs.fileno()),
-                pass_fds=[theirs.fileno(), *descriptors],
-                stdin=asyncio.subprocess.DEVNULL,
-                env=child_environment(os.environ, gpu),
-            )
-        child = cls(index, process, await Channel.open(ours), snapshot)
+        child = cls(index, started.process, started.channel, snapshot)
         try:
             await child.channel.send("hello", index=index, **hello)
         except ChannelError:

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from rfa.service.compilation import log_compilation
-from rfa.service.precompile import ensure_compiled
+from rfa.service.precompile import ensure_compiled, is_compiled
 from rfa.service.process.address import Address, listen, refuse
 from rfa.service.process.channel import ChannelError, reason_of
 from rfa.service.process.health import HealthStatus, health_listener
-from rfa.service.process.managed_child import Child
+from rfa.service.process.managed_child import Child, StartedProcess
 from rfa.service.process.private_directory import private_directory
 from rfa.service.process.reloading import BundlesRefused, BundleStore, CheckBundles, Reloader
 from rfa.service.process.settings_json import write_settings
@@ -69,6 +69,7 @@ class Supervisor:
         self._address = Address(settings.host, settings.port)
         self._status = create_shared_status(settings.processes)
         self._children: dict[int, Child] = {}
+        self._started: dict[int, StartedProcess] = {}  # for the first children
         self._stopping = asyncio.Event()
         self._forced: signal.Signals | None = None
         self._is_killing = False
@@ -98,7 +99,10 @@ class Supervisor:
                 loop.add_signal_handler(number, self._stop, number)
             loop.add_signal_handler(signal.SIGHUP, reloader.request)
             async with health_listener(self._settings, self._health_status, str(directory)):
-                codes = await self._keep_all(directory, reloader) if await self._begin(reloader) else []
+                try:
+                    codes = await self._keep_all(directory, reloader) if await self._begin(reloader) else []
+                finally:
+                    await asyncio.gather(*(started.kill() for started in self._started.values()))
         if self._forced is not None:
             return 128 + self._forced
         if all(codes):
@@ -127,6 +131,9 @@ class Supervisor:
         return True
 
     async def _load_first(self, reloader: Reloader) -> None:
+        if self._program != PROGRAM or is_compiled(self._settings):
+            for index in range(self._settings.processes):  # they import while the bundles are checked
+                self._started[index] = await self._start_process(index)
         await reloader.begin()
         if self._program == PROGRAM:
             settings = self._settings.model_copy(update={"bundles": reloader.current.bundles})
@@ -185,8 +192,12 @@ class Supervisor:
             "board": self._status.descriptor,
             "settings": write_settings(settings),
         }
+        started = self._started.pop(index, None) or await self._start_process(index)
+        return await Child.start(started, index, snapshot, hello)
+
+    async def _start_process(self, index: int) -> StartedProcess:
         descriptors = (self._listener.fileno(), self._status.descriptor)
-        return await Child.start(self._program, index, snapshot, hello, descriptors, settings.gpu_of(index))
+        return await StartedProcess.start(self._program, descriptors, self._settings.gpu_of(index))
 
     async def _attend(self, child: Child, reloader: Reloader) -> None:
         """Read the messages of a process and watch its heartbeat until it ends."""

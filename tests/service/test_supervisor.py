@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from rfa.runtime.messages import COMPILING
-from rfa.service.process.managed_child import Child
+from rfa.service.process.managed_child import Child, StartedProcess
 from rfa.service.process.snapshot import Snapshot
 from tests.service.processes import Server, engines_of, is_alive, serving
 from tests.waiting import PATIENCE, wait_until
@@ -46,8 +46,8 @@ def test_what_is_compiled_is_said_once_before_the_server_is_there(tmp_path: Path
 @pytest.mark.slow
 def test_the_document_of_the_interface_is_made_before_anybody_asks(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
+        wait_until(lambda: len(sorted(tmp_path.glob("document-*"))) == len(server.children()))
         made = sorted(tmp_path.glob("document-*"))
-        assert len(made) == len(server.children())
         for _ in range(8):
             assert httpx.get(server.url + "/openapi.json", timeout=PATIENCE).json()["openapi"].startswith("3.")
         assert sorted(tmp_path.glob("document-*")) == made
@@ -280,7 +280,7 @@ def test_a_signal_to_a_process_that_is_ending_leaves_its_exit_code_alone() -> No
     async def end_under_signals() -> list[int]:
         codes = []
         for _ in range(20):
-            child = await Child.start(["/bin/sh", "-c", "exit 3"], 0, NO_BUNDLES, {})
+            child = await Child.start(await StartedProcess.start(["/bin/sh", "-c", "exit 3"]), 0, NO_BUNDLES, {})
             while child.process.returncode is None:
                 child.signal(signal.SIGCONT)
                 await asyncio.sleep(0)
