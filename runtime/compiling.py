@@ -121,9 +121,13 @@ def compilations(on_start: Callable[[], object], on_end: Callable[[], object]) -
 def in_turn(tasks: Iterable[Task]) -> None:
     """Run all of them, each when no other process runs the one of the same module: it finds it compiled then. So
     processes that start together share the work, and do not each do all of it."""
-    busy = [task for task in tasks if not _run_alone(task, waits=False)]
-    for task in busy:
+    for task in run_free(tasks):
         _run_alone(task, waits=True)
+
+
+def run_free(tasks: Iterable[Task]) -> list[Task]:
+    """Run those whose module no other process compiles; returns the others."""
+    return [task for task in tasks if not _run_alone(task, waits=False)]
 
 
 def _run_alone(task: Task, *, waits: bool) -> bool:

@@ -16,7 +16,6 @@ from rfa.service.process.settings_json import with_state_key
 from rfa.service.process.supervisor import PROGRAM, Supervisor
 from rfa.service.settings import Settings, check_names
 from rfa.service.vetting.trust import trusted_keys, with_trusted_keys
-from rfa.service.vetting.vetting import Runtime
 from rfa.service.vetting.vetting import vet as check_bundles
 
 
@@ -41,10 +40,8 @@ def serve(settings: Settings, program: Sequence[str] = PROGRAM, check: CheckBund
     holder, address = reserve(settings.host, settings.port)
     with holder:
         settings = with_trusted_keys(with_state_key(settings.model_copy(update={"port": address.port})))
-        # A GPU's memory is for those that serve.
-        runtime: Runtime = "onnx" if settings.is_on_gpu else settings.text_runtime
         keys = [str(key) for key in trusted_keys(settings)]
-        check = check or partial(check_bundles, text_runtime=runtime, trusted_keys=keys)
+        check = check or partial(check_bundles, trusted_keys=keys)
         code = asyncio.run(_supervise(settings, holder, program, check))
     if code:
         raise SystemExit(code)

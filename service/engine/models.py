@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rfa.runtime.bundle.bundle import Bundle, BundleError, check_golden, open_bundle
 from rfa.runtime.choices import Mode
-from rfa.runtime.compiling import HAS_COMPILER, Task, in_turn
+from rfa.runtime.compiling import HAS_COMPILER, Task, in_turn, run_free
 from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.golden import filter_tasks, open_filter
@@ -66,7 +66,8 @@ def load_models(settings: Settings) -> Models:
     long_series: dict[str, LongSeries | None] = {}
     parts: list[Task] = []
     tasks: list[Task] = []
-    last: list[Task] = []  # after the filters, which compile for longest
+    texts: list[Task] = []
+    longest: list[Task] = []  # to compile: one process begins with it, and another does all else meanwhile
     keys = trusted_keys(settings)
     for path in settings.bundles:
         bundle = open_bundle(path, keys)
@@ -75,11 +76,11 @@ def load_models(settings: Settings) -> Models:
             raise BundleError(f"{taken} named {bundle.name!r}; names must differ")
         opened[bundle.name] = bundle, 0
         if bundle.kind == "lm":
-            last.append((None, partial(_load_into, languages, opened, bundle, load_language)))
+            texts.append((None, partial(_load_into, languages, opened, bundle, load_language)))
         elif bundle.kind == "series":
             if HAS_COMPILER:
                 device, long_series[bundle.name] = long_series_of(settings, bundle)
-                tasks.append(_series_into(filters, bundle, opened, device))
+                longest.append(_series_into(filters, bundle, opened, device))
             else:
                 logger.warning("bundle %s is left out: it needs numba, pip install 'rfa-server[fast]'", bundle.name)
         else:
@@ -96,8 +97,9 @@ def load_models(settings: Settings) -> Models:
         part, rest = compiled_system.tasks()
         parts.append(part)
         tasks.append(rest)
+    waiting = run_free(longest)
     in_turn([*parts, (auto, auto.warm)])
-    in_turn([*tasks, *last])
+    in_turn([*tasks, *texts, *waiting])
     facts = [
         *(
             ModelInfo(name, "filter", auto.digest(name), 0, "compiled", ("recurrent",), {}, {}, auto.calibration())

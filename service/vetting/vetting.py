@@ -23,12 +23,11 @@ from typing import Any, Literal
 from rfa.runtime.bundle.documents import BundleError
 from rfa.service import machine
 from rfa.service.child_environment import child_environment
-from rfa.service.compilation import log_compilation
 
 # -P: the folder that this happens to be started in must not provide modules.
 PROGRAM = (sys.executable, "-P", "-m", "rfa.service.vetting.child")
-# Imports, and where no process ran before the compilation of the kernels: nothing of a bundle is read meanwhile.
-START_SECONDS = 600.0
+# Imports: nothing of a bundle is read meanwhile.
+START_SECONDS = 60.0
 # For one bundle; the four default ones take 2 s together.
 SECONDS = 60.0
 # What the interpreter and the libraries take, and what each byte of a bundle may become: the file, its arrays, and the
@@ -42,7 +41,6 @@ KEPT_VARIABLES = (
     "HOME", "LANG", "LD_LIBRARY_PATH", "NUMBA_CACHE_DIR", "NUMBA_CPU_FEATURES", "NUMBA_CPU_NAME", "PATH",
     "XDG_CACHE_HOME",
 )  # fmt: skip
-Runtime = Literal["auto", "compiled", "onnx"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Vetted:
 
     Attributes:
         digest: of the manifest, which covers every byte of the bundle: with another one it is not what was vetted.
-        golden_values: how many recorded values all runtimes together gave again.
+        golden_values: recorded values that its graphs reproduced.
     """
 
     name: str
@@ -65,18 +63,16 @@ async def vet(
     *,
     seconds: float = SECONDS,
     memory_bytes: int | None = None,
-    text_runtime: Runtime = "auto",
     trusted_keys: Sequence[str] = (),
 ) -> tuple[Vetted, ...]:
-    """Open bundles, make their sessions and run their golden outputs on each runtime that would serve them, in one
-    fresh process with limits; cancelling ends it.
+    """Open bundles, make their sessions and run their golden outputs, in one fresh process with limits; cancelling
+    ends it.
 
     Args:
         paths: of the bundles, in the order of the result.
         seconds: that each bundle may take, by the clock and of the processor.
         memory_bytes: of that process; by default 1 GiB and 16 bytes for each byte of the bundles, and never more than
             three quarters of the container's.
-        text_runtime: as in the settings; what runs on a GPU is tried on "onnx" here.
         trusted_keys: public keys of minisign, of which one must have signed each bundle; any bundle without.
 
     Raises:
@@ -91,7 +87,6 @@ async def vet(
             "directory": empty,
             "seconds": seconds,
             "memory_bytes": memory_bytes or _memory_for(paths),
-            "text_runtime": text_runtime,
             "trusted_keys": list(trusted_keys),
         }
         process = await asyncio.create_subprocess_exec(
@@ -107,9 +102,6 @@ async def vet(
         )
         try:
             answer = await _answer(process, START_SECONDS)
-            if answer is not None and "compiling" in answer:
-                log_compilation()
-                answer = await _answer(process, START_SECONDS)
             if answer is None:
                 raise BundleError(f"no bundle can be vetted: the process for it {await _end(process)}")
             return tuple([await _vetted(process, path, seconds) for path in paths])
