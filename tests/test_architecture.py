@@ -417,6 +417,7 @@ GIVEN_AWAY = ("router.", "_probe(", "typeof_impl.", "register_model(", "unbox(")
 READ_OF_EACH = {"router"}
 # Modules that are started by their names.
 STARTED = {
+    "rfa.service.process.__main__",  # `python -m rfa.service.process FD`, by the supervisor
     "rfa.service.deploy_ray",  # `serve run rfa.service.deploy_ray:application`
     "rfa.export.gpu_kernels",  # `python -m rfa.export.gpu_kernels BUNDLE --gpu ARCHITECTURES`
     "rfa.export.recalibrate",  # `python -m rfa.export.recalibrate BUNDLE TOKENS`
