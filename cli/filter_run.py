@@ -191,7 +191,7 @@ def run_filter(
     import numpy as np
     from tqdm import tqdm
 
-    from rfa.runtime.compiling import telling_of_compilation
+    from rfa.runtime.compiling import call_on_compile
     from rfa.runtime.filters.sequence import FilteredSequence
     from rfa.runtime.messages import COMPILING
     from rfa.runtime.uncertainty.alarms import NEVER
@@ -211,7 +211,7 @@ def run_filter(
     total = 2 * len(times) - (-len(times) // runtime.piece_rows) if smooth else len(times)
     with (
         tqdm(total=total, unit="row", disable=None, leave=False) as bar,
-        telling_of_compilation(lambda: bar.write(COMPILING, file=sys.stderr)),
+        call_on_compile(lambda: bar.write(COMPILING, file=sys.stderr)),
     ):
         return FilteredSequence.collect(runtime.work(options), bar.update)
 
@@ -247,16 +247,12 @@ def load_system(path: Path) -> Filters:
     """The filters of the system in a JSON file, or of the systems that it has for columns or series by name.
 
     Raises:
-        OSError, ValueError: it cannot be read, or numba is not installed.
+        OSError, ValueError: it cannot be read.
     """
     from rfa.library.models import own_filters
-    from rfa.runtime.compiling import HAS_COMPILER
+    from rfa.runtime.filters.compiled_system import SystemRuntime
     from rfa.runtime.filters.fitted import are_models
     from rfa.runtime.filters.system import InvalidSystem, System
-
-    if not HAS_COMPILER:
-        raise ValueError("--system needs numba: pip install 'rfa-server[fast]'")
-    from rfa.runtime.filters.compiled_system import SystemRuntime
 
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

@@ -16,7 +16,7 @@ from rfa.library.locate import find_bundle
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.bundle.documents import sha256
 from rfa.runtime.bundle.manifest import MANIFEST_FILE
-from rfa.runtime.compiling import HAS_COMPILER, telling_of_compilation
+from rfa.runtime.compiling import call_on_compile
 from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.fitted import are_models, system_for
@@ -34,7 +34,6 @@ KEPT: Final = 4
 SERIES = "series"
 # What filters a series of this key: its columns, each with those that are filtered with it.
 Filters = Callable[[Key, Series], Sequence[tuple[Series, FilterRuntime]]]
-UNCOMPILED = "numba is not installed: filters run a hundred times slower; pip install 'rfa-server[fast]'"
 
 
 @dataclass(frozen=True)
@@ -54,13 +53,12 @@ class Model:
 
 
 def usual_model() -> str:
-    """What filters where no model is named: the network of any series, or `auto` where its bundle or numba is not
-    there."""
+    """What filters where no model is named: the network of any series, or `auto` where its bundle is not there."""
     try:
         find_bundle(SERIES)
     except FileNotFoundError:
         return auto.NAME
-    return SERIES if HAS_COMPILER else auto.NAME
+    return SERIES
 
 
 def find_model(model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None) -> Model:
@@ -109,10 +107,8 @@ def series_runtime(bundle: Bundle, columns: int) -> SeriesRuntime:
 
     Raises:
         BundleError: it is not what its golden outputs were made with.
-        ValueError: numba is not installed, or they are too many.
+        InvalidInput: they are too many.
     """
-    if not HAS_COMPILER:
-        raise ValueError(f"model {bundle.name!r} needs numba: pip install 'rfa-server[fast]'")
     return _held_to_golden(bundle).sized(columns)
 
 
@@ -123,7 +119,7 @@ def _held_to_golden(bundle: Bundle) -> SeriesRuntime:
     from rfa.runtime.series.filter import hold_to_golden, open_series
 
     runtime = open_series(bundle)
-    with telling_of_compilation(_tell):
+    with call_on_compile(_tell):
         hold_to_golden(bundle, runtime)
     return runtime
 
@@ -158,8 +154,6 @@ def own_filters(models: object) -> Callable[[Key, Series], list[tuple[Series, Sy
 def _check_for_system(model: str | Path | None) -> None:
     if model is not None:
         raise ValueError("system stands in the place of model: give one of them")
-    if not HAS_COMPILER:
-        raise ValueError("system needs numba: pip install 'rfa-server[fast]'")
 
 
 def _system_model(document: Mapping[str, Any], columns: int | None) -> Model:
@@ -182,10 +176,8 @@ def _checked(model: Model, columns: int | None) -> Model:
 
 @contextmanager
 def notify_on_compile() -> Iterator[None]:
-    """Say on stderr that something is compiled, before that takes a while; and that nothing can be."""
-    if not HAS_COMPILER:
-        warnings.warn(UNCOMPILED, RuntimeWarning, stacklevel=4)
-    with telling_of_compilation(_tell):
+    """Say on stderr that something is compiled, before that takes a while."""
+    with call_on_compile(_tell):
         yield
 
 

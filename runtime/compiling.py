@@ -1,8 +1,7 @@
-"""Functions in machine code where numba is installed, and as they stand where it is not.
+"""Compile functions with numba, and cache kernels on disk by the sources that they are built from.
 
-numba keeps on disk what it compiled, and asks of a function whether its own file changed since. A function is made of
-others, of other files too; so `part` of one is never kept, and a kernel is kept by the `stamp` of all files that it is
-made of.
+numba invalidates its cache by the file of the kernel alone, but a kernel calls functions of other files. So inlined
+functions are not cached, and the name of a cached function contains a digest of all its source files.
 """
 
 from __future__ import annotations
@@ -17,95 +16,82 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-numba: Any
-try:
-    import numba
-    import numba.core.event
-except ImportError:
-    numba = None
-else:
-    if numba.config.DISABLE_JIT:  # numba's own switch: functions stay what they are
-        numba = None
+import numba
+import numba.core.event
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-# What compiles when it runs first, and a module that it is made of; None is for what need not be alone.
-Task = tuple[ModuleType | None, Callable[[], None]]
-HAS_COMPILER: Final = numba is not None
-# Fused multiply-adds and zeros without a sign, and no other licence: missing values are NaN. What is compiled makes no
-# arrays, which would be an error: it uses the caller's, which outlive the call, and so counts no references to them.
-# That took three fifths of the time of an observation.
-OPTIONS: Final[dict[str, Any]] = {
-    "nogil": True, "fastmath": {"contract", "nsz"}, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True,
-}  # fmt: skip
+# A function that compiles kernels, and the module whose file is locked meanwhile; None takes no lock.
+CompileTask = tuple[ModuleType | None, Callable[[], None]]
+# Missing values are NaN: so contraction and signless zeros, and no other fast-math flag.
+_ALLOCATING: Final[dict[str, Any]] = {"nogil": True, "fastmath": {"contract", "nsz"}, "error_model": "numpy"}
+# Without reference counting, which took three fifths of the time of an observation. So compiled code cannot allocate:
+# the caller's arrays outlive the call.
+OPTIONS: Final[dict[str, Any]] = {**_ALLOCATING, "_nrt": False, "no_cfunc_wrapper": True}
 
 
-def part(function: Function) -> Function:
-    """A function that kernels are made of."""
-    return function if numba is None else numba.njit(forceinline=True, **OPTIONS)(function)
+def inline_jit(function: Function) -> Function:
+    """Compile a function into each kernel that calls it."""
+    return numba.njit(forceinline=True, **OPTIONS)(function)  # type: ignore[no-any-return]
 
 
-def merged(function: Function) -> Function:
-    """A part of one other part, whose lines it becomes."""
-    return function if numba is None else numba.njit(inline="always", **OPTIONS)(function)
+def source_inline_jit(function: Function) -> Function:
+    """Insert the statements of a function into its caller, before types are inferred."""
+    return numba.njit(inline="always", **OPTIONS)(function)  # type: ignore[no-any-return]
 
 
-def kernel(*modules: ModuleType) -> Callable[[Function], Function]:
-    """A function that Python calls, made of these modules; kept on disk, where there is a place for it.
+def kernel_jit(*modules: ModuleType, allocates: bool = False) -> Callable[[Function], Function]:
+    """Compile a function that Python calls, and cache it on disk where numba finds a writable folder.
 
-    It is kept under the stamp of its sources: what numba keeps has the classes of its arguments in it, and could not
-    even be looked at where one of them has another name by now.
+    Args:
+        modules: that it calls functions of, beside its own.
+        allocates: whether it, or what it calls, makes arrays.
     """
-    return partial(_kept, modules, OPTIONS)
+    return partial(_cached, modules, _ALLOCATING if allocates else OPTIONS)
 
 
-def whole_kernel(*modules: ModuleType) -> Callable[[Function], Function]:
-    """A kernel that makes arrays of its own, and calls others that do."""
-    return partial(_kept, modules, {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "nsz"}})
+def cached_inline_jit(*modules: ModuleType) -> Callable[[Function], Function]:
+    """`inline_jit`, cached: kernels that call a function that compiles slowly share it."""
+    return partial(_cached, modules, {**OPTIONS, "forceinline": True})
 
 
-def kept_part(*modules: ModuleType) -> Callable[[Function], Function]:
-    """A part that is kept as well: where one takes long to compile, the kernels that are made of it share that."""
-    return partial(_kept, modules, {**OPTIONS, "forceinline": True})
-
-
-def _kept(modules: tuple[ModuleType, ...], options: dict[str, Any], function: Function) -> Function:
-    if numba is None:
-        return function
-    function.__qualname__ = f"{function.__name__}_{stamp(*modules, sys.modules[function.__module__])}"
+def _cached(modules: tuple[ModuleType, ...], options: dict[str, Any], function: Function) -> Function:
+    function.__qualname__ = f"{function.__name__}_{source_digest(*modules, sys.modules[function.__module__])}"
     try:
         return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]
-    except RuntimeError:  # no folder that numba may write to: every process compiles for itself
+    except RuntimeError:  # no writable folder: every process compiles for itself
         return numba.njit(**options)(function)  # type: ignore[no-any-return]
 
 
-def settle(function: Any) -> None:
-    """From here on a kernel compiles nothing: a call with types that it has not seen yet is a TypeError at once, and
-    not half a minute in which a request, and all beside it, waits."""
-    if numba is not None:
-        function.disable_compile()
+def source_digest(*modules: ModuleType) -> str:
+    """A digest of the sources of these modules, and of this one."""
+    files = [__file__, *(str(module.__file__) for module in modules)]
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()[:16]
+
+
+def disable_compilation(kernel: Any) -> None:
+    """From here on a call with new argument types is a TypeError: compiling would stop all requests for half a
+    minute."""
+    kernel.disable_compile()
 
 
 @contextmanager
-def telling_of_compilation(tell: Callable[[], object]) -> Iterator[None]:
-    """Call `tell` before the first kernel that is compiled in here, if one is: that takes up to half a minute."""
-    has_told = False
+def call_on_compile(callback: Callable[[], object]) -> Iterator[None]:
+    """Call `callback` once, before the first function that is compiled in this context."""
+    is_called = False
 
-    def tell_once() -> None:
-        nonlocal has_told
-        if not has_told:
-            has_told = True
-            tell()
+    def call_once() -> None:
+        nonlocal is_called
+        if not is_called:
+            is_called = True
+            callback()
 
-    with compilations(tell_once, lambda: None):
+    with compile_events(call_once, lambda: None):
         yield
 
 
 @contextmanager
-def compilations(on_start: Callable[[], object], on_end: Callable[[], object]) -> Iterator[None]:
-    """Call `on_start` before and `on_end` after each function that is compiled in here; not for cached ones."""
-    if numba is None:
-        yield
-        return
+def compile_events(on_start: Callable[[], object], on_end: Callable[[], object]) -> Iterator[None]:
+    """Call `on_start` before and `on_end` after each function that is compiled in this context; not for cached ones."""
 
     class Listener(numba.core.event.Listener):  # type: ignore[misc]
         def on_start(self, _: Any) -> None:
@@ -118,20 +104,22 @@ def compilations(on_start: Callable[[], object], on_end: Callable[[], object]) -
         yield
 
 
-def in_turn(tasks: Iterable[Task]) -> None:
-    """Run all of them, each when no other process runs the one of the same module: it finds it compiled then. So
-    processes that start together share the work, and do not each do all of it."""
-    for task in run_free(tasks):
-        _run_alone(task, waits=True)
+def run_with_locks(tasks: Iterable[CompileTask]) -> None:
+    """Run each task under a lock of its module, those that another process has locked last.
+
+    So processes that start together compile each kernel once: the others find it in the cache.
+    """
+    for task in run_unlocked(tasks):
+        _run_with_lock(task, waits=True)
 
 
-def run_free(tasks: Iterable[Task]) -> list[Task]:
-    """Run those whose module no other process compiles; returns the others."""
-    return [task for task in tasks if not _run_alone(task, waits=False)]
+def run_unlocked(tasks: Iterable[CompileTask]) -> list[CompileTask]:
+    """Run each task whose module no other process has locked; returns the others."""
+    return [task for task in tasks if not _run_with_lock(task, waits=False)]
 
 
-def _run_alone(task: Task, *, waits: bool) -> bool:
-    """Run it under a lock of the module's source file, which every process can open; False if it is taken."""
+def _run_with_lock(task: CompileTask, *, waits: bool) -> bool:
+    """Run a task under a lock of the module's source file, which every process can open; False if it is locked."""
     module, run = task
     if module is None:
         run()
@@ -141,13 +129,7 @@ def _run_alone(task: Task, *, waits: bool) -> bool:
             fcntl.flock(source, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        except OSError:  # a file system without locks: each for itself
+        except OSError:  # a file system without locks: each process compiles for itself
             pass
         run()
     return True
-
-
-def stamp(*modules: ModuleType) -> str:
-    """A digest of the sources of these modules, and of this one."""
-    files = [__file__, *(str(module.__file__) for module in modules)]
-    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()[:16]

@@ -142,10 +142,10 @@ def _marker(folder: Path, bundles: Sequence[Path]) -> Path:
 
 
 def _load(settings: Settings) -> None:
-    from rfa.runtime.compiling import compilations
+    from rfa.runtime.compiling import compile_events
     from rfa.service.engine.models import load_models
 
-    with compilations(lambda: None, lambda: os.write(1, b"\n")):
+    with compile_events(lambda: None, lambda: os.write(1, b"\n")):
         load_models(settings)
 
 

@@ -10,7 +10,6 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 # Before numpy and torch read them.
@@ -94,9 +93,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Before its workers have collected the tests: those that need what is compiled would each wait for its compiler.
-    Without numba there is nothing to compile, and the tests say so."""
-    if session.config.getoption("numprocesses", None) and find_spec("numba"):
+    """Compile before the workers have collected the tests: each would wait for the compiler."""
+    if session.config.getoption("numprocesses", None):
         command = [sys.executable, "-m", "tests.ahead"]
         COMPILED_AHEAD.append(subprocess.Popen(command, cwd=ROOT))
 

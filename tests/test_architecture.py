@@ -243,7 +243,6 @@ def test_the_supervisor_is_small() -> None:
 
 
 def test_compiled_texts_need_numba_and_nothing_else_that_training_needs() -> None:
-    pytest.importorskip("numba")
     statement = (
         "from pathlib import Path\n"
         "from rfa.service.engine.models import load_models\n"
@@ -353,7 +352,6 @@ def test_importing_the_package_imports_nothing_else() -> None:
 def test_streams_are_filtered_with_numba_alone() -> None:
     """By both rules, of a drift with an eigenbasis and of one without (constant velocity); of sizes that other tests
     compile too."""
-    pytest.importorskip("numba")
     statement = (
         "import numpy as np\n"
         "from rfa import LinearFilterConfig, LinearStream, filter_streams\n"

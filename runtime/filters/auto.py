@@ -22,7 +22,7 @@ import numpy as np
 
 import rfa.runtime.filters.observed as told_of_one
 from rfa.runtime.bundle.surprise import SURPRISE_CAP
-from rfa.runtime.compiling import kernel, settle
+from rfa.runtime.compiling import disable_compilation, kernel_jit
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters import auto_numba, correlation
 from rfa.runtime.filters import steps as filter_steps
@@ -140,7 +140,7 @@ def _take_rows(out, state, memory, learned, scorer, batch, told, trace, known, a
 
 @functools.cache
 def _kernel() -> Any:
-    return kernel(*_MADE_OF)(_take_rows)
+    return kernel_jit(*_MADE_OF)(_take_rows)
 
 
 class AutoSteps:
@@ -180,9 +180,9 @@ class AutoSteps:
         )  # fmt: skip
         return told, trace
 
-    def settle(self) -> None:
+    def disable_compilation(self) -> None:
         """See `FilterSteps`."""
-        settle(_kernel())
+        disable_compilation(_kernel())
 
 
 class AutoRuntime(FilterRuntime):
@@ -243,7 +243,7 @@ def warm() -> None:
     """Compile what runs, and no more from then on."""
     model = AutoRuntime.of(1)
     model.filter([0.0, 1.0], [[0.0], [1.0]], horizon=(1.0,))
-    model.steps.settle()
+    model.steps.disable_compilation()
 
 
 def digest(name: str = NAME) -> str:

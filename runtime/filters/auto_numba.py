@@ -49,7 +49,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rfa.runtime.compiling import merged, part
+from rfa.runtime.compiling import inline_jit, source_inline_jit
 from rfa.runtime.filters.correlation import joint_square
 from rfa.runtime.filters.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
 from rfa.runtime.filters.student import normal_square, stretching, widening
@@ -161,14 +161,14 @@ WORK = SEARCHED + RING + LAGS_AT_ONCE
 HOPELESS, LEAST_RATIO = 1e300, 1e-20
 
 
-@part
+@inline_jit
 def _spread_out(state, at, j, value):
     """A number of a profile, for all its lanes."""
     for i in range(KINDS):
         state[at + j * KINDS + i] = value
 
 
-@part
+@inline_jit
 def _sum_of(state, at):
     """Of a number by kind."""
     return ((state[at] + state[at + 1]) + (state[at + 2] + state[at + 3])) + (
@@ -176,7 +176,7 @@ def _sum_of(state, at):
     )
 
 
-@part
+@inline_jit
 def _slot(state, j, ahead):
     """The slot of a profile so far ahead of the last observation."""
     slots, turns = int(state[USED + j]), (state[ELAPSED] + ahead) / state[PERIOD + j]
@@ -184,7 +184,7 @@ def _slot(state, j, ahead):
     return int((turns - np.floor(turns)) * slots + 0.5) % slots
 
 
-@part
+@inline_jit
 def _set_reach(state, steps):
     """What slopes add in so many typical lags."""
     for trend in range(TRENDS):
@@ -193,7 +193,7 @@ def _set_reach(state, steps):
             state[REACH + j * KINDS + LEVELS + trend] = reach
 
 
-@part
+@inline_jit
 def _foresee(state, memory, ahead):
     """The forecasts of the bank so far ahead; the season of a profile is ABSENT where it has none."""
     for j in range(PROFILES):
@@ -210,7 +210,7 @@ def _foresee(state, memory, ahead):
         state[FORESEEN + e] = state[ADDED + e] + state[BASE + e] + state[SLOPE + e] * state[REACH + e]
 
 
-@part
+@inline_jit
 def _between(steps):
     """The last lead that is not behind so many steps, and how far on the way to the next."""
     low = 0
@@ -221,7 +221,7 @@ def _between(steps):
     return low, (np.log(steps) - _LOG_LEADS[low]) / (_LOG_LEADS[low + 1] - _LOG_LEADS[low])
 
 
-@part
+@inline_jit
 def _mix(state, low, share):
     """Weigh the forecasts by their errors between two leads; their mean, and the sum of the weights."""
     floor = SAME * state[DEVIATION] + TINY
@@ -275,19 +275,19 @@ def _mix(state, low, share):
     return _sum_of(state, SUM + KINDS) / total, total
 
 
-@part
+@inline_jit
 def _apart(state, lead):
     """Errors of the mixture that far ahead that are apart: those of overlapping forecasts are alike."""
     return state[MIXED + lead] * OVERLAP[lead]
 
 
-@part
+@inline_jit
 def _growth(steps, walk, line):
     """Of an error's square, over that one step ahead: of a level, of a walk's share and of a line's slope."""
     return max(1 + (steps - 1) * walk + max(steps * steps - 1, 0.0) * line, LEAST_GROWTH)
 
 
-@part
+@inline_jit
 def _mixture_error(state, steps, low, share):
     """Mean absolute error of the mixture so many steps ahead, which lie between two leads; one over the errors that it
     rests on; and what share of it nothing was scored of."""
@@ -316,7 +316,7 @@ def _mixture_error(state, steps, low, share):
     return max(error, RESOLUTION * state[LARGEST] + TINY), 1 / rests, lacking
 
 
-@part
+@inline_jit
 def _score(state, lead, value, forecasts):
     """Hold the bank's forecasts, from `forecasts` on, against a value."""
     for j in range(PROFILES):
@@ -335,7 +335,7 @@ def _score(state, lead, value, forecasts):
         state[errors + e] = mean + (error - mean) * state[ONE + e]
 
 
-@part
+@inline_jit
 def _score_mixture(state, lead, error, stands):
     """Follow the mixture's error; of a column that stands still an error of 0 tells of its resolution alone."""
     count = min(state[MIXED + lead] + 1, MIXTURE_MEMORY)
@@ -345,7 +345,7 @@ def _score_mixture(state, lead, error, stands):
     state[MIXED + lead], state[MIXTURE + lead] = count, after
 
 
-@part
+@inline_jit
 def _score_waiting(state, due, memory, value, is_seen, lag, unit):
     """Score the forecasts whose time has come; they leave their places."""
     now, near = state[ELAPSED], 0.5 * min(unit, lag)
@@ -365,7 +365,7 @@ def _score_waiting(state, due, memory, value, is_seen, lag, unit):
                 _score_mixture(state, lead, abs(value - np.float64(memory[at + BANK])), False)
 
 
-@part
+@inline_jit
 def _predict(state, tau):
     """Time passes: spreads grow, trends go on."""
     for e in range(BANK):
@@ -383,14 +383,14 @@ def _predict(state, tau):
         state[REACH + e] = 0.0
 
 
-@part
+@inline_jit
 def _weight(off, error):
     """The Student-t weight of an innovation, by the mean error of its filter."""
     z = off / (MEAN_TO_STD * error)
     return min(1.0, (1 + INVERSE_NU) / (1 + z * z * INVERSE_NU))
 
 
-@part
+@inline_jit
 def _update(state, value, noise):
     """Condition all filters on a value; `noise` is the variance of its noise over the usual one."""
     is_first, is_old = state[COUNT] == 0, state[COUNT] > YOUNG
@@ -412,7 +412,7 @@ def _update(state, value, noise):
         state[SPREAD + e] = noise if is_first else spread * noise / (spread + noise)
 
 
-@part
+@inline_jit
 def _gain(state, total, noise):
     """The gain of the mixture, before the update."""
     for i in range(KINDS):
@@ -424,7 +424,7 @@ def _gain(state, total, noise):
     return _sum_of(state, SUM) / total
 
 
-@part
+@inline_jit
 def _filtered(state, total):
     """The mean of what the filters say of now, by the weights of one step ahead, and how they differ, squared."""
     for i in range(KINDS):
@@ -438,7 +438,7 @@ def _filtered(state, total):
     return mean, _difference(state, mean, total)
 
 
-@part
+@inline_jit
 def _difference(state, mean, total):
     """Mean square of what forecasts differ by from their mean."""
     for i in range(KINDS):
@@ -450,13 +450,13 @@ def _difference(state, mean, total):
     return _sum_of(state, SUM) / total
 
 
-@part
+@inline_jit
 def _few(state):
     """One over the errors that were scored, of which one at least is counted."""
     return 1 / max(state[COUNT] - 1, 1.0)
 
 
-@merged
+@source_inline_jit
 def _observe_column(state, due, memory, value, lag, unit, scale, out, few, a):
     """Condition a column on a value, NaN where missing; nis, weight and log-determinant of it."""
     is_seen, noise = value == value, scale * scale
@@ -527,7 +527,7 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, few, a):
     return normal_square(square, few[0, a]), weight, log_det, is_seen and not is_first
 
 
-@part
+@inline_jit
 def observe(state, due, memory, values, lag, unit, scale, out, few, joint):
     """Condition the columns of a stream on values `[P]`, NaN where missing.
 
@@ -560,7 +560,7 @@ def observe(state, due, memory, values, lag, unit, scale, out, few, joint):
     out.scalars[LOG_LIKELIHOOD] = predictive_log_density(nis, log_det, np.float64(count), OUTLIERS)
 
 
-@part
+@inline_jit
 def is_finite(state):
     """Whether all numbers of a stream's copy `[P, WORK]` are."""
     total = 0.0
@@ -575,7 +575,7 @@ def is_finite(state):
     return np.isfinite(total)
 
 
-@part
+@inline_jit
 def forecast(state, memory, horizon, unit, mean, covariance, few):
     """Mean `[P]` and variances, on the diagonal of `[P, P]`, of an observation to come after `horizon`, and how few
     errors they rest on, `[P]`."""
@@ -593,14 +593,14 @@ def forecast(state, memory, horizon, unit, mean, covariance, few):
         covariance[a, a] = variance * widening(1.0, few[a]) ** 2 if state[a, COUNT] > 0 else UNKNOWN_VARIANCE
 
 
-@part
+@inline_jit
 def remember(state, due, memory, values, unit):
     """Keep what an observation leaves for later ones, once it is taken; the arguments are those of `observe`."""
     for a in range(len(values)):
         _remember_column(state[a], due[a], memory[a], values[a], unit)
 
 
-@merged
+@source_inline_jit
 def _remember_column(state, due, memory, value, unit):
     rest, rows = state[REST], int(state[ROWS])
     is_seen = value == value
@@ -620,7 +620,7 @@ def _remember_column(state, due, memory, value, unit):
         _search(state, memory, unit, min(rows, RING))
 
 
-@part
+@inline_jit
 def _wait(state, due, memory, lead, unit):
     """Keep the forecasts of a lead until their time has come."""
     place = int(state[HEAD + lead] + state[HELD + lead]) % PLACES
@@ -639,7 +639,7 @@ def _wait(state, due, memory, lead, unit):
     state[HELD + lead] += 1
 
 
-@part
+@inline_jit
 def _visit(state, memory, rest, unit):
     """Take a value into the profiles."""
     for j in range(1, PROFILES):
@@ -665,7 +665,7 @@ def _visit(state, memory, rest, unit):
         memory[visits] = -count if is_odd else count
 
 
-@part
+@inline_jit
 def _search(state, memory, unit, count):
     """Look for a period in the last observations, and make a profile of it if there is a new one."""
     first = int(state[ROWS]) - count
@@ -701,7 +701,7 @@ def _search(state, memory, unit, count):
                     memory[WAITING + ((lead - 1) * PLACES + place) * (BANK + 1) + e] = ABSENT
 
 
-@part
+@inline_jit
 def _worst(state, lead):
     worst = 0.0
     for e in range(KINDS):
@@ -709,7 +709,7 @@ def _worst(state, lead):
     return worst
 
 
-@part
+@inline_jit
 def dominant_period(rest, count):
     """The lag at which values, less their line, are most like themselves; 0 where there is none.
 
@@ -754,7 +754,7 @@ def dominant_period(rest, count):
     return found
 
 
-@part
+@inline_jit
 def _products(rest, lag, count):
     """Sums of the products of values so far apart, and up to LAGS_AT_ONCE - 1 further; behind the values are zeros."""
     a, b, c, d, e, f, g, h = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0

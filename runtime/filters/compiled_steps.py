@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle
-from rfa.runtime.compiling import kernel, merged, settle
+from rfa.runtime.compiling import disable_compilation, kernel_jit, source_inline_jit
 from rfa.runtime.filters import dense_numba, dense_numba_learned, filter_numba, noise_law
 from rfa.runtime.filters import observed as told_of_one
 from rfa.runtime.filters import steps as filter_steps
@@ -51,7 +51,7 @@ _MADE_OF = (
 )  # fmt: skip
 
 
-@merged
+@source_inline_jit
 def _take_rows(observe, forecast, system, work, out, moves, state, scorer, batch, told, trace, rooms):
     """All observations of a batch; those of a stream after one that was not taken are not taken either."""
     streams = scorer.streams
@@ -109,7 +109,7 @@ def _learned(system, work, out, moves, state, scorer, batch, told, trace, rooms)
 
 @functools.cache
 def _kernel(function: Any) -> Any:
-    return kernel(*_MADE_OF)(function)
+    return kernel_jit(*_MADE_OF)(function)
 
 
 class CompiledSteps:
@@ -175,9 +175,9 @@ class CompiledSteps:
         work, value, nothing = np.zeros(self._scratch), np.zeros(self.size), self.initial[STATE].copy()
         self._observe(self._system, work, nothing, value, 0.0, 1.0, observed(self.size, self.state_size))
 
-    def settle(self) -> None:
+    def disable_compilation(self) -> None:
         """See `FilterSteps`."""
-        settle(self._kernel)
+        disable_compilation(self._kernel)
 
     def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """The inverse: the parts of a state."""

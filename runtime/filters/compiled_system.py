@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 
 from rfa.runtime.choices import Mode
-from rfa.runtime.compiling import Task
+from rfa.runtime.compiling import CompileTask
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters import auto_numba, filter_numba
 from rfa.runtime.filters.auto import calibration
@@ -196,7 +196,7 @@ class SystemRuntime(FilterRuntime):
         return super()._make_readout(levels, horizon, samples, mode, alarm, passes)
 
 
-def tasks() -> tuple[Task, Task]:
+def tasks() -> tuple[CompileTask, CompileTask]:
     """What compiles the part of the kernel that takes longest, and what, after the parts of all filters, the rest:
     from then on nothing more is compiled."""
     model = SystemRuntime(System.from_document({"preset": "level", "process_noise": 1, "measurement_noise": 1}))
@@ -204,6 +204,6 @@ def tasks() -> tuple[Task, Task]:
 
     def run() -> None:
         model.filter([0.0, 1.0], [[0.0], [1.0]], horizon=(1.0,))
-        steps.settle()
+        steps.disable_compilation()
 
     return (filter_numba, steps.begin), (filter_numba, run)

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from rfa.runtime.compiling import part
+from rfa.runtime.compiling import inline_jit
 
 # Deviations that a column counts for, at most; what is its own, at least; and rows over which is learned.
 BOUND, OWN, MEMORY = 3.0, 0.01, 1000.0
 
 
-@part
+@inline_jit
 def joint_square(z, learned, factor):
     """z_sᵀ R_ss⁻¹ z_s and log |R_ss|.
 
@@ -56,7 +56,7 @@ def joint_square(z, learned, factor):
     return square, log_det
 
 
-@part
+@inline_jit
 def learn(z, learned):
     """Take a row into what is learned, if anything of it was seen; the arguments are those of `joint_square`."""
     size, seen = len(z), 0

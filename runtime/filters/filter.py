@@ -19,7 +19,6 @@ import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.choices import Mode
-from rfa.runtime.compiling import HAS_COMPILER
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.ahead import forecasts_after
 from rfa.runtime.filters.driven_filter import DRIVEN_ROWS, MOST_STATES, RESPONSE, DrivenSystem, move
@@ -372,8 +371,6 @@ def _was_driven(state: FilterState | None) -> bool:
 def _steps(bundle: Bundle, leads: Horizons) -> FilterSteps:
     if bundle.manifest.graphs:
         return GraphSteps(bundle, leads)
-    if not HAS_COMPILER:
-        raise ValueError(f"bundle {bundle.name!r} needs numba")
     from rfa.runtime.filters.compiled_steps import CompiledSteps
 
     return CompiledSteps.of(bundle, leads)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfa.runtime.compiling import kept_part, merged, part
+from rfa.runtime.compiling import cached_inline_jit, inline_jit, source_inline_jit
 from rfa.runtime.filters import dense_numba, dense_numba_learned, noise_law
 from rfa.runtime.filters.dense_numba import CompiledSystem, _rows, _transition
 from rfa.runtime.filters.linear_config import LinearFilterConfig
@@ -44,7 +44,7 @@ class LinearSystem(NamedTuple):
         return cls((n, p, leads), system.sensor, system.modes, rule, outliers)  # type: ignore[arg-type]
 
 
-@part
+@inline_jit
 def _seen_through(sensor, sizes, covariance, out):
     """C P Cᵀ, where the state's covariance is a row of its entries."""
     n, p, _ = sizes
@@ -60,7 +60,7 @@ def _seen_through(sensor, sizes, covariance, out):
             out[b, a] = total
 
 
-@part
+@inline_jit
 def _seen_mean(sensor, sizes, mean, out):
     """C m + b."""
     n, p, _ = sizes
@@ -71,7 +71,7 @@ def _seen_mean(sensor, sizes, mean, out):
         out[a] = total
 
 
-@part
+@inline_jit
 def load_sensor(system, work):
     """Put what does not change from one observation to the next where the step finds it."""
     at = _rows(system.sizes)
@@ -79,7 +79,7 @@ def load_sensor(system, work):
         work[at.matrix + k] = system.sensor[k]
 
 
-@merged
+@source_inline_jit
 def _observe(update, beyond, system, work, state, value, lag, scale, out):
     """Condition the stream `[S]` in `state`, as `CompiledSystem.pack` has it, on values with NaN where missing.
 
@@ -132,13 +132,13 @@ def _observe(update, beyond, system, work, state, value, lag, scale, out):
 
 
 # Kept, so that one process can have them ready while another compiles the rest of a kernel.
-@kept_part(dense_numba, noise_law)
+@cached_inline_jit(dense_numba, noise_law)
 def observe_capped(system, work, state, value, lag, scale, out):
     """An observation under the capped rule."""
     _observe(dense_numba._update, 0, system, work, state, value, lag, scale, out)
 
 
-@kept_part(dense_numba, dense_numba_learned, noise_law)
+@cached_inline_jit(dense_numba, dense_numba_learned, noise_law)
 def observe_learned(system, work, state, value, lag, scale, out):
     """One under the rule that learns the noise."""
     _observe(
@@ -146,7 +146,7 @@ def observe_learned(system, work, state, value, lag, scale, out):
     )  # fmt: skip
 
 
-@part
+@inline_jit
 def forecast(system, moves, state, work, mean, covariance):
     """Mean `[P]` and covariance `[P, P]` of an observation to come.
 

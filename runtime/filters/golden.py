@@ -11,7 +11,7 @@ import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle, BundleError
 from rfa.runtime.bundle.golden import GoldenMismatch, run_golden
-from rfa.runtime.compiling import Task
+from rfa.runtime.compiling import CompileTask
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.steps import Batch
 from rfa.runtime.golden import Named
@@ -38,7 +38,7 @@ def open_filter(bundle: Bundle) -> FilterRuntime:
 
 def filter_tasks(
     bundle: Bundle, model: FilterRuntime, report: Callable[[int], None] = lambda _: None
-) -> tuple[list[Task], list[Task]]:
+) -> tuple[list[CompileTask], list[CompileTask]]:
     """What compiles the parts of a filter's kernels; and what, after those of all filters, runs and settles them.
 
     Args:
@@ -61,7 +61,7 @@ def hold_to_golden(bundle: Bundle, model: FilterRuntime) -> int:
         count = run_golden(bundle.golden, compiled_sessions(model), bundle.weights())
     except GoldenMismatch as error:
         raise BundleError(f"golden.json in compiled code: {error}") from None
-    model.steps.settle()
+    model.steps.disable_compilation()
     return count
 
 
@@ -78,7 +78,7 @@ def _observe_nothing(model: FilterRuntime) -> None:
     model.put(pool, seat, model.start())
     nothing = Batch(pool.rows([seat]), np.zeros(1), np.full((1, model.observation_size), np.nan), np.ones(1))
     model.steps.advance(pool, nothing, model.readout((0.9,), (), 0), traced=False)
-    model.steps.settle()
+    model.steps.disable_compilation()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 
 from rfa.runtime.batching import BatchSizes
 from rfa.runtime.bundle.bundle import Bundle
-from rfa.runtime.compiling import kernel, settle
+from rfa.runtime.compiling import disable_compilation, kernel_jit
 from rfa.runtime.filters.steps import SHORTEST_LAG, Batch, Traced, streams_of, trace_room
 from rfa.runtime.pool import StateField, StatePool
 from rfa.runtime.uncertainty import scoring
@@ -44,7 +44,7 @@ _TRACED = ("transition", "predicted_mean", "predicted_covariance")
 
 @functools.cache
 def _score_kernel() -> Any:
-    @kernel(*scoring.SOURCES)
+    @kernel_jit(*scoring.SOURCES)
     def score_rows(scorer, batch, known, is_finite, rows, told):
         """Score the rows of a batch that `rows` names."""
         seats, times, values, _ = batch
@@ -106,9 +106,9 @@ class GraphSteps:
             lost.update(int(batch.seats[row]) for row in left)
         return told, trace
 
-    def settle(self) -> None:
+    def disable_compilation(self) -> None:
         """See `FilterSteps`."""
-        settle(_score_kernel())
+        disable_compilation(_score_kernel())
 
     def attend(self, pool: StatePool, batch: Batch, readout: Readout, memory: Any) -> tuple[StepOutputs, Traced]:
         """One observation of one stream, by attention over those before it."""

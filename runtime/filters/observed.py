@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfa.runtime.compiling import part
+from rfa.runtime.compiling import inline_jit
 
 Array = np.ndarray[Any, Any]
 _LOG_TAU = math.log(2 * math.pi)
@@ -43,7 +43,7 @@ def observed(p: int, n: int) -> Observed:
     return Observed(*(np.zeros(shape) for shape in shapes))
 
 
-@part
+@inline_jit
 def predictive_log_density(nis, log_det, count, outliers):
     """As that of `dense.py`."""
     share, scale = outliers

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from rfa.runtime.compiling import part
+from rfa.runtime.compiling import inline_jit
 from rfa.runtime.filters.observed import Observed
 from rfa.runtime.pool import StateField, StatePool
 from rfa.runtime.uncertainty.adaptive import FIELDS, ConformalState
@@ -83,7 +83,7 @@ def room_of_known(out: Observed, horizon: int, sides: int = 0) -> FilterOutput:
     )  # fmt: skip
 
 
-@part
+@inline_jit
 def keep_trace(out, known, trace, row):
     """Keep what an observation told, but for the state after it, which filters have in forms of their own."""
     copy1(out.scalars, trace.scalars[row])
@@ -136,7 +136,7 @@ class FilterSteps(Protocol):
         was before that one."""
         ...
 
-    def settle(self) -> None:
+    def disable_compilation(self) -> None:
         """Compile no more: what serves has run before."""
         ...
 

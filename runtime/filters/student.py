@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from rfa.runtime.compiling import part
+from rfa.runtime.compiling import inline_jit
 
 # Of the scale of more numbers than one over this nothing is in doubt.
 LEAST = 1e-3
 
 
-@part
+@inline_jit
 def stretched(square, few):
     """By what a normal quantile becomes that of t, over what one deviation becomes.
 
@@ -32,7 +32,7 @@ def stretched(square, few):
     return widening(square, few) / widening(1.0, few) if few > LEAST else 1.0
 
 
-@part
+@inline_jit
 def widening(square, few):
     """t over z where t is as far out as z, whose square this is."""
     if few <= LEAST or square <= 0:
@@ -41,7 +41,7 @@ def widening(square, few):
     return np.sqrt(np.expm1(square * root * root * few) / (square * few))
 
 
-@part
+@inline_jit
 def normal_square(square, few):
     """z² of a t²."""
     if few <= LEAST:
@@ -50,7 +50,7 @@ def normal_square(square, few):
     return root * root * np.log1p(square * few) / few
 
 
-@part
+@inline_jit
 def stretching(square, few):
     """dt/dz there, squared: what a density of t has beside that of its z.
 

@@ -18,7 +18,7 @@ rest: `tokens_numba.py` has the stream begin anew with them.
 
 from __future__ import annotations
 
-from rfa.runtime.compiling import part
+from rfa.runtime.compiling import inline_jit
 from rfa.runtime.series.config import REACH
 
 EARLY, FENCE = 32, 20.0
@@ -31,7 +31,7 @@ UNSETTLED = 8
 NEAR = 0.5
 
 
-@part
+@inline_jit
 def believed(x, seen, kept, at):
     """What is believed of a value, and remembered of it, in place.
 
@@ -61,7 +61,7 @@ def believed(x, seen, kept, at):
     return x
 
 
-@part
+@inline_jit
 def _ranked(rank, count, kept, first):
     """The value of this rank among the first ones."""
     for i in range(count):
@@ -74,18 +74,18 @@ def _ranked(rank, count, kept, first):
     return kept[first]
 
 
-@part
+@inline_jit
 def _beyond(x, low, high):
     return 1 if x > high else -1 if x < low else 0
 
 
-@part
+@inline_jit
 def is_time_to_settle(seen):
     """Whether so many values are looked at again."""
     return seen in (UNSETTLED, 2 * UNSETTLED, EARLY)
 
 
-@part
+@inline_jit
 def settled(count, kept, at):
     """Take those of the first values that cannot be for the edge of the others, in place; whether one was."""
     first = at + FIRST_VALUES

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from rfa.runtime.compiling import part, whole_kernel
+from rfa.runtime.compiling import inline_jit, kernel_jit
 from rfa.runtime.handles import opened
 from rfa.runtime.series import rows as compiled_series_rows
 from rfa.runtime.series import stream_numba
@@ -78,7 +78,7 @@ def most_rows(size: int, told: int) -> int:
     return max(1, TOKENS // (size * told))
 
 
-@part
+@inline_jit
 def _append(made, jobs, job, asked, asks, ask, taken, rows, row, chunk, last):
     """Put a wave of so many jobs, asks and rows behind those of the chunk."""
     columns = len(last)
@@ -113,7 +113,7 @@ def _append(made, jobs, job, asked, asks, ask, taken, rows, row, chunk, last):
                 chunk.rows.scales[row + k, a, i] = rows.scales[k, a, i]
 
 
-@whole_kernel(*_OF_ROWS)
+@kernel_jit(*_OF_ROWS, allocates=True)
 def lay_out(handle, chunk, batch, seat, cursor, end, gone, most):
     """The next rows of a stream, as many as a chunk has room for; what was seen is kept in its seat.
 
@@ -145,7 +145,7 @@ def lay_out(handle, chunk, batch, seat, cursor, end, gone, most):
     return job, ask, row
 
 
-@whole_kernel(*_OF_ROWS)
+@kernel_jit(*_OF_ROWS, allocates=True)
 def conclude(handle, chunk, count, batch, seat, told, trace):
     """Tell of the rows of a chunk, of which `lay_out` was the last call of this handle, and keep what they came to."""
     taken: Any = opened(handle)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rfa.runtime.compiling import part, whole_kernel
+from rfa.runtime.compiling import inline_jit, kernel_jit
 from rfa.runtime.series import config, leads
 from rfa.runtime.series.config import LEVELS, MEDIAN, PATCH, PATHS
 from rfa.runtime.series.constants import series_constants
@@ -92,14 +92,14 @@ class Weights(NamedTuple):
     scalars: Array
 
 
-@part
+@inline_jit
 def _add_bias(x, bias):
     for i in range(x.shape[0]):
         for d in range(bias.size):
             x[i, d] += bias[d]
 
 
-@part
+@inline_jit
 def _turn(ends, omega, cos, sin):
     """Cosines and sines of the frames that tokens lie in; the phase is wrapped in float64."""
     for i in range(len(ends)):
@@ -110,7 +110,7 @@ def _turn(ends, omega, cos, sin):
                 cos[i, h, d], sin[i, h, d] = np.cos(phase), np.sin(phase)
 
 
-@whole_kernel(*SOURCES)
+@kernel_jit(*SOURCES, allocates=True)
 def forward(tokens, ends, lags, weights, means, precisions, states):
     """States `[n, d]` after one token of each of n streams; see `SeriesDecoder.forward`.
 
@@ -156,7 +156,7 @@ def forward(tokens, ends, lags, weights, means, precisions, states):
     normed(x, embedding.norm, eps, states)
 
 
-@whole_kernel(*SOURCES)
+@kernel_jit(*SOURCES, allocates=True)
 def ask(states, of, asked, head, quantiles):
     """Quantiles `[k, Q]` of what is asked of states; see `SeriesDecoder.ask`."""
     n, k = states.shape[0], asked.shape[0]

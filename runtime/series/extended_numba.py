@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from rfa.runtime.compiling import kernel, part
+from rfa.runtime.compiling import inline_jit, kernel_jit
 from rfa.runtime.series import belief_numba, tokens_numba
 from rfa.runtime.series.config import CYCLES, FEATURES, LAGS, LINES, MEANS, MOVES, PATCH, PATHS, REACH
 from rfa.runtime.series.tokens_numba import (
@@ -64,14 +64,14 @@ OF_LAG = THEN + CYCLES
 SUMMARY = LAGS * OF_LAG + 2 * len(LINES) + len(MEANS)
 
 
-@part
+@inline_jit
 def _squash(x):
     """asinh, in half the time of the library's."""
     size = abs(x)
     return np.float32(math.copysign(math.log(size + math.sqrt(size * size + 1)), x))
 
 
-@part
+@inline_jit
 def _mean(ring, begin, count):
     total = 0.0
     for k in range(count):
@@ -79,13 +79,13 @@ def _mean(ring, begin, count):
     return total / count
 
 
-@part
+@inline_jit
 def _usable(counts):
     """Cells of the ring that are there as long as a token is asked: it goes on by less than a patch."""
     return min(counts[CELLS], REACH - PATCH)
 
 
-@part
+@inline_jit
 def _cycles(p, usable):
     """Cells of the means at seasons of lag p, and how many seasons there are: one at least."""
     width = min(max(p, NARROWEST), WIDEST)
@@ -94,7 +94,7 @@ def _cycles(p, usable):
     return width, min((usable - width) // p, CYCLES)
 
 
-@part
+@inline_jit
 def _seasons(numbers, counts, ring, lags, summary):
     usable, head, origin = _usable(counts), counts[HEAD], numbers[ORIGIN]
     for band in range(LAGS):
@@ -111,7 +111,7 @@ def _seasons(numbers, counts, ring, lags, summary):
             summary[at + GROWTH] = math.log((now + origin) / (first + origin)) / count
 
 
-@part
+@inline_jit
 def _line(ring, head, count, summary, at):
     """Level and slope of the line through so many cells, at the newest; and the root mean square about it."""
     total, leaning = 0.0, 0.0
@@ -129,12 +129,12 @@ def _line(ring, head, count, summary, at):
     return math.sqrt(squares / count)
 
 
-@part
+@inline_jit
 def _ratio(error, s, least):
     return np.float32(math.log(error / s + least))
 
 
-@part
+@inline_jit
 def more_numbers(numbers, counts, ring, errors, since, seasons, lags, c, s, summary, row):
     """The numbers of a token behind its first `FEATURES`, and what its paths need, `[SUMMARY]`."""
     n, head, local = counts[CELLS], counts[HEAD], c - numbers[ORIGIN]
@@ -175,7 +175,7 @@ def more_numbers(numbers, counts, ring, errors, since, seasons, lags, c, s, summ
     row[at + MOVES + 1] = _ratio(min(numbers[LEAST], 1e3 * s), s, 1e-3)
 
 
-@part
+@inline_jit
 def _of_season(h, p, head, origin, usable, ring, summary, at, is_positive):
     """What `average` and `product` say at a lead, from the origin on."""
     count = _cycles(p, usable)[1]
@@ -202,7 +202,7 @@ def _of_season(h, p, head, origin, usable, ring, summary, at, is_positive):
     return average, product
 
 
-@part
+@inline_jit
 def more_paths(lead, gone, numbers, counts, ring, lags, summary, c, s, out):
     """What the paths beside the first `PATHS` say at a lead, behind those in `out`; see `tokens_numba.path`."""
     origin = numbers[ORIGIN]
@@ -250,7 +250,7 @@ def _describe(
 
 @functools.cache
 def _kernel() -> Any:
-    return kernel(*SOURCES)(_describe)
+    return kernel_jit(*SOURCES)(_describe)
 
 
 def describe_all(

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle, check_golden
-from rfa.runtime.compiling import settle
+from rfa.runtime.compiling import disable_compilation
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
@@ -164,13 +164,13 @@ class NetworkSteps:
             handles, handle = gathered.beside(of.handle, wanted)
             yield _Taken(handles, handle, of.content.kept, room.wave)
 
-    def settle(self) -> None:
+    def disable_compilation(self) -> None:
         """See `FilterSteps`."""
-        settle(take)
-        settle(count_cells)
+        disable_compilation(take)
+        disable_compilation(count_cells)
         if self.device is not None:
-            settle(lay_out)
-            settle(conclude_chunk)
+            disable_compilation(lay_out)
+            disable_compilation(conclude_chunk)
 
 
 def _first_bad(values: Array, begins: Array, ends: Array) -> Array:
@@ -365,7 +365,7 @@ def make_ready(bundle: Bundle, model: SeriesRuntime) -> int:
         model.device.hold_to_golden()
         _run(model, model.device.least_tokens)
     _run(model, 2)
-    model.steps.settle()
+    model.steps.disable_compilation()
     return count
 
 

@@ -35,7 +35,7 @@ import numpy as np
 
 import rfa.runtime.filters.observed as told_of_one
 from rfa.runtime import handles
-from rfa.runtime.compiling import kernel, part, whole_kernel
+from rfa.runtime.compiling import inline_jit, kernel_jit
 from rfa.runtime.filters import steps as filter_steps
 from rfa.runtime.filters.observed import (
     LOG_LIKELIHOOD,
@@ -202,7 +202,7 @@ class Taken(NamedTuple):
     room: Handle
 
 
-@part
+@inline_jit
 def _score_of(y, quantiles, centre, scale):
     """The normal score of y by the quantiles' distribution, straight between them, and beyond them as at their ends."""
     last = len(SCORES) - 1
@@ -216,13 +216,13 @@ def _score_of(y, quantiles, centre, scale):
     return min(max(score, -FURTHEST_OFF), FURTHEST_OFF)
 
 
-@part
+@inline_jit
 def _least(y, scale):
     """The least deviation that is told of numbers of this size."""
     return RESOLUTION * max(abs(y), scale) + TINY
 
 
-@part
+@inline_jit
 def _least_gain(numbers, noise):
     """The share of the innovations that noise of this variance does not explain."""
     if numbers[MISSES] < YOUNG:
@@ -232,7 +232,7 @@ def _least_gain(numbers, noise):
     return min(1 - explained, MOST_BY_NOISE)
 
 
-@part
+@inline_jit
 def _true_to_told(numbers):
     """The variance of the innovations over what was foretold of it."""
     if numbers[MISSES] < YOUNG or not numbers[FORESEEN] > 0:
@@ -240,13 +240,13 @@ def _true_to_told(numbers):
     return 0.5 * np.pi * min(max(numbers[MISSED] / numbers[FORESEEN], LEAST_MISS), LARGEST_MISS) ** 2
 
 
-@part
+@inline_jit
 def _weight(square):
     """How far an innovation fits what was foretold: Student's t, of math.md."""
     return min(1.0, (NU + 1) / (NU + square))
 
 
-@part
+@inline_jit
 def _take_column(numbers, rows, row, quantiles, value, noise, out, few, a):
     """Condition a column on a value, NaN where missing; nis, weight, log-determinant, and whether it is scored."""
     is_seen, ask = not np.isnan(value), rows.before[row, a]
@@ -321,7 +321,7 @@ def _take_column(numbers, rows, row, quantiles, value, noise, out, few, a):
     )
 
 
-@part
+@inline_jit
 def _look(numbers, rows, row, out, few, a):
     """What is known of a column as it is."""
     out.innovation[a] = 0.0
@@ -334,7 +334,7 @@ def _look(numbers, rows, row, out, few, a):
     return 0.0, 1.0, 0.0, False
 
 
-@part
+@inline_jit
 def _foretell(rows, row, quantiles, leads, unit, known, foretold, a):
     """Forecasts of a column at the leads."""
     levels = len(ENDS)
@@ -375,7 +375,7 @@ def _foretell(rows, row, quantiles, leads, unit, known, foretold, a):
         known.forecast_mean[h, a], known.forecast_covariance[h, a, a] = middle, deviation * deviation
 
 
-@kernel(*SOURCES)
+@kernel_jit(*SOURCES)
 def tell(out, work, rows, count, quantiles, foretold, scorer, batch, told, trace, known):
     """Tell of the rows of a wave; those of a stream after one that was not taken are not taken either."""
     seats, times, values, noise = batch
@@ -413,7 +413,7 @@ def tell(out, work, rows, count, quantiles, foretold, scorer, batch, told, trace
             copy2(out.covariance, trace.state_covariance[at])
 
 
-@whole_kernel(*SOURCES)
+@kernel_jit(*SOURCES, allocates=True)
 def take(handle, batch, told, trace, seats, cursors, ends, gone, most, is_told):
     """Take the rows of some streams through the network, wave after wave.
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfa.runtime.compiling import kernel, part, whole_kernel
+from rfa.runtime.compiling import inline_jit, kernel_jit
 from rfa.runtime.series import belief_numba, config, leads, tokens_numba
 from rfa.runtime.series.config import FEATURES, LAGS, PATCH, PATHS, REACH
 from rfa.runtime.series.leads import FARTHEST, lead_table
@@ -220,12 +220,12 @@ def rows_for(count: int, columns: int, horizon: int) -> Rows:
     )  # fmt: skip
 
 
-@part
+@inline_jit
 def _bounded(number, low, high):
     return min(max(number, low), high)
 
 
-@part
+@inline_jit
 def load(kept, seat, work, stream):
     """Have a stream at hand. What a state from elsewhere claims is bounded by what can be."""
     for k in range(CLOCK):
@@ -254,7 +254,7 @@ def load(kept, seat, work, stream):
             work.offsets[stream, a, k] = kept.offsets[seat, a, k]
 
 
-@part
+@inline_jit
 def store(work, stream, kept, seat):
     """The inverse of `load`."""
     for k in range(CLOCK):
@@ -276,7 +276,7 @@ def store(work, stream, kept, seat):
             kept.offsets[seat, a, k] = work.offsets[stream, a, k]
 
 
-@part
+@inline_jit
 def _take(work, stream, a, x):
     """One more cell of a column."""
     counts = work.counts[stream, a]
@@ -286,7 +286,7 @@ def _take(work, stream, a, x):
     observe(x, work.numbers[stream, a], counts, work.ring[stream, a], work.errors[stream, a], work.since[stream, a])
 
 
-@part
+@inline_jit
 def _make(work, stream, a, jobs, job):
     """The token of a column; whether it completes a patch."""
     numbers, counts = work.numbers[stream, a], work.counts[stream, a]
@@ -304,7 +304,7 @@ def _make(work, stream, a, jobs, job):
     return cells % PATCH == 0
 
 
-@part
+@inline_jit
 def _ask(work, stream, a, lead, asks, ask, of):
     """Have a lead asked of the column's last token."""
     numbers, counts = work.numbers[stream, a], work.counts[stream, a]
@@ -322,7 +322,7 @@ def _ask(work, stream, a, lead, asks, ask, of):
     return ask + 1
 
 
-@part
+@inline_jit
 def _make_all(work, stream, columns, only_whole, jobs, job, last):
     """The tokens of the columns that have begun, or of those that complete a patch; how many, and whether one does."""
     is_whole = False
@@ -335,7 +335,7 @@ def _make_all(work, stream, columns, only_whole, jobs, job, last):
     return job, is_whole
 
 
-@part
+@inline_jit
 def _ask_before(work, stream, columns, asks, ask, rows, row, last):
     """Ask the last token of each column for this cell and the next one."""
     for a in range(columns):
@@ -353,7 +353,7 @@ def _ask_before(work, stream, columns, asks, ask, rows, row, last):
     return ask
 
 
-@part
+@inline_jit
 def _ask_after(work, stream, columns, leads, unit, asks, ask, rows, row, last):
     """Ask the row's own token for the next cell and for the leads."""
     for a in range(columns):
@@ -381,7 +381,7 @@ def _ask_after(work, stream, columns, leads, unit, asks, ask, rows, row, last):
     return ask
 
 
-@part
+@inline_jit
 def _median_lag(clock, count):
     """Of the last `count` lags, the upper of two: a stream of two lags is taken to have begun with the longer."""
     for i in range(count):
@@ -394,7 +394,7 @@ def _median_lag(clock, count):
     return clock[LAST_LAGS]
 
 
-@part
+@inline_jit
 def _is_unlike(clock, count, typical):
     """Whether a typical lag is not one: each of the last `count` is longer by far, or each is shorter; of the first
     ones half are longer, or more are shorter."""
@@ -407,7 +407,7 @@ def _is_unlike(clock, count, typical):
     return longer >= enough or shorter > count - enough
 
 
-@part
+@inline_jit
 def cells_to_pass(clock, now):
     """Move a clock to a row; how many cells it is after the one before."""
     lag, typical = now - clock[TIME], clock[LAG]
@@ -430,7 +430,7 @@ def cells_to_pass(clock, now):
     return np.int64(count)
 
 
-@part
+@inline_jit
 def _is_look(work, stream, columns, now, values):
     """Whether a row is nothing at the time of the row before, where a column has begun."""
     begun = 0
@@ -441,7 +441,7 @@ def _is_look(work, stream, columns, now, values):
     return begun > 0 and now == work.clock[stream, TIME]
 
 
-@kernel(*SOURCES)
+@kernel_jit(*SOURCES)
 def wave(kept, seats, times, values, leads, cursors, ends, gone, most, work, jobs, asks, rows, last, was):
     """The next tokens of some streams, of each up to the first that completes a patch of a column.
 
@@ -507,7 +507,7 @@ def wave(kept, seats, times, values, leads, cursors, ends, gone, most, work, job
     return job, ask, row
 
 
-@whole_kernel(*SOURCES)
+@kernel_jit(*SOURCES, allocates=True)
 def gather(kept, seats, jobs, count, means, precisions):
     """The slots of the streams of jobs into `[J, L, H, S, 4D]` and `[J, L, H, S]`."""
     for job in range(count):
@@ -516,7 +516,7 @@ def gather(kept, seats, jobs, count, means, precisions):
         precisions[job] = kept.precisions[seats[stream], a]
 
 
-@whole_kernel(*SOURCES)
+@kernel_jit(*SOURCES, allocates=True)
 def keep(kept, seats, is_kept, work, jobs, count, last, states, means, precisions):
     """Keep the streams of a wave that are to be kept: what was seen, the states of the last tokens, and the slots of
     those that completed a patch."""

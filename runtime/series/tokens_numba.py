@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from rfa.runtime.compiling import kernel, part
+from rfa.runtime.compiling import inline_jit, kernel_jit
 from rfa.runtime.series.belief_numba import BELIEFS, FIRST_VALUES, believed, is_time_to_settle, settled
 from rfa.runtime.series.config import AHEAD, BANDS, BLOCK_LENGTHS, BLOCKS, DIFFERENCES, LAGS, REACH, WINDOW
 
@@ -69,7 +69,7 @@ PENALTIES = 1 + 1 / np.sqrt(np.maximum(np.arange(8 * REACH), 1))
 SEASON_SHARE, SEASON_PAIRS = 0.8, 2
 
 
-@part
+@inline_jit
 def begin(numbers, counts, ring, errors, since):
     """A stream that has seen nothing, in place."""
     for i in range(NUMBERS):
@@ -83,13 +83,13 @@ def begin(numbers, counts, ring, errors, since):
         errors[k], since[k] = 0.0, 0
 
 
-@part
+@inline_jit
 def _pairs(counts, since, lag):
     """The discounted number of pairs that a lag was seen in, as an index of its normaliser."""
     return min(counts[SEEN] - since[lag], len(NORMALISERS) - 1)
 
 
-@part
+@inline_jit
 def observe(x, numbers, counts, ring, errors, since):
     """One more cell, in place; x is NaN where it is empty. The first cell of a stream is not."""
     if x == x:
@@ -113,7 +113,7 @@ def observe(x, numbers, counts, ring, errors, since):
                 at += 1
 
 
-@part
+@inline_jit
 def _forget(numbers, counts, errors, since):
     """Begin anew but for what is believed; which of the cells there was something in, bits, the first one lowest."""
     cells, was_seen = counts[CELLS], np.int64(1)
@@ -128,7 +128,7 @@ def _forget(numbers, counts, errors, since):
     return was_seen
 
 
-@part
+@inline_jit
 def _observe(x, numbers, counts, ring, errors, since):
     n, head = counts[CELLS], counts[HEAD]
     is_seen = x == x
@@ -192,7 +192,7 @@ def _observe(x, numbers, counts, ring, errors, since):
     numbers[HIGH] = max(numbers[HIGH], x)
 
 
-@part
+@inline_jit
 def _move_origin(x, numbers, counts, ring):
     """Tell the cells from x on."""
     by, head = x - numbers[ORIGIN], counts[HEAD]
@@ -201,7 +201,7 @@ def _move_origin(x, numbers, counts, ring):
     numbers[ORIGIN] = x
 
 
-@part
+@inline_jit
 def centre(numbers, counts, ring):
     """The mean of what was seen in the last cells, else the last that was."""
     total, found = 0.0, 0
@@ -212,7 +212,7 @@ def centre(numbers, counts, ring):
     return numbers[ORIGIN] + total / found if found else numbers[LAST]
 
 
-@part
+@inline_jit
 def unit(numbers):
     """The scale, never zero: where nothing moved, a small share of the value."""
     usual = max(abs(numbers[LAST]), abs(numbers[MEAN]))
@@ -220,7 +220,7 @@ def unit(numbers):
     return max(scale, 1e-300)
 
 
-@part
+@inline_jit
 def choose(numbers, counts, errors, since, seasons, lags):
     """The best lag of each band into `lags`, 0 where none was seen often enough, and the best of all, persistence
     among them. A lag of `seasons` `[LAGS]`, 0 for none, is taken from two pairs on unless another is a fifth better."""
@@ -258,7 +258,7 @@ def choose(numbers, counts, errors, since, seasons, lags):
     return best_of_all
 
 
-@part
+@inline_jit
 def noise_bound(numbers):
     """A bound on the variance of the noise of a value, from what noise does to differences however the stream moves:
     it doubles the square of the least of those between two, and has six times its own in second ones. Mean sizes are
@@ -270,12 +270,12 @@ def noise_bound(numbers):
     return math.pi / 2 * bound
 
 
-@part
+@inline_jit
 def _squashed(x, c, s):
     return np.float32(math.asinh((x - c) / s))
 
 
-@part
+@inline_jit
 def _zero(numbers, c, s):
     """Where zero is. Of a stream that stands still the unit is a share of its level, and tells nothing of it."""
     if s > numbers[SCALE]:
@@ -283,7 +283,7 @@ def _zero(numbers, c, s):
     return np.float32(min(max(math.asinh(-c / s), -FARTHEST_ZERO), FARTHEST_ZERO))
 
 
-@part
+@inline_jit
 def token(numbers, counts, ring, errors, since, seasons, lags, offsets, row):
     """The token of a stream at its newest cell into `row`; the lags of its paths and what it is above them now into
     `lags` and `offsets` `[LAGS]`.
@@ -362,13 +362,13 @@ def token(numbers, counts, ring, errors, since, seasons, lags, offsets, row):
     return c, s, fill
 
 
-@part
+@inline_jit
 def _back(h, p):
     """How many cells before the newest the path of lag p is for h cells after it."""
     return ((h + p - 1) // p) * p - h
 
 
-@part
+@inline_jit
 def keep_token(numbers, counts, c, s, fill):
     """What the tokens after a whole patch go by, in place."""
     numbers[EARLIER_CENTRE] = c
@@ -376,7 +376,7 @@ def keep_token(numbers, counts, c, s, fill):
     counts[FILL] = fill
 
 
-@part
+@inline_jit
 def path(lead, gone, counts, ring, lags, offsets, c, s, origin, out):
     """What the seasonal paths of a token say at a lead, the same moved to where the stream was then, and its last
     value: the first PATHS of `out`. The ring has gone on by `gone` cells since, less than a patch."""
@@ -414,7 +414,7 @@ def _describe(
 
 @functools.cache
 def _kernel() -> Any:
-    return kernel()(_describe)
+    return kernel_jit()(_describe)
 
 
 def describe(values: Array, ends: Array, leads: Array, rows: Array, centres: Array, scales: Array, told: Array) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from rfa.runtime.compiling import kernel
+from rfa.runtime.compiling import kernel_jit
 from rfa.runtime.series import stream_numba
 from rfa.runtime.series.config import PATCH
 from rfa.runtime.series.stream_numba import MOST_EMPTY
@@ -25,7 +25,7 @@ Array = np.ndarray
 WAVE: Final = 3.0
 
 
-@kernel(*stream_numba.SOURCES, stream_numba)
+@kernel_jit(*stream_numba.SOURCES, stream_numba)
 def count_cells(clock, times, cells):
     """Of rows at these times the cells since the row before, into `cells`; the clock moves on."""
     for row in range(len(times)):

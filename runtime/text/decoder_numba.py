@@ -24,15 +24,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
-try:
-    import numba
-except ImportError as error:
-    raise ImportError("the compiled decoder needs numba: pip install 'rfa-server[fast]'") from error
-
-from rfa.runtime.compiling import in_turn
+from rfa.runtime.compiling import run_with_locks
 from rfa.runtime.text import product_numba
 from rfa.runtime.text.product_numba import Matrix
 
@@ -341,7 +337,7 @@ def compile_kernels() -> None:
     Once in a process: later calls touch no file. Kernels of other models that are made of these may have compiled
     them already; they are closed all the same.
     """
-    in_turn([(sys.modules[__name__], _compile)])
+    run_with_locks([(sys.modules[__name__], _compile)])
 
 
 @functools.cache  # of threads that came together, the lock lets one in after the other

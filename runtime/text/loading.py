@@ -45,6 +45,6 @@ def compiled_refusal(bundle: Bundle) -> str | None:
     """Why this bundle cannot run in compiled code here, or None."""
     try:
         from rfa.runtime.text.compiled_language import refusal
-    except (ImportError, RuntimeError) as error:  # numba is absent, does not fit numpy, or has no place for its cache
+    except RuntimeError as error:  # no writable folder for the cache of kernels
         return str(error)
     return refusal(bundle)

@@ -48,7 +48,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rfa.runtime.compiling import part
+from rfa.runtime.compiling import inline_jit
 from rfa.runtime.pool import StateField
 
 Array = np.ndarray
@@ -145,7 +145,7 @@ class Horizons(NamedTuple):
         return {name: StateField(shape, kind) for name, shape, kind in zip(FIELDS, shapes, kinds, strict=True)}
 
 
-@part
+@inline_jit
 def typical_step(step, lag, count):
     """Running mean of a stream's lags, each clipped to half and twice the mean; 0 before the first."""
     if lag <= 0:
@@ -155,14 +155,14 @@ def typical_step(step, lag, count):
     return step + (min(max(lag, step / 2), 2 * step) - step) / min(count + 1, LAGS)
 
 
-@part
+@inline_jit
 def _width_factor(shift):
     bounded = min(max(np.float64(shift), EMPTY), WIDEST)
     ratio = (1 + bounded) / (1 - bounded)
     return ratio * ratio * ratio
 
 
-@part
+@inline_jit
 def adapt_half_widths(multipliers, shift, out):
     """Half widths per model std `[levels]`, never smaller at a higher level."""
     for level in range(len(multipliers)):
@@ -170,14 +170,14 @@ def adapt_half_widths(multipliers, shift, out):
         out[level] = max(width, out[level - 1]) if level > 0 else width
 
 
-@part
+@inline_jit
 def _update_shift(shift, missed, rate):
     """v after an interval was missed or not; `rate` is 1 - level."""
     counted = (missed or shift <= EMPTY) and shift < INFINITE
     return shift + GAMMA * ((1.0 if counted else 0.0) - rate)
 
 
-@part
+@inline_jit
 def score_step(shift, widths, score, rates):
     """Update v `[levels]` of a component's one-step forecast, which was off by `score` model stds."""
     for level in range(len(rates)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from rfa.runtime.bundle.surprise import SURPRISE_CAP, SURPRISE_RATE
-from rfa.runtime.compiling import merged, part
+from rfa.runtime.compiling import inline_jit, source_inline_jit
 from rfa.runtime.filters.observed import PRECISION
 from rfa.runtime.uncertainty.baseline import (
     LEVEL,
@@ -41,7 +41,7 @@ EARLY = 0.1
 NEWS = 1.1
 
 
-@merged
+@source_inline_jit
 def _tail_probability(scorer, stream, learns, seen, nis):
     """The tail probability of an observation on its stream, z by the model alone, and how many columns of the tail
     `work` now has: most observations change the first ones only."""
@@ -65,7 +65,7 @@ def _tail_probability(scorer, stream, learns, seen, nis):
     return p, standard(root, size), count
 
 
-@merged
+@source_inline_jit
 def score_anomaly(scorer, stream, seen, nis):
     """Tail probability, the running novelty after the observation, and how many columns of `work.tail` are set."""
     work = scorer.work
@@ -80,7 +80,7 @@ def score_anomaly(scorer, stream, seen, nis):
     return p, novelty, count
 
 
-@part
+@inline_jit
 def decide_alarm(rule, p, expected, value, innovation, tail):
     """Whether an observation of tail probability `p` is an alarm at the rate `expected`; `tail` learns of it."""
     is_outside, is_there = False, False
@@ -100,7 +100,7 @@ def decide_alarm(rule, p, expected, value, innovation, tail):
     return is_alarm
 
 
-@part
+@inline_jit
 def calibrated_precision(table, posterior, novelty):
     """One over the calibrated variance of the state: the model's, scaled by its gain and the running novelty."""
     state, innovation = 0.0, 0.0

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rfa.runtime.compiling import part
+from rfa.runtime.compiling import inline_jit
 from rfa.runtime.pool import StateField
 from rfa.runtime.uncertainty.learned_tail import COLUMNS as TAIL_COLUMNS
 from rfa.runtime.uncertainty.learned_tail import FIELD as TAIL_FIELD
@@ -53,7 +53,7 @@ def baseline_fields() -> dict[str, StateField]:
     return {FIELD: StateField((COLUMNS,), np.float32), TAIL_FIELD: StateField((TAIL_COLUMNS,), np.float32)}
 
 
-@part
+@inline_jit
 def interpolate(x, grid, values):
     """As `numpy.interp`: constant beyond the ends."""
     last = len(grid) - 1
@@ -72,19 +72,19 @@ def interpolate(x, grid, values):
     return slope * (x - grid[low]) + values[low]
 
 
-@part
+@inline_jit
 def standard(root, size):
     """z by the model alone, from (nis / d)^(1/3)."""
     return (root - (1 - 2 / (9 * size))) / np.sqrt(2 / (9 * size))
 
 
-@part
+@inline_jit
 def size_of_one(z):
     """Distance in standard deviations of one component at this z: comparable for any number of components."""
     return max(7 / 9 + z * np.sqrt(2 / 9), 0.0) ** 1.5
 
 
-@part
+@inline_jit
 def share_below(z, spread, table):
     """a: the share of scores below z."""
     z = z * np.exp(-spread)
@@ -92,7 +92,7 @@ def share_below(z, spread, table):
     return share - table.beyond * np.expm1(-interpolate(z, table.tail, table.folds))
 
 
-@part
+@inline_jit
 def learn(before, root, size, learns, table, after):
     """Score an observation by the baseline before it, then update the baseline.
 

@@ -8,10 +8,10 @@ numba: slice assignment compiles slowly (about 1 s a kernel).
 
 from __future__ import annotations
 
-from rfa.runtime.compiling import part
+from rfa.runtime.compiling import inline_jit
 
 
-@part
+@inline_jit
 def copy3(source, target):
     """target = source, of three dimensions."""
     for i in range(source.shape[0]):
@@ -20,7 +20,7 @@ def copy3(source, target):
                 target[i, j, k] = source[i, j, k]
 
 
-@part
+@inline_jit
 def copy2(source, target):
     """target = source, of two dimensions."""
     for i in range(source.shape[0]):
@@ -28,14 +28,14 @@ def copy2(source, target):
             target[i, j] = source[i, j]
 
 
-@part
+@inline_jit
 def copy1(source, target):
     """target = source, of one dimension."""
     for i in range(source.shape[0]):
         target[i] = source[i]
 
 
-@part
+@inline_jit
 def clear(target):
     """target = 0, of two dimensions."""
     for i in range(target.shape[0]):

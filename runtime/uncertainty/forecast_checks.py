@@ -31,7 +31,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from rfa.runtime.compiling import part
+from rfa.runtime.compiling import inline_jit
 from rfa.runtime.outputs import ComponentChecks, ForecastChecks, LeadChecks
 from rfa.runtime.uncertainty.adaptive import EMPTY, GAMMA, INFINITE, TOLERANCE
 from rfa.runtime.uncertainty.alarms import count_alarms
@@ -65,7 +65,7 @@ def no_checks(levels: int, horizon: int = 0, size: int = 0) -> Array:
     return np.zeros(columns(levels, horizon, size))
 
 
-@part
+@inline_jit
 def outlier_gate(seen):
     """The 0.999 quantile of nis of so many components."""
     spread = 2 / (9 * seen)
@@ -73,7 +73,7 @@ def outlier_gate(seen):
     return seen * root * root * root
 
 
-@part
+@inline_jit
 def tally(step, weighted_nis, sums):
     """Set `sums` to the tally of an observation.
 
@@ -110,7 +110,7 @@ def tally(step, weighted_nis, sums):
         sums[_NIS + bin_] = 1
 
 
-@part
+@inline_jit
 def tally_horizons(horizon, step, lag, column, scored, sums):
     """Add the forecasts of each requested horizon that were for this observation.
 

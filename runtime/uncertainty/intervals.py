@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rfa.runtime.compiling import part
+from rfa.runtime.compiling import inline_jit
 from rfa.runtime.filters.student import stretched
 from rfa.runtime.uncertainty.adaptive import adapt_half_widths, score_step
 from rfa.runtime.uncertainty.anomaly import LEAST_VARIANCE
@@ -15,14 +15,14 @@ from rfa.runtime.uncertainty.calibration import SHORTEST
 from rfa.runtime.uncertainty.forecast_checks import tally
 
 
-@part
+@inline_jit
 def _combine(widths, columns, weights, level):
     """A level's half width as a sum of two calibrated ones."""
     other = level + len(columns) // 2
     return widths[columns[level]] * weights[level] + widths[columns[other]] * weights[other]
 
 
-@part
+@inline_jit
 def _multipliers_at(tables, lag, out):
     """The calibrated multipliers at a lag, `[levels]`."""
     position = np.log(max(lag, SHORTEST))
@@ -36,7 +36,7 @@ def _multipliers_at(tables, lag, out):
         out[level] = tables.lines[line, 0, level] + share * tables.lines[line, 1, level]
 
 
-@part
+@inline_jit
 def check_step(scorer, lag, posterior, weighted_nis, sums):
     """Score the forecast of this observation, and set its tally `sums`."""
     tables, work = scorer.tables, scorer.work
@@ -57,7 +57,7 @@ def check_step(scorer, lag, posterior, weighted_nis, sums):
     tally(work, weighted_nis, sums)
 
 
-@part
+@inline_jit
 def forecast_intervals(scorer, posterior, moments, bands):
     """Moments `[H, 2, P]` and intervals `[H, levels, P, 2]` of the forecasts; their sum, not finite if one is not."""
     spec, work, total = scorer.spec, scorer.work, 0.0
@@ -75,7 +75,7 @@ def forecast_intervals(scorer, posterior, moments, bands):
     return total
 
 
-@part
+@inline_jit
 def _symmetric(scorer, posterior, bands, h, a):
     """Intervals of a forecast from its covariance."""
     spec, work, total = scorer.spec, scorer.work, 0.0
@@ -93,7 +93,7 @@ def _symmetric(scorer, posterior, bands, h, a):
     return total
 
 
-@part
+@inline_jit
 def _two_sided(scorer, posterior, bands, h, a):
     """Intervals of a forecast from half widths below and above its mean."""
     spec, work = scorer.spec, scorer.work

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rfa.runtime.compiling import part
+from rfa.runtime.compiling import inline_jit
 
 FIELD = "tail.learned"
 BODY = 0.1
@@ -58,7 +58,7 @@ _SHAPES, _SCALES = len(SHAPES), len(SCALES)
 _PRIOR = -((SHAPES - SHAPE_MEAN) ** 2) / (2 * SHAPE_SPREAD**2)
 
 
-@part
+@inline_jit
 def _survival(excess, learns, learned):
     """S(e); the excess updates the posterior."""
     largest = -np.inf
@@ -82,7 +82,7 @@ def _survival(excess, learns, learned):
     return max(beyond / total, LEAST)
 
 
-@part
+@inline_jit
 def _share(survival, learned):
     """The share of excesses below this survival, by the tree."""
     depth = -np.log2(survival)
@@ -94,7 +94,7 @@ def _share(survival, learned):
     return share * half ** (depth - level)
 
 
-@part
+@inline_jit
 def _count(survival, learned):
     """Add a survival to the tree."""
     depth = -np.log2(survival)
@@ -102,7 +102,7 @@ def _count(survival, learned):
         learned[TREE + j] = (1 - 1 / TREE_MEMORY) * learned[TREE + j] + (1.0 if depth >= j else 0.0)
 
 
-@part
+@inline_jit
 def _begin(noise, learned):
     """Read the first threshold from the first scores, and clear the grid that held them."""
     for _ in range(ABOVE):
@@ -116,7 +116,7 @@ def _begin(noise, learned):
         learned[GRID + k] = 0.0
 
 
-@part
+@inline_jit
 def learn_tail_probability(score, noise, learns, learned):
     """p of a score given the scores before it; then the score updates `learned`.
 

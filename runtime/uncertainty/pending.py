@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rfa.runtime.compiling import part
+from rfa.runtime.compiling import inline_jit
 from rfa.runtime.uncertainty.adaptive import EDGE, EMPTY, INFINITE, JITTER
 from rfa.runtime.uncertainty.copy_arrays import clear, copy3
 
@@ -17,7 +17,7 @@ _LARGEST, _LEAST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).t
 FURTHEST = 2.0
 
 
-@part
+@inline_jit
 def _nearest_horizon(times, horizon, unit):
     """Index of the nearest of `times`, in units of `unit`, in log time. Not the first, which is the next observation
     whenever it comes."""
@@ -27,7 +27,7 @@ def _nearest_horizon(times, horizon, unit):
     return index
 
 
-@part
+@inline_jit
 def match_horizons(spec, horizons, unit, work):
     """The calibrated horizon of each requested one, and the requested one that is scored as each calibrated one, -1 for
     none: the first near it, unless that would be pending for too long."""
@@ -42,7 +42,7 @@ def match_horizons(spec, horizons, unit, work):
             work.column[index] = column
 
 
-@part
+@inline_jit
 def load_shift(state, stream, work):
     """Copy a stream's v to `work.shift`, and count its pending forecasts."""
     copy3(state.shift[stream], work.shift)
@@ -52,7 +52,7 @@ def load_shift(state, stream, work):
             work.loaded[1] += 1
 
 
-@part
+@inline_jit
 def score_pending(scorer, observation, lag, unit):
     """Score the stream's pending forecasts that are due: `work.shift` is updated, `work.arrived` becomes 1 for those
     that end, and `work.scored` counts by horizon the scored components and, by level, those inside the interval.
@@ -89,7 +89,7 @@ def score_pending(scorer, observation, lag, unit):
     return count
 
 
-@part
+@inline_jit
 def _score_one(scorer, stream, value, k, rates):
     horizons, state, work = scorer.horizons, scorer.streams.conformal, scorer.work
     levels = work.shift.shape[2]
@@ -107,7 +107,7 @@ def _score_one(scorer, stream, value, k, rates):
                 work.scored[index, 1 + level] += 1 if error <= abs(radius) else 0
 
 
-@part
+@inline_jit
 def remove_arrived(state, stream, work):
     """Remove the forecasts that `score_pending` ended, and commit the v that they led to."""
     copy3(work.shift, state.shift[stream])
@@ -117,7 +117,7 @@ def remove_arrived(state, stream, work):
             work.loaded[1] -= 1
 
 
-@part
+@inline_jit
 def _pending_index(horizons, index, requested, due, steps, row):
     """Index of a forecast for the time `due` that is scored as one of horizon `index`; -1 where it is not scored.
 
@@ -136,7 +136,7 @@ def _pending_index(horizons, index, requested, due, steps, row):
     return begin + number % count
 
 
-@part
+@inline_jit
 def _pending_half_width(width, shift):
     """The half width that a forecast is scored by; negative where it counts as empty."""
     if shift >= INFINITE:
@@ -145,7 +145,7 @@ def _pending_half_width(width, shift):
     return -sent if shift <= EMPTY else sent
 
 
-@part
+@inline_jit
 def add_pending(scorer, observation, unit, count, posterior):
     """Store the forecasts of an observation where nothing is pending at their index."""
     horizons, state, work = scorer.horizons, scorer.streams.conformal, scorer.work

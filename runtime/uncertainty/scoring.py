@@ -17,7 +17,7 @@ import sys
 import numpy as np
 
 import rfa.runtime.filters.student as students_t
-from rfa.runtime.compiling import kept_part, part
+from rfa.runtime.compiling import cached_inline_jit, inline_jit
 from rfa.runtime.filters import observed
 from rfa.runtime.filters.observed import LOG_LIKELIHOOD, NIS, WEIGHT
 from rfa.runtime.filters.student import stretched
@@ -50,13 +50,13 @@ _PARTS = (
 SOURCES = (*_PARTS, sys.modules[__name__])
 
 
-@part
+@inline_jit
 def _horizon_unit(horizons, step):
     """The length of one step of the horizons, where they count steps, in time units."""
     return step / horizons.step if horizons.in_steps and step > 0 else 1.0
 
 
-@part
+@inline_jit
 def _write_state(scorer, observation, posterior, out, row):
     """Mean, std, innovation and intervals of the state; how many components were seen, and a sum that is not finite if
     one of them is not."""
@@ -81,7 +81,7 @@ def _write_state(scorer, observation, posterior, out, row):
     return seen, total
 
 
-@part
+@inline_jit
 def _write_alarm(scorer, lag, p, observation, innovation, sums):
     """1 for an alarm, 0 for none, and its counts."""
     rule = scorer.spec.alarm
@@ -92,7 +92,7 @@ def _write_alarm(scorer, lag, p, observation, innovation, sums):
     return sums[ALARMS]
 
 
-@part
+@inline_jit
 def _check_forecasts(scorer, observation, lag, unit, posterior, sums):
     """Score the forecasts that were for this observation; returns how many pending ones end."""
     work, stream = scorer.work, observation.stream
@@ -108,7 +108,7 @@ def _check_forecasts(scorer, observation, lag, unit, posterior, sums):
     return arrived
 
 
-@part
+@inline_jit
 def _update_stream(scorer, observation, step, novelty, tail_columns):
     """Commit what `work` has of the stream, but for its forecasts."""
     streams, work, stream = scorer.streams, scorer.work, observation.stream
@@ -121,7 +121,7 @@ def _update_stream(scorer, observation, step, novelty, tail_columns):
 
 
 # Cached: it takes longer to compile than the rest of most kernels.
-@kept_part(*_PARTS)
+@cached_inline_jit(*_PARTS)
 def score_observation(scorer, observation, posterior, is_finite, out, row):
     """Write the outputs of an observation, and update its stream if all of them are finite.
 

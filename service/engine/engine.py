@@ -94,9 +94,7 @@ class Engine:
         metrics.watch("engine_stalled_seconds", "Age of the last progress.", self._scheduler.stalled_for)
         self._many = ManyStage(settings.series_threads - 1, metrics)
         self._staged: Staged | None = None
-        self._systems = Systems(
-            partial(FilterPlace.of, settings=settings, metrics=metrics), are_taken=lambda: self.models.takes_systems
-        )
+        self._systems = Systems(partial(FilterPlace.of, settings=settings, metrics=metrics))
         metrics.watch(
             "systems", "Systems of requests, at work or kept for the next one.", lambda: self._systems.at_work
         )

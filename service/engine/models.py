@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from rfa.runtime.bundle.bundle import Bundle, BundleError, check_golden, open_bundle
 from rfa.runtime.choices import Mode
-from rfa.runtime.compiling import HAS_COMPILER, Task, in_turn, run_free
-from rfa.runtime.filters import auto
+from rfa.runtime.compiling import CompileTask, run_unlocked, run_with_locks
+from rfa.runtime.filters import auto, compiled_system
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.golden import filter_tasks, open_filter
 from rfa.runtime.outputs import GpuKernels, LongSeries
@@ -25,7 +24,6 @@ from rfa.service.vetting.trust import trusted_keys
 if TYPE_CHECKING:
     from rfa.runtime.series.device import SeriesDevice
 
-logger = logging.getLogger("rfa.engine")
 
 # Of models of the server itself, that no bundle can have.
 TAKEN = frozenset({*auto.NAMES, "system"})
@@ -38,7 +36,6 @@ class Models:
     languages: Mapping[str, Language]
     filters: Mapping[str, FilterRuntime]
     facts: Sequence[ModelInfo]
-    takes_systems: bool = False  # in requests: the kernels of linear filters are there
 
     @property
     def version(self) -> str:
@@ -64,10 +61,10 @@ def load_models(settings: Settings) -> Models:
     filters: dict[str, FilterRuntime] = {name: auto.AutoRuntime.of(1, name) for name in auto.NAMES}
     opened: dict[str, tuple[Bundle, int]] = {}
     long_series: dict[str, LongSeries | None] = {}
-    parts: list[Task] = []
-    tasks: list[Task] = []
-    texts: list[Task] = []
-    longest: list[Task] = []  # to compile: one process begins with it, and another does all else meanwhile
+    parts: list[CompileTask] = []
+    tasks: list[CompileTask] = []
+    texts: list[CompileTask] = []
+    longest: list[CompileTask] = []  # to compile: one process begins with it, and another does all else meanwhile
     keys = trusted_keys(settings)
     for path in settings.bundles:
         bundle = open_bundle(path, keys)
@@ -78,11 +75,8 @@ def load_models(settings: Settings) -> Models:
         if bundle.kind == "lm":
             texts.append((None, partial(_load_into, languages, opened, bundle, load_language)))
         elif bundle.kind == "series":
-            if HAS_COMPILER:
-                device, long_series[bundle.name] = long_series_of(settings, bundle)
-                longest.append(_series_into(filters, bundle, opened, device))
-            else:
-                logger.warning("bundle %s is left out: it needs numba, pip install 'rfa-server[fast]'", bundle.name)
+            device, long_series[bundle.name] = long_series_of(settings, bundle)
+            longest.append(_series_into(filters, bundle, opened, device))
         else:
             filters[bundle.name] = model = open_filter(bundle)  # holds the sessions that are checked
             opened[bundle.name] = bundle, check_golden(bundle)
@@ -90,16 +84,12 @@ def load_models(settings: Settings) -> Models:
             first, then = filter_tasks(bundle, model, partial(_count_into, opened, bundle))
             parts += first
             tasks += then
-    takes_systems = HAS_COMPILER
-    if takes_systems:
-        from rfa.runtime.filters import compiled_system
-
-        part, rest = compiled_system.tasks()
-        parts.append(part)
-        tasks.append(rest)
-    waiting = run_free(longest)
-    in_turn([*parts, (auto, auto.warm)])
-    in_turn([*tasks, *texts, *waiting])
+    part, rest = compiled_system.tasks()
+    parts.append(part)
+    tasks.append(rest)
+    waiting = run_unlocked(longest)
+    run_with_locks([*parts, (auto, auto.warm)])
+    run_with_locks([*tasks, *texts, *waiting])
     facts = [
         *(
             ModelInfo(name, "filter", auto.digest(name), 0, "compiled", ("recurrent",), {}, {}, auto.calibration())
@@ -113,7 +103,7 @@ def load_models(settings: Settings) -> Models:
             if name in filters or name in languages
         ),
     ]
-    return Models(languages, _usual_first(filters, opened), facts, takes_systems)
+    return Models(languages, _usual_first(filters, opened), facts)
 
 
 def _usual_first(
@@ -127,7 +117,7 @@ def _usual_first(
 def _series_into(
     filters: dict[str, FilterRuntime], bundle: Bundle, opened: dict[str, tuple[Bundle, int]],
     device: SeriesDevice | None,
-) -> Task:  # fmt: skip
+) -> CompileTask:  # fmt: skip
     """A model of any series; what compiles it counts its golden values."""
     from rfa.runtime.series.filter import MADE_OF, make_ready, open_series
 

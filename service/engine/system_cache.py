@@ -56,11 +56,10 @@ class Systems:
 
     Args:
         make: a place for a model.
-        are_taken: whether systems run here at all.
     """
 
-    def __init__(self, make: Callable[[FilterRuntime], FilterPlace], *, are_taken: Callable[[], bool]) -> None:
-        self._make, self._are_taken = make, are_taken
+    def __init__(self, make: Callable[[FilterRuntime], FilterPlace]) -> None:
+        self._make = make
         self._kept: OrderedDict[bytes, SystemPlace] = OrderedDict()
         self._alive: weakref.WeakSet[StatePool] = weakref.WeakSet()
         self._turn = asyncio.Lock()
@@ -88,12 +87,6 @@ class Systems:
             InvalidRequest: naming the field of the document.
             Overloaded: too many wait, or are at work.
         """
-        if not self._are_taken():
-            message = (
-                "system runs in compiled code, which this server has none of: it needs numba (pip install "
-                "'rfa-server[fast]')."
-            )
-            raise InvalidRequest(message, param="system", code="no_compiler")
         key = _key(document)
         if key not in self._kept:
             await self._add(key, document)

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import uvloop
 from fastapi import FastAPI
 
-from rfa.runtime.compiling import telling_of_compilation
+from rfa.runtime.compiling import call_on_compile
 from rfa.service.access.logs import configure_logging
 from rfa.service.app import create_app
 from rfa.service.child_environment import end_with_parent
@@ -129,7 +129,7 @@ class ServerProcess:
         def notify() -> None:
             asyncio.run_coroutine_threadsafe(self._channel.send("compiling"), loop)
 
-        with telling_of_compilation(notify):
+        with call_on_compile(notify):
             return self._load(self._settings)
 
     async def _serve(self, app: FastAPI) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -546,13 +545,13 @@ def test_a_bundle_filters_what_it_was_made_for(server: TestClient) -> None:
 def test_what_is_compiled_is_said_on_stderr(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = models.telling_of_compilation
+    told = models.call_on_compile
 
     def compiling(tell: Callable[[], object]) -> Any:
         tell()
         return told(tell)
 
-    monkeypatch.setattr(models, "telling_of_compilation", compiling)
+    monkeypatch.setattr(models, "call_on_compile", compiling)
     rfa.filter([1.0, 2.0], model="auto")
     assert capsys.readouterr() == ("", f"rfa: {COMPILING}\n")
 
@@ -560,16 +559,6 @@ def test_what_is_compiled_is_said_on_stderr(
 def test_a_folder_is_named() -> None:
     with pytest.raises(FileNotFoundError, match="no bundle ''"):
         rfa.filter([1.0], model="")
-
-
-def test_without_a_compiler_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "HAS_COMPILER", False)
-    with pytest.warns(RuntimeWarning, match="pip install 'rfa-server\\[fast\\]'") as caught:
-        rfa.filter([1.0, 2.0])
-    assert caught[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        rfa.Stream().update(None, 1.0)
 
 
 def test_what_has_failed_on_the_data_is_warned_of_by_its_series() -> None:

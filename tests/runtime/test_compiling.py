@@ -11,6 +11,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from numba.core.errors import NumbaError
 
 from rfa.runtime import compiling
 from tests.runtime.filters import test_dense_numba as first
@@ -29,7 +30,7 @@ def test_what_another_process_compiles_comes_last_and_is_waited_for() -> None:
         order.append("one: first")
 
     one = threading.Thread(
-        target=compiling.in_turn, args=([(first, slow), (second, lambda: order.append("one: second"))],)
+        target=compiling.run_with_locks, args=([(first, slow), (second, lambda: order.append("one: second"))],)
     )
     one.start()
     assert begun.wait(PATIENCE)
@@ -38,7 +39,7 @@ def test_what_another_process_compiles_comes_last_and_is_waited_for() -> None:
         order.append("other: second")
         go_on.set()
 
-    compiling.in_turn([(first, lambda: order.append("other: first")), (second, quick)])
+    compiling.run_with_locks([(first, lambda: order.append("other: first")), (second, quick)])
     one.join(PATIENCE)
     assert order[:2] == ["other: second", "one: first"]
     assert sorted(order[2:]) == ["one: second", "other: first"]
@@ -50,28 +51,28 @@ def test_a_task_that_fails_lets_go() -> None:
 
     done: list[ModuleType] = []
     try:
-        compiling.in_turn([(first, fail)])
+        compiling.run_with_locks([(first, fail)])
     except ValueError:
-        compiling.in_turn([(first, lambda: done.append(first))])
+        compiling.run_with_locks([(first, lambda: done.append(first))])
     assert done == [first]
 
 
 MODULE = """
 import sys
 from numba.core import event
-from rfa.runtime.compiling import kept_part, kernel, telling_of_compilation
+from rfa.runtime.compiling import cached_inline_jit, call_on_compile, kernel_jit
 
-@kept_part()
+@cached_inline_jit()
 def slow(x):
     return 2 * x
 
-@kernel()
+@kernel_jit()
 def made_of_it(x):
     return slow(x) + 1
 
 if __name__ == "__main__":
     told = []
-    with event.install_recorder("numba:compile") as recorder, telling_of_compilation(lambda: told.append("told")):
+    with event.install_recorder("numba:compile") as recorder, call_on_compile(lambda: told.append("told")):
         assert {"slow": slow, "made_of_it": made_of_it}[sys.argv[1]](3.0) == float(sys.argv[2])
     print(*(e.data["dispatcher"].__name__ for _, e in recorder.buffer if e.is_start), *told)
 """
@@ -97,13 +98,12 @@ def test_a_kept_part_is_compiled_once_for_all_kernels(tmp_path: Path) -> None:
 
 def test_a_kernel_that_makes_an_array_is_an_error() -> None:
     """Its references are not counted: it would never be freed."""
-    numba = pytest.importorskip("numba")
 
-    @compiling.kernel()
+    @compiling.kernel_jit()
     def made(count):  # type: ignore[no-untyped-def]
         return np.empty(count)
 
-    with pytest.raises(numba.core.errors.NumbaError):
+    with pytest.raises(NumbaError):
         made(3)
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 import pytest
-
-pytest.importorskip("numba")
-import numba
 
 from rfa.runtime.handles import Handle, opened
 

@@ -110,7 +110,6 @@ def test_golden_outputs_are_those_of_the_gpus_runtime(bundle: Bundle) -> None:
 
 
 def test_compiled_code_is_refused_by_name_and_replaced_aloud(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
-    pytest.importorskip("numba")
     with pytest.raises(UnsupportedError, match=r"RFA_TEXT_RUNTIME=compiled: .* it has no slots"):
         load_on_cpu(bundle, "compiled", 2, 1)
     with caplog.at_level(logging.INFO, logger="rfa.engine"):

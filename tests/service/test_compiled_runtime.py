@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, open_
 from rfa.runtime.bundle.families.check import check_constants, read_family
 from rfa.runtime.errors import UnsupportedError
 from rfa.runtime.golden import reproduce
+from rfa.runtime.text.compiled_language import CompiledLanguageRuntime
+from rfa.runtime.text.decoder_numba import HEAD_CONSTANTS
 from rfa.runtime.text.language import LanguageRuntime
 from rfa.runtime.text.loading import load_on_cpu
 from rfa.service.engine.device import language_loader
@@ -28,10 +29,6 @@ from rfa.service.process.settings_json import read_settings, write_settings
 from rfa.service.settings import ConfigurationError, Settings
 from tests.runtime.text.exact import EPS, ExactModel, begun, largest_errors, prompt_of, silence, stepped
 from tests.service.conftest import Connect
-
-pytest.importorskip("numba")
-from rfa.runtime.text.compiled_language import CompiledLanguageRuntime
-from rfa.runtime.text.decoder_numba import HEAD_CONSTANTS
 
 
 @pytest.fixture(scope="module")
@@ -170,15 +167,6 @@ def test_more_passes_than_one_run_on_onnx(bundle: Bundle, monkeypatch: pytest.Mo
     monkeypatch.setattr(bundle, "_family", bundle.language.model_copy(update={"inner": 3}))
     assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)
     with pytest.raises(UnsupportedError, match="inner=3"):
-        load_on_cpu(bundle, "compiled", 2, 1)
-
-
-def test_without_numba_texts_run_on_onnx(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("rfa.runtime.text.compiled_language", "rfa.runtime.text.decoder_numba"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setitem(sys.modules, "numba", None)
-    assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)
-    with pytest.raises(UnsupportedError, match=r"pip install 'rfa-server\[fast\]'"):
         load_on_cpu(bundle, "compiled", 2, 1)
 
 

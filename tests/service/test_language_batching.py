@@ -12,6 +12,7 @@ import pytest
 
 from rfa.runtime.batching import BatchSizes, agreeing_sizes
 from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.text.compiled_language import CompiledLanguageRuntime
 from rfa.runtime.text.language import CpuLanguage, LanguageRuntime
 from rfa.service.encoding import dumps
 from rfa.service.engine.engine import Engine
@@ -22,9 +23,6 @@ from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.errors import EngineFailure
 from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
-
-pytest.importorskip("numba")
-from rfa.runtime.text.compiled_language import CompiledLanguageRuntime
 from tests.waiting import until
 
 PROMPTS = ("It was the", "She said: “no”", "", "A long time ago, in a house by the sea, there lived", "…")

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rfa.runtime.filters.compiled_system import SystemRuntime
 from rfa.runtime.filters.system import System
 from rfa.runtime.uncertainty.interface import FilterOptions
 from rfa.service.app import create_app
@@ -27,9 +28,6 @@ from rfa.service.settings import Settings
 from tests.runtime.filters.test_system import REFUSED
 from tests.service.replies import read
 from tests.service.test_filter_stream import Socket
-
-pytest.importorskip("numba")
-from rfa.runtime.filters.compiled_system import SystemRuntime
 
 pytestmark = pytest.mark.anyio
 LEVEL: dict[str, Any] = {"preset": "level", "process_noise": 0.1, "measurement_noise": 0.5}
@@ -212,12 +210,6 @@ async def test_what_is_wrong_with_a_system_is_named() -> None:
         assert error["message"].startswith("system.R: Must be a number (times the identity)")
         unstable = await refused(client, system={"A": [[1]], "Q": 1, "R": 1}, observations=[[1.0]])
         assert (unstable["param"], unstable["code"]) == ("system.A", "invalid_system")
-
-
-async def test_a_server_without_compiled_code_says_so(connect: Any) -> None:
-    async with connect() as client:
-        error = await refused(client, **BODY)
-    assert (error["param"], error["code"]) == ("system", "no_compiler")
 
 
 def test_every_field_of_a_system_is_described() -> None:

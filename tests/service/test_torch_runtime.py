@@ -283,7 +283,6 @@ async def test_texts_are_those_of_a_server_without_a_gpu(
 def without_gpu(bundle: Bundle, name: str) -> CpuLanguage:
     if name == "onnx":
         return LanguageRuntime(bundle, streams=16, max_rows=MAX_ROWS)
-    pytest.importorskip("numba")
     from rfa.runtime.text.compiled_language import CompiledLanguageRuntime
 
     return CompiledLanguageRuntime(bundle, streams=16)

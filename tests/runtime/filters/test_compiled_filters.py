@@ -16,7 +16,7 @@ from rfa.model.linear_filter import LinearFilter
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.bundle.families.filters import LinearConfig
 from rfa.runtime.bundle.manifest import TensorSpec
-from rfa.runtime.compiling import stamp
+from rfa.runtime.compiling import source_digest
 from rfa.runtime.filters import graph_steps
 from rfa.runtime.filters.compiled_steps import CompiledSteps
 from rfa.runtime.filters.linear_config import LinearFilterConfig
@@ -155,10 +155,10 @@ def test_a_kept_kernel_is_made_anew_when_any_of_its_files_changes(tmp_path: Path
     first.write_text("x = 1")
     second.write_text("y = 1")
     modules: list[Any] = [SimpleNamespace(__file__=str(path)) for path in (first, second)]
-    before = stamp(*modules)
-    assert stamp(*modules) == before
+    before = source_digest(*modules)
+    assert source_digest(*modules) == before
     second.write_text("y = 2")
-    assert stamp(*modules) != before
+    assert source_digest(*modules) != before
 
 
 @pytest.mark.parametrize("name", ["linear", "oscillator"])

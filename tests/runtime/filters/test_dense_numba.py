@@ -11,9 +11,6 @@ import torch
 import rfa
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import Token
-from rfa.runtime.filters.linear_config import LinearFilterConfig
-
-pytest.importorskip("numba")
 from rfa.runtime.filters.dense_numba import (
     LANES,
     SMALL_SENSOR,
@@ -22,6 +19,7 @@ from rfa.runtime.filters.dense_numba import (
     StreamState,
     filter_streams,
 )
+from rfa.runtime.filters.linear_config import LinearFilterConfig
 
 OSCILLATOR = {
     "drift": [[0.9, -2.0], [1.0, -1.1]],

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from rfa.runtime.filters.dense_numba import LANES, SMALL_SENSOR, SMALL_STATE, LinearStream, StreamState, filter_streams
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.filters.noise_law import MEMORY, NOISE_FACTORS, PRIOR_COUNTS
 from tests.rounding import DRAWS, Rounding, allowed_error
-
-pytest.importorskip("numba")
-from rfa.runtime.filters.dense_numba import LANES, SMALL_SENSOR, SMALL_STATE, LinearStream, StreamState, filter_streams
 from tests.runtime.filters.test_dense_numba import JUMP, SYSTEMS, eager, gap, make_data, same
 
 # The last two have the same kernels, which do for all sizes and compile for half a minute.

@@ -13,6 +13,7 @@ import pytest
 
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.errors import InvalidInput
+from rfa.runtime.filters.compiled_system import MOST_STEP_WORK, SMALL, SystemRuntime
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.filters.sequence import FilteredSequence
@@ -24,9 +25,6 @@ from rfa.runtime.uncertainty.forecast_checks import INSIDE, SCORED
 from rfa.runtime.uncertainty.interface import Row
 from tests.model.joint_gaussian import van_loan
 from tests.model.oracles import filterpy_filter
-
-pytest.importorskip("numba")
-from rfa.runtime.filters.compiled_system import MOST_STEP_WORK, SMALL, SystemRuntime
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
 PLANE = {"preset": "constant_velocity", "dimensions": 2, "process_noise": 0.1, "measurement_noise": 0.25}

@@ -15,10 +15,8 @@ from rfa.model.decoder_constants import decoder_constants
 from rfa.model.dynamics import wrapped_phase
 from rfa.model.language import LanguageModel, SlotState
 from rfa.model.layers import RobustMixer
-from rfa.runtime.text.config import LanguageModelConfig
-
-pytest.importorskip("numba")
 from rfa.runtime.text import decoder_numba
+from rfa.runtime.text.config import LanguageModelConfig
 from rfa.runtime.text.decoder_numba import CompiledDecoder, Slots
 
 EPS = float(np.finfo(np.float32).eps)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("numba")
 from rfa.runtime.text.product_numba import LARGEST_TILE, PANEL, Matrix
 
 EPS = float(np.finfo(np.float32).eps)

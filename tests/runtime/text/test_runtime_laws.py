@@ -34,7 +34,6 @@ def load(bundle: Bundle, name: str) -> Language:
         return TorchLanguageRuntime(bundle, device="cpu", streams=STREAMS, max_rows=MAX_ROWS)
     if name == "onnx":
         return LanguageRuntime(bundle, streams=STREAMS, max_rows=MAX_ROWS)
-    pytest.importorskip("numba")
     from rfa.runtime.text.compiled_language import CompiledLanguageRuntime
 
     return CompiledLanguageRuntime(bundle, streams=STREAMS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 import pytest
 
@@ -19,7 +20,6 @@ from rfa.runtime.uncertainty.learned_tail import (
 )
 from tests.runtime.uncertainty.learned_tail_reference import RareTail
 
-numba = pytest.importorskip("numba")
 learn_tail_probability = learned_tail.learn_tail_probability
 RATES = (1e-2, 1e-3)
 LENGTH, BURN_IN = 200_000, 4_000

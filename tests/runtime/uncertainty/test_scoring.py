@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import NormalDist
@@ -269,40 +266,6 @@ def test_a_row_that_is_not_finite_leaves_its_stream_as_it_was(name: str, bad: fl
     assert out.is_good.tolist() == [True, True, False, True, True]
     assert not any(array[2].any() for array in pool.arrays.values())
     assert pool.arrays["clock.count"].tolist() == [1, 1, 0, 1, 1]
-
-
-SERIES = """
-import json, sys
-if sys.argv[2] == "bare":
-    sys.modules["numba"] = None
-import numpy as np
-from rfa.runtime.bundle.bundle import open_bundle
-from rfa.runtime.compiling import HAS_COMPILER
-from rfa.runtime.filters.filter import FilterRuntime
-runtime = FilterRuntime(open_bundle(sys.argv[1]))
-rng = np.random.default_rng(4)
-values = [None if rng.random() < 0.1 else rng.normal(size=2).tolist() for _ in range(60)]
-found = runtime.filter(np.arange(60) / 10, values, horizon=(0.1, 0.5))
-names = "mean", "std", "anomaly", "confidence", "precision"
-steps = [[*(getattr(s, n) for n in names), s.interval["0.9"], s.forecast[1].interval["0.9"]] for s in found.steps]
-print(json.dumps([HAS_COMPILER, steps]))
-"""
-
-
-def flat(value: Any) -> list[float]:
-    if isinstance(value, list):
-        return [number for part in value for number in flat(part)]
-    return [0.0 if value is None else float(value)]
-
-
-def test_it_is_the_same_without_a_compiler() -> None:
-    found = {}
-    for kind in ("bare", "compiled"):
-        command = [sys.executable, "-W", "error", "-c", SERIES, str(BUNDLES / "oscillator"), kind]
-        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        found[kind] = json.loads(printed)
-    assert (found["bare"][0], found["compiled"][0]) == (False, True)
-    np.testing.assert_allclose(flat(found["bare"][1]), flat(found["compiled"][1]), rtol=20 * KEPT)
 
 
 def test_interpolation_is_that_of_numpy() -> None:
