@@ -13,11 +13,11 @@ from rfa.model.series.network import SeriesNetwork
 from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.bundle.families.series import NETWORK, SeriesBundleConfig
 from rfa.runtime.bundle.golden import GoldenRecorder
-from rfa.runtime.series.config import FEATURES, PATCH, PATHS
-from rfa.runtime.series.decoder_numba import ASKED, SeriesDecoder
+from rfa.runtime.series.config import PATCH, PATHS
+from rfa.runtime.series.decoder_numba import QUERY_FEATURES, SeriesDecoder
+from rfa.runtime.series.extended_numba import SeriesTokens, describe
 from rfa.runtime.series.leads import lead_table
 from rfa.runtime.series.session import SeriesSession
-from rfa.runtime.series.tokens_numba import describe
 
 RECORD_FILE = "train.json"
 # Cells up to each token of the golden stream, and leads that each is asked for.
@@ -61,19 +61,19 @@ def export_series(run: str | Path, out: str | Path, *, name: str | None = None) 
 
 
 def golden_outputs(sessions: dict[str, SeriesSession], weights: dict[str, np.ndarray]) -> dict[str, object]:
-    """A season with noise, a gap and an outlier, as `rfa.runtime.series.tokens_numba` tells it."""
+    """Of the tokens of a season with noise, a gap and an outlier."""
     rng = np.random.default_rng(0)
     t = np.arange(GOLDEN_ENDS[-1])
     values = 20 + 5 * np.sin(2 * np.pi * t / 24) + rng.standard_normal(len(t))
     values[40:44], values[70] = np.nan, 90.0
-    count, leads = len(GOLDEN_ENDS), np.tile(GOLDEN_LEADS, (len(GOLDEN_ENDS), 1))
-    tokens, paths = np.zeros((count, FEATURES), np.float32), np.zeros((*leads.shape, PATHS), np.float32)
-    describe(values, GOLDEN_ENDS, leads, tokens, np.zeros(count), np.zeros(count), paths)
-    asked = np.zeros((*leads.shape, ASKED), np.float32)
-    asked[..., :PATHS] = paths
+    leads = np.tile(GOLDEN_LEADS, (len(GOLDEN_ENDS), 1))
+    tokens = SeriesTokens.allocate(leads.shape)
+    describe(values, GOLDEN_ENDS, leads, tokens)
+    asked = np.zeros((*leads.shape, QUERY_FEATURES), np.float32)
+    asked[..., :PATHS] = tokens.paths
     table = lead_table()[leads]
     asked[..., PATHS : PATHS + table.shape[-1]] = table
     recorder = GoldenRecorder(sessions, weights)
     lags = (GOLDEN_ENDS - 1) % PATCH + 1
-    recorder.run(NETWORK, {"tokens": tokens, "lags": lags, "asked": asked})
+    recorder.run(NETWORK, {"tokens": tokens.features, "lags": lags, "asked": asked})
     return recorder.document()

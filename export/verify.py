@@ -214,7 +214,7 @@ def _compare_series(bundle: Bundle, model: Any) -> Iterator[Comparison]:
     import torch
 
     from rfa.export.series_export import GOLDEN_LEADS
-    from rfa.model.series.network import Asked
+    from rfa.model.series.network import LeadQueries
     from rfa.runtime.series.config import PATCH, PATHS
     from rfa.runtime.series.decoder_numba import SeriesDecoder
     from rfa.runtime.series.leads import CALENDAR
@@ -236,7 +236,9 @@ def _compare_series(bundle: Bundle, model: Any) -> Iterator[Comparison]:
         leads = torch.from_numpy(np.tile(GOLDEN_LEADS, (1, len(rows), 1)))
         paths, calendar = asked[..., :PATHS], asked[..., -CALENDAR:]
         reference_values = model(
-            torch.from_numpy(inputs["tokens"][rows])[None], torch.from_numpy(ends)[None], Asked(leads, paths, calendar)
+            torch.from_numpy(inputs["tokens"][rows])[None],
+            torch.from_numpy(ends)[None],
+            LeadQueries(leads, paths, calendar),
         )
         largest.see("quantiles", np.arcsinh(found[i]), reference_values[0, -1])
         if lag == PATCH:

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from rfa.model.series.network import Asked
-from rfa.runtime.series.config import ALL_FEATURES, ALL_PATHS, FEATURES, LAGS, PATCH, PATHS
-from rfa.runtime.series.extended_numba import describe_all
+from rfa.model.series.network import LeadQueries
+from rfa.runtime.series.config import LAGS, PATCH
+from rfa.runtime.series.extended_numba import SeriesTokens, describe
 from rfa.runtime.series.leads import CALENDAR, FARTHEST, calendar_numbers, clock_seasons
-from rfa.runtime.series.tokens_numba import describe
 from rfa.training.synthetic.mixture import Split, draw
 
 # Batches that each process has ready.
@@ -29,8 +28,8 @@ LEADS = NEAR_LEADS + FAR_LEADS
 TRAINED_SHARE = 0.8
 # Half of the series have tokens of which a quarter come early, as the last one of a stream does.
 JITTERED_SERIES, JITTERED_TOKENS = 0.5, 0.25
-# The calendar, or what seasons their clock has, is told to part of those that have one.
-TOLD = 0.6
+# Of the series with a calendar, those whose tokens show it, or the seasons of their clock.
+CALENDAR_SHARE = 0.6
 # Of the batches of the second version's training, so many of eight are of short series, of an eighth of the tokens
 # each, and of long ones, of twice as many.
 SHORT, LONG, OF_BATCHES = 2, 1, 8
@@ -55,7 +54,7 @@ class SeriesBatch(NamedTuple):
 
     tokens: Tensor
     ends: Tensor
-    asked: Asked
+    asked: LeadQueries
     targets: Tensor
     weights: Tensor
 
@@ -95,19 +94,14 @@ def batch_of(series: list[Cells], rng: np.random.Generator, plan: TokenPlan) -> 
     ends = _ends(rng, len(series), plan)
     leads = _leads(rng, shape)
     is_first = plan.version == 1
-    features, paths_of, dates = (FEATURES, PATHS, CALENDAR) if is_first else (ALL_FEATURES, ALL_PATHS, 0)
-    tokens, paths = np.zeros((*shape[:2], features), np.float32), np.zeros((*shape, paths_of), np.float32)
-    centres, scales = np.zeros(shape[:2]), np.ones(shape[:2])
-    calendar = np.zeros((*shape, dates), np.float32)
+    tokens = SeriesTokens.allocate(shape, plan.version)
+    calendar = np.zeros((*shape, CALENDAR if is_first else 0), np.float32)
     came = np.full(shape, np.nan)
-    is_told = rng.random(len(series)) < TOLD
+    shows_calendar = rng.random(len(series)) < CALENDAR_SHARE
     for i, one in enumerate(series):
-        knows = one.has_calendar and bool(is_told[i])
-        if is_first:
-            describe(one.values, ends[i], leads[i], tokens[i], centres[i], scales[i], paths[i])
-        else:
-            seasons = clock_seasons(one.step) if knows else np.zeros(LAGS, np.int64)
-            describe_all(one.values, ends[i], leads[i], seasons, tokens[i], centres[i], scales[i], paths[i])
+        knows = one.has_calendar and bool(shows_calendar[i])
+        seasons = clock_seasons(one.step) if knows and not is_first else np.zeros(LAGS, np.int64)
+        describe(one.values, ends[i], leads[i], SeriesTokens(*(part[i] for part in tokens)), seasons)
         at = ends[i, :, None] - 1 + leads[i]
         padded = np.append(one.values, np.nan)
         came[i] = padded[np.minimum(at, len(one.values))]
@@ -116,13 +110,14 @@ def batch_of(series: list[Cells], rng: np.random.Generator, plan: TokenPlan) -> 
         if is_first and knows:
             calendar[i] = calendar_numbers(one.start + one.step * at)
     # Where nothing has moved yet there is no unit to tell a forecast in.
-    came[scales <= 2e-9 * np.abs(centres)] = np.nan
+    came[tokens.scales <= 2e-9 * np.abs(tokens.centres)] = np.nan
     is_there = np.isfinite(came)
-    away = np.where(is_there, came - centres[..., None], 0.0) / scales[..., None]
+    away = np.where(is_there, came - tokens.centres[..., None], 0.0) / tokens.scales[..., None]
     targets = np.clip(np.arcsinh(away), -FARTHEST_TARGET, FARTHEST_TARGET).astype(np.float32)
-    arrays = (tokens, ends, leads, paths, calendar, targets, is_there.astype(np.float32))
-    told, cells, asked, path, moments, what, weight = map(torch.from_numpy, arrays)
-    return SeriesBatch(told, cells, Asked(asked, path, moments), what, weight)
+    queries = LeadQueries(*map(torch.from_numpy, (leads, tokens.paths, calendar)))
+    arrays = (tokens.features, ends, targets, is_there.astype(np.float32))
+    features, cells, target_values, weights = map(torch.from_numpy, arrays)
+    return SeriesBatch(features, cells, queries, target_values, weights)
 
 
 def _ends(rng: np.random.Generator, series: int, plan: TokenPlan) -> np.ndarray:
@@ -270,7 +265,7 @@ def to_device(batch: SeriesBatch, device: torch.device) -> SeriesBatch:
     """The same batch there; from pinned memory without waiting for it."""
     tokens, ends, asked, targets, weights = batch
     moved = [x.to(device, non_blocking=True) for x in (tokens, ends, *asked, targets, weights)]
-    return SeriesBatch(moved[0], moved[1], Asked(*moved[2:5]), *moved[5:])
+    return SeriesBatch(moved[0], moved[1], LeadQueries(*moved[2:5]), *moved[5:])
 
 
 def on_device(batches: Iterator[SeriesBatch], device: torch.device) -> Iterator[SeriesBatch]:

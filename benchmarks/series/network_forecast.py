@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from rfa.model.loading import model_of
-from rfa.model.series.network import Asked, SeriesNetwork
+from rfa.model.series.network import LeadQueries, SeriesNetwork
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
-from rfa.runtime.series.config import FEATURES, LEVELS, PATCH, PATHS
+from rfa.runtime.series.config import LEVELS, PATCH
+from rfa.runtime.series.extended_numba import SeriesTokens, describe
 from rfa.runtime.series.leads import CALENDAR
-from rfa.runtime.series.tokens_numba import describe
 
 Array = np.ndarray
 # Cells that are looked at: the recurrent mode remembers no further.
@@ -50,14 +50,13 @@ def forecast(values: Array, horizon: int, mode: str = "recurrent") -> tuple[Arra
     count = len(ends)
     requested = np.ones((count, horizon), np.int64)
     requested[-1] = leads
-    tokens, centres, scales = np.zeros((count, FEATURES), np.float32), np.zeros(count), np.zeros(count)
-    paths = np.zeros((count, horizon, PATHS), np.float32)
-    describe(history, ends, requested, tokens, centres, scales, paths)
-    states = model.states(torch.from_numpy(tokens)[None], torch.from_numpy(ends)[None])[:, -1:]
-    last = Asked(
-        torch.from_numpy(leads)[None, None], torch.from_numpy(paths[-1])[None, None],
+    tokens = SeriesTokens.allocate(requested.shape)
+    describe(history, ends, requested, tokens)
+    states = model.states(torch.from_numpy(tokens.features)[None], torch.from_numpy(ends)[None])[:, -1:]
+    last = LeadQueries(
+        torch.from_numpy(leads)[None, None], torch.from_numpy(tokens.paths[-1])[None, None],
         torch.zeros(1, 1, horizon, CALENDAR),
     )  # fmt: skip
-    output = centres[-1] + scales[-1] * np.sinh(model.head(states, last)[0, 0].double().numpy())
+    output = tokens.centres[-1] + tokens.scales[-1] * np.sinh(model.head(states, last)[0, 0].double().numpy())
     sides = [[output[:, list(low)].mean(1), output[:, list(high)].mean(1)] for low, high in ENDS]
     return output[:, NINE], np.array(sides).transpose(2, 0, 1)

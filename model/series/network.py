@@ -27,7 +27,7 @@ from rfa.runtime.text.config import Mode
 FIRST_GAP = 0.25
 
 
-class Asked(NamedTuple):
+class LeadQueries(NamedTuple):
     """Leads of tokens.
 
     Args:
@@ -64,7 +64,7 @@ class SeriesHead(nn.Module):
             self.follow.weight.zero_()
             self.follow.bias.zero_()
 
-    def forward(self, h: Tensor, asked: Asked) -> Tensor:
+    def forward(self, h: Tensor, asked: LeadQueries) -> Tensor:
         far = self.lead_table[asked.leads.clamp(1, FARTHEST)]
         told, followed = self.of_states(h)
         return self.ahead(told[..., None, :], followed[..., None, :], torch.cat([asked.paths, far, asked.calendar], -1))
@@ -105,7 +105,7 @@ class SeriesNetwork(nn.Module):
         self.norm = ModeNorm(config.d_model, is_own=True)
         self.head = SeriesHead(config)
 
-    def forward(self, tokens: Tensor, ends: Tensor, asked: Asked) -> Tensor:
+    def forward(self, tokens: Tensor, ends: Tensor, asked: LeadQueries) -> Tensor:
         """Quantiles of asinh((y - c) / s) at the leads of every token, `[B, N, K, Q]`.
 
         Args:

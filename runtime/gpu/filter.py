@@ -33,8 +33,8 @@ from rfa.runtime.errors import UnsupportedError
 from rfa.runtime.golden import Named
 from rfa.runtime.series.chunk import TOKENS, Chunk
 from rfa.runtime.series.config import FEATURES, LEVELS, PATCH, SeriesConfig
-from rfa.runtime.series.decoder_numba import ASKED
-from rfa.runtime.series.device import Begun
+from rfa.runtime.series.decoder_numba import QUERY_FEATURES
+from rfa.runtime.series.device import ColumnStates
 from rfa.runtime.series.session import NETWORK, QUANTILES
 
 Array = np.ndarray
@@ -84,38 +84,38 @@ class TorchSeries:
         self._lock = threading.Lock()
         self._has_run_out = False
 
-    def run(self, chunk: Chunk, tokens: int, asks: int, begun: Begun) -> bool:
+    def run(self, chunk: Chunk, tokens: int, queries: int, columns: ColumnStates) -> bool:
         """See `SeriesDevice`."""
         with self._lock:
             try:
-                self._fill(chunk, tokens, asks, begun)
+                self._fill(chunk, tokens, queries, columns)
             except torch.OutOfMemoryError:
                 self._tell_of_memory()
                 return False
-        kept = chunk.states[chunk.last >= 0], chunk.means, chunk.precisions
+        kept = chunk.states[chunk.last_token >= 0], chunk.means, chunk.precisions
         return all(bool(np.isfinite(part).all()) for part in kept)
 
     @torch.no_grad()
-    def _fill(self, chunk: Chunk, tokens: int, asks: int, begun: Begun) -> None:
-        jobs = chunk.jobs
+    def _fill(self, chunk: Chunk, tokens: int, queries: int, columns: ColumnStates) -> None:
+        arrays = chunk.tokens
         laid = self._laid(
-            jobs.tokens[:tokens], jobs.ends[:tokens], jobs.lags[:tokens], jobs.column[:tokens],
-            jobs.is_whole[:tokens], len(begun.hidden),
+            arrays.features[:tokens], arrays.ends[:tokens], arrays.lags[:tokens], arrays.column[:tokens],
+            arrays.is_whole[:tokens], len(columns.hidden),
         )  # fmt: skip
-        means, precisions = self._there(begun.means), self._there(begun.precisions)
+        means, precisions = self._there(columns.means), self._there(columns.precisions)
         if tokens:
             states, means, precisions = self.network.states(laid, means, precisions)
             # A column without a token is not looked at there.
-            last = self._there(np.maximum(chunk.last, 0))
+            last = self._there(np.maximum(chunk.last_token, 0))
             chunk.states[:] = states[last].cpu().numpy()
         else:
-            states = self._there(np.empty((0, begun.hidden.shape[1]), np.float32))
-        known = torch.cat([states, self._there(begun.hidden)])
-        of = chunk.asks.of[:asks]
+            states = self._there(np.empty((0, columns.hidden.shape[1]), np.float32))
+        known = torch.cat([states, self._there(columns.hidden)])
+        of = chunk.queries.source[:queries]
         # The state that a column had before lies behind those of the tokens.
         places = self._there(np.where(of >= 0, of, tokens - 1 - of))
-        told = self.network.quantiles(known, places, self._there(chunk.asks.numbers[:asks]))
-        chunk.quantiles[:asks] = told.cpu().numpy()
+        told = self.network.quantiles(known, places, self._there(chunk.queries.features[:queries]))
+        chunk.quantiles[:queries] = told.cpu().numpy()
         chunk.means[:], chunk.precisions[:] = means.cpu().numpy(), precisions.cpu().numpy()
 
     def _tell_of_memory(self) -> None:
@@ -179,7 +179,7 @@ def flops(config: SeriesConfig) -> tuple[float, float]:
     layer += 8 * slots * width  # a step of the slots
     embedding = (FEATURES + d) * config.embedding_width
     token = embedding + config.n_layers * layer + d * config.head_width
-    ask = config.head_width * (ASKED + config.head_inner) + config.head_inner * len(LEVELS)
+    ask = config.head_width * (QUERY_FEATURES + config.head_inner) + config.head_inner * len(LEVELS)
     return 2.0 * token, 2.0 * ask
 
 
@@ -193,7 +193,7 @@ def device_seconds(config: SeriesConfig, tokens: int) -> float:
     """Of a call of the device for them."""
     token, ask = flops(config)
     launches = LAYER_LAUNCHES * config.n_layers + OTHER_LAUNCHES
-    sent = 4 * (FEATURES + 8 + USUAL_ASKS * (ASKED + 2 + len(LEVELS)))
+    sent = 4 * (FEATURES + 8 + USUAL_ASKS * (QUERY_FEATURES + 2 + len(LEVELS)))
     each = (token + USUAL_ASKS * ask) / DEVICE_FLOPS + sent / COPY_BYTES
     return launches * LAUNCH_SECONDS + config.n_layers * tokens / PATCH * SCAN_SECONDS + tokens * each
 
@@ -216,7 +216,7 @@ def bytes_needed(config: SeriesConfig) -> int:
     # Slots that a token is read from: gathered, moved by its lag, after its step, and those after every patch.
     of_layer = 4 * state + 12 * heads * width + 8 * slots + FEATURES + 6 * d + 2 * config.mlp_ratio * d
     of_head = tokens * (2 * d + 2 * config.head_width)
-    of_head += asks * (ASKED + 3 * config.head_width + 2 * config.head_inner + 6 * len(LEVELS))
+    of_head += asks * (QUERY_FEATURES + 3 * config.head_width + 2 * config.head_inner + 6 * len(LEVELS))
     return 4 * (max(tokens * of_layer, of_head) + 6 * MOST_COLUMNS * config.n_layers * state)
 
 

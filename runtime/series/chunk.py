@@ -1,11 +1,10 @@
-"""Many rows of one series at once, for a network that runs elsewhere: its tokens before, what is told of it after.
+"""Many rows of one series at once, for a network that runs on another device.
 
-    lay_out     rows → tokens and asks, wave after wave, as `compiled_series_rows.take` has them, without the network
-    (elsewhere) tokens → states, slots and quantiles
-    conclude    quantiles → what is told; states and slots → what the stream keeps
+    prepare     rows → tokens and queries, patch after patch, as `rows.process_rows` makes them
+    (device)    tokens → states, slots and quantiles
+    finish      quantiles → outputs; states and slots → what the stream stores
 
-Tokens are made of the values alone, and of what came of their forecasts nothing is read in making them: so all of a
-chunk's are made before the network has seen one.
+Tokens depend on the values alone, so all of a chunk's are made before the network runs.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -19,149 +18,159 @@ import numpy as np
 
 from rfa.runtime.compiling import inline_jit, kernel_jit
 from rfa.runtime.handles import opened
-from rfa.runtime.series import rows as compiled_series_rows
-from rfa.runtime.series import stream_numba
+from rfa.runtime.series import rows as series_rows
 from rfa.runtime.series.config import PATCH
-from rfa.runtime.series.decoder_numba import ASKED, QUANTILES, SeriesDecoder
-from rfa.runtime.series.rows import SOURCES, tell
-from rfa.runtime.series.stream_numba import store, wave
+from rfa.runtime.series.decoder_numba import QUANTILES, QUERY_FEATURES, SeriesDecoder
+from rfa.runtime.series.rows import SOURCES, reset_workspace, score_rows
+from rfa.runtime.series.stream_arrays import Queries, RowArrays, TokenArrays
+from rfa.runtime.series.stream_numba import next_tokens, store
 from rfa.runtime.uncertainty.copy_arrays import copy1
 from rfa.runtime.uncertainty.step_outputs import Scorer
 
 Array = np.ndarray
-# Tokens of a chunk, but for those of the wave that reaches them.
+# Tokens of a chunk, but for those of the patch that reaches them.
 TOKENS: Final = 1024
-# Asks that a plain row may come to, of each column: its own three, and twice two leads … three of FORECASTS_PER_ROW.
-_OF_ROWS = (compiled_series_rows, *SOURCES)
+_SOURCES = (series_rows, *SOURCES)
 
 
 class Chunk(NamedTuple):
-    """Rows of one stream of P columns, their tokens and asks, and what the network made of them.
+    """Rows of one stream of P columns, their tokens and queries, and what the network made of them.
 
-    Args:
-        jobs, asks, rows: as of `stream_numba`; asks are about the job whose place in the chunk `of` is, or below 0
-            about the state that the column `-1 - of` had before the chunk.
-        last: `[P]` the last job of each column; -1 for none.
-        quantiles: of the asks, `[A, Q]`.
-        states: of the columns after the chunk, `[P, d]`; of those with a job.
-        means, precisions: the slots of the columns after it, `[P, L, H, S, 4D]` and `[P, L, H, S]`.
+    Attributes:
+        queries: their source is a token of the chunk, or -1 - column for the column's token before it.
+        last_token: of each column, `[P]`; -1 for none.
+        quantiles: of the queries, `[Q, quantiles]`.
+        states: of the columns' last tokens, `[P, d]`.
+        means, precisions: slots of the columns after the chunk, `[P, L, H, S, 4D]` and `[P, L, H, S]`.
     """
 
-    jobs: stream_numba.Jobs
-    asks: stream_numba.Asks
-    rows: stream_numba.Rows
-    last: Array
+    tokens: TokenArrays
+    queries: Queries
+    rows: RowArrays
+    last_token: Array
     quantiles: Array
     states: Array
     means: Array
     precisions: Array
 
     @classmethod
-    def of(cls, decoder: SeriesDecoder, size: int, told: int, horizon: int) -> Chunk:
-        """Room for rows of so many columns, each of which is told so much about, `reply_rows`."""
-        shape, rows = decoder.initial_means.shape, most_rows(size, told)
-        asks = rows * size * (3 + 2 * horizon)
+    def allocate(cls, decoder: SeriesDecoder, size: int, output_cost: int, horizon: int) -> Chunk:
+        """For rows of so many columns, whose outputs cost so much, `reply_rows`."""
+        shape, rows = decoder.initial_means.shape, most_rows(size, output_cost)
+        queries = rows * size * (3 + 2 * horizon)
         return cls(
-            stream_numba.jobs_for(TOKENS + size * (PATCH + 1)),
-            stream_numba.asks_for(asks, ASKED),
-            stream_numba.rows_for(rows, size, horizon),
+            TokenArrays.allocate(TOKENS + size * (PATCH + 1)),
+            Queries.allocate(queries, QUERY_FEATURES),
+            RowArrays.allocate(rows, size, horizon),
             np.empty(size, np.int64),
-            np.empty((asks, QUANTILES), np.float32),
+            np.empty((queries, QUANTILES), np.float32),
             np.empty((size, decoder.width), np.float32),
             np.empty((size, *shape), np.float32),
             np.empty((size, *shape[:3]), np.float32),
         )
 
 
-def most_rows(size: int, told: int) -> int:
+def most_rows(size: int, output_cost: int) -> int:
     """Rows of a chunk, one at least."""
-    return max(1, TOKENS // (size * told))
+    return max(1, TOKENS // (size * output_cost))
 
 
 @inline_jit
-def _append(made, jobs, job, asked, asks, ask, taken, rows, row, chunk, last):
-    """Put a wave of so many jobs, asks and rows behind those of the chunk."""
-    columns = len(last)
-    for k in range(made):
-        copy1(jobs.tokens[k], chunk.jobs.tokens[job + k])
-        chunk.jobs.ends[job + k], chunk.jobs.lags[job + k] = jobs.ends[k], jobs.lags[k]
-        chunk.jobs.column[job + k], chunk.jobs.is_whole[job + k] = jobs.column[k], jobs.is_whole[k]
-    for k in range(asked):
-        copy1(asks.numbers[k], chunk.asks.numbers[ask + k])
-        of = asks.of[k]
-        if of >= 0:
-            of += job
-        elif chunk.last[-1 - of] >= 0:
-            of = chunk.last[-1 - of]
-        chunk.asks.of[ask + k] = of
-    for a in range(columns):
-        if last[a] >= 0:
-            chunk.last[a] = last[a] + job
-    for k in range(taken):
-        chunk.rows.at[row + k], chunk.rows.stream[row + k] = rows.at[k], rows.stream[k]
-        chunk.rows.is_look[row + k], chunk.rows.unit[row + k] = rows.is_look[k], rows.unit[k]
-        for a in range(columns):
-            one, other = rows.before[k, a], rows.after[k, a]
-            chunk.rows.before[row + k, a] = one + ask if one >= 0 else -1
-            chunk.rows.after[row + k, a] = other + ask if other >= 0 else -1
-            chunk.rows.seen[row + k, a], chunk.rows.noise[row + k, a] = rows.seen[k, a], rows.noise[k, a]
+def _append_tokens(tokens, count, chunk, token):
+    """Put tokens behind the first `token` ones of the chunk."""
+    for k in range(count):
+        copy1(tokens.features[k], chunk.tokens.features[token + k])
+        chunk.tokens.ends[token + k], chunk.tokens.lags[token + k] = tokens.ends[k], tokens.lags[k]
+        chunk.tokens.column[token + k], chunk.tokens.is_whole[token + k] = tokens.column[k], tokens.is_whole[k]
+
+
+@inline_jit
+def _append_queries(queries, count, chunk, query, token):
+    """Put queries of tokens from `token` on behind the first `query` ones of the chunk."""
+    for k in range(count):
+        copy1(queries.features[k], chunk.queries.features[query + k])
+        source = queries.source[k]
+        if source >= 0:
+            source += token
+        elif chunk.last_token[-1 - source] >= 0:
+            source = chunk.last_token[-1 - source]
+        chunk.queries.source[query + k] = source
+
+
+@inline_jit
+def _append_rows(rows, count, chunk, row, query):
+    """Put rows with queries from `query` on behind the first `row` ones of the chunk."""
+    target = chunk.rows
+    for k in range(count):
+        to = row + k
+        target.batch_row[to], target.stream[to] = rows.batch_row[k], rows.stream[k]
+        target.is_read_only[to], target.unit[to] = rows.is_read_only[k], rows.unit[k]
+        for a in range(len(chunk.last_token)):
+            previous, own = rows.previous_query[k, a], rows.own_query[k, a]
+            target.previous_query[to, a] = previous + query if previous >= 0 else -1
+            target.own_query[to, a] = own + query if own >= 0 else -1
+            target.seen[to, a], target.noise[to, a] = rows.seen[k, a], rows.noise[k, a]
             for h in range(rows.share.shape[2]):
-                chunk.rows.ahead[row + k, a, h, 0] = rows.ahead[k, a, h, 0] + ask
-                chunk.rows.ahead[row + k, a, h, 1] = rows.ahead[k, a, h, 1] + ask
-                chunk.rows.share[row + k, a, h] = rows.share[k, a, h]
+                target.horizon_queries[to, a, h, 0] = rows.horizon_queries[k, a, h, 0] + query
+                target.horizon_queries[to, a, h, 1] = rows.horizon_queries[k, a, h, 1] + query
+                target.share[to, a, h] = rows.share[k, a, h]
             for i in range(4):
-                chunk.rows.scales[row + k, a, i] = rows.scales[k, a, i]
+                target.scales[to, a, i] = rows.scales[k, a, i]
 
 
-@kernel_jit(*_OF_ROWS, allocates=True)
-def lay_out(handle, chunk, batch, seat, cursor, end, gone, most):
-    """The next rows of a stream, as many as a chunk has room for; what was seen is kept in its seat.
+@kernel_jit(*_SOURCES, allocates=True)
+def prepare(handle, chunk, batch, pool_row, cursor, end, passed, max_rows):
+    """The next rows of a stream, as many as the chunk holds; their cells are stored in the pool.
 
     Args:
-        handle: of a `Taken` for one stream.
-        batch: seats, times, values and noise of all rows, `filter_steps.Batch`.
-        seat: of the stream, `[1]`.
-        cursor, end: the rows that are still to come, `[1]`; the cursor moves on.
-        gone: as of `wave`, `[1]`.
-        most: rows of a wave.
+        handle: of `KernelHandles` for one stream.
+        batch: pool rows, times, values and noise of all rows, `filter_steps.Batch`.
+        pool_row, cursor, end, passed: of the stream, `[1]`; see `next_tokens`.
+        max_rows: of a patch.
 
     Returns:
-        how many tokens, asks and rows there are.
+        the number of tokens, queries and rows.
     """
-    taken: Any = opened(handle)
-    streams, wanted, room = opened(taken.streams), opened(taken.wanted), opened(taken.room).wave
-    columns = len(chunk.last)
+    handles: Any = opened(handle)
+    stored, options = opened(handles.pool).stored, opened(handles.options)
+    buffers = opened(handles.buffers).tokens
+    columns = len(chunk.last_token)
     for a in range(columns):
-        chunk.last[a] = -1
-    job = ask = row = 0
-    while cursor[0] < end[0] and row < len(chunk.rows.at) and job + columns * (most + 1) <= len(chunk.jobs.ends):
-        made, asked, told = wave(
-            streams.kept, batch[0], batch[1], batch[2], wanted.wanted.horizon, cursor, end, gone,
-            min(most, len(chunk.rows.at) - row), room.work, room.jobs, room.asks, room.rows, room.last, room.was,
+        chunk.last_token[a] = -1
+    token = query = row = 0
+    max_tokens, row_limit = len(chunk.tokens.ends) - columns * (max_rows + 1), len(chunk.rows.batch_row)
+    while cursor[0] < end[0] and row < row_limit and token <= max_tokens:
+        tokens, queries, rows = next_tokens(
+            stored, batch[0], batch[1], batch[2], options.spec.horizon, cursor, end, passed,
+            min(max_rows, row_limit - row), buffers.work, buffers.tokens, buffers.queries, buffers.rows,
+            buffers.last_token, buffers.saved_clock,
         )  # fmt: skip
-        _append(made, room.jobs, job, asked, room.asks, ask, told, room.rows, row, chunk, room.last[0])
-        store(room.work, 0, streams.kept, seat[0])
-        job, ask, row = job + made, ask + asked, row + told
-    return job, ask, row
+        _append_tokens(buffers.tokens, tokens, chunk, token)
+        _append_queries(buffers.queries, queries, chunk, query, token)
+        for a in range(columns):
+            if buffers.last_token[0, a] >= 0:
+                chunk.last_token[a] = buffers.last_token[0, a] + token
+        _append_rows(buffers.rows, rows, chunk, row, query)
+        store(buffers.work, 0, stored, pool_row[0])
+        token, query, row = token + tokens, query + queries, row + rows
+    return token, query, row
 
 
-@kernel_jit(*_OF_ROWS, allocates=True)
-def conclude(handle, chunk, count, batch, seat, told, trace):
-    """Tell of the rows of a chunk, of which `lay_out` was the last call of this handle, and keep what they came to."""
-    taken: Any = opened(handle)
-    streams, wanted, at_hand = opened(taken.streams), opened(taken.wanted), opened(taken.room)
-    kept, room, known = streams.kept, at_hand.wave, at_hand.row
-    scorer = Scorer(streams.told, wanted.leads, wanted.tables, wanted.wanted, known.scratch)
-    # Room that is used again knows nothing of the streams of a call before.
-    for k in range(len(known.scratch.loaded)):
-        known.scratch.loaded[k] = -1
+@kernel_jit(*_SOURCES, allocates=True)
+def finish(handle, chunk, count, batch, pool_row, outputs, trace):
+    """Write the outputs of a chunk's rows and store the stream; call `prepare` with this handle before."""
+    handles: Any = opened(handle)
+    pool, options, buffers = opened(handles.pool), opened(handles.options), opened(handles.buffers)
+    stored, row, work = pool.stored, buffers.row, buffers.tokens.work
+    reset_workspace(row.workspace)
+    scorer = Scorer(pool.scored, options.horizons, options.tables, options.spec, row.workspace)
     if count > 0:
-        tell(
-            known.out, room.work, chunk.rows, count, chunk.quantiles, known.foretold, scorer, batch, told, trace,
-            known.known,
+        score_rows(
+            row.out, work, chunk.rows, count, chunk.quantiles, row.forecast, scorer, batch, outputs, trace,
+            row.posterior,
         )  # fmt: skip
-    store(room.work, 0, kept, seat[0])
-    for a in range(len(chunk.last)):
-        kept.means[seat[0], a], kept.precisions[seat[0], a] = chunk.means[a], chunk.precisions[a]
-        if chunk.last[a] >= 0:
-            copy1(chunk.states[a], kept.hidden[seat[0], a])
+    store(work, 0, stored, pool_row[0])
+    for a in range(len(chunk.last_token)):
+        stored.means[pool_row[0], a], stored.precisions[pool_row[0], a] = chunk.means[a], chunk.precisions[a]
+        if chunk.last_token[a] >= 0:
+            copy1(chunk.states[a], stored.hidden[pool_row[0], a])

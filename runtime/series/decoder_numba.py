@@ -1,8 +1,8 @@
 """The series network's recurrent mode on one CPU core, without torch, in compiled loops.
 
-Equations: `network.py`; slots, norms and products are those of `decoder_numba.py`. A row is one token of one stream,
-read from the slots that the stream had after its last whole patch; rows know nothing of each other, and come out the
-same, bit for bit, in whatever company.
+Equations: `network.py`; slots, norms and products: `rfa.runtime.text`. A row is one token of one stream, read from the
+slots that the stream had after its last whole patch. Every row is computed on its own, so its bits do not depend on
+the other rows of a call.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -29,15 +29,15 @@ from rfa.runtime.text.product_numba import Matrix, multiply
 
 Array = NDArray[np.float32]
 QUANTILES = len(LEVELS)
-# Files that kernels of this one are made of, beside it.
+# Modules that kernels of this one call, beside it.
 SOURCES = (config, decoder_numba, leads, product_numba)
-# asinh of the farthest that a quantile is told from the centre, in scales.
+# asinh of the largest distance of a quantile from the centre, in scales.
 FARTHEST_QUANTILE = 20.0
 CIRCLE = 2 * np.pi
 ZERO, HALF, ONE, FARTHEST = (np.float32(x) for x in (0, 0.5, 1, FARTHEST_QUANTILE))
-# Of the series of sinh.
+# Coefficients of the Taylor series of sinh.
 THIRD, FIFTH, SEVENTH = (np.float32(1 / math.factorial(order)) for order in (3, 5, 7))
-ASKED = PATHS + LEAD_NUMBERS + CALENDAR
+QUERY_FEATURES = PATHS + LEAD_NUMBERS + CALENDAR
 
 
 class Layers(NamedTuple):
@@ -59,7 +59,7 @@ class Layers(NamedTuple):
 
 
 class Embedding(NamedTuple):
-    """From a token's numbers to the residual stream, and the norm at its end."""
+    """From a token's features to the residual stream, and the norm at its end."""
 
     first: Array
     first_bias: Array
@@ -69,11 +69,11 @@ class Embedding(NamedTuple):
 
 
 class Head(NamedTuple):
-    """From states and what is asked to quantiles."""
+    """From states and queries to quantiles."""
 
     state: Array
     state_bias: Array
-    asked: Array
+    query: Array
     inner: Array
     inner_bias: Array
     out: Array
@@ -83,7 +83,7 @@ class Head(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Of a network. omega: frequencies `[H, D]` of the frames; scalars: SCALARS."""
+    """All weights. omega: frequencies `[H, D]` of the rotating frames; scalars: SCALARS."""
 
     embedding: Embedding
     layers: Layers
@@ -100,8 +100,8 @@ def _add_bias(x, bias):
 
 
 @inline_jit
-def _turn(ends, omega, cos, sin):
-    """Cosines and sines of the frames that tokens lie in; the phase is wrapped in float64."""
+def _write_rotation(ends, omega, cos, sin):
+    """Cosines and sines of the tokens' rotating frames; the phase is wrapped in float64."""
     for i in range(len(ends)):
         for h in range(omega.shape[0]):
             for d in range(omega.shape[1]):
@@ -111,15 +111,15 @@ def _turn(ends, omega, cos, sin):
 
 
 @kernel_jit(*SOURCES, allocates=True)
-def forward(tokens, ends, lags, weights, means, precisions, states):
+def compute_states(tokens, ends, lags, weights, means, precisions, states):
     """States `[n, d]` after one token of each of n streams; see `SeriesDecoder.forward`.
 
-    What a token does to the slots is not checked here: numbers that are not finite reach its quantiles.
+    Slots are not checked here: numbers that are not finite reach the token's quantiles.
     """
     embedding, layers, scalars, omega = weights.embedding, weights.layers, weights.scalars, weights.omega
     n, d = tokens.shape[0], embedding.second_bias.size
     cos, sin = np.empty((n, *omega.shape), np.float32), np.empty((n, *omega.shape), np.float32)
-    _turn(ends, omega, cos, sin)
+    _write_rotation(ends, omega, cos, sin)
     before, rows, finite = np.empty(n, np.int64), np.empty(n, np.int64), np.ones(n, np.bool_)
     for i in range(n):
         before[i], rows[i] = lags[i] - 1, i
@@ -157,19 +157,19 @@ def forward(tokens, ends, lags, weights, means, precisions, states):
 
 
 @kernel_jit(*SOURCES, allocates=True)
-def ask(states, of, asked, head, quantiles):
-    """Quantiles `[k, Q]` of what is asked of states; see `SeriesDecoder.ask`."""
-    n, k = states.shape[0], asked.shape[0]
-    told = np.empty((n, head.state_bias.size), np.float32)
-    multiply(states, head.state, told)
-    _add_bias(told, head.state_bias)
+def compute_quantiles(states, source, queries, head, quantiles):
+    """Quantiles `[k, Q]` of queries; see `SeriesDecoder.quantiles`."""
+    n, k = states.shape[0], queries.shape[0]
+    shared = np.empty((n, head.state_bias.size), np.float32)
+    multiply(states, head.state, shared)
+    _add_bias(shared, head.state_bias)
     follow = np.empty((n, head.follow.shape[0] * head.follow.shape[2]), np.float32)
     multiply(states, head.follow, follow)
     _add_bias(follow, head.follow_bias)
     hidden = np.empty((k, head.state_bias.size), np.float32)
-    multiply(asked, head.asked, hidden)
+    multiply(queries, head.query, hidden)
     for i in range(k):
-        row = told[of[i]]
+        row = shared[source[i]]
         for d in range(row.size):
             hidden[i, d] += row[d]
     gelu(hidden)
@@ -183,7 +183,7 @@ def ask(states, of, asked, head, quantiles):
     for i in range(k):
         median = raw[i, MEDIAN]
         for j in range(PATHS):
-            median += follow[of[i], j] * asked[i, j]
+            median += follow[source[i], j] * queries[i, j]
         quantiles[i, MEDIAN] = median
         for q in range(QUANTILES):
             # softplus
@@ -194,7 +194,7 @@ def ask(states, of, asked, head, quantiles):
             quantiles[i, q] = quantiles[i, q + 1] - raw[i, q]
         for q in range(QUANTILES):
             x = min(max(quantiles[i, q], -FARTHEST), FARTHEST)
-            # sinh: by its series where e^x and e^-x would leave no digits of it.
+            # sinh: by its Taylor series where e^x - e^-x would cancel.
             square = x * x
             near = x * (ONE + square * (THIRD + square * (FIFTH + square * SEVENTH)))
             far = HALF * (exp(x) - exp(-x))
@@ -202,12 +202,12 @@ def ask(states, of, asked, head, quantiles):
 
 
 def _panels(weight: Array) -> Array:
-    """Of a matrix `[out, in]`."""
+    """The panels of a matrix `[out, in]`."""
     return Matrix.of(np.ascontiguousarray(weight.T)).panels
 
 
 def _padded(bias: Array) -> Array:
-    """As wide as the panels of its matrix."""
+    """A bias as wide as the panels of its matrix."""
     return np.pad(bias, (0, -bias.size % product_numba.PANEL)).astype(np.float32)
 
 
@@ -266,7 +266,7 @@ class SeriesDecoder:
 
     @property
     def width(self) -> int:
-        """Of states."""
+        """Width of states."""
         return int(self.weights.embedding.norm.size)
 
     def forward(
@@ -279,15 +279,17 @@ class SeriesDecoder:
             means, precisions: the slots of each `[n, L, H, S, 4D]` and `[n, L, H, S]`, which become those after it.
         """
         states = np.empty((len(tokens), self.width), np.float32)
-        forward(tokens, ends, lags, self.weights, means, precisions, states)
+        compute_states(tokens, ends, lags, self.weights, means, precisions, states)
         return states
 
-    def ask(self, states: Array, of: NDArray[np.int64], asked: Array) -> Array:
+    def quantiles(self, states: Array, source: NDArray[np.int64], queries: Array) -> Array:
         """Quantiles `[k, Q]` of (y - c) / s.
 
         Args:
-            states: `[n, d]`. of: `[k]` whose state each is about. asked: `[k, ASKED]`, see `network.Asked`.
+            states: `[n, d]`.
+            source: `[k]` the state that each query is about.
+            queries: `[k, QUERY_FEATURES]`, see `network.LeadQueries`.
         """
-        quantiles = np.empty((len(asked), QUANTILES), np.float32)
-        ask(states, of, asked, self.weights.head, quantiles)
+        quantiles = np.empty((len(queries), QUANTILES), np.float32)
+        compute_quantiles(states, source, queries, self.weights.head, quantiles)
         return quantiles

@@ -1,23 +1,19 @@
-"""A long piece of a series on a device beside the processor: its network there, tokens and what is told of them here.
+"""A long piece of a series on another device: its network there, tokens and outputs here.
 
-Numbers are those of the compiled network within rounding, and states are of one form: a stream goes on on either. What
-is not finite on the device, or finds no memory there, is taken by the compiled code instead, which says at which row it
-is not finite.
+Numbers are those of the compiled network within rounding, and both write the same states, so a stream continues on
+either. The compiled code takes over where the device runs out of memory or gives a number that is not finite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from rfa.runtime.filters.steps import Batch, Traced
 from rfa.runtime.pool import StatePool
-from rfa.runtime.series.chunk import Chunk, conclude, lay_out, most_rows
+from rfa.runtime.series.chunk import Chunk, finish, most_rows, prepare
 from rfa.runtime.series.config import PATCH
-from rfa.runtime.series.rooms import Rooms
 from rfa.runtime.uncertainty.interface import reply_rows
 from rfa.runtime.uncertainty.step_outputs import StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
@@ -26,13 +22,12 @@ if TYPE_CHECKING:
     from rfa.runtime.series.filter import NetworkSteps
 
 Array = np.ndarray
-# Rooms of chunks among those of waves, which begin with a number of columns.
-_OF_CHUNKS = -1
+# First key of the buffers of chunks; those of other calls begin with a number of columns.
+_CHUNK_KEY = -1
 
 
-class Begun(NamedTuple):
-    """What the network left of the columns of a stream, `kept` of `stream_numba`: `[P, d]`, `[P, L, H, S, 4D]` and
-    `[P, L, H, S]`."""
+class ColumnStates(NamedTuple):
+    """What the network left of the columns of a stream: `[P, d]`, `[P, L, H, S, 4D]` and `[P, L, H, S]`."""
 
     hidden: Array
     means: Array
@@ -40,74 +35,80 @@ class Begun(NamedTuple):
 
 
 class SeriesDevice(Protocol):
-    """What a network runs on beside the processor.
+    """What a network runs on beside the CPU.
 
     Attributes:
         name: of the device.
-        least_tokens: from which on it is worth the way there.
+        least_tokens: from which on the transfer pays.
     """
 
     name: str
     least_tokens: int
 
-    def run(self, chunk: Chunk, tokens: int, asks: int, begun: Begun) -> bool:
-        """Run the network on the tokens and asks of a chunk, and fill in what it gave; whether there was memory for it,
-        and all that a stream would keep of it is finite."""
+    def run(self, chunk: Chunk, tokens: int, queries: int, columns: ColumnStates) -> bool:
+        """Run the network on the tokens and queries of a chunk and write its outputs there.
+
+        Returns:
+            False if memory ran out, or a number that a stream would store is not finite.
+        """
         ...
 
     def hold_to_golden(self) -> int:
-        """Hold it to the bundle's golden outputs; how many values it gave.
+        """Compare it to the bundle's golden outputs; returns the number of values.
 
         Raises:
-            BundleError: it gave others.
+            BundleError: a value differs.
         """
         ...
 
 
-def follow_on(
-    device: SeriesDevice, steps: NetworkSteps, pool: StatePool, batch: Batch, readout: Readout, told: StepOutputs,
-    trace: Traced, end: int,
-) -> bool:  # fmt: skip
-    """Take the rows of a batch of one stream up to an end; whether the device did and all of them were finite, else
-    the stream is as it was, and so it is where the device fails."""
-    packed = batch.packed()
+class Call(NamedTuple):
+    """A batch, and where its outputs are written."""
+
+    pool: StatePool
+    batch: Batch
+    readout: Readout
+    outputs: StepOutputs
+    trace: Traced
+
+
+def run_on_device(device: SeriesDevice, steps: NetworkSteps, call: Call, end: int) -> bool:
+    """Take the rows of a batch of one stream up to an end.
+
+    Returns:
+        whether the device did and all of them are finite; else, and if it raises, the stream is as it was.
+    """
+    packed = call.batch.packed()
     row = int(packed[0][0])
-    before = {name: array[row].copy() for name, array in pool.arrays.items()}
+    before = {name: array[row].copy() for name, array in call.pool.arrays.items()}
     is_done = False
     try:
-        is_done = _follow(device, steps, pool, packed, readout, told, trace, end)
+        is_done = _run(device, steps, call, packed, end)
     finally:
         if not is_done:
             for name, value in before.items():
-                pool.arrays[name][row] = value
+                call.pool.arrays[name][row] = value
     return is_done
 
 
-def _follow(
-    device: SeriesDevice, steps: NetworkSteps, pool: StatePool, packed: tuple[Array, ...], readout: Readout,
-    told: StepOutputs, trace: Traced, end: int,
-) -> bool:  # fmt: skip
-    seat, row = packed[0][:1].copy(), int(packed[0][0])
-    cursor, last, gone = np.zeros(1, np.int64), np.array([end]), np.zeros(1, np.int64)
-    size, cost = steps.size, reply_rows(readout)
-    most = min(PATCH, most_rows(size, cost))
-    with steps.taken(pool, readout, 1, most) as taken, _room(steps, cost, len(readout.horizon)) as chunk:
-        begun = Begun(*(array[row] for array in (taken.kept.hidden, taken.kept.means, taken.kept.precisions)))
+def _run(device: SeriesDevice, steps: NetworkSteps, call: Call, packed: tuple[Array, ...], end: int) -> bool:
+    pool_row, row = packed[0][:1].copy(), int(packed[0][0])
+    cursor, last, passed = np.zeros(1, np.int64), np.array([end]), np.zeros(1, np.int64)
+    size, cost, horizon = steps.size, reply_rows(call.readout), len(call.readout.horizon)
+    max_rows = min(PATCH, most_rows(size, cost))
+    chunks = steps.buffers.borrow(
+        (_CHUNK_KEY, size, cost, horizon), lambda: Chunk.allocate(steps.decoder, size, cost, horizon)
+    )
+    with steps.borrow(call.pool, call.readout, 1, max_rows) as borrowed, chunks as chunk:
+        stored = borrowed.stored
+        columns = ColumnStates(*(array[row] for array in (stored.hidden, stored.means, stored.precisions)))
         while cursor[0] < end:
-            tokens, asks, rows = lay_out(taken.handle, chunk, packed, seat, cursor, last, gone, most)
-            if not device.run(chunk, tokens, asks, begun):
+            tokens, queries, rows = prepare(
+                borrowed.handle, chunk, packed, pool_row, cursor, last, passed, max_rows
+            )  # fmt: skip
+            if not device.run(chunk, tokens, queries, columns):
                 return False
-            conclude(taken.handle, chunk, rows, packed, seat, told, trace)
-            if not told.is_good[chunk.rows.at[:rows]].all():
+            finish(borrowed.handle, chunk, rows, packed, pool_row, call.outputs, call.trace)
+            if not call.outputs.is_good[chunk.rows.batch_row[:rows]].all():
                 return False
     return True
-
-
-@contextmanager
-def _room(steps: NetworkSteps, told: int, horizon: int) -> Iterator[Chunk]:
-    def make() -> Chunk:
-        return Chunk.of(steps.decoder, steps.size, told, horizon)
-
-    rooms: Rooms = steps.rooms
-    with rooms.lent((_OF_CHUNKS, steps.size, told, horizon), make) as chunk:
-        yield chunk

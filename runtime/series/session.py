@@ -1,4 +1,4 @@
-"""The compiled series network as golden outputs are run: one stream, token by token, and some leads of each."""
+"""The compiled series network as golden outputs run it: one stream, token by token, and some leads of each."""
 
 from __future__ import annotations
 
@@ -23,21 +23,25 @@ class SeriesSession:
         self._decoder = decoder
 
     def get_outputs(self) -> list[_Output]:
-        """What `run` gives."""
+        """Names of the outputs of `run`."""
         return [_Output(QUANTILES)]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Quantiles of (y - c) / s, `[N, K, Q]`, of tokens `[N, FEATURES]`, `lags` `[N]` cells after the last whole
-        patch, about what is `asked` `[N, K, ASKED]`; a lag of a patch completes one."""
+        """Quantiles of (y - c) / s, `[N, K, Q]`.
+
+        Args:
+            inputs: `tokens` `[N, FEATURES]`, `lags` `[N]` cells after the last whole patch, and `asked`
+                `[N, K, QUERY_FEATURES]`; a lag of a patch completes one.
+        """
         decoder, tokens, lags, asked = self._decoder, inputs["tokens"], inputs["lags"], inputs["asked"]
         means, precisions = decoder.initial_means[None].copy(), decoder.initial_precisions[None].copy()
         patch = int(lags.max())
-        begun, told = 0, []
+        begun, outputs = 0, []
         for token, lag, leads in zip(tokens, lags, asked, strict=True):
             slots = means.copy(), precisions.copy()
             states = decoder.forward(token[None], np.array([begun + lag]), lag[None], *slots)
-            told.append(decoder.ask(states, np.zeros(len(leads), np.int64), np.ascontiguousarray(leads)))
+            outputs.append(decoder.quantiles(states, np.zeros(len(leads), np.int64), np.ascontiguousarray(leads)))
             if lag == patch:
                 begun += int(lag)
                 means, precisions = slots
-        return [np.stack(told)]
+        return [np.stack(outputs)]

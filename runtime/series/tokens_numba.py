@@ -1,23 +1,21 @@
-"""What the series network sees of a stream: running sums, and the tokens that are made of them.
+"""Running sums of a stream, and the tokens that the series network reads.
 
-A stream is cells of one nominal step; a cell holds a value or nothing. One pass keeps, for every lag k < `REACH`, the
-discounted mean error of the forecast "as k cells ago",
+A stream is a sequence of cells of one nominal step; a cell holds a value or is empty. For every lag k < `REACH` one
+pass keeps the discounted mean error of the forecast "as k cells ago",
 
     E_k ← g E_k + min(|x_t - x_{t-k}|, cap)          e_k = E_k / Σ g^i over the pairs seen          g = 1 - 1 / REACH
 
-the discounted mean and variance of the values, and the last `REACH` cells (an empty one is filled with what its best
-lag has; a value that cannot be is believed only so far, `belief_numba.py`). The scale s of a stream is the mean of
-e_1 … e_32: what it moves by within a patch, whatever its level and trend. The centre c is the mean of what was seen in
-the last 8 cells. In each of four bands of lags one is chosen, by the least e_k; what a stream did that many cells ago
-is its seasonal path:
+the discounted mean and variance of the values, and the last `REACH` cells. An empty cell is filled from its best lag.
+Values far outside the recent range are clipped (`clipping_numba.py`). The scale s is the mean of e_1 … e_32, the centre
+c the mean of the values in the last 8 cells. In each of four bands of lags the one with the least e_k is chosen. Its
+seasonal path, and that of persistence (x at t), are
 
-    path_j(h) = x at t + h - ceil(h / p_j) p_j          and that of persistence, x at t
+    path_j(h) = x at t + h - ceil(h / p_j) p_j
 
-A token is `FEATURES` numbers about a stream at one of its cells, all of them asinh((x - c) / s) or logs of ratios: a
-stream in other units, at another level, has the same ones but for what tells where zero is, and that is told only as
-far as sinh(`FARTHEST_ZERO`) scales. Few series of training are further from it, so that a network knows nothing of how
-much further, and whatever it made of it would hang on the level alone. Both training and the compiled stream come
-through here, cell by cell, so that a token is the same number in both.
+A token is `FEATURES` numbers about a stream at one of its cells, asinh((x - c) / s) or logs of ratios. They do not
+depend on the stream's unit and level, except for the one that says where zero is. It is bounded to
+sinh(`FARTHEST_ZERO`) scales, because few training series are further from zero. Training and the compiled stream both
+call this code, so their tokens are equal bit for bit.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -25,53 +23,50 @@ through here, cell by cell, so that a token is the same number in both.
 
 from __future__ import annotations
 
-import functools
 import math
-from typing import Any
 
 import numpy as np
 
-from rfa.runtime.compiling import inline_jit, kernel_jit
-from rfa.runtime.series.belief_numba import BELIEFS, FIRST_VALUES, believed, is_time_to_settle, settled
+from rfa.runtime.compiling import inline_jit
+from rfa.runtime.series.clipping_numba import CLIP_STATE, FIRST_VALUES, clip_first_values, clip_value, is_recheck_due
 from rfa.runtime.series.config import AHEAD, BANDS, BLOCK_LENGTHS, BLOCKS, DIFFERENCES, LAGS, REACH, WINDOW
 
-Array = np.ndarray
 CENTRED = 8
 _BANDS, _BLOCK_LENGTHS = np.array(BANDS), np.array(BLOCK_LENGTHS)
 KEEP = 1 - 1 / REACH
-# A move counts for at most so many scales once this many values were seen.
+# The most scales that a move counts for, once this many values were seen.
 CAP, CAPPED_FROM = 20.0, 32
 # Numbers of a stream.
 (
     ORIGIN, MEAN, SQUARES, WEIGHT, SCALE, LAST, LOW, HIGH, REPEATS, ZEROS, EARLIER_CENTRE, EARLIER_SCALE, BENDS, BENT,
-    LEAST, BELIEF,
+    LEAST, CLIP,
 ) = range(16)  # fmt: skip
-NUMBERS = BELIEF + BELIEFS
-# Cells are float32 from the origin on, which moves along where two values in a row are so many scales away from it.
+NUMBERS = CLIP + CLIP_STATE
+# Cells are float32 relative to the origin, which moves when two values in a row are so many scales away from it.
 FAR = 1024.0
-# Cells that a stream may have at most when it begins anew.
-BEGUN = 62
-# Where zero is at most, after asinh: 200 scales off. Of the synthetic series' tokens one in 170 is further.
+# The most cells with which a stream restarts.
+RESTART_CELLS = 62
+# After asinh: 200 scales. One in 170 tokens of synthetic series is further from zero.
 FARTHEST_ZERO = 6.0
-# What moves by less, of its value, is rounding; and what the scale is then.
+# A scale below this share of the value is rounding; then it is the second share.
 RESOLUTION, STILL = 1e-14, 1e-9
-# A mean error that nothing is known of.
+# The mean error before there are pairs.
 UNKNOWN = 1e150
-# Counts of a stream: cells, values seen, where its newest cell is in the ring, the lag that fills empty cells, and bits
-# of its last cells, the newest lowest, set where there was a value.
+# Counts of a stream: cells, values seen, index of the newest cell in the ring, the lag that fills empty cells, and bits
+# of the last cells, set where there was a value; the newest is the lowest.
 CELLS, SEEN, HEAD, FILL, MASK = range(5)
 COUNTS = 5
 RING = 2 * REACH
 NORMALISERS = ((1 - KEEP ** np.arange(8 * REACH)) / (1 - KEEP)).astype(np.float32)
-# By how much an error of so many pairs is taken to be larger: by its standard error.
+# Errors are multiplied by it: one plus the standard error of so many pairs.
 PENALTIES = 1 + 1 / np.sqrt(np.maximum(np.arange(8 * REACH), 1))
-# What the error of a season that the clock gives counts for beside the best of its band, and its fewest pairs.
+# Factor of the error of a season given by the clock, against the best lag of its band, and its fewest pairs.
 SEASON_SHARE, SEASON_PAIRS = 0.8, 2
 
 
 @inline_jit
-def begin(numbers, counts, ring, errors, since):
-    """A stream that has seen nothing, in place."""
+def reset_stream(numbers, counts, ring, errors, since):
+    """Make a stream empty, in place."""
     for i in range(NUMBERS):
         numbers[i] = 0.0
     for i in range(COUNTS):
@@ -85,41 +80,42 @@ def begin(numbers, counts, ring, errors, since):
 
 @inline_jit
 def _pairs(counts, since, lag):
-    """The discounted number of pairs that a lag was seen in, as an index of its normaliser."""
+    """Pairs of values seen at a lag, as an index of `NORMALISERS`."""
     return min(counts[SEEN] - since[lag], len(NORMALISERS) - 1)
 
 
 @inline_jit
 def observe(x, numbers, counts, ring, errors, since):
-    """One more cell, in place; x is NaN where it is empty. The first cell of a stream is not."""
+    """Add a cell, in place; x is NaN where it is empty. The first cell of a stream must not be."""
     if x == x:
-        x = believed(x, counts[SEEN], numbers, BELIEF)
-    # Once, or for the first values again, as they are believed by now: the loop is there twice where it is written so.
-    left, value, at, was_seen = np.int64(1), x, 0, np.int64(0)
+        x = clip_value(x, counts[SEEN], numbers, CLIP)
+    # Once, or again for the clipped first values. One loop, because each call site of `_observe` is compiled anew.
+    left, value, offset, was_seen = np.int64(1), x, 0, np.int64(0)
     while left > 0:
         _observe(value, numbers, counts, ring, errors, since)
         left -= 1
         if was_seen == 0:
             count = counts[SEEN]
-            if x == x and is_time_to_settle(count) and counts[CELLS] <= BEGUN and settled(count, numbers, BELIEF):
+            is_due = x == x and is_recheck_due(count) and counts[CELLS] <= RESTART_CELLS
+            if is_due and clip_first_values(count, numbers, CLIP):
                 left = counts[CELLS]
-                was_seen = _forget(numbers, counts, errors, since)
+                was_seen = _restart(numbers, counts, errors, since)
         else:
             was_seen >>= 1
         if left > 0:
             value = np.nan
             if was_seen & 1:
-                value = numbers[BELIEF + FIRST_VALUES + at]
-                at += 1
+                value = numbers[CLIP + FIRST_VALUES + offset]
+                offset += 1
 
 
 @inline_jit
-def _forget(numbers, counts, errors, since):
-    """Begin anew but for what is believed; which of the cells there was something in, bits, the first one lowest."""
+def _restart(numbers, counts, errors, since):
+    """Make a stream empty but for its clip state; returns which cells had a value, bits, the first one lowest."""
     cells, was_seen = counts[CELLS], np.int64(1)
     for k in range(cells - 1):  # the last one was
         was_seen = (was_seen << 1) | (1 if since[cells - 1 - k] > since[cells - 2 - k] else 0)
-    for i in range(BELIEF):
+    for i in range(CLIP):
         numbers[i] = 0.0
     for k in range(REACH):
         errors[k], since[k] = 0.0, 0
@@ -194,16 +190,16 @@ def _observe(x, numbers, counts, ring, errors, since):
 
 @inline_jit
 def _move_origin(x, numbers, counts, ring):
-    """Tell the cells from x on."""
-    by, head = x - numbers[ORIGIN], counts[HEAD]
+    """Make x the origin of the cells."""
+    shift, head = x - numbers[ORIGIN], counts[HEAD]
     for k in range(min(counts[CELLS], REACH)):
-        ring[head + k] = np.float32(ring[head + k] - by)
+        ring[head + k] = np.float32(ring[head + k] - shift)
     numbers[ORIGIN] = x
 
 
 @inline_jit
 def centre(numbers, counts, ring):
-    """The mean of what was seen in the last cells, else the last that was."""
+    """The mean of the values in the last cells, else the last value."""
     total, found = 0.0, 0
     for i in range(min(CENTRED, counts[CELLS])):
         if (counts[MASK] >> i) & 1:
@@ -214,16 +210,16 @@ def centre(numbers, counts, ring):
 
 @inline_jit
 def unit(numbers):
-    """The scale, never zero: where nothing moved, a small share of the value."""
+    """The scale, never zero: a small share of the value where it is below rounding."""
     usual = max(abs(numbers[LAST]), abs(numbers[MEAN]))
     scale = numbers[SCALE] if numbers[SCALE] > RESOLUTION * usual else STILL * usual
     return max(scale, 1e-300)
 
 
 @inline_jit
-def choose(numbers, counts, errors, since, seasons, lags):
-    """The best lag of each band into `lags`, 0 where none was seen often enough, and the best of all, persistence
-    among them. A lag of `seasons` `[LAGS]`, 0 for none, is taken from two pairs on unless another is a fifth better."""
+def choose_lags(numbers, counts, errors, since, seasons, lags):
+    """Write the best lag of each band to `lags`, 0 where none has enough pairs; returns the best of all, persistence
+    included. A lag of `seasons` `[LAGS]`, 0 for none, is chosen from two pairs on unless another is a fifth better."""
     n = counts[CELLS]
     best_of_all = 1
     least_of_all = np.inf
@@ -260,9 +256,8 @@ def choose(numbers, counts, errors, since, seasons, lags):
 
 @inline_jit
 def noise_bound(numbers):
-    """A bound on the variance of the noise of a value, from what noise does to differences however the stream moves:
-    it doubles the square of the least of those between two, and has six times its own in second ones. Mean sizes are
-    those of normal numbers."""
+    """A bound on the noise variance of a value. However the stream moves, noise adds twice its variance to differences
+    and six times its variance to second differences; mean sizes are those of normal numbers."""
     bound = numbers[LEAST] * numbers[LEAST] / 2
     if numbers[BENDS] > 0:
         bent = numbers[BENT] / numbers[BENDS]
@@ -277,38 +272,37 @@ def _squashed(x, c, s):
 
 @inline_jit
 def _zero(numbers, c, s):
-    """Where zero is. Of a stream that stands still the unit is a share of its level, and tells nothing of it."""
+    """Where zero is; bounded unless the unit is a share of the level."""
     if s > numbers[SCALE]:
         return _squashed(0.0, c, s)
     return np.float32(min(max(math.asinh(-c / s), -FARTHEST_ZERO), FARTHEST_ZERO))
 
 
 @inline_jit
-def token(numbers, counts, ring, errors, since, seasons, lags, offsets, row):
-    """The token of a stream at its newest cell into `row`; the lags of its paths and what it is above them now into
-    `lags` and `offsets` `[LAGS]`.
+def write_token(numbers, counts, ring, errors, since, seasons, lags, offsets, row):
+    """Write the token of a stream's newest cell to `row`, the lags of its paths to `lags` and its present distance
+    above them to `offsets`, `[LAGS]` each.
 
     Returns:
-        centre, scale, and the lag that is to fill empty cells.
+        centre, scale, and the lag that fills empty cells.
     """
     c, s = centre(numbers, counts, ring), unit(numbers)
     n, head, origin = counts[CELLS], counts[HEAD], numbers[ORIGIN]
-    # Cells are told from the origin on, which takes the level of the stream out of their float32.
     local = c - origin
-    at = 0
+    offset = 0
     for i in range(WINDOW):
-        there = WINDOW - 1 - i
-        row[at + i] = _squashed(ring[head + there], local, s) if there < n else np.float32(0)
-        row[at + WINDOW + i] = np.float32((counts[MASK] >> there) & 1)
-    at += 2 * WINDOW
-    fill = choose(numbers, counts, errors, since, seasons, lags)
+        age = WINDOW - 1 - i
+        row[offset + i] = _squashed(ring[head + age], local, s) if age < n else np.float32(0)
+        row[offset + WINDOW + i] = np.float32((counts[MASK] >> age) & 1)
+    offset += 2 * WINDOW
+    fill = choose_lags(numbers, counts, errors, since, seasons, lags)
     for band in range(LAGS):
         p = lags[band]
         offsets[band] = 0.0
         if p == 0:
             for i in range(DIFFERENCES + AHEAD + 4):
-                row[at + i] = 0
-            at += DIFFERENCES + AHEAD + 4
+                row[offset + i] = 0
+            offset += DIFFERENCES + AHEAD + 4
             continue
         above = 0.0
         for i in range(DIFFERENCES):
@@ -317,117 +311,78 @@ def token(numbers, counts, ring, errors, since, seasons, lags, offsets, row):
                 difference = ring[head + i] - ring[head + i + p]
             if i < CENTRED:
                 above += difference / CENTRED
-            row[at + i] = np.float32(math.asinh(difference / s))
+            row[offset + i] = np.float32(math.asinh(difference / s))
         offsets[band] = above
         for i in range(AHEAD):
             h = (i + 1) * 4
-            row[at + DIFFERENCES + i] = _squashed(ring[head + _back(h, p)], local, s)
-        at += DIFFERENCES + AHEAD
+            row[offset + DIFFERENCES + i] = _squashed(ring[head + _cells_back(h, p)], local, s)
+        offset += DIFFERENCES + AHEAD
         pairs = _pairs(counts, since, p)
-        row[at] = np.float32(1)
-        row[at + 1] = np.float32(math.log2(p) / 8)
-        row[at + 2] = np.float32(math.log(errors[p] / NORMALISERS[pairs] / s + 1e-3))
-        row[at + 3] = np.float32(math.log(pairs) / 8)
-        at += 4
+        row[offset] = np.float32(1)
+        row[offset + 1] = np.float32(math.log2(p) / 8)
+        row[offset + 2] = np.float32(math.log(errors[p] / NORMALISERS[pairs] / s + 1e-3))
+        row[offset + 3] = np.float32(math.log(pairs) / 8)
+        offset += 4
     for block in _BLOCK_LENGTHS:
         for i in range(BLOCKS):
-            there = i * block
-            if there + block <= n and there + block <= REACH:
+            age = i * block
+            if age + block <= n and age + block <= REACH:
                 total = 0.0
-                for k in range(there, there + block):
+                for k in range(age, age + block):
                     total += ring[head + k]
-                row[at + i] = _squashed(total / block, local, s)
+                row[offset + i] = _squashed(total / block, local, s)
             else:
-                row[at + i] = np.float32(0)
-        at += BLOCKS
+                row[offset + i] = np.float32(0)
+        offset += BLOCKS
     seen_now = 0
     for i in range(WINDOW):
         seen_now += (counts[MASK] >> i) & 1
     deviation = math.sqrt(max(numbers[SQUARES], 0.0) / numbers[WEIGHT])
     usual = errors[1] / NORMALISERS[_pairs(counts, since, 1)] if n > 1 and _pairs(counts, since, 1) > 0 else 0.0
     is_first = numbers[EARLIER_SCALE] == 0
-    row[at] = np.float32(math.log(counts[SEEN] + 1) / 8)
-    row[at + 1] = _squashed(c, numbers[MEAN], s)
-    row[at + 2] = np.float32(math.log(deviation / s + 1e-3))
-    row[at + 3] = np.float32(math.log(usual / s + 1e-3))
-    row[at + 4] = np.float32(seen_now / WINDOW)
-    row[at + 5] = np.float32(0 if is_first else math.asinh((c - numbers[EARLIER_CENTRE]) / s))
-    row[at + 6] = np.float32(0 if is_first else min(max(math.log(s / numbers[EARLIER_SCALE]), -5.0), 5.0))
-    row[at + 7] = _squashed(numbers[LOW], c, s)
-    row[at + 8] = _squashed(numbers[HIGH], c, s)
-    row[at + 9] = _zero(numbers, c, s)
-    row[at + 10] = np.float32(numbers[REPEATS])
-    row[at + 11] = np.float32(numbers[ZEROS])
-    row[at + 12] = _squashed(numbers[LAST], c, s)
+    row[offset] = np.float32(math.log(counts[SEEN] + 1) / 8)
+    row[offset + 1] = _squashed(c, numbers[MEAN], s)
+    row[offset + 2] = np.float32(math.log(deviation / s + 1e-3))
+    row[offset + 3] = np.float32(math.log(usual / s + 1e-3))
+    row[offset + 4] = np.float32(seen_now / WINDOW)
+    row[offset + 5] = np.float32(0 if is_first else math.asinh((c - numbers[EARLIER_CENTRE]) / s))
+    row[offset + 6] = np.float32(0 if is_first else min(max(math.log(s / numbers[EARLIER_SCALE]), -5.0), 5.0))
+    row[offset + 7] = _squashed(numbers[LOW], c, s)
+    row[offset + 8] = _squashed(numbers[HIGH], c, s)
+    row[offset + 9] = _zero(numbers, c, s)
+    row[offset + 10] = np.float32(numbers[REPEATS])
+    row[offset + 11] = np.float32(numbers[ZEROS])
+    row[offset + 12] = _squashed(numbers[LAST], c, s)
     return c, s, fill
 
 
 @inline_jit
-def _back(h, p):
-    """How many cells before the newest the path of lag p is for h cells after it."""
+def _cells_back(h, p):
+    """Cells between the newest one and the cell that the path of lag p repeats at lead h."""
     return ((h + p - 1) // p) * p - h
 
 
 @inline_jit
-def keep_token(numbers, counts, c, s, fill):
-    """What the tokens after a whole patch go by, in place."""
+def remember_patch(numbers, counts, c, s, fill):
+    """Store what later tokens are compared to, in place."""
     numbers[EARLIER_CENTRE] = c
     numbers[EARLIER_SCALE] = s
     counts[FILL] = fill
 
 
 @inline_jit
-def path(lead, gone, counts, ring, lags, offsets, c, s, origin, out):
-    """What the seasonal paths of a token say at a lead, the same moved to where the stream was then, and its last
-    value: the first PATHS of `out`. The ring has gone on by `gone` cells since, less than a patch."""
+def write_paths(lead, cells_since, counts, ring, lags, offsets, c, s, origin, out):
+    """Write the seasonal paths of a token at a lead, the same moved to the stream's level, and the last value: the
+    first PATHS of `out`. `cells_since`: cells that the ring has advanced since the token, less than a patch."""
     local = c - origin
-    head = counts[HEAD] + gone
+    head = counts[HEAD] + cells_since
     for band in range(LAGS):
         p = lags[band]
         if p == 0:
             out[band] = 0
             out[LAGS + band] = 0
         else:
-            x = ring[head + _back(lead, p)]
+            x = ring[head + _cells_back(lead, p)]
             out[band] = _squashed(x, local, s)
             out[LAGS + band] = _squashed(x + offsets[band], local, s)
     out[2 * LAGS] = _squashed(ring[head], local, s)
-
-
-def _describe(
-    values, ends, leads, rows, centres, scales, told, numbers, counts, ring, errors, since, seasons, lags, offsets
-):
-    begin(numbers, counts, ring, errors, since)
-    done = 0
-    for i in range(len(ends)):
-        if ends[i] > len(values):
-            break
-        for t in range(done, ends[i]):
-            observe(values[t], numbers, counts, ring, errors, since)
-        done = ends[i]
-        c, s, fill = token(numbers, counts, ring, errors, since, seasons, lags, offsets, rows[i])
-        for k in range(len(leads[i])):
-            path(leads[i, k], 0, counts, ring, lags, offsets, c, s, numbers[ORIGIN], told[i, k])
-        keep_token(numbers, counts, c, s, fill)
-        centres[i], scales[i] = c, s
-
-
-@functools.cache
-def _kernel() -> Any:
-    return kernel_jit()(_describe)
-
-
-def describe(values: Array, ends: Array, leads: Array, rows: Array, centres: Array, scales: Array, told: Array) -> None:
-    """The tokens of one whole series.
-
-    Args:
-        values: `[L]` float64, NaN where empty; the first is not.
-        ends: `[N]` int64, after how many cells each token is made, increasing; beyond the series: no token.
-        leads: `[N, K]` int64, cells ahead that are asked for, >= 1.
-        rows, told: `[N, FEATURES]` and `[N, K, PATHS]` float32; centres, scales `[N]` float64: results.
-    """
-    _kernel()(
-        values, ends, leads, rows, centres, scales, told, np.zeros(NUMBERS), np.zeros(COUNTS, np.int64),
-        np.zeros(RING, np.float32), np.zeros(REACH, np.float32), np.zeros(REACH, np.uint16),
-        np.zeros(LAGS, np.int64), np.zeros(LAGS, np.int64), np.zeros(LAGS),
-    )  # fmt: skip

@@ -119,14 +119,14 @@ def _series_into(
     device: SeriesDevice | None,
 ) -> CompileTask:  # fmt: skip
     """A model of any series; what compiles it counts its golden values."""
-    from rfa.runtime.series.filter import MADE_OF, make_ready, open_series
+    from rfa.runtime.series.filter import COMPILED_MODULE, make_ready, open_series
 
     filters[bundle.name] = model = open_series(bundle, device)
 
     def run() -> None:
         opened[bundle.name] = bundle, make_ready(bundle, model)
 
-    return MADE_OF, run
+    return COMPILED_MODULE, run
 
 
 def _count_into(opened: dict[str, tuple[Bundle, int]], bundle: Bundle, count: int) -> None:

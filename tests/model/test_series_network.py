@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.model.series.network import Asked, SeriesNetwork
+from rfa.model.series.network import LeadQueries, SeriesNetwork
 from rfa.runtime.series.config import FEATURES, LEVELS, MEDIAN, PATCH, PATHS, SeriesConfig
 from rfa.runtime.series.leads import CALENDAR, FARTHEST, lead_table
 
@@ -27,7 +27,7 @@ def inputs(batch=2, length=9, leads=5, seed=1):
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randn(batch, length, FEATURES, generator=generator)
     ends = PATCH * torch.arange(1, length + 1).expand(batch, length)
-    asked = Asked(
+    asked = LeadQueries(
         torch.randint(1, FARTHEST, (batch, length, leads), generator=generator),
         torch.randn(batch, length, leads, PATHS, generator=generator),
         torch.randn(batch, length, leads, CALENDAR, generator=generator),
@@ -51,7 +51,7 @@ def test_a_lead_is_told_the_same_in_any_company():
     tokens, ends, asked = inputs()
     whole = model(tokens, ends, asked)
     for k in range(5):
-        alone = model(tokens, ends, Asked(*(part[:, :, k : k + 1] for part in asked)))
+        alone = model(tokens, ends, LeadQueries(*(part[:, :, k : k + 1] for part in asked)))
         torch.testing.assert_close(alone[:, :, 0], whole[:, :, k], atol=1e-5, rtol=1e-5)
 
 
@@ -97,11 +97,15 @@ def test_paths_are_followed_by_weights_of_the_state():
 def test_leads_beyond_the_farthest_look_as_far():
     model = network()
     tokens, ends, asked = inputs()
-    told = [
+    outputs = [
         model(tokens, ends, asked._replace(leads=torch.full_like(asked.leads, lead)))
         for lead in (FARTHEST, FARTHEST + 1, 10 * FARTHEST, FARTHEST // 2)
     ]
-    assert torch.equal(told[0], told[1]) and torch.equal(told[0], told[2]) and not torch.equal(told[0], told[3])
+    assert (
+        torch.equal(outputs[0], outputs[1])
+        and torch.equal(outputs[0], outputs[2])
+        and not torch.equal(outputs[0], outputs[3])
+    )
     assert (np.diff(lead_table()[1:, 0]) > 0).all()
 
 

@@ -8,7 +8,7 @@ from rfa.model.recurrence import slots
 from rfa.model.series.network import SeriesNetwork
 from rfa.model.series.patches import PatchNetwork, PatchTokens, whole_patches
 from rfa.runtime.series.config import FEATURES, PATCH
-from rfa.runtime.series.decoder_numba import ASKED, SeriesDecoder
+from rfa.runtime.series.decoder_numba import QUERY_FEATURES, SeriesDecoder
 from tests.small_series import SMALL
 
 # Two orders of the sum of a row of the longest matrix, in each of the eleven products between a token and its state.
@@ -53,14 +53,14 @@ def assert_at_once_is_one_by_one(network, columns):
     at_once = PatchNetwork(network)
     means, precisions = (part.repeat(len(columns), *[1] * (part.dim() - 1)) for part in at_once.initial)
     found = at_once.states(tokens, means, precisions)
-    decoder, *wanted = one_by_one(network, tokens, len(columns))
-    for one, other in zip(found, wanted, strict=True):
+    decoder, *expected_slots = one_by_one(network, tokens, len(columns))
+    for one, other in zip(found, expected_slots, strict=True):
         np.testing.assert_allclose(one.numpy(), other, rtol=ROUNDING, atol=ROUNDING * np.abs(other).max())
     rng = np.random.default_rng(1)
-    of, asked = rng.integers(0, len(tokens.ends), 30), rng.standard_normal((30, ASKED)).astype(np.float32)
-    told = at_once.quantiles(found[0], torch.from_numpy(of), torch.from_numpy(asked)).numpy()
-    expected = decoder.ask(wanted[0], of, asked)
-    np.testing.assert_allclose(told, expected, rtol=ROUNDING, atol=ROUNDING * np.abs(expected).max())
+    of, asked = rng.integers(0, len(tokens.ends), 30), rng.standard_normal((30, QUERY_FEATURES)).astype(np.float32)
+    outputs = at_once.quantiles(found[0], torch.from_numpy(of), torch.from_numpy(asked)).numpy()
+    expected = decoder.quantiles(expected_slots[0], of, asked)
+    np.testing.assert_allclose(outputs, expected, rtol=ROUNDING, atol=ROUNDING * np.abs(expected).max())
 
 
 def test_a_piece_at_once_is_its_tokens_one_by_one(network):

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from rfa.runtime.pool import StatePool
+from rfa.runtime.series.clock_numba import MOST_EMPTY
 from rfa.runtime.series.config import PATCH
 from rfa.runtime.series.filter import PREFIX, SeriesRuntime
-from rfa.runtime.series.stream_numba import CELLS, MOST_EMPTY
+from rfa.runtime.series.tokens_numba import CELLS
 from rfa.runtime.series.work import count_cells
 from rfa.runtime.uncertainty.interface import FilterOptions, Piece
 from rfa.service.engine import job as jobs
@@ -37,8 +38,8 @@ def gapped(rows, gap, columns=1, plain=60):
     return FilterOptions(times, values, np.ones(len(times)), (0.9,))
 
 
-def cells_in(pool, seat):
-    return int(pool.arrays[f"{PREFIX}counts"][seat.row, 0, CELLS])
+def cells_in(pool, pool_slot):
+    return int(pool.arrays[f"{PREFIX}counts"][pool_slot.row, 0, CELLS])
 
 
 class Watched(SeriesRuntime):
@@ -71,15 +72,15 @@ def test_times_tell_how_many_cells_pass(runtime):
     rng = np.random.default_rng(1)
     times = np.cumsum(rng.choice([0.3, 1.0, 2.0, 40.0, 1e7], 200, p=[0.1, 0.6, 0.2, 0.08, 0.02]))
     pool, readout = StatePool(runtime.state_fields, 1), runtime.readout((0.9,), (), 0)
-    seat = pool.acquire()
-    runtime.put(pool, seat, runtime.start())
+    pool_slot = pool.acquire()
+    runtime.put(pool, pool_slot, runtime.start())
     for begin, end in [(0, 1), (1, 90), (90, 200)]:
-        foretold = np.empty(end - begin, np.int64)
-        count_cells(pool.arrays[f"{PREFIX}clock"][seat.row].copy(), times[begin:end].copy(), foretold)
-        before = cells_in(pool, seat)
-        piece = Piece(seat, times[begin:end], np.ones((end - begin, 1)), np.ones(end - begin), readout, 0)
+        counted = np.empty(end - begin, np.int64)
+        count_cells(pool.arrays[f"{PREFIX}clock"][pool_slot.row].copy(), times[begin:end].copy(), counted)
+        before = cells_in(pool, pool_slot)
+        piece = Piece(pool_slot, times[begin:end], np.ones((end - begin, 1)), np.ones(end - begin), readout, 0)
         runtime.follow(pool, piece)
-        assert foretold.sum() == cells_in(pool, seat) - before
+        assert counted.sum() == cells_in(pool, pool_slot) - before
 
 
 @pytest.mark.parametrize(("rows", "gap", "columns"), [(300, 1, 1), (40, 100, 1), (12, 3000, 1), (12, 100, 8)])
@@ -97,9 +98,9 @@ async def test_a_call_takes_so_many_cells_and_the_numbers_are_the_same(runtime, 
     parts, _ = job.outcome()
     other = runtime.sized(columns)
     pool, readout = StatePool(other.state_fields, 1), other.readout((0.9,), (), 0)
-    seat = pool.acquire()
-    other.put(pool, seat, other.start(options.seed))
-    series = Piece(seat, options.times, options.observations, options.noise, readout, 0)
+    pool_slot = pool.acquire()
+    other.put(pool, pool_slot, other.start(options.seed))
+    series = Piece(pool_slot, options.times, options.observations, options.noise, readout, 0)
     whole = other.follow(pool, series).outputs
     for name in ("mean", "std", "anomaly", "interval"):
         found = np.concatenate([getattr(part.outputs, name) for part in parts])
@@ -123,8 +124,8 @@ async def test_a_deadline_that_has_passed_ends_a_request_between_two_calls(runti
     taken = sum(rows for rows, _ in model.calls)
     assert (end.finish_reason, len(model.calls)) == ("deadline", 3) and 0 < taken < len(options.times)
     rows = options.observations[:taken].tolist()
-    wanted = runtime.filter(options.times[:taken].tolist(), rows, levels=(0.9,)).state
-    assert end.state.payload == runtime.pack(wanted)
+    expected = runtime.filter(options.times[:taken].tolist(), rows, levels=(0.9,)).state
+    assert end.state.payload == runtime.pack(expected)
 
 
 async def test_a_dear_row_shares_its_quantum_with_no_other(monkeypatch):

@@ -57,11 +57,11 @@ async def test_over_http_in_one_request_and_in_two(small: Path) -> None:
 
 
 def test_in_python_and_by_the_command(small: Path, tmp_path: Path) -> None:
-    wanted = alone(small, horizon=(1.0,))
+    expected = alone(small, horizon=(1.0,))
     file = tmp_path / "values.csv"
     file.write_text("y\n" + "\n".join(map(str, VALUES)) + "\n")
     frame = rfa.filter(np.array(VALUES), model=small)
-    np.testing.assert_array_equal(frame["y_mean"], [step.mean[0] for step in wanted.steps])
+    np.testing.assert_array_equal(frame["y_mean"], [step.mean[0] for step in expected.steps])
     ahead = rfa.forecast(np.array(VALUES), 24, model=small)
     assert len(ahead["y_mean"]) == 24 and (ahead["y_low90"] < ahead["y_mean"]).all()
     out = tmp_path / "out.csv"
@@ -69,7 +69,7 @@ def test_in_python_and_by_the_command(small: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert len(json.loads(result.stdout.splitlines()[-1])["steps"]) == 120
     stream = rfa.Stream(model=small)
-    for t, (value, step) in enumerate(zip(VALUES, wanted.steps, strict=True)):
+    for t, (value, step) in enumerate(zip(VALUES, expected.steps, strict=True)):
         assert stream.update(t, value).mean == step.mean
 
 
@@ -81,14 +81,14 @@ async def test_leads_further_than_it_was_trained_at_are_warned_of(small: Path, t
         transport = httpx.ASGITransport(server, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
 
-            async def told(**asked: Any) -> list[float | None]:
+            async def horizons(**asked: Any) -> list[float | None]:
                 body = {"model": "small-series", "values": {"y": VALUES}, **asked}
                 found = (await client.post("/filter", json=body)).json()["warnings"]
                 return [one["horizon"] for one in found if one["code"] == "far_ahead"]
 
-            assert await told(horizon=[768.0]) == await told(ahead=768) == []
-            assert await told(horizon=[1.0, 900.0, 800.0]) == [800.0]
-            assert await told(ahead=1000) == [769.0]
+            assert await horizons(horizon=[768.0]) == await horizons(ahead=768) == []
+            assert await horizons(horizon=[1.0, 900.0, 800.0]) == [800.0]
+            assert await horizons(ahead=1000) == [769.0]
     with pytest.warns(UserWarning, match="more than 768 steps ahead, here up to 1,000"):
         rfa.forecast(np.array(VALUES), 1000, model=small)
     stream = rfa.Stream(model=small, horizon=[1000.0])

@@ -26,10 +26,10 @@ from rfa.runtime.gpu import filter as torch_filter
 from rfa.runtime.gpu.filter import TorchSeries, device_seconds, host_seconds
 from rfa.runtime.outputs import LongSeries
 from rfa.runtime.pool import StatePool
-from rfa.runtime.series import chunk as compiled_series_chunk
+from rfa.runtime.series import chunk as series_chunk
 from rfa.runtime.series.chunk import TOKENS
 from rfa.runtime.series.config import FEATURES, SeriesConfig
-from rfa.runtime.series.decoder_numba import ASKED
+from rfa.runtime.series.decoder_numba import QUERY_FEATURES
 from rfa.runtime.series.filter import SeriesRuntime, open_series
 from rfa.runtime.uncertainty.interface import Piece
 from rfa.service.app import create_app
@@ -64,10 +64,10 @@ def bundle(of_all_workers: Path) -> Bundle:
 def on_torch(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[SeriesRuntime]:
     """As on a GPU, where pieces of so many tokens are worth it, and a chunk is no more than three patches."""
     monkeypatch.setattr(torch_filter, "least_tokens", lambda _: LEAST)
-    monkeypatch.setattr(compiled_series_chunk, "TOKENS", 48)
+    monkeypatch.setattr(series_chunk, "TOKENS", 48)
     runtime = open_series(bundle, Recorded(bundle))
     yield runtime
-    assert runtime.rooms.held_bytes <= runtime.kept_bytes
+    assert runtime.buffers.allocated_bytes <= runtime.kept_bytes
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +82,9 @@ class Recorded(TorchSeries):
         super().__init__(bundle, DEVICE)
         self.tokens: list[int] = []
 
-    def run(self, chunk: Any, tokens: int, asks: int, begun: Any) -> bool:
+    def run(self, chunk: Any, tokens: int, queries: int, column_states: Any) -> bool:
         self.tokens.append(tokens)
-        return super().run(chunk, tokens, asks, begun)
+        return super().run(chunk, tokens, queries, column_states)
 
 
 def calls(runtime: SeriesRuntime) -> list[int]:
@@ -107,7 +107,7 @@ def series(rows: int = ROWS) -> tuple[list[float], list[Any]]:
     return np.cumsum(lags).tolist(), [None if row == [None, None] else row for row in rounded]
 
 
-def told(runtime: SeriesRuntime, part: slice = slice(None), state: Any = None, **given: Any) -> tuple[Any, Any]:
+def run_filter(runtime: SeriesRuntime, part: slice = slice(None), state: Any = None, **given: Any) -> tuple[Any, Any]:
     times, values = series()
     found = runtime.sized(2).filter(times[part], values[part], horizon=HORIZON, state=state, **given)
     pieces = [piece.outputs for piece in found.pieces]
@@ -115,17 +115,19 @@ def told(runtime: SeriesRuntime, part: slice = slice(None), state: Any = None, *
     return {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}, found.state
 
 
-def assert_equal_within_rounding(found: Any, wanted: Any, rows: slice = slice(None)) -> None:
-    for name, expected in wanted.items():
-        room = ROUNDING / NARROWEST if name in SCORES else ROUNDING
+def assert_equal_within_rounding(found: Any, reference: Any, rows: slice = slice(None)) -> None:
+    for name, expected in reference.items():
+        tolerance = ROUNDING / NARROWEST if name in SCORES else ROUNDING
         scale = np.nanmax(np.abs(expected), initial=1.0, where=~np.isnan(expected))
-        np.testing.assert_allclose(found[name], expected[rows], rtol=room, atol=room * scale, err_msg=name)
+        np.testing.assert_allclose(found[name], expected[rows], rtol=tolerance, atol=tolerance * scale, err_msg=name)
 
 
 def assert_states_agree(one: Any, other: Any) -> None:
     for name, expected in {**other.tensors, **other.adaptive}.items():
-        room = ROUNDING / NARROWEST * max(1.0, float(np.abs(expected).max(initial=0)))
-        np.testing.assert_allclose({**one.tensors, **one.adaptive}[name], expected, rtol=1e-2, atol=room, err_msg=name)
+        tolerance = ROUNDING / NARROWEST * max(1.0, float(np.abs(expected).max(initial=0)))
+        np.testing.assert_allclose(
+            {**one.tensors, **one.adaptive}[name], expected, rtol=1e-2, atol=tolerance, err_msg=name
+        )
 
 
 def test_the_golden_outputs_are_reproduced_and_those_of_other_weights_are_not(
@@ -142,15 +144,15 @@ def test_the_golden_outputs_are_reproduced_and_those_of_other_weights_are_not(
 
 def test_a_series_is_the_same_in_halves_whichever_takes_them(on_torch: SeriesRuntime, compiled: SeriesRuntime) -> None:
     """In one piece, of several chunks; and with a state between, as bytes, from one to the other and back."""
-    whole, end = told(compiled)
-    found, state = told(on_torch)
+    whole, end = run_filter(compiled)
+    found, state = run_filter(on_torch)
     assert len(calls(on_torch)) > 3 and max(calls(on_torch)) <= 48 + 2 * 17
     assert_equal_within_rounding(found, whole)
     assert_states_agree(state, end)
     for first, second in ((on_torch, compiled), (compiled, on_torch), (on_torch, on_torch)):
-        before, state = told(first, slice(0, 41))
+        before, state = run_filter(first, slice(0, 41))
         state = second.sized(2).unpack(first.sized(2).pack(state))
-        after, state = told(second, slice(41, None), state)
+        after, state = run_filter(second, slice(41, None), state)
         assert_equal_within_rounding(before, whole, slice(0, 41))
         assert_equal_within_rounding(after, whole, slice(41, None))
         assert_states_agree(state, end)
@@ -159,17 +161,17 @@ def test_a_series_is_the_same_in_halves_whichever_takes_them(on_torch: SeriesRun
 def test_looking_back_takes_long_pieces_as_well(on_torch: SeriesRuntime, compiled: SeriesRuntime) -> None:
     times, values = series()
     parts = [model.sized(2).filter(times, values, smooth=True).smoothed for model in (on_torch, compiled)]
-    found, wanted = ([[step.mean, step.std] for step in part] for part in parts if part is not None)
+    found, reference = ([[step.mean, step.std] for step in part] for part in parts if part is not None)
     assert calls(on_torch)
-    np.testing.assert_allclose(found, wanted, rtol=ROUNDING, atol=ROUNDING * np.abs(wanted).max())
+    np.testing.assert_allclose(found, reference, rtol=ROUNDING, atol=ROUNDING * np.abs(reference).max())
 
 
 def test_a_short_piece_stays_on_the_cpu_bit_for_bit(on_torch: SeriesRuntime, compiled: SeriesRuntime) -> None:
     """Tokens are rows times columns."""
     for rows, is_there in ((LEAST // 2 - 1, False), (LEAST // 2, True)):
-        found, wanted = (told(model, slice(0, rows))[0] for model in (on_torch, compiled))
+        found, reference = (run_filter(model, slice(0, rows))[0] for model in (on_torch, compiled))
         assert bool(calls(on_torch)) is is_there
-        equal = all(np.array_equal(found[name], wanted[name], equal_nan=True) for name in wanted)
+        equal = all(np.array_equal(found[name], reference[name], equal_nan=True) for name in reference)
         assert equal is not is_there
 
 
@@ -209,10 +211,10 @@ def test_what_is_not_finite_there_reaches_no_state(
 ) -> None:
     """The whole piece is taken by the compiled code: from the state before it, bit for bit."""
     spoil(monkeypatch, on_torch, what)
-    found, state = told(on_torch)
-    wanted, end = told(compiled)
+    found, state = run_filter(on_torch)
+    reference, end = run_filter(compiled)
     assert len(calls(on_torch)) == 2
-    assert all(np.array_equal(found[name], wanted[name], equal_nan=True) for name in wanted)
+    assert all(np.array_equal(found[name], reference[name], equal_nan=True) for name in reference)
     assert on_torch.sized(2).pack(state) == compiled.sized(2).pack(end)
 
 
@@ -223,12 +225,12 @@ def test_what_finds_no_memory_there_is_computed_here(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The whole piece, from the state before it, bit for bit; the log says once what to do."""
-    wanted, end = told(compiled)
+    reference, end = run_filter(compiled)
     for asked in (1, 2):
         fail_in_the_second_chunk(monkeypatch, on_torch, torch.OutOfMemoryError())
-        found, state = told(on_torch)
+        found, state = run_filter(on_torch)
         assert len(calls(on_torch)) == 2 * asked
-        assert all(np.array_equal(found[name], wanted[name], equal_nan=True) for name in wanted)
+        assert all(np.array_equal(found[name], reference[name], equal_nan=True) for name in reference)
         assert on_torch.sized(2).pack(state) == compiled.sized(2).pack(end)
         assert caplog.text.count("lower RFA_MAX_RUNNING or RFA_PROCESSES") == 1
 
@@ -240,13 +242,13 @@ def test_rows_before_one_without_room_are_taken(on_torch: SeriesRuntime, compile
     found = []
     for model in (on_torch, compiled):
         pool = StatePool(model.state_fields, 1)
-        seat = pool.acquire()
-        model.put(pool, seat, model.start())
-        piece = Piece(seat, rows, values, np.ones(60), model.readout((0.9,), (), 0), 0)
-        found.append((model.follow(pool, piece).outputs.mean, model.get(pool, seat, 0)))
-    (here, state), (wanted, end) = found
+        pool_slot = pool.acquire()
+        model.put(pool, pool_slot, model.start())
+        piece = Piece(pool_slot, rows, values, np.ones(60), model.readout((0.9,), (), 0), 0)
+        found.append((model.follow(pool, piece).outputs.mean, model.get(pool, pool_slot, 0)))
+    (here, state), (reference, end) = found
     assert calls(on_torch) and here.shape == (50, 1)
-    np.testing.assert_allclose(here, wanted, rtol=ROUNDING, atol=ROUNDING)
+    np.testing.assert_allclose(here, reference, rtol=ROUNDING, atol=ROUNDING)
     assert_states_agree(state, end)
 
 
@@ -254,16 +256,16 @@ def test_a_device_that_fails_leaves_the_stream_as_it_was(
     on_torch: SeriesRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = StatePool(on_torch.state_fields, 1)
-    seat = pool.acquire()
-    on_torch.put(pool, seat, on_torch.start())
+    pool_slot = pool.acquire()
+    on_torch.put(pool, pool_slot, on_torch.start())
     readout = on_torch.readout((0.9,), (), 0)
     rows = np.arange(100.0)
-    on_torch.follow(pool, Piece(seat, rows[:40], rows[:40, None], np.ones(40), readout, 0))
-    before = on_torch.pack(on_torch.get(pool, seat, 0))
+    on_torch.follow(pool, Piece(pool_slot, rows[:40], rows[:40, None], np.ones(40), readout, 0))
+    before = on_torch.pack(on_torch.get(pool, pool_slot, 0))
     seen = fail_in_the_second_chunk(monkeypatch, on_torch, RuntimeError("an illegal access"))
     with pytest.raises(RuntimeError, match="an illegal access"):
-        on_torch.follow(pool, Piece(seat, rows[40:], rows[40:, None], np.ones(60), readout, 0))
-    assert len(seen) == 2 and on_torch.pack(on_torch.get(pool, seat, 0)) == before
+        on_torch.follow(pool, Piece(pool_slot, rows[40:], rows[40:, None], np.ones(60), readout, 0))
+    assert len(seen) == 2 and on_torch.pack(on_torch.get(pool, pool_slot, 0)) == before
 
 
 # What is worth it, and what it needs.
@@ -314,7 +316,7 @@ def test_launches_are_no_more_than_the_estimate_has(bundle: Bundle) -> None:
     """By which a server decides what is worth the way to a GPU."""
     series, lags = TorchSeries(bundle, DEVICE), np.arange(19) % 16 + 1
     with Launches() as launches:
-        series.answers(np.zeros((19, FEATURES), np.float32), lags, np.zeros((19, 1, ASKED), np.float32))
+        series.answers(np.zeros((19, FEATURES), np.float32), lags, np.zeros((19, 1, QUERY_FEATURES), np.float32))
     layers = series.network.config.n_layers
     norms = 2 * layers + 1
     is_apart = launches.of["rsqrt"] == norms
@@ -343,7 +345,7 @@ class Peak(TorchDispatchMode):
         return made
 
 
-def peak_of(config: SeriesConfig, columns: int, asks: int) -> int:
+def peak_of(config: SeriesConfig, columns: int, queries: int) -> int:
     """Of the largest chunk of so many columns, by shapes alone."""
     network = PatchNetwork(SeriesNetwork(config).eval())
     tokens = TOKENS + columns * 17
@@ -352,8 +354,9 @@ def peak_of(config: SeriesConfig, columns: int, asks: int) -> int:
         whole = torch.zeros(columns, -(-tokens // columns // 16), dtype=torch.int64)
         laid = PatchTokens(torch.zeros(tokens, FEATURES), places, places, places, places, whole, whole[:, 0])
         states, *_ = network.states(laid, *[torch.zeros(columns, *part.shape[1:]) for part in network.initial])
-        told = network.quantiles(states, torch.zeros(asks, dtype=torch.int64), torch.zeros(asks, ASKED))
-    assert len(told) == asks
+        source, features = torch.zeros(queries, dtype=torch.int64), torch.zeros(queries, QUERY_FEATURES)
+        outputs = network.quantiles(states, source, features)
+    assert len(outputs) == queries
     return peak.bytes
 
 
@@ -405,8 +408,8 @@ async def test_the_same_request_to_both_runtimes(on_torch: SeriesRuntime, compil
     }  # fmt: skip
     replies = [await filtered(Models({}, {"small-series": model}, FACTS), body) for model in (on_torch, compiled)]
     assert calls(on_torch)
-    found, wanted = map(numbers, replies)
-    np.testing.assert_allclose(found, wanted, rtol=ROUNDING, atol=ROUNDING * np.abs(wanted).max())
+    found, reference = map(numbers, replies)
+    np.testing.assert_allclose(found, reference, rtol=ROUNDING, atol=ROUNDING * np.abs(reference).max())
 
 
 def test_a_server_with_a_gpu_says_where_long_series_go(
@@ -417,10 +420,10 @@ def test_a_server_with_a_gpu_says_where_long_series_go(
     settings = Settings(bundles=(bundle.path, oscillator_bundle), device="cuda")
     with caplog.at_level(logging.INFO, "rfa.engine"):
         models = load_models(settings)
-    told_of = {facts.name: facts.long_series for facts in models.facts}
-    assert told_of["auto"] is None
+    long_pieces = {facts.name: facts.long_series for facts in models.facts}
+    assert long_pieces["auto"] is None
     for name in ("small-series", "oscillator"):
-        where = told_of[name]
+        where = long_pieces[name]
         assert where is not None and (where.device, where.tokens) == ("cpu", None)
         assert f"bundle {name!r} computes on the CPU, long series too: {where.reason}" in caplog.text
 

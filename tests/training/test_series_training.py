@@ -18,11 +18,11 @@ from rfa.runtime.series.config import ALL_FEATURES, ALL_PATHS, LEVELS, PATCH, Se
 from rfa.training.muon import Float32Muon
 from rfa.training.optimiser import Optimiser
 from rfa.training.series_batches import (
+    CALENDAR_SHARE,
     FARTHEST_TARGET,
     LEADS,
     NEAR,
     NEAR_LEADS,
-    TOLD,
     Cells,
     Recorded,
     TokenPlan,
@@ -84,11 +84,11 @@ def test_targets_are_what_came_at_the_leads():
     assert batch.targets.abs().max() <= FARTHEST_TARGET
 
 
-def test_the_calendar_is_told_to_some_of_those_that_have_one():
+def test_the_calendar_is_shown_for_some_of_those_that_have_one():
     series = [Cells(np.sin(np.arange(400.0)), 0.0, 3600.0, i % 2 == 0) for i in range(200)]
-    told = batch_of(series, np.random.default_rng(0), TokenPlan(1, 8)).asked.calendar.abs().amax(dim=(1, 2, 3)) > 0
-    assert not told[1::2].any()
-    assert 100 * TOLD - 20 <= told[::2].sum() <= 100 * TOLD + 20
+    shows = batch_of(series, np.random.default_rng(0), TokenPlan(1, 8)).asked.calendar.abs().amax(dim=(1, 2, 3)) > 0
+    assert not shows[1::2].any()
+    assert 100 * CALENDAR_SHARE - 20 <= shows[::2].sum() <= 100 * CALENDAR_SHARE + 20
 
 
 def same(one, other):
@@ -413,8 +413,8 @@ def test_attention_alone_leaves_the_recurrent_mode_as_it_is(tmp_path):
     with torch.no_grad():
         for mode in ("recurrent", "attention"):
             one.mode = other.mode = mode
-            told = [model(batch.tokens, batch.ends, batch.asked) for model in (one, other)]
-            assert torch.equal(*told) == (mode == "recurrent")
+            outputs = [model(batch.tokens, batch.ends, batch.asked) for model in (one, other)]
+            assert torch.equal(*outputs) == (mode == "recurrent")
 
 
 def own_series(count=3, length=900):

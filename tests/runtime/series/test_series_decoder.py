@@ -55,7 +55,9 @@ def test_it_is_the_network_token_by_token(config):
         states = decoder.forward(
             np.ascontiguousarray(tokens[:, i].numpy()), np.full(3, ends[0, i]), lag, means, precisions
         )
-        quantiles = decoder.ask(states, np.repeat(np.arange(3), 5), np.ascontiguousarray(rows[:, i].reshape(15, -1)))
+        quantiles = decoder.quantiles(
+            states, np.repeat(np.arange(3), 5), np.ascontiguousarray(rows[:, i].reshape(15, -1))
+        )
         found.append(quantiles.reshape(3, 5, -1))
     products = 6 * config.n_layers + 6
     bounded = whole.clamp(-FARTHEST_QUANTILE, FARTHEST_QUANTILE).numpy()
@@ -70,7 +72,7 @@ def test_rows_are_the_same_in_any_company():
     lags = 1 + np.arange(17) % PATCH
     means, precisions = begun(decoder, 17)
     states = decoder.forward(tokens[:, 0].numpy(), np.full(17, 160), lags, means, precisions)
-    told = decoder.ask(states, of, rows)
+    outputs = decoder.quantiles(states, of, rows)
     for part in ([3], [16, 0], list(range(5, 12))):
         alone = begun(decoder, len(part))
         some = decoder.forward(
@@ -79,8 +81,8 @@ def test_rows_are_the_same_in_any_company():
         assert np.array_equal(some, states[part])
         assert np.array_equal(alone[0], means[part]) and np.array_equal(alone[1], precisions[part])
         for k, stream in enumerate(part):
-            alone_told = decoder.ask(some, np.full(5, k), np.ascontiguousarray(rows[of == stream]))
-            assert np.array_equal(alone_told, told[of == stream])
+            alone_outputs = decoder.quantiles(some, np.full(5, k), np.ascontiguousarray(rows[of == stream]))
+            assert np.array_equal(alone_outputs, outputs[of == stream])
 
 
 def test_the_slots_are_those_of_the_layers():
@@ -110,8 +112,8 @@ def test_the_constants_are_those_of_the_modules():
             dynamics = block.mixer.dynamics()
             parameters = block.mixer.slot_parameters(dynamics, lags)
             for name in HEAD_CONSTANTS:
-                wanted = dynamics.eta2 if name == "eta2" else getattr(parameters, name)
-                np.testing.assert_allclose(found[name][index], wanted.numpy(), rtol=1e-5)
+                expected = dynamics.eta2 if name == "eta2" else getattr(parameters, name)
+                np.testing.assert_allclose(found[name][index], expected.numpy(), rtol=1e-5)
             np.testing.assert_allclose(found["decay"][index], parameters.decay[0].numpy(), rtol=1e-5)
             own = block.mixer.own_process(lags[..., None, None])[0]
             np.testing.assert_allclose(found["own_process"][index], own.numpy(), rtol=1e-4)

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from rfa.runtime.series.config import ALL_FEATURES, ALL_PATHS, FEATURES, LAGS, LINES, PATHS
-from rfa.runtime.series.extended_numba import describe_all
+from rfa.runtime.series.config import FEATURES, LINES, PATHS
+from rfa.runtime.series.extended_numba import SeriesTokens, describe
 from rfa.runtime.series.leads import clock_seasons
-from rfa.runtime.series.tokens_numba import describe
 
 LEADS = np.array([1, 5, 12, 24])
 AVERAGE, PRODUCT, LINE = (slice(PATHS + a, PATHS + b) for a, b in ((0, 4), (4, 8), (8, 8 + len(LINES))))
@@ -14,32 +13,26 @@ AVERAGE, PRODUCT, LINE = (slice(PATHS + a, PATHS + b) for a, b in ((0, 4), (4, 8
 
 def paths_of(values, end, seasons=(0, 0, 0, 0)):
     """What each path says at `LEADS` after `end` values, in their units."""
-    ends, leads = np.array([end]), LEADS[None]
-    rows, centres, scales = np.zeros((1, ALL_FEATURES), np.float32), np.zeros(1), np.zeros(1)
-    told = np.zeros((1, len(LEADS), ALL_PATHS), np.float32)
-    describe_all(values, ends, leads, np.array(seasons), rows, centres, scales, told)
-    return centres[0] + scales[0] * np.sinh(told[0].astype(float))
+    tokens = SeriesTokens.allocate((1, len(LEADS)), version=2)
+    describe(values, np.array([end]), LEADS[None], tokens, np.array(seasons))
+    return tokens.centres[0] + tokens.scales[0] * np.sinh(tokens.paths[0].astype(float))
 
 
 def test_the_first_numbers_and_paths_are_those_of_the_first_version():
     values = np.cumsum(np.random.default_rng(0).standard_normal(600))
     values[100:130] = np.nan
     ends, leads = np.arange(16, 601, 16), np.tile(LEADS, (37, 1))
-    shapes = ((37, FEATURES), (37,), (37,), (37, 4, PATHS)), ((37, ALL_FEATURES), (37,), (37,), (37, 4, ALL_PATHS))
-    first, second = (
-        [np.zeros(shape, dtype) for shape, dtype in zip(part, (np.float32, float, float, np.float32), strict=True)]
-        for part in shapes
-    )
-    describe(values, ends, leads, *first)
-    describe_all(values, ends, leads, np.zeros(LAGS, np.int64), *second)
+    first, second = (SeriesTokens.allocate(leads.shape, version) for version in (1, 2))
+    for tokens in (first, second):
+        describe(values, ends, leads, tokens)
     assert np.array_equal(first[0], second[0][:, :FEATURES]) and np.array_equal(first[3], second[3][..., :PATHS])
     assert np.isfinite(second[0]).all() and np.isfinite(second[3]).all()
 
 
 def test_lines_go_on_with_a_trend():
     values = 100 + 0.3 * np.arange(200.0)
-    told = paths_of(values, 200)
-    assert np.allclose(told[:, LINE], (values[-1] + 0.3 * LEADS)[:, None], rtol=1e-5)
+    paths = paths_of(values, 200)
+    assert np.allclose(paths[:, LINE], (values[-1] + 0.3 * LEADS)[:, None], rtol=1e-5)
 
 
 @pytest.mark.parametrize("grows", [False, True])
@@ -47,8 +40,8 @@ def test_a_season_with_a_trend_goes_on_added_or_multiplied(grows):
     t = np.arange(144.0)
     season = np.sin(2 * np.pi * t / 12) + 0.5 * np.cos(4 * np.pi * t / 12)
     values = 100 * np.exp(0.004 * t) * (1 + 0.1 * season) if grows else 100 + 0.5 * t + 5 * season
-    told = paths_of(values[:120], 120)
-    path = told[:, PRODUCT if grows else AVERAGE][:, 1]
+    paths = paths_of(values[:120], 120)
+    path = paths[:, PRODUCT if grows else AVERAGE][:, 1]
     assert np.abs(path - values[119 + LEADS]).max() < (0.5 if grows else 0.02)
 
 
@@ -64,9 +57,9 @@ def test_noise_is_averaged_over_seasons():
 
 def test_a_season_of_the_clock_is_known_before_it_was_seen_often():
     values = 10 + np.tile(np.random.default_rng(2).standard_normal(12), 3) + 0.01 * np.arange(36)
-    told = paths_of(values[:16], 16, clock_seasons(365.25 * 86_400 / 12))
+    paths = paths_of(values[:16], 16, clock_seasons(365.25 * 86_400 / 12))
     came = np.append(values[15 + LEADS[:3]], values[15 + 24 - 12] + 0.12)
-    assert np.abs(told[:, PATHS + 1] - came).max() < 0.05
+    assert np.abs(paths[:, PATHS + 1] - came).max() < 0.05
 
 
 def test_seasons_of_clocks():

@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.model.series.network import Asked, SeriesNetwork
+from rfa.model.series.network import LeadQueries, SeriesNetwork
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.steps import Batch
 from rfa.runtime.handles import HandleType
 from rfa.runtime.pool import StatePool
-from rfa.runtime.series import config as shape
-from rfa.runtime.series import decoder_numba, stream_numba
-from rfa.runtime.series import rows as compiled_series_rows
+from rfa.runtime.series import clock_numba, decoder_numba, stream_numba
+from rfa.runtime.series import rows as series_rows
 from rfa.runtime.series.config import LEVELS, MEDIAN, SeriesConfig
 from rfa.runtime.series.decoder_numba import SeriesDecoder
+from rfa.runtime.series.extended_numba import SeriesTokens, describe
 from rfa.runtime.series.filter import MOST_COLUMNS, SeriesRuntime
-from rfa.runtime.series.tokens_numba import describe
 from rfa.runtime.uncertainty.interface import Piece
 from tests.model.test_series_network import SMALL
 
@@ -51,8 +50,8 @@ def season(rows=300, seed=0):
     return 50 + 3 * np.sin(2 * np.pi * t / 24) + 0.3 * rng.standard_normal(rows)
 
 
-def told(model, times, values, state=None, horizon=HORIZON):
-    """The columns of what is told, and the state after it."""
+def filtered(model, times, values, state=None, horizon=HORIZON):
+    """The columns of the outputs, and the state after them."""
     rows = [None if row is None else np.atleast_1d(row).tolist() for row in values]
     found = model.filter(np.asarray(times, float).tolist(), rows, horizon=horizon, levels=(0.5, 0.9), state=state)
     parts = [piece.outputs for piece in found.pieces]
@@ -67,27 +66,28 @@ def same(one, other, rows=slice(None)):
 def test_forecasts_are_those_of_the_network(runtime):
     """Of a regular series, by torch on tokens of the whole of it, at every phase of a patch."""
     x = season(200)
-    found, _ = told(runtime, np.arange(200.0), x)
+    found, _ = filtered(runtime, np.arange(200.0), x)
     model = network()
     leads = np.array(HORIZON, int)
     for end in (33, 64, 150, 199, 200):
         ends = np.array([*range(16, end + 1, 16), *([end] if end % 16 else [])])
         count = len(ends)
-        rows, centres, scales = np.zeros((count, shape.FEATURES), np.float32), np.zeros(count), np.zeros(count)
-        paths = np.zeros((count, len(leads), shape.PATHS), np.float32)
-        describe(x[:end], ends, np.tile(leads, (count, 1)), rows, centres, scales, paths)
-        asked = Asked(torch.from_numpy(np.tile(leads, (1, count, 1))), torch.from_numpy(paths)[None],
-                      torch.zeros(1, count, len(leads), 7))  # fmt: skip
+        tokens = SeriesTokens.allocate((count, len(leads)))
+        describe(x[:end], ends, np.tile(leads, (count, 1)), tokens)
+        queries = LeadQueries(
+            torch.from_numpy(np.tile(leads, (1, count, 1))), torch.from_numpy(tokens.paths)[None],
+            torch.zeros(1, count, len(leads), 7),
+        )  # fmt: skip
+        features = torch.from_numpy(tokens.features)[None]
         with torch.no_grad():
-            quantiles = model(torch.from_numpy(rows)[None], torch.from_numpy(ends)[None], asked)[0, -1].double().numpy()
-        wanted = centres[-1] + scales[-1] * np.sinh(quantiles)
-        np.testing.assert_allclose(
-            found["moments"][end - 1, :, 0, 0], wanted[:, MEDIAN], rtol=0, atol=2e-3 * scales[-1]
-        )
+            quantiles = model(features, torch.from_numpy(ends)[None], queries)[0, -1].double().numpy()
+        scale = tokens.scales[-1]
+        expected = tokens.centres[-1] + scale * np.sinh(quantiles)
+        np.testing.assert_allclose(found["moments"][end - 1, :, 0, 0], expected[:, MEDIAN], rtol=0, atol=2e-3 * scale)
         if end > 90:
             continue
         # Nothing was scored at the longest lead: its intervals are the network's own.
-        low, high = (wanted[3, LEVELS.index(q)] for q in (0.05, 0.95))
+        low, high = (expected[3, LEVELS.index(q)] for q in (0.05, 0.95))
         np.testing.assert_allclose(found["bands"][end - 1, 3, 1, 0], [low, high], rtol=0, atol=2e-2 * (high - low))
 
 
@@ -103,11 +103,11 @@ def irregular(rows=300):
 @pytest.mark.parametrize("kind", ["regular", "irregular"])
 def test_a_series_is_the_same_however_it_is_cut(runtime, kind):
     times, values = (np.arange(300.0), season().tolist()) if kind == "regular" else irregular()
-    whole, end = told(runtime, times, values)
+    whole, end = filtered(runtime, times, values)
     for cuts in ([150], [1, 2, 3, 17, 100, 299], [16, 32, 64]):
         state, begin = None, 0
         for cut in [*cuts, 300]:
-            part, state = told(runtime, times[begin:cut], values[begin:cut], state)
+            part, state = filtered(runtime, times[begin:cut], values[begin:cut], state)
             assert same(whole, part, slice(begin, cut)), cut
             state = runtime.unpack(runtime.pack(state))
             begin = cut
@@ -117,14 +117,14 @@ def test_a_series_is_the_same_however_it_is_cut(runtime, kind):
 def one_by_one(runtime, series, levels=(0.5, 0.9)):
     """Several streams in one pool, a row of each at a time."""
     pool = StatePool(runtime.state_fields, 8)
-    seats = [pool.acquire() for _ in series]
-    for seat in seats:
-        runtime.put(pool, seat, runtime.start())
+    slots = [pool.acquire() for _ in series]
+    for slot in slots:
+        runtime.put(pool, slot, runtime.start())
     readout = runtime.readout(levels, HORIZON, 0)
     found = []
     for row in range(len(series[0][0])):
         batch = Batch(
-            pool.rows(seats), np.array([times[row] for times, _ in series]),
+            pool.rows(slots), np.array([times[row] for times, _ in series]),
             np.array([[np.nan if values[row] is None else values[row]] for _, values in series]), np.ones(len(series)),
         )  # fmt: skip
         found.append(runtime.steps.advance(pool, batch, readout, traced=False)[0])
@@ -142,7 +142,7 @@ def test_a_stream_is_the_same_in_any_company(runtime):
     ]
     together = one_by_one(runtime, series)
     for (times, values), live in zip(series, together, strict=True):
-        alone, _ = told(runtime, times, values)
+        alone, _ = filtered(runtime, times, values)
         assert same(alone, live)
 
 
@@ -152,10 +152,10 @@ def test_columns_are_streams_of_their_own(runtime):
     rows: list = [[a, b] for a, b in zip(x.tolist(), y.tolist(), strict=True)]
     rows[100][1] = rows[40][0] = None
     rows[41] = None
-    found, _ = told(both, np.arange(300.0), rows)
+    found, _ = filtered(both, np.arange(300.0), rows)
     for column in range(2):
         values = [None if row is None else row[column] for row in rows]
-        alone, _ = told(runtime, np.arange(300.0), values)
+        alone, _ = filtered(runtime, np.arange(300.0), values)
         for name in ("mean", "std", "innovation"):
             assert np.array_equal(found[name][:, column], alone[name][:, 0], equal_nan=True), name
         assert np.array_equal(found["moments"][:, :, :, column], alone["moments"][:, :, :, 0])
@@ -167,8 +167,8 @@ def test_a_column_may_begin_late(runtime):
         [a, None if i < 50 else b]
         for i, (a, b) in enumerate(zip(season().tolist(), season(seed=3).tolist(), strict=True))
     ]
-    found, _ = told(runtime.sized(2), np.arange(300.0), rows)
-    alone, _ = told(runtime, np.arange(250.0), season(seed=3)[50:])
+    found, _ = filtered(runtime.sized(2), np.arange(300.0), rows)
+    alone, _ = filtered(runtime, np.arange(250.0), season(seed=3)[50:])
     assert np.array_equal(found["moments"][50:, :, 0, 1], alone["moments"][:, :, 0, 0])
     assert all(np.isfinite(found[name]).all() for name in ("mean", "std", "moments", "bands"))
 
@@ -177,8 +177,8 @@ def test_a_column_may_begin_late(runtime):
 def test_units_are_the_callers(runtime, factor):
     """By a power of ten rounding alone differs; a random network makes more of it than a trained one."""
     x = season()
-    one, _ = told(runtime, np.arange(300.0), x - 50)
-    other, _ = told(runtime, np.arange(300.0) * 3600, (x - 50) * factor, horizon=tuple(3600 * h for h in HORIZON))
+    one, _ = filtered(runtime, np.arange(300.0), x - 50)
+    other, _ = filtered(runtime, np.arange(300.0) * 3600, (x - 50) * factor, horizon=tuple(3600 * h for h in HORIZON))
     scale = np.abs(one["moments"][:, :, 1]).mean()
     np.testing.assert_allclose(other["moments"] / factor, one["moments"], rtol=0, atol=1e-2 * scale)
     np.testing.assert_allclose(other["mean"] / factor, one["mean"], rtol=0, atol=1e-2 * scale)
@@ -190,16 +190,16 @@ def test_a_level_tells_nothing_once_zero_is_far(runtime, sign):
     near, far = sign * 2.0**14, sign * 2.0**30
     x = np.rint(season(120) * 2**10) / 2**10
     levels = {"mean": 1, "interval": 1, "bands": 1, "moments": np.array([1.0, 0.0])[:, None]}
-    one, other = (told(runtime, np.arange(120.0), level + x)[0] for level in (near, far))
-    for name, told_of in one.items():
+    one, other = (filtered(runtime, np.arange(120.0), level + x)[0] for level in (near, far))
+    for name, outputs_of in one.items():
         moved = other[name] - levels.get(name, 0) * (far - near)
         # Widths of 1e-3 and more, at a level that float64 tells to 1e-7.
-        np.testing.assert_allclose(moved[3:], told_of[3:], rtol=1e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(moved[3:], outputs_of[3:], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def test_a_guess_by_the_size_of_a_value_is_not_remembered(runtime):
     """Near zero the second value is as far off as was guessed, far from it that is nothing; neither teaches."""
-    one, other = (told(runtime, np.arange(3.0), level + np.array([20.0, 25.0, 23.0]))[1] for level in (0, 2.0**30))
+    one, other = (filtered(runtime, np.arange(3.0), level + np.array([20.0, 25.0, 23.0]))[1] for level in (0, 2.0**30))
     assert one.surprise == other.surprise
     for name, learned in one.adaptive.items():
         if name != "adaptive.mean":
@@ -213,13 +213,13 @@ def test_a_guess_by_the_size_of_a_value_is_not_remembered(runtime):
     ids=["zeros", "fives", "alternating", "tiny", "huge", "nothing", "late", "line", "spike"],
 )  # fmt: skip
 def test_plain_series_are_told_in_numbers(runtime, values):
-    found, _ = told(runtime, np.arange(60.0), values)
+    found, _ = filtered(runtime, np.arange(60.0), values)
     assert all(np.isfinite(found[name]).all() for name in ("mean", "std", "moments", "bands", "precision"))
     assert (found["std"] > 0).all() and (np.diff(found["bands"], axis=-1) > 0).all()
 
 
 def test_the_first_rows_promise_little(runtime):
-    found, _ = told(runtime, np.arange(6.0), [20.0, 21.0, 19.0, 20.5, 20.2, 20.1])
+    found, _ = filtered(runtime, np.arange(6.0), [20.0, 21.0, 19.0, 20.5, 20.2, 20.1])
     width = np.diff(found["bands"][:, 0, 1, 0], axis=-1)[:, 0]
     assert width[0] > 20 and width[1] > 4 and (width[:3] > 2).all()
     assert found["mean"][0, 0] == 20
@@ -230,7 +230,7 @@ def test_early_on_what_may_be_an_outlier_is_told_as_one_or_a_move(runtime, place
     """Of two places, with a chance K of the one at a distance e, the variance is K (1 - K) e²."""
     x = np.random.default_rng(1).normal(100, 5, 21)
     x[place] = 1e5
-    found, _ = told(runtime, np.arange(21.0), x)
+    found, _ = filtered(runtime, np.arange(21.0), x)
     mean, std = found["mean"][place, 0], found["std"][place, 0]
     to_new, to_old = x[place] - mean, mean - 100
     # An unknown level is within 6 deviations of noise of the middle of the rest; 1 % for what fits after all.
@@ -241,44 +241,44 @@ def test_a_number_beyond_all_is_left_out_and_the_rest_of_its_stream(runtime):
     values = season(40).tolist()
     values[25] = 1e200
     with pytest.raises(InvalidInput):
-        told(runtime, np.arange(40.0), values)
+        filtered(runtime, np.arange(40.0), values)
     pool = StatePool(runtime.state_fields, 2)
-    seats = [pool.acquire(), pool.acquire()]
-    for seat in seats:
-        runtime.put(pool, seat, runtime.start())
+    slots = [pool.acquire(), pool.acquire()]
+    for slot in slots:
+        runtime.put(pool, slot, runtime.start())
     readout = runtime.readout((0.5,), (1.0,), 0)
-    rows = np.repeat(pool.rows(seats), 40)
+    rows = np.repeat(pool.rows(slots), 40)
     batch = Batch(rows, np.tile(np.arange(40.0), 2), np.array([*values, *season(40)])[:, None], np.ones(80))
     found, _ = runtime.steps.advance(pool, batch, readout, traced=False)
     assert found.is_good.tolist() == [True] * 25 + [False] * 15 + [True] * 40
-    _, wanted = told(runtime, np.arange(25.0), values[:25], horizon=(1.0,))
-    assert runtime.pack(runtime.get(pool, seats[0], 0)) == runtime.pack(wanted)
+    _, expected = filtered(runtime, np.arange(25.0), values[:25], horizon=(1.0,))
+    assert runtime.pack(runtime.get(pool, slots[0], 0)) == runtime.pack(expected)
 
 
 @pytest.mark.parametrize("first", [[86_400.0], [1e-6], [1.0], [3_600.0], [0.1, 0.1], [30 * 86_400.0]])
 def test_first_lags_that_are_nothing_like_the_others_are_forgotten(runtime, first):
     """Rows are a cell each all the same, but for those that a shorter first lag lets be gaps."""
     leads, x = (60.0, 1440.0), season(200)
-    wanted, _ = told(runtime, 60.0 * np.arange(200), x, horizon=leads)
+    expected, _ = filtered(runtime, 60.0 * np.arange(200), x, horizon=leads)
     begin = np.cumsum([0.0, *first])
     times = np.concatenate([begin, begin[-1] + 60.0 * np.arange(1, 201 - len(begin))])
-    found, state = told(runtime, times, x, horizon=leads)
-    assert state.tensors["series.clock"].ravel()[stream_numba.LAG] == pytest.approx(60.0)
+    found, state = filtered(runtime, times, x, horizon=leads)
+    assert state.tensors["series.clock"].ravel()[clock_numba.LAG] == pytest.approx(60.0)
     if len(first) == 1:
-        np.testing.assert_allclose(found["moments"][100:], wanted["moments"][100:], rtol=1e-6)
+        np.testing.assert_allclose(found["moments"][100:], expected["moments"][100:], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("before", "after"), [(60.0, 1.0), (1.0, 60.0)])
 def test_a_stream_that_changes_its_rate_is_told_by_the_new_one(runtime, before, after):
     times = np.concatenate([before * np.arange(100), before * 99 + after * np.arange(1, 101)])
-    _, state = told(runtime, times, season(200))
-    assert state.tensors["series.clock"].ravel()[stream_numba.LAG] == pytest.approx(after)
+    _, state = filtered(runtime, times, season(200))
+    assert state.tensors["series.clock"].ravel()[clock_numba.LAG] == pytest.approx(after)
 
 
 def test_a_gap_now_and_then_is_no_other_rate(runtime):
     lags = np.where(np.arange(300) % 7 == 6, 50.0, 1.0)
-    _, state = told(runtime, np.cumsum(lags), season(300))
-    assert state.tensors["series.clock"].ravel()[stream_numba.LAG] < 1.5
+    _, state = filtered(runtime, np.cumsum(lags), season(300))
+    assert state.tensors["series.clock"].ravel()[clock_numba.LAG] < 1.5
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.5])
@@ -286,7 +286,7 @@ def test_states_are_told_as_well_as_they_are_known(runtime, noise):
     """This network forecasts badly, and its forecasts hardly move: that must not pass for knowledge of the state."""
     rng = np.random.default_rng(4)
     truth = 10 * np.sin(2 * np.pi * np.arange(1_000) / 12)
-    found, _ = told(runtime, np.arange(1_000.0), truth + noise * rng.standard_normal(1_000))
+    found, _ = filtered(runtime, np.arange(1_000.0), truth + noise * rng.standard_normal(1_000))
     late = slice(300, None)
     low, high = (found["interval"][late, 1, 0, side] for side in (0, 1))
     # 700 rows whose errors hang together over about ten: 0.9 less five deviations.
@@ -298,18 +298,18 @@ def test_a_look_changes_nothing(runtime):
     been, at whole patches too."""
     x = season(200)
     for end in (1, 2, 5, 100, 112, 199):
-        found, state = told(runtime, np.arange(float(end)), x[:end])
-        look, after = told(runtime, [end - 1.0], [None], state)
+        found, state = filtered(runtime, np.arange(float(end)), x[:end])
+        look, after = filtered(runtime, [end - 1.0], [None], state)
         assert np.array_equal(look["moments"][0], found["moments"][-1]), end
         assert np.array_equal(look["mean"][0], found["mean"][-1]) and np.array_equal(look["std"][0], found["std"][-1])
-        on, _ = told(runtime, np.arange(float(end), 200.0), x[end:], state)
-        other, _ = told(runtime, np.arange(float(end), 200.0), x[end:], after)
+        on, _ = filtered(runtime, np.arange(float(end), 200.0), x[end:], state)
+        other, _ = filtered(runtime, np.arange(float(end), 200.0), x[end:], after)
         assert np.array_equal(on["moments"][:, :, 0], other["moments"][:, :, 0])
 
 
 def test_a_long_gap_is_bounded_work(runtime):
     times = [*range(100), 10**9, 10**9 + 1]
-    found, _ = told(runtime, times, season(102))
+    found, _ = filtered(runtime, times, season(102))
     assert np.isfinite(found["moments"]).all()
     # After it hardly anything is known of where the level is: what is told covers what was there.
     assert found["std"][100, 0] > 0
@@ -317,14 +317,14 @@ def test_a_long_gap_is_bounded_work(runtime):
 
 def test_states_that_were_tampered_with_do_no_harm(runtime):
     """Any bytes that pass for numbers: answers or refusals, and nothing read beyond what a stream holds."""
-    _, state = told(runtime, np.arange(100.0), season(100))
+    _, state = filtered(runtime, np.arange(100.0), season(100))
     packed, rng = runtime.pack(state), np.random.default_rng(0)
     for _ in range(60):
         data = bytearray(packed)
         for place in rng.integers(45, len(data), 40):
             data[place] = rng.integers(256)
         try:
-            found, _ = told(runtime, np.arange(100.0, 120.0), season(20), runtime.unpack(bytes(data)))
+            found, _ = filtered(runtime, np.arange(100.0, 120.0), season(20), runtime.unpack(bytes(data)))
         except InvalidInput:
             continue
         assert all(np.isfinite(found[name]).all() for name in ("mean", "std", "moments", "bands"))
@@ -343,27 +343,27 @@ def test_a_state_is_at_most_64_kilobytes_in_base64():
     assert 4 * -(-model.state_bytes // 3) <= 64 << 10
 
 
-def test_a_seat_that_another_stream_had_tells_nothing_of_it(runtime):
-    """Room is kept from call to call: what was at hand of one stream must not be taken for another's."""
+def test_a_reused_slot_of_the_pool_keeps_nothing_of_its_last_stream(runtime):
+    """Buffers are reused: what they hold of one stream must not be taken for another's."""
     pool, readout = StatePool(runtime.state_fields, 1), runtime.readout((0.5, 0.9), HORIZON, 0)
-    wanted, _ = told(runtime, np.arange(100.0), season(100, seed=2))
+    expected, _ = filtered(runtime, np.arange(100.0), season(100, seed=2))
     for seed in (1, 2):
-        seat = pool.acquire()
-        runtime.put(pool, seat, runtime.start(0))
+        slot = pool.acquire()
+        runtime.put(pool, slot, runtime.start(0))
         values = season(100, seed=seed)[:, None]
         parts = [
             runtime.follow(
-                pool, Piece(seat, np.arange(a, a + 50.0), values[a : a + 50], np.ones(50), readout, 0)
+                pool, Piece(slot, np.arange(a, a + 50.0), values[a : a + 50], np.ones(50), readout, 0)
             ).outputs
             for a in (0, 50)
         ]
-        pool.release(seat)
-    found = {name: np.concatenate([getattr(part, name) for part in parts]) for name in wanted}
-    assert same(found, wanted)
+        pool.release(slot)
+    found = {name: np.concatenate([getattr(part, name) for part in parts]) for name in expected}
+    assert same(found, expected)
 
 
 def reached(kernel, found):
-    """Modules of all functions that a kernel is made of."""
+    """Modules of all functions that a kernel calls."""
     found.add(kernel.py_func.__module__)
     names, scope = kernel.py_func.__code__.co_names, kernel.py_func.__globals__
     at_hand = [scope.get(name) for name in names]
@@ -384,8 +384,8 @@ def classes(kind, found):
         found.add(kind.instance_class.__module__)
 
 
-@pytest.mark.parametrize("made", [compiled_series_rows, decoder_numba, stream_numba], ids=lambda one: one.__name__)
-def test_kernels_are_kept_by_all_files_that_they_are_made_of(runtime, made):
+@pytest.mark.parametrize("made", [series_rows, decoder_numba, stream_numba], ids=lambda one: one.__name__)
+def test_kernels_are_cached_by_all_files_that_they_are_built_from(runtime, made):
     """Else a process takes from the disk what an older version of one of them became."""
     runtime.filter([0.0, 1.0], [[0.0], [1.0]], horizon=(1.0,))
     found = set()
@@ -394,21 +394,21 @@ def test_kernels_are_kept_by_all_files_that_they_are_made_of(runtime, made):
         reached(kernel, found)
         for kind in itertools.chain(*kernel.signatures):
             classes(kind, found)
-    if made is compiled_series_rows:
+    if made is series_rows:
         pool, readout = StatePool(runtime.state_fields, 1), runtime.readout((0.9,), (1.0,), 0)
-        with runtime.steps.taken(pool, readout, 1, 1) as taken:
-            for one in taken.of:
+        with runtime.steps.borrow(pool, readout, 1, 1) as borrowed:
+            for one in borrowed.handles:
                 classes(one.kind, found)
     assert len(found) > 1 and found <= {one.__name__ for one in (*made.SOURCES, made)}
 
 
-def test_a_room_keeps_nothing_of_who_was_in_it(runtime):
-    """Its handle is that of the same stream again, and holds no memory of one that is gone."""
+def test_buffers_keep_nothing_of_the_streams_that_used_them(runtime):
+    """Their handle is cached for the same pool, and holds no memory of a pool that is gone."""
     readout = runtime.readout((0.9,), (1.0,), 0)
 
     def handle_of(pool):
-        with runtime.steps.taken(pool, readout, 1, 1) as taken:
-            return taken.handle
+        with runtime.steps.borrow(pool, readout, 1, 1) as borrowed:
+            return borrowed.handle
 
     pool, other = (StatePool(runtime.state_fields, 1) for _ in range(2))
     assert handle_of(pool) is handle_of(pool)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from rfa.runtime.series import config as seen
-from rfa.runtime.series.tokens_numba import FARTHEST_ZERO, describe
+from rfa.runtime.series.extended_numba import SeriesTokens, describe
+from rfa.runtime.series.tokens_numba import FARTHEST_ZERO
 
 END = 640
 LEADS = np.array([1, 7, 24, 64, 200, 767])
@@ -14,12 +15,10 @@ LEADS = np.array([1, 7, 24, 64, 200, 767])
 
 def described(values, ends, leads=LEADS):
     """Tokens, centres, scales and paths of a series."""
-    count = len(ends)
-    rows, centres, scales = np.zeros((count, seen.FEATURES), np.float32), np.zeros(count), np.zeros(count)
-    path = np.zeros((count, len(leads), seen.PATHS), np.float32)
-    asked = np.tile(leads, (count, 1))
-    describe(values, np.asarray(ends), asked, rows, centres, scales, path)
-    return rows, centres, scales, path
+    requested = np.tile(leads, (len(ends), 1))
+    tokens = SeriesTokens.allocate(requested.shape)
+    describe(values, np.asarray(ends), requested, tokens)
+    return tokens
 
 
 def seasonal(length=END, seed=0, gaps=0.0):
@@ -60,11 +59,11 @@ def test_scale_centre_and_lags_are_what_the_page_says():
         if band == 1:
             assert p in (24, 48)
         ahead = np.array([x[END - 1 + h - math.ceil(h / p) * p] for h in LEADS])
-        wanted = np.arcsinh((ahead - centres[0]) / scales[0])
-        np.testing.assert_allclose(path[0, :, band], wanted, atol=2e-4)
+        expected = np.arcsinh((ahead - centres[0]) / scales[0])
+        np.testing.assert_allclose(path[0, :, band], expected, atol=2e-4)
         above = np.mean([x[END - 1 - i] - x[END - 1 - i - p] for i in range(8)])
-        wanted = np.arcsinh((ahead + above - centres[0]) / scales[0])
-        np.testing.assert_allclose(path[0, :, seen.LAGS + band], wanted, atol=2e-4)
+        expected = np.arcsinh((ahead + above - centres[0]) / scales[0])
+        np.testing.assert_allclose(path[0, :, seen.LAGS + band], expected, atol=2e-4)
     persistence = np.arcsinh((x[-1] - centres[0]) / scales[0])
     np.testing.assert_allclose(path[0, :, 2 * seen.LAGS], persistence, atol=2e-4)
 

@@ -1,4 +1,4 @@
-"""Room that the series network works in, and what is kept for each number of columns: bounded, whatever is asked."""
+"""Buffers of the series network, and what is kept for each number of columns, are bounded."""
 
 import gc
 import itertools
@@ -7,14 +7,14 @@ import weakref
 import numpy as np
 import pytest
 
+from rfa.runtime.series.buffer_pool import BufferPool
 from rfa.runtime.series.filter import SeriesRuntime
-from rfa.runtime.series.rooms import Rooms
 from rfa.service.engine.models import Models
 from rfa.service.engine.served import MOST_SIZES, Served
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
-from tests.runtime.series.test_series_runtime import decoder, network, told
+from tests.runtime.series.test_series_runtime import decoder, filtered, network
 
 
 @pytest.fixture
@@ -22,47 +22,47 @@ def runtime():
     return SeriesRuntime("series", "0" * 64, decoder(network()))
 
 
-def test_rooms_of_all_shapes_together_are_bounded(runtime):
-    """Fewer than there were shapes, in bytes that the budget of requests has set aside; of one shape there is one."""
+def test_buffers_of_all_shapes_together_are_bounded(runtime):
+    """By the bytes that the request budget reserves; one buffer of each shape at most."""
     sizes, horizons = (1, 2, 8, 33, 64), (0, 1, 256)
     for size, horizon in itertools.product(sizes, horizons):
         for _ in range(2):
-            before = runtime.rooms.idle
-            told(runtime.sized(size), range(3), np.ones((3, size)), horizon=tuple(range(1, horizon + 1)))
-        assert runtime.rooms.held_bytes <= runtime.kept_bytes
-        assert 0 < runtime.rooms.idle == before
-    assert runtime.rooms.idle < len(sizes) * len(horizons)
+            before = runtime.buffers.idle
+            filtered(runtime.sized(size), range(3), np.ones((3, size)), horizon=tuple(range(1, horizon + 1)))
+        assert runtime.buffers.allocated_bytes <= runtime.kept_bytes
+        assert 0 < runtime.buffers.idle == before
+    assert runtime.buffers.idle < len(sizes) * len(horizons)
     assert Models({}, {"series": runtime}, []).kept_bytes == runtime.kept_bytes
 
 
-def test_the_room_used_last_is_kept_and_nobody_shares_one():
-    rooms = Rooms(most_bytes=3 * 80)
+def test_the_buffer_used_last_is_kept_and_none_is_shared():
+    buffers = BufferPool(max_bytes=3 * 80)
     made = []
 
     def make():
         made.append((np.zeros(10),))
         return made[-1]
 
-    with rooms.lent((1,), make) as one, rooms.lent((1,), make) as other:
+    with buffers.borrow((1,), make) as one, buffers.borrow((1,), make) as other:
         assert one is not other
-    assert (rooms.idle, rooms.held_bytes) == (2, 160)
+    assert (buffers.idle, buffers.allocated_bytes) == (2, 160)
     for key in (1, 2, 3, 1):
-        with rooms.lent((key,), make):
+        with buffers.borrow((key,), make):
             pass
-    assert (rooms.idle, rooms.held_bytes, len(made)) == (3, 240, 4)
-    with rooms.lent((2,), make), rooms.lent((3,), make):
+    assert (buffers.idle, buffers.allocated_bytes, len(made)) == (3, 240, 4)
+    with buffers.borrow((2,), make), buffers.borrow((3,), make):
         pass
     assert len(made) == 4
-    with rooms.lent((4,), lambda: (np.zeros(100),)):  # larger than all together: nothing else is kept beside it
-        assert (rooms.idle, rooms.held_bytes) == (0, 800)
-    assert (rooms.idle, rooms.held_bytes) == (0, 0)
+    with buffers.borrow((4,), lambda: (np.zeros(100),)):  # larger than all together: nothing else is kept beside it
+        assert (buffers.idle, buffers.allocated_bytes) == (0, 800)
+    assert (buffers.idle, buffers.allocated_bytes) == (0, 0)
 
 
-def test_a_room_of_a_call_that_failed_is_given_back():
-    rooms = Rooms()
-    with pytest.raises(RuntimeError), rooms.lent((1,), lambda: (np.zeros(10),)):
+def test_the_buffer_of_a_call_that_failed_is_returned():
+    buffers = BufferPool()
+    with pytest.raises(RuntimeError), buffers.borrow((1,), lambda: (np.zeros(10),)):
         raise RuntimeError
-    assert rooms.idle == 1
+    assert buffers.idle == 1
 
 
 def test_numbers_of_columns_are_kept_for_as_long_as_they_are_used(runtime):
@@ -70,7 +70,7 @@ def test_numbers_of_columns_are_kept_for_as_long_as_they_are_used(runtime):
     served = Served.build(Models({}, {"series": runtime}, []), settings, metrics, DriftMeter(0, metrics))
     own = served.place(runtime)
     busy = served.place(runtime.sized(2))
-    seat = busy.filtering.pool.acquire()
+    slot = busy.filtering.pool.acquire()
     first = weakref.ref(runtime.sized(3))
     served.place(runtime.sized(3))
     for size in range(4, 5 + MOST_SIZES):
@@ -79,7 +79,7 @@ def test_numbers_of_columns_are_kept_for_as_long_as_they_are_used(runtime):
     assert served.place(runtime) is own and served.place(runtime.sized(2)) is busy
     gc.collect()
     assert first() is None
-    busy.filtering.pool.release(seat)
+    busy.filtering.pool.release(slot)
     for size in range(20, 20 + MOST_SIZES):
         served.place(runtime.sized(size))
     assert ("series", 2) not in served.places and len(served.places) == 1 + MOST_SIZES

@@ -1,5 +1,4 @@
-"""What a stream of the series network believes: one impossible value is bounded, two are a new level, and where a
-stream began, and how high, costs no digits."""
+"""One value far outside a stream's range is clipped, two are a new level; start and level cost no digits."""
 
 import numpy as np
 import pytest

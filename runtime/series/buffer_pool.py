@@ -1,0 +1,81 @@
+"""Buffers of the series network, borrowed by one call at a time.
+
+New large arrays cost page faults, which take longer than a row. So buffers are kept for the next call, the last used
+ones, up to `MAX_BYTES` in all. More exist only while more are borrowed at the same time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+MAX_BYTES: Final = 32 << 20
+Key = tuple[int, ...]
+
+
+class PooledBuffer(NamedTuple):
+    """A buffer and its size in bytes."""
+
+    key: Key
+    content: Any
+    size: int
+
+
+class BufferPool:
+    """Buffers by key, for use from any thread."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._idle: list[PooledBuffer] = []  # the last used at the end
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def idle(self) -> int:
+        """Number of buffers that are not borrowed."""
+        return len(self._idle)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Of all buffers, borrowed ones included."""
+        return self._bytes
+
+    @contextmanager
+    def borrow(self, key: Key, make: Callable[[], Any]) -> Iterator[Any]:
+        """A buffer of this key, from `make` where none is idle. It may hold anything of an earlier call."""
+        buffer = self._pop_idle(key) or self._add(key, make())
+        try:
+            yield buffer.content
+        finally:
+            with self._lock:
+                self._idle.append(buffer)
+                self._trim()
+
+    def _pop_idle(self, key: Key) -> PooledBuffer | None:
+        with self._lock:
+            for index in range(len(self._idle) - 1, -1, -1):
+                if self._idle[index].key == key:
+                    return self._idle.pop(index)
+        return None
+
+    def _add(self, key: Key, content: Any) -> PooledBuffer:
+        buffer = PooledBuffer(key, content, _size(content))
+        with self._lock:
+            self._bytes += buffer.size
+            self._trim()
+        return buffer
+
+    def _trim(self) -> None:
+        """Drop the least recently used buffers until the rest fits; the lock is held."""
+        while self._bytes > self._max_bytes and self._idle:
+            self._bytes -= self._idle.pop(0).size
+
+
+def _size(content: Any) -> int:
+    if isinstance(content, np.ndarray):
+        return content.nbytes
+    return sum(map(_size, content)) if isinstance(content, tuple) else 0

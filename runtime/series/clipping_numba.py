@@ -1,0 +1,111 @@
+"""Clip values of a stream that lie far outside its recent range.
+
+A value changes scale, centre and seasonal paths from then on. So it is clipped to the recent range and as much again
+on either side,
+
+    x ← min(max(x, low - (high - low)), high + (high - low))
+
+until a second value in a row lies near it: then the level has moved. low and high are the least and largest clipped
+value, each forgotten toward the newest one over `REACH` values.
+
+The first values have no range before them. The first `EARLY` values are stored, and after 8, 16 and all of them those
+that lie alone on their side, further than `FENCE` interquartile ranges off, are clipped to the range of the others.
+`tokens_numba.py` then restarts the stream with them.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from rfa.runtime.compiling import inline_jit
+from rfa.runtime.series.config import REACH
+
+EARLY, FENCE = 32, 20.0
+# Stored numbers: the range, the last value outside it and its side (0 for none), and the first values.
+FLOOR, CEILING, SUSPECT, SIDE, FIRST_VALUES = range(5)
+CLIP_STATE = FIRST_VALUES + EARLY
+# Values before the range counts; how near to a suspect value, of its distance from the range, the next one must be.
+WARM_UP = 8
+NEAR = 0.5
+
+
+@inline_jit
+def clip_value(x, seen, state, offset):
+    """The clipped value; updates the range in place.
+
+    Args:
+        seen: values before it.
+        state: has the stream's `CLIP_STATE` numbers from `offset` on.
+    """
+    if seen == 0:
+        state[offset + FLOOR] = state[offset + CEILING] = x
+    low, high = state[offset + FLOOR], state[offset + CEILING]
+    span = high - low
+    side = 0.0
+    if seen >= WARM_UP and span > 0:
+        side = 1.0 if x > high + span else -1.0 if x < low - span else 0.0
+    is_new_level = False
+    if side != 0:
+        suspect, edge = state[offset + SUSPECT], high if side > 0 else low
+        is_new_level = side == state[offset + SIDE] and abs(x - suspect) <= NEAR * abs(suspect - edge)
+        state[offset + SUSPECT] = x
+        if not is_new_level:
+            x = high + span if side > 0 else low - span
+    state[offset + SIDE] = 0.0 if is_new_level else side
+    state[offset + FLOOR] = min(x, low + (x - low) / REACH)
+    state[offset + CEILING] = max(x, high + (x - high) / REACH)
+    if seen < EARLY:
+        state[offset + FIRST_VALUES + seen] = x
+    return x
+
+
+@inline_jit
+def _ranked(rank, count, state, start):
+    """The stored first value of this rank."""
+    for i in range(count):
+        x, below = state[start + i], 0
+        for j in range(count):
+            other = state[start + j]
+            below += 1 if other < x or (other == x and j < i) else 0
+        if below == rank:
+            return x
+    return state[start]
+
+
+@inline_jit
+def _beyond(x, low, high):
+    return 1 if x > high else -1 if x < low else 0
+
+
+@inline_jit
+def is_recheck_due(seen):
+    """Whether the first values are clipped again after so many."""
+    return seen in (WARM_UP, 2 * WARM_UP, EARLY)
+
+
+@inline_jit
+def clip_first_values(count, state, offset):
+    """Clip the first values to the range of the others, in place; returns whether one changed."""
+    start = offset + FIRST_VALUES
+    low = _ranked(count // 4, count, state, start)
+    high = _ranked(count - 1 - count // 4, count, state, start)
+    fence = FENCE * (high - low)
+    if not fence > 0:
+        return False
+    low, high = low - fence, high + fence
+    least, most, is_changed = high, low, False
+    for i in range(count):
+        x = state[start + i]
+        if _beyond(x, low, high) == 0:
+            least, most = min(least, x), max(most, x)
+    before = 0
+    for i in range(count):
+        x = state[start + i]
+        side = _beyond(x, low, high)
+        after = _beyond(state[start + i + 1], low, high) if i + 1 < count else 0
+        if side != 0 and side != before and side != after:
+            state[start + i] = 2 * most - least if side > 0 else 2 * least - most
+            is_changed = True
+        before = side
+    return is_changed

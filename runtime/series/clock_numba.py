@@ -1,0 +1,82 @@
+"""The clock of a stream: how many cells of the typical lag lie between two rows.
+
+    n = max(1, round(φ + lag / typical))          φ ← φ + lag / typical - n
+
+The typical lag is the running mean of the lags, each bounded to half of it and twice as much. It is the median of the
+last lags where the first ones or the last eight are far from it. φ carries the rounding, so cells keep time.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.runtime.compiling import inline_jit
+from rfa.runtime.series.config import REACH
+
+# A longer gap counts as one of so many empty cells: nothing that is stored reaches further.
+MOST_EMPTY = REACH
+# Time of the last row, typical lag, rows so far, φ, lags that the typical one is of, and the last ones.
+TIME, LAG, ROWS, PHASE, LAGS_SEEN, LAST_LAGS = range(6)
+LOOKED_BACK = 8
+CLOCK = LAST_LAGS + LOOKED_BACK
+# Lags that the mean counts at most, and the ratio from which on a lag is unlike it.
+LAGS_COUNTED = 1000.0
+UNLIKE = 3.0
+
+
+@inline_jit
+def bounded(number, low, high):
+    """A number within bounds."""
+    return min(max(number, low), high)
+
+
+@inline_jit
+def _median_lag(clock, count):
+    """Of the last `count` lags, the upper of two: a stream of two lags is taken to have begun with the longer."""
+    for i in range(count):
+        lag, below = clock[LAST_LAGS + i], 0
+        for j in range(count):
+            other = clock[LAST_LAGS + j]
+            below += 1 if other < lag or (other == lag and j < i) else 0
+        if below == count // 2:
+            return lag
+    return clock[LAST_LAGS]
+
+
+@inline_jit
+def _is_unlike(clock, count, typical):
+    """Whether a typical lag is not one: each of the last `count` is longer by far, or each is shorter; of the first
+    ones half are longer, or more are shorter."""
+    longer, shorter = 0, 0
+    for k in range(count):
+        lag = clock[LAST_LAGS + k]
+        longer += 1 if lag > UNLIKE * typical else 0
+        shorter += 1 if lag * UNLIKE < typical else 0
+    enough = (count + 1) // 2 if clock[LAGS_SEEN] < LOOKED_BACK else count
+    return longer >= enough or shorter > count - enough
+
+
+@inline_jit
+def advance_clock(clock, now):
+    """Move a clock to a row; how many cells it is after the one before."""
+    lag, typical = now - clock[TIME], clock[LAG]
+    if clock[ROWS] == 0:
+        lag = 0.0
+    if lag > 0:
+        clock[LAST_LAGS + np.int64(clock[LAGS_SEEN]) % LOOKED_BACK] = lag
+        clock[LAGS_SEEN] += 1
+        count = np.int64(min(clock[LAGS_SEEN], LOOKED_BACK))
+        if typical == 0 or _is_unlike(clock, count, typical):
+            typical, clock[PHASE] = _median_lag(clock, count), 0.0
+            if count == LOOKED_BACK:  # the mean begins again
+                clock[LAGS_SEEN] = LOOKED_BACK + clock[LAGS_SEEN] % LOOKED_BACK
+        else:
+            typical += (bounded(lag, typical / 2, 2 * typical) - typical) / min(clock[LAGS_SEEN] + 1, LAGS_COUNTED)
+    to_pass = clock[PHASE] + (lag / typical if typical > 0 else 1.0)
+    count = bounded(np.rint(to_pass), 1.0, MOST_EMPTY + 1.0)
+    clock[TIME], clock[LAG], clock[ROWS] = now, typical, clock[ROWS] + 1
+    clock[PHASE] = bounded(to_pass - count, -MOST_EMPTY, 0.5) if clock[ROWS] > 1 else 0.0
+    return np.int64(count)

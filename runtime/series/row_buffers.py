@@ -1,0 +1,122 @@
+"""Buffers that rows of the series network are processed in, and the handles by which compiled code reads them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rfa.runtime.filters.observed import Observed, observed
+from rfa.runtime.filters.steps import room_of_known
+from rfa.runtime.handles import Handle
+from rfa.runtime.series.clock_numba import CLOCK
+from rfa.runtime.series.decoder_numba import QUANTILES, QUERY_FEATURES, SeriesDecoder
+from rfa.runtime.series.stream_arrays import Queries, RowArrays, StoredStreams, StreamWork, TokenArrays
+from rfa.runtime.series.update_numba import ENDS
+from rfa.runtime.uncertainty.adaptive import Horizons
+from rfa.runtime.uncertainty.calibration import Tables
+from rfa.runtime.uncertainty.step_outputs import FilterOutput, OutputSpec, StreamStates, Workspace
+from rfa.runtime.uncertainty.steps import Readout
+
+Array = np.ndarray
+
+
+class Shape(NamedTuple):
+    """Sizes of buffers; `max_rows` of a stream."""
+
+    columns: int
+    streams: int
+    max_rows: int
+    horizon: int
+
+
+class TokenBuffers(NamedTuple):
+    """For the tokens of some streams.
+
+    Attributes:
+        begins: rows of the batch where each stream stood before these tokens.
+        is_committed: streams whose rows are all valid.
+        states: of the tokens, and behind them of the columns' tokens before.
+    """
+
+    begins: Array
+    is_committed: Array
+    saved_clock: Array
+    work: StreamWork
+    tokens: TokenArrays
+    queries: Queries
+    rows: RowArrays
+    last_token: Array
+    states: Array
+    quantiles: Array
+    means: Array
+    precisions: Array
+
+    @classmethod
+    def allocate(cls, decoder: SeriesDecoder, shape: Shape) -> TokenBuffers:
+        """For the largest number of tokens and queries of so many rows."""
+        columns, streams, max_rows, horizon = shape
+        slots = decoder.initial_means.shape
+        tokens, queries = streams * columns * (max_rows + 1), streams * columns * max_rows * (3 + 2 * horizon)
+        return cls(
+            np.empty(streams, np.int64),
+            np.empty(streams, np.bool_),
+            np.empty(CLOCK),
+            StreamWork.allocate(streams, columns),
+            TokenArrays.allocate(tokens),
+            Queries.allocate(queries, QUERY_FEATURES),
+            RowArrays.allocate(streams * max_rows, columns, horizon),
+            np.empty((streams, columns), np.int64),
+            np.empty((tokens + streams * columns, decoder.width), np.float32),
+            np.empty((queries, QUANTILES), np.float32),
+            np.empty((tokens, *slots), np.float32),
+            np.empty((tokens, *slots[:3]), np.float32),
+        )
+
+
+class RowBuffers(NamedTuple):
+    """For the filter's outputs of one row, and the quantiles of one of its forecasts."""
+
+    out: Observed
+    posterior: FilterOutput
+    forecast: Array
+    workspace: Workspace
+
+    @classmethod
+    def allocate(cls, columns: int, streams: StreamStates, readout: Readout) -> RowBuffers:
+        """For rows of streams of a pool."""
+        out = observed(columns, columns)
+        np.fill_diagonal(out.transition, 1.0)
+        posterior = room_of_known(out, len(readout.horizon), 2 * len(ENDS))
+        return cls(out, posterior, np.empty(QUANTILES), Workspace.allocate(streams.conformal, readout))
+
+
+class PoolArrays(NamedTuple):
+    """What a pool stores of its streams: the network's part, and that of scoring."""
+
+    stored: StoredStreams
+    scored: StreamStates
+
+
+class RequestOptions(NamedTuple):
+    """The part of a `Scorer` that depends on the request."""
+
+    horizons: Horizons
+    tables: Tables
+    spec: OutputSpec
+
+
+class Buffers(NamedTuple):
+    """Buffers of a call."""
+
+    tokens: TokenBuffers
+    row: RowBuffers
+
+
+class KernelHandles(NamedTuple):
+    """Handles of the network's `Weights`, `PoolArrays`, `RequestOptions` and `Buffers`: each changes by itself."""
+
+    weights: Handle
+    pool: Handle
+    options: Handle
+    buffers: Handle

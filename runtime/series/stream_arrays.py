@@ -1,0 +1,177 @@
+"""Arrays of the series network's streams: what a pool stores between calls, and what one call works in.
+
+Shapes: P columns, S streams of a call, T tokens, Q queries, R rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rfa.runtime.series.clock_numba import CLOCK
+from rfa.runtime.series.config import FEATURES, LAGS, REACH
+from rfa.runtime.series.tokens_numba import CELLS, COUNTS, FILL, MASK, NUMBERS, RING, SEEN
+
+Array = np.ndarray
+# Numbers of a column behind those of its tokens: centre and scale of the last token; how forecasts move with an
+# innovation, sums of products and of squares; mean and variance of the filtered row; and the number of innovations,
+# the sum of their sizes and of their forecast deviations, discounted.
+CENTRE, UNIT, MOVED, SQUARED, FILTERED, VARIANCE, MISSES, MISSED, FORESEEN = range(NUMBERS, NUMBERS + 9)
+STORED_NUMBERS = NUMBERS + 9
+# Stored counts: those of tokens but for where the ring begins, and the cells up to the last token.
+TOKEN_CELLS = COUNTS
+STORED_COUNTS = (CELLS, SEEN, FILL, MASK, TOKEN_CELLS)
+
+
+class StoredStreams(NamedTuple):
+    """What a pool stores, `[pool rows, P, …]`; clock `[pool rows, CLOCK]`.
+
+    Attributes:
+        seen: bits of the first REACH cells.
+        hidden: the network's state of the last token.
+        means, precisions: memory slots after the last whole patch.
+    """
+
+    clock: Array
+    numbers: Array
+    counts: Array
+    ring: Array
+    errors: Array
+    seen: Array
+    lags: Array
+    offsets: Array
+    hidden: Array
+    means: Array
+    precisions: Array
+
+
+class StreamWork(NamedTuple):
+    """The streams of a call, `[S, P, …]`."""
+
+    clock: Array
+    numbers: Array
+    counts: Array
+    ring: Array
+    errors: Array
+    since: Array
+    seen: Array
+    lags: Array
+    offsets: Array
+
+    @classmethod
+    def allocate(cls, streams: int, columns: int) -> StreamWork:
+        """Uninitialised."""
+        wide = (streams, columns)
+        return cls(
+            np.empty((streams, CLOCK)), np.empty((*wide, STORED_NUMBERS)), np.empty((*wide, COUNTS + 1), np.int64),
+            np.empty((*wide, RING), np.float32), np.empty((*wide, REACH), np.float32),
+            np.empty((*wide, REACH), np.uint16), np.empty((*wide, REACH // 8), np.uint8),
+            np.empty((*wide, LAGS), np.int64), np.empty((*wide, LAGS)),
+        )  # fmt: skip
+
+
+class TokenArrays(NamedTuple):
+    """Tokens, `[T, …]`.
+
+    Attributes:
+        ends: cells up to each.
+        lags: cells since the last whole patch.
+        is_whole: whether it completes a patch.
+    """
+
+    features: Array
+    ends: Array
+    lags: Array
+    stream: Array
+    column: Array
+    is_whole: Array
+
+    @classmethod
+    def allocate(cls, count: int) -> TokenArrays:
+        """Uninitialised."""
+        return cls(
+            np.empty((count, FEATURES), np.float32), np.empty(count, np.int64), np.empty(count, np.int64),
+            np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.bool_),
+        )  # fmt: skip
+
+
+class Queries(NamedTuple):
+    """Leads that the network's head predicts, `[Q, …]`.
+
+    Attributes:
+        features: what the head reads.
+        source: the token that is asked, or -1 - (stream · P + column) for the column's token before this call.
+    """
+
+    features: Array
+    source: Array
+
+    @classmethod
+    def allocate(cls, count: int, width: int) -> Queries:
+        """Of `width` features."""
+        return cls(np.zeros((count, width), np.float32), np.empty(count, np.int64))
+
+
+class RowArrays(NamedTuple):
+    """Rows, `[R, …]`, and the first of their queries, -1 for none.
+
+    Attributes:
+        batch_row: row of the batch.
+        is_read_only: whether it leaves the stream as it is.
+        unit: the stream's typical lag, 0 before there is one.
+        previous_query: of the token before, for this cell; the next query is for the cell after it, `[R, P]`.
+        own_query: of the row's own token, for the next cell, `[R, P]`.
+        horizon_queries: `[R, P, H, 2]`, the same twice where a lead is whole; share `[R, P, H]`: weight of the second.
+        scales: centre and scale of the token before and of its own, `[R, P, 4]`.
+        seen: values before it, `[R, P]`. noise: a bound on the variance of their noise.
+    """
+
+    batch_row: Array
+    stream: Array
+    is_read_only: Array
+    unit: Array
+    previous_query: Array
+    own_query: Array
+    horizon_queries: Array
+    share: Array
+    scales: Array
+    seen: Array
+    noise: Array
+
+    @classmethod
+    def allocate(cls, count: int, columns: int, horizon: int) -> RowArrays:
+        """Uninitialised."""
+        wide = (count, columns)
+        return cls(
+            np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.bool_), np.empty(count),
+            np.empty(wide, np.int64), np.empty(wide, np.int64), np.empty((*wide, horizon, 2), np.int64),
+            np.empty((*wide, horizon)), np.empty((*wide, 4)), np.empty(wide, np.int64), np.empty(wide),
+        )  # fmt: skip
+
+
+def stored_shapes(columns: int, width: int, slots: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """Shape and dtype of what a stream stores, by the names of `StoredStreams`.
+
+    Args:
+        width: of the network's states. slots: `[L, H, S, 4D]`.
+    """
+    return {
+        "clock": ((CLOCK,), np.float64),
+        "numbers": ((columns, STORED_NUMBERS), np.float64),
+        "counts": ((columns, len(STORED_COUNTS)), np.int64),
+        "ring": ((columns, REACH), np.float32),
+        "errors": ((columns, REACH), np.float32),
+        "seen": ((columns, REACH // 8), np.uint8),
+        "lags": ((columns, LAGS), np.int64),
+        "offsets": ((columns, LAGS), np.float64),
+        "hidden": ((columns, width), np.float32),
+        "means": ((columns, *slots), np.float32),
+        "precisions": ((columns, *slots[:3]), np.float32),
+    }
+
+
+def stored_streams(arrays: Mapping[str, Array], prefix: str) -> StoredStreams:
+    """The arrays of a pool whose names begin with `prefix`."""
+    return StoredStreams(*(arrays[f"{prefix}{name}"] for name in StoredStreams._fields))
