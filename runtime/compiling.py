@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,9 @@ import numba.core.event
 Function = TypeVar("Function", bound=Callable[..., Any])
 # A function that compiles kernels, and the module whose file is locked meanwhile; None takes no lock.
 CompileTask = tuple[ModuleType | None, Callable[[], None]]
-# Missing values are NaN: so contraction and signless zeros, and no other fast-math flag.
-_ALLOCATING: Final[dict[str, Any]] = {"nogil": True, "fastmath": {"contract", "nsz"}, "error_model": "numpy"}
+# No flag that assumes finite numbers: missing values are NaN.
+FASTMATH: Final = frozenset({"contract", "nsz"})
+_ALLOCATING: Final[dict[str, Any]] = {"nogil": True, "fastmath": set(FASTMATH), "error_model": "numpy"}
 # Without reference counting, which took three fifths of the time of an observation. So compiled code cannot allocate:
 # the caller's arrays outlive the call.
 OPTIONS: Final[dict[str, Any]] = {**_ALLOCATING, "_nrt": False, "no_cfunc_wrapper": True}
@@ -39,14 +40,17 @@ def source_inline_jit(function: Function) -> Function:
     return numba.njit(inline="always", **OPTIONS)(function)  # type: ignore[no-any-return]
 
 
-def kernel_jit(*modules: ModuleType, allocates: bool = False) -> Callable[[Function], Function]:
+def kernel_jit(
+    *modules: ModuleType, allocates: bool = False, fastmath: Collection[str] = FASTMATH
+) -> Callable[[Function], Function]:
     """Compile a function that Python calls, and cache it on disk where numba finds a writable folder.
 
     Args:
         modules: that it calls functions of, beside its own.
         allocates: whether it, or what it calls, makes arrays.
+        fastmath: flags of LLVM.
     """
-    return partial(_cached, modules, _ALLOCATING if allocates else OPTIONS)
+    return partial(_cached, modules, {**(_ALLOCATING if allocates else OPTIONS), "fastmath": set(fastmath)})
 
 
 def cached_inline_jit(*modules: ModuleType) -> Callable[[Function], Function]:

@@ -11,7 +11,7 @@ import numpy as np
 from rfa.runtime.bundle.bundle import Bundle, BundleError
 from rfa.runtime.bundle.golden import GoldenMismatch, Session, run_golden
 from rfa.runtime.pool import StatePool
-from rfa.runtime.text.language import Advance, Array, SlotContext, StepOutput
+from rfa.runtime.text.contexts import Advance, Array, SlotContext, StepOutput
 
 
 class Recurrent(Protocol):

@@ -1,11 +1,11 @@
-"""Seats of model state for many streams: one array per field, reused without a trace of the former owner.
+"""Slots of model state for many streams: one array per field, whose rows are reused.
 
-A seat is a row of every array. Whoever holds it has a handle, (row, generation); the generation moves on acquire and
-on release, so a handle that outlived its seat is refused instead of reading a stranger's state. Rows are zeroed on
-both occasions. Pages that no seat ever touched cost no memory, and those of a large seat are given back to the system
-with it, which reads them as zeros afterwards. Small seats are reused last in, first out.
+A slot is a row of every array. Its owner has a handle, (row, generation). The generation changes on acquire and on
+release, so a handle that outlives its slot raises an error and cannot read another stream's state. Rows are zeroed on
+both occasions. Rows that were never used cost no memory, and the pages of a large slot go back to the system with it.
+Small slots are reused last in, first out.
 
-`acquire` and `release` may be called from any thread. Reading and writing rows takes no lock: a seat has one owner.
+`acquire` and `release` may be called from any thread. Reading and writing rows takes no lock: a slot has one owner.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 Array = np.ndarray
-# Of a seat's part of an array, from which on its pages are given back; the call costs some microseconds.
-WORTH_GIVING_BACK_BYTES = 65_536
+# From this size of a row on its pages are returned to the system; the call costs some microseconds.
+RETURN_PAGES_BYTES = 65_536
 IS_LINUX = sys.platform == "linux"  # elsewhere the pages would not read as zeros
-BOOKKEEPING_BYTES = 16  # per seat: its generation and its place in the free list
+BOOKKEEPING_BYTES = 16  # per slot: its generation and its entry in the free list
 
 
 class StateField(NamedTuple):
-    """What one seat holds under a name."""
+    """Shape and dtype of a field of a slot."""
 
     shape: tuple[int, ...]
     dtype: DTypeLike
 
 
-class Seat(NamedTuple):
-    """Handle of an acquired seat; odd generations are in use."""
+class PoolSlot(NamedTuple):
+    """Handle of an acquired slot; odd generations are in use."""
 
     row: int
     generation: int
 
 
 class PoolFull(RuntimeError):
-    """Every seat has an owner."""
+    """Every slot has an owner."""
 
 
-class StaleSeat(RuntimeError):
-    """A handle whose seat was released."""
+class StaleSlot(RuntimeError):
+    """The slot of a handle was released."""
 
 
 class StatePool:
-    """Seats of state.
+    """Slots of state.
 
     Args:
-        fields: what a seat holds.
-        capacity: number of seats.
+        fields: of a slot.
+        capacity: number of slots.
     """
 
     def __init__(self, fields: Mapping[str, StateField], capacity: int) -> None:
@@ -65,115 +65,115 @@ class StatePool:
         self._fields = {name: _FieldRows(capacity, field) for name, field in fields.items()}
         self.arrays: dict[str, Array] = {name: rows.array for name, rows in self._fields.items()}
         self._generations = np.zeros(capacity, np.int64)
-        self._free = np.zeros(capacity, np.int64)  # a stack of released seats
+        self._free = np.zeros(capacity, np.int64)  # a stack of released slots
         self._free_count = 0
-        self._untouched = 0  # seats from here on never had an owner
+        self._untouched = 0  # slots from here on never had an owner
         self._lock = threading.Lock()
 
     @property
     def in_use(self) -> int:
-        """Seats that have an owner."""
+        """Slots that have an owner."""
         return self._untouched - self._free_count
 
     @property
-    def host_bytes_per_seat(self) -> int:
-        """Main memory of a touched seat, exactly."""
+    def host_bytes_per_slot(self) -> int:
+        """Main memory of a used slot, exactly."""
         return sum(array.nbytes for array in self.arrays.values()) // self.capacity + BOOKKEEPING_BYTES
 
     @property
     def touched_bytes(self) -> int:
-        """Main memory of the seats that ever had an owner, at most."""
-        return self._untouched * self.host_bytes_per_seat
+        """Upper bound of the main memory of slots that ever had an owner."""
+        return self._untouched * self.host_bytes_per_slot
 
-    def acquire(self) -> Seat:
-        """A zeroed seat.
+    def acquire(self) -> PoolSlot:
+        """A zeroed slot.
 
         Raises:
-            PoolFull: when every seat has an owner.
+            PoolFull: every slot has an owner.
         """
         with self._lock:
             if self._free_count:
                 self._free_count -= 1
-                index = int(self._free[self._free_count])
+                row = int(self._free[self._free_count])
             elif self._untouched < self.capacity:
-                index = self._untouched
+                row = self._untouched
                 self._untouched += 1
             else:
-                raise PoolFull(f"all {self.capacity} seats of state are in use")
-            self._generations[index] += 1
-            self._clear(index)
-            return Seat(index, int(self._generations[index]))
+                raise PoolFull(f"all {self.capacity} slots of state are in use")
+            self._generations[row] += 1
+            self._clear(row)
+            return PoolSlot(row, int(self._generations[row]))
 
-    def release(self, seat: Seat) -> None:
-        """Zero a seat and give it back.
+    def release(self, slot: PoolSlot) -> None:
+        """Zero a slot and free it.
 
         Raises:
-            StaleSeat: when it was given back before.
+            StaleSlot: it was released before.
         """
         with self._lock:
-            self._check(seat)
-            self._clear(seat.row)
-            self._generations[seat.row] += 1
-            self._free[self._free_count] = seat.row
+            self._check(slot)
+            self._clear(slot.row)
+            self._generations[slot.row] += 1
+            self._free[self._free_count] = slot.row
             self._free_count += 1
 
-    def rows(self, seats: Sequence[Seat]) -> Array:
-        """Row numbers of these seats, to index `arrays` with.
+    def rows(self, slots: Sequence[PoolSlot]) -> Array:
+        """Row numbers of these slots, to index `arrays` with.
 
         Raises:
-            StaleSeat: when one was released.
-            ValueError: when one is named twice: its rows would overwrite each other.
+            StaleSlot: one was released.
+            ValueError: one occurs twice: its rows would overwrite each other.
         """
-        handles = np.fromiter(itertools.chain.from_iterable(seats), np.int64, 2 * len(seats)).reshape(-1, 2)
-        index = np.ascontiguousarray(handles[:, 0])
-        current = self._generations[index] == handles[:, 1]
-        if not current.all():
-            raise StaleSeat(f"seat {seats[int(np.argmin(current))]} was released")
-        if len(set(seats)) != len(seats):
-            raise ValueError("a seat occurs twice in one batch")
-        return index
+        handles = np.fromiter(itertools.chain.from_iterable(slots), np.int64, 2 * len(slots)).reshape(-1, 2)
+        rows = np.ascontiguousarray(handles[:, 0])
+        is_current = self._generations[rows] == handles[:, 1]
+        if not is_current.all():
+            raise StaleSlot(f"slot {slots[int(np.argmin(is_current))]} was released")
+        if len(set(slots)) != len(slots):
+            raise ValueError("a slot occurs twice in one batch")
+        return rows
 
-    def read(self, seat: Seat) -> dict[str, Array]:
-        """Copies of a seat's fields.
+    def read(self, slot: PoolSlot) -> dict[str, Array]:
+        """Copies of a slot's fields.
 
         Raises:
-            StaleSeat: when it was released.
+            StaleSlot: it was released.
         """
-        self._check(seat)
-        return {name: array[seat.row].copy() for name, array in self.arrays.items()}
+        self._check(slot)
+        return {name: array[slot.row].copy() for name, array in self.arrays.items()}
 
-    def write(self, seat: Seat, values: Mapping[str, Array | float]) -> None:
-        """Set some fields of a seat.
+    def write(self, slot: PoolSlot, values: Mapping[str, Array | float]) -> None:
+        """Set some fields of a slot.
 
         Raises:
-            StaleSeat: when it was released.
+            StaleSlot: it was released.
         """
-        self._check(seat)
+        self._check(slot)
         for name, value in values.items():
-            self.arrays[name][seat.row] = value
+            self.arrays[name][slot.row] = value
 
-    def copy(self, source: Seat, target: Seat) -> None:
-        """Make a seat the same as another.
+    def copy(self, source: PoolSlot, target: PoolSlot) -> None:
+        """Copy a slot to another.
 
         Raises:
-            StaleSeat: when one was released.
+            StaleSlot: one was released.
         """
         self._check(source)
         self._check(target)
         for array in self.arrays.values():
             array[target.row] = array[source.row]
 
-    def _check(self, seat: Seat) -> None:
-        if self._generations[seat.row] != seat.generation:
-            raise StaleSeat(f"seat {seat} was released")
+    def _check(self, slot: PoolSlot) -> None:
+        if self._generations[slot.row] != slot.generation:
+            raise StaleSlot(f"slot {slot} was released")
 
-    def _clear(self, index: int) -> None:
+    def _clear(self, row: int) -> None:
         for rows in self._fields.values():
-            rows.clear(index)
+            rows.clear(row)
 
 
 class _FieldRows:
-    """The array of a field, in pages of its own.
+    """The array of a field, in its own pages.
 
     Args:
         capacity: number of rows.
@@ -187,49 +187,48 @@ class _FieldRows:
         self.array = np.frombuffer(self._pages, dtype, size // dtype.itemsize).reshape(capacity, *field.shape)
         self._stride = self.array.strides[0] if capacity else 0
 
-    def clear(self, index: int) -> None:
-        """Zero a row, and give its whole pages back where that is worth a call."""
-        begin, end = index * self._stride, (index + 1) * self._stride
+    def clear(self, row: int) -> None:
+        """Zero a row, and return its whole pages to the system where that is worth a call."""
+        begin, end = row * self._stride, (row + 1) * self._stride
         first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-        if not IS_LINUX or last - first < WORTH_GIVING_BACK_BYTES:
-            self.array[index] = 0
+        if not IS_LINUX or last - first < RETURN_PAGES_BYTES:
+            self.array[row] = 0
             return
         self._pages.madvise(mmap.MADV_DONTNEED, first, last - first)
         self._pages[begin:first] = bytes(first - begin)
         self._pages[last:end] = bytes(end - last)
 
 
-class TurningPool(StatePool):
-    """Seats of two rows each, which a subclass keeps: one row holds the state, the next is written to the other.
+class DoubleBufferedPool(StatePool):
+    """Slots of two rows each, in arrays of a subclass: one row holds the state, the next state is written to the other.
 
-    A state takes effect by a turn, so that one that is not wanted (it is not finite, or its batch failed) has
+    `swap` makes the next state current. So a state that is dropped, because it is not finite or its batch failed, has
     overwritten nothing.
 
     Args:
-        capacity: number of seats; seat i has the rows 2i and 2i + 1.
-        fields: what a seat holds beside which of its rows is which.
+        capacity: number of slots; slot i has the rows 2i and 2i + 1.
+        fields: of a slot, beside the one that says which row is current.
     """
 
     def __init__(self, capacity: int, fields: Mapping[str, StateField] | None = None) -> None:
         super().__init__({"half": StateField((), np.int64), **(fields or {})}, capacity)
 
-    def current(self, seats: Sequence[Seat]) -> Array:
-        """Rows that hold the states of these seats; the errors are those of `rows`."""
-        rows = self.rows(seats)
+    def current_rows(self, slots: Sequence[PoolSlot]) -> Array:
+        """Rows that hold the states of these slots; the errors are those of `rows`."""
+        rows = self.rows(slots)
         current: Array = 2 * rows + self.arrays["half"][rows]
         return current
 
-    def spare(self, seats: Sequence[Seat]) -> Array:
-        """Rows that their next states are written to; the errors are those of `rows`."""
-        rows = self.rows(seats)
-        spare: Array = 2 * rows + 1 - self.arrays["half"][rows]
-        return spare
+    def next_rows(self, slots: Sequence[PoolSlot]) -> Array:
+        """Rows that the next states are written to; the errors are those of `rows`."""
+        following: Array = self.current_rows(slots) ^ 1
+        return following
 
-    def turn(self, seat: Seat) -> None:
-        """What was written to the spare row is the state from now on.
+    def swap(self, slot: PoolSlot) -> None:
+        """Make the next state current.
 
         Raises:
-            StaleSeat: when the seat was released.
+            StaleSlot: the slot was released.
         """
-        self._check(seat)
-        self.arrays["half"][seat.row] ^= 1
+        self._check(slot)
+        self.arrays["half"][slot.row] ^= 1

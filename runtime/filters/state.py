@@ -11,7 +11,7 @@ import numpy as np
 
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.steps import CLOCK
-from rfa.runtime.pool import Seat, StateField, StatePool
+from rfa.runtime.pool import PoolSlot, StateField, StatePool
 
 Array = np.ndarray
 # What states of filters begin with: of this version and of those before it.
@@ -77,13 +77,13 @@ class FilterStates:
         untaught = {name: np.zeros(*self.state_fields[name]) for name in self._adaptive}
         return FilterState(tensors, 0.0, 0, 0.0, untaught, seed)
 
-    def put(self, pool: StatePool, seat: Seat, state: FilterState) -> None:
+    def put(self, pool: StatePool, seat: PoolSlot, state: FilterState) -> None:
         """Set a seat to a state."""
         clock = {"clock.time": state.time, "clock.count": state.count, "clock.surprise": state.surprise}
         clock["clock.step"] = state.step
         pool.write(seat, {**state.tensors, **clock, **state.adaptive})
 
-    def get(self, pool: StatePool, seat: Seat, seed: int) -> FilterState:
+    def get(self, pool: StatePool, seat: PoolSlot, seed: int) -> FilterState:
         """The state in a seat."""
         values = pool.read(seat)
         return FilterState(

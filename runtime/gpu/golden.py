@@ -14,7 +14,7 @@ from rfa.runtime.bundle.golden import loosened
 from rfa.runtime.golden import Named, reproduce
 from rfa.runtime.gpu.language import TorchLanguageRuntime
 from rfa.runtime.gpu.pages import PagedContext
-from rfa.runtime.text.language import StepOutput
+from rfa.runtime.text.contexts import StepOutput
 
 
 def check_golden_on(runtime: TorchLanguageRuntime, bundle: Bundle) -> int:

@@ -36,7 +36,8 @@ from rfa.runtime.gpu.pool import DevicePool, Rows
 from rfa.runtime.gpu.prompts import PagedPromptRunner, PromptRunners, SlotPromptRunner
 from rfa.runtime.gpu.step import StepRunner
 from rfa.runtime.pool import StatePool
-from rfa.runtime.text.language import Advance, Context, Language, SlotContext, StepOutput, TurnAdvance
+from rfa.runtime.text.contexts import Advance, BufferedAdvance, Context, SlotContext, StepOutput
+from rfa.runtime.text.language import Language
 from rfa.runtime.text.sampling import DrawnToken, Draws
 
 logger = logging.getLogger("rfa.engine")
@@ -162,9 +163,9 @@ class TorchLanguageRuntime(Language):
                 self.prefill_tokens, max_rows,
             )  # fmt: skip
 
-    def has_room(self, room: int, streams: int, common: int) -> bool:
+    def fits(self, capacity: int, streams: int, common: int) -> bool:
         """See `Language`."""
-        return pages_needed(room, streams - 1, common) <= self.pages.capacity
+        return pages_needed(capacity, streams - 1, common) <= self.pages.capacity
 
     def _say_what_is_eager(self) -> None:
         """Nobody waits for a GPU that is driven from Python without having been told why."""
@@ -176,8 +177,8 @@ class TorchLanguageRuntime(Language):
                     self.name, mode, refusals[mode],
                 )  # fmt: skip
 
-    def _start_attention(self, room: int, forks: int, common: int) -> PagedContext:
-        return PagedContext(self.pages, room, forks, common)
+    def _start_attention(self, capacity: int, forks: int, common: int) -> PagedContext:
+        return PagedContext(self.pages, capacity, forks, common)
 
     def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
         """See `Language`; the outputs stay on the device."""
@@ -193,18 +194,20 @@ class TorchLanguageRuntime(Language):
             finite = self._paged_prompts.of(ragged).read(ragged, [stream.table() for stream in streams])
         return _paged_advances(streams, ragged.counts, finite)
 
-    def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> list[TurnAdvance]:
+    def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> list[BufferedAdvance]:
         if self._slot_prompts is None:
             return self._read(contexts, pieces)[1]
         ragged = Ragged.of(pieces, [context.position for context in contexts], self._decoder.device)
-        seats = [context.seat for context in contexts]
+        pool_slots = [context.slot for context in contexts]
         with self._lock, bounded_memory():
-            finite = self._slot_prompts.of(ragged).read(ragged, self._pool.current(seats), self._pool.spare(seats))
+            finite = self._slot_prompts.of(ragged).read(
+                ragged, self._pool.current_rows(pool_slots), self._pool.next_rows(pool_slots)
+            )
         return self._advances(contexts, finite, ragged.counts)
 
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
-    ) -> tuple[StepOutput, list[TurnAdvance]]:
+    ) -> tuple[StepOutput, list[BufferedAdvance]]:
         """A piece of a prompt in each of B recurrent streams; the outputs are those of their last tokens."""
         output, advances = self._read(contexts, pieces)
         return _on_host(output), advances
@@ -212,10 +215,12 @@ class TorchLanguageRuntime(Language):
     @torch.no_grad()
     def _read(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
-    ) -> tuple[Stepped, list[TurnAdvance]]:
+    ) -> tuple[Stepped, list[BufferedAdvance]]:
         slots, device = self._pool.slots, self._decoder.device
-        seats = [context.seat for context in contexts]
-        sources, targets = sent(np.stack([self._pool.current(seats), self._pool.spare(seats)]), device)
+        pool_slots = [context.slot for context in contexts]
+        sources, targets = sent(
+            np.stack([self._pool.current_rows(pool_slots), self._pool.next_rows(pool_slots)]), device
+        )
         with bounded_memory():
             ragged = Ragged.of(pieces, [context.position for context in contexts], device)
             output, *after = self._ragged.prefill(ragged, slots.means[:, sources], slots.precisions[:, sources])
@@ -279,7 +284,7 @@ class TorchLanguageRuntime(Language):
 
     def _step_slots(
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
-    ) -> tuple[StepOutput, list[TurnAdvance]]:
+    ) -> tuple[StepOutput, list[BufferedAdvance]]:
         with self._lock:
             result = self._runner(contexts).run(*self._rows(contexts, tokens), noise)
         advances = self._advances(contexts, result.is_finite, [1] * len(contexts))
@@ -290,15 +295,20 @@ class TorchLanguageRuntime(Language):
 
     def _rows(self, contexts: Sequence[SlotContext], tokens: Sequence[int]) -> tuple[Rows, Rows, Rows, Rows]:
         """Tokens, positions, rows to read and rows to write."""
-        seats = [context.seat for context in contexts]
+        pool_slots = [context.slot for context in contexts]
         positions = np.asarray([context.position for context in contexts], dtype=np.int64)
-        return np.asarray(tokens, dtype=np.int64), positions, self._pool.current(seats), self._pool.spare(seats)
+        return (
+            np.asarray(tokens, dtype=np.int64),
+            positions,
+            self._pool.current_rows(pool_slots),
+            self._pool.next_rows(pool_slots),
+        )
 
     def _advances(
         self, contexts: Sequence[SlotContext], is_finite: NDArray[np.bool_], counts: Sequence[int]
-    ) -> list[TurnAdvance]:
+    ) -> list[BufferedAdvance]:
         return [
-            TurnAdvance(context, self._pool, bool(finite), count)
+            BufferedAdvance(context, self._pool, bool(finite), count)
             for context, finite, count in zip(contexts, is_finite, counts, strict=True)
         ]
 

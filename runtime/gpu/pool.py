@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from rfa.model.decoder import SlotPool
-from rfa.runtime.pool import Array, Seat, TurningPool
+from rfa.runtime.pool import Array, DoubleBufferedPool, PoolSlot
 
 Rows = NDArray[np.int64]
 
 
-class DevicePool(TurningPool):
+class DevicePool(DoubleBufferedPool):
     """Recurrent contexts on a device.
 
     Args:
@@ -43,21 +43,21 @@ class DevicePool(TurningPool):
         """Device memory of a pool, from that of a context."""
         return (2 * capacity + 1 + padding) * context_bytes
 
-    def read(self, seat: Seat) -> dict[str, Array]:
+    def read(self, seat: PoolSlot) -> dict[str, Array]:
         """Copies of a seat's means and precisions."""
-        row = int(self.current([seat])[0])
+        row = int(self.current_rows([seat])[0])
         return {name: part[:, row].cpu().numpy().copy() for name, part in self.slots._asdict().items()}
 
-    def write(self, seat: Seat, values: Mapping[str, Array | float]) -> None:
+    def write(self, seat: PoolSlot, values: Mapping[str, Array | float]) -> None:
         """Set means and precisions of a seat."""
-        row = int(self.current([seat])[0])
+        row = int(self.current_rows([seat])[0])
         for name, value in values.items():
             part: torch.Tensor = getattr(self.slots, name)
             part[:, row] = torch.tensor(value, device=part.device)
 
-    def copy(self, source: Seat, target: Seat) -> None:
+    def copy(self, source: PoolSlot, target: PoolSlot) -> None:
         """Make a seat the same as another."""
-        self._copy_row(int(self.current([source])[0]), int(self.current([target])[0]))
+        self._copy_row(int(self.current_rows([source])[0]), int(self.current_rows([target])[0]))
 
     def _copy_row(self, source: int, target: int) -> None:
         for part in self.slots:

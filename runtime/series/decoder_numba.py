@@ -23,18 +23,19 @@ from rfa.runtime.series import config, leads
 from rfa.runtime.series.config import LEVELS, MEDIAN, PATCH, PATHS
 from rfa.runtime.series.constants import series_constants
 from rfa.runtime.series.leads import CALENDAR, LEAD_NUMBERS
-from rfa.runtime.text import decoder_numba, product_numba
-from rfa.runtime.text.decoder_numba import HEAD_CONSTANTS, SCALARS, add_normed, exp, gelu, log, normed, run_slots
+from rfa.runtime.text import decoder_numba, math_numba, product_numba
+from rfa.runtime.text.decoder_numba import HEAD_CONSTANTS, SCALARS, add_normed, gelu, normed, run_slots
+from rfa.runtime.text.math_numba import HALF, ONE, ZERO, exp, log
 from rfa.runtime.text.product_numba import Matrix, multiply
 
 Array = NDArray[np.float32]
 QUANTILES = len(LEVELS)
 # Modules that kernels of this one call, beside it.
-SOURCES = (config, decoder_numba, leads, product_numba)
+SOURCES = (config, decoder_numba, leads, math_numba, product_numba)
 # asinh of the largest distance of a quantile from the centre, in scales.
 FARTHEST_QUANTILE = 20.0
 CIRCLE = 2 * np.pi
-ZERO, HALF, ONE, FARTHEST = (np.float32(x) for x in (0, 0.5, 1, FARTHEST_QUANTILE))
+FARTHEST = np.float32(FARTHEST_QUANTILE)
 # Coefficients of the Taylor series of sinh.
 THIRD, FIFTH, SEVENTH = (np.float32(1 / math.factorial(order)) for order in (3, 5, 7))
 QUERY_FEATURES = PATHS + LEAD_NUMBERS + CALENDAR

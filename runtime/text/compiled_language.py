@@ -1,9 +1,8 @@
-"""A language bundle on a CPU core in compiled code: the functions of `language.LanguageRuntime`, several times as
-fast.
+"""A language bundle on a CPU core in compiled code, several times as fast as on ONNX Runtime.
 
-Recurrent streams run on `decoder_numba.py`, where a row has the same bits in a batch of any size, attention
-streams on the bundle's ONNX graph. States are the same bytes as on the other runtimes. It needs numba, and no torch:
-the constants that torch forms from the weights come with the bundle (decoder.safetensors).
+Recurrent streams run on `compiled_decoder.py`, where a row has the same bits in a batch of any size; attention streams
+run on the bundle's ONNX graph. States are the same bytes as on the other runtimes. Constants that torch computes from
+the weights come with the bundle (decoder.safetensors).
 """
 
 from __future__ import annotations
@@ -15,20 +14,22 @@ from numpy.typing import NDArray
 
 from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, LanguageConfig
 from rfa.runtime.golden import reproduce
-from rfa.runtime.pool import Seat, StateField, TurningPool
-from rfa.runtime.text.decoder_numba import CompiledDecoder, Slots, compile_kernels
-from rfa.runtime.text.language import Array, CpuLanguage, SlotContext, StepOutput, TurnAdvance
+from rfa.runtime.pool import DoubleBufferedPool, PoolSlot, StateField
+from rfa.runtime.text.compiled_decoder import CompiledDecoder, Slots
+from rfa.runtime.text.contexts import Array, BufferedAdvance, SlotContext, StepOutput
+from rfa.runtime.text.decoder_numba import compile_kernels
+from rfa.runtime.text.language import CpuLanguage
 
 __all__ = ["CompiledLanguageRuntime", "HostPool", "compile_kernels", "refusal", "reproduce_golden"]
 
 
-class HostPool(TurningPool):
+class HostPool(DoubleBufferedPool):
     """Recurrent contexts in this process's memory.
 
     Args:
         means: shape `[L, H, S, 4D]`.
         precisions: shape `[L, H, S]`.
-        capacity: number of seats.
+        capacity: number of slots.
     """
 
     def __init__(self, means: tuple[int, ...], precisions: tuple[int, ...], capacity: int) -> None:
@@ -36,19 +37,19 @@ class HostPool(TurningPool):
         super().__init__(capacity, {name: StateField((2, *shape), np.float32) for name, shape in shapes.items()})
         self.slots = Slots(*(self.arrays[name].reshape(-1, *shape) for name, shape in shapes.items()))
 
-    def read(self, seat: Seat) -> dict[str, NDArray[np.float32]]:
-        """Copies of a seat's means and precisions."""
-        row = self.current([seat])[0]
+    def read(self, slot: PoolSlot) -> dict[str, NDArray[np.float32]]:
+        """Copies of a slot's means and precisions."""
+        row = self.current_rows([slot])[0]
         return {name: part[row].copy() for name, part in self.slots._asdict().items()}
 
-    def write(self, seat: Seat, values: Mapping[str, Array | float]) -> None:
-        """Set means and precisions of a seat."""
-        row = self.current([seat])[0]
+    def write(self, slot: PoolSlot, values: Mapping[str, Array | float]) -> None:
+        """Set means and precisions of a slot."""
+        row = self.current_rows([slot])[0]
         for name, value in values.items():
             getattr(self.slots, name)[row] = value
 
-    def copy(self, source: Seat, target: Seat) -> None:
-        """Make a seat the same as another."""
+    def copy(self, source: PoolSlot, target: PoolSlot) -> None:
+        """Copy a slot to another."""
         self.write(target, self.read(source))
 
 
@@ -76,7 +77,7 @@ class CompiledLanguageRuntime(CpuLanguage):
 
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
-    ) -> tuple[StepOutput, list[TurnAdvance]]:
+    ) -> tuple[StepOutput, list[BufferedAdvance]]:
         """A piece of a prompt in each of B recurrent streams, and the outputs of their last tokens, which `prefill`
         leaves out."""
         found = [self._read(*one, with_output=True) for one in zip(contexts, pieces, strict=True)]
@@ -84,37 +85,37 @@ class CompiledLanguageRuntime(CpuLanguage):
         joined = StepOutput(*(np.concatenate(parts) for parts in zip(*outputs, strict=True)))
         return joined, [advance for _, advance in found]
 
-    def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> list[TurnAdvance]:
+    def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> list[BufferedAdvance]:
         return [self._read(*one, with_output=False)[1] for one in zip(contexts, pieces, strict=True)]
 
     def _read(
         self, context: SlotContext, tokens: Sequence[int], *, with_output: bool
-    ) -> tuple[StepOutput | None, TurnAdvance]:
-        (source,), (target,) = (rows([context.seat]) for rows in (self._pool.current, self._pool.spare))
+    ) -> tuple[StepOutput | None, BufferedAdvance]:
+        (source,), (target,) = (rows([context.slot]) for rows in (self._pool.current_rows, self._pool.next_rows))
         row = np.asarray(tokens, dtype=np.int64)
         output, is_finite = self._decoder.prefill(
             row, context.position, self._pool.slots, source, target, with_output=with_output
         )
-        advance = TurnAdvance(context, self._pool, is_finite, len(tokens))
-        return (None if output is None else StepOutput(*output)), advance
+        advance = BufferedAdvance(context, self._pool, is_finite, len(tokens))
+        return output, advance
 
     def _step_slots(
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
-    ) -> tuple[StepOutput, list[TurnAdvance]]:
-        seats = [context.seat for context in contexts]
+    ) -> tuple[StepOutput, list[BufferedAdvance]]:
+        pool_slots = [context.slot for context in contexts]
         output, finite = self._decoder.step(
             np.asarray(tokens, dtype=np.int64),
             np.asarray([context.position for context in contexts], dtype=np.int64),
             noise,
             self._pool.slots,
-            self._pool.current(seats),
-            self._pool.spare(seats),
+            self._pool.current_rows(pool_slots),
+            self._pool.next_rows(pool_slots),
         )
         advances = [
-            TurnAdvance(context, self._pool, bool(is_finite), 1)
+            BufferedAdvance(context, self._pool, bool(is_finite), 1)
             for context, is_finite in zip(contexts, finite, strict=True)
         ]
-        return StepOutput(*output), advances
+        return output, advances
 
 
 def reproduce_golden(bundle: Bundle, runtime: CompiledLanguageRuntime | None = None) -> int:

@@ -1,16 +1,11 @@
-"""A language bundle as functions on numpy arrays: start, prefill, step, in the decoding modes that it has.
-
-The recurrent context of a stream is a few filter slots per head, of constant size, in a pool. The attention context is
-a cache of rotated keys and values, with room for as many tokens as it is to hold; the graph reads only its valid part.
-"""
+"""A language bundle as functions on numpy arrays: start, prefill, step, in the decoding modes that it has."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,172 +15,33 @@ from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.bundle.token_confidence import TokenConfidence
 from rfa.runtime.choices import Mode
 from rfa.runtime.outputs import GpuKernels
-from rfa.runtime.pool import StateField, StatePool, TurningPool
-from rfa.runtime.text.context import ContextFormat
+from rfa.runtime.pool import StateField, StatePool
+from rfa.runtime.text.context_format import ContextFormat
+from rfa.runtime.text.contexts import (
+    Advance,
+    Array,
+    CacheAdvance,
+    CacheContext,
+    Context,
+    SlotAdvance,
+    SlotContext,
+    StepOutput,
+)
 from rfa.runtime.text.incremental import Vocabulary
 from rfa.runtime.text.sampling import DrawnToken, Draws, drawn_tokens
 
-Array = NDArray[np.float32]
 SMALLEST_CACHE = 64
-# Of so many rows a product's kernels leave none over that is summed by itself: the largest batch may be padded to it.
+# A batch of a multiple of so many rows has no remainder that the kernels of a product sum in another order.
 EVEN_ROWS = 8
 
 
-class StepOutput(NamedTuple):
-    """Of the last token of each row."""
-
-    logits: Array  # [B, V]
-    log_precision: Array  # [B]
-    latent: Array  # [B, H, 2D]
-
-
 class ExampleRows(NamedTuple):
-    """What a step of B streams reads."""
+    """Inputs of a step of B streams."""
 
     tokens: NDArray[np.int64]  # [B]
     positions: NDArray[np.int64]  # [B]
     noise: Array  # [B, H, 2D]
     state: dict[str, Array]  # [B, …] each
-
-
-class Context(Protocol):
-    """What a stream remembers of its tokens. Its owner releases it, once."""
-
-    position: int  # tokens that it has seen
-
-    def fork(self) -> Context:
-        """An independent continuation from here."""
-
-    def release(self) -> None:
-        """Give the memory back."""
-
-
-class Advance(Protocol):
-    """A context after some more tokens, to be looked at before it takes effect."""
-
-    def is_finite(self) -> bool:
-        """False when the model has broken down."""
-
-    def commit(self) -> None:
-        """Let the context move on."""
-
-
-class SlotContext:
-    """Recurrent context of one stream: a few filter slots per head, in a seat of the model's pool."""
-
-    def __init__(self, pool: StatePool, position: int = 0) -> None:
-        self.pool = pool
-        self.seat = pool.acquire()
-        self.position = position
-
-    def fork(self) -> SlotContext:
-        """An independent continuation from here."""
-        twin = SlotContext(self.pool, self.position)
-        self.pool.copy(self.seat, twin.seat)
-        return twin
-
-    def release(self) -> None:
-        """Give the seat back."""
-        self.pool.release(self.seat)
-
-    def read(self) -> dict[str, Array]:
-        """Means `[L, H, S, 4D]`, precisions `[L, H, S]`, and with a window its ring `[L, W, H, 4D + 2S]`."""
-        return self.pool.read(self.seat)
-
-    def write(self, state: Mapping[str, Array]) -> None:
-        """Inverse of `read`."""
-        self.pool.write(self.seat, state)
-
-
-@dataclass(frozen=True)
-class SlotAdvance:
-    """What the slots of a context become."""
-
-    context: SlotContext
-    state: dict[str, Array]
-    tokens: int
-
-    def is_finite(self) -> bool:
-        """False when the filter has broken down."""
-        return all(bool(np.isfinite(part).all()) for part in self.state.values())
-
-    def commit(self) -> None:
-        """Write the slots."""
-        self.context.write(self.state)
-        self.context.position += self.tokens
-
-
-@dataclass(frozen=True)
-class TurnAdvance:
-    """A seat whose spare row holds what the slots become; good until the context is stepped again."""
-
-    context: SlotContext
-    pool: TurningPool
-    finite: bool
-    tokens: int
-
-    def is_finite(self) -> bool:
-        """False when the filter has broken down."""
-        return self.finite
-
-    def commit(self) -> None:
-        """Turn to the spare row."""
-        self.pool.turn(self.context.seat)
-        self.context.position += self.tokens
-
-
-@dataclass
-class CacheContext:
-    """Attention context of one stream; rows beyond `position` are free."""
-
-    keys: Array  # [L, H, C, 2D]
-    values: Array  # [L, H, C, 2D]
-    position: int = 0
-
-    @staticmethod
-    def grown(rows: Array, capacity: int) -> Array:
-        """A copy with room for `capacity` rows; free rows are zero, which is finite and never read."""
-        larger = np.zeros((*rows.shape[:2], capacity, rows.shape[3]), dtype=rows.dtype)
-        larger[:, :, : rows.shape[2]] = rows
-        return larger
-
-    def fork(self) -> CacheContext:
-        """An independent continuation from here."""
-        capacity, rows = self.keys.shape[2], slice(self.position)
-        keys, values = (self.grown(part[:, :, rows], capacity) for part in (self.keys, self.values))
-        return CacheContext(keys, values, self.position)
-
-    def release(self) -> None:
-        """Let go of the cache."""
-        del self.keys, self.values
-
-    def extend(self, new_keys: Array, new_values: Array) -> None:
-        """Write rows `[L, H, n, 2D]` behind the valid part, in a larger array if need be."""
-        end = self.position + new_keys.shape[2]
-        if end > self.keys.shape[2]:
-            capacity = 1 << (end - 1).bit_length()
-            self.keys, self.values = self.grown(self.keys, capacity), self.grown(self.values, capacity)
-        self.keys[:, :, self.position : end] = new_keys
-        self.values[:, :, self.position : end] = new_values
-        self.position = end
-
-
-@dataclass(frozen=True)
-class CacheAdvance:
-    """The rows that a cache gets; `finite` tells whether later tokens can read them."""
-
-    context: CacheContext
-    keys: Array  # [L, H, n, 2D]
-    values: Array  # [L, H, n, 2D]
-    finite: bool
-
-    def is_finite(self) -> bool:
-        """False when a row that later tokens would read is broken."""
-        return self.finite
-
-    def commit(self) -> None:
-        """Write the rows."""
-        self.context.extend(self.keys, self.values)
 
 
 class Language(ABC):
@@ -197,14 +53,14 @@ class Language(ABC):
     Attributes:
         runtime: what computes it: "onnx", "compiled" or "torch".
         modes: how it decodes; the last one is the default.
-        pool: of recurrent contexts; without the recurrent mode nobody takes a seat.
+        pool: of recurrent contexts; unused without the recurrent mode.
         initial: the state of a recurrent context before its first token, by name.
-        context_bytes: at most, of a packed context.
-        cache_bytes: of main memory for a token of an attention context.
-        prefill_tokens: of a prompt that are read at once, and of all prompts of a quantum: long enough to be efficient,
-            short enough not to stall running streams.
+        context_bytes: largest size of a packed context.
+        cache_bytes: main memory for a token of an attention context.
+        prefill_tokens: tokens of a prompt, and of all prompts, that are read at once: enough to be efficient, and few
+            enough not to stall running streams.
         prefill_rows: prompts that are read at once.
-        kernels: where those came from that it launches, on a GPU.
+        kernels: where its GPU kernels came from.
         golden_values: golden output values that it reproduced when it was loaded.
     """
 
@@ -233,36 +89,36 @@ class Language(ABC):
 
     @property
     def default_mode(self) -> Mode:
-        """Of requests that name none: the recurrent one where there is one."""
+        """The mode of requests that name none: recurrent if the bundle has it."""
         return self.modes[-1]
 
-    def start(self, mode: Mode, *, room: int = 1, forks: int = 0, common: int = 0) -> Context:
-        """Context of a stream that has seen nothing.
+    def start(self, mode: Mode, *, capacity: int = 1, forks: int = 0, common: int = 0) -> Context:
+        """Context of a stream without tokens.
 
         Args:
-            room: tokens that an attention stream is to hold; it grows when it has more.
-            forks: continuations that it will be asked for.
-            common: tokens that it will have when it is asked for them.
+            capacity: tokens that an attention stream reserves memory for; it grows when it has more.
+            forks: continuations that will be made of it.
+            common: tokens that it will have then.
 
         Raises:
             ValueError: the bundle has no such mode.
-            CapacityError: memory that is reserved beforehand is taken by others.
+            CapacityError: the memory to reserve is not free.
         """
         if mode not in self.modes:
             raise ValueError(f"bundle {self.name!r} decodes in {self.modes}, not in {mode!r}")
         if mode == "attention":
-            return self._start_attention(room, forks, common)
+            return self._start_attention(capacity, forks, common)
         context = SlotContext(self.pool)
         context.write(self.initial)
         return context
 
-    def has_room(self, room: int, streams: int, common: int) -> bool:
-        """Whether attention streams of this room, continuations of one that has `common` tokens, could ever be held, if
-        there were no others."""
+    def fits(self, capacity: int, streams: int, common: int) -> bool:
+        """Whether attention streams of this capacity, continuations of one of `common` tokens, fit into memory when
+        there are no others."""
         return True
 
     def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
-        """B streams of one decoding mode, each after some tokens more."""
+        """Read some tokens in each of B streams of one decoding mode."""
         slots = [context for context in contexts if isinstance(context, SlotContext)]
         if len(slots) == len(contexts):
             return self._prefill_slots(slots, pieces)
@@ -281,7 +137,7 @@ class Language(ABC):
     def draw(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-        """`step`, and the choice of the next tokens from its logits: what of them is wanted, and not the logits."""
+        """`step`, and the choice of the next tokens from its logits."""
         output, advances = self.step(contexts, tokens, noise)
         return drawn_tokens(*output, draws), advances
 
@@ -292,7 +148,7 @@ class Language(ABC):
         """Tokens in each of B attention streams; `noise` `[B, H, 2D]`. The outputs are those of the last tokens."""
 
     @abstractmethod
-    def _start_attention(self, room: int, forks: int, common: int) -> Context:
+    def _start_attention(self, capacity: int, forks: int, common: int) -> Context:
         """An empty attention context."""
 
     @abstractmethod
@@ -306,7 +162,7 @@ class Language(ABC):
         """`step` of recurrent streams."""
 
     def example(self, rows: int) -> ExampleRows:
-        """Rows that all differ, to ask `agreeing_sizes` with; always the same."""
+        """Rows that all differ, for `agreeing_sizes`; always the same."""
         draw = np.random.Generator(np.random.Philox(0))
         tokens = draw.integers(0, len(self.vocabulary), rows)
         positions = draw.integers(0, 1000, rows)
@@ -316,7 +172,7 @@ class Language(ABC):
         return ExampleRows(tokens, positions, noise, state)
 
     def confidence(self, mode: Mode) -> TokenConfidence:
-        """How a mode's logits give the calibrated probability that a token is the right next one."""
+        """Calibration of the probability that a token is the right next one."""
         return self._confidence[mode]
 
     def pack(self, context: Context) -> bytes:
@@ -338,23 +194,23 @@ class Language(ABC):
 
 
 class CpuLanguage(Language):
-    """A language bundle on a CPU: attention streams on the bundle's graph, recurrent ones as a subclass runs them."""
+    """A language bundle on a CPU: attention streams run on the bundle's graph, recurrent ones in a subclass."""
 
     def __init__(self, bundle: Bundle) -> None:
         super().__init__(bundle)
         self.cache_bytes = 2 * self._layers * math.prod(self.latent_shape) * np.dtype(np.float32).itemsize
         self.attention = bundle.session("attention")
 
-    def _start_attention(self, room: int, forks: int, common: int) -> CacheContext:
+    def _start_attention(self, capacity: int, forks: int, common: int) -> CacheContext:
         heads, width = self.latent_shape
         # Zeros take no memory until they are written.
-        shape = self._layers, heads, max(room, SMALLEST_CACHE), width
+        shape = self._layers, heads, max(capacity, SMALLEST_CACHE), width
         return CacheContext(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
 
     def extend(
         self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[StepOutput, list[CacheAdvance]]:
-        """See `Language`; caches differ in size, so streams go one by one."""
+        """See `Language`; caches differ in size, so streams run one by one."""
         results = [
             self._extend_cache(context, piece, noise[row : row + 1])
             for row, (context, piece) in enumerate(zip(contexts, pieces, strict=True))
@@ -424,10 +280,10 @@ class LanguageRuntime(CpuLanguage):
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, list[SlotAdvance]]:
         count = len(contexts)
-        # Rows that pad the batch repeat its first stream: their results are thrown away.
+        # Padding rows repeat the first stream; their results are dropped.
         order = np.arange(self.batch_sizes.padded(count))
         order[count:] = 0
-        rows = self.pool.rows([context.seat for context in contexts])[order]
+        rows = self.pool.rows([context.slot for context in contexts])[order]
         logits, log_precision, latent, *after = self._run_step(
             np.asarray(tokens, dtype=np.int64)[order],
             np.asarray([context.position for context in contexts], dtype=np.int64)[order],

@@ -10,7 +10,7 @@ import numpy as np
 
 from rfa.runtime.choices import MergeMethod, Mode
 from rfa.runtime.outputs import FilterStep
-from rfa.runtime.pool import Seat
+from rfa.runtime.pool import PoolSlot
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm
 from rfa.runtime.uncertainty.input import Observation
 
@@ -22,7 +22,7 @@ SAMPLES_PER_ROW = 32
 class Row(NamedTuple):
     """One observation of one stream, checked."""
 
-    slot: Seat
+    slot: PoolSlot
     t: float
     observation: Observation
     noise: float
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
         inputs: that drive the state until each observation, `[k, n]`, or None.
     """
 
-    slot: Seat
+    slot: PoolSlot
     times: np.ndarray
     values: np.ndarray
     noise: np.ndarray

@@ -464,7 +464,7 @@ class Engine:
         size = generation_bytes(tokens, options.top_n_tokens, latent if options.return_latents else 0, ahead)
         mode = options.mode or model.default_mode
         if mode == "recurrent":
-            size += (options.samples + 1) * model.pool.host_bytes_per_seat
+            size += (options.samples + 1) * model.pool.host_bytes_per_slot
         length = len(options.prompt)
         if options.return_full_text:
             size += TEXT_COPIES * options.samples * length

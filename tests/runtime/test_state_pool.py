@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.runtime.pool import IS_LINUX, PoolFull, Seat, StaleSeat, StateField, StatePool
+from rfa.runtime.pool import IS_LINUX, PoolFull, PoolSlot, StaleSlot, StateField, StatePool
 
 FIELDS = {"mean": StateField((2,), "float32"), "grid": StateField((3, 4), "float64"), "count": StateField((), "int64")}
 
@@ -22,38 +22,38 @@ def leaks(pool: StatePool, operations: int, seed: int = 0) -> list[str]:
     Handles of released seats are tried again now and then.
     """
     rng = np.random.default_rng(seed)
-    owned: dict[Seat, int] = {}
-    retired: list[Seat] = []
+    owned: dict[PoolSlot, int] = {}
+    retired: list[PoolSlot] = []
     found: list[str] = []
     for owner in range(1, operations + 1):
         if owned and (len(owned) == pool.capacity or rng.random() < 0.5):
-            seat = list(owned)[rng.integers(len(owned))]
-            if any(np.any(value != owned[seat]) for value in pool.read(seat).values()):
+            slot = list(owned)[rng.integers(len(owned))]
+            if any(np.any(value != owned[slot]) for value in pool.read(slot).values()):
                 found.append("another owner's signature")
-            pool.release(seat)
-            retired.append(seat)
-            del owned[seat]
+            pool.release(slot)
+            retired.append(slot)
+            del owned[slot]
         else:
-            seat = pool.acquire()
-            if any(np.any(value) for value in pool.read(seat).values()):
+            slot = pool.acquire()
+            if any(np.any(value) for value in pool.read(slot).values()):
                 found.append("not zero on acquire")
-            if seat.row in {other.row for other in owned}:
+            if slot.row in {other.row for other in owned}:
                 found.append("two owners")
-            pool.write(seat, dict.fromkeys(FIELDS, owner))
-            owned[seat] = owner
+            pool.write(slot, dict.fromkeys(FIELDS, owner))
+            owned[slot] = owner
         if retired and rng.random() < 0.1:
-            seat = retired[rng.integers(len(retired))]
+            slot = retired[rng.integers(len(retired))]
             for use in (pool.read, pool.release, lambda handle: pool.rows([handle])):
                 try:
-                    use(seat)
+                    use(slot)
                     found.append("a stale handle worked")
-                except StaleSeat:
+                except StaleSlot:
                     pass
         if pool.in_use != len(owned):
             found.append("wrong number of owners")
         if found:
             break
-    released = [index for index in range(pool.capacity) if index not in {seat.row for seat in owned}]
+    released = [index for index in range(pool.capacity) if index not in {slot.row for slot in owned}]
     if any(np.any(array[released]) for array in pool.arrays.values()):
         found.append("a released seat is not zero")
     return found
@@ -70,17 +70,17 @@ def forget_to_clear(pool: StatePool) -> None:
 def release_twice(pool: StatePool) -> None:
     release = pool.release
 
-    def planted(seat: Seat) -> None:
-        release(seat)
-        if seat.row == 3:
-            pool._free[pool._free_count] = seat.row
+    def planted(slot: PoolSlot) -> None:
+        release(slot)
+        if slot.row == 3:
+            pool._free[pool._free_count] = slot.row
             pool._free_count += 1
 
     pool.release = planted  # type: ignore[method-assign]
 
 
 def keep_generations(pool: StatePool) -> None:
-    pool._check = lambda seat: None  # type: ignore[method-assign]
+    pool._check = lambda slot: None  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("plant", [forget_to_clear, release_twice, keep_generations])
@@ -99,7 +99,7 @@ def test_the_last_slot_is_the_last() -> None:
     third = pool.acquire()
     assert third.row == first.row and third != first
     assert pool.in_use == 2
-    with pytest.raises(StaleSeat):
+    with pytest.raises(StaleSlot):
         pool.release(first)
     pool.release(second)
     pool.release(third)
@@ -110,32 +110,32 @@ def test_the_last_slot_is_the_last() -> None:
 
 def test_a_batch_of_slots() -> None:
     pool = StatePool(FIELDS, 8)
-    seats = [pool.acquire() for _ in range(4)]
-    assert pool.rows(seats).tolist() == [seat.row for seat in seats]
+    slots = [pool.acquire() for _ in range(4)]
+    assert pool.rows(slots).tolist() == [slot.row for slot in slots]
     assert pool.rows([]).tolist() == []
     with pytest.raises(ValueError, match="twice"):
-        pool.rows([seats[0], seats[1], seats[0]])
-    pool.release(seats[2])
-    with pytest.raises(StaleSeat, match=str(seats[2].generation)):
-        pool.rows(seats)
+        pool.rows([slots[0], slots[1], slots[0]])
+    pool.release(slots[2])
+    with pytest.raises(StaleSlot, match=str(slots[2].generation)):
+        pool.rows(slots)
 
 
 def test_memory_is_what_the_fields_say() -> None:
     pool = StatePool(FIELDS, 1000)
-    assert pool.host_bytes_per_seat == 2 * 4 + 12 * 8 + 8 + 16
+    assert pool.host_bytes_per_slot == 2 * 4 + 12 * 8 + 8 + 16
     bookkeeping: list[np.ndarray[Any, Any]] = [pool._generations, pool._free]
     held = sum(array.nbytes for array in (*pool.arrays.values(), *bookkeeping))
-    assert held == 1000 * pool.host_bytes_per_seat
+    assert held == 1000 * pool.host_bytes_per_slot
 
 
 def test_slots_are_reused_before_new_ones_are_touched() -> None:
     pool = StatePool(FIELDS, 1_000_000)
     highest = 0
     for _ in range(100):
-        seats = [pool.acquire() for _ in range(10)]
-        highest = max(highest, *(seat.row for seat in seats))
-        for seat in seats:
-            pool.release(seat)
+        slots = [pool.acquire() for _ in range(10)]
+        highest = max(highest, *(slot.row for slot in slots))
+        for slot in slots:
+            pool.release(slot)
     assert highest == 9
 
 
@@ -145,12 +145,12 @@ def test_threads_share_the_free_list() -> None:
 
     def work(owner: int) -> None:
         for _ in range(2_000):
-            seats = [pool.acquire() for _ in range(4)]
-            for seat in seats:
-                pool.write(seat, dict.fromkeys(FIELDS, owner))
-            clashes.extend(owner for seat in seats if np.any(pool.read(seat)["grid"] != owner))
-            for seat in seats:
-                pool.release(seat)
+            slots = [pool.acquire() for _ in range(4)]
+            for slot in slots:
+                pool.write(slot, dict.fromkeys(FIELDS, owner))
+            clashes.extend(owner for slot in slots if np.any(pool.read(slot)["grid"] != owner))
+            for slot in slots:
+                pool.release(slot)
 
     threads = [threading.Thread(target=work, args=(owner,)) for owner in range(1, 5)]
     for thread in threads:
@@ -171,14 +171,14 @@ def test_a_large_slot_gives_its_memory_back_and_leaves_no_trace() -> None:
         return int(pages.read_text().split()[1]) * mmap.PAGESIZE
 
     before = resident()
-    seats = [pool.acquire() for _ in range(100)]
-    for number, seat in enumerate(seats, 1):
-        pool.write(seat, {"large": number, "small": number})
+    slots = [pool.acquire() for _ in range(100)]
+    for number, slot in enumerate(slots, 1):
+        pool.write(slot, {"large": number, "small": number})
     full = resident()
     assert full - before >= 100 * 4 * numbers
-    for seat in seats[::2]:
-        pool.release(seat)
+    for slot in slots[::2]:
+        pool.release(slot)
     assert full - resident() >= 50 * (4 * numbers - 2 * mmap.PAGESIZE)
-    for number, seat in enumerate(seats, 1):
-        held = {name: array[seat.row] for name, array in pool.arrays.items()}
+    for number, slot in enumerate(slots, 1):
+        held = {name: array[slot.row] for name, array in pool.arrays.items()}
         assert all((values == (0 if number % 2 else number)).all() for values in held.values())

@@ -18,9 +18,10 @@ from rfa.runtime.choices import Mode
 from rfa.runtime.errors import InvalidInput, invalid_state
 from rfa.runtime.outputs import FilterStep, ForecastPoint
 from rfa.runtime.passes import PassesRange
-from rfa.runtime.pool import Seat, StateField, StatePool
+from rfa.runtime.pool import PoolSlot, StateField, StatePool
+from rfa.runtime.text.contexts import StepOutput
 from rfa.runtime.text.incremental import Vocabulary
-from rfa.runtime.text.language import Language, StepOutput
+from rfa.runtime.text.language import Language
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm
 from rfa.runtime.uncertainty.forecast_checks import (
     INSIDE,
@@ -117,11 +118,11 @@ class FakeLanguage:
     def default_mode(self) -> Mode:
         return self.modes[-1]
 
-    def start(self, mode: str, *, room: int = 1, forks: int = 0, common: int = 0) -> Seen:
+    def start(self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0) -> Seen:
         assert mode in self.modes
         return Seen()
 
-    def has_room(self, room: int, streams: int, common: int) -> bool:
+    def fits(self, capacity: int, streams: int, common: int) -> bool:
         return True
 
     def prefill(self, contexts: Sequence[Seen], pieces: Sequence[Sequence[int]]) -> list[SeenMore]:
@@ -249,10 +250,10 @@ class FakeFilter:
     def start(self, seed: int = 0) -> Means:
         return Means(np.zeros(self.observation_size), np.zeros(self.observation_size, np.int64), seed=seed)
 
-    def put(self, pool: StatePool, seat: Seat, state: Means) -> None:
+    def put(self, pool: StatePool, seat: PoolSlot, state: Means) -> None:
         pool.write(seat, {"sums": state.sums, "seen": state.seen, "time": state.time, "count": state.count})
 
-    def get(self, pool: StatePool, seat: Seat, seed: int) -> Means:
+    def get(self, pool: StatePool, seat: PoolSlot, seed: int) -> Means:
         values = pool.read(seat)
         return Means(values["sums"], values["seen"], float(values["time"]), int(values["count"]), seed)
 

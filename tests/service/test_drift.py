@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rfa.runtime.bundle.bundle import open_bundle
-from rfa.runtime.text.language import StepOutput
+from rfa.runtime.text.contexts import StepOutput
 from rfa.runtime.text.loading import load_on_cpu
 from rfa.service.engine.device import language_loader
 from rfa.service.engine.text.drift import (

@@ -54,10 +54,10 @@ async def test_whole_pieces_of_many_prompts_are_read_together() -> None:
 
 async def test_a_prompt_that_fails_ends_alone() -> None:
     class Picky(FakeLanguage):
-        def start(self, mode: str, *, room: int = 1, forks: int = 0, common: int = 0) -> Seen:
-            if room > 20:
+        def start(self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0) -> Seen:
+            if capacity > 20:
                 raise Overloaded("no room", retry_after_seconds=1)
-            return super().start(mode, room=room, forks=forks, common=common)
+            return super().start(mode, capacity=capacity, forks=forks, common=common)
 
         def prefill(self, contexts: Sequence[Seen], pieces: Sequence[Sequence[int]]) -> list[SeenMore]:
             advances = super().prefill(contexts, pieces)
@@ -105,9 +105,9 @@ async def test_a_context_is_asked_for_room_for_its_text_and_for_its_forks() -> N
     asked = []
 
     class Noting(FakeLanguage):
-        def start(self, mode: str, *, room: int = 1, forks: int = 0, common: int = 0) -> Seen:
-            asked.append((room, forks, common))
-            return super().start(mode, room=room, forks=forks, common=common)
+        def start(self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0) -> Seen:
+            asked.append((capacity, forks, common))
+            return super().start(mode, capacity=capacity, forks=forks, common=common)
 
     model = Noting()
     stage = stage_of(model)
@@ -129,8 +129,8 @@ async def test_room_that_no_token_will_have_is_given_back() -> None:
 async def test_what_never_fits_is_refused_and_not_asked_to_come_again() -> None:
 
     class Small(FakeLanguage):
-        def has_room(self, room: int, streams: int, common: int) -> bool:
-            assert (room, common) == (15, 11)
+        def fits(self, capacity: int, streams: int, common: int) -> bool:
+            assert (capacity, common) == (15, 11)
             return streams <= 4
 
     model = Small()
@@ -161,7 +161,7 @@ async def test_forks_before_one_that_fails_are_given_back() -> None:
     context = Forked()
 
     class Full(FakeLanguage):
-        def start(self, mode: str, *, room: int = 1, forks: int = 0, common: int = 0) -> Seen:
+        def start(self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0) -> Seen:
             return context
 
     model = Full()

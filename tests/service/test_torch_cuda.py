@@ -71,7 +71,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("size", [1, 4, MAX_ROWS])
 def test_a_graph_gives_the_bits_of_its_kernels_launched_one_by_one(runtime: TorchLanguageRuntime, size: int) -> None:
     contexts = [begun(runtime, [5 + index, 6], 1000 * index) for index in range(size)]
-    seats = [context.seat for context in contexts]
+    seats = [context.slot for context in contexts]
     draw = np.random.default_rng(0)
     graph, eager = (
         StepRunner(runtime._decoder, runtime._pool, size, with_graph=with_graph) for with_graph in (True, False)
@@ -80,8 +80,8 @@ def test_a_graph_gives_the_bits_of_its_kernels_launched_one_by_one(runtime: Torc
         inputs = (
             draw.integers(0, len(runtime.vocabulary), size),
             draw.integers(0, 1_000_000, size),
-            runtime._pool.current(seats),
-            runtime._pool.spare(seats),
+            runtime._pool.current_rows(seats),
+            runtime._pool.next_rows(seats),
             draw.standard_normal((size, *runtime.latent_shape), dtype=np.float32),
         )
         results, states = [], []
@@ -91,7 +91,7 @@ def test_a_graph_gives_the_bits_of_its_kernels_launched_one_by_one(runtime: Torc
         for found, wanted in zip((*results[0], *states[0]), (*results[1], *states[1]), strict=True):
             assert found.tobytes() == wanted.tobytes()
         for seat in seats:
-            runtime._pool.turn(seat)
+            runtime._pool.swap(seat)
     for context in contexts:
         context.release()
 
@@ -108,7 +108,7 @@ def test_a_graph_of_attention_gives_the_bits_of_its_kernels_launched_one_by_one(
         runner = runtime._make_attention_runner(size)
         if not with_graph:
             runner._graphs.clear()
-        contexts: list[Any] = [runtime.start("attention", room=80) for _ in range(rows)]
+        contexts: list[Any] = [runtime.start("attention", capacity=80) for _ in range(rows)]
         for advance in runtime.prefill(contexts, [tokens[: 60 + row] for row in range(rows)]):
             advance.commit()
         draw, found = np.random.default_rng(0), []
@@ -137,7 +137,7 @@ def test_steps_of_attention_have_their_bits_in_any_company_and_are_those_of_prom
     draws = Draws([Choice(with_latent=True)] * 3, np.float32(1))
 
     def begun_at(lengths: list[int]) -> list[Any]:
-        contexts: list[Any] = [runtime.start("attention", room=80) for _ in lengths]
+        contexts: list[Any] = [runtime.start("attention", capacity=80) for _ in lengths]
         for advance in runtime.prefill(contexts, [tokens[:length] for length in lengths]):
             advance.commit()
         return contexts
@@ -169,7 +169,7 @@ def test_graphs_of_prompts_leave_the_bits_of_prompts_launched_one_by_one(
     left: list[list[bytes]] = []
     for in_graph in (True, False):
         recurrent: list[Any] = [runtime.start("recurrent") for _ in counts]
-        attention: list[Any] = [runtime.start("attention", room=count + 1) for count in counts]
+        attention: list[Any] = [runtime.start("attention", capacity=count + 1) for count in counts]
         if in_graph:
             advances = [*runtime.prefill(recurrent, pieces), *runtime.prefill(attention, pieces)]
         else:
@@ -186,7 +186,7 @@ def test_graphs_of_prompts_leave_the_bits_of_prompts_launched_one_by_one(
 
 
 def test_a_replayed_step_of_attention_allocates_nothing(runtime: TorchLanguageRuntime) -> None:
-    context: Any = runtime.start("attention", room=60)
+    context: Any = runtime.start("attention", capacity=60)
     (advance,) = runtime.prefill([context], [[1, 2, 3]])
     advance.commit()
 

@@ -26,7 +26,8 @@ from rfa.runtime.golden import reproduce
 from rfa.runtime.gpu.golden import AttentionSession, check_golden_on
 from rfa.runtime.gpu.language import TorchLanguageRuntime
 from rfa.runtime.gpu.pages import PagedContext
-from rfa.runtime.text.language import CpuLanguage, LanguageRuntime, SlotContext
+from rfa.runtime.text.contexts import SlotContext
+from rfa.runtime.text.language import CpuLanguage, LanguageRuntime
 from rfa.runtime.text.sampling import Choice, Draws
 from rfa.service.encoding import dumps
 from rfa.service.engine.engine import Engine
@@ -128,12 +129,12 @@ def test_padding_touches_no_row_but_its_own(runtime: TorchLanguageRuntime) -> No
     assert runtime.batch_sizes.padded(3) > 3, "nothing is padded"
     before = [part.clone() for part in pool.slots]
     runtime.step(contexts, [5, 6, 7], silence(runtime, 3))
-    written = [*pool.spare([context.seat for context in contexts]), *pool.padding_rows]
+    written = [*pool.next_rows([context.slot for context in contexts]), *pool.padding_rows]
     kept = np.setdiff1d(np.arange(before[0].shape[1]), written)
     for part, earlier in zip(pool.slots, before, strict=True):
         assert torch.equal(part[:, kept], earlier[:, kept])
         changed = (part != earlier).flatten(2).any(2).any(0).nonzero()[:, 0].tolist()
-        assert set(pool.spare([context.seat for context in contexts]).tolist()) <= set(changed)
+        assert set(pool.next_rows([context.slot for context in contexts]).tolist()) <= set(changed)
     for context in contexts:
         context.release()
 
@@ -329,7 +330,7 @@ async def test_a_broken_row_ends_its_own_request(
         def break_once(contexts: Any, *given: Any) -> Any:
             if len(contexts) == len(wanted) and breaks:
                 breaks.clear()
-                row = int(runtime._pool.current([contexts[1].seat])[0])
+                row = int(runtime._pool.current_rows([contexts[1].slot])[0])
                 runtime._pool.slots.means[:, row] = torch.nan
             return real(contexts, *given)
 
@@ -376,12 +377,12 @@ def test_a_window_is_refused_by_name(books_bundle: Path, monkeypatch: pytest.Mon
 
 def test_attention_has_room_by_whole_pages(bundle: Bundle) -> None:
     runtime = TorchLanguageRuntime(bundle, device="cpu", streams=1, max_rows=1, attention_tokens=4 * PAGE_KEYS)
-    assert runtime.has_room(2 * PAGE_KEYS, 2, 0) and runtime.has_room(1, 4, 0)
-    assert not runtime.has_room(2 * PAGE_KEYS + 1, 2, 0) and not runtime.has_room(1, 5, 0)
+    assert runtime.fits(2 * PAGE_KEYS, 2, 0) and runtime.fits(1, 4, 0)
+    assert not runtime.fits(2 * PAGE_KEYS + 1, 2, 0) and not runtime.fits(1, 5, 0)
     # Three full pages are there once.
-    assert runtime.has_room(3 * PAGE_KEYS + 1, 1, 0) and not runtime.has_room(3 * PAGE_KEYS + 1, 2, 3 * PAGE_KEYS)
-    assert runtime.has_room(3 * PAGE_KEYS, 2, 2 * PAGE_KEYS) and not runtime.has_room(3 * PAGE_KEYS, 2, PAGE_KEYS)
-    first = runtime.start("attention", room=PAGE_KEYS + 1, forks=1)
+    assert runtime.fits(3 * PAGE_KEYS + 1, 1, 0) and not runtime.fits(3 * PAGE_KEYS + 1, 2, 3 * PAGE_KEYS)
+    assert runtime.fits(3 * PAGE_KEYS, 2, 2 * PAGE_KEYS) and not runtime.fits(3 * PAGE_KEYS, 2, PAGE_KEYS)
+    first = runtime.start("attention", capacity=PAGE_KEYS + 1, forks=1)
     with pytest.raises(CapacityError, match="at this moment"):
         runtime.start("attention")
     twin = first.fork()

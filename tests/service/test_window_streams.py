@@ -36,7 +36,7 @@ def test_the_state_has_the_ring(bundle: Bundle, runtime: LanguageRuntime) -> Non
     ring = config.n_layers * 4 * config.n_heads * (4 * config.head_dim + 2 * config.n_slots)
     slots = config.n_layers * config.n_heads * config.n_slots * (4 * config.head_dim + 1)
     assert runtime.context_bytes == 8 + 4 * (ring + slots)
-    assert runtime.pool.host_bytes_per_seat >= 4 * (ring + slots)
+    assert runtime.pool.host_bytes_per_slot >= 4 * (ring + slots)
     try_wide(bundle, {name: bundle.session(name) for name in bundle.manifest.graphs})
 
 

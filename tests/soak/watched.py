@@ -11,7 +11,7 @@ import numpy as np
 
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.state import FilterState
-from rfa.runtime.pool import Seat, StateField, StatePool
+from rfa.runtime.pool import PoolSlot, StateField, StatePool
 from rfa.runtime.uncertainty.interface import Piece, Row, Stepped
 from rfa.runtime.uncertainty.steps import Steps
 
@@ -44,7 +44,7 @@ class WatchedFilter:
         """The runtime's, and the mark."""
         return {**self.runtime.state_fields, MARK: StateField((), np.int64)}
 
-    def put(self, pool: StatePool, seat: Seat, state: FilterState) -> None:
+    def put(self, pool: StatePool, seat: PoolSlot, state: FilterState) -> None:
         """A new owner: the seat must be empty."""
         is_empty = not any(array[seat.row].any() for array in pool.arrays.values())
         with self._lock:
@@ -54,7 +54,7 @@ class WatchedFilter:
         self.runtime.put(pool, seat, state)
         pool.arrays[MARK][seat.row] = _mark(seat)
 
-    def get(self, pool: StatePool, seat: Seat, seed: int) -> FilterState:
+    def get(self, pool: StatePool, seat: PoolSlot, seed: int) -> FilterState:
         """The state in a seat, which must be its owner's."""
         self._look(pool, [seat])
         return self.runtime.get(pool, seat, seed)
@@ -74,7 +74,7 @@ class WatchedFilter:
         self._look(pool, [piece.slot])
         return steps
 
-    def _look(self, pool: StatePool, seats: Sequence[Seat]) -> None:
+    def _look(self, pool: StatePool, seats: Sequence[PoolSlot]) -> None:
         marks = pool.arrays[MARK][[seat.row for seat in seats]]
         strange = int(np.count_nonzero(marks != [_mark(seat) for seat in seats]))
         if strange:
@@ -82,7 +82,7 @@ class WatchedFilter:
                 self.leaks["a seat had another owner's mark"] += strange
 
 
-def _mark(seat: Seat) -> int:
+def _mark(seat: PoolSlot) -> int:
     """A number of this owner alone; never zero, for generations in use are odd."""
     return (seat.row << 40) | seat.generation
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rfa.runtime.outputs import FilterWarning, ForecastChecks
-from rfa.runtime.pool import Seat
+from rfa.runtime.pool import PoolSlot
 from rfa.runtime.uncertainty.forecast_checks import no_checks, summarise
 from rfa.runtime.uncertainty.interface import Ahead, FilterOptions, Piece, Row, Stepped, reply_rows
 from rfa.runtime.uncertainty.steps import Steps
@@ -54,7 +54,7 @@ class RecurrentJob(Job):
         )
         self.seed: int = options.seed
         self._resumed: Any = options.state
-        self.pool_slot: Seat | None = None
+        self.pool_slot: PoolSlot | None = None
         self.log_likelihood = 0.0
         self._is_fresh = options.state is None or not options.state.count
         self._sums = no_checks(len(stage.model.levels), len(options.horizon), stage.model.observation_size)
@@ -109,7 +109,7 @@ class RecurrentJob(Job):
         """Finish if nothing more will come."""
         raise NotImplementedError
 
-    def ensure_pool_slot(self) -> Seat:
+    def ensure_pool_slot(self) -> PoolSlot:
         """The seat, set to the state on first use."""
         if self.pool_slot is None:
             self.pool_slot = self.filtering.pool.acquire()

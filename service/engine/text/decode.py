@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rfa.runtime.choices import Mode
-from rfa.runtime.text.language import Advance, Language
+from rfa.runtime.text.contexts import Advance
+from rfa.runtime.text.language import Language
 from rfa.runtime.text.sampling import Choice, DrawnToken, Draws, generator
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.generated import TokenEvent, TopTokens

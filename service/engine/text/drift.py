@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rfa.runtime.choices import Mode
-from rfa.runtime.text.language import Context, Language
+from rfa.runtime.text.contexts import Context
+from rfa.runtime.text.language import Language
 from rfa.runtime.text.sampling import log_normaliser
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.metrics import Metrics

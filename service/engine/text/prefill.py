@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rfa.runtime.text.language import Context, Language
+from rfa.runtime.text.contexts import Context
+from rfa.runtime.text.language import Language
 from rfa.service.engine.text.decode import DecodeStage
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import PromptLimits
@@ -81,7 +82,7 @@ class PrefillStage:
         # The last token of the prompt is the first of each continuation.
         capacity, common = len(job.prompt) + new, len(job.prompt) - 1
         all_tokens = capacity + (samples - 1) * new
-        if job.mode == "attention" and not job.model.has_room(capacity, samples, common):
+        if job.mode == "attention" and not job.model.fits(capacity, samples, common):
             raise InvalidRequest(
                 f"{names.prompt} and {names.max_new_tokens} of all continuations together, {all_tokens} tokens, "
                 'ask for more than all the memory that this server has for decode "attention".',
@@ -89,7 +90,7 @@ class PrefillStage:
                 code="context_too_long",
             )
         job.shrink_capacity(capacity)
-        return job.model.start(job.mode, room=capacity, forks=samples - 1, common=common)
+        return job.model.start(job.mode, capacity=capacity, forks=samples - 1, common=common)
 
     def _complete(self, job: GenerateJob, read: Sequence[int]) -> list[int]:
         """The prompt with what goes before it, within its limits."""

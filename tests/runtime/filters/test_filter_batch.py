@@ -14,7 +14,7 @@ import pytest
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.filter import FilterRuntime
-from rfa.runtime.pool import Seat, StaleSeat, StatePool
+from rfa.runtime.pool import PoolSlot, StaleSlot, StatePool
 from rfa.runtime.uncertainty.interface import Row
 from tests.soak.courses import as_sent
 
@@ -65,7 +65,7 @@ class Streams:
         for seat in self.seats:
             runtime.put(self.pool, seat, runtime.start())
 
-    def row(self, seat: Seat, observed: tuple[float, list[float | None] | None, float] | None = None) -> Row:
+    def row(self, seat: PoolSlot, observed: tuple[float, list[float | None] | None, float] | None = None) -> Row:
         if observed is None:
             ((lag, y, noise),) = observations(self.rng, 1)
             observed = self.times[seat] + lag, y, noise
@@ -177,7 +177,7 @@ def test_a_released_slot_is_refused(runtime: FilterRuntime) -> None:
     rows = [streams.row(seat) for seat in streams.seats]
     streams.pool.release(streams.seats[2])
     streams.pool.acquire()
-    with pytest.raises(StaleSeat):
+    with pytest.raises(StaleSlot):
         runtime.advance(streams.pool, rows)
 
 

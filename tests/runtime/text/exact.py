@@ -14,7 +14,7 @@ from rfa.model.dynamics import wrapped_phase
 from rfa.model.language import LanguageModel
 from rfa.model.layers import RobustMixer
 from rfa.model.loading import load_model
-from rfa.runtime.text.language import StepOutput
+from rfa.runtime.text.contexts import StepOutput
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness"
 EPS = float(np.finfo(np.float32).eps)

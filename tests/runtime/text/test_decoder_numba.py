@@ -15,9 +15,9 @@ from rfa.model.decoder_constants import decoder_constants
 from rfa.model.dynamics import wrapped_phase
 from rfa.model.language import LanguageModel, SlotState
 from rfa.model.layers import RobustMixer
-from rfa.runtime.text import decoder_numba
+from rfa.runtime.text import decoder_numba, math_numba
+from rfa.runtime.text.compiled_decoder import CompiledDecoder, Slots
 from rfa.runtime.text.config import LanguageModelConfig
-from rfa.runtime.text.decoder_numba import CompiledDecoder, Slots
 
 EPS = float(np.finfo(np.float32).eps)
 TOKENS = 40
@@ -168,26 +168,26 @@ def values_of(function: Any, x: np.ndarray) -> np.ndarray:
 def test_exp_is_exact_to_rounding() -> None:
     x = np.linspace(-87, 88, 20_001).astype(np.float32)
     exact = np.exp(x.astype(np.float64))
-    assert np.abs(values_of(decoder_numba.exp, x) / exact - 1).max() <= 1.5 * EPS
-    low, high = values_of(decoder_numba.exp, np.array([-np.inf, np.inf]))
+    assert np.abs(values_of(math_numba.exp, x) / exact - 1).max() <= 1.5 * EPS
+    low, high = values_of(math_numba.exp, np.array([-np.inf, np.inf]))
     assert 0 < low < 2e-38 and 1e38 < high < np.inf
-    assert math.isnan(decoder_numba.exp(np.float32(np.nan)))
+    assert math.isnan(math_numba.exp(np.float32(np.nan)))
 
 
 def test_log_is_exact_to_rounding() -> None:
     x = np.exp(np.linspace(-80, 80, 20_001)).astype(np.float32)
     x = np.concatenate([x, np.float32(1) + np.linspace(-0.4, 0.6, 20_001).astype(np.float32)])
     exact = np.log(x.astype(np.float64))
-    assert np.all(np.abs(values_of(decoder_numba.log, x) - exact) <= EPS * np.maximum(np.abs(exact), 0.5))
-    assert decoder_numba.log(np.float32(1)) == 0
-    assert decoder_numba.log(np.float32(np.inf)) == np.inf and math.isnan(decoder_numba.log(np.float32(np.nan)))
+    assert np.all(np.abs(values_of(math_numba.log, x) - exact) <= EPS * np.maximum(np.abs(exact), 0.5))
+    assert math_numba.log(np.float32(1)) == 0
+    assert math_numba.log(np.float32(np.inf)) == np.inf and math.isnan(math_numba.log(np.float32(np.nan)))
 
 
 def test_erf_is_exact_to_rounding() -> None:
     x = np.linspace(-6, 6, 20_001).astype(np.float32)
     exact = np.array([math.erf(value) for value in x.astype(np.float64)])
-    assert np.abs(values_of(decoder_numba.erf, x) - exact).max() <= 3 * EPS
-    assert math.isnan(decoder_numba.erf(np.float32(np.nan)))
+    assert np.abs(values_of(math_numba.erf, x) - exact).max() <= 3 * EPS
+    assert math.isnan(math_numba.erf(np.float32(np.nan)))
 
 
 def test_gelu_is_that_of_torch_and_lets_nothing_pass_for_a_number() -> None:

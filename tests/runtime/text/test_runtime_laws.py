@@ -13,7 +13,7 @@ from rfa.runtime.errors import InvalidInput
 from rfa.runtime.gpu.language import TorchLanguageRuntime
 from rfa.runtime.gpu.pages import PagedContext
 from rfa.runtime.gpu.pool import DevicePool
-from rfa.runtime.pool import StaleSeat
+from rfa.runtime.pool import StaleSlot
 from rfa.runtime.text.language import Language, LanguageRuntime
 from rfa.runtime.text.sampling import Choice, DrawnToken, Draws, drawn_tokens
 from tests.runtime.text.exact import EPS, ExactModel, begun, crowd, largest_errors, prompt_of, read_on, silence, stepped
@@ -200,13 +200,13 @@ def test_a_poisoned_prompt_is_reported(runtime: Any) -> None:
 
 def test_a_seat_is_empty_between_its_owners(runtime: Any) -> None:
     context = begun(runtime, [1, 2, 3])
-    row = context.seat.row
+    row = context.slot.row
     context.release()
     assert not any(rows.any() for rows in rows_of(runtime))
-    with pytest.raises(StaleSeat):
+    with pytest.raises(StaleSlot):
         runtime.step([context], [1], silence(runtime))
     fresh = begun(runtime, [])
-    assert fresh.seat.row == row
+    assert fresh.slot.row == row
     np.testing.assert_array_equal(fresh.read()["means"], runtime.initial["means"])
     fresh.release()
 

@@ -1,0 +1,211 @@
+"""The recurrent mode of a language model on one CPU core, without torch: weights in panels, layer after layer."""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rfa.runtime.text.contexts import StepOutput
+from rfa.runtime.text.decoder_numba import (
+    GAMMA2,
+    HEAD_CONSTANTS,
+    SCALARS,
+    add_normed,
+    compile_kernels,
+    gelu,
+    normed,
+    run_slots,
+    sigmoid,
+)
+from rfa.runtime.text.product_numba import Matrix
+
+Array = NDArray[np.float32]
+Rows = NDArray[np.int64]
+
+
+class Slots(NamedTuple):
+    """Slots of R streams: means `[R, L, H, S, 4D]`, precisions `[R, L, H, S]`."""
+
+    means: Array
+    precisions: Array
+
+
+@dataclass(frozen=True)
+class _PackedLayer:
+    """One block."""
+
+    mixer_norm: Array
+    mix_in: Matrix  # query, key, value, gates, output gates if there are any: [d, 3 · H · 2D + 2 · H · S (+ H)]
+    gate_bias: Array
+    output_gate_bias: Array | None  # [H]
+    mix_out: Matrix
+    feed_forward_norm: Array
+    up: Matrix
+    down: Matrix
+    table: Array  # [H, 8]
+    decay: Array  # [1, H, S]: tokens of a text are one apart
+    own_process: Array  # [1, H, S]
+
+    @classmethod
+    def of(cls, index: int, weights: Mapping[str, Array], constants: Mapping[str, Array]) -> _PackedLayer:
+        def transposed(*names: str) -> Matrix:
+            return Matrix.of(np.concatenate([_weight(weights, f"blocks.{index}.{name}") for name in names]).T)
+
+        def gains(name: str) -> Array:
+            return np.array(_weight(weights, f"blocks.{index}.{name}"), dtype=np.float32)
+
+        def bias(name: str) -> Array:
+            return np.array(weights[f"blocks.{index}.{name}.bias"], dtype=np.float32)
+
+        gated = ["mixer.output_gate"] if f"blocks.{index}.mixer.output_gate.weight" in weights else []
+        return cls(
+            mixer_norm=gains("mixer_norm"),
+            mix_in=transposed("mixer.query", "mixer.key", "mixer.value", "mixer.gates", *gated),
+            gate_bias=bias("mixer.gates"),
+            output_gate_bias=bias("mixer.output_gate") if gated else None,
+            mix_out=transposed("mixer.output"),
+            feed_forward_norm=gains("feed_forward_norm"),
+            up=transposed("feed_forward.up"),
+            down=transposed("feed_forward.down"),
+            table=np.ascontiguousarray(np.stack([constants[name][index] for name in HEAD_CONSTANTS], axis=-1)),
+            decay=constants["decay"][index][None].copy(),
+            own_process=constants["own_process"][index][None].copy(),
+        )
+
+
+def _weight(weights: Mapping[str, Array], module: str) -> Array:
+    """The weight of a module in the recurrent mode: its own where the modes do not share it."""
+    own = weights.get(f"{module}.recurrent_weight")
+    return weights[f"{module}.weight"] if own is None else own
+
+
+class CompiledDecoder:
+    """The recurrent mode of a trained model.
+
+    Args:
+        weights: of the model, by the names of its modules.
+        constants: of `decoder_constants`. The kernels check no bounds: opening a bundle compares the shapes of both to
+            its configuration.
+    """
+
+    def __init__(self, weights: Mapping[str, Array], constants: Mapping[str, NDArray[Any]]) -> None:
+        self._layers = [_PackedLayer.of(index, weights, constants) for index in range(len(constants["decay"]))]
+        self._omega: NDArray[np.float64] = constants["omega"]
+        self._embedding: Array = weights["embedding.weight"]
+        self._head = Matrix.of(self._embedding.T)
+        self._scale = np.float32(math.sqrt(self._embedding.shape[1]))
+        self._norm = np.array(_weight(weights, "norm"), dtype=np.float32)
+        self._scalars = np.array([constants[name] for name in SCALARS], dtype=np.float32)
+        self._eps = np.float32(constants["norm_eps"])
+        compile_kernels()
+
+    def step(
+        self, tokens: Rows, positions: Rows, noise: Array, slots: Slots, sources: Rows, targets: Rows
+    ) -> tuple[StepOutput, NDArray[np.bool_]]:
+        """One token of B streams.
+
+        Args:
+            tokens, positions, sources, targets: `[B]`; slots are read from rows `sources` and written to `targets`, all
+                different.
+            noise: `[B, H, 2D]` scaled standard normal for the latent sample, zeros for the mean.
+
+        Returns:
+            the output, and for each stream whether all numbers of its new slots are finite.
+        """
+        run = _Run(self, tokens, positions, 1)
+        for index in range(len(self._layers)):
+            evidence = run.mix(index, slots, sources, targets)
+            if index == len(self._layers) - 1:
+                spread = np.sqrt((1 / evidence + self._layers[-1].table[:, GAMMA2]) / 2)
+                run.latent += (noise * spread[..., None]).reshape(run.latent.shape)
+            run.finish(index)
+        return self._output(run, evidence), run.finite
+
+    def prefill(
+        self, tokens: Rows, position: int, slots: Slots, source: int, target: int, *, with_output: bool = False
+    ) -> tuple[StepOutput | None, bool]:
+        """N tokens `[N]` of one stream at once, from the slots in row `source` to those in row `target`.
+
+        Returns:
+            the output of the last token (a batch of one) if requested, and whether the slots are finite.
+        """
+        run = _Run(self, tokens, np.arange(position, position + len(tokens)), len(tokens))
+        last = len(self._layers) - 1
+        rows = np.array([source]), np.array([target])
+        for index in range(last):
+            run.mix(index, slots, *rows)
+            run.finish(index)
+        # Behind the slots of the last layer, all is for the output only.
+        evidence = run.mix(last, slots, *rows)
+        if not with_output:
+            return None, bool(run.finite[0])
+        run.keep_last()
+        run.finish(last)
+        return self._output(run, evidence[-1:]), bool(run.finite[0])
+
+    def _output(self, run: _Run, evidence: Array) -> StepOutput:
+        normed(run.x, self._norm, self._eps, run.normed)
+        latent = run.latent.reshape(*evidence.shape, -1)
+        return StepOutput(self._head.times(run.normed), np.log(evidence).mean(-1), latent)
+
+
+class _Run:
+    """The rows of one call, `n_tokens` of each stream, and the arrays that a layer works in."""
+
+    def __init__(self, decoder: CompiledDecoder, tokens: Rows, positions: Rows, n_tokens: int) -> None:
+        self._decoder, self._n_tokens = decoder, n_tokens
+        self.x: Array = decoder._embedding[tokens] * decoder._scale
+        self.normed = np.empty_like(self.x)
+        self.latent = np.empty((len(tokens), 2 * decoder._omega.size), np.float32)
+        self._gates: Array | None = None
+        self._lags = np.zeros(len(tokens), np.int64)
+        self.finite = np.ones(len(tokens) // n_tokens, np.bool_)
+        phase = positions.astype(np.float64)[:, None, None] * decoder._omega
+        phase -= 2 * np.pi * np.rint(phase / (2 * np.pi))
+        wrapped = phase.astype(np.float32)
+        self._cos, self._sin = np.cos(wrapped), np.sin(wrapped)
+
+    def mix(self, index: int, slots: Slots, sources: Rows, targets: Rows) -> Array:
+        """Update the slots of a layer and read them into `latent`; returns the evidence `[B · N, H]`."""
+        layer, decoder = self._decoder._layers[index], self._decoder
+        normed(self.x, layer.mixer_norm, decoder._eps, self.normed)
+        joint = layer.mix_in.times(self.normed)
+        evidence = np.empty(self._cos.shape[:2], np.float32)
+        run_slots(
+            joint, self._n_tokens, self._cos, self._sin, layer.gate_bias, decoder._scalars, layer.table, layer.decay,
+            layer.own_process, self._lags, index, slots.means, slots.precisions, sources, targets, self.latent,
+            evidence, self.finite,
+        )  # fmt: skip
+        if layer.output_gate_bias is not None:
+            self._gates = joint[:, -layer.output_gate_bias.size :] + layer.output_gate_bias
+            sigmoid(self._gates)
+        return evidence
+
+    def keep_last(self) -> None:
+        """Drop all rows but the last."""
+        self.x, self.normed, self.latent = (part[-1:].copy() for part in (self.x, self.normed, self.latent))
+        self._gates = None if self._gates is None else self._gates[-1:]
+
+    def finish(self, index: int) -> None:
+        """The residual stream after the block."""
+        layer, decoder = self._decoder._layers[index], self._decoder
+        mixed = layer.mix_out.times(self._gated())
+        add_normed(self.x, mixed, layer.feed_forward_norm, decoder._eps, self.normed)
+        inner = layer.up.times(self.normed)
+        gelu(inner)
+        self.x += layer.down.times(inner)
+
+    def _gated(self) -> Array:
+        """`latent`, each head scaled by its output gate."""
+        if self._gates is None:
+            return self.latent
+        heads = self._gates.shape
+        return (self.latent.reshape(*heads, -1) * self._gates[..., None]).reshape(self.latent.shape)

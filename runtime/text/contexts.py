@@ -1,0 +1,166 @@
+"""Contexts of streams: what a model remembers of a stream's tokens, and what it remembers after some more.
+
+The recurrent context is a few filter slots per head, of constant size, in a pool. The attention context is a cache of
+rotated keys and values with a capacity in tokens; the graph reads only its valid part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rfa.runtime.pool import DoubleBufferedPool, StatePool
+
+Array = NDArray[np.float32]
+
+
+class StepOutput(NamedTuple):
+    """Of the last token of each row."""
+
+    logits: Array  # [B, V]
+    log_precision: Array  # [B]
+    latent: Array  # [B, H, 2D]
+
+
+class Context(Protocol):
+    """What a stream remembers of its tokens. Its owner releases it once."""
+
+    position: int  # number of its tokens
+
+    def fork(self) -> Context:
+        """An independent continuation from here."""
+
+    def release(self) -> None:
+        """Give the memory back."""
+
+
+class Advance(Protocol):
+    """A context after some more tokens, which takes effect with `commit`."""
+
+    def is_finite(self) -> bool:
+        """False when a number of it is not finite."""
+
+    def commit(self) -> None:
+        """Update the context."""
+
+
+class SlotContext:
+    """Recurrent context of one stream: a few filter slots per head, in a slot of the model's pool."""
+
+    def __init__(self, pool: StatePool, position: int = 0) -> None:
+        self.pool = pool
+        self.slot = pool.acquire()
+        self.position = position
+
+    def fork(self) -> SlotContext:
+        """An independent continuation from here."""
+        twin = SlotContext(self.pool, self.position)
+        self.pool.copy(self.slot, twin.slot)
+        return twin
+
+    def release(self) -> None:
+        """Free the slot of the pool."""
+        self.pool.release(self.slot)
+
+    def read(self) -> dict[str, Array]:
+        """Means `[L, H, S, 4D]`, precisions `[L, H, S]`, and with a window its ring `[L, W, H, 4D + 2S]`."""
+        return self.pool.read(self.slot)
+
+    def write(self, state: Mapping[str, Array]) -> None:
+        """Inverse of `read`."""
+        self.pool.write(self.slot, state)
+
+
+@dataclass(frozen=True)
+class SlotAdvance:
+    """New filter slots of a context."""
+
+    context: SlotContext
+    state: dict[str, Array]
+    tokens: int
+
+    def is_finite(self) -> bool:
+        """False when a slot has a number that is not finite."""
+        return all(bool(np.isfinite(part).all()) for part in self.state.values())
+
+    def commit(self) -> None:
+        """Write the slots."""
+        self.context.write(self.state)
+        self.context.position += self.tokens
+
+
+@dataclass(frozen=True)
+class BufferedAdvance:
+    """New filter slots in the spare row of a pool slot; valid until the next step of the context."""
+
+    context: SlotContext
+    pool: DoubleBufferedPool
+    finite: bool
+    tokens: int
+
+    def is_finite(self) -> bool:
+        """False when a slot has a number that is not finite."""
+        return self.finite
+
+    def commit(self) -> None:
+        """Swap the rows."""
+        self.pool.swap(self.context.slot)
+        self.context.position += self.tokens
+
+
+@dataclass
+class CacheContext:
+    """Attention context of one stream; rows beyond `position` are free."""
+
+    keys: Array  # [L, H, C, 2D]
+    values: Array  # [L, H, C, 2D]
+    position: int = 0
+
+    @staticmethod
+    def grown(rows: Array, capacity: int) -> Array:
+        """A copy of so many rows; free rows are zero and never read."""
+        larger = np.zeros((*rows.shape[:2], capacity, rows.shape[3]), dtype=rows.dtype)
+        larger[:, :, : rows.shape[2]] = rows
+        return larger
+
+    def fork(self) -> CacheContext:
+        """An independent continuation from here."""
+        capacity, rows = self.keys.shape[2], slice(self.position)
+        keys, values = (self.grown(part[:, :, rows], capacity) for part in (self.keys, self.values))
+        return CacheContext(keys, values, self.position)
+
+    def release(self) -> None:
+        """Drop the cache."""
+        del self.keys, self.values
+
+    def extend(self, new_keys: Array, new_values: Array) -> None:
+        """Append rows `[L, H, n, 2D]` to the valid part, in a larger array if necessary."""
+        end = self.position + new_keys.shape[2]
+        if end > self.keys.shape[2]:
+            capacity = 1 << (end - 1).bit_length()
+            self.keys, self.values = self.grown(self.keys, capacity), self.grown(self.values, capacity)
+        self.keys[:, :, self.position : end] = new_keys
+        self.values[:, :, self.position : end] = new_values
+        self.position = end
+
+
+@dataclass(frozen=True)
+class CacheAdvance:
+    """New rows of a cache; `finite`: whether all of their numbers are."""
+
+    context: CacheContext
+    keys: Array  # [L, H, n, 2D]
+    values: Array  # [L, H, n, 2D]
+    finite: bool
+
+    def is_finite(self) -> bool:
+        """False when a row has a number that is not finite."""
+        return self.finite
+
+    def commit(self) -> None:
+        """Append the rows."""
+        self.context.extend(self.keys, self.values)
