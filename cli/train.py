@@ -119,7 +119,7 @@ def train_series(
     A run in --out is continued. Ctrl-C and SIGTERM save the current step.
     """
     from rfa.training.language import find_config
-    from rfa.training.series_network import SeriesRun
+    from rfa.training.series_config import SeriesRun
     from rfa.training.series_network import train_series as train
 
     run = SeriesRun.from_file(find_config(config or ("series_tune" if data else "series")))

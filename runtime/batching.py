@@ -1,8 +1,8 @@
 """Batch sizes at which a row's numbers do not depend on its neighbours.
 
-A matrix product picks its kernel by the number of rows, and the kernels sum in different orders: at some sizes the last
-bits of a row differ from those at others. Which sizes agree depends on the processor, so a model is asked when it is
-loaded, and batches are padded to a size that agrees with the largest.
+A matrix product picks its kernel by the number of rows, and kernels sum in different orders, so the last bits of a row
+depend on the batch size. Which sizes agree depends on the processor. They are found when a model is loaded, and batches
+are padded to a size that agrees with the largest.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class BatchSizes:
 
 
 def agreeing_sizes(run: Run, candidates: Sequence[int], rows: int) -> BatchSizes:
-    """The candidates at which every row comes out as in the largest batch, wherever in the batch it stands.
+    """The candidates at which every row has the bits that it has in the largest batch, at any position.
 
-    The largest is the first that holds all rows and in which they come out alike themselves: a batch of five has an odd
-    row, which some kernels sum in an order of its own. Where there is none all batches are padded to one size.
+    The largest is the first that holds all rows and whose positions agree: some kernels sum an odd last row in another
+    order. If there is none, all batches are padded to one size.
 
     Args:
         run: the model's outputs for these rows of some fixed example input.
@@ -57,7 +57,7 @@ def agreeing_sizes(run: Run, candidates: Sequence[int], rows: int) -> BatchSizes
 def _agrees(run: Run, size: int, largest: int, expected: Sequence[NDArray[np.float32]]) -> bool:
     for rotation in ROTATIONS:
         rows = (np.arange(size) + rotation) % largest
-        for found, wanted in zip(run(rows), expected, strict=True):
-            if found.tobytes() != wanted[rows].tobytes():
+        for found, reference in zip(run(rows), expected, strict=True):
+            if found.tobytes() != reference[rows].tobytes():
                 return False
     return True

@@ -1,4 +1,4 @@
-"""Long lists of a reply, made block by block: as a whole they would hold the interpreter, and memory."""
+"""Long lists of a reply, made block by block: as a whole they would hold the interpreter lock, and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The golden outputs of a bundle on a runtime that is not its graphs, over the runtime's own functions."""
+"""Run the golden outputs of a bundle on a runtime that does not use its graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rfa.runtime.text.contexts import Advance, Array, SlotContext, StepOutput
 
 
 class Recurrent(Protocol):
-    """What is needed of a runtime."""
+    """The functions of a runtime that golden cases use."""
 
     pool: StatePool
     initial: dict[str, Array]
@@ -32,12 +32,12 @@ class Recurrent(Protocol):
 def reproduce(
     runtime: Recurrent, bundle: Bundle, attention: Session, *, where: str, golden: Mapping[str, Any] | None = None
 ) -> int:
-    """Run golden cases on a runtime; returns how many values were compared.
+    """Run golden cases on a runtime; returns the number of compared values.
 
     Args:
-        attention: what runs the cases of the attention mode.
-        where: the runtime, for the message.
-        golden: the cases; default those of the bundle.
+        attention: runs the cases of the attention mode.
+        where: name of the runtime, for messages.
+        golden: the cases; None: those of the bundle.
 
     Raises:
         BundleError: an output differs by more than the tolerance of the cases.
@@ -55,17 +55,17 @@ def reproduce(
 
 @dataclass(frozen=True)
 class RecurrentSession:
-    """The graph "step" or "prefill" of the bundle, for a batch of one, as `rfa.runtime.bundle.golden` runs it."""
+    """The graph "step" or "prefill" for a batch of one; see `rfa.runtime.bundle.golden.Session`."""
 
     runtime: Recurrent
     graph: str
 
     def get_outputs(self) -> list[Named]:
-        """What `run` can be asked for."""
+        """Names of the outputs of `run`."""
         return [Named(name) for name in (*StepOutput._fields, *(f"next_{name}" for name in self.runtime.initial))]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The outputs asked for, in that order."""
+        """The named outputs, in that order."""
         context = SlotContext(self.runtime.pool, int(inputs["position"][0]))
         try:
             context.write({name: inputs[name][0] for name in self.runtime.initial})

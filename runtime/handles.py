@@ -1,13 +1,13 @@
-"""Many arrays handed to compiled code as one.
+"""Pass many arrays to compiled code as one argument.
 
-    handle = Handle(content)                 content: tuples of arrays, numbers and handles, as deep as one likes
+    handle = Handle(content)                 content: nested tuples of arrays, numbers and handles
     opened(handle)                           in a kernel: the same content
 
-Every array of an argument is looked at anew on each call, a quarter of a microsecond each, and what a model and its
-streams consist of are some hundred. A handle has done that once: it is the address of a list of addresses and shapes.
-A handle in another one is opened by itself, so what changes seldom need not be looked at with what changes often.
+numba unboxes every array of an argument on each call, a quarter of a microsecond each; a model and its streams have
+about a hundred. A handle does that once: it is the address of a list of addresses and shapes. A handle inside another
+one is opened separately, so content that seldom changes need not be listed with content that often does.
 
-The content must stay where it is: the handle keeps its arrays, and what is kept in them may change, as in any array.
+The handle keeps its arrays alive; their numbers may change, but they must not be moved.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -27,7 +27,7 @@ from numba.np.arrayobj import populate_array
 
 
 class HandleType(types.Type):
-    """Of what type the content is."""
+    """The numba type of a handle, by that of its content."""
 
     def __init__(self, content: types.Type) -> None:
         self.content = content
@@ -38,11 +38,11 @@ class Handle:
     """Content that compiled code opens; see the module.
 
     Args:
-        content: as deep as one likes.
-        keeps: it; else whoever uses the handle does.
+        content: nested tuples of contiguous arrays, numbers and handles.
+        keeps: keep the content alive; else the caller must.
 
     Raises:
-        TypeError: an array has gaps, or something is no array, number, handle or tuple of these.
+        TypeError: an array is not contiguous, or something is no array, number, handle or tuple of these.
     """
 
     __slots__ = ("_content", "_numbers", "address", "kind")
@@ -57,17 +57,17 @@ class Handle:
         self.kind = _KINDS[form]
 
 
-# Types by the form of what has them: to find one takes numba five times as long as all else here.
+# Types by the structure of the content: `typeof` takes five times as long as the rest of `Handle`.
 _KINDS: dict[Any, HandleType] = {}
 
 
 def _list(content: Any, numbers: list[int]) -> Any:
-    """What `opened` reads, in its order; gives the form: what is of equal form is of one type."""
+    """List what `opened` reads, in its order; returns the structure: equal structures have one type."""
     if isinstance(content, tuple):
         return (type(content), *[_list(part, numbers) for part in content])
     if isinstance(content, np.ndarray):
         if not content.flags.c_contiguous:
-            raise TypeError(f"an array of shape {content.shape} has gaps")
+            raise TypeError(f"an array of shape {content.shape} is not contiguous")
         numbers += [content.ctypes.data, *content.shape]
         return content.dtype, content.ndim, content.flags.writeable
     if isinstance(content, Handle):
@@ -113,7 +113,7 @@ def opened(_, handle):
 
 
 def _reader(builder, numbers):
-    """A function that reads one number after the other."""
+    """A function that reads the next number."""
     at = 0
 
     def read():
@@ -139,7 +139,7 @@ def _value(context, builder, kind, read):
 
 
 def _array(context, builder, kind, read):
-    """An array without gaps that belongs to nobody: its handle keeps it."""
+    """A contiguous array without an owner: its handle keeps it."""
     array = context.make_array(kind)(context, builder)
     item = context.get_abi_sizeof(context.get_data_type(kind.dtype))
     data = builder.inttoptr(read(), context.get_data_type(kind.dtype).as_pointer())

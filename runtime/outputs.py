@@ -1,8 +1,8 @@
-"""What the runtime returns: plain dataclasses, which orjson encodes as they are.
+"""Results of the runtime: plain dataclasses, which orjson encodes as they are.
 
-`rfa.service.schemas.filter_replies` and `server_replies` describe the fields. Thousands of steps are made each second,
-so those are neither frozen nor with slots: freezing costs more than the fields, and orjson takes twice as long over
-slots.
+`rfa.service.schemas.replies` describes the fields: it has a reply of the same fields for each of them. Thousands of
+steps are made each second, so steps are neither frozen, which costs more than the fields, nor have slots, which orjson
+encodes half as fast.
 """
 
 from __future__ import annotations

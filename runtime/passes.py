@@ -1,8 +1,7 @@
 """Reweighting passes K of a filter, as requests may choose them.
 
-The robust weight of an observation is found by K passes (docs/MATH.md §4): the first looks at the innovation, each of
-the others at what the one before it leaves. Linear filters with the capped rule let a request choose fewer than their
-own; the deep filter was trained with its passes, and the other rules have none to choose.
+The robust weight of an observation is found by K passes (docs/MATH.md §4). Requests may choose fewer passes of linear
+filters with the capped rule. The deep filter was trained with its number, and the other rules have one.
 """
 
 from __future__ import annotations
@@ -40,6 +39,6 @@ class PassesRange:
         if passes is None:
             return self.most
         if not self.least <= passes <= self.most:
-            wanted = f"from {self.least} to {self.most}" if self.are_chosen else f"{self.most}, or null"
-            raise InvalidInput(f"passes of model {name!r} must be {wanted}", param="passes", code="out_of_range")
+            allowed = f"from {self.least} to {self.most}" if self.are_chosen else f"{self.most}, or null"
+            raise InvalidInput(f"passes of model {name!r} must be {allowed}", param="passes", code="out_of_range")
         return passes

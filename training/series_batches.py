@@ -1,4 +1,4 @@
-"""Batches for the series network: series on cells, tokens of them, leads that are asked for, and what came there."""
+"""Batches for the series network: series on cells, their tokens, queried leads, and the values there."""
 
 from __future__ import annotations
 
@@ -18,29 +18,33 @@ from rfa.runtime.series.extended_numba import SeriesTokens, describe
 from rfa.runtime.series.leads import CALENDAR, FARTHEST, calendar_numbers, clock_seasons
 from rfa.training.synthetic.mixture import Split, draw
 
-# Batches that each process has ready.
+# Batches that each process prepares ahead.
 AHEAD = 4
-# Leads of a token: the next cell, one from each quarter of the near ones, and those of the far ones from anywhere on a
-# log scale.
+# Leads of a token: the next cell, one from each quarter of the near ones, and far ones from a log scale.
 NEAR, NEAR_LEADS, FAR_LEADS = 64, 5, 3
 LEADS = NEAR_LEADS + FAR_LEADS
-# Of a recorded series, what is trained on.
+# The part of a recorded series that is trained on.
 TRAINED_SHARE = 0.8
-# Half of the series have tokens of which a quarter come early, as the last one of a stream does.
+# Half of the series have early tokens, a quarter of them, like the last one of a stream.
 JITTERED_SERIES, JITTERED_TOKENS = 0.5, 0.25
 # Of the series with a calendar, those whose tokens show it, or the seasons of their clock.
 CALENDAR_SHARE = 0.6
-# Of the batches of the second version's training, so many of eight are of short series, of an eighth of the tokens
-# each, and of long ones, of twice as many.
+# For version 2, so many of eight batches have short series, with an eighth of the tokens, and long ones, with twice as
+# many.
 SHORT, LONG, OF_BATCHES = 2, 1, 8
 SHORT_PART, LONG_PART = 8, 2
-# Values that a token has seen before its forecasts count, and the farthest that one is from its centre, after asinh.
+# Values before a token's forecasts count, and the bound of targets, after asinh.
 SEEN_BEFORE, FARTHEST_TARGET = 4, 10.0
 
 
 class Cells(NamedTuple):
-    """A series on cells of a step: values `[C]` float64, NaN where empty, the first of them seen; the time of the first
-    cell and the step in seconds, and whether times are moments."""
+    """A series on cells of a step.
+
+    Attributes:
+        values: `[C]` float64, NaN where empty; the first is not.
+        start, step: time of the first cell and the step, in seconds.
+        has_calendar: whether times are dates.
+    """
 
     values: np.ndarray
     start: float
@@ -49,8 +53,8 @@ class Cells(NamedTuple):
 
 
 class SeriesBatch(NamedTuple):
-    """Tokens `[B, N, FEATURES]`, their ends `[B, N]`, what is asked, and what came: targets and weights `[B, N, K]`,
-    asinh((y - c) / s) and 0 or 1."""
+    """Tokens `[B, N, FEATURES]`, their ends `[B, N]`, the queried leads, targets asinh((y - c) / s) `[B, N, K]`, and
+    weights, 0 where there is no value."""
 
     tokens: Tensor
     ends: Tensor
@@ -60,8 +64,8 @@ class SeriesBatch(NamedTuple):
 
 
 def cells_of(times: np.ndarray, values: np.ndarray, step: float, count: int, *, has_calendar: bool) -> Cells | None:
-    """Values at times `[N]`, in seconds, on at most `count` cells from the first seen one on; the mean of those in one.
-    None if nothing was seen."""
+    """Values at times `[N]`, in seconds, on at most `count` cells from the first value on; several in one are averaged.
+    None if there is no value."""
     seen = np.flatnonzero(np.isfinite(values))
     if not len(seen):
         return None
@@ -74,12 +78,12 @@ def cells_of(times: np.ndarray, values: np.ndarray, step: float, count: int, *, 
 
 
 class TokenPlan(NamedTuple):
-    """How tokens are taken of series.
+    """How tokens are made of series.
 
-    Args:
-        version: of the network that they are for. tokens: of each series.
-        early_series, early_tokens: shares of the series that have tokens before their patch is whole, and of their
-            tokens.
+    Attributes:
+        version: of the network.
+        tokens: of each series.
+        early_series, early_tokens: share of series with tokens before their patch is whole, and of their tokens.
     """
 
     version: int
@@ -109,7 +113,7 @@ def batch_of(series: list[Cells], rng: np.random.Generator, plan: TokenPlan) -> 
         came[i, (seen < SEEN_BEFORE) | (ends[i] > len(one.values))] = np.nan
         if is_first and knows:
             calendar[i] = calendar_numbers(one.start + one.step * at)
-    # Where nothing has moved yet there is no unit to tell a forecast in.
+    # Before a stream has moved it has no scale.
     came[tokens.scales <= 2e-9 * np.abs(tokens.centres)] = np.nan
     is_there = np.isfinite(came)
     away = np.where(is_there, came - tokens.centres[..., None], 0.0) / tokens.scales[..., None]
@@ -142,12 +146,12 @@ def synthetic_batch(
 ) -> SeriesBatch:
     """Batch `index` of a seed: a function of all arguments, bit for bit.
 
-    Of the second version some batches are of more, short series, or of fewer, long ones: as many tokens in all.
+    For version 2 some batches have more, short series, or fewer, long ones, with the same number of tokens.
     """
     rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(0 if split == "training" else 1, 1)))
     plan, is_short = TokenPlan(version, tokens), False
     if version == 2 and tokens % SHORT_PART == 0 and series % LONG_PART == 0:
-        # Of eight batches for validation in a row there are as many of each.
+        # Eight validation batches in a row have each kind in its share.
         kind = int(rng.integers(OF_BATCHES)) if split == "training" else index % OF_BATCHES
         is_short = kind < SHORT
         if is_short:
@@ -161,17 +165,18 @@ def synthetic_batch(
         cells_of(times, values, step, cells, has_calendar=bool(has_calendar))
         for times, values, step, has_calendar in parts
     ]
-    # One of which nothing is seen counts for nothing, and batches have the same shape.
+    # A series without values has weight 0.
     nothing = Cells(np.zeros(1), 0.0, 1.0, False)
     return batch_of([one or nothing for one in found], rng, plan)
 
 
 class Recorded:
-    """Series of one's own: all but the last fifth of each are trained on, and that is held out.
+    """The user's series: the last fifth of each is held out.
 
     Args:
-        series: those with a value in either part are taken.
-        tokens: of a window. version: of the network.
+        series: those that are shorter than two patches are left out.
+        tokens: of a window.
+        version: of the network.
 
     Raises:
         ValueError: none of them has as many cells as two patches.
@@ -184,7 +189,7 @@ class Recorded:
             raise ValueError(f"no series has {2 * PATCH} steps of its usual lag, which training needs at least")
 
     def batch(self, seed: int, count: int, index: int) -> SeriesBatch:
-        """Windows of the parts that are trained on, from any series alike: a function of the arguments."""
+        """Windows of the training parts, each series equally likely: a function of the arguments."""
         rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(2,)))
         windows = []
         for which in rng.integers(0, len(self._parts), count).tolist():
@@ -194,7 +199,7 @@ class Recorded:
         return batch_of(windows, rng, self._plan)
 
     def held_out(self) -> SeriesBatch:
-        """The last parts, seen from what came before; of long ones what a window holds."""
+        """The held-out parts, as far as a window reaches, with context before them."""
         windows, begins = [], []
         for one, end in self._parts:
             begin = max(0, end - self._tokens * PATCH // 2)
@@ -210,7 +215,7 @@ class Recorded:
 
 
 def _window(one: Cells, begin: int, end: int) -> Cells:
-    """Cells of a series from the first seen one on."""
+    """Cells of a series from the first value on."""
     values = one.values[begin:end]
     seen = np.flatnonzero(np.isfinite(values))
     first = int(seen[0]) if len(seen) else 0
@@ -219,7 +224,7 @@ def _window(one: Cells, begin: int, end: int) -> Cells:
 
 
 class _SyntheticBatches(IterableDataset[SeriesBatch]):
-    """Of W processes each makes every W-th batch, and the loader takes from them in turn."""
+    """Each of W processes makes every W-th batch."""
 
     def __init__(self, seed: int, series: int, tokens: int, first: int, version: int) -> None:
         super().__init__()
@@ -242,13 +247,13 @@ def feed(
     version: int = 1,
     is_pinned: bool = False,
 ) -> Iterator[SeriesBatch]:
-    """Batches `first`, first + 1, … of a seed without end: the same ones whatever the number of workers.
+    """Batches `first`, first + 1, … of a seed without end, the same for any number of workers.
 
     Args:
-        seed, series, tokens, version: as of `synthetic_batch`.
-        first: 0, or how many a training that goes on has taken.
+        seed, series, tokens, version: of `synthetic_batch`.
+        first: number of batches that a resumed training has used.
         workers: processes that make them; 0 is this one.
-        is_pinned: they lie in memory that a GPU copies from by itself.
+        is_pinned: in pinned memory.
     """
     loader: DataLoader[SeriesBatch] = DataLoader(
         _SyntheticBatches(seed, series, tokens, first, version),
@@ -262,14 +267,14 @@ def feed(
 
 
 def to_device(batch: SeriesBatch, device: torch.device) -> SeriesBatch:
-    """The same batch there; from pinned memory without waiting for it."""
+    """Copy a batch to a device, without waiting if it is in pinned memory."""
     tokens, ends, asked, targets, weights = batch
     moved = [x.to(device, non_blocking=True) for x in (tokens, ends, *asked, targets, weights)]
     return SeriesBatch(moved[0], moved[1], LeadQueries(*moved[2:5]), *moved[5:])
 
 
 def on_device(batches: Iterator[SeriesBatch], device: torch.device) -> Iterator[SeriesBatch]:
-    """Batches on a device; on a GPU the next one is copied while the last one is computed with."""
+    """Batches on a device; a GPU copies the next one while it computes with the last."""
     if device.type != "cuda":
         yield from batches
         return
@@ -291,5 +296,5 @@ def on_device(batches: Iterator[SeriesBatch], device: torch.device) -> Iterator[
 
 
 def _leave_interrupts(_: int) -> None:
-    """Ctrl-C goes to all processes of a terminal, and the one that trains saves first."""
+    """Ctrl-C reaches all processes of a terminal; the training process saves before it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -22,11 +22,11 @@ from tqdm import tqdm
 from rfa.fitting.stopping import StopSignals
 from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.series.network import SeriesNetwork
-from rfa.runtime.series.config import LEVELS, PATHS, REACH, SeriesConfig
-from rfa.runtime.text.config import Mode, StrictConfig
+from rfa.runtime.series.config import LEVELS, PATHS, REACH
+from rfa.runtime.text.config import Mode
 from rfa.training.corpus import file_hashes
 from rfa.training.device import choose_device
-from rfa.training.optimiser import Optimiser, OptimiserConfig, rate_factor
+from rfa.training.optimiser import Optimiser, rate_factor
 from rfa.training.plot import METRICS_FILE
 from rfa.training.provenance import provenance
 from rfa.training.resuming import (
@@ -50,85 +50,19 @@ from rfa.training.series_batches import (
     synthetic_batch,
     to_device,
 )
+from rfa.training.series_config import SeriesRun
 
 RECORD_FILE = "train.json"
 BAR = "{l_bar}{bar}| {elapsed}<{remaining}, {postfix}"
-# As many series whatever the batch, so that losses compare.
+# The same number of series for every batch size, so that losses compare.
 VALIDATION_BATCHES, VALIDATION_SERIES = 8, 64
-LOOK_EVERY = 25
-# Tokens sum up differences at `REACH` cells in float32; none is more than twice the largest value.
+# Steps between two waits for losses of a GPU: each wait stalls it.
+CHECK_EVERY = 25
+# Tokens sum differences at `REACH` cells in float32; each is at most twice the largest value.
 LARGEST = float(np.finfo(np.float32).max) / (2 * REACH)
-# The path of the last value, and the least loss of it that another is compared to.
+# The path of the last value; series on which its loss is smaller are not compared to it.
 LAST_VALUE, SMALLEST_NAIVE = PATHS - 1, 1e-3
 NINETY = (LEVELS.index(0.05), LEVELS.index(0.95))
-
-
-@dataclass(frozen=True)
-class SeriesTrainingConfig(OptimiserConfig):
-    """How to train.
-
-    batch: series of a step. tokens: of each series, a patch apart. modes: those that this run trains; with the
-        attention mode alone, what both modes share stays as it is.
-    own_share: of the loss, where series of one's own are given: the rest is of synthetic ones, which keep what was
-        learned of others.
-    workers: processes that draw series. threads: of the process that trains.
-    minutes: of training, after which the run ends; the rates then go by time, not by steps. None: `steps` end it.
-    compile: the network goes through torch.compile.
-    """
-
-    batch: int = 64
-    tokens: int = 128
-    modes: tuple[Mode, ...] = ("recurrent",)
-    seed: int = 0
-    validate_every: int = 500
-    precision: str = "bf16"
-    own_share: float = 0.5
-    workers: int = 1
-    threads: int = 1
-    minutes: float | None = None
-    compile: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "modes", tuple(self.modes))
-        for name in ("batch", "tokens", "validate_every", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
-        if self.precision not in ("bf16", "fp32"):
-            raise ValueError(f"precision must be 'bf16' or 'fp32', got {self.precision!r}")
-        if not 0 < self.own_share <= 1:
-            raise ValueError(f"own_share must be in (0, 1], got {self.own_share}")
-        if self.minutes is not None and not 0 < self.minutes < math.inf:
-            raise ValueError(f"minutes must be positive, got {self.minutes}")
-
-
-@dataclass(frozen=True)
-class SeriesRun(StrictConfig):
-    """A training config file: the network and the training."""
-
-    model: SeriesConfig
-    training: SeriesTrainingConfig
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"model": self.model.to_dict(), "training": self.training.to_dict()}
-
-    @classmethod
-    def from_file(cls, path: Path) -> SeriesRun:
-        """The config of `path`.
-
-        Raises:
-            ValueError: unknown sections, keys or values.
-        """
-        document = json.loads(path.read_text())
-        unknown = set(document) - {"model", "training"}
-        if unknown:
-            raise ValueError(f"{path.name} has unknown sections {sorted(unknown)}; it takes model and training")
-        return cls.from_dict(document)
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> SeriesRun:
-        """Of its sections model and training; what else it has is not the config's."""
-        return cls(SeriesConfig.from_dict(document["model"]), SeriesTrainingConfig.from_dict(document["training"]))
 
 
 @cache
@@ -144,12 +78,12 @@ def pinball(quantiles: Tensor, batch: SeriesBatch) -> Tensor:
 
 
 def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
-    """Of values where something came."""
+    """The mean of values, or 0 where all weights are."""
     return (values * weights).sum() / weights.sum().clamp(min=1)
 
 
-def moved(model: SeriesNetwork, modes: tuple[Mode, ...]) -> None:
-    """Let only those parameters have gradients that a run of `modes` trains."""
+def freeze_shared(model: SeriesNetwork, modes: tuple[Mode, ...]) -> None:
+    """Freeze what both modes share if only attention is trained."""
     if modes == ("attention",):
         for name, parameter in model.named_parameters():
             owner = model.get_submodule(name.rpartition(".")[0])
@@ -158,8 +92,8 @@ def moved(model: SeriesNetwork, modes: tuple[Mode, ...]) -> None:
 
 @torch.no_grad()
 def validate(model: SeriesNetwork, batches: Sequence[SeriesBatch], mode: Mode) -> dict[str, float]:
-    """Mean losses near and far, the share inside 90 % intervals, and the loss over that of the last value: geometric
-    means over series."""
+    """Mean losses and coverage of 90 % intervals at near and far leads, and the loss over that of the last value, as a
+    geometric mean over series."""
     model.eval()
     model.mode = mode
     losses, inside, weights, ratios = [], [], [], []
@@ -180,18 +114,20 @@ def validate(model: SeriesNetwork, batches: Sequence[SeriesBatch], mode: Mode) -
             mean = weighted_mean(torch.cat(parts)[..., leads], torch.cat(weights)[..., leads])
             found[f"{name}_{what}"] = round(float(mean), 5)
     loss, naive = torch.cat(ratios, 1)
-    moves = naive > SMALLEST_NAIVE  # false where nothing came
+    moves = naive > SMALLEST_NAIVE  # false where nothing was observed
     ratio = (loss[moves] / naive[moves]).clamp(min=SMALLEST_NAIVE).log().mean().exp()
     return found | {"over_naive": round(float(ratio), 5)}
 
 
 @dataclass
 class SeriesTrainer:
-    """One run: a network, how it moves, and where it stands.
+    """One run: a network, its optimiser, and its progress.
 
-    own: series of one's own, to train on beside synthetic ones. begin_from: the first weights; None: drawn ones.
-    data: what they are from, as a request tells it: the hashes of the files. device: where the network is trained.
-    copy_to: a folder that gets each checkpoint as well, from which the run goes on when `out` is lost.
+    Attributes:
+        begin_from: has the initial weights; None: random ones.
+        own: the user's series, beside synthetic ones.
+        data: hashes of the files that they are from.
+        copy_to: a folder that gets a copy of each checkpoint.
 
     Raises:
         ValueError: the directory holds a run of another config or of other data, or a checkpoint that is damaged.
@@ -210,7 +146,7 @@ class SeriesTrainer:
     model: SeriesNetwork = field(init=False)
     optimiser: Optimiser = field(init=False)
     _forward: Any = field(init=False)  # the network, or what torch.compile makes of it
-    _losses: list[Tensor] = field(default_factory=list, init=False)  # of the last steps, not yet looked at
+    _losses: list[Tensor] = field(default_factory=list, init=False)  # of the last steps, not yet checked
 
     def __post_init__(self) -> None:
         config = self.run.training
@@ -223,7 +159,7 @@ class SeriesTrainer:
         elif self.begin_from is not None:
             self.model.load_state_dict(self.begin_from.state_dict())
         self.model.to(self.device).train()
-        moved(self.model, config.modes)
+        freeze_shared(self.model, config.modes)
         self._forward = torch.compile(self.model) if config.compile else self.model
         self.optimiser = Optimiser(self.model, config)
         if is_resumed:
@@ -250,12 +186,12 @@ class SeriesTrainer:
 
     @property
     def series(self) -> int:
-        """Synthetic ones that it has seen."""
+        """Synthetic series so far."""
         return self.step * self.run.training.batch
 
     @property
     def position(self) -> float:
-        """Where the schedule of the rates is, in steps; by time it is a share of them all."""
+        """Position in the schedule of learning rates, in steps; by time it is a share of all steps."""
         config = self.run.training
         return self.step if config.minutes is None else config.steps * min(self.seconds / (60 * config.minutes), 1.0)
 
@@ -264,8 +200,8 @@ class SeriesTrainer:
         return self.position >= self.run.training.steps
 
     def save(self) -> None:
-        """Model, optimiser, progress and request: the run continues from here bit for bit."""
-        self.look()
+        """Save model, optimiser, progress and request, from which the run continues bit for bit."""
+        self.check_losses()
         progress = {"step": self.step, "seconds": self.seconds, "smooth": self.smooth}
         request = {"data": self.data, **self.run.to_dict()}
         with written_whole(self.out) as folder:
@@ -278,7 +214,7 @@ class SeriesTrainer:
             copy_checkpoint(self.out, self.copy_to)
 
     def update(self, batch: SeriesBatch) -> Tensor:
-        """One optimiser step; returns the mean loss of the modes, which on a GPU nobody has waited for."""
+        """One optimiser step; returns the mean loss of the modes, without waiting for a GPU."""
         config = self.run.training
         self.optimiser.zero_grad()
         parts = [(batch, 1.0)]
@@ -296,11 +232,11 @@ class SeriesTrainer:
         self._losses.append(total)
         self.optimiser.step(self.position)
         self.step += 1
-        if self.device.type == "cpu" or len(self._losses) >= LOOK_EVERY:
-            self.look()
+        if self.device.type == "cpu" or len(self._losses) >= CHECK_EVERY:
+            self.check_losses()
         return total
 
-    def look(self) -> None:
+    def check_losses(self) -> None:
         """Wait for the losses of the last steps.
 
         Raises:
@@ -314,7 +250,7 @@ class SeriesTrainer:
             self.smooth = loss if math.isnan(self.smooth) else 0.98 * self.smooth + 0.02 * loss
 
     def validate(self, fixed: Sequence[SeriesBatch], mode: Mode) -> dict[str, float]:
-        """Of synthetic series, and of what is held out of one's own."""
+        """Validate on synthetic series, and on the held-out part of the user's."""
         found = validate(self.averaged, fixed, mode)
         if self.own is not None:
             own = validate(self.averaged, [to_device(self.own.held_out(), self.device)], mode)
@@ -325,7 +261,7 @@ class SeriesTrainer:
         """Run to the last step, or to the last minute; returns the final validation.
 
         Raises:
-            Stopped: a signal came; the step that it came in is saved.
+            Stopped: a signal came; its step is saved.
             FloatingPointError: it diverged; the last checkpoint is intact.
         """
         config, version = self.run.training, self.run.model.version
@@ -349,7 +285,7 @@ class SeriesTrainer:
                 now = time.perf_counter()
                 self.seconds += now - started
                 started = now
-                bar.set_postfix_str(self.told(), refresh=False)
+                bar.set_postfix_str(self.progress_line(), refresh=False)
                 bar.update(round(self.position) - bar.n)
                 if self.step % config.validate_every == 0 or self.is_finished:
                     validation = {mode: self.validate(fixed, mode) for mode in config.modes}
@@ -375,8 +311,8 @@ class SeriesTrainer:
         )
         return on_device(drawn, self.device)
 
-    def told(self) -> str:
-        """The line of progress: loss, rate and speed."""
+    def progress_line(self) -> str:
+        """Loss, learning rate and speed."""
         config = self.run.training
         rate = config.learning_rate * rate_factor(self.position, config)
         return f"loss {self.smooth:.4f}, rate {rate:.1e}, {self.series / max(self.seconds, 1e-9):,.0f} series/s"
@@ -386,8 +322,8 @@ def _check_sizes(own: Sequence[Cells]) -> None:
     largest = max((float(np.nanmax(np.abs(one.values))) for one in own), default=0.0)
     if largest > LARGEST:
         raise ValueError(
-            f"the series to train on reach {largest:g}, and the network has room for values up to {LARGEST:.0e}: "
-            "tell them in a larger unit, or leave that column out"
+            f"the series to train on reach {largest:g}, and the network takes values up to {LARGEST:.0e}: "
+            "use a larger unit, or leave that column out"
         )
 
 
@@ -401,22 +337,23 @@ def train_series(
     device: str = "cpu",
     copy_to: Path | None = None,
 ) -> dict[str, Any]:
-    """Train into a run directory; one with progress is resumed, a finished one left as it is; with more steps it goes
-    on.
+    """Train into a run directory. A run with progress is resumed, a finished one is left as it is.
 
     Args:
-        begin_from: whose weights are the first ones; None: drawn ones.
-        own: series to train on beside synthetic ones. files: where they are from, for the record.
-        device: auto, cpu or cuda. copy_to: a folder that gets each checkpoint as well.
+        begin_from: has the initial weights; None: random ones.
+        own: series to train on beside synthetic ones.
+        files: that they are from, for the record.
+        device: auto, cpu or cuda.
+        copy_to: a folder that gets a copy of each checkpoint.
 
     Returns:
-        the run's record: validation losses, series seen, seconds, provenance.
+        the run's record: validation losses, number of series, seconds, provenance.
 
     Raises:
         ValueError: the directory holds a run of another config or of other data, or a checkpoint that is damaged; or
-            the network has no room for so large values; or there is no such device.
+            values are too large; or there is no such device.
         FloatingPointError: the training diverged; the last checkpoint is intact.
-        Stopped: a signal came; the run is saved, and the same call goes on.
+        Stopped: a signal came; the run is saved, and the same call continues it.
     """
     _check_sizes(own)
     chosen = choose_device(device)
@@ -441,7 +378,7 @@ def train_series(
 
 
 def _record(path: Path, series: int) -> dict[str, Any] | None:
-    """What a run that has seen so many series tells; None where it ended before that was written whole."""
+    """The record of a run of so many series; None if it is missing or incomplete."""
     try:
         record = json.loads(path.read_bytes())
     except (OSError, ValueError):

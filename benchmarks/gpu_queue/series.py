@@ -17,7 +17,8 @@ from rfa.fitting.stopping import Stopped
 from rfa.model.checkpoint import load_run
 from rfa.runtime.series.config import SeriesConfig
 from rfa.training.language import find_config
-from rfa.training.series_network import SeriesRun, SeriesTrainingConfig, train_series
+from rfa.training.series_config import SeriesRun, SeriesTrainingConfig
+from rfa.training.series_network import train_series
 
 NAME = "series"
 RECIPE = "series_v2_gpu"

@@ -21,7 +21,8 @@ from rfa.runtime.series.config import SeriesConfig
 from rfa.training.device import choose_device
 from rfa.training.language import find_config
 from rfa.training.series_batches import SeriesBatch, feed, synthetic_batch, to_device
-from rfa.training.series_network import SeriesRun, SeriesTrainer, train_series
+from rfa.training.series_config import SeriesRun
+from rfa.training.series_network import SeriesTrainer, train_series
 
 RESULT = "series-speed.json"
 DRAWN = 64  # series of a batch that is drawn; larger ones repeat them

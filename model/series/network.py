@@ -1,11 +1,11 @@
 """The series network: blocks of RFA over tokens of a series, and quantiles at any lead.
 
-The head is asked: from the state h of a token and what is known of a lead (how far it is, what the seasonal paths say
-there, the calendar), it tells the quantiles of asinh((y - c) / s), c and s those of the token:
+The head reads the state h of a token and the features F of a lead (its distance, the seasonal paths there, the
+calendar). It gives the quantiles of asinh((y - c) / s), c and s of the token:
 
-    u = gelu(W gelu(A h + B f) + b)           median = paths · w(h) + a · u           median ± cumulated softplus(…)
+    u = gelu(W gelu(A h + B F) + b)           median = paths · w(h) + a · u           median ± cumulated softplus(…)
 
-so quantiles never cross, any number of leads costs the same each, and no lead is the last.
+Quantiles never cross, and every lead costs the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LeadQueries(NamedTuple):
 
     Args:
         leads: `[B, N, K]` cells ahead, >= 1.
-        paths: `[B, N, K, P]` of `tokens_numba.path` and, of the second version, `extended_numba.more_paths`.
+        paths: `[B, N, K, P]` of `extended_numba.describe`.
         calendar: `[B, N, K, CALENDAR]` of `calendar_numbers`, zeros where there is none; `[B, N, K, 0]` of the second
             version.
     """
@@ -66,23 +66,23 @@ class SeriesHead(nn.Module):
 
     def forward(self, h: Tensor, asked: LeadQueries) -> Tensor:
         far = self.lead_table[asked.leads.clamp(1, FARTHEST)]
-        told, followed = self.of_states(h)
-        return self.ahead(told[..., None, :], followed[..., None, :], torch.cat([asked.paths, far, asked.calendar], -1))
+        hidden, weights = self.of_states(h)
+        features = torch.cat([asked.paths, far, asked.calendar], -1)
+        return self.ahead(hidden[..., None, :], weights[..., None, :], features)
 
     def of_states(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """What every lead is told of a state, and how its median follows the paths: `[..., W]`, `[..., P]`."""
-        # How much is followed is as fine as float32, whatever the layers before it are computed in.
+        """The part of a state in the hidden units of every lead `[..., W]`, and the weights of the paths `[..., P]`."""
+        # In float32 under autocast too.
         with torch.autocast(h.device.type, enabled=False):
-            followed = self.follow(h.float())
-        return self.state(h), followed
+            weights = self.follow(h.float())
+        return self.state(h), weights
 
-    def ahead(self, told: Tensor, followed: Tensor, features: Tensor) -> Tensor:
-        """Quantiles `[..., Q]` at leads of these features `[..., ASKED]`, of what `of_states` has of their states."""
-        hidden = self.inner(F.gelu(told + self.asked(features)))
-        # What the quantiles are is as fine as float32, too.
+    def ahead(self, hidden: Tensor, weights: Tensor, features: Tensor) -> Tensor:
+        """Quantiles `[..., Q]` of features `[..., QUERY_FEATURES]` and what `of_states` returns of their states."""
+        hidden = self.inner(F.gelu(hidden + self.asked(features)))
         with torch.autocast(features.device.type, enabled=False):
             raw = self.out(F.gelu(hidden.float()))
-            along = (features[..., : self._paths] * followed).sum(-1, keepdim=True)
+            along = (features[..., : self._paths] * weights).sum(-1, keepdim=True)
             median = along + raw[..., MEDIAN : MEDIAN + 1]
             below = median - F.softplus(raw[..., :MEDIAN]).flip(-1).cumsum(-1).flip(-1)
             above = median + F.softplus(raw[..., MEDIAN + 1 :]).cumsum(-1)
@@ -134,7 +134,7 @@ class SeriesNetwork(nn.Module):
         return out
 
     def _embedded(self, tokens: Tensor) -> Tensor:
-        """Residual stream `[B, N, d]` of tokens. In bf16 a smooth series would lose what it moves by."""
+        """Residual stream `[B, N, d]` of tokens; float32, because bf16 would lose the moves of a smooth series."""
         if self.config.version == 1:
             embedded: Tensor = self.embedding(tokens)
             return embedded

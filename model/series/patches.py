@@ -1,13 +1,13 @@
 """The series network over many tokens of some columns at once: what a GPU runs of a long piece of a series.
 
 A token is read from the slots that its column had after its last whole patch, and only a token that completes a patch
-becomes part of them (`stream_numba.py`). So of a layer, with m_j the slots of a column after j whole patches,
+changes them (`stream_numba.py`). With m_j the slots of a column after j whole patches, a layer is
 
     m_{j+1} = scan(m_j, whole token j)            out_t = read(step(m_{j(t)}, token t, lag t)), j(t): patches before t
 
-the first is one scan over the whole tokens alone, the second one step of each token by itself: all tokens of a layer
-lie side by side in every product of matrices. The step's lag, 1 … PATCH cells, is folded into the state that it begins
-with, for 1/p⁻ = E²/p + q: with E m and p / E² in the place of m and p a step of decay one is the same.
+one scan over the whole tokens, and one step of each token by itself, so all tokens of a layer share its matrix
+products. The step's lag, 1 … PATCH cells, is folded into the state that it begins with: because 1/p⁻ = E²/p + q, a step
+of decay one from E m and p / E² is the same.
 
 Reference: `network.SeriesNetwork.states`, and `decoder_numba.py` token by token.
 """
@@ -57,8 +57,7 @@ class PatchTokens(NamedTuple):
 
 
 def whole_patches(column: Array, is_whole: Array, columns: int) -> tuple[Array, Array, Array]:
-    """Of tokens `[T]` in order: how many whole ones of its column are before each, `[T]`; where those of each column
-    are, `[C, M]`, 0 behind its count; and the counts `[C]`."""
+    """`before`, `whole` and `counts` of `PatchTokens`, of tokens `[T]` in order."""
     at = np.flatnonzero(is_whole)
     counts = np.bincount(column[at], minlength=columns)
     whole = np.zeros((columns, int(counts.max(initial=0))), np.int64)
@@ -92,7 +91,7 @@ class _Layer(NamedTuple):
 
 
 class PatchNetwork:
-    """What the network gives, without gradients.
+    """The network without gradients.
 
     Args:
         network: in eval mode, float32, on a device that the kernels of the slots run on.
@@ -142,14 +141,14 @@ class PatchNetwork:
         """Quantiles `[K, Q]` of (y - c) / s.
 
         Args:
-            states: `[T, d]`. of: `[K]` whose state each is about. asked: `[K, ASKED]`, see `network.Asked`.
+            states: `[T, d]`. of: `[K]` whose state each is about. asked: `[K, QUERY_FEATURES]`, see `LeadQueries`.
         """
-        told, followed = self._head.of_states(states)
-        found = self._head.ahead(told[of], followed[of], asked)
+        hidden, weights = self._head.of_states(states)
+        found = self._head.ahead(hidden[of], weights[of], asked)
         return torch.sinh(found.clamp(-FARTHEST_QUANTILE, FARTHEST_QUANTILE))
 
     def _inputs(self, layer: _Layer, normed: Tensor, turn: tuple[Tensor, Tensor], lag: Tensor) -> SlotInputs:
-        """What tokens bring to the slots, in the rotating frame; lag: of each, less one cell."""
+        """Inputs of the slots, in the rotating frame; lag: of each token, less one cell."""
         heads, slots = layer.decay.shape[1:]
         joint = torch.addmm(layer.bias, normed, layer.mix_in.T)
         vectors, gates = joint.split([joint.shape[1] - 2 * heads * slots, 2 * heads * slots], 1)
@@ -165,7 +164,7 @@ class PatchNetwork:
 def _mixed(
     layer: _Layer, inputs: SlotInputs, tokens: PatchTokens, means: Tensor, precisions: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the tokens `[T, …]` of a layer read of the slots, and the slots of the columns after them."""
+    """Readouts of the tokens `[T, …]` of a layer, and the slots of the columns after them."""
     at_means, at_precisions = means[:, None], precisions[:, None]  # [C, M + 1, …], after 0 … M whole patches
     if tokens.whole.shape[1]:
         whole = SlotInputs(*(part[tokens.whole] for part in inputs))

@@ -11,43 +11,42 @@ from rfa.runtime.text.config import LanguageModelConfig, StrictConfig
 PATCH: Final = 16
 WINDOW: Final = 32
 REACH: Final = 2048
-# A token's parts beside its window: of each of LAGS bands of lags, [2, 12), [12, 64), …, the differences to a season
-# ago, the season to come and four numbers about the lag; block means; and what it knows of the stream.
+# Parts of a token beside its window: for each of LAGS bands of lags, [2, 12), [12, 64), …, the differences to a season
+# ago, the season ahead and four numbers about the lag; block means; and numbers about the stream.
 DIFFERENCES: Final = 16
 AHEAD: Final = 16
-BANDS: Final = (2, 12, 64, 512, REACH - DIFFERENCES + 1)  # the last leaves room for the differences
+BANDS: Final = (2, 12, 64, 512, REACH - DIFFERENCES + 1)  # less the differences
 LAGS: Final = len(BANDS) - 1
-# What a lead is told of each: its seasonal path, and that moved to where the stream is; and the last value.
+# Paths of a lead: for each band the seasonal path, and that moved to the stream's level; and the last value.
 PATHS: Final = 2 * LAGS + 1
 BLOCK_LENGTHS: Final = (8, 64)
 BLOCKS: Final = 32
 ABOUT: Final = 13
 FEATURES: Final = 2 * WINDOW + LAGS * (DIFFERENCES + AHEAD + 4) + len(BLOCK_LENGTHS) * BLOCKS + ABOUT
-# What the second version of the network has beside these, see `extended_numba.py`: seasons that are averaged, the
-# lengths of lines and of means, and the last moves.
+# Version 2 adds (`extended_numba.py`): seasons that are averaged, the lengths of lines and of means, and last moves.
 CYCLES: Final = 4
 LINES: Final = (6, 24, 96)
 MEANS: Final = (32, 256)
 MOVES: Final = 8
 ALL_PATHS: Final = PATHS + 2 * LAGS + len(LINES) + len(MEANS) + 1
 ALL_FEATURES: Final = FEATURES + 4 * LAGS + 2 * len(LINES) + len(MEANS) + MOVES + 2
-# Widths of layers are multiples of it.
+# Widths of layers are multiples of it: the compiled products work in panels.
 MULTIPLE: Final = 32
-# What a forecast is told by at each lead: GIFT-Eval's nine quantiles, and the ends of 90, 95 and 99 %.
+# Quantiles of a forecast: GIFT-Eval's nine, and the ends of 90, 95 and 99 % intervals.
 LEVELS: Final = (0.005, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.995)
 MEDIAN: Final = LEVELS.index(0.5)
 
 
 @dataclass(frozen=True)
 class SeriesConfig(StrictConfig):
-    """Blocks of RFA with its slots over tokens of a series, and a head that is asked for leads.
+    """Blocks of RFA with slots over tokens of a series, and a head that predicts any lead.
 
-    Args:
-        d_model, n_layers, n_heads, head_dim, n_slots, mlp_ratio: as of `LanguageModelConfig`.
-        embedding_width: hidden units between a token's numbers and d_model.
+    Attributes:
+        d_model, n_layers, n_heads, head_dim, n_slots, mlp_ratio: see `LanguageModelConfig`.
+        embedding_width: hidden units between a token's features and d_model.
         head_width, head_inner: hidden units of the head.
-        version: 1 takes `FEATURES` numbers of a token, `PATHS` paths and the calendar of a lead; 2 `ALL_FEATURES`,
-            `ALL_PATHS` and no calendar.
+        version: 1 reads `FEATURES` of a token, `PATHS` and the calendar of a lead; 2 `ALL_FEATURES`, `ALL_PATHS` and no
+            calendar.
     """
 
     d_model: int = 128
@@ -62,7 +61,6 @@ class SeriesConfig(StrictConfig):
     version: int = 1
 
     def __post_init__(self) -> None:
-        # What the compiled products have in a panel.
         for name in ("d_model", "embedding_width", "head_width", "head_inner"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1 or value % MULTIPLE:
@@ -75,17 +73,17 @@ class SeriesConfig(StrictConfig):
 
     @property
     def features(self) -> int:
-        """Numbers of a token."""
+        """Number of features of a token."""
         return FEATURES if self.version == 1 else ALL_FEATURES
 
     @property
     def paths(self) -> int:
-        """Paths of a lead."""
+        """Number of paths of a lead."""
         return PATHS if self.version == 1 else ALL_PATHS
 
     @property
     def blocks(self) -> LanguageModelConfig:
-        """What the blocks are made by: each mode has its own readout."""
+        """Configuration of the blocks, with a readout of its own for each mode."""
         return LanguageModelConfig(
             vocab_size=1,
             d_model=self.d_model,

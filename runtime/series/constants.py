@@ -1,4 +1,4 @@
-"""What the compiled series network needs beside its weights: constrained parameters and tables; needs no torch.
+"""Constants that the compiled series network computes from its weights, without torch.
 
 The formulas are those of `rfa.model.dynamics` and `rfa.model.layers`.
 """
@@ -22,11 +22,11 @@ def _positive(raw: Array) -> Array:
 
 
 def series_constants(weights: Mapping[str, Array]) -> dict[str, Array]:
-    """By name: head constants `[L, H]`, decay and own_process `[L, PATCH, H, S]` over 1 … PATCH cells, omega `[H, D]`,
-    the slots before the first token, and scalars.
+    """Head constants `[L, H]`, decay and own_process `[L, PATCH, H, S]` over 1 … PATCH cells, omega `[H, D]`, the
+    initial slots, and scalars, by name.
 
     Args:
-        weights: of a network, by the names of its modules.
+        weights: by the names of the network's modules.
     """
     layers = sum(name.endswith(".slot_log_mu") for name in weights)
 

@@ -52,10 +52,10 @@ class StrictConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Build from a JSON object; a missing or unknown key is a ValueError that names it."""
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(set(values) - known)
+        names = {field.name for field in fields(cls)}
+        unknown = sorted(set(values) - names)
         if unknown:
-            raise ValueError(f"{cls.__name__} has no {unknown}; it takes {sorted(known)}")
+            raise ValueError(f"{cls.__name__} has no {unknown}; it takes {sorted(names)}")
         try:
             return cls(**values)
         except TypeError as error:

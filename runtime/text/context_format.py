@@ -1,4 +1,4 @@
-"""The recurrent context of a text as bytes, the same whatever it is computed on.
+"""The recurrent context of a text as bytes, the same for all runtimes.
 
     position u64 | the parts of the model's state, float32
 

@@ -34,7 +34,7 @@ _KINDS: Final[dict[str, Kind]] = {"L": "letter", "N": "digit", "P": "sign", "S":
 
 
 def check_splitting(tokenizer: Mapping[str, Any]) -> None:
-    """Hold a tokenizer to the splitting that this module knows.
+    """Check that a tokenizer splits texts as this module assumes.
 
     Args:
         tokenizer: content of tokenizer.json.
@@ -44,19 +44,19 @@ def check_splitting(tokenizer: Mapping[str, Any]) -> None:
     """
     split = tokenizer.get("pre_tokenizer") or {}
     added = tokenizer.get("added_tokens") or []
-    is_known = (
+    is_supported = (
         split.get("type") == "ByteLevel"
         and split.get("use_regex", True)
         and not split.get("add_prefix_space", True)
         and tokenizer.get("normalizer") is None
         and not any(token.get(flag) for token in added for flag in ("lstrip", "rstrip", "single_word"))
     )
-    if not is_known:
+    if not is_supported:
         raise ValueError("the tokenizer must split texts as GPT-2 does: ByteLevel, no prefix space, no normalizer")
 
 
 class Cuts:
-    """Places to cut texts of one vocabulary.
+    """Positions where texts of one vocabulary may be cut.
 
     Args:
         tokens: bytes of the ordinary tokens.
@@ -72,11 +72,11 @@ class Cuts:
             self._joined[values[:-1], values[1:]] = True
 
     def first(self, text: str, begin: int, end: int) -> int | None:
-        """The first place in [begin, end), begin > 0, before a space if there is such a one."""
+        """The first position in [begin, end), begin > 0, before a space if there is one."""
         return next(self._places(text, begin, end, 1), None)
 
     def last(self, text: str, begin: int, end: int) -> int | None:
-        """The last place in [begin, end), begin > 0, before a space if there is such a one."""
+        """The last position in [begin, end), begin > 0, before a space if there is one."""
         return next(self._places(text, begin, end, -1), None)
 
     def _places(self, text: str, begin: int, end: int, step: int) -> Iterator[int]:
@@ -105,7 +105,7 @@ class Cuts:
 
 @lru_cache(maxsize=4_096)
 def _kind(character: str) -> Kind | None:
-    """What the expression takes a character for; None where that is not certain, such as for one of a newer Unicode."""
+    """The kind of a character in the expression; None if uncertain, as for characters of a newer Unicode."""
     if character in _SPACES:
         return "space"
     now, once = unicodedata.category(character)[0], unicodedata.ucd_3_2_0.category(character)[0]

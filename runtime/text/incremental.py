@@ -1,4 +1,4 @@
-"""From tokens to text, one token at a time, never a broken character and never a part of a stop sequence.
+"""From tokens to text, one token at a time, without broken characters or parts of a stop sequence.
 
 A byte-level BPE token is a run of bytes, not of characters: bytes are collected until they form a character.
 """
@@ -78,14 +78,14 @@ class Vocabulary:
 class TextStream:
     """Text of a growing token sequence, cut before the first stop sequence.
 
-    Text that may yet turn out to be part of a stop sequence, and bytes that do not form a character yet, are held back.
-    Which text is released does not depend on where token borders fall.
+    Text that may become part of a stop sequence, and bytes that do not form a character yet, are held back. The
+    released text does not depend on token borders.
 
     Args:
         vocabulary: bytes of the tokens.
         stops: stop sequences.
         undecoded: bytes of a character that an earlier request left unfinished.
-        tail: text that an earlier request gave out although a stop sequence may begin in it.
+        tail: text that an earlier request released although a stop sequence may begin in it.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._decoder.setstate((undecoded, 0))
         self._held = tail
-        self._given = len(tail)  # characters at the start of the held text that the reader has already
+        self._released = len(tail)  # characters at the start of the held text that were released before
         self.stopped = False
 
     @property
     def undecoded(self) -> bytes:
-        """Bytes at the end that are no character yet."""
+        """Bytes at the end that do not form a character yet."""
         return self._decoder.getstate()[0]
 
     @property
@@ -110,14 +110,14 @@ class TextStream:
         return self._held
 
     def push(self, token: int) -> str:
-        """Add a token; the text that became final, up to a stop sequence if one is complete now."""
-        return self._release(self._decoder.decode(self._vocabulary.bytes_of(token)))
+        """Add a token; returns the text that became final, up to a stop sequence if one is complete."""
+        return self._add(self._decoder.decode(self._vocabulary.bytes_of(token)))
 
     def flush(self) -> str:
-        """The sequence ends here: what was held back. Bytes that never became a character are dropped."""
+        """End the sequence; returns the held text. Bytes that form no character are dropped."""
         return self._give(len(self._held))
 
-    def _release(self, text: str) -> str:
+    def _add(self, text: str) -> str:
         self._held += text
         matches = [(start + len(stop), start) for stop in self._stops if (start := self._held.find(stop)) >= 0]
         if matches:
@@ -128,9 +128,9 @@ class TextStream:
         return self._give(len(self._held) - self._longest_stop_prefix())
 
     def _give(self, count: int) -> str:
-        """Let go of the first `count` held characters; those that the reader does not have yet."""
-        released, self._held = self._held[self._given : count], self._held[count:]
-        self._given = max(0, self._given - count)
+        """Drop the first `count` held characters; returns those that were not released before."""
+        released, self._held = self._held[self._released : count], self._held[count:]
+        self._released = max(0, self._released - count)
         return released
 
     def _longest_stop_prefix(self) -> int:

@@ -13,17 +13,16 @@ logger = logging.getLogger("rfa.engine")
 
 
 def load_on_cpu(bundle: Bundle, choice: RuntimeName, streams: int, max_rows: int) -> Language:
-    """A language bundle on the runtime of this choice, which must reproduce the golden outputs.
+    """Load a language bundle and compare it to its golden outputs.
 
     For compiled code only the graph of the attention mode is loaded: the others take 80 MB.
 
     Args:
-        choice: "auto" is compiled code where that can run the bundle, and ONNX Runtime, with the reason in the log,
-            where it cannot. What was named is never replaced.
+        choice: "auto" is compiled code if it can run the bundle, else ONNX Runtime, with the reason in the log.
 
     Raises:
-        UnsupportedError: compiled code was asked for, and cannot run the bundle.
-        BundleError: golden outputs that are not reproduced, or constants that do not fit.
+        UnsupportedError: "compiled" cannot run the bundle.
+        BundleError: golden outputs differ, or constants do not fit.
     """
     reason = None if choice == "onnx" else compiled_refusal(bundle)
     if reason is not None and choice == "compiled":

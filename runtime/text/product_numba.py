@@ -1,12 +1,11 @@
-"""Products of a few rows with a matrix that was laid out once: x W on one CPU core, float32.
+"""Products of a few rows with a matrix in panels: x W on one CPU core, float32.
 
     matrix = Matrix.of(weight)             W `[in, out]` → `[⌈out / P⌉, in, P]`: panels of P columns
     matrix.times(x)                        x `[n, in]` → `[n, out]`
 
-A library's product lays the matrix out anew on every call, which for the 16 rows of a step costs as much as the
-product. Here a tile of rows times a panel is one loop over `in` that keeps its sums in vector registers: every number
-is one chain of fused multiply-adds in the order of `in`, so that a row comes out the same, bit for bit, in whatever
-company.
+A library packs the matrix on every call, which for the 16 rows of a step costs as much as the product. Here a tile of
+rows times a panel is one loop over `in` whose sums stay in vector registers. Every number is one chain of fused
+multiply-adds in the order of `in`, so the bits of a row do not depend on the other rows.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -26,19 +25,18 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 
-# Numbers of a vector register of the target processor, whatever this one has: a stored kernel is made for one layout of
-# panels. With two vectors of columns the sums of the largest tile fit into the registers.
+# Numbers in a vector register of the target processor. With two vectors of columns the sums of the largest tile fit
+# into the registers.
 LANES = 8
 LARGEST_TILE = 4
 PANEL = 2 * LANES
-# Bytes ahead of the loop that a panel is asked for: it comes from beyond the second level of cache, which the processor
-# by itself does not ask early enough.
+# Prefetch distance in bytes: panels come from beyond the second-level cache, and the hardware prefetches too late.
 AHEAD = 8192
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix in panels; columns beyond its own are zeros."""
+    """A matrix in panels, padded with zero columns."""
 
     panels: Array  # [⌈out / P⌉, in, P]
     columns: int
@@ -76,7 +74,7 @@ def _tile_of(rows: int) -> Any:
             ]
             x_data, packed_data, out_data = (array.data for array in arrays)
             (_, depth), (_, columns) = (cgutils.unpack_tuple(builder, arrays[i].shape, 2) for i in (0, 2))
-            _emit_tile(builder, rows, x_data, packed_data, out_data, *arguments[3:], depth, columns)
+            _emit_tile(builder, rows, (x_data, packed_data, out_data), arguments[3:], (depth, columns))
             return context.get_dummy_value()
 
         return signature, generate
@@ -84,8 +82,9 @@ def _tile_of(rows: int) -> Any:
     return tile
 
 
-def _emit_tile(builder, rows, x, packed, out, row, panel, depth, columns):
+def _emit_tile(builder, rows, pointers, position, sizes):
     """The loop over `in`, with 2 · `rows` vectors of sums."""
+    (x, packed, out), (row, panel), (depth, columns) = pointers, position, sizes
     index, real, lane = ir.IntType(64), ir.FloatType(), ir.IntType(32)
     vector = ir.VectorType(real, LANES)
     fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{LANES}f32")
@@ -103,13 +102,7 @@ def _emit_tile(builder, rows, x, packed, out, row, panel, depth, columns):
         builder.load(builder.bitcast(builder.gep(place, [index(LANES * i)]), vector.as_pointer()), align=4)
         for i in range(2)
     ]
-    byte = ir.IntType(8).as_pointer()
-    prefetch = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(ir.VoidType(), [byte, lane, lane, lane]), "llvm.prefetch.p0"
-    )
-    for i in range(2):
-        later = builder.bitcast(builder.gep(place, [index(AHEAD // 4 + LANES * i)]), byte)
-        builder.call(prefetch, [later, lane(0), lane(3), lane(1)])  # to read, into every cache, data
+    _emit_prefetch(builder, place)
     following = []
     for x_row, row_sums in zip(x_rows, sums, strict=True):
         value = builder.load(builder.gep(x_row, [k]))
@@ -135,6 +128,16 @@ def _emit_tile(builder, rows, x, packed, out, row, panel, depth, columns):
         for i, total in enumerate(row_following):
             part = builder.bitcast(builder.gep(target, [index(LANES * i)]), vector.as_pointer())
             builder.store(total, part, align=4)
+
+
+def _emit_prefetch(builder, place):
+    """Prefetch the numbers `AHEAD` bytes behind a pointer, to read, into every cache."""
+    byte, lane = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, lane, lane, lane])
+    prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    for i in range(2):
+        later = builder.bitcast(builder.gep(place, [ir.IntType(64)(AHEAD // 4 + LANES * i)]), byte)
+        builder.call(prefetch, [later, lane(0), lane(3), lane(1)])
 
 
 _largest, _one = _tile_of(LARGEST_TILE), _tile_of(1)

@@ -1,10 +1,9 @@
-"""Choosing the next token, repeatably: every draw is a function of (seed, sample, step) and of nothing else.
+"""Choose the next token reproducibly: every draw is a function of (seed, sample, step) alone.
 
-The generator is counter-based (Philox: Salmon et al., Parallel random numbers: as easy as 1, 2, 3), so that a draw does
-not depend on what else is in the batch, on earlier draws, or on where a stream was interrupted and taken up.
+The generator is counter-based (Philox: Salmon et al., Parallel random numbers: as easy as 1, 2, 3). So a draw does not
+depend on the rest of the batch, on earlier draws, or on where a stream was interrupted.
 
-What is told of a row of logits is `drawn_tokens`. A runtime whose logits lie on a device does the same there
-(`rfa.runtime.gpu.draw`) with the uniforms that were drawn here.
+A runtime with logits on a device does the same there (`rfa.runtime.gpu.draw`) with the uniforms drawn here.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ _DRAWS: dict[Draw, int] = {"token": 0, "latent": 1}
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How the next token of a row is chosen, and what is told beside it.
+    """How the next token of a row is chosen, and what is returned with it.
 
     Args:
-        temperature: None takes the most probable token, the first of several; else > 0 or as good as that.
-        top_k, top_p: as of `filtered_probabilities`.
-        uniform: in [0, 1), what `draw_index` takes.
-        top: so many of the most probable tokens are told.
-        with_latent: the latent is told.
+        temperature: > 0, or None for the most probable token, the first of several.
+        top_k, top_p: of `filtered_probabilities`.
+        uniform: in [0, 1), for `draw_index`.
+        top: number of the most probable tokens to return.
+        with_latent: whether the latent is returned.
     """
 
     temperature: float | None = None
@@ -51,12 +50,12 @@ class Draws:
 
     @property
     def are_ranked(self) -> bool:
-        """Whether the most probable tokens are told of a row: all of them must be put into order."""
+        """Whether a row returns its most probable tokens."""
         return any(choice.top > 0 for choice in self.choices)
 
     @property
     def are_filtered(self) -> bool:
-        """Whether a row that is drawn has one of `top_k` and `top_p`: where they end must be searched for."""
+        """Whether a row is drawn with `top_k` or `top_p`."""
         return any(
             choice.temperature is not None and not (choice.top_k is None and choice.top_p is None)
             for choice in self.choices
@@ -72,15 +71,15 @@ class TopLogits:
 
 
 class DrawnToken(NamedTuple):
-    """What is told of one row of a step.
+    """The result of one row of a step.
 
     Attributes:
         token: the one chosen; 0 of a row that is broken.
         log_probability: of it, under the model as it is.
         calibrated: its log probability at the temperature of the calibration.
-        is_finite: whether all numbers of the row's output are, those that are not told as well.
-        top: the most probable tokens, where some were asked for.
-        latent: `[H, 2D]`, maybe a part of the whole batch's, where it was asked for.
+        is_finite: whether all numbers of the row's output are.
+        top: the most probable tokens, if requested.
+        latent: `[H, 2D]`, maybe a view of the whole batch's, if requested.
     """
 
     token: int
@@ -101,7 +100,7 @@ def drawn_tokens(
         log_precision: `[B]`.
         latent: `[B, H, 2D]`.
     """
-    with np.errstate(all="ignore"):  # a broken row is told as one
+    with np.errstate(all="ignore"):  # `is_finite` reports broken rows
         scaled = logits / draws.calibration
         normaliser, calibrated = log_normaliser(logits), log_normaliser(scaled)
         finite = np.isfinite(logits).all(-1) & np.isfinite(normaliser + calibrated + log_precision)
@@ -126,7 +125,7 @@ def drawn_tokens(
 
 
 def chosen_token(logits: NDArray[np.float32], choice: Choice) -> int:
-    """The token that a choice takes of logits `[V]`."""
+    """The token chosen from logits `[V]`."""
     if choice.temperature is None:
         return int(np.argmax(logits))
     weights = filtered_probabilities(logits, choice.temperature, choice.top_k, choice.top_p)

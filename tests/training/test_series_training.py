@@ -31,11 +31,10 @@ from rfa.training.series_batches import (
     feed,
     synthetic_batch,
 )
+from rfa.training.series_config import SeriesRun, SeriesTrainingConfig
 from rfa.training.series_network import (
     LARGEST,
-    SeriesRun,
     SeriesTrainer,
-    SeriesTrainingConfig,
     pinball,
     train_series,
     weighted_mean,

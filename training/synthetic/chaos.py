@@ -9,7 +9,7 @@ import numpy as np
 
 from rfa.training.synthetic.clock import Clock
 from rfa.training.synthetic.priors import choose, log_uniform
-from rfa.training.synthetic.recursions import compiled
+from rfa.training.synthetic.recursions import array_jit
 from rfa.training.synthetic.systems import (
     DUFFING,
     HINDMARSH_ROSE,
@@ -62,7 +62,7 @@ def _maps(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     return clock.from_grid(values[:, BURN_IN:])
 
 
-@compiled
+@array_jit
 def iterate(system, parameter, start, length):
     """`[B, N]` first variable of a map `[B]` from `[B]`."""
     out = np.empty((len(system), length))
@@ -87,7 +87,7 @@ def _delays(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     return mackey_glass(clock.lags * unit[:, None], delay, rng.uniform(0.5, 1.3, clock.count), DELAY_STEPS, BURN_IN)
 
 
-@compiled
+@array_jit
 def mackey_glass(durations, delay, start, pieces, delays_before):
     """`[B, N]` x after each duration `[B, N]`; Heun's method, `pieces` steps to a delay `[B]`, linear between them."""
     out = np.empty_like(durations)

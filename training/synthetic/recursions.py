@@ -1,4 +1,4 @@
-"""What goes from one value to the next, in compiled code: one series after the other, all in float64."""
+"""Recursions over the values of a series, compiled, in float64."""
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
 # mypy: disable-error-code="no-untyped-def"
@@ -13,8 +13,8 @@ import numpy as np
 from numba import njit
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
-    """A function of arrays in machine code, made once: views are copied, for each layout would be compiled anew."""
+def array_jit(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
+    """Compile a function of arrays; arguments are made contiguous, because each layout would be compiled anew."""
     kernel = njit(cache=True, nogil=True, error_model="numpy")(function)
 
     @wraps(function)
@@ -30,7 +30,7 @@ DECAY, PULSE, BOX, TRIANGLE = 0, 1, 2, 3
 RESPONSE_ENDS = 9.0
 
 
-@compiled
+@array_jit
 def autoregress(innovation, coefficients, lag):
     """y[n] = Σ_p c[p] y[n - p lag] + e[n].
 
@@ -52,7 +52,7 @@ def autoregress(innovation, coefficients, lag):
     return out
 
 
-@compiled
+@array_jit
 def rotate(decay, cosine, sine, real, imaginary):
     """z[n] = d[n] (c[n] + i s[n]) z[n-1] + w[n], of which the real part; all `[B, N]`."""
     out = np.empty_like(real)
@@ -65,7 +65,7 @@ def rotate(decay, cosine, sine, real, imaginary):
     return out
 
 
-@compiled
+@array_jit
 def relax(decay, drive):
     """y[n] = d[n] y[n-1] + u[n], from y[0] = u[0]; all `[B, N]`."""
     out = np.empty_like(drive)
@@ -77,7 +77,7 @@ def relax(decay, drive):
     return out
 
 
-@compiled
+@array_jit
 def segment_of(steps, boundaries):
     """`[B, N]` how many of the increasing boundaries `[B, K]` lie at or before each increasing time `[B, N]`."""
     out = np.empty(steps.shape, np.int64)
@@ -90,7 +90,7 @@ def segment_of(steps, boundaries):
     return out
 
 
-@compiled
+@array_jit
 def superpose(steps, arrivals, marks, duration, response):
     """`[B, N]` Σ marks · r((t - arrival) / duration) over the events before t: shot noise.
 
@@ -128,7 +128,7 @@ def superpose(steps, arrivals, marks, duration, response):
     return out
 
 
-@compiled
+@array_jit
 def interpolate(at, nodes, values):
     """`[B, N]` linear between nodes `[B, K]`, which increase as the times `at` `[B, N]` do; held beyond them."""
     out = np.empty_like(at)

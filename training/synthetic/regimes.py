@@ -23,9 +23,9 @@ def regimes(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """
     count = clock.count
     mean, spread = rng.standard_normal((count, STATES)), log_uniform(rng, 0.01, 0.5, (count, STATES))
-    told_by_spread = rng.random(count) < 0.25
-    mean[told_by_spread] *= 0.1
-    spread[told_by_spread] = log_uniform(rng, 0.1, 2, (int(told_by_spread.sum()), STATES))
+    differ_by_spread = rng.random(count) < 0.25
+    mean[differ_by_spread] *= 0.1
+    spread[differ_by_spread] = log_uniform(rng, 0.1, 2, (int(differ_by_spread.sum()), STATES))
     approach = np.where(rng.random(count) < 1 / 3, log_uniform(rng, 1, 30, count), 0.0)
     return switching(rng, clock, visited(rng, clock.steps, *_plan(rng, clock)), mean, spread, approach)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from rfa.training.synthetic.priors import choose, log_uniform
-from rfa.training.synthetic.recursions import compiled
+from rfa.training.synthetic.recursions import array_jit
 
 LORENZ, ROSSLER, DUFFING, HINDMARSH_ROSE, THOMAS = 0, 1, 2, 3, 4
 DOUBLE_WELL, VAN_DER_POL, FITZHUGH_NAGUMO, PREDATOR_PREY, LOGISTIC, PENDULUM = 5, 6, 7, 8, 9, 10
@@ -47,7 +47,7 @@ def field(system, x, y, z, p, q, r):
     return y, -p * y - np.sin(x) + q * np.cos(z), r
 
 
-@compiled
+@array_jit
 def integrate(rng, system, state, parameters, noise, longest, durations):
     """`[B, N, 3]` the state after each duration.
 
