@@ -33,7 +33,7 @@ from rfa.training.synthetic import autoregression as ar
 from rfa.training.synthetic import clock as clocks
 from rfa.training.synthetic import nonlinear_sde as nonlinear
 from rfa.training.synthetic import recursions as steps_of
-from rfa.training.synthetic.clock import DAY, HOUR, MINUTE, WEEK, Clock, draw_clock, regular_clock
+from rfa.training.synthetic.clock import DAY, FIRST_START, HOUR, MINUTE, WEEK, Clock, draw_clock
 from rfa.training.synthetic.mixture import RECIPES, standard
 from rfa.training.synthetic.priors import cosine, read
 
@@ -43,6 +43,12 @@ COSINE = 5e-7
 
 def rng_of(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
+
+
+def regular_clock(count: int, length: int, step: float = HOUR) -> Clock:
+    """The same regular clock for every series; without a calendar where the step is 0."""
+    times = FIRST_START + np.arange(length) * (step or 1.0)
+    return Clock(np.tile(times, (count, 1)), np.full(count, step or 1.0), np.full(count, step > 0))
 
 
 def near(sample, expected) -> None:

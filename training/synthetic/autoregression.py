@@ -1,4 +1,4 @@
-"""Autoregressions and long memory: processes in whole steps."""
+"""Autoregressions and long memory, in whole steps."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rfa.training.synthetic.priors import chance, innovations, log_uniform
 from rfa.training.synthetic.recursions import autoregress
 
 ORDER, MOVING = 5, 2
-# Steps that are thrown away, in which the start is forgotten.
+# Steps that are dropped, so that the start is forgotten.
 BURN_IN = 256
 
 
 def autoregression(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """`[B, N]` φ(B) Φ(B^s) y = θ(B) e: ARMA(p ≤ 5, q ≤ 2), with a season s in a third of the series.
 
-    The partial autocorrelations are drawn and not the coefficients (Barndorff-Nielsen and Schou, 1973), so every series
-    is stationary: the first is -.9 to .999, mostly near 1, the others fall. Φ is .3 to .98. Innovations are normal or
+    Partial autocorrelations are drawn, not coefficients (Barndorff-Nielsen and Schou, 1973), so every series is
+    stationary: the first is -.9 to .999, mostly near 1, the others fall. Φ is .3 to .98. Innovations are normal or
     Student's t.
     """
     count = clock.count

@@ -1,4 +1,4 @@
-"""Chaos: flows, maps and a delay."""
+"""Chaotic systems: flows, maps and a delay."""
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
 # mypy: disable-error-code="no-untyped-def"
@@ -29,7 +29,7 @@ FLOWS = (
 )  # fmt: skip
 KINDS = {"flow": 65, "map": 20, "delay": 15}
 LOGISTIC, HENON, IKEDA = 0, 1, 2
-# Steps that a map and a delay run before they are shown; integration steps of a delay.
+# Steps before the first value of a map and a delay; integration steps of a delay.
 BURN_IN, DELAY_STEPS = 100, 40
 
 

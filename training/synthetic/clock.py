@@ -1,11 +1,11 @@
-"""When the values of a series are taken.
+"""Times of the values of a series.
 
-A clock has a step, from a second to a week, and a start on the calendar, so that days, weeks, months and years have the
-periods that they have in recorded data of that step: 24 and 168 values for hours, 288 and 2016 for five minutes, 7 and
-365.25 for days. One series in seven has no calendar: its values are counted, a second apart from the epoch on.
+A clock has a step, from a second to a week, and a start on the calendar. So days, weeks, months and years have the
+periods of recorded data with that step: 24 and 168 values for hours, 288 and 2016 for five minutes, 7 and 365.25 for
+days. One series in seven has no calendar: its values are a second apart from the epoch on.
 
-Most clocks are regular. The others jitter, fire at random (exponential lags), lose rows and whole stretches, or come in
-bursts. Series are evaluated at these times: nothing is resampled.
+Most clocks are regular. The others jitter, have exponential lags, lose rows and stretches, or come in bursts. Series
+are evaluated at these times, without resampling.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ WITHOUT_CALENDAR = 1 / 7
 FIRST_START, LAST_START = 946_684_800.0, 1_893_456_000.0
 KINDS = {"regular": 80, "jittered": 6, "random": 5, "dropped": 6, "bursts": 3}
 SHORT_KINDS = {"regular": 93, "jittered": 3, "dropped": 4}
-# What people see in a series: seconds of a cycle → how often a season has it, where the step and the length show it.
+# Seconds of a cycle → weight of a season with it, where step and length show it.
 CYCLES = {MINUTE: 0.4, HOUR: 0.8, DAY / 2: 0.3, DAY: 3.0, WEEK: 1.5, MONTH: 0.3, YEAR: 1.5}
 SHORTEST_PERIOD = 3.0
-# Periods of series whose clock nobody knows.
+# Periods of series without a calendar.
 COMMON_PERIODS = np.array([4, 5, 6, 7, 10, 12, 12, 20, 24, 24, 24, 30, 48, 52, 60, 96, 100, 144, 168, 288, 365])
 
 
@@ -47,7 +47,7 @@ class Clock:
     Args:
         times: `[B, N]` seconds since the epoch, increasing.
         step: `[B]` seconds of a nominal step; the mean lag, but where rows were dropped.
-        has_calendar: `[B]` whether days and weeks mean something.
+        has_calendar: `[B]` whether times are dates.
     """
 
     times: np.ndarray
@@ -85,7 +85,7 @@ class Clock:
         return int(self._nearest.max()) + 1
 
     def from_grid(self, values: np.ndarray) -> np.ndarray:
-        """`[B, N]` what a process in whole steps, `[B, G]`, is at the whole step nearest to each time."""
+        """`[B, N]` a process in whole steps, `[B, G]`, at the step nearest to each time."""
         if values.shape[1] == self.length and self.is_regular:
             return values
         return np.take_along_axis(values, self._nearest, axis=1)
@@ -95,7 +95,7 @@ class Clock:
         return bool((self._nearest == np.arange(self.length)).all())
 
     def periods(self, rng: np.random.Generator) -> np.ndarray:
-        """`[B]` steps of a season: mostly one of the calendar that step and length show, else any."""
+        """`[B]` steps of a season: mostly a calendar cycle that step and length show, else any."""
         cycles, weights = np.array(list(CYCLES)), np.array(list(CYCLES.values()))
         found = cycles / self.step[:, None]
         is_shown = (found >= SHORTEST_PERIOD) & (found <= self.length) & self.has_calendar[:, None]
@@ -129,12 +129,6 @@ def draw_clock(rng: np.random.Generator, count: int, length: int, *, is_short: b
         if len(rows):
             steps[rows] = irregular(rng, len(rows), length)
     return Clock(start[:, None] + steps * step[:, None], step, has_calendar)
-
-
-def regular_clock(count: int, length: int, step: float = HOUR, start: float = FIRST_START) -> Clock:
-    """The same regular clock for every series; without a calendar where the step is 0."""
-    times = start + np.arange(length) * (step or 1.0)
-    return Clock(np.tile(times, (count, 1)), np.full(count, step or 1.0), np.full(count, step > 0))
 
 
 def _jittered(rng: np.random.Generator, count: int, length: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Counts, and demand that comes now and then: what is seen of a rate."""
+"""Counts and intermittent demand, observed of a rate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def counted(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, n
 
     log λ = m + s latent with e^m log-uniform on .1 to 300, s on .2 to 1.2; half of the series are Poisson, the others
     negative binomial: λ times Gamma(k) of mean 1, k log-uniform on .5 to 50. In three of ten e^m is .003 to .5, and
-    there are up to eight bursts of 1 to 50 more for a while: errors of a service that seldom has any.
+    there are up to eight bursts of 1 to 50 more for a while, like rare errors of a service.
     """
     count = len(latent)
     rate = log_uniform(rng, 0.1, 300, (count, 1)) * np.exp(log_uniform(rng, 0.2, 1.2, (count, 1)) * latent)
@@ -35,7 +35,7 @@ def counted(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, n
 
 
 def intermittent(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Zeros, and now and then a demand; values and their mean, `[B, N]` each, of a latent of mean 0 and variance 1.
+    """Zeros, and occasional demand; values and their mean, `[B, N]` each, of a latent of mean 0 and variance 1.
 
     The chance of a demand is 1/(1 + e^-(l + s latent)), l the logit of a share log-uniform on .01 to .5, s = 0 in two
     of five series, else up to 1.5; its size is 1 plus a geometric number, or lognormal (Croston, 1972; Syntetos and

@@ -1,4 +1,4 @@
-"""Events: trains that leave a response behind them, and quantities that fill and are emptied."""
+"""Trains of events with a response, and quantities that fill and are emptied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rfa.training.synthetic.recursions import BOX, DECAY, PULSE, TRIANGLE, inter
 ARRIVALS = {"random": 40, "periodic": 35, "clustered": 25}
 RESPONSES = {DECAY: 40, PULSE: 25, BOX: 25, TRIANGLE: 10}
 MARKS = {"same": 40, "exponential": 25, "lognormal": 35}
-# Most events of a series: with more it is noise.
+# The most events of a series; more would be noise.
 EVENTS = 256
 
 
@@ -40,7 +40,7 @@ def events(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 def arriving(rng: np.random.Generator, clock: Clock, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The mean interval `[B]` and the increasing times `[B, K]` of events, in steps; infinite where there are no more.
 
-    The first may lie before the series: what it left is still seen.
+    The first may lie before the series, whose response is still seen.
     """
     count = clock.count
     span = clock.steps[:, -1]

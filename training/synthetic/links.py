@@ -1,4 +1,4 @@
-"""From a signal on the whole line to what an instrument shows: links, scales, offsets and grids."""
+"""From a real-valued signal to readings of an instrument: links, scales, offsets and grids."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ LINKS = {
     "none": 64, "exp": 13, "softplus": 4, "floor": 6, "ceiling": 2, "share": 6, "square": 2, "absolute": 2, "binary": 1,
     "bounded": 4, "counter": 1,
 }  # fmt: skip
-# Of these zero is a value of its own, which an offset would move.
+# Links for which zero is a special value, which an offset would move.
 WITH_ZERO = ("exp", "softplus", "floor", "share", "square", "absolute", "binary", "bounded")
 SMALLEST_SCALE, LARGEST_SCALE = 1e-3, 1e6
 
 
 def link(rng: np.random.Generator, values: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values and truth, `[B, N]`, through one link for each series; and `[B]` whether its zero is a value of its own.
+    """Values and truth, `[B, N]`, through one link for each series; and `[B]` whether zero is a special value.
 
     e^(s x), log(1 + e^(s x)), max(x, c) - c, min(x, c), 1/(1 + e^-(a + s x)), x², |x|, 1 where x > c else 0,
     x between two bounds, the sum of log(1 + e^(s x)) so far; or x.

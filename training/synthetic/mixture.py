@@ -1,4 +1,4 @@
-"""Series as they come: families mixed, seen through links, noise and faults."""
+"""Series for training: mixed families, observed through links, noise and faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rfa.training.synthetic.trends import breaks, trend, walk
 Family = Callable[[np.random.Generator, Clock], np.ndarray]
 Split = Literal["training", "validation"]
 
-# What a signal is made of: `[B, N]` at the times of a clock, in no unit.
+# Components of a signal: `[B, N]` at the times of a clock, without a unit.
 FAMILIES: dict[str, Family] = {
     "calendar": calendar,
     "daylight": daylight,
@@ -52,7 +52,7 @@ FAMILIES: dict[str, Family] = {
     "structural": structural,
     "growth": growth,
 }
-# What is seen of a rate in the place of the signal with noise.
+# Observations of a rate, instead of the signal with noise.
 OBSERVED = {"counted": counted, "intermittent": intermittent}
 
 SEASONS = {"calendar": 45, "harmonic": 25, "profile": 22, "daylight": 4, "linear_sde": 4}
@@ -73,10 +73,10 @@ STRUCTURAL, GROWTH = {"structural": 1}, {"growth": 75, "trend": 25}
 
 
 class Recipe(NamedTuple):
-    """How series of one sort are made.
+    """How one kind of series is made.
 
     Args:
-        weight: its share.
+        weight: of the kind.
         slots: the families that each component is drawn from, and the chance that the series has it.
         clean: the share of series without noise.
         noise: deviations of noise over that of the signal, log-uniform between two.
@@ -102,10 +102,10 @@ RECIPES = {
     "counted": Recipe(6, ((SEASONS, 0.7), (LEVELS, 0.6), (PROCESSES, 0.3), (EVENTS, 0.15)), 1, (1, 1)),
     "intermittent": Recipe(3, ((SEASONS, 0.6), (LEVELS, 0.5)), 1, (1, 1)),
 }  # fmt: skip
-# Of series with a level their seasons grow and shrink with it; of others they do so by themselves.
+# Share of series whose seasons scale with the level, and of others whose seasons scale by themselves.
 MULTIPLIED, SWELLS = 0.35, 0.25
-# Of series with a season it is another one from some moment on, and the level too; of all, so many are mixtures of up
-# to three (TSMixup; Ansari et al., Chronos, 2024).
+# Share of series whose season and level change at some time, and of mixtures of up to three series (TSMixup; Ansari et
+# al., Chronos, 2024).
 CHANGED, MIXED = 0.06, 0.08
 SHORTEST_LENGTH = 64
 
@@ -120,8 +120,8 @@ class Drawn:
         truth: `[B, N]` float64: the signal in the units of the values, without noise, grid, outliers and gaps; of
             counts and demand their mean.
         step: `[B]` seconds of a nominal step.
-        has_calendar: `[B]` whether the times are moments, and not counts.
-        families: of each series, what it is made of.
+        has_calendar: `[B]` whether times are dates.
+        families: components of each series.
     """
 
     times: np.ndarray
@@ -135,15 +135,15 @@ class Drawn:
 def draw(
     seed: int, count: int, length: int = 1088, *, index: int = 0, split: Split = "training", is_short: bool = False
 ) -> Drawn:
-    """Series `count` in number; the batch is a function of all arguments, bit for bit, and of nothing else.
+    """Draw a batch of series, which is a function of the arguments alone, bit for bit.
 
     Args:
         seed: of a run.
         count: series B.
         length: values N of each.
         index: of the batch.
-        split: batches of the two have no random number in common, whatever their seeds.
-        is_short: the clocks are those of short series, mostly months, quarters, weeks and days.
+        split: the two share no random numbers, for any seeds.
+        is_short: clocks of short series, mostly months, quarters, weeks and days.
 
     Raises:
         ValueError: a number is negative, there is no series, or they are too short.
@@ -189,7 +189,7 @@ def compose(
 
 
 def _change(rng: np.random.Generator, seasonal: np.ndarray, other: np.ndarray) -> None:
-    """From some moment on another size and phase of the season, and another level, in place."""
+    """Change size and phase of the season, and the level, from some time on, in place."""
     length = seasonal.shape[1]
     for row in np.flatnonzero(rng.random(len(seasonal)) < CHANGED):
         at, later = rng.integers(length // 8, length), rng.integers(0, length // 4)
@@ -199,7 +199,7 @@ def _change(rng: np.random.Generator, seasonal: np.ndarray, other: np.ndarray) -
 
 
 def _components(rng: np.random.Generator, recipe: np.ndarray) -> Iterator[tuple[str, bool, np.ndarray]]:
-    """Families, whether they are a season, and the rows that have them: as few calls of families as there are both."""
+    """Families, whether they are a season, and the rows that have them: one call for each family and use."""
     found: dict[tuple[str, bool], list[np.ndarray]] = {}
     for name, one in RECIPES.items():
         rows = np.flatnonzero(recipe == name)

@@ -1,4 +1,4 @@
-"""What is seen beside the signal: noise of many kinds."""
+"""Noise of many kinds."""
 
 from __future__ import annotations
 

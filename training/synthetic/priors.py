@@ -1,4 +1,4 @@
-"""What parameters are drawn from, a value for each series; and waves of many series at once."""
+"""Distributions of parameters, one value for each series, and waves of many series at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def log_uniform(rng: np.random.Generator, low: float, high: float, count: int | tuple[int, ...]) -> np.ndarray:
-    """Every decade between two positive numbers as likely."""
+    """Log-uniform between two positive numbers."""
     return np.exp(rng.uniform(np.log(low), np.log(high), count))
 
 
@@ -19,7 +19,7 @@ def chance(rng: np.random.Generator, probability: float, count: int) -> np.ndarr
 
 
 def choose(rng: np.random.Generator, weights: Mapping[Any, float], count: int) -> np.ndarray:
-    """`[B]` keys, each as often as its weight over the sum of all."""
+    """`[B]` keys, drawn by their weights."""
     chances = np.cumsum(list(weights.values()))
     return np.array(list(weights))[np.searchsorted(chances, rng.random(count) * chances[-1], side="right")]
 

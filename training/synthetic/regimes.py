@@ -9,7 +9,7 @@ from rfa.training.synthetic.priors import chance, log_uniform
 from rfa.training.synthetic.recursions import relax, segment_of
 
 STATES = 5
-# Visits to a state that are drawn; what is left of a longer series stays in the last.
+# Number of visits to states; a longer series stays in the last.
 VISITS = 400
 
 
@@ -18,8 +18,8 @@ def regimes(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
     The states follow each other at random, never twice the same; in a third of the series there are two, on and
     off. A visit lasts Gamma(k) of a mean of 4 steps to a third of the series, k from 1 (Markov) to 100 (a duty cycle).
-    A change takes no time or, in a third of the series, τ of 1 to 30 steps. In three of four series the means tell the
-    states apart, in the others the deviations.
+    A change takes no time or, in a third of the series, τ of 1 to 30 steps. In three of four series the states differ
+    in their means, in the others in their deviations.
     """
     count = clock.count
     mean, spread = rng.standard_normal((count, STATES)), log_uniform(rng, 0.01, 0.5, (count, STATES))

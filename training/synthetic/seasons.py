@@ -1,4 +1,4 @@
-"""Seasons: of the calendar, of any period, of daylight."""
+"""Seasons: of the calendar, of any period, and of daylight."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rfa.training.synthetic.clock import DAY, HOUR, WEEK, Clock
 from rfa.training.synthetic.priors import chance, choose, cosine, log_uniform, read
 from rfa.training.synthetic.recursions import relax
 
-# Points of a profile, a quarter of an hour of a day each.
+# Points of a profile: quarter hours of a day.
 POINTS = 96
 HARMONICS = 6
-# Days whose own size is drawn; later ones have that of the last.
+# Days with a size of their own; later ones have that of the last.
 LONGEST_DAYS = 1024
 THURSDAY, SUNDAY = 3, 6
 PROFILES = {"harmonics": 35, "bumps": 30, "boxes": 12, "bridge": 18, "free": 5}
@@ -105,7 +105,7 @@ def calendar(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     count = clock.count
     days = clock.days(rng)
     of_year = days / 365.25
-    # People's clocks go an hour ahead in summer, those of records often do not.
+    # Daylight saving time, which recorded clocks often ignore.
     is_moved = (rng.random((count, 1)) < 0.25) & clock.has_calendar[:, None] & (clock.step[:, None] <= HOUR)
     days = days + is_moved * (np.abs(of_year % 1 - 0.53) < 0.3) / 24
     whole = np.floor(days)
@@ -120,7 +120,7 @@ def calendar(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     has_modulated = np.flatnonzero(rng.random(count) < 0.25)
     out[has_modulated] *= 1 + rng.uniform(0.1, 0.6, (len(has_modulated), 1)) * np.tanh(year[has_modulated])
     step = np.where(clock.has_calendar, clock.step, HOUR)[:, None]
-    out *= np.where(step > WEEK, 0.1, 1.0)  # of a month, what its days are called is little
+    out *= np.where(step > WEEK, 0.1, 1.0)  # the days of a month average out
     yearly = np.where(step > DAY, 1.0, chance(rng, 0.5, count) * log_uniform(rng, 0.1, 3, (count, 1)))
     slow = yearly * year
     for row in np.flatnonzero(clock.has_calendar & (clock.step >= HOUR) & (rng.random(count) < 0.15)):

@@ -1,4 +1,4 @@
-"""Structural series: level, slope and season that evolve, added or multiplied, and growth without noise."""
+"""Structural series: evolving level, slope and season, added or multiplied, and growth without noise."""
 
 from __future__ import annotations
 

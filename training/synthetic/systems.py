@@ -1,4 +1,4 @@
-"""Nonlinear systems of up to three variables: their equations, and what integrates them."""
+"""Nonlinear systems of up to three variables: equations and integration."""
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
 # mypy: disable-error-code="no-untyped-def"
@@ -90,8 +90,8 @@ def integrate(rng, system, state, parameters, noise, longest, durations):
 
 
 class System(NamedTuple):
-    """A system as it is drawn: the ranges of its parameters and its first state, the time of a cycle, the diffusion of
-    its first two variables against their size, which of the variables is seen, and the integration steps of a cycle."""
+    """A system to draw: ranges of its parameters, initial state, time of a cycle, diffusion of its first two variables
+    relative to their size, observed variables, and integration steps of a cycle."""
 
     kind: int
     weight: float
@@ -106,8 +106,8 @@ class System(NamedTuple):
 def simulate(rng: np.random.Generator, systems: tuple[System, ...], steps: np.ndarray, length: int) -> np.ndarray:
     """`[B, N]` a variable of a system, at steps `[B, N]` of which a cycle has 8 to `length / 2`.
 
-    The first 10 cycles are not shown: what is drawn lies on the attractor. Noise is that of the system,
-    or down to a thirtieth of it.
+    The first 10 cycles are dropped, so that states lie on the attractor. Noise is that of the system, or down to a
+    thirtieth of it.
     """
     count = len(steps)
     index = choose(rng, {i: one.weight for i, one in enumerate(systems)}, count)

@@ -1,4 +1,4 @@
-"""Levels: trends, structural breaks, and walks."""
+"""Levels: trends, structural breaks, and random walks."""
 
 from __future__ import annotations
 
