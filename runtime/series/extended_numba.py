@@ -83,10 +83,10 @@ def _squash(x):
 
 
 @inline_jit
-def _mean(ring, reset_stream, count):
+def _mean(ring, start, count):
     total = 0.0
     for k in range(count):
-        total += ring[reset_stream + k]
+        total += ring[start + k]
     return total / count
 
 
@@ -116,10 +116,10 @@ def _seasons(numbers, counts, ring, lags, summary):
         now = _mean(ring, head, width)
         for i in range(count):
             summary[offset + THEN + i] = _mean(ring, head + (i + 1) * p, width)
-        is_seen = summary[offset + THEN + count - 1]
-        summary[offset + NOW], summary[offset + DRIFT], summary[offset + GROWTH] = now, (now - is_seen) / count, 0.0
-        if numbers[LOW] >= 0 and now + origin > 0 and is_seen + origin > 0:
-            summary[offset + GROWTH] = math.log((now + origin) / (is_seen + origin)) / count
+        oldest = summary[offset + THEN + count - 1]
+        summary[offset + NOW], summary[offset + DRIFT], summary[offset + GROWTH] = now, (now - oldest) / count, 0.0
+        if numbers[LOW] >= 0 and now + origin > 0 and oldest + origin > 0:
+            summary[offset + GROWTH] = math.log((now + origin) / (oldest + origin)) / count
 
 
 @inline_jit
