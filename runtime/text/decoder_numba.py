@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -189,7 +190,7 @@ def sigmoid(x):
 
 
 # All kernels and their argument types: a server must not compile while it serves.
-_SIGNATURES = (
+_SIGNATURES: tuple[tuple[Any, str], ...] = (
     (product_numba.multiply, product_numba.SIGNATURE),
     (gelu, "void(float32[:,::1])"),
     (sigmoid, "void(float32[:,::1])"),

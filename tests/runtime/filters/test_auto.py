@@ -11,7 +11,7 @@ from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.auto import MOST_COLUMNS, AutoRuntime
 from rfa.runtime.filters.auto_numba import FEWEST_SLOTS, LAGS_AT_ONCE, UNKNOWN_VARIANCE, dominant_period
 from rfa.runtime.filters.sequence import FilteredSequence
-from rfa.runtime.series.rows import UNKNOWN_VARIANCE as SERIES_UNKNOWN_VARIANCE
+from rfa.runtime.series.update_numba import UNKNOWN_VARIANCE as SERIES_UNKNOWN_VARIANCE
 from rfa.runtime.uncertainty.forecast_checks import INSIDE, OUTLIERS, SCORED
 
 ROWS = 3000
