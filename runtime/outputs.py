@@ -1,8 +1,7 @@
 """Results of the runtime: plain dataclasses, which orjson encodes as they are.
 
-`rfa.service.schemas.replies` describes the fields: it has a reply of the same fields for each of them. Thousands of
-steps are made each second, so steps are neither frozen, which costs more than the fields, nor have slots, which orjson
-encodes half as fast.
+`rfa.service.schemas.filter_replies` and `server_replies` describe the fields. Thousands of steps are made each second,
+so they are neither frozen, which costs more than the fields, nor have slots, which orjson encodes half as fast.
 """
 
 from __future__ import annotations
