@@ -64,7 +64,7 @@ class Modal(FakeLanguage):
         self.by_mode = {mode: FakeLanguage(sureness=sure, **fields) for mode, sure in SURE.items()}
         self.by_mode["attention"].gate = held
 
-    def start(self, mode: str, *, room: int = 1, forks: int = 0, common: int = 0) -> ModalSeen:
+    def start(self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0) -> ModalSeen:
         self.open.append(1)
         return ModalSeen(mode=mode, open=self.open)
 
