@@ -156,7 +156,8 @@ def _systems() -> Iterator[Call]:
     yield _filter("plane", system=PLANE, observations=PAIRS, fields=["mean", "std", "weight"], seed=7)
     monday = {"zone": "Europe/Berlin", "slots": 4, "pattern": [[[0, 1, 2, 1]] * 7]}
     level = {"preset": "level", "process_noise": 0.1, "measurement_noise": 0.25, "calendar": monday}
-    yield _filter("calendar", system=level, values={"y": ONE}, times=TIMES, ahead=6, seed=7)
+    days = [1.7e9 + time for time in TIMES]
+    yield _filter("calendar", system=level, values={"y": ONE}, times=days, ahead=6, seed=7)
 
 
 def _states() -> Iterator[Call]:
