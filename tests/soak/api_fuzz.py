@@ -90,29 +90,29 @@ class Judge:
 
     def judge(self, request: RawRequest, answer: Answer) -> None:
         """Count an answer and what is wrong with it."""
-        told = f"{request} → {answer.status} {answer.body[:300]!r}"
-        known = self._document["paths"].get(request.path, {})
-        self._tally.statuses[f"{request.path if known else 'other'} {answer.status}"] += 1
+        reported = f"{request} → {answer.status} {answer.body[:300]!r}"
+        existing = self._document["paths"].get(request.path, {})
+        self._tally.statuses[f"{request.path if existing else 'other'} {answer.status}"] += 1
         if answer.status >= 500:
-            self._tally.mistake("5xx", told)
-        responses = known.get(request.method.lower(), {}).get("responses", {})
-        if known and request.method.lower() in known and str(answer.status) not in responses:
-            self._tally.mistake("undocumented status", told)
+            self._tally.mistake("5xx", reported)
+        responses = existing.get(request.method.lower(), {}).get("responses", {})
+        if existing and request.method.lower() in existing and str(answer.status) not in responses:
+            self._tally.mistake("undocumented status", reported)
         if request.method != "HEAD":
-            self._judge_body(responses.get(str(answer.status), {}).get("content", {}), answer, told)
+            self._judge_body(responses.get(str(answer.status), {}).get("content", {}), answer, reported)
 
-    def _judge_body(self, content: dict[str, Any], answer: Answer, told: str) -> None:
+    def _judge_body(self, content: dict[str, Any], answer: Answer, reported: str) -> None:
         media_type = answer.headers.get("content-type", "").partition(";")[0]
         try:
             documents = _documents(media_type, answer.body)
         except ValueError as error:
-            self._tally.mistake("invalid JSON", f"{error}: {told}")
+            self._tally.mistake("invalid JSON", f"{error}: {reported}")
             return
         if answer.status >= 400 and not (len(documents) == 1 and is_error(documents[0])):
-            self._tally.mistake("error of another shape", told)
+            self._tally.mistake("error of another shape", reported)
         schema = _schema_of_documents(media_type, content.get(media_type, {}))
         if schema and documents and not all(self._fits(document, schema) for document in documents):
-            self._tally.mistake("not its schema", told)
+            self._tally.mistake("not its schema", reported)
 
     def _fits(self, document: Any, schema: dict[str, Any]) -> bool:
         key = json.dumps(schema, sort_keys=True)
@@ -205,19 +205,19 @@ class Fuzz:
         self._judge_frames(frames, received, code)
 
     def _judge_frames(self, frames: Frames, received: list[Any], code: int | None) -> None:
-        told = f"{frames} → {received[-2:]} {code}"
+        reported = f"{frames} → {received[-2:]} {code}"
         try:
             documents = [json.loads(text, parse_constant=_refuse_constant) for text in received]
         except ValueError:
-            self._tally.mistake("invalid JSON", told)
+            self._tally.mistake("invalid JSON", reported)
             return
         endings = [any(key in document for key in TERMINAL) for document in documents]
         if endings != [False] * (len(endings) - 1) + [True]:
-            self._tally.mistake("not one terminal frame", told)
+            self._tally.mistake("not one terminal frame", reported)
         elif "error" in documents[-1] and not is_error(documents[-1]):
-            self._tally.mistake("error of another shape", told)
+            self._tally.mistake("error of another shape", reported)
         if code not in (1000, 1008):
-            self._tally.mistake("close code", told)
+            self._tally.mistake("close code", reported)
 
 
 def run_cases(fuzz: Fuzz, count: int, number: int, *, progress: bool = False) -> None:

@@ -121,9 +121,9 @@ class Cutter:
     async def _compare(self, kind: str, subject: Any, length: int, whole: Segment, forms: Sequence[Segment]) -> int:
         here = self._rng.randrange(2)
         try:
-            wanted, _ = await whole(self._urls[here], subject, 0, length, None)
+            expected, _ = await whole(self._urls[here], subject, 0, length, None)
             # A text may end by itself: cuts are inside of what there is.
-            length = min(length, len(wanted))
+            length = min(length, len(expected))
             most = min(MOST_CUTS, length - 1)
             cuts = sorted(self._rng.sample(range(1, length), self._rng.randint(1, most))) if most > 0 else []
             found: list[Any] = []
@@ -138,9 +138,9 @@ class Cutter:
         except (SegmentFailed, aiohttp.ClientError, TimeoutError) as error:
             self.tally.differ(kind, repr(error))
             return 0
-        self.tally.answers += len(wanted)
+        self.tally.answers += len(expected)
         stops = subject.parameters["stop"] if isinstance(subject, Text) else []
-        if not (are_same_texts(found, wanted, stops) if stops else orjson.dumps(found) == orjson.dumps(wanted)):
+        if not (are_same_texts(found, expected, stops) if stops else orjson.dumps(found) == orjson.dumps(expected)):
             self.tally.differ(kind, f"cuts {cuts}, {subject}")
         return len(cuts)
 
@@ -229,17 +229,19 @@ class Cutter:
         return content
 
 
-def are_same_texts(found: Sequence[Any], wanted: Sequence[Any], stops: Sequence[str]) -> bool:
+def are_same_texts(found: Sequence[Any], expected: Sequence[Any], stops: Sequence[str]) -> bool:
     """Whether a text in segments is the whole one, where stop sequences may lie across a cut.
 
     All numbers are equal. At a cut the text that may yet turn out to begin a stop sequence is given out; so, where one
     did, its beginning is left over at the end, and else the texts are equal.
     """
-    numbers = [[orjson.dumps([{**token, "text": ""}, *others]) for token, *others in part] for part in (found, wanted)]
-    told, whole = ("".join(token["text"] for token, *_ in part) for part in (found, wanted))
-    left_over = told[len(whole) :]
+    numbers = [
+        [orjson.dumps([{**token, "text": ""}, *others]) for token, *others in part] for part in (found, expected)
+    ]
+    reported, whole = ("".join(token["text"] for token, *_ in part) for part in (found, expected))
+    left_over = reported[len(whole) :]
     is_beginning = any(stop.startswith(left_over) and stop != left_over for stop in stops)
-    return numbers[0] == numbers[1] and told.startswith(whole) and is_beginning
+    return numbers[0] == numbers[1] and reported.startswith(whole) and is_beginning
 
 
 def _filter_body(subject: tuple[str, Course, bool], begin: int, end: int, state: str | None) -> dict[str, Any]:

@@ -255,14 +255,14 @@ def attack(target: Target, count: int, seed: int, *, progress: bool = False) -> 
         if (refusal := offer(target.lock, token, target.longest)) is not None:
             raise AssertionError(f"a genuine token was refused: {refusal}")
     rng = random.Random(seed)
-    known = set(target.genuine)
+    existing = set(target.genuine)
     tally = Tally(Counter(), Counter(), set())
     with tqdm(total=count, desc="altered tokens", disable=not progress) as bar:
         while tally.offered.total() < count:
             kind = rng.randrange(len(MUTATIONS) + 1)
             if kind < len(MUTATIONS):
                 name, lock, token = MUTATIONS[kind].__name__, target.lock, MUTATIONS[kind](rng, target.genuine)
-                if token in known:
+                if token in existing:
                     continue  # the change undid itself: what is left is genuine
             else:
                 name, lock, token = OTHER_SCOPE, rng.choice(target.wrong_locks), rng.choice(target.genuine)

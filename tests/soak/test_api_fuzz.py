@@ -99,7 +99,7 @@ def test_a_fault_of_the_live_stream_is_noticed(live: Live, monkeypatch: pytest.M
         (Answer(500, JSON, json.dumps({"error": ERROR}).encode()), {"5xx"}),
     ],
 )
-def test_an_answer_that_must_not_be_is_told(live: Live, answer: Answer, mistakes: set[str]) -> None:
+def test_an_answer_that_must_not_be_is_reported(live: Live, answer: Answer, mistakes: set[str]) -> None:
     tally = Tally()
     fuzz = Fuzz(live.url, tally)
     fuzz.judge.judge(RawRequest("GET", "/health", b""), answer)

@@ -78,7 +78,7 @@ def tokens(*texts: str, logprob: float = -1.0) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "same"),
+    ("found", "expected", "same"),
     [
         (tokens("a b", " th", "e"), tokens("a b", "", " the"), True),  # held back there, given out at the cut here
         (tokens("a b", " th", ""), tokens("a b", "", ""), True),  # the stop " the" was completed behind the cut
@@ -89,8 +89,8 @@ def tokens(*texts: str, logprob: float = -1.0) -> list[Any]:
         (tokens("a"), tokens("a", ""), False),
     ],
 )
-def test_texts_with_stop_sequences_are_compared(found: list[Any], wanted: list[Any], same: bool) -> None:
-    assert are_same_texts(found, wanted, [" the"]) is same
+def test_texts_with_stop_sequences_are_compared(found: list[Any], expected: list[Any], same: bool) -> None:
+    assert are_same_texts(found, expected, [" the"]) is same
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -50,7 +50,7 @@ def test_without_padding_the_needles_notice_their_neighbours() -> None:
     assert soak(COUNT, seed=1, phases=1, is_padded=False).findings.wrong["needle"] > 0
 
 
-def test_seats_that_keep_what_was_in_them_are_seen() -> None:
+def test_slots_that_keep_what_was_in_them_are_seen() -> None:
     with without_zeroing():
         outcome = soak(300, seed=1, phases=1)
     assert outcome.leaks["a seat was not empty"] > 0
@@ -70,25 +70,25 @@ def test_answers_that_change_places_are_seen(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_states_that_change_places_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = StatePool.rows
-    monkeypatch.setattr(StatePool, "rows", lambda self, seats: np.roll(rows(self, seats), 1))
+    monkeypatch.setattr(StatePool, "rows", lambda self, slots: np.roll(rows(self, slots), 1))
     assert soak(300, seed=1, phases=1).findings.wrong["needle"] > 0
 
 
 def test_the_mark_of_another_owner_is_seen() -> None:
     watched = WatchedFilter(FilterRuntime(open_bundle(BUNDLE_ROOT / "linear")))
     pool = StatePool(watched.state_fields, 2)
-    seats = [pool.acquire() for _ in range(2)]
-    for seat in seats:
-        watched.put(pool, seat, watched.start())
-    watched.get(pool, seats[0], 0)
+    slots = [pool.acquire() for _ in range(2)]
+    for slot in slots:
+        watched.put(pool, slot, watched.start())
+    watched.get(pool, slots[0], 0)
     assert not watched.leaks.total()
     for array in pool.arrays.values():
         array[:] = array[::-1].copy()
-    watched.get(pool, seats[0], 0)
+    watched.get(pool, slots[0], 0)
     assert watched.leaks["a seat had another owner's mark"] == 1
 
 
-def test_seats_that_are_not_given_back_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_that_are_not_given_back_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     release = RecurrentJob.release
 
     def forgetful(self: RecurrentJob) -> None:

@@ -43,10 +43,10 @@ class Findings:
     answers: Counter[str] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)
 
-    def compare(self, who: str, found: bytes, wanted: bytes) -> None:
+    def compare(self, who: str, found: bytes, expected: bytes) -> None:
         """Count an answer."""
         self.answers[who] += 1
-        self.wrong[who] += found != wanted
+        self.wrong[who] += found != expected
 
     def expect(self, what: str, holds: bool) -> None:
         """Count something else that must hold."""
@@ -268,10 +268,10 @@ async def follow_needle(world: World, truth: Truth, goes_on: Callable[[], bool])
 
 async def _follow(world: World, truth: Truth, job: StreamJob, goes_on: Callable[[], bool]) -> None:
     course, findings = truth.course, world.findings
-    for index, wanted in enumerate(truth.steps):
+    for index, expected in enumerate(truth.steps):
         job.push(Observed(course.times[index], course.observations[index], course.noise[index]))
         replies = await job.replies()
-        findings.compare("needle", b"" if isinstance(replies, StreamEnd) else as_sent(replies[0].step), wanted)
+        findings.compare("needle", b"" if isinstance(replies, StreamEnd) else as_sent(replies[0].step), expected)
         if not goes_on():
             break
     job.close()

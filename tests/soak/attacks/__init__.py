@@ -6,11 +6,6 @@ catalogue   what an attack is, and all of them by family: `framing` (1 to 3), `b
             (6), `browsers` (10), `valid` (11), `flow` (12) and `manners` (13); 7 to 9 are bundles and reloads
 stage       what a driver has: raw connections whose answers are read and judged, and a clock
 attacker    a driver in a process of its own: one client
-live        honest clients in a process of their own: live streams at a fixed rate, every answer checked, and one-shot
-            requests on new connections
 memory      resident memory of every server process
-turns       how long the event loop of each was held up by its own work, written down by `clocked_child`
-machine     how much of the machine others take meanwhile
-burner      a process that takes a share of a core and does nothing, for the calm that an attack is compared with
-conduct     one attack: calm, attack, after, the same load beside; its bars
+conduct     one attack: calm, attack, after; its bars
 """

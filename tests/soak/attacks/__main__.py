@@ -14,13 +14,21 @@ from tqdm import tqdm
 
 from rfa.measured import RESULTS, git_commit, hardware, write_result
 from tests.soak.attacks.catalogue import Attack, all_attacks
-from tests.soak.attacks.conduct import GRACE_SECONDS, LONGEST_ATTACK, SETTLE_SECONDS, Arena, conduct
-from tests.soak.attacks.live import Live
+from tests.soak.attacks.conduct import (
+    GRACE_SECONDS,
+    LONGEST_ATTACK,
+    RATE,
+    SETTLE_SECONDS,
+    STREAMS,
+    Arena,
+    conduct,
+)
+from tests.soak.live import Live
 
 RESULT = RESULTS / "attacks.json"
 SECONDS = 5.0
-CALM_WINDOWS = 3
-COLUMNS = "{:<30} {:>17} {:>32} {:>26} {:>5} {:>8}  {}"
+CALM_WINDOWS = 2
+COLUMNS = "{:<30} {:>17} {:>25} {:>5} {:>8}  {}"
 
 
 def chosen(attacks: Mapping[str, Attack], only: Sequence[str]) -> list[Attack]:
@@ -39,28 +47,19 @@ def row(name: str, entry: Mapping[str, Any]) -> str:
     """One line of the table."""
     rss, live, attacker = entry["rss_mb"], entry["live_ms"], entry["attacker"] or {}
     memory = f"{rss['before']:.0f} / {rss['peak']:.0f} / {rss['after']:.0f}"
-    p99 = " / ".join(_ms(live[window]["p99"]) for window in ("calm", "beside", "attacked", "after"))
-    worked = " / ".join(_ms(entry["turns_p99_ms"][window]) for window in ("calm", "attacked", "after"))
+    p99 = " / ".join(_ms(live[window]["p99"]) for window in ("calm", "attacked", "after"))
     sent = attacker.get("counts", {}).get("bytes sent", 0) / 1e6
     missed = [bar for bar, is_met in entry["bars"].items() if not is_met]
-    outcome = ("(noisy) " if entry["is_machine_noisy"] else "") + ("MISSED: " + "; ".join(missed) if missed else "ok")
+    outcome = "MISSED: " + "; ".join(missed) if missed else "ok"
     return COLUMNS.format(
-        f"{entry['family']} {name}", memory, p99, worked, f"{attacker.get('cpu_share', 0):.2f}", f"{sent:.1f}", outcome
+        f"{entry['family']} {name}", memory, p99, f"{attacker.get('cpu_share', 0):.2f}", f"{sent:.1f}", outcome
     )
 
 
 def table(entries: Mapping[str, Mapping[str, Any]]) -> str:
     """What was measured, an attack a line."""
-    title = COLUMNS.format(
-        "attack",
-        "MB before/peak/after",
-        "p99 ms calm/beside/attack/after",
-        "own work calm/attack/after",
-        "cpu",
-        "MB sent",
-        "outcome",
-    )
-    return "\n".join([title, *(row(name, entry) for name, entry in entries.items())])
+    titles = ("attack", "MB before/peak/after", "p99 ms calm/attack/after", "cpu", "MB sent", "outcome")
+    return "\n".join([COLUMNS.format(*titles), *(row(name, entry) for name, entry in entries.items())])
 
 
 def run(attacks: Sequence[Attack], seconds: float, keep: Path) -> dict[str, Any]:
@@ -69,7 +68,7 @@ def run(attacks: Sequence[Attack], seconds: float, keep: Path) -> dict[str, Any]
     document |= {"hardware": hardware(), "seconds": seconds}
     longest = CALM_WINDOWS * seconds + max(seconds, LONGEST_ATTACK) + GRACE_SECONDS + 2 * SETTLE_SECONDS
     done: dict[str, Any] = {}
-    with Live(longest) as live, Arena() as arena, tqdm(attacks, unit="attack") as bar:
+    with Live(longest, STREAMS, RATE) as live, Arena() as arena, tqdm(attacks, unit="attack") as bar:
         live.wait_until_prepared()
         for attack in bar:
             bar.set_description(attack.name)

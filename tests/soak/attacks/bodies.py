@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections.abc import Callable, Iterator
 
 from tests.soak.attacks.answers import Answer
-from tests.soak.attacks.catalogue import attack
-from tests.soak.attacks.stage import Over, Stage, frame, message, post
+from tests.soak.attacks.catalogue import Drive, add, attack
+from tests.soak.attacks.stage import Stage, Wire
+from tests.soak.requests import frame, message, post
 
-ROOM = 1_900_000
+MOST_BYTES = 1_900_000
 REFUSALS = frozenset({400, 413, 422, 429, 503})
 # An answer that told every mistake would be a second bomb.
 MOST_ANSWER_BYTES = 65_536
 LANES = 10
 
 
-def filled(opening: str, item: str, closing: str, room: int = ROOM) -> bytes:
+def filled(opening: str, item: str, closing: str, size: int = MOST_BYTES) -> bytes:
     """A body of so many equal items."""
-    count = (room - len(opening) - len(closing)) // (len(item) + 1)
+    count = (size - len(opening) - len(closing)) // (len(item) + 1)
     return (opening + ",".join([item] * count) + closing).encode()
 
 
@@ -28,10 +30,10 @@ def numbered(opening: str, item: Callable[[int], str], closing: str, count: int)
     return (opening + ",".join(map(item, range(count))) + closing).encode()
 
 
-def nested(depth: int, room: int = ROOM) -> bytes:
+def nested(depth: int, size: int = MOST_BYTES) -> bytes:
     """Lists as deep as they may be, many beside each other."""
     tower = "[" * depth + "]" * depth
-    return filled('{"observations":[', tower, "]}", room)
+    return filled('{"observations":[', tower, "]}", size)
 
 
 def invalid_bodies() -> Iterator[tuple[str, bytes]]:
@@ -56,7 +58,7 @@ def invalid_bodies() -> Iterator[tuple[str, bytes]]:
     yield "/generate", numbered('{"inputs":"a","parameters":{', lambda number: f'"x{number}":0', "}}", 160_000)
     yield "/generate", filled('{"inputs":"a","parameters":{"stop":[', '""', "]}}")
     yield "/generate", filled('{"inputs":[', "0", "]}")
-    yield "/generate", ('{"inputs":"a","state":"' + "v" * ROOM + '"}').encode()
+    yield "/generate", ('{"inputs":"a","state":"' + "v" * MOST_BYTES + '"}').encode()
     yield "/v1/completions", filled('{"prompt":[', '"a"', ",0]}")
     yield "/v1/completions", filled('{"prompt":[', "0", ',"a"]}')
     yield "/v1/completions", filled('{"prompt":[', "[0]", "]}")
@@ -67,114 +69,87 @@ def invalid_bodies() -> Iterator[tuple[str, bytes]]:
     yield "/", filled('{"inputs":"a","parameters":{', '"a":{}', "}}")
 
 
-def repeat(stage: Stage, requests: list[bytes], lanes: int) -> None:
-    """Ask these in turn on some connections; each answer a small refusal."""
-    stage.begin()
+def repeating(choose: Callable[[], list[tuple[str, bytes]]], lanes: int, *more: int) -> Drive:
+    """A driver that asks some bodies in turn; each gets a small refusal, or a status of `more`."""
 
-    def look(answer: Answer) -> None:
-        stage.claim("a refusal is short", answer.size <= MOST_ANSWER_BYTES, answer.size)
+    def drive(stage: Stage) -> None:
+        requests = [post(*each) for each in choose()]
+        stage.begin()
 
-    stage.keep_asking(lanes, requests, "a bad body is refused", REFUSALS, look=look)
+        def look(answer: Answer) -> None:
+            stage.claim("a refusal is short", answer.size <= MOST_ANSWER_BYTES, answer.size)
+
+        stage.keep_asking(lanes, requests, "a bad body is refused", {*REFUSALS, *more}, look=look)
+
+    return drive
 
 
-def bodies(*numbers: int) -> list[bytes]:
-    """Requests with some of the bodies."""
+def some(*numbers: int) -> Callable[[], list[tuple[str, bytes]]]:
+    """Some of the bodies."""
+    return lambda: [list(invalid_bodies())[number] for number in numbers]
+
+
+def all_mixed() -> list[tuple[str, bytes]]:
+    """All bodies."""
     found = list(invalid_bodies())
-    return [post(*found[number]) for number in numbers]
+    random.Random(1).shuffle(found)
+    return found
 
 
-@attack(4)
-def numbers_invalid(stage: Stage) -> None:
-    """900,000 numbers where lists should be, one connection repeating."""
-    repeat(stage, bodies(0), 1)
+def long_series() -> list[tuple[str, bytes]]:
+    """A series of 10,000 observations that is legal but for its model."""
+    observations = [[0.1234567890123456789, None]] * 10_000
+    series = {"observations": observations, "times": list(range(10_000)), "noise": [1.0] * 10_000}
+    return [("/filter", json.dumps({**series, "model": "nothing"}).encode())]
 
 
-@attack(4)
-def numbers_invalid_tenfold(stage: Stage) -> None:
-    """The same on ten connections."""
-    repeat(stage, bodies(0), LANES)
-
-
-@attack(4)
-def strings_invalid(stage: Stage) -> None:
-    """480,000 strings where lists should be, on ten connections."""
-    repeat(stage, bodies(1, 7), LANES)
-
-
-@attack(4)
-def fields_unknown(stage: Stage) -> None:
-    """160,000 fields that nobody knows, and one field 300,000 times, on ten connections."""
-    repeat(stage, bodies(9, 10, 11, 17, 28), LANES)
-
-
-@attack(4)
-def lists_nested(stage: Stage) -> None:
-    """Lists nested to the limit, as many as there is room for, on ten connections."""
-    repeat(stage, bodies(12), LANES)
-
-
-@attack(4)
-def integers_long(stage: Stage) -> None:
-    """Numbers of 100,000 digits, on ten connections."""
-    repeat(stage, bodies(13, 14, 15), LANES)
-
-
-@attack(4)
-def bodies_of_all_kinds(stage: Stage) -> None:
-    """Every bad body in turn, on ten connections."""
-    requests = [post(*each) for each in invalid_bodies()]
-    random.Random(1).shuffle(requests)
-    repeat(stage, requests, LANES)
-
-
-@attack(4)
-def bodies_valid_and_long(stage: Stage) -> None:
-    """Series of 10,000 observations that are legal but for the model: checking them may not hold others up."""
-    count = 10_000
-    series = {
-        "observations": [[0.1234567890123456789, None]] * count,
-        "times": list(range(count)),
-        "noise": [1.0] * count,
-    }
-    request = post("/filter", {**series, "model": "nothing"})
-    stage.begin()
-    stage.keep_asking(4, [request], "an unknown model is told", {404, *REFUSALS})
+for name, about, drive in (
+    ("numbers-invalid", "900,000 numbers where lists should be, on one connection.", repeating(some(0), 1)),
+    ("numbers-invalid-tenfold", "The same on ten connections.", repeating(some(0), LANES)),
+    ("strings-invalid", "480,000 strings where lists should be, on ten connections.", repeating(some(1, 7), LANES)),
+    (
+        "fields-unknown",
+        "160,000 unknown fields, and one field 300,000 times, on ten connections.",
+        repeating(some(9, 10, 11, 17, 28), LANES),
+    ),
+    ("lists-nested", "As many lists nested to the limit as fit, on ten connections.", repeating(some(12), LANES)),
+    ("integers-long", "Numbers of 100,000 digits, on ten connections.", repeating(some(13, 14, 15), LANES)),
+    ("bodies-of-all-kinds", "Every bad body in turn, on ten connections.", repeating(all_mixed, LANES)),
+    (
+        "bodies-valid-and-long",
+        "Series of 10,000 observations that are legal but for the model: checking them may not hold others up.",
+        repeating(long_series, 4, 404),
+    ),
+):
+    add(4, name, about, drive)
 
 
 @attack(4)
 def frames_invalid(stage: Stage) -> None:
     """The same on WebSockets: first frames and observations of 250 kB that must be refused."""
-    room = 250_000
+    size = 250_000
     first = [
-        filled('{"levels":[', '"a"', "]}", room),
-        filled("{", '"a":0', "}", room),
+        filled('{"levels":[', '"a"', "]}", size),
+        filled("{", '"a":0', "}", size),
         numbered("{", lambda number: f'"x{number}":0', "}", 20_000),
-        filled('{"horizon":[', "0", "]}", room),
-        b'{"state":"' + b"v" * room + b'"}',
-        nested(30, room),
-        b"[" * room,
+        filled('{"horizon":[', "0", "]}", size),
+        b'{"state":"' + b"v" * size + b'"}',
+        nested(30, size),
+        b"[" * size,
     ]
     then = [
-        filled('{"y":[', '"a"', "]}", room),
-        filled('{"y":[', "0", "]}", room),
+        filled('{"y":[', '"a"', "]}", size),
+        filled('{"y":[', "0", "]}", size),
         numbered('{"y":[0,0],', lambda number: f'"x{number}":0', "}", 20_000),
-        b'{"y":[' + b"9" * room + b"]}",
+        b'{"y":[' + b"9" * size + b"]}",
     ]
     cases = [frame(body) for body in first] + [message({}) + frame(body) for body in then]
     stage.begin()
     turns = itertools.cycle(cases)
 
-    def lane() -> None:
-        while stage.is_on:
-            try:
-                with stage.upgrade() as wire:
-                    wire.send(next(turns))
-                    code = wire.close_code()
-                stage.claim("a bad frame ends the stream with a code", code in (1003, 1007, 1008, 1009, 1013), code)
-            except OSError:
-                stage.count("connections lost")
-                stage.sleep(0.02)
-            except Over:
-                return
+    def send(wire: Wire) -> None:
+        wire.send(next(turns))
+        code = wire.close_code()
+        stage.claim("a bad frame ends the stream with a code", code in (1003, 1007, 1008, 1009, 1013), code)
 
-    stage.together([lane] * LANES)
+    stage.lanes(LANES, send, on_stream=True)

@@ -6,7 +6,8 @@ import itertools
 import json
 
 from tests.soak.attacks.catalogue import attack
-from tests.soak.attacks.stage import Stage, Wire, handshake, head
+from tests.soak.attacks.stage import Stage, Wire
+from tests.soak.requests import handshake, head
 
 ORIGINS = (
     "http://evil.example",

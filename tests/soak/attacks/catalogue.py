@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.soak.attacks.stage import Stage
 
@@ -15,8 +16,8 @@ class Attack:
     """One client's misbehaviour.
 
     Attributes:
-        name: `FAMILY-what`.
         family: number of the finding in the issue.
+        about: what it does, in a line.
         drive: does it, in a process of its own.
         settings: of the server, where not the default ones.
         key: API key of the honest clients.
@@ -27,6 +28,7 @@ class Attack:
 
     name: str
     family: int
+    about: str
     drive: Drive
     settings: Mapping[str, object] = field(default_factory=dict)
     key: str | None = None
@@ -34,29 +36,21 @@ class Attack:
     is_live_judged: bool = True
     may_replace: bool = False
 
-    @property
-    def about(self) -> str:
-        """In a line."""
-        return (self.drive.__doc__ or "").strip().partition("\n")[0]
-
 
 ATTACKS: dict[str, Attack] = {}
 
 
-def attack(
-    family: int,
-    *,
-    settings: Mapping[str, object] | None = None,
-    key: str | None = None,
-    seconds: float | None = None,
-    is_live_judged: bool = True,
-    may_replace: bool = False,
-) -> Callable[[Drive], Drive]:
-    """Register a driver under its function's name."""
+def add(family: int, name: str, about: str, drive: Drive, **options: Any) -> None:
+    """Add an attack; options are fields of `Attack`."""
+    ATTACKS[name] = Attack(name, family, about, drive, **options)
+
+
+def attack(family: int, **options: Any) -> Callable[[Drive], Drive]:
+    """Add a driver under its function's name."""
 
     def register(drive: Drive) -> Drive:
-        name = drive.__name__.replace("_", "-")
-        ATTACKS[name] = Attack(name, family, drive, settings or {}, key, seconds, is_live_judged, may_replace)
+        about = (drive.__doc__ or "").strip().partition("\n")[0]
+        add(family, drive.__name__.replace("_", "-"), about, drive, **options)
         return drive
 
     return register

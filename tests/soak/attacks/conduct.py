@@ -1,13 +1,8 @@
 """One attack after the other on a real server, and what each is held to.
 
-    calm      honest clients alone
-    attacked  beside the attack
-    after     beside nothing, right after it
-    beside    beside a process that takes as much of the processor as the attacker took, and does nothing: what of
-              the slowness is the attacker's own work on this machine, which a real one would do on his
-
-Where the machine itself is not calm, because others work on it, "noisy" says so, and instead of how long live answers
-waited it is judged how long they would have waited for the work of the server alone (`turns`).
+calm      honest clients alone
+attacked  beside the attack
+after     beside nothing, right after it
 """
 
 from __future__ import annotations
@@ -20,23 +15,21 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.soak.attacks.burner import burning
 from tests.soak.attacks.catalogue import Attack
-from tests.soak.attacks.live import STREAMS, Latencies, Live, Seen
-from tests.soak.attacks.machine import Span, span
 from tests.soak.attacks.memory import Memory, is_back
-from tests.soak.attacks.turns import wait_p99_ms
 from tests.soak.faults.cast import ROOT
 from tests.soak.faults.server import FaultError, Server
 from tests.soak.faults.verdict import Verdict
+from tests.soak.live import Latencies, Live, Seen, Span
 
+STREAMS, RATE = 4, 50.0
 MOST_BYTES = 700_000_000
 MOST_GROWTH = 0.1
 MOST_P99_MS = 50.0
@@ -44,16 +37,9 @@ RECOVERY_SECONDS = 60.0
 # For the attacker's last answers.
 GRACE_SECONDS = 20.0
 LONGEST_ATTACK = 30.0
-# A calm p99 above this is the machine's, and says that latency cannot be measured on it now.
-NOISY_P99_MS = MOST_P99_MS / 2
-# Of the cores: others beside that make latencies theirs.
-MOST_STRANGERS = 0.1
 SETTLE_SECONDS = 0.5
 WARM_UP_VISITS = 8
 MEGABYTE = 1e6
-# Of a core: an attacker that takes less is compared with the calm alone.
-WORTH_PAIRING = 0.05
-CHILD = (sys.executable, "-m", "tests.soak.attacks.clocked_child")
 ATTACKER = (sys.executable, "-m", "tests.soak.attacks.attacker")
 _ERROR_LINE = re.compile(r"^\S+ ERROR .*$", re.MULTILINE)
 
@@ -91,8 +77,7 @@ class Arena:
             self._terms = terms
             self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
             settings: dict[str, Any] = dict(attack.settings)
-            folder = self.folder
-            self._server = Server(folder, program=CHILD, environment={"TURNS": str(folder)}, key=attack.key, **settings)
+            self._server = Server(self.folder, key=attack.key, **settings)
             self._server.start()
             warm_up(self._server.url, attack.key)
         return self._server
@@ -198,7 +183,6 @@ class Course:
         windows: when it was, by name.
         saw: what the attacker tells; None where it did not end in time.
         opened: live streams that could be opened; seen: by the honest clients.
-        turns: `wait_p99_ms` of each window.
         before, peaks, now: bytes of each process.
         children: process ids before and after; errors: lines of the log.
     """
@@ -207,7 +191,6 @@ class Course:
     saw: dict[str, Any] | None
     opened: int
     seen: Seen
-    turns: Mapping[str, float | None]
     before: Mapping[int, int]
     peaks: Mapping[int, int]
     now: Mapping[int, int]
@@ -228,7 +211,7 @@ def conduct(attack: Attack, arena: Arena, live: Live, seconds: float) -> Verdict
 def _run(attack: Attack, arena: Arena, live: Live, seconds: float) -> Course:
     server = arena.server(attack)
     length = attack.seconds or seconds
-    known_errors = len(_errors(arena.log))
+    earlier_errors = len(_errors(arena.log))
     children = set(server.children())
     with (
         Memory(server.children) as memory,
@@ -241,35 +224,29 @@ def _run(attack: Attack, arena: Arena, live: Live, seconds: float) -> Course:
         attacked = span(lambda: attacker.run(length + GRACE_SECONDS))
         attacker.end()
         after = span(lambda: time.sleep(seconds / 2))
-        share = attacker.saw["cpu_share"] if attacker.saw else 0.0
-        beside = span(lambda: _burn(share, seconds)) if share >= WORTH_PAIRING else calm
         seen = live.close()
         now = memory.wait_until_back(before, MOST_GROWTH, attacked.end + RECOVERY_SECONDS)
         back_seconds = time.monotonic() - attacked.end
         peaks = memory.peaks()
-    windows = {"calm": calm, "attacked": attacked, "after": after, "beside": beside}
     return Course(
-        windows,
+        {"calm": calm, "attacked": attacked, "after": after},
         attacker.saw,
         opened,
         seen,
-        {name: wait_p99_ms(_beats(arena, children), window) for name, window in windows.items()},
         before,
         peaks,
         now,
         back_seconds,
         (children, set(server.children())),
-        _errors(arena.log)[known_errors:],
+        _errors(arena.log)[earlier_errors:],
     )
 
 
-def _beats(arena: Arena, pids: Iterable[int]) -> list[Path]:
-    return [arena.folder / str(pid) for pid in sorted(pids)]
-
-
-def _burn(share: float, seconds: float) -> None:
-    with burning(share, seconds):
-        time.sleep(seconds)
+def span(act: Callable[[], object]) -> Span:
+    """Do something; when."""
+    begin = time.monotonic()
+    act()
+    return Span(begin, time.monotonic())
 
 
 def _errors(log: Path) -> list[str]:
@@ -279,8 +256,6 @@ def _errors(log: Path) -> list[str]:
 def _judge(attack: Attack, course: Course) -> Verdict:
     """Figures, and the bars."""
     live = {name: Latencies.of(course.seen.samples, window) for name, window in course.windows.items()}
-    is_noisy = any((live[name].p99 or 0) > NOISY_P99_MS for name in ("calm", "beside"))
-    is_noisy |= any(window.strangers > MOST_STRANGERS for window in course.windows.values())
     visits = _visits(course)
     verdict = Verdict(
         {
@@ -294,10 +269,7 @@ def _judge(attack: Attack, course: Course) -> Verdict:
                 "back_within_seconds": round(course.back_seconds, 1),
             },
             "live_ms": {name: asdict(latencies) for name, latencies in live.items()},
-            "turns_p99_ms": dict(course.turns),
-            "is_machine_noisy": is_noisy,
-            "strangers": {name: window.strangers for name, window in course.windows.items()},
-            "live": _told(course),
+            "live": _answers(course),
             "visits": visits,
             "log_errors": {
                 "count": len(course.errors),
@@ -307,10 +279,6 @@ def _judge(attack: Attack, course: Course) -> Verdict:
     )
     if attack.is_live_judged:
         verdict.require("every live answer came", not course.seen.absent and not course.seen.errors)
-    if attack.is_live_judged and is_noisy:
-        p99 = course.turns["attacked"]
-        verdict.require("work before a live answer p99 <= 50 ms", p99 is not None and p99 <= MOST_P99_MS)
-    elif attack.is_live_judged:
         p99 = live["attacked"].p99
         verdict.require("live p99 <= 50 ms", p99 is not None and p99 <= MOST_P99_MS)
         verdict.require("/health answered within 1 s", not visits["missed"])
@@ -327,7 +295,7 @@ def _judge(attack: Attack, course: Course) -> Verdict:
     return verdict
 
 
-def _told(course: Course) -> dict[str, Any]:
+def _answers(course: Course) -> dict[str, Any]:
     seen = course.seen
     return {
         "streams": course.opened,

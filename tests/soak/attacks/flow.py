@@ -5,134 +5,87 @@ from __future__ import annotations
 import itertools
 import json
 import struct
-from collections.abc import Callable
 from contextlib import suppress
 
-from tests.soak.attacks.catalogue import attack
-from tests.soak.attacks.stage import (
-    BINARY,
-    CLOSE,
-    CONTINUATION,
-    LINGER_SECONDS,
-    PING,
-    PONG,
-    TEXT,
-    Over,
-    Stage,
-    Wire,
-    frame,
-    handshake,
-    head,
-    message,
-    post,
-    push,
-)
+from tests.soak.attacks.catalogue import Drive, add, attack
+from tests.soak.attacks.stage import LINGER_SECONDS, Over, Stage, Wire, push
+from tests.soak.requests import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, frame, handshake, head, message, post
 
 SMALL_BUFFER = 4_096
 MOST_MESSAGE_BYTES = 2_000_000
 OTHER_CLIENT = "127.0.0.9"
 LIMIT = 60
-LIVE_PLACES = 16
-ALL_PLACES = 9_000
+MOST_STREAMS = 9_000
 SILENT = 4_000
 BODY = json.dumps({"observations": [[1.0, 0.5]]}).encode()
 
 
-def on_streams(stage: Stage, lanes: int, work: Callable[[Wire], None], *, receive_buffer: int | None = None) -> None:
-    """Do a piece of work on so many WebSockets at once, on a new one each time."""
+def sending(data: bytes, *, is_read: bool = False, **options: int) -> Drive:
+    """A driver of four WebSockets that send the same again and again."""
 
-    def lane() -> None:
-        while stage.is_on:
-            try:
-                with stage.upgrade(receive_buffer=receive_buffer) as wire:
-                    work(wire)
-            except OSError:
-                stage.count("connections lost")
-                stage.sleep(0.02)
-            except Over:
-                return
+    def drive(stage: Stage) -> None:
+        stage.begin()
 
-    stage.together([lane] * lanes)
+        def send(wire: Wire) -> None:
+            while True:
+                wire.send(data)
+                if is_read:
+                    wire.skim()
+
+        stage.lanes(4, send, on_stream=True, **options)
+
+    return drive
+
+
+def pushing(opening: bytes, piece: bytes, claim: str, **options: int) -> Drive:
+    """A driver of four WebSockets that send one message without end."""
+
+    def drive(stage: Stage) -> None:
+        stage.begin()
+
+        def send(wire: Wire) -> None:
+            push(stage, wire, opening, piece, 3 * MOST_MESSAGE_BYTES, claim)
+
+        stage.lanes(4, send, on_stream=True, **options)
+
+    return drive
 
 
 # Control frames and fragments.
 
-
-@attack(12, seconds=20)
-def pings_unread(stage: Stage) -> None:
-    """Four sockets that ping and never read a pong."""
-    pings = frame(b"x" * 125, PING) * 500
-    stage.begin()
-
-    def ping(wire: Wire) -> None:
-        while True:
-            wire.send(pings)
-
-    on_streams(stage, 4, ping, receive_buffer=SMALL_BUFFER)
-
-
-@attack(12)
-def pings_read(stage: Stage) -> None:
-    """Pings as fast as they go, and every pong read."""
-    pings = frame(b"", PING) * 2_000
-    stage.begin()
-
-    def ping(wire: Wire) -> None:
-        while True:
-            wire.send(pings)
-            wire.skim()
-
-    on_streams(stage, 4, ping)
-
-
-@attack(12)
-def pongs_unasked(stage: Stage) -> None:
-    """Pongs that nobody asked for, without end."""
-    pongs = frame(b"x" * 125, PONG) * 500
-    stage.begin()
-
-    def pong(wire: Wire) -> None:
-        while True:
-            wire.send(pongs)
-
-    on_streams(stage, 4, pong)
-
-
-@attack(12, seconds=2 * LINGER_SECONDS)
-def fragments_tiny(stage: Stage) -> None:
-    """One message in fragments of a byte."""
-    opening, piece = frame(b'"', TEXT, is_final=False), frame(b"x", CONTINUATION, is_final=False) * 5_000
-    stage.begin()
-
-    def send(wire: Wire) -> None:
-        push(stage, wire, opening, piece, 3 * MOST_MESSAGE_BYTES, "a message of fragments of a byte ends")
-
-    on_streams(stage, 4, send)
-
-
-@attack(12, seconds=2 * LINGER_SECONDS)
-def fragments_empty(stage: Stage) -> None:
-    """One message in fragments of nothing, without end."""
-    opening, piece = frame(b"", TEXT, is_final=False), frame(b"", CONTINUATION, is_final=False) * 5_000
-    stage.begin()
-
-    def send(wire: Wire) -> None:
-        push(stage, wire, opening, piece, 3 * MOST_MESSAGE_BYTES, "a message of empty fragments ends")
-
-    on_streams(stage, 4, send)
-
-
-@attack(12, seconds=2 * LINGER_SECONDS)
-def fragments_and_pings(stage: Stage) -> None:
-    """A message that never ends, with pings between its fragments."""
-    opening = frame(b'"', TEXT, is_final=False)
-    piece = (frame(b"", CONTINUATION, is_final=False) + frame(b"", PING)) * 2_500
-    stage.begin()
-
-    def send(wire: Wire) -> None:
-        push(stage, wire, opening, piece, 3 * MOST_MESSAGE_BYTES, "a message between pings ends")
-
-    on_streams(stage, 4, send, receive_buffer=SMALL_BUFFER)
+PINGS, PONGS = frame(b"x" * 125, PING) * 500, frame(b"x" * 125, PONG) * 500
+NOTHING = frame(b"", CONTINUATION, is_final=False)
+BEGUN, BEGUN_EMPTY = frame(b'"', TEXT, is_final=False), frame(b"", TEXT, is_final=False)
+BYTES = frame(b"x", CONTINUATION, is_final=False) * 5_000
+add(
+    12,
+    "pings-unread",
+    "Four sockets that ping and never read a pong.",
+    sending(PINGS, receive_buffer=SMALL_BUFFER),
+    seconds=20,
+)
+add(12, "pings-read", "Pings as fast as they go, and every pong read.", sending(frame(b"", PING) * 2_000, is_read=True))
+add(12, "pongs-unasked", "Pongs without end that nobody asked for.", sending(PONGS))
+for name, about, drive in (
+    (
+        "fragments-tiny",
+        "One message in fragments of a byte.",
+        pushing(BEGUN, BYTES, "a message of fragments of a byte ends"),
+    ),
+    (
+        "fragments-empty",
+        "One message in empty fragments, without end.",
+        pushing(BEGUN_EMPTY, NOTHING * 5_000, "a message of empty fragments ends"),
+    ),
+    (
+        "fragments-and-pings",
+        "A message that never ends, with pings between its fragments.",
+        pushing(
+            BEGUN, (NOTHING + frame(b"", PING)) * 2_500, "a message between pings ends", receive_buffer=SMALL_BUFFER
+        ),
+    ),
+):
+    add(12, name, about, drive, seconds=2 * LINGER_SECONDS)
 
 
 @attack(12)
@@ -168,7 +121,7 @@ def frames_broken(stage: Stage) -> None:
         stage.claim("a broken frame ends its stream", code in codes, f"{name}: {code}")
         stage.sleep(0.02)
 
-    on_streams(stage, 4, send)
+    stage.lanes(4, send, on_stream=True)
 
 
 @attack(12)
@@ -184,7 +137,7 @@ def frames_byte_by_byte(stage: Stage) -> None:
             pass
         stage.count("streams answered")
 
-    on_streams(stage, 4, send)
+    stage.lanes(4, send, on_stream=True)
 
 
 # Bodies and heads that come slowly, or in small pieces.
@@ -209,55 +162,45 @@ def bodies_byte_by_byte(stage: Stage) -> None:
     stage.lanes(4, send)
 
 
-def hold(stage: Stage, count: int, opening: bytes, drip: bytes, gap: float) -> None:
-    """So many connections that have begun something and go on with it a little at a time."""
-    stage.begin()
-    held: list[Wire] = []
-    for _ in range(count):
-        if not stage.is_on:
-            break
-        with suppress(OSError):
-            wire = stage.connect()
-            held.append(wire)
-            wire.send(opening)
-    while stage.is_on:
-        for wire in list(held):
-            try:
-                wire.send(drip)
-            except OSError:
-                held.remove(wire)
-                wire.close()
-                stage.count("connections ended")
-            except Over:
-                break
-        stage.sleep(gap)
-    stage.count("connections held", len(held))
+def holding(count: int, opening: bytes, drip: bytes, gap: float) -> Drive:
+    """A driver of so many connections that have begun something and go on with it a little at a time."""
+
+    def drive(stage: Stage) -> None:
+        stage.begin()
+        open_wires = stage.open_many(count, lambda wire: wire.send(opening))
+        while stage.is_on:
+            for wire in list(open_wires):
+                try:
+                    wire.send(drip)
+                except OSError:
+                    open_wires.remove(wire)
+                    wire.close()
+                    stage.count("connections ended")
+                except Over:
+                    break
+            stage.sleep(gap)
+        stage.count("connections held", len(open_wires))
+
+    return drive
 
 
-@attack(12, seconds=20)
-def bodies_slow(stage: Stage) -> None:
-    """500 bodies of which a byte comes every second."""
-    opening = head("POST", "/filter", "Content-Type: application/json", "Content-Length: 1900000") + b"{"
-    hold(stage, 500, opening, b" ", 1.0)
-
-
-@attack(12, seconds=20)
-def bodies_nearly_whole(stage: Stage) -> None:
-    """300 bodies of 1.9 MB of which only the last bytes are missing: 570 MB for a server to hold, if it does."""
-    opening = head("POST", "/filter", "Content-Type: application/json", "Content-Length: 1900000") + b" " * 1_899_990
-    hold(stage, 300, opening, b" ", 2.0)
-
-
-@attack(12, seconds=20)
-def heads_slow(stage: Stage) -> None:
-    """1,000 heads of which a byte comes every half second."""
-    hold(stage, 1_000, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nx-a: ", b"a", 0.5)
-
-
-@attack(12, seconds=20)
-def heads_nearly_whole(stage: Stage) -> None:
-    """2,000 heads of 30 kB without their end."""
-    hold(stage, 2_000, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"x-a: b\r\n" * 3_700, b"x-a: b\r\n", 1.0)
+LONG_BODY = head("POST", "/filter", "Content-Type: application/json", "Content-Length: 1900000")
+HEAD = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+for name, about, drive in (
+    ("bodies-slow", "500 bodies of which a byte comes every second.", holding(500, LONG_BODY + b"{", b" ", 1.0)),
+    (
+        "bodies-nearly-whole",
+        "300 bodies of 1.9 MB without their last bytes: 570 MB for a server to hold, if it does.",
+        holding(300, LONG_BODY + b" " * 1_899_990, b" ", 2.0),
+    ),
+    ("heads-slow", "1,000 heads of which a byte comes every half second.", holding(1_000, HEAD + b"x-a: ", b"a", 0.5)),
+    (
+        "heads-nearly-whole",
+        "2,000 heads of 30 kB without their end.",
+        holding(2_000, HEAD + b"x-a: b\r\n" * 3_700, b"x-a: b\r\n", 1.0),
+    ),
+):
+    add(12, name, about, drive, seconds=20)
 
 
 # Places that are held.
@@ -267,17 +210,8 @@ def heads_nearly_whole(stage: Stage) -> None:
 def streams_idle(stage: Stage) -> None:
     """1,000 live streams on which one observation was answered and nothing follows."""
     stage.begin()
-    held = []
-    for _ in range(1_000):
-        if not stage.is_on:
-            break
-        try:
-            wire = stage.upgrade()
-            held.append(wire)
-            wire.send(message({}) + message({"y": [1.0, 0.5]}))
-        except OSError:
-            stage.count("connections lost")
-    stage.count("streams held", len(held))
+    begin = message({}) + message({"y": [1.0, 0.5]})
+    stage.count("streams held", len(stage.open_many(1_000, lambda wire: wire.send(begin), on_stream=True)))
     stage.sleep(stage.left)
 
 
@@ -285,16 +219,16 @@ def streams_idle(stage: Stage) -> None:
 def streams_everywhere(stage: Stage) -> None:
     """One client opens live streams until no place is left; another client must still get one."""
     stage.begin()
-    held: list[Wire] = []
+    open_wires: list[Wire] = []
     refused = 0
-    while stage.left > 6 and len(held) < ALL_PLACES and refused < 50:
+    while stage.left > 6 and len(open_wires) < MOST_STREAMS and refused < 50:
         try:
             wire = stage.upgrade()
             wire.send(message({}))
-            held.append(wire)
+            open_wires.append(wire)
         except OSError:
             refused += 1
-    stage.count("streams held", len(held))
+    stage.count("streams held", len(open_wires))
     stage.count("streams refused", refused)
     for _ in range(4):
         try:
@@ -310,10 +244,7 @@ def streams_everywhere(stage: Stage) -> None:
 def silence_at_the_limit(stage: Stage) -> None:
     """Silent sockets at the limit of connections (60 a process here): /health, and who has something to say, get in."""
     stage.begin()
-    held: list[Wire] = []
-    for _ in range(3 * LIMIT):
-        with suppress(OSError):
-            held.append(stage.connect())
+    open_wires = stage.open_many(3 * LIMIT)
     while stage.is_on:
         for name, request in (("/health", head("GET", "/health")), ("a request", post("/filter", BODY))):
             try:
@@ -324,7 +255,7 @@ def silence_at_the_limit(stage: Stage) -> None:
             except OSError as error:
                 stage.claim(f"{name} is answered beside silent sockets", False, error)
         with suppress(OSError):
-            held.append(stage.connect())  # the attacker comes again and again
+            open_wires.append(stage.connect())  # the attacker comes again and again
         stage.sleep(0.1)
 
 
@@ -332,12 +263,9 @@ def silence_at_the_limit(stage: Stage) -> None:
 def silence_of_thousands(stage: Stage) -> None:
     """4,000 sockets that say nothing."""
     stage.begin()
-    held = []
-    for _ in range(SILENT):
-        with suppress(OSError):
-            held.append(stage.connect())
+    open_wires = stage.open_many(SILENT)
     stage.sleep(stage.left)
-    stage.count("connections held", len(held))
+    stage.count("connections held", len(open_wires))
 
 
 # Haste.
@@ -372,7 +300,7 @@ def streams_opened_and_left(stage: Stage) -> None:
         wire.send(data)
         wire.reset()
 
-    on_streams(stage, 8, come_and_go)
+    stage.lanes(8, come_and_go, on_stream=True)
 
 
 @attack(12)

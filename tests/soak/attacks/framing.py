@@ -10,11 +10,12 @@ import itertools
 import json
 import random
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 
-from tests.soak.attacks.catalogue import attack
-from tests.soak.attacks.stage import LINGER_SECONDS, Stage, Wire, head, post, push
+from tests.soak.attacks.catalogue import Drive, add, attack
+from tests.soak.attacks.stage import LINGER_SECONDS, Stage, Wire, push
+from tests.soak.requests import head, post
 
 KEY = "attacks-" + "k" * 24
 CHUNKED = ("Transfer-Encoding: chunked", "Content-Type: application/json")
@@ -34,92 +35,114 @@ def flood(stage: Stage, wire: Wire, opening: bytes, piece: bytes, most: int, cla
             wire.answer()
 
 
+def flooding(opening: bytes, make: Callable[[], bytes], what: str, most: int = MOST_TRAILER_BYTES) -> Drive:
+    """A driver of four connections that send an opening, and then a piece without end."""
+    claim = f"{what} at {most // 10**6} MB"
+
+    def drive(stage: Stage) -> None:
+        piece = make()
+        stage.begin()
+        stage.lanes(4, lambda wire: flood(stage, wire, opening, piece, most, claim))
+
+    return drive
+
+
+def asking(make: Callable[[], list[bytes]], lanes: int, claim: str, statuses: Set[int], pause: float = 0.0) -> Drive:
+    """A driver that asks some requests in turn."""
+
+    def drive(stage: Stage) -> None:
+        requests = make()
+        stage.begin()
+        stage.keep_asking(lanes, requests, claim, statuses, pause=pause)
+
+    return drive
+
+
+def chunked(body: bytes, *lines: str, trailers: bytes = b"", path: str = "/filter") -> bytes:
+    """A whole request with one chunk."""
+    return head("POST", path, *CHUNKED, *lines) + b"%x\r\n%s\r\n0\r\n%s\r\n" % (len(body), body, trailers)
+
+
 # Family 1: trailers and chunks.
 
-
-@attack(1, seconds=FLOOD_SECONDS)
-def trailers_endless(stage: Stage) -> None:
-    """Trailers of a chunked request without end, on four connections."""
-    opening = head("POST", "/nothing", *CHUNKED) + b"0\r\n"
-    piece = b"".join(b"x-%d: %s\r\n" % (number, b"a" * 40) for number in range(1_000))
-    stage.begin()
-    claim = "trailers end at 1 MB"
-    stage.lanes(4, lambda wire: flood(stage, wire, opening, piece, MOST_TRAILER_BYTES, claim))
+BODY = b'{"observations":[null]}'
+OPENING = head("POST", "/filter", *CHUNKED)
 
 
-@attack(1, seconds=FLOOD_SECONDS)
-def trailers_tiny(stage: Stage) -> None:
-    """The same with the smallest trailers there are, whose objects are larger than they."""
-    opening = head("POST", "/filter", *CHUNKED) + b"0\r\n"
-    stage.begin()
-    claim = "trailers end at 1 MB"
-    stage.lanes(4, lambda wire: flood(stage, wire, opening, b"a:\r\n" * 10_000, MOST_TRAILER_BYTES, claim))
+def trailers_often() -> list[bytes]:
+    """A request with 30 kB of trailers."""
+    return [chunked(BODY, trailers=b"".join(b"x-%d: a\r\n" % number for number in range(3_000)))]
 
 
-@attack(1, seconds=FLOOD_SECONDS)
-def trailer_without_line_end(stage: Stage) -> None:
-    """One trailer whose line does not end."""
-    opening = head("POST", "/health", *CHUNKED) + b"0\r\nx-a: "
-    stage.begin()
-    claim = "a trailer ends at 1 MB"
-    stage.lanes(4, lambda wire: flood(stage, wire, opening, b"a" * 65_536, MOST_TRAILER_BYTES, claim))
-
-
-@attack(1)
-def trailers_often(stage: Stage) -> None:
-    """Whole requests with 30 kB of trailers each, one after the other."""
-    trailers = b"".join(b"x-%d: a\r\n" % number for number in range(3_000))
-    body = b'{"observations":[null]}'
-    request = head("POST", "/filter", *CHUNKED) + b"%x\r\n%s\r\n0\r\n%s\r\n" % (len(body), body, trailers)
-    stage.begin()
-    stage.keep_asking(2, [request], "a request with trailers is answered", FAIR)
-
-
-@attack(1, seconds=FLOOD_SECONDS)
-def chunk_extension_endless(stage: Stage) -> None:
-    """A chunk size followed by an extension without end."""
-    opening = head("POST", "/filter", *CHUNKED) + b"5;a="
-    stage.begin()
-    claim = "a chunk's extension ends at 1 MB"
-    stage.lanes(4, lambda wire: flood(stage, wire, opening, b"a" * 65_536, MOST_TRAILER_BYTES, claim))
-
-
-@attack(1, seconds=FLOOD_SECONDS)
-def chunk_extensions_many(stage: Stage) -> None:
-    """Chunks of one byte with 4 kB of extensions each: two thousand times more framing than body."""
-    opening = head("POST", "/filter", *CHUNKED)
-    piece = (b"1;" + b"a=b;" * 1_000 + b"\r\n \r\n") * 16
-    stage.begin()
-    claim = "chunk extensions end at 20 MB"
-    stage.lanes(4, lambda wire: flood(stage, wire, opening, piece, 20_000_000, claim))
-
-
-@attack(1, seconds=FLOOD_SECONDS)
-def chunk_size_endless(stage: Stage) -> None:
-    """A chunk size of zeros without end."""
-    opening = head("POST", "/filter", *CHUNKED)
-    stage.begin()
-    claim = "a chunk's size ends at 1 MB"
-    stage.lanes(4, lambda wire: flood(stage, wire, opening, b"0" * 65_536, MOST_TRAILER_BYTES, claim))
-
-
-@attack(1)
-def chunks_of_a_byte(stage: Stage) -> None:
-    """A legal body of 50 kB in chunks of one byte, again and again."""
+def chunks_of_a_byte() -> list[bytes]:
+    """A legal body of 50 kB in chunks of one byte."""
     body = json.dumps({"observations": [[1.0, 0.5]]}).encode()[:-1] + b" " * 50_000 + b"}"
-    request = head("POST", "/filter", *CHUNKED) + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
-    stage.begin()
-    stage.keep_asking(4, [request], "a body in small chunks is answered", FAIR)
+    return [OPENING + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"]
+
+
+def endless_trailers() -> bytes:
+    """A thousand trailers."""
+    return b"".join(b"x-%d: %s\r\n" % (number, b"a" * 40) for number in range(1_000))
+
+
+def extended_chunks() -> bytes:
+    """Chunks of one byte with 4 kB of extensions each."""
+    return (b"1;" + b"a=b;" * 1_000 + b"\r\n \r\n") * 16
+
+
+for name, about, drive in (
+    (
+        "trailers-endless",
+        "Trailers of a chunked request without end, on four connections.",
+        flooding(head("POST", "/nothing", *CHUNKED) + b"0\r\n", endless_trailers, "trailers end"),
+    ),
+    (
+        "trailers-tiny",
+        "The same with the smallest trailers there are, whose objects are larger than they.",
+        flooding(OPENING + b"0\r\n", lambda: b"a:\r\n" * 10_000, "trailers end"),
+    ),
+    (
+        "trailer-without-line-end",
+        "One trailer whose line does not end.",
+        flooding(head("POST", "/health", *CHUNKED) + b"0\r\nx-a: ", lambda: b"a" * 65_536, "a trailer ends"),
+    ),
+    (
+        "chunk-extension-endless",
+        "A chunk size followed by an extension without end.",
+        flooding(OPENING + b"5;a=", lambda: b"a" * 65_536, "a chunk's extension ends"),
+    ),
+    (
+        "chunk-extensions-many",
+        "Chunks of one byte with 4 kB of extensions each: two thousand times more framing than body.",
+        flooding(OPENING, extended_chunks, "chunk extensions end", 20_000_000),
+    ),
+    (
+        "chunk-size-endless",
+        "A chunk size of zeros without end.",
+        flooding(OPENING, lambda: b"0" * 65_536, "a chunk's size ends"),
+    ),
+):
+    add(1, name, about, drive, seconds=FLOOD_SECONDS)
+add(
+    1,
+    "trailers-often",
+    "Whole requests with 30 kB of trailers each, one after the other.",
+    asking(trailers_often, 2, "a request with trailers is answered", FAIR),
+)
+add(
+    1,
+    "chunks-of-a-byte",
+    "A legal body of 50 kB in chunks of one byte, again and again.",
+    asking(chunks_of_a_byte, 4, "a body in small chunks is answered", FAIR),
+)
 
 
 @attack(1, key=KEY)
 def trailer_as_header(stage: Stage) -> None:
     """Trailers that would mean something as headers: an API key, a length, another host, another encoding."""
-    body = b'{"observations":[null]}'
 
     def request(*trailers: str, lines: tuple[str, ...] = ()) -> bytes:
-        end = "".join(f"{trailer}\r\n" for trailer in trailers).encode()
-        return head("POST", "/filter", *CHUNKED, *lines) + b"%x\r\n%s\r\n0\r\n%s\r\n" % (len(body), body, end)
+        return chunked(BODY, *lines, trailers="".join(f"{trailer}\r\n" for trailer in trailers).encode())
 
     forged = [
         (f"X-API-Key: {KEY}",),
@@ -173,18 +196,10 @@ CONNECTIONS = ("Upgrade", "keep-alive, upgrade", "Upgrade, HTTP2-Settings")
 
 def smuggling_requests() -> Iterator[tuple[str, str, bytes]]:
     """Requests that ask for an upgrade and have a request in their body: a name, the id inside, the bytes."""
+    paths = (("POST", "/filter"), ("GET", "/health"), ("POST", "/nothing"), ("GET", "/filter/stream"))
     for upgrade, connection in itertools.product(UPGRADES, CONNECTIONS):
-        for method, path in (("POST", "/filter"), ("GET", "/health"), ("POST", "/nothing"), ("GET", "/filter/stream")):
-            for framing in ("length", "chunked"):
-                inner_id = f"inner-{secrets.token_hex(8)}"
-                inner = head("GET", "/info", f"X-Request-ID: {inner_id}")
-                lines = [f"Connection: {connection}", f"Upgrade: {upgrade}", "Content-Type: application/json"]
-                if framing == "length":
-                    request = head(method, path, *lines, f"Content-Length: {len(inner)}") + inner
-                else:
-                    chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(inner), inner)
-                    request = head(method, path, *lines, "Transfer-Encoding: chunked") + chunks
-                yield f"{method} {path} {connection} {upgrade!r} {framing}", inner_id, request
+        lines = [f"Connection: {connection}", f"Upgrade: {upgrade}", "Content-Type: application/json"]
+        yield from with_bodies(f"{connection} {upgrade!r}", paths, lines)
 
 
 def websocket_smuggling() -> Iterator[tuple[str, str, bytes]]:
@@ -192,17 +207,23 @@ def websocket_smuggling() -> Iterator[tuple[str, str, bytes]]:
     key = "Sec-WebSocket-Key: " + "A" * 22 + "=="
     good = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", key]
     broken = [good[:2], good[:3], [*good[:2], "Sec-WebSocket-Version: 8", good[3]], [*good[:3], "Sec-WebSocket-Key: x"]]
+    paths = (("GET", "/filter/stream"), ("GET", "/health"), ("POST", "/filter"), ("GET", "/nothing"))
     for lines in [good, *broken]:
-        for method, path in (("GET", "/filter/stream"), ("GET", "/health"), ("POST", "/filter"), ("GET", "/nothing")):
+        yield from with_bodies(str(lines[2:]), paths, lines)
+
+
+def with_bodies(name: str, paths: Sequence[tuple[str, str]], lines: list[str]) -> Iterator[tuple[str, str, bytes]]:
+    """Heads with a request in their body, by its length and in chunks."""
+    for method, path in paths:
+        for framing in ("length", "chunked"):
             inner_id = f"inner-{secrets.token_hex(8)}"
             inner = head("GET", "/info", f"X-Request-ID: {inner_id}")
-            kinds = {
-                "length": head(method, path, *lines, f"Content-Length: {len(inner)}") + inner,
-                "chunked": head(method, path, *lines, "Transfer-Encoding: chunked")
-                + b"%x\r\n%s\r\n0\r\n\r\n" % (len(inner), inner),
-            }
-            for framing, request in kinds.items():
-                yield f"{method} {path} {lines[2:]} {framing}", inner_id, request
+            if framing == "length":
+                request = head(method, path, *lines, f"Content-Length: {len(inner)}") + inner
+            else:
+                chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(inner), inner)
+                request = head(method, path, *lines, "Transfer-Encoding: chunked") + chunks
+            yield f"{method} {path} {name} {framing}", inner_id, request
 
 
 @attack(2, seconds=20)
@@ -251,15 +272,20 @@ def upgrade_smuggling(stage: Stage) -> None:
     stage.together([lane] * 16)
 
 
-@attack(2)
-def upgrade_h2c_with_body(stage: Stage) -> None:
+def h2c_with_body() -> list[bytes]:
     """What `curl --http2` sends: an offer of h2c that a server may pass over, with a body that it may not."""
     body = b'{"observations":[[1.0,0.5]]}'
     offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA")
-    chunked = head("POST", "/filter", *CHUNKED, *offer) + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
-    requests = [post("/filter", body, *offer), chunked, post("/filter", body, "Connection: Upgrade", "Upgrade: foo")]
-    stage.begin()
-    stage.keep_asking(2, requests, "an offer of h2c is passed over", {200}, pause=0.02)
+    other = post("/filter", body, "Connection: Upgrade", "Upgrade: foo")
+    return [post("/filter", body, *offer), chunked(body, *offer), other]
+
+
+add(
+    2,
+    "upgrade-h2c-with-body",
+    "What `curl --http2` sends: an offer of h2c with a body.",
+    asking(h2c_with_body, 2, "an offer of h2c is passed over", {200}, pause=0.02),
+)
 
 
 @attack(2)
@@ -300,23 +326,27 @@ def expect_waiting(stage: Stage) -> None:
     stage.lanes(2, ask)
 
 
-@attack(3)
-def expect_at_once(stage: Stage) -> None:
-    """The same without waiting."""
-    chunks = head("POST", "/filter", *CHUNKED, "Expect: 100-continue") + b"%x\r\n%s\r\n0\r\n\r\n" % (len(LARGE), LARGE)
-    requests = [post("/filter", LARGE, "Expect: 100-continue"), chunks]
-    stage.begin()
-    stage.keep_asking(2, requests, "a body without waiting is answered", {200}, pause=0.05)
+add(
+    3,
+    "expect-at-once",
+    "1.1 MB with `Expect: 100-continue`, without waiting.",
+    asking(
+        lambda: [post("/filter", LARGE, "Expect: 100-continue"), chunked(LARGE, "Expect: 100-continue")],
+        2,
+        "a body without waiting is answered",
+        {200},
+        pause=0.05,
+    ),
+)
 
 
 @attack(3)
 def expect_wrong(stage: Stage) -> None:
     """Expectations that nobody knows, and ones where there is nothing to expect."""
-    wanted = ["200-ok", "100-continue, 200-ok", "", "100-Continue", "x" * 1_000]
-    body = b'{"observations":[null]}'
-    requests = [post("/filter", body, f"Expect: {value}") for value in wanted]
-    requests += [head("GET", "/health", "Expect: 100-continue"), post("/nothing", body, "Expect: 100-continue")]
-    requests += [post("/filter", body, "Expect: 100-continue").replace(b"HTTP/1.1", b"HTTP/1.0", 1)]
+    values = ["200-ok", "100-continue, 200-ok", "", "100-Continue", "x" * 1_000]
+    requests = [post("/filter", BODY, f"Expect: {value}") for value in values]
+    requests += [head("GET", "/health", "Expect: 100-continue"), post("/nothing", BODY, "Expect: 100-continue")]
+    requests += [post("/filter", BODY, "Expect: 100-continue").replace(b"HTTP/1.1", b"HTTP/1.0", 1)]
     stage.begin()
 
     def ask(_: Wire) -> None:
@@ -336,12 +366,7 @@ def expect_and_silence(stage: Stage) -> None:
     promise = head("POST", "/filter", *lines)
     too_large = post("/filter", b" " * 2_100_000, "Expect: 100-continue")
     stage.begin()
-    held = []
-    for _ in range(400):
-        with suppress(OSError):
-            wire = stage.connect()
-            held.append(wire)
-            wire.send(promise)
+    silent = stage.open_many(400, lambda wire: wire.send(promise))
 
     def ask(wire: Wire) -> None:
         with suppress(OSError):
@@ -350,5 +375,5 @@ def expect_and_silence(stage: Stage) -> None:
         stage.claim("a body that is too large is refused", [a.status for a in answer] in ([413], []), answer)
 
     stage.lanes(2, ask)
-    for wire in held:
+    for wire in silent:
         wire.close()

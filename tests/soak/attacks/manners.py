@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.soak.attacks.catalogue import attack
-from tests.soak.attacks.stage import Stage, Wire, handshake, head, post
+from tests.soak.attacks.stage import Stage, Wire
+from tests.soak.requests import handshake, head, post
 
 SOURCE = "127.0.0.7"
 LIMIT = 60
@@ -102,17 +103,13 @@ def refusals_of_the_slow(stage: Stage) -> None:
             wire.send(opening)
             answers = wire.answers(4.0)
         stage.claim("a slow request is told 408", [a.status for a in answers] == [408], f"{name}: {answers}")
-    held = []
-    for _ in range(2 * LIMIT):
-        with suppress(OSError):
-            wire = stage.connect()
-            held.append(wire)
-            wire.send(b"POST /filter HTTP/1.1\r\n")
+    open_wires = stage.open_many(2 * LIMIT, lambda wire: wire.send(b"POST /filter HTTP/1.1\r\n"))
     statuses = []
     for _ in range(20):
         with suppress(OSError), stage.connect(seconds=2) as wire:
             answer = wire.ask(head("GET", "/info"))
             statuses.append(answer and answer.status)
+    stage.count("held at the limit", len(open_wires))
     stage.count("refused at the limit", sum(status == 503 for status in statuses))
     is_fair = len(statuses) == 20 and all(status in (200, 503) for status in statuses)
     stage.claim("at the limit everyone is answered", is_fair, statuses)
@@ -176,10 +173,10 @@ def log_lines(stage: Stage) -> None:
             with suppress(OSError):
                 wire.send(first + f"\r\nX-Request-ID: {own}\r\n".encode() + rest)
             answers = wire.answers(0.5)
-        told = answers[0].headers.get("x-request-id", "") if answers else ""
-        stage.claim("an answer has a request id", bool(told), request[:60])
-        if told:
-            ids[told] = repr(request[:60])
+        request_id = answers[0].headers.get("x-request-id", "") if answers else ""
+        stage.claim("an answer has a request id", bool(request_id), request[:60])
+        if request_id:
+            ids[request_id] = repr(request[:60])
     time.sleep(LOG_SECONDS)
     with path.open(errors="replace") as file:
         file.seek(before)

@@ -4,39 +4,35 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 
-from tests.soak.attacks.catalogue import attack
-from tests.soak.attacks.stage import Stage, post
+from tests.soak.attacks.catalogue import Drive, add
+from tests.soak.attacks.stage import Stage
+from tests.soak.requests import post
 
-ROOM = 1_900_000
+MOST_BYTES = 1_900_000
 FAIR = frozenset({200, 413, 422, 429, 503})
 
 
-def long_texts(room: int = ROOM) -> dict[str, str]:
+def long_texts(size: int = MOST_BYTES) -> dict[str, str]:
     """Texts of so many bytes."""
     rng = random.Random(1)
     letters = "abcdefghijklmnopqrstuvwxyz"
     return {
-        "spaces": " " * room,
-        "words": ("word " * room)[:room],
-        "no spaces": "".join(rng.choice(letters) for _ in range(room)),
-        "one character": "a" * room,
-        "emoji": "🙂" * (room // 4),
-        "joined emoji": "👩‍👩‍👧‍👦" * (room // 25),
-        "random": "".join(chr(rng.randrange(0x20, 0x2FF)) for _ in range(room // 2)),
-        "han": "".join(chr(rng.randrange(0x4E00, 0x9FFF)) for _ in range(room // 3)),
-        "accents": "e" + "\u0301" * (room // 2),
-        "lines": "\n" * (room // 2),
-        "digits": "7" * room,
-        "quotes": "'" * room,
-        "special": "<|endoftext|>" * (room // 13),
+        "spaces": " " * size,
+        "words": ("word " * size)[:size],
+        "no spaces": "".join(rng.choice(letters) for _ in range(size)),
+        "one character": "a" * size,
+        "emoji": "🙂" * (size // 4),
+        "joined emoji": "👩‍👩‍👧‍👦" * (size // 25),
+        "random": "".join(chr(rng.randrange(0x20, 0x2FF)) for _ in range(size // 2)),
+        "han": "".join(chr(rng.randrange(0x4E00, 0x9FFF)) for _ in range(size // 3)),
+        "accents": "e" + "\u0301" * (size // 2),
+        "lines": "\n" * (size // 2),
+        "digits": "7" * size,
+        "quotes": "'" * size,
+        "special": "<|endoftext|>" * (size // 13),
     }
-
-
-def repeat(stage: Stage, requests: list[bytes], lanes: int) -> None:
-    """Ask these in turn on some connections."""
-    stage.begin()
-    stage.keep_asking(lanes, requests, "a long prompt is answered or refused", FAIR)
 
 
 def generate(text: str, **parameters: object) -> bytes:
@@ -48,66 +44,63 @@ def _dump(document: object) -> bytes:
     return json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
 
 
-@attack(6)
-def prompts_of_words(stage: Stage) -> None:
-    """1.9 MB of words, one connection."""
-    repeat(stage, [generate(long_texts()["words"])], 1)
+def repeating(make: Callable[[], list[bytes]], lanes: int) -> Drive:
+    """A driver that asks some requests in turn."""
+
+    def drive(stage: Stage) -> None:
+        requests = make()
+        stage.begin()
+        stage.keep_asking(lanes, requests, "a long prompt is answered or refused", FAIR)
+
+    return drive
 
 
-@attack(6)
-def prompts_of_spaces(stage: Stage) -> None:
-    """1.9 MB of spaces and of line ends, four connections."""
-    texts = long_texts()
-    repeat(stage, [generate(texts["spaces"]), generate(texts["lines"])], 4)
+def texts(*names: str) -> Callable[[], list[bytes]]:
+    """A request for each of some long texts."""
+    return lambda: [generate(long_texts()[name]) for name in names]
 
 
-@attack(6)
-def prompts_without_spaces(stage: Stage) -> None:
-    """1.9 MB without a space: letters, one character, digits, quotes; four connections."""
-    texts = long_texts()
-    repeat(stage, [generate(texts[name]) for name in ("no spaces", "one character", "digits", "quotes")], 4)
-
-
-@attack(6)
-def prompts_of_strange_characters(stage: Stage) -> None:
-    """1.9 MB of emoji, accents, Han, random characters and special tokens; four connections."""
-    texts = long_texts()
-    names = ("emoji", "joined emoji", "random", "han", "accents", "special")
-    repeat(stage, [generate(texts[name]) for name in names], 4)
-
-
-@attack(6)
-def prompts_truncated(stage: Stage) -> None:
-    """The same with `truncate`: only the last tokens count, yet all of the text is given."""
-    texts = long_texts()
-    requests = [generate(text, truncate=16) for text in texts.values()]
+def truncated() -> list[bytes]:
+    """All long texts with a request for their last tokens only."""
+    found = long_texts().values()
     completion = {"max_tokens": 1, "truncate_prompt_tokens": 16}
-    requests += [post("/v1/completions", _dump({**completion, "prompt": text})) for text in texts.values()]
-    repeat(stage, requests, 4)
+    requests = [generate(text, truncate=16) for text in found]
+    return requests + [post("/v1/completions", _dump({**completion, "prompt": text})) for text in found]
 
 
-@attack(6)
-def prompts_many(stage: Stage) -> None:
-    """256 prompts of 7 kB each in one request, and 256 lists of tokens; four connections."""
-    texts = long_texts(7_000)
-    requests = [post("/v1/completions", _dump({"prompt": [text] * 256, "max_tokens": 1})) for text in texts.values()]
-    requests.append(post("/v1/completions", _dump({"prompt": [[5] * 1_000] * 256, "max_tokens": 1})))
-    requests.append(post("/v1/completions", _dump({"prompt": [5] * 900_000, "max_tokens": 1})))
-    repeat(stage, [request for request in requests if len(request) < 2_000_000], 4)
+def many() -> list[bytes]:
+    """Many prompts in a request, as texts and as tokens."""
+    prompts: list[object] = [[text] * 256 for text in long_texts(7_000).values()]
+    prompts += [[[5] * 1_000] * 256, [5] * 900_000]
+    requests = [post("/v1/completions", _dump({"prompt": prompt, "max_tokens": 1})) for prompt in prompts]
+    return [request for request in requests if len(request) < 2_000_000]
 
 
-@attack(6)
-def prompts_at_the_limit(stage: Stage) -> None:
-    """Prompts a little above and below what a model takes, ten connections."""
-    requests = [generate(text) for room in (30_000, 60_000, 130_000) for text in long_texts(room).values()]
+def at_the_limit() -> list[bytes]:
+    """Prompts a little above and below what a model takes."""
+    requests = [generate(text) for size in (30_000, 60_000, 130_000) for text in long_texts(size).values()]
     random.Random(2).shuffle(requests)
-    repeat(stage, requests, 10)
+    return requests
 
 
-@attack(6, seconds=12)
-def stops_long(stage: Stage) -> None:
-    """Sixteen stops of 256 characters, nearly met by every text, twenty connections."""
-    stops = [" " * 255 + letter for letter in "abcdefghijklmnop"]
-    parameters = {"max_new_tokens": 32, "n": 16, "stop": stops, "seed": 1}
-    request = post("/generate", {"inputs": " " * 5_000, "parameters": parameters})
-    repeat(stage, [request], 20)
+def stops() -> list[bytes]:
+    """Stops that every text nearly meets."""
+    nearly = [" " * 255 + letter for letter in "abcdefghijklmnop"]
+    parameters = {"max_new_tokens": 32, "n": 16, "stop": nearly, "seed": 1}
+    return [post("/generate", {"inputs": " " * 5_000, "parameters": parameters})]
+
+
+WITHOUT_SPACES = ("no spaces", "one character", "digits", "quotes")
+STRANGE = ("emoji", "joined emoji", "random", "han", "accents", "special")
+
+for name, about, drive in (
+    ("prompts-of-words", "1.9 MB of words, one connection.", repeating(texts("words"), 1)),
+    ("prompts-of-spaces", "1.9 MB of spaces and of line ends.", repeating(texts("spaces", "lines"), 4)),
+    ("prompts-without-spaces", "1.9 MB without a space.", repeating(texts(*WITHOUT_SPACES), 4)),
+    ("prompts-of-strange-characters", "1.9 MB of emoji, accents, Han, and others.", repeating(texts(*STRANGE), 4)),
+    ("prompts-truncated", "1.9 MB of which only the last 16 tokens count.", repeating(truncated, 4)),
+    ("prompts-many", "256 prompts of 7 kB in one request, and 256 lists of tokens.", repeating(many, 4)),
+    ("prompts-at-the-limit", "Prompts near the limit of the model, ten connections.", repeating(at_the_limit, 10)),
+):
+    add(6, name, about, drive)
+add(6, "stops-long", "Sixteen stops that every text nearly meets.", repeating(stops, 20), seconds=12)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
-import json
 import resource
-import secrets
 import socket
 import struct
 import sys
@@ -21,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.soak.attacks.answers import Answer, AnswerReader
+from tests.soak.requests import CLOSE, handshake
 
 # A line of one gigabit a second: what the loopback device carries beyond that is no attack from outside.
 BYTES_A_SECOND = 120_000_000
@@ -32,7 +30,6 @@ PAUSE_AFTER_LOSS = 0.01
 # How long a server may read on, and forget, after it has refused.
 LINGER_SECONDS = 4.0
 MAX_EXAMPLES = 3
-TEXT, BINARY, CLOSE, PING, PONG, CONTINUATION = 1, 2, 8, 9, 10, 0
 
 
 class Over(Exception):
@@ -183,13 +180,34 @@ class Stage:
             raise
         return wire
 
-    def lanes(self, number: int, work: Callable[[Wire], None], **options: Any) -> None:
-        """Do a piece of work on so many connections at once, on a new one each time, until the time is over."""
+    def open_many(
+        self, count: int, begin: Callable[[Wire], None] = lambda wire: None, *, on_stream: bool = False
+    ) -> list[Wire]:
+        """As many of so many connections as the server takes, each with a beginning; until the time is over."""
+        found: list[Wire] = []
+        for _ in range(count):
+            if not self.is_on:
+                break
+            try:
+                wire = self.upgrade() if on_stream else self.connect()
+                found.append(wire)
+                begin(wire)
+            except OSError:
+                self.count("connections lost")
+        return found
+
+    def lanes(self, number: int, work: Callable[[Wire], None], *, on_stream: bool = False, **options: Any) -> None:
+        """Do a piece of work on so many connections at once, on a new one each time, until the time is over.
+
+        Args:
+            on_stream: on WebSockets of /filter/stream.
+        """
+        begin = self.upgrade if on_stream else self.connect
 
         def lane() -> None:
             while self.is_on:
                 try:
-                    with self.connect(**options) as wire:
+                    with begin(**options) as wire:
                         work(wire)
                 except OSError:
                     self.count("connections lost")
@@ -421,44 +439,6 @@ def push(stage: Stage, wire: Wire, opening: bytes, piece: bytes, most: int, clai
         while True:
             wire.send(piece)
     return False
-
-
-def head(method: str, path: str, *lines: str, host: str = "127.0.0.1") -> bytes:
-    """A whole request head."""
-    return "\r\n".join([f"{method} {path} HTTP/1.1", f"Host: {host}", *lines, "", ""]).encode()
-
-
-def post(path: str, document: Any, *lines: str) -> bytes:
-    """A whole request; `document` is JSON already where it is bytes."""
-    body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return head("POST", path, "Content-Type: application/json", f"Content-Length: {len(body)}", *lines) + body
-
-
-def handshake(headers: str = "", path: str = "/filter/stream", version: str = "13") -> bytes:
-    """A WebSocket handshake; `headers` are further lines, each with its line break."""
-    key = base64.b64encode(secrets.token_bytes(16)).decode()
-    return (
-        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-        f"Sec-WebSocket-Version: {version}\r\nSec-WebSocket-Key: {key}\r\n{headers}\r\n"
-    ).encode()
-
-
-def frame(payload: bytes, opcode: int = TEXT, *, is_final: bool = True, reserved: int = 0) -> bytes:
-    """A WebSocket frame of a client, masked with zeros."""
-    first = (0x80 if is_final else 0) | reserved << 4 | opcode
-    size = len(payload)
-    if size < 126:
-        length = struct.pack("!B", 0x80 | size)
-    elif size < 65_536:
-        length = struct.pack("!BH", 0x80 | 126, size)
-    else:
-        length = struct.pack("!BQ", 0x80 | 127, size)
-    return bytes([first]) + length + bytes(4) + payload
-
-
-def message(document: Any) -> bytes:
-    """A text frame with JSON."""
-    return frame(json.dumps(document).encode())
 
 
 def _cpu_seconds() -> float:

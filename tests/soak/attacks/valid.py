@@ -10,7 +10,8 @@ from typing import Any
 
 from tests.soak.attacks.answers import Answer
 from tests.soak.attacks.catalogue import attack
-from tests.soak.attacks.stage import CLOSE, Over, Stage, Wire, message, post
+from tests.soak.attacks.stage import Stage, Wire
+from tests.soak.requests import CLOSE, message, post
 
 FAIR = frozenset({200, 422, 429, 503})
 LARGEST = 1e12
@@ -21,7 +22,7 @@ SIZES = {"auto": 1, "linear": 2, "oscillator": 2}
 NUMBER_OF_SERIES = 400
 
 
-def known_series() -> Iterator[dict[str, Any]]:
+def former_failures() -> Iterator[dict[str, Any]]:
     """Those that once failed, and their like."""
     yield {"model": "auto", "observations": [[0], [1e11]]}
     yield {"model": "auto", "observations": [[0], [1e12]], "levels": [0.5, 0.9], "horizon": [300.0]}
@@ -126,8 +127,8 @@ def ask_all(stage: Stage, cases: list[tuple[str, Any]]) -> None:
 @attack(11, seconds=20)
 def series_extreme(stage: Stage) -> None:
     """Series of the largest and the smallest numbers, times, levels and horizons that the schema allows."""
-    known = [("/filter", document) for document in known_series()]
-    ask_all(stage, known + [("/filter", document) for document in random_series(NUMBER_OF_SERIES, 1)])
+    series = [*former_failures(), *random_series(NUMBER_OF_SERIES, 1)]
+    ask_all(stage, [("/filter", document) for document in series])
 
 
 @attack(11, seconds=15)
@@ -162,33 +163,25 @@ def levels_apart(stage: Stage) -> None:
 @attack(11, seconds=15)
 def streams_extreme(stage: Stage) -> None:
     """The same series on live streams."""
-    cases = [*known_series(), *random_series(NUMBER_OF_SERIES // 2, 2)]
+    cases = [*former_failures(), *random_series(NUMBER_OF_SERIES // 2, 2)]
     stage.begin()
     turns = itertools.cycle(case for case in cases if case.get("mode") != "attention")
 
-    def stream(case: dict[str, Any]) -> None:
+    def stream(wire: Wire) -> None:
+        case = next(turns)
         question = {name: case[name] for name in ("model", "levels", "horizon", "samples", "seed") if case.get(name)}
         times = case.get("times") or [None] * len(case["observations"])
         frames = [message({"t": t, "y": y}) for t, y in zip(times, case["observations"], strict=True)]
-        with stage.upgrade() as wire:
-            wire.send(message(question) + b"".join(frames) + message({"close": True}))
-            last = b""
-            while True:
-                opcode, payload = wire.frame()
-                if opcode == CLOSE:
-                    break
-                last = payload
+        wire.send(message(question) + b"".join(frames) + message({"close": True}))
+        last = b""
+        try:
+            while (received := wire.frame())[0] != CLOSE:
+                last = received[1]
+        except OSError as error:
+            stage.claim("a legal stream ends with a close", not stage.is_on, error)
+            return
         is_fair = b'"done"' in last or b'"invalid_request"' in last or b'"overloaded"' in last
         stage.claim("a legal stream never fails", is_fair, f"{json.dumps(case)[:160]}: {last[:120]!r}")
         stage.count("cases")
 
-    def lane() -> None:
-        while stage.is_on:
-            try:
-                stream(next(turns))
-            except OSError as error:
-                stage.claim("a legal stream ends with a close", not stage.is_on, error)
-            except Over:
-                return
-
-    stage.together([lane] * 2)
+    stage.lanes(2, stream, on_stream=True)

@@ -20,23 +20,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
 
+from tests.soak.faults.cast import BUNDLES, FILTERS
 from tests.soak.faults.detect import leaked
-from tests.soak.faults.probe import BUNDLE, Probe
 from tests.soak.faults.server import Server
 from tests.soak.faults.sockets import (
     LARGE_ANSWERS,
     LARGE_SAMPLES,
     SMALL_BUFFER,
-    frame,
-    head,
     live_stream,
     open_socket,
-    post,
     streamed_reply,
     upgrade,
 )
-from tests.soak.faults.storm import SLOWDOWN, SPARE_FILES, allow_open_files, compare
+from tests.soak.faults.storm import SLOWDOWN, SPARE_FILES, allow_open_files, begin_good_clients, compare
 from tests.soak.faults.verdict import Verdict
+from tests.soak.live import Live
+from tests.soak.requests import head, message, post
 
 CRAWL_SECONDS = 0.5
 QUIET = ("silent", "crawling", "headless", "bodiless", "wordless", "gone")
@@ -52,7 +51,7 @@ def silent(port: int) -> socket:
 def headless(port: int) -> socket:
     """Sends half of a head."""
     made = open_socket(port)
-    made.sendall(head("/generate", content_type="application/json")[:-10])
+    made.sendall(head("POST", "/generate", "Content-Type: application/json")[:-10])
     return made
 
 
@@ -66,7 +65,7 @@ def bodiless(port: int) -> socket:
 def deaf(port: int) -> socket:
     """Asks for large answers on a live stream and reads none."""
     made = upgrade(port, SMALL_BUFFER)
-    made.sendall(frame({"samples": LARGE_SAMPLES}) + frame({"y": None}) * LARGE_ANSWERS)
+    made.sendall(message({"samples": LARGE_SAMPLES}) + message({"y": None}) * LARGE_ANSWERS)
     return made
 
 
@@ -112,7 +111,7 @@ def run_half_open(plan: HalfOpenPlan, progress: Callable[[], None]) -> Verdict:
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
         Server(
             Path(name),
-            bundles=BUNDLE,
+            bundles=BUNDLES[0],
             processes=plan.processes,
             max_waiting=plan.clients,
             max_running=plan.clients,
@@ -121,8 +120,9 @@ def run_half_open(plan: HalfOpenPlan, progress: Callable[[], None]) -> Verdict:
             send_timeout_seconds=plan.timeout,
             keep_alive_seconds=plan.timeout,
         ) as server,
-        Probe(server.url, plan.good_streams, plan.good_rate, plan.longest) as probe,
+        Live(plan.longest, plan.good_streams, plan.good_rate, FILTERS[:1]) as live,
     ):
+        begin_good_clients(live, server)
         calm = time.monotonic()
         time.sleep(plan.window)
         begun = time.monotonic()
@@ -130,7 +130,7 @@ def run_half_open(plan: HalfOpenPlan, progress: Callable[[], None]) -> Verdict:
         gone = _wait_until_gone(plan, server, crowd)
         ended = time.monotonic()
         refused = server.labelled("connections_refused_total", "reason")
-        good = probe.stop()
+        good = live.close()
         for client in crowd:
             client.close()
         remaining = leaked(server)
@@ -173,7 +173,7 @@ def _wait_until_gone(plan: HalfOpenPlan, server: Server, crowd: list[socket]) ->
             with suppress(OSError):  # it was ended
                 client.send(b"x")
         time.sleep(CRAWL_SECONDS)
-        # The scrape itself is a connection; another may not be closed yet.
-        if sum(server.gauge("open_connections").values()) <= plan.good_streams + 2:
+        # The scrape and a visit of the good clients are connections; another may not be closed yet.
+        if sum(server.gauge("open_connections").values()) <= plan.good_streams + 3:
             return time.monotonic()
     return None

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import secrets
 import socket
 import struct
-from typing import Any
 
+from tests.soak.requests import handshake, message, post
 from tests.waiting import PATIENCE
 
 SMALL_BUFFER = 4_096
@@ -31,26 +28,6 @@ def open_socket(port: int, receive_buffer: int | None = None) -> socket.socket:
     return made
 
 
-def head(path: str, method: str = "POST", **headers: object) -> bytes:
-    """A whole request head; `content_length=3` is the header content-length."""
-    lines = [f"{method} {path} HTTP/1.1", "host: 127.0.0.1"]
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n"
-
-
-def post(path: str, document: Any) -> bytes:
-    """A whole request."""
-    body = json.dumps(document).encode()
-    return head(path, content_type="application/json", content_length=len(body)) + body
-
-
-def frame(document: Any) -> bytes:
-    """A WebSocket text frame of a client, masked with zeros."""
-    data = json.dumps(document).encode()
-    size = struct.pack("!B", 0x80 | len(data)) if len(data) < 126 else struct.pack("!BH", 0x80 | 126, len(data))
-    return b"\x81" + size + bytes(4) + data
-
-
 def upgrade(port: int, receive_buffer: int | None = None) -> socket.socket:
     """A WebSocket on /filter/stream on which nothing was said yet.
 
@@ -58,17 +35,7 @@ def upgrade(port: int, receive_buffer: int | None = None) -> socket.socket:
         ConnectionError: the server refuses it.
     """
     made = open_socket(port, receive_buffer)
-    key = base64.b64encode(secrets.token_bytes(16)).decode()
-    made.sendall(
-        head(
-            "/filter/stream",
-            "GET",
-            connection="Upgrade",
-            upgrade="websocket",
-            sec_websocket_version=13,
-            sec_websocket_key=key,
-        )
-    )
+    made.sendall(handshake())
     answer = read_until(made, b"\r\n\r\n")
     if b" 101 " not in answer:
         made.close()
@@ -79,7 +46,7 @@ def upgrade(port: int, receive_buffer: int | None = None) -> socket.socket:
 def live_stream(port: int) -> socket.socket:
     """A live stream that got one answer, so that it owns a seat of state."""
     made = upgrade(port)
-    made.sendall(frame({}) + frame({"y": None}))
+    made.sendall(message({}) + message({"y": None}))
     read_until(made, b'"mean"')
     return made
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
 
+from tests.soak.faults.cast import BUNDLES, FILTERS
 from tests.soak.faults.detect import RETURN_SECONDS, leaked
-from tests.soak.faults.probe import BUNDLE, GoodClients, Probe
 from tests.soak.faults.server import Server
 from tests.soak.faults.sockets import live_stream, reset, streamed_reply
 from tests.soak.faults.verdict import Verdict
+from tests.soak.live import Live, Seen
 
 LIVE_SHARE = 0.7
 SPARE_FILES = 500
@@ -59,15 +60,16 @@ def run_storm(plan: StormPlan, progress: Callable[[], None]) -> Verdict:
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
         Server(
             Path(name),
-            bundles=BUNDLE,
+            bundles=BUNDLES[0],
             processes=plan.processes,
             # Everyone is to be there when the storm breaks: nobody is refused or sent away before.
             max_waiting=plan.clients,
             queue_seconds=NEVER_SECONDS,
             send_timeout_seconds=NEVER_SECONDS,
         ) as server,
-        Probe(server.url, plan.good_streams, plan.good_rate, plan.longest) as probe,
+        Live(plan.longest, plan.good_streams, plan.good_rate, FILTERS[:1]) as live,
     ):
+        begin_good_clients(live, server)
         crowd = _gather(plan, server.port, progress)
         held = {name: sum(server.gauge(name).values()) for name in ("num_streams", "num_requests_running")}
         calm = time.monotonic()
@@ -78,7 +80,7 @@ def run_storm(plan: StormPlan, progress: Callable[[], None]) -> Verdict:
         rest = {"num_streams": plan.good_streams, "state_slots_used": plan.good_streams}
         returned = _wait_for(server, rest, left + RETURN_SECONDS)
         time.sleep(max(0.0, begun + plan.window - time.monotonic()))
-        good = probe.stop()
+        good = live.close()
         remaining = leaked(server)
         code = server.end()
     slowdown = compare(good, (calm, begun), (begun, begun + plan.window))
@@ -102,7 +104,13 @@ def run_storm(plan: StormPlan, progress: Callable[[], None]) -> Verdict:
     return verdict
 
 
-def compare(good: GoodClients, before: tuple[float, float], during: tuple[float, float]) -> dict[str, float]:
+def begin_good_clients(live: Live, server: Server) -> None:
+    """Let the good clients begin."""
+    live.wait_until_prepared()
+    live.open(server.url, None)
+
+
+def compare(good: Seen, before: tuple[float, float], during: tuple[float, float]) -> dict[str, float]:
     """What the good clients saw before and during a fault."""
     calm, rough = good.p99_ms(*before), good.p99_ms(*during)
     return {"p99_before_ms": calm, "p99_during_ms": rough, "slowdown": round(rough / calm, 3)}

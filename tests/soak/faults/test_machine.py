@@ -63,7 +63,7 @@ def test_a_process_takes_as_many_connections_as_the_system_lets_it(tmp_path: Pat
         assert server.end() == 0
 
 
-def test_a_hard_limit_is_told_of() -> None:
+def test_a_hard_limit_is_logged() -> None:
     code = (
         "import logging, resource, sys; logging.basicConfig()\n"
         "from rfa.service.process.open_files import allow_open_files\n"

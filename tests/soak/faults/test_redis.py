@@ -16,7 +16,7 @@ from tests.soak.faults.server import Server
 from tests.waiting import until
 
 Act = Callable[[RedisProcess], None]
-TOLD = "told sessions_unavailable"
+REPORTED = "told sessions_unavailable"
 
 
 async def go_through(
@@ -28,7 +28,7 @@ async def go_through(
     work = [asyncio.create_task(client.survive(stop)) for client in clients]
     await until(lambda: all(client.is_live.is_set() for client in clients))
     break_it(redis_server)
-    await until(lambda: findings.counts[TOLD])
+    await until(lambda: findings.counts[REPORTED])
     resumed = findings.counts["resumed"]
     await asyncio.to_thread(mend_it, redis_server)
     await until(lambda: findings.counts["resumed"] > resumed)

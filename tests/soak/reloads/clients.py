@@ -62,9 +62,9 @@ class Cast:
 
     def version_of(self, step: Mapping[str, Any], index: int) -> str | None:
         """Which version says so of this step of the series."""
-        told = step_digest(dict(step))
+        reported = step_digest(dict(step))
         place = slice(DIGEST_BYTES * index, DIGEST_BYTES * (index + 1))
-        return next((version for version, truth in self.truths.items() if truth.digests[place] == told), None)
+        return next((version for version, truth in self.truths.items() if truth.digests[place] == reported), None)
 
     def question(self, begin: int, count: int, **fields: Any) -> dict[str, Any]:
         """A request about a piece of the series."""

@@ -10,7 +10,6 @@
     case, client       when which bytes are sent, and what came back
     victims            honest clients that run all the time beside it
     served, nginx      the server, its log and gauges; the proxy before it
-    shrink             a failing case without what it does not need
 
 `rfc9112`, `rfc6455` and `answers` are written from the RFCs and share no code with any parser of the server.
 """

@@ -25,13 +25,12 @@ from tqdm import tqdm
 from rfa.measured import RESULTS, origin, write_result
 from tests.soak.wire.application import Truth, compute_truth
 from tests.soak.wire.case import Case
-from tests.soak.wire.client import SILENCE_SECONDS
+from tests.soak.wire.client import SILENCE_SECONDS, play
 from tests.soak.wire.generator import Report, Task, generate
 from tests.soak.wire.grammar import make_case
-from tests.soak.wire.judge import read_case
+from tests.soak.wire.judge import Verdict, judge, read_case
 from tests.soak.wire.nginx import THROUGH, Through, proxied
 from tests.soak.wire.served import SETTINGS, Served, serving
-from tests.soak.wire.shrink import replay, shrunk
 
 RESULT = RESULTS / "wire.json"
 WARM_UP_SHARE = 0.1
@@ -68,7 +67,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="failing cases, a line of JSON each")
     parser.add_argument("--result", type=Path, default=RESULT)
     parser.add_argument("--replay", type=Path, help="play the failing cases of this file once more, and nothing else")
-    parser.add_argument("--no-shrink", dest="shrinks", action="store_false", help="store failing cases as they are")
     return parser.parse_args()
 
 
@@ -108,9 +106,9 @@ def fuzz(
         "problems": dict(total.problems.most_common()),
         "served_baits": baits,
         "victims": dict(total.victims),
-        "log": {**served.log.levels, "examples": served.log.examples[:3]},
+        "log": {**served.watch.levels, "examples": served.watch.examples[:3]},
         "gauges_at_the_end": gauges,
-        "is_same_processes": served.children() == served.pids,
+        "is_same_processes": sorted(served.children()) == served.pids,
         "rss": {
             "start": sum(first_rss),
             "warm": warm,
@@ -120,10 +118,7 @@ def fuzz(
         },
     }
     document["is_met"] = is_met(document)
-    failures = total.failures
-    if arguments.shrinks:
-        failures = _with_shrunk(failures, port, truth, is_proxied=is_proxied)
-    return document, failures
+    return document, total.failures
 
 
 def is_met(document: dict[str, Any]) -> bool:
@@ -182,7 +177,7 @@ def _reports(pipes: list[Connection]) -> Iterator[Report]:
 def _served_baits(served: Served, truth: Truth, seed: int, *, is_proxied: bool) -> int:
     """Cases with a request in a body that the server's log shows as served, though no reading has it as a request."""
     count = 0
-    for index in list(served.log.baits):
+    for index in list(served.watch.baits):
         found = read_case(make_case(seed, index, truth, is_proxied=is_proxied))
         if is_proxied and any(reading.why for reading in found):
             continue  # a proxy reads much that it should refuse, and then asks for it
@@ -191,32 +186,28 @@ def _served_baits(served: Served, truth: Truth, seed: int, *, is_proxied: bool) 
     return count
 
 
-def _with_shrunk(failures: list[dict[str, Any]], port: int, truth: Truth, *, is_proxied: bool) -> list[dict[str, Any]]:
-    """The first failing case of each kind of problem that comes again, with a small one beside it."""
-    done = set()
-    for line in tqdm(failures, desc="shrinking", unit=" cases"):
-        kind = line["problems"][0][0]
-        if "steps" not in line or kind in done:
-            continue
-        small = shrunk(Case.from_json(line), kind, port, truth, is_proxied=is_proxied)
-        if small is not None:
-            done.add(kind)
-            line["shrunk"] = {**small.to_json(), "text": small.data.decode("latin-1")[:2_000]}
-    return failures
+async def replay(case: Case, port: int, truth: Truth, *, is_proxied: bool) -> Verdict:
+    """Play a case once more and judge it."""
+    found = read_case(case)
+    seen = await play(case, port, SILENCE_SECONDS)
+    return judge(case, seen, truth, found, is_proxied=is_proxied)
 
 
 def _replay(path: Path, port: int, truth: Truth, *, is_proxied: bool) -> int:
-    """Play stored cases, the small form of each where there is one."""
+    """Play stored cases."""
     worst = 0
     for number, text in enumerate(path.read_text().splitlines()):
         line = json.loads(text)
         if "steps" not in line:
             continue
-        case = Case.from_json(line.get("shrunk", line))
-        verdict = asyncio.run(replay(case, port, truth, is_proxied=is_proxied, patience=SILENCE_SECONDS))
+        case = Case.from_json(line)
+        verdict = asyncio.run(replay(case, port, truth, is_proxied=is_proxied))
         worst |= bool(verdict.problems)
-        told = [f"{problem.kind}: {problem.detail}" for problem in verdict.problems] or ["as it must be"]
-        print(f"{number} {case.kind} {case.data[:2_000]!r}\n    reading: {verdict.reading}\n    " + "\n    ".join(told))
+        reported = [f"{problem.kind}: {problem.detail}" for problem in verdict.problems] or ["as it must be"]
+        print(
+            f"{number} {case.kind} {case.data[:2_000]!r}\n    reading: {verdict.reading}\n    "
+            + "\n    ".join(reported)
+        )
     return worst
 
 

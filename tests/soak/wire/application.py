@@ -47,7 +47,7 @@ METHODS_OF: Mapping[bytes, frozenset[bytes]] = {
 OPEN_PATHS = frozenset({b"/", b"/docs", b"/openapi.json", b"/health", b"/ready"})
 OPEN_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 OWN_HOST = re.compile(rb"127\.0\.0\.1(?::[0-9]{0,5})?")
-KNOWN_METHODS = frozenset(b"GET POST PUT DELETE HEAD OPTIONS PATCH TRACE".split())
+RECOGNISED_METHODS = frozenset(b"GET POST PUT DELETE HEAD OPTIONS PATCH TRACE".split())
 REFUSALS = frozenset({400, 403, 408, 413, 414, 417, 421, 426, 431, 501, 505})
 
 
@@ -155,14 +155,14 @@ def _path(request: Request) -> tuple[bytes, set[str]]:
 
 def _oddities(request: Request) -> set[str]:
     found = set()
-    if request.method not in KNOWN_METHODS:
+    if request.method not in RECOGNISED_METHODS:
         found.add("unknown method")
     if request.version < (1, 1):
         found.add("HTTP/1.0")
     if expectations := request.values(b"expect"):
-        is_known = all(value.lower() == b"100-continue" for value in expectations)
+        is_recognised = all(value.lower() == b"100-continue" for value in expectations)
         # Who is told no instead of "continue" may send the body or not: then the connection may end (9110, 10.1.1).
-        found.add("expectation" if is_known else "other expectation")
+        found.add("expectation" if is_recognised else "other expectation")
     if request.values(b"upgrade"):
         found.add("websocket offered" if is_handshake(request) else "upgrade offered")
     hosts = request.values(b"host")

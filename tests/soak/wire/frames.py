@@ -131,7 +131,7 @@ def live_stream(maker: Maker) -> list[Part]:
     parts: list[Part] = [handshake(maker), WAIT]  # RFC 6455, 4.1: nothing before the answer
     series = maker.series()
     texts = [FIRST_FRAME.encode(), *(maker.truth.frame(series, k).encode() for k in range(maker.below(3)))]
-    frames = [_told(maker, text) for text in texts]
+    frames = [_reported(maker, text) for text in texts]
     if maker.chance(0.6):
         frames.insert(1 + maker.below(len(frames)), _lie(maker))
     frames.append(_ending(maker))
@@ -144,7 +144,7 @@ def live_stream(maker: Maker) -> list[Part]:
     return parts
 
 
-def _told(maker: Maker, text: bytes) -> bytes:
+def _reported(maker: Maker, text: bytes) -> bytes:
     """A message, whole or in legal fragments with pings between them."""
     if maker.chance(0.75) or len(text) < 2:
         return frame(maker, text)

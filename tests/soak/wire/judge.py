@@ -162,7 +162,7 @@ class _Judge:
         if answer.status in OVERLOAD and _code(answer) in OVERLOAD_CODES:
             return
         if answer.status not in expected.statuses:
-            self._blame(self._kind_of_status(answer, request), self._told(answer, request, expected))
+            self._blame(self._kind_of_status(answer, request), self._reported(answer, request, expected))
         elif answer.status == 200 and expected.steps is not None and request.method != b"HEAD":
             self._check_steps(answer, expected.steps)
         if answer.status >= 400:
@@ -174,7 +174,7 @@ class _Judge:
             return "trailer authenticates"
         return "server error" if answer.status >= 500 else "wrong status"
 
-    def _told(self, answer: Answer, request: Request, expected: Expected) -> str:
+    def _reported(self, answer: Answer, request: Request, expected: Expected) -> str:
         head = f"{request.method!r} {request.target[:40]!r} {sorted(request.notes)}"
         return f"{answer.status} {_code(answer)} to {head}, expected {sorted(expected.statuses)}"
 
@@ -198,7 +198,7 @@ class _Judge:
             self._blame("wrong content", f"no steps: {answer.body[:80]!r}")
             return
         if got != steps:
-            others = any(got == known[: len(got)] for known in self._truth.steps)
+            others = any(got == existing[: len(got)] for existing in self._truth.steps)
             self._blame("another's numbers" if others else "wrong content", f"{got[:1]}")
 
     def _check_shape(self, answer: Answer, method: bytes) -> None:
@@ -216,22 +216,22 @@ class _Judge:
 
     def _check_stream(self, sent: Frames, at: int) -> None:
         """The frames of one live stream, both ways."""
-        told = read_frames(self._data[at:], "server", 1 << 24)
-        if told.faults:
-            self._blame("wrong frames", f"the server's own: {told.why}")
+        reported = read_frames(self._data[at:], "server", 1 << 24)
+        if reported.faults:
+            self._blame("wrong frames", f"the server's own: {reported.why}")
             return
         answers, code = self._session(sent)
-        got = [_document(message) for message in told.messages]
+        got = [_document(message) for message in reported.messages]
         is_cut = bool(sent.faults or sent.close or self._case.is_cut_short or self._case.half_closes)
-        is_whole = not is_cut and told.close is not None and told.close[0] == code
+        is_whole = not is_cut and reported.close is not None and reported.close[0] == code
         if code is None and got[len(answers) :] in (["error"], ["done"]):  # the server waits no longer
-            code, got = told.close[0] if told.close else None, got[:-1]
+            code, got = reported.close[0] if reported.close else None, got[:-1]
         if not _agree(got, answers) or (is_whole and len(got) < len(answers)):
             self._blame("wrong frames", f"{len(got)} of {len(answers)}: {got[-1:]}, sent {sent.messages[-2:]}"[:300])
-        if not _is_subsequence(told.pongs, sent.pings):
-            self._blame("wrong frames", f"pongs {told.pongs[:4]} to pings {sent.pings[:4]}")
-        if told.close is not None:
-            self._check_code(sent, told.close[0], code)
+        if not _is_subsequence(reported.pongs, sent.pings):
+            self._blame("wrong frames", f"pongs {reported.pongs[:4]} to pings {sent.pings[:4]}")
+        if reported.close is not None:
+            self._check_code(sent, reported.close[0], code)
         elif code is not None and not (self._seen.outcome == "reset" or is_cut or sent.choices):
             self._blame("wrong close code", "no close frame")
 
@@ -255,7 +255,7 @@ class _Judge:
         """The documents that these messages have coming, and the close code behind them; None goes on."""
         answers: list[Any] = []
         series: int | None = None
-        is_known = True
+        is_recognised = True
         for number, message in enumerate(sent.messages):
             if number == 0:
                 if message != FIRST_FRAME:
@@ -267,9 +267,9 @@ class _Judge:
                 place = self._truth.frames.get(message) if isinstance(message, str) else None
                 if place is None and message != STRAY_FRAME:
                     return [*answers, "error"], 1008
-                is_known = is_known and place is not None and place[1] == number - 1
-                is_known = is_known and place is not None and series in (None, place[0])
-                if is_known and place is not None:
+                is_recognised = is_recognised and place is not None and place[1] == number - 1
+                is_recognised = is_recognised and place is not None and series in (None, place[0])
+                if is_recognised and place is not None:
                     series = place[0]
                     answers.append(self._truth.steps[series][place[1]])
                 else:
@@ -339,7 +339,7 @@ class _Direct(_Judge):
         if len(self._data) > at:
             rest = self._data[at:]
             ids = ID_FIELD.findall(rest)
-            kind: Kind = "smuggled" if any(b"-b-" in known for known in ids) else "extra answer"
+            kind: Kind = "smuggled" if any(b"-b-" in existing for existing in ids) else "extra answer"
             self._blame(kind, f"{rest[:60]!r} {ids[:1]} after {self._reading.ending}: {self._reading.why}")
 
     def _switched(self, answer: Answer, request: Request, at: int) -> None:
@@ -425,7 +425,7 @@ class _Proxied(_Judge):
         if expected.nonce:
             self._due.setdefault(expected.nonce, {}).setdefault(request.start, (request, expected))
 
-    def _known(self, asked: str, before: int) -> tuple[Request, Expected] | None:
+    def _existing(self, asked: str, before: int) -> tuple[Request, Expected] | None:
         """The request of an id that so many answers came to before."""
         places = self._due.get(asked)
         return places[sorted(places)[min(before, len(places) - 1)]] if places else None
@@ -435,17 +435,17 @@ class _Proxied(_Judge):
         try:
             while at < len(self._data):
                 asked = self._asked(at)
-                known = self._known(asked, answered[asked])
-                answer = self._read(at, known[0].method if known else b"GET")
+                existing = self._existing(asked, answered[asked])
+                answer = self._read(at, existing[0].method if existing else b"GET")
                 if answer is None:
                     break
                 at = answer.end
                 self._take(answer, asked, answered[asked])
                 answered[asked] += 1
                 self._is_refused |= answer.closes and not answer.request_id
-                if answer.status == 101 and known is not None:
-                    self._check_handshake(answer, known[0])
-                    self._check_stream(read_frames(self._case.data[known[0].end :], "client", LONGEST_MESSAGE), at)
+                if answer.status == 101 and existing is not None:
+                    self._check_handshake(answer, existing[0])
+                    self._check_stream(read_frames(self._case.data[existing[0].end :], "client", LONGEST_MESSAGE), at)
                     return self._result
         except Malformed as error:
             if self._is_legal:  # else it may be the proxy's answer to HTTP/0.9, or to a HEAD that nobody else sees
@@ -469,19 +469,19 @@ class _Proxied(_Judge):
             self._blame("wrong client", f"{given} to {asked}, {answer.status}")
         elif answer.status >= 500 and answer.status not in (501, 505) and _code(answer) not in OVERLOAD_CODES:
             self._blame("server error", f"{answer.status} {answer.body[:60]!r} to {asked}: {self._strict.why}")
-        elif (known := self._known(asked, before)) is None:
+        elif (existing := self._existing(asked, before)) is None:
             if self._is_legal and "-b-" in asked:
                 self._blame("smuggled", f"the proxy asked {asked}, {answer.status}")
         elif before >= self._case.data.count(asked.encode()):
             self._blame("extra answer", f"another to {asked}, {answer.status}")
         elif given and not self._is_ambiguous(asked):
-            request, expected = known
+            request, expected = existing
             if _is_simple(request) and expected.is_plain:
                 self._check(answer, request, expected)
             elif answer.status == 200 and expected.steps is not None:
                 self._check_steps(answer, expected.steps)
             elif answer.status == 422 and expected.steps is not None and not request.notes:
-                self._blame("wrong status", self._told(answer, request, expected))
+                self._blame("wrong status", self._reported(answer, request, expected))
 
     def _is_ambiguous(self, asked: str) -> bool:
         """Whether an id stands in several places: a proxy that drops a spoilt line reads it in another head than we."""

@@ -81,10 +81,10 @@ def proxied(through: Through, port: int) -> Iterator[int]:
 
 def _configure(folder: Path, site: str, own: int, port: int) -> None:
     """Write a site with other ports and short timeouts, and what is around it."""
-    for wanted, given in ((r"listen 80;", f"listen 127.0.0.1:{own};"), (r"127\.0\.0\.1:8000;", f"127.0.0.1:{port};")):
-        site, count = re.subn(wanted, given, site)
+    for expected, given in ((r"listen 80;", f"listen 127.0.0.1:{own};"), (r"127\.0\.0\.1:8000;", f"127.0.0.1:{port};")):
+        site, count = re.subn(expected, given, site)
         if count != 1:
-            raise NginxError(f"{wanted} stands {count} times in the configuration")
+            raise NginxError(f"{expected} stands {count} times in the configuration")
     site = re.sub(r"(client_(?:header|body)_timeout) \d+s;", r"\1 5s;", site)
     is_root = os.geteuid() == 0
     folder.chmod(0o755)

@@ -64,7 +64,7 @@ def read_frames(data: bytes, side: Side, largest: int = 1 << 20) -> Frames:
         side: who sent them.
         largest: bytes of a message; a larger one is a fault, code 1009.
     """
-    told = Frames()
+    reported = Frames()
     at = 0
     pieces: list[bytes] | None = None
     kind, total = TEXT, 0
@@ -72,14 +72,14 @@ def read_frames(data: bytes, side: Side, largest: int = 1 << 20) -> Frames:
         while at < len(data):
             parsed = _frame(data, at, side, largest)
             if parsed is None:
-                told.is_inside = True
+                reported.is_inside = True
                 break
             frame, at = parsed
             if not frame.is_minimal:
-                told.choices = frozenset({PROTOCOL_ERROR})
+                reported.choices = frozenset({PROTOCOL_ERROR})
             if frame.opcode >= CLOSE:
-                _take_control(told, frame)
-                if told.close is not None:
+                _take_control(reported, frame)
+                if reported.close is not None:
                     break
                 continue
             if (frame.opcode == CONTINUATION) != (pieces is not None):
@@ -88,21 +88,21 @@ def read_frames(data: bytes, side: Side, largest: int = 1 << 20) -> Frames:
                 pieces, kind, total = [], frame.opcode, 0
             pieces.append(frame.payload)
             total += len(frame.payload)
-            told.fragments = max(told.fragments, len(pieces))
+            reported.fragments = max(reported.fragments, len(pieces))
             if total > largest:
                 raise _Fault("a message too large", TOO_BIG)
             if frame.is_final:
-                _take_message(told, kind, b"".join(pieces))
+                _take_message(reported, kind, b"".join(pieces))
                 pieces = None
     except _Fault as fault:
-        told.faults |= fault.codes
-        told.why = told.why or str(fault)
-        told.is_inside = told.is_inside or fault.is_unfinished
+        reported.faults |= fault.codes
+        reported.why = reported.why or str(fault)
+        reported.is_inside = reported.is_inside or fault.is_unfinished
     if pieces is not None:
-        told.is_inside = True
-        if told.close is not None:
-            told.choices |= {PROTOCOL_ERROR}
-    return told
+        reported.is_inside = True
+        if reported.close is not None:
+            reported.choices |= {PROTOCOL_ERROR}
+    return reported
 
 
 def _frame(data: bytes, at: int, side: Side, largest: int) -> tuple[_Frame, int] | None:
@@ -150,13 +150,13 @@ def _check_size(size: int, width: int, largest: int) -> None:
         raise _Fault("a frame too large", TOO_BIG, PROTOCOL_ERROR)
 
 
-def _take_control(told: Frames, frame: _Frame) -> None:
+def _take_control(reported: Frames, frame: _Frame) -> None:
     if frame.opcode == PING:
-        told.pings.append(frame.payload)
+        reported.pings.append(frame.payload)
     elif frame.opcode == PONG:
-        told.pongs.append(frame.payload)
+        reported.pongs.append(frame.payload)
     else:
-        told.close = _closing(frame.payload)
+        reported.close = _closing(frame.payload)
 
 
 def _closing(payload: bytes) -> tuple[int, str]:
@@ -174,7 +174,7 @@ def _closing(payload: bytes) -> tuple[int, str]:
     return code, reason
 
 
-def _take_message(told: Frames, kind: int, payload: bytes) -> None:
+def _take_message(reported: Frames, kind: int, payload: bytes) -> None:
     """A message; behind one that is not UTF-8 only pings and further faults count.
 
     A server may take apart all frames that came at once before it reads the text in them.
@@ -185,10 +185,10 @@ def _take_message(told: Frames, kind: int, payload: bytes) -> None:
         try:
             message = payload.decode()
         except UnicodeDecodeError:
-            told.faults |= {INVALID_DATA}
-            told.why = told.why or "text that is not UTF-8"
-    if not told.faults:
-        told.messages.append(message)
+            reported.faults |= {INVALID_DATA}
+            reported.why = reported.why or "text that is not UTF-8"
+    if not reported.faults:
+        reported.messages.append(message)
 
 
 def unmask(payload: bytes, mask: bytes) -> bytes:

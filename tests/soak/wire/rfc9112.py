@@ -109,7 +109,7 @@ class Request:
 
     def values(self, name: bytes) -> list[bytes]:
         """The values of a field, line by line."""
-        return [value for known, value in self.fields if known == name]
+        return [value for existing, value in self.fields if existing == name]
 
     def tokens(self, name: bytes) -> list[bytes]:
         """The elements of a field that is a list, in lower case."""

@@ -1,4 +1,4 @@
-"""Honest clients in a process of their own, beside an attack: what they are answered, and when.
+"""Good clients in a process of their own, beside an attack or a fault: what they are answered, and when.
 
 Live streams get observations at times that are fixed before (an open loop: latency counts from when an observation was
 due, so that waiting hides nothing), and every answer is compared with the truth, computed here before anything is sent.
@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from subprocess import PIPE, Popen
 from types import TracebackType
@@ -30,15 +30,24 @@ from rfa.benchmarks.load.pacing import Pacer, periodic
 from rfa.benchmarks.load.scenario import LiveLoad
 from rfa.benchmarks.load.tally import Tally, Window
 from rfa.benchmarks.load.truth import FilterQuestion, open_models, series_truths
-from tests.soak.attacks.machine import Span
 from tests.soak.faults.cast import FILTERS, ROOT
 
-STREAMS = 4
-RATE = 50.0
 VISIT_SECONDS = 0.5
 # What a probe of an orchestrator usually waits.
 VISIT_PATIENCE = 1.0
 CLOSE_SECONDS = 40.0
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of the monotonic clock."""
+
+    begin: float
+    end: float
+
+    def holds(self, at: float) -> bool:
+        """Whether a time lies in it."""
+        return self.begin <= at < self.end
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class Latencies:
 
 @dataclass(frozen=True)
 class Seen:
-    """What honest clients saw.
+    """What good clients saw.
 
     Attributes:
         samples: (due, seconds) of every answered observation; lateness: of the client itself.
@@ -79,17 +88,30 @@ class Seen:
     visits: list[tuple[float, float]]
     missed: list[tuple[float, str]]
 
+    def p99_ms(self, begin: float, end: float) -> float:
+        """99th percentile of what was due between two times, milliseconds.
+
+        Raises:
+            ValueError: nothing was.
+        """
+        p99 = Latencies.of(self.samples, Span(begin, end)).p99
+        if p99 is None:
+            raise ValueError("the good clients were idle")
+        return p99
+
 
 class Live:
     """Handle on the process.
 
     Args:
         seconds: the longest that streams stay open; they know so many answers.
+        streams, rate: how many, and observations a second on each.
+        filters: the bundles that they use, in turn.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, streams: int, rate: float, filters: Sequence[str] = FILTERS) -> None:
         self._process = Popen(
-            [sys.executable, "-m", "tests.soak.attacks.live", str(seconds)],
+            [sys.executable, "-m", "tests.soak.live", str(seconds), str(streams), str(rate), *filters],
             cwd=ROOT,
             stdin=PIPE,
             stdout=PIPE,
@@ -124,7 +146,7 @@ class Live:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("the honest clients' process ended")
+            raise RuntimeError("the process of the good clients ended")
         return json.loads(line)
 
     def __enter__(self) -> Live:
@@ -200,16 +222,17 @@ class Visitor:
 class Session:
     """Streams and visits from `open` to `close`."""
 
-    def __init__(self, url: str, key: str | None, truths: Mapping[str, SeriesTruth]) -> None:
+    def __init__(self, url: str, key: str | None, load: LiveLoad, truths: Mapping[str, SeriesTruth]) -> None:
         self._tally = Samples()
         self._visitor = Visitor(url)
         self._url = url
         self._headers = {} if key is None else {"X-API-Key": key}
         self._truths = truths
+        self._load = load
         names = list(truths)
         self._streams = [
-            LiveStream(number, truths[model], LiveLoad(STREAMS, RATE, model=model), self._tally, None)
-            for number in range(STREAMS)
+            LiveStream(number, truths[model], replace(load, model=model), self._tally, None)
+            for number in range(load.streams)
             for model in [names[number % len(names)]]
         ]
 
@@ -218,11 +241,12 @@ class Session:
         await open_streams(self._url, self._headers, self._streams)
         length = min(map(len, self._truths.values()))
         start = time.monotonic()
-        pacer = Pacer(start + (length - 1) / RATE)
+        rate = self._load.rate
+        pacer = Pacer(start + (length - 1) / rate)
         for number, stream in enumerate(self._streams):
-            pacer.add(periodic(RATE, start, np.random.default_rng(number)), stream.observe)
+            pacer.add(periodic(rate, start, np.random.default_rng(number)), stream.observe)
         self._running = [asyncio.create_task(pacer.run()), asyncio.create_task(self._visitor.run())]
-        return STREAMS - sum(self._tally.errors.values())
+        return self._load.streams - sum(self._tally.errors.values())
 
     async def close(self) -> Seen:
         """End, and wait for the last answers."""
@@ -253,28 +277,29 @@ def _come_first() -> None:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
-async def _serve(seconds: float) -> None:
+async def _serve(seconds: float, load: LiveLoad, filters: Sequence[str]) -> None:
     _come_first()
-    length = int(RATE * seconds) + 1
-    runtimes = open_models([Path(ROOT / "bundles" / name) for name in FILTERS]).filters
+    length = int(load.rate * seconds) + 1
+    runtimes = open_models([Path(ROOT / "bundles" / name) for name in filters]).filters
     truths = {
-        name: series_truths(runtimes[name], FilterQuestion(LiveLoad().levels), [0], length, lambda done: None)[0]
-        for name in FILTERS
+        name: series_truths(runtimes[name], FilterQuestion(load.levels), [0], length, lambda done: None)[0]
+        for name in filters
     }
-    _tell("prepared")
+    _write("prepared")
     session: Session | None = None
     while line := await asyncio.to_thread(sys.stdin.readline):
         order = json.loads(line)
         if "open" in order:
-            session = Session(order["open"], order["key"], truths)
-            _tell(await session.open())
+            session = Session(order["open"], order["key"], load, truths)
+            _write(await session.open())
         elif session is not None:
-            _tell(vars(await session.close()))
+            _write(vars(await session.close()))
 
 
-def _tell(document: Any) -> None:
+def _write(document: Any) -> None:
     print(json.dumps(document), flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(float(sys.argv[1])))
+    seconds, streams, rate, *filters = sys.argv[1:]
+    asyncio.run(_serve(float(seconds), LiveLoad(int(streams), float(rate)), filters))
