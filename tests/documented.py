@@ -1,13 +1,18 @@
-"""Examples of documents, run as a reader would: a server, a folder, and a shell or an interpreter for each block."""
+"""Examples of documents, run as a reader would: a server, a folder, and a shell or an interpreter for each block.
+
+Interpreters are forked from one process that has imported what the examples import.
+"""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +31,12 @@ BLOCK_SECONDS = 240
 SLOW = "slow: "
 # The mark of a Python block that goes on where the ones before it ended, as a cell of a notebook does.
 GOES_ON = "goes on"
+IMPORTED = (
+    "huggingface_hub", "matplotlib.figure", "numba", "openai", "pandas", "pyarrow", "rfa.fitting.search", "rfa.library",
+    "torch", "websockets.sync.client",
+)  # fmt: skip
+PYTHONS = multiprocessing.get_context("forkserver")
+PYTHONS.set_forkserver_preload(list(IMPORTED))
 # A line that no block prints.
 BETWEEN = "-- the next cell --"
 
@@ -93,13 +104,40 @@ def run_block(block: Block, address: str, folder: Path, cells: Sequence[Block] =
         AssertionError: it failed.
     """
     body = f"print({BETWEEN!r}, flush=True)\n".join(part.body for part in (block, *cells))
-    command = [sys.executable, "-"] if block.language == "python" else ["bash", "-euo", "pipefail"]
+    run = run_python if block.language == "python" else run_shell
+    code, out, err = run(body.replace(DOCUMENTED_ADDRESS, address), folder)
+    assert code == 0, f"line {block.line}: {err or out}"
+    return out.split(f"{BETWEEN}\n")
+
+
+def run_shell(body: str, folder: Path) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error."""
     result = subprocess.run(
-        command, input=body.replace(DOCUMENTED_ADDRESS, address), env=environment(), cwd=folder, capture_output=True,
-        text=True, timeout=BLOCK_SECONDS,
+        ["bash", "-euo", "pipefail"], input=body, env=environment(), cwd=folder, capture_output=True, text=True,
+        timeout=BLOCK_SECONDS,
     )  # fmt: skip
-    assert result.returncode == 0, f"line {block.line}: {result.stderr or result.stdout}"
-    return result.stdout.split(f"{BETWEEN}\n")
+    return result.returncode, result.stdout, result.stderr
+
+
+def run_python(body: str, folder: Path) -> tuple[int | None, str, str]:
+    """Exit code (None: it did not end in time), standard output and standard error."""
+    with tempfile.TemporaryDirectory() as name:
+        out, err = Path(name, "out"), Path(name, "err")
+        process = PYTHONS.Process(target=execute, args=(body, folder, environment(), out, err))
+        process.start()
+        process.join(BLOCK_SECONDS)
+        process.kill()
+        return process.exitcode, out.read_text(), err.read_text()
+
+
+def execute(body: str, folder: Path, variables: dict[str, str], out: Path, err: Path) -> None:
+    """Run code as a script, in a process of its own."""
+    for descriptor, path in ((1, out), (2, err)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
+    os.environ.clear()
+    os.environ.update(variables)
+    os.chdir(folder)
+    exec(compile(body, "<block>", "exec"), {"__name__": "__main__"})
 
 
 def cells_after(blocks: Iterable[Block]) -> list[Block]:
