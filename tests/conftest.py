@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import hashlib
 import os
 import random
+import shutil
 import ssl
 import subprocess
 import sys
@@ -26,7 +28,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.selection import mark_slow
+from tests.selection import LONG, mark_slow
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -66,21 +68,25 @@ COMPILED_AHEAD: list[subprocess.Popen[bytes]] = []
 # that wait for servers stand between those that compute.
 LONGEST = (
     "tests/runtime/filters/test_dense_numba.py",
-    "tests/test_docs.py",
-    "tests/cli/test_cli.py",
-    "tests/service/test_supervisor.py",
+    "tests/runtime/bundle/test_stored_kernels.py",
+    "tests/model/test_triton_ops.py",
+    "tests/test_docs.py",  # needs what is compiled meanwhile
     "tests/soak/faults/test_sigterm.py",
     "tests/ptx/test_ptx_kernels.py",
     "tests/ptx/test_ptx_ragged.py",
-    "tests/model/test_ragged.py",
+    "tests/test_architecture.py",
+    "tests/cli/test_cli.py",
+    "tests/service/test_supervisor.py",
+    "tests/service/test_torch_runtime.py",
     "tests/model/test_triton_backward.py",
     "tests/service/test_vetting.py",
     "tests/export/test_language_export.py",
     "tests/soak/faults/test_kill.py",
-    "tests/service/test_access_live.py",
+    "tests/runtime/gpu/test_torch_kernels.py",
     "tests/model/test_triton_far.py",
     "tests/soak/faults/test_redis.py",
     "tests/service/test_http_connections.py",
+    "tests/training/test_series_training.py",
 )
 
 
@@ -97,6 +103,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if session.config.getoption("numprocesses", None):
         command = [sys.executable, "-m", "tests.ahead"]
         COMPILED_AHEAD.append(subprocess.Popen(command, cwd=ROOT))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of which `make test` runs nothing are not imported either: each worker would take seconds."""
+    place = str(collection_path.relative_to(ROOT)) + ("/" if collection_path.is_dir() else "")
+    return True if config.getoption("markexpr") == "not slow" and place in LONG else None
 
 
 # Before pytest itself leaves out what is slow.
@@ -165,26 +177,34 @@ def fixed_seeds() -> None:
 
 
 @pytest.fixture(scope="session")
-def of_all_workers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of this run of the tests, the same for all its workers."""
-    own = tmp_path_factory.getbasetemp()
-    return own.parent if hasattr(request.config, "workerinput") else own
+def bundle_cache() -> Path:
+    """A folder of bundles made by these sources: of all workers, and of a later run of the same sources."""
+    files = [file for name in ("export", "model", "runtime") for file in (ROOT / name).rglob("*.py")]
+    sources = hashlib.sha256(torch.__version__.encode())
+    for file in sorted([*files, *(ROOT / "tests").glob("small_*.py"), ROOT / "constraints.txt"]):
+        sources.update(file.read_bytes())
+    folder = ROOT / "build" / "test-bundles" / sources.hexdigest()[:16]
+    for other in folder.parent.glob("*"):
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")
-def attention_bundle(of_all_workers: Path) -> Path:
+def attention_bundle(bundle_cache: Path) -> Path:
     """A small language model without slots, trained by nobody."""
     from tests.small_language import ATTENTION_ONLY, exported
 
-    return exported(of_all_workers, "attention", {**ATTENTION_ONLY, "n_layers": 1}).path
+    return exported(bundle_cache, "attention", {**ATTENTION_ONLY, "n_layers": 1}).path
 
 
 @pytest.fixture(scope="session")
-def window_bundle(of_all_workers: Path) -> Path:
+def window_bundle(bundle_cache: Path) -> Path:
     """A small language model whose slots have a window before them, trained by nobody."""
     from tests.small_language import exported
 
-    return exported(of_all_workers, "window", {"window": 4, "n_layers": 1}).path
+    return exported(bundle_cache, "window", {"window": 4, "n_layers": 1}).path
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
+EMULATED = "the emulator of GPU code runs millions of instructions"
+INTERPRETED = "Triton's interpreter; the same law is tested on another path"
 # Folders, files and tests, and why.
 LONG = {
     "tests/benchmarks/": "what measures: changed seldom, and by itself",
-    "tests/ptx/": "the emulator of GPU code runs millions of instructions",
+    "tests/ptx/": EMULATED,
     "tests/soak/": "attacks and faults, minutes each",
     "tests/deploy/test_cuda_image.py": "builds images",
     "tests/deploy/test_image.py": "builds an image",
@@ -31,6 +33,18 @@ LONG = {
     "tests/service/page/test_server_tab.py": "a browser",
     "tests/service/page/test_text_tab.py": "a browser",
     "tests/cli/test_cli.py::test_a_language_model_goes_from_a_corpus_to_a_score": "trains and calibrates a model",
+    "tests/cli/test_cli.py::test_compile_reports_when_all_kernels_are_ready": "compiles every kernel in a process",
+    "tests/export/test_kernel_compile.py::test_a_bundle_has_room_for_the_kernels_of_six_gpus": "compiles for six GPUs",
+    "tests/runtime/bundle/test_stored_kernels.py::test_a_kernel_that_computes_something_else_is_found": EMULATED,
+    "tests/runtime/bundle/test_stored_kernels.py::test_a_kernel_that_writes_elsewhere_is_found": EMULATED,
+    "tests/runtime/bundle/test_stored_kernels.py::test_a_kernel_too_few_is_found_and_one_too_many": EMULATED,
+    "tests/runtime/bundle/test_stored_kernels.py::test_executed_they_give_the_golden_outputs": EMULATED,
+    "tests/runtime/bundle/test_stored_kernels.py::test_kernels_may_not_take_for_ever": EMULATED,
+    "tests/runtime/gpu/test_torch_attention.py::test_padding_touches_a_page_that_nobody_reads": INTERPRETED,
+    "tests/runtime/gpu/test_torch_attention.py::test_steps_have_the_bits_of_pieces_of_one_token": INTERPRETED,
+    "tests/runtime/gpu/test_torch_kernels.py::test_numbers_are_those_of_what_triton_compiles_for_each_launch": EMULATED,
+    "tests/runtime/gpu/test_torch_kernels.py::test_serving_never_makes_tritons_driver": "imports torch once more",
+    "tests/runtime/gpu/test_torch_kernels.py::test_serving_other_models_launches_what_is_stored_alone": INTERPRETED,
     "tests/service/test_fuzz.py": "thousands of random requests; test_boundary.py has the limits",
     "tests/service/test_wire_fuzz.py": "thousands of random requests",
 }
@@ -51,16 +65,14 @@ ONLY = {
     "blocks_that_do_not_fit_are_refused",
     "tests/service/page/test_series_tab.py": "an_example_is_shown_at_once",
     # Each starts a server of several processes.
-    "tests/service/test_supervisor.py": "all_processes_serve_and_end_with_the_signal "
-    "a_killed_process_is_replaced_while_the_others_serve a_stream_under_way_ends_as_it_should "
-    "what_does_not_end_in_the_grace_time_is_told_so "
+    "tests/service/test_supervisor.py": "a_killed_process_is_replaced_while_the_others_serve "
     "bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_at_once "
     "a_bundle_that_one_process_does_not_load_is_served_by_none "
     "a_signal_to_a_process_that_is_ending_leaves_its_exit_code_alone",
 }
 # In these folders a test has so many cases at most; where requests and files are checked each case is one of its own.
 THINNED = ("tests/export/", "tests/fitting/", "tests/model/", "tests/runtime/", "tests/training/")
-MOST_CASES = 5
+MOST_CASES = 4
 
 
 def mark_slow(items: Sequence[pytest.Item]) -> None:

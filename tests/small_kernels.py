@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 from pathlib import Path
 
 from rfa.export.gpu_kernels import add_kernels
-from rfa.runtime.bundle.bundle import Bundle, open_bundle
-from tests.small_language import BOTH, exported
+from rfa.runtime.bundle.bundle import Bundle
+from tests.small_language import BOTH, exported, made_once
 
 ARCHITECTURE = 80
 
@@ -17,10 +16,7 @@ def with_kernels(home: Path) -> Bundle:
     those of attention.
 
     Args:
-        home: a folder that all processes of a run of the tests share.
+        home: the fixture `bundle_cache`.
     """
-    path = home / "exported" / "small-kernels"
     bundle = exported(home, "small", BOTH)
-    with (home / "small-kernels.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return open_bundle(path) if path.exists() else add_kernels(bundle.path, [ARCHITECTURE], path)
+    return made_once(home, "small-kernels", lambda path: add_kernels(bundle.path, [ARCHITECTURE], path))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +79,24 @@ def write_run(directory: Path, model: dict[str, Any], tokens: int = 2000) -> Pat
     return directory
 
 
-def exported(home: Path, name: str, model: dict[str, Any]) -> Bundle:
-    """The bundle of a small model, made by the process that needs it first: the tracer takes longer than its tests.
-
-    Args:
-        home: a folder that all processes of a run of the tests share.
-    """
+def made_once(home: Path, name: str, make: Callable[[Path], Bundle]) -> Bundle:
+    """A bundle that takes longer to make than to test, made by the process that needs it first."""
     path = home / "exported" / name
     with (home / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # given back with the file, also by a process that dies
-        if path.exists():
-            return open_bundle(path)
-        return export_language(write_run(home / "runs" / name, model), path, window=32)
+        return open_bundle(path) if path.exists() else make(path)
+
+
+def exported(home: Path, name: str, model: dict[str, Any]) -> Bundle:
+    """The bundle of a small model.
+
+    Args:
+        home: the fixture `bundle_cache`.
+    """
+    run = home / "runs" / name
+
+    def export(path: Path) -> Bundle:
+        shutil.rmtree(run, ignore_errors=True)  # of a process that died
+        return export_language(write_run(run, model), path, window=32)
+
+    return made_once(home, name, export)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import torch
@@ -10,8 +11,9 @@ import torch
 from rfa.export.series_export import RECORD_FILE, export_series
 from rfa.model.checkpoint import save_checkpoint
 from rfa.model.series.network import SeriesNetwork
-from rfa.runtime.bundle.bundle import Bundle, open_bundle
+from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.series.config import SeriesConfig
+from tests.small_language import made_once
 
 SMALL = SeriesConfig(
     d_model=32, n_layers=2, n_heads=2, head_dim=4, n_slots=4, embedding_width=32, head_width=32, head_inner=32
@@ -35,5 +37,10 @@ def saved(run: Path) -> Path:
 
 def exported(folder: Path, name: str = "small") -> Bundle:
     """Its bundle; made once."""
-    path = folder / name
-    return open_bundle(path) if path.is_dir() else export_series(saved(folder / f"{name}-run"), path)
+    run = folder / f"{name}-run"
+
+    def export(path: Path) -> Bundle:
+        shutil.rmtree(run, ignore_errors=True)
+        return export_series(saved(run), path)
+
+    return made_once(folder, name, export)

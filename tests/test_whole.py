@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.whole import reached, room_lines
+from tests.whole import layer_lines, reached
 
 pytest_plugins = ["pytester"]
 
@@ -40,7 +40,7 @@ REPORT = {
         "cli/c.py": {"summary": {**SUMMARY, "num_branches": 0, "covered_branches": 0}},
     }
 }
-ROOMS = {
+LAYERS = {
     "cli": {"lines": 4, "lines_reached": 3, "branches": 0, "branches_reached": 0},
     "model": {"lines": 8, "lines_reached": 6, "branches": 4, "branches_reached": 2},
 }
@@ -61,9 +61,9 @@ def run(suite: Any, *more: str) -> Any:
     return suite.runpytest_subprocess(*options, *more)
 
 
-def test_rooms_are_added_up() -> None:
-    assert reached(REPORT) == ROOMS
-    lines = [line.split() for line in room_lines(ROOMS)]
+def test_layers_are_added_up() -> None:
+    assert reached(REPORT) == LAYERS
+    lines = [line.split() for line in layer_lines(LAYERS)]
     assert lines[1:] == [
         ["cli", "75.0", "%", "none"],
         ["model", "75.0", "%", "50.0", "%"],
@@ -71,15 +71,15 @@ def test_rooms_are_added_up() -> None:
     ]
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["alone", "shared"])
-def test_every_reason_is_told_with_its_count(suite: Any, processes: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("processes", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "shared"])
+def test_every_reason_is_reported_with_its_count(suite: Any, processes: tuple[str, ...]) -> None:
     run(suite, *processes).stdout.fnmatch_lines(
         ["5 skipped", "     3  no such machine", "     1  no such package", "     1  too old", "all * 75.0 % * 50.0 %"]
     )
     found = json.loads((suite.path / "result.json").read_text())
     assert found["tests"] == {"passed": 1, "skipped": 5, "xfailed": 1}
     assert found["skips"] == {"no such machine": 3, "no such package": 1, "too old": 1}
-    assert found["coverage"] == ROOMS
+    assert found["coverage"] == LAYERS
     assert found["command"] == "make test-all" and found["hardware"]["cores"] > 0 and found["commit"]
 
 
@@ -89,7 +89,13 @@ def test_a_run_that_failed_is_no_measurement(suite: Any) -> None:
     assert not (suite.path / "result.json").exists()
 
 
-@pytest.mark.parametrize("choice", [("-k", "passes"), ("-m", "not slow"), ("test_suite.py",)])
+@pytest.mark.parametrize(
+    "choice",
+    [
+        ("-k", "passes"),
+        *(pytest.param(some, marks=pytest.mark.slow) for some in (("-m", "not slow"), ("test_suite.py",))),
+    ],
+)
 def test_a_run_of_some_tests_is_no_measurement(suite: Any, choice: tuple[str, ...]) -> None:
     run(suite, *choice).stdout.fnmatch_lines(["* skipped"])
     assert not (suite.path / "result.json").exists()

@@ -1,4 +1,4 @@
-"""What a run of all tests says at its end: what was skipped and why, and how much of each room was reached.
+"""What a run of all tests says at its end: what was skipped and why, and how much of each layer was reached.
 
 `make test-all` loads this plugin and tells it where pytest-cov puts its report. A run of everything in which nothing
 failed is a measurement: it is written to the file of `--whole-result`. What a file skips as a whole counts once.
@@ -37,12 +37,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return  # interrupted: nothing was counted to the end
     skips = reasons(terminalreporter.stats.get("skipped", []))
-    rooms = reached(json.loads(config.getoption("--whole-coverage").read_text()))
+    layers = reached(json.loads(config.getoption("--whole-coverage").read_text()))
     terminalreporter.section("the whole")
-    for line in (*skip_lines(skips), "", *room_lines(rooms)):
+    for line in (*skip_lines(skips), "", *layer_lines(layers)):
         terminalreporter.write_line(line)
     if exitstatus == pytest.ExitCode.OK and is_whole(config):
-        write(config.getoption("--whole-result"), counts(terminalreporter.stats), skips, rooms)
+        write(config.getoption("--whole-result"), counts(terminalreporter.stats), skips, layers)
 
 
 def reasons(reports: Iterable[Any]) -> dict[str, int]:
@@ -57,16 +57,16 @@ def counts(stats: Mapping[str, list[Any]]) -> dict[str, int]:
 
 
 def reached(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Lines and branches of each room, and how many of them the tests reached.
+    """Lines and branches of each layer, and how many of them the tests reached.
 
     Args:
         report: of `coverage json`, with paths from the top of the checkout.
     """
-    rooms: dict[str, Counter[str]] = {}
+    layers: dict[str, Counter[str]] = {}
     for name, file in report["files"].items():
-        room = rooms.setdefault(Path(name).parts[0], Counter())
-        room.update({ours: file["summary"][theirs] for ours, theirs in SUMMED.items()})
-    return {room: dict(rooms[room]) for room in sorted(rooms)}
+        layer = layers.setdefault(Path(name).parts[0], Counter())
+        layer.update({ours: file["summary"][theirs] for ours, theirs in SUMMED.items()})
+    return {layer: dict(layers[layer]) for layer in sorted(layers)}
 
 
 def is_whole(config: pytest.Config) -> bool:
@@ -75,27 +75,27 @@ def is_whole(config: pytest.Config) -> bool:
     return is_all and not config.getoption("keyword") and not config.getoption("markexpr") and not is_part(config)
 
 
-def write(path: Path, tests: Mapping[str, int], skips: Mapping[str, int], rooms: Mapping[str, Any]) -> None:
+def write(path: Path, tests: Mapping[str, int], skips: Mapping[str, int], layers: Mapping[str, Any]) -> None:
     """Write what was measured, with commit and hardware."""
     # Here, because a plugin is imported before coverage looks.
     from rfa.measured import origin, write_result
 
-    write_result(path, {**origin(COMMAND), "tests": tests, "skips": skips, "coverage": rooms})
+    write_result(path, {**origin(COMMAND), "tests": tests, "skips": skips, "coverage": layers})
 
 
 def skip_lines(skips: Mapping[str, int]) -> list[str]:
     return [f"{sum(skips.values())} skipped", *(f"{count:6d}  {reason}" for reason, count in skips.items())]
 
 
-def room_lines(rooms: Mapping[str, Mapping[str, int]]) -> list[str]:
+def layer_lines(layers: Mapping[str, Mapping[str, int]]) -> list[str]:
     total = Counter[str]()
-    for room in rooms.values():
-        total.update(room)
+    for layer in layers.values():
+        total.update(layer)
     rows = [f"{'reached':12}{'lines':>10}{'branches':>10}"]
-    for name, room in (*rooms.items(), ("all", total)):
-        rows.append(f"{name:12}{_share(room, 'lines'):>10}{_share(room, 'branches'):>10}")
+    for name, layer in (*layers.items(), ("all", total)):
+        rows.append(f"{name:12}{_share(layer, 'lines'):>10}{_share(layer, 'branches'):>10}")
     return rows
 
 
-def _share(room: Mapping[str, int], of: str) -> str:
-    return f"{100 * room[f'{of}_reached'] / room[of]:.1f} %" if room[of] else "none"
+def _share(layer: Mapping[str, int], of: str) -> str:
+    return f"{100 * layer[f'{of}_reached'] / layer[of]:.1f} %" if layer[of] else "none"
