@@ -52,9 +52,9 @@ def test_a_file_is_read_right_or_refused_with_what_to_do(case: dict[str, Any]) -
         assert "\n" not in str(caught.value)
         return
     found = read()
-    wanted = case["series"] if "series" in case else [[[], case["names"], case["times"], case["values"]]]
-    assert list(found) == [tuple(key) for key, *_ in wanted]
-    for series, (_, names, times, values) in zip(found.values(), wanted, strict=True):
+    expected = case["series"] if "series" in case else [[[], case["names"], case["times"], case["values"]]]
+    assert list(found) == [tuple(key) for key, *_ in expected]
+    for series, (_, names, times, values) in zip(found.values(), expected, strict=True):
         assert series.names == tuple(names)
         # Seconds since 1970 have seven digits after the point in float64.
         assert series.times == pytest.approx(times, abs=1e-6, rel=0)
@@ -62,8 +62,8 @@ def test_a_file_is_read_right_or_refused_with_what_to_do(case: dict[str, Any]) -
         assert np.array_equal(series.values, np.array(rows, np.float64), equal_nan=True)
         assert case.get("note", "") in " · ".join(series.notes)
     assert failed.keys() == case.get("failed", {}).keys()
-    for key, told in case.get("failed", {}).items():
-        assert f"series {key!r}: {told}" in failed[key]
+    for key, reported in case.get("failed", {}).items():
+        assert f"series {key!r}: {reported}" in failed[key]
 
 
 MIXED, FIXED = ("999", "1.007", "-1.015"), ("1.007", "12.015", "1.250")
@@ -101,7 +101,7 @@ def test_points_are_between_thousands_where_the_file_says_so(
     found = read_frame(read_table(text.encode(), None))[()]
     np.testing.assert_array_equal(found.values[:, 0], values)
     said = [note for note in found.notes if "'a'" in note and "point" in note]
-    assert len(said) == bool(note) and all(note in told for told in said)
+    assert len(said) == bool(note) and all(note in reported for reported in said)
 
 
 def test_a_part_of_a_series_is_named_by_its_times() -> None:
@@ -110,8 +110,8 @@ def test_a_part_of_a_series_is_named_by_its_times() -> None:
     assert load_series(days, start="2024-03-10T01:00+01:00", end="2024-03-10T01:00").values.tolist() == [[2.5]]
     assert load_series(days, zone="Europe/Berlin", end="2024-03-10").values.tolist() == [[1.5]]
     assert load_series(CORPUS / "plain_numbers.csv", start="0.5").times.tolist() == [0.5, 2]
-    for wrong, told in (("soon", "an ISO date"), ("2025-01-01", "rows go from 2024-03-09T23:00")):
-        with pytest.raises(ValueError, match=told):
+    for wrong, reported in (("soon", "an ISO date"), ("2025-01-01", "rows go from 2024-03-09T23:00")):
+        with pytest.raises(ValueError, match=reported):
             load_series(days, start=wrong)
 
 

@@ -53,8 +53,8 @@ def test_what_cannot_be_had_is_said_in_a_line(web: str, monkeypatch: pytest.Monk
         "sss://bucket/x.csv": "sss://bucket/x.csv cannot be read: Protocol not known: sss",
         "hdfs://host/x.csv": "hdfs://host/x.csv cannot be read: ",
     }
-    for url, told in refused.items():
-        with pytest.raises(ValueError, match=told) as caught:
+    for url, reported in refused.items():
+        with pytest.raises(ValueError, match=reported) as caught:
             load_table(url)
         assert "\n" not in str(caught.value)
     monkeypatch.setitem(sys.modules, "fsspec", None)

@@ -9,12 +9,12 @@ from tests.small_language import BOTH, exported
 
 
 @pytest.fixture(scope="session")
-def language_bundle(of_all_workers: Path) -> Bundle:
+def language_bundle(bundle_cache: Path) -> Bundle:
     """One small language model of both modes."""
-    return exported(of_all_workers, "small", BOTH)
+    return exported(bundle_cache, "small", BOTH)
 
 
 @pytest.fixture(scope="session")
-def language_run(language_bundle: Bundle, of_all_workers: Path) -> Path:
+def language_run(language_bundle: Bundle, bundle_cache: Path) -> Path:
     """The run that it was exported from."""
-    return of_all_workers / "runs" / "small"
+    return bundle_cache / "runs" / "small"

@@ -55,12 +55,12 @@ def test_a_compiler_that_ends_early_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         kernel_files(CONFIG, (80,))
 
 
-def test_a_bundle_has_room_for_the_kernels_of_six_gpus(of_all_workers) -> None:
+def test_a_bundle_has_room_for_the_kernels_of_six_gpus(bundle_cache) -> None:
     """In number, in kernels.json and in the manifest."""
     assert MAX_KERNELS_OF_A_GPU * max(6, len(ARCHITECTURES)) <= MAX_KERNELS
     others = {*REQUIRED_FILES["lm"], *REQUIRED_GRAPHS["lm"], "step", "prefill", CONSTANTS_FILE, KERNELS_FILE}
     assert 2 * MAX_KERNELS + len(others) + 2 <= MAX_FILES, "the manifest and a signature"
-    entries = [kernel.entry.model_dump() for kernel in with_kernels(of_all_workers).kernels]
+    entries = [kernel.entry.model_dump() for kernel in with_kernels(bundle_cache).kernels]
     longest = max(entries, key=lambda entry: len(canonical_json(entry)))
     full = {"kernels": [{**longest, "file": f"kernel-{number}.sm_80"} for number in range(MAX_KERNELS)]}
     assert len(canonical_json(full)) <= MAX_KERNELS_BYTES, "if all were the longest"
@@ -71,8 +71,8 @@ def test_a_bundle_has_room_for_the_kernels_of_six_gpus(of_all_workers) -> None:
     assert 4 * len(canonical_json(listed)) <= MAX_MANIFEST_BYTES
 
 
-def test_all_kernels_together_have_a_limit_too(of_all_workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = with_kernels(of_all_workers)
+def test_all_kernels_together_have_a_limit_too(bundle_cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = with_kernels(bundle_cache)
     monkeypatch.setattr("rfa.runtime.bundle.bundle.MAX_ALL_CODE_BYTES", 1 << 20)
     with pytest.raises(BundleError, match=r"kernels.json: \d+ bytes of kernels, at most 1048576 expected"):
         open_bundle(bundle.path)

@@ -132,24 +132,10 @@ def test_phase_is_exact_far_along_a_text(language_bundle: Bundle, model: Languag
 def test_prefill_is_the_same_as_steps_whatever_the_padding(language_bundle: Bundle) -> None:
     ids = tokens_of(language_bundle, 3, 12)
     lengths = np.array([12, 1, 7])
-    padded = run(
-        language_bundle,
-        "prefill",
-        tokens=ids,
-        length=lengths,
-        position=np.array([0, 5, 9]),
-        **start(language_bundle, 3),
-    )
     other = ids.copy()
     other[1, 1:], other[2, 7:] = 0, 1
-    again = run(
-        language_bundle,
-        "prefill",
-        tokens=other,
-        length=lengths,
-        position=np.array([0, 5, 9]),
-        **start(language_bundle, 3),
-    )
+    given = {"length": lengths, "position": np.array([0, 5, 9]), **start(language_bundle, 3)}
+    padded, again = (run(language_bundle, "prefill", tokens=tokens, **given) for tokens in (ids, other))
     for name in ("next_means", "next_precisions", "logits"):
         np.testing.assert_array_equal(padded[name], again[name])
     for row, (length, position) in enumerate(zip(lengths, (0, 5, 9), strict=True)):

@@ -42,6 +42,7 @@ from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.training.filter import FilterRun, train_filter
 from rfa.training.language import find_config
 from rfa.training.series import calibration_windows, split
+from tests.model.oracles import float64_filter
 
 RICH = Structure(has_trend=True, seasons=((24.0, 2), (60.0, 1)), relaxations=1, cycles=1)
 DAMPED = Structure(level="damped", relaxations=2)
@@ -120,13 +121,9 @@ def test_robust_likelihood_and_weights_are_those_of_the_served_filter(inner):
         "contamination": math.exp(values["contamination"]),
         "outlier_scale": math.exp(values["outlier_scale"]),
     }
-    torch.set_default_dtype(torch.float64)
-    try:
-        config = joint_config([found], np.eye(1), "nothing", robust, inner)
-        # The fit knows no jumps of the state, which the served filter follows.
-        model = LinearFilter(replace(config, reacquire=None))
-    finally:
-        torch.set_default_dtype(torch.float32)
+    config = joint_config([found], np.eye(1), "nothing", robust, inner)
+    # The fit knows no jumps of the state, which the served filter follows.
+    model = float64_filter(replace(config, reacquire=None))
     seen = np.isfinite(y)
     output, _ = model(
         torch.from_numpy(np.where(seen, y, 0.0))[None, :, None],
@@ -200,9 +197,9 @@ def test_parameters_are_recovered_within_their_standard_errors_from_a_csv_with_h
     """Decays, frequency, noises and the offset, with 30 % of the values missing."""
     series = load_series(holed_csv(tmp_path / "data.csv", simulate(MODES, MODES_TRUTH, 4000, seed=5), 0.3))
     assert 0.28 < np.isnan(series.values).mean() < 0.32
-    known = column(series.values[:, 0], series.times / 3600)
-    fit = fit_structure(known, MODES, LIMITS, {"cycle0_omega": 1.2})
-    found, errors = fit.values(), standard_errors(known, fit, LIMITS.inner)
+    observed = column(series.values[:, 0], series.times / 3600)
+    fit = fit_structure(observed, MODES, LIMITS, {"cycle0_omega": 1.2})
+    found, errors = fit.values(), standard_errors(observed, fit, LIMITS.inner)
     z = {name: (found[name] - truth) / errors[name] for name, truth in MODES_TRUTH.items()}
     # Nine normal z: all below 3.5 but once in 240; and the errors are small enough for that to say something.
     assert max(map(abs, z.values())) < 3.5, z
@@ -215,16 +212,16 @@ def test_parameters_are_recovered_within_their_standard_errors_from_a_csv_with_h
 def test_standard_errors_are_the_spread_over_repeated_data():
     """The oracle is a second way to the same number: fit many series of one system."""
     structure, truth = Structure(level="damped"), {"noise": 0.1, "level_noise": 0.1, "level_decay": 0.05}
-    estimates, told = [], []
+    estimates, reported = [], []
     for seed in range(REPEATS):
         made = column(simulate(structure, truth, 800, seed=100 + seed))
         fit = fit_structure(made, structure, LIMITS, truth)
         errors, values = standard_errors(made, fit, LIMITS.inner), fit.values()
         estimates.append([math.log(values[name]) for name in truth])
-        told.append([errors[name] / values[name] for name in truth])
+        reported.append([errors[name] / values[name] for name in truth])
     spread = np.std(estimates, axis=0, ddof=1)
     # A standard deviation of so many normal numbers is known to 1 / sqrt(2 n); four of these.
-    assert np.abs(np.log(spread / np.median(told, axis=0))).max() < 4 / math.sqrt(2 * REPEATS)
+    assert np.abs(np.log(spread / np.median(reported, axis=0))).max() < 4 / math.sqrt(2 * REPEATS)
     off = np.mean(estimates, axis=0) - np.log(list(truth.values()))
     assert (np.abs(off) < 4 * spread / math.sqrt(REPEATS) + BIAS).all()
 
@@ -268,8 +265,8 @@ def test_the_number_of_modes_is_found(cycles):
         "cycle0_noise": 0.02, "cycle0_decay": 0.03, "cycle0_omega": 0.9,
         "cycle1_noise": 0.02, "cycle1_decay": 0.03, "cycle1_omega": 1.9,
     }  # fmt: skip
-    known = {name: value for name, value in truth.items() if name in parameters(structure)}
-    y = simulate(structure, known, 2400, seed=11)
+    observed = {name: value for name, value in truth.items() if name in parameters(structure)}
+    y = simulate(structure, observed, 2400, seed=11)
     y[np.random.default_rng(1).random(len(y)) < 0.3] = np.nan
     fit = fit_column(make_column("y", np.arange(2400.0), y, 1600), [], replace(LIMITS, free_modes=4))
     assert fit.structure.cycles == cycles
@@ -388,12 +385,8 @@ def test_the_robust_joint_likelihood_is_that_of_the_served_filter(inner):
     columns, fits = two_fits(series, PAIRS[1])
     correlation = np.array([[1, 0.7], [0.7, 1]])
     config = config_of(columns, fits, correlation, {"nu": 4.0, "contamination": 0.05, "outlier_scale": 4.0}, inner)
-    torch.set_default_dtype(torch.float64)
-    try:
-        # The fit knows no jumps of the state, which the served filter follows.
-        model = LinearFilter(replace(config, reacquire=None))
-    finally:
-        torch.set_default_dtype(torch.float32)
+    # The fit knows no jumps of the state, which the served filter follows.
+    model = float64_filter(replace(config, reacquire=None))
     seen = np.isfinite(series.values)
     output, _ = model(
         torch.from_numpy(np.where(seen, series.values, 0.0))[None],

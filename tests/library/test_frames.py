@@ -292,11 +292,11 @@ def test_a_forecast_is_that_of_a_stream_and_of_the_server(server: TestClient) ->
         server, times=seconds(frame)[-1:], observations=[None], state=stream.token(STATE_KEY, api_key=API_KEY),
         horizon=[1800.0 * k for k in range(1, 25)],
     )  # fmt: skip
-    for told in (points, [type("Point", (), point) for point in reply["steps"][0]["forecast"]]):
-        same(found["temp_mean"], [point.mean[0] for point in told])
-        same(found["temp_std"], [point.std[0] for point in told])
-        same(found["temp_low90"], [point.interval["0.9"][0][0] for point in told])
-        same(found["temp_high50"], [point.interval["0.5"][0][1] for point in told])
+    for reported in (points, [type("Point", (), point) for point in reply["steps"][0]["forecast"]]):
+        same(found["temp_mean"], [point.mean[0] for point in reported])
+        same(found["temp_std"], [point.std[0] for point in reported])
+        same(found["temp_low90"], [point.interval["0.9"][0][0] for point in reported])
+        same(found["temp_high50"], [point.interval["0.5"][0][1] for point in reported])
 
 
 def test_what_is_rare_is_found_and_counted(server: TestClient) -> None:
@@ -403,10 +403,10 @@ def test_one_bad_series_is_named_and_costs_the_others_nothing() -> None:
 def test_what_is_masked_is_missing() -> None:
     values, gone = np.array([[1, 5], [2, 6], [900, 7], [3, 8]]), np.zeros((4, 2), bool)
     gone[2, 0] = True
-    told: Any = rfa.filter(np.ma.array(values, mask=gone), model="auto")
+    reported: Any = rfa.filter(np.ma.array(values, mask=gone), model="auto")
     plain: Any = rfa.filter(np.where(gone, np.nan, values), model="auto")
     for name in plain.dtype.names:
-        same(told[name], plain[name])
+        same(reported[name], plain[name])
     rows = np.ma.array(
         [(np.datetime64("2024-01-01", "s") + k, y) for k, y in enumerate(values[:, 0])],
         mask=[(False, is_gone) for is_gone in gone[:, 0]], dtype=[("t", "M8[s]"), ("y0", "i8")],
@@ -456,7 +456,7 @@ def test_what_is_no_measurement_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "options", "told"),
+    ("data", "options", "reported"),
     [
         (lambda: pd.DataFrame({"x": ["a", "b"]}), {}, "no value column"),
         (lambda: pd.DataFrame({"x": []}), {}, "no rows"),
@@ -490,44 +490,44 @@ def test_what_is_no_measurement_is_left_alone() -> None:
     ],
 )
 def test_what_cannot_be_filtered_is_said_with_what_to_do(
-    data: Callable[[], Any], options: dict[str, Any], told: str
+    data: Callable[[], Any], options: dict[str, Any], reported: str
 ) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reported):
         rfa.filter(data(), **options)
 
 
 @pytest.mark.parametrize(
-    ("horizon", "told"),
+    ("horizon", "reported"),
     [
         (0, "'0'"), ("1min", "shorter than the time between two rows, 1800 s"), (2.5, "rows such as 24"),
         ("", "got ''"), (None, "rows such as"), (10_001, "at most 10,000 rows"), ("9999d", "more than 10,000 rows"),
         (datetime.timedelta(0), "above 0"),
     ],
 )  # fmt: skip
-def test_a_horizon_that_is_none_is_refused(horizon: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_a_horizon_that_is_none_is_refused(horizon: Any, reported: str) -> None:
+    with pytest.raises(ValueError, match=reported):
         rfa.forecast(readings(), horizon)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"rate": 0.9}, "alarm.rate"), ({"rate": "often"}, "alarm.rate"), ({"direction": "left"}, "alarm.direction"),
         ({"quiet": -1}, "alarm.quiet"), ({"range": (2.0, 1.0)}, "alarm.range"),
         ({"min_deviation": -1}, "alarm.min_deviation"),
     ],
 )  # fmt: skip
-def test_an_alarm_that_is_none_is_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_an_alarm_that_is_none_is_refused(options: dict[str, Any], reported: str) -> None:
+    with pytest.raises(ValueError, match=reported):
         rfa.detect([1.0, 2.0], **options)
 
 
 def test_an_alarm_at_more_than_half_of_the_rows_is_refused() -> None:
     """By whichever function: of rows every 30 minutes half are 24 a day."""
-    told = "more than half of the rows, which are 1,800 s apart"
-    with pytest.raises(ValueError, match=told):
+    reported = "more than half of the rows, which are 1,800 s apart"
+    with pytest.raises(ValueError, match=reported):
         rfa.detect(readings(), "25/day", model="auto")
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reported):
         rfa.filter(readings(), alarm="1/minute", model="auto")
     assert rfa.detect(readings(), "24/day", model="auto").observations
 
@@ -545,11 +545,11 @@ def test_a_bundle_filters_what_it_was_made_for(server: TestClient) -> None:
 def test_what_is_compiled_is_said_on_stderr(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = models.call_on_compile
+    reported = models.call_on_compile
 
     def compiling(tell: Callable[[], object]) -> Any:
         tell()
-        return told(tell)
+        return reported(tell)
 
     monkeypatch.setattr(models, "call_on_compile", compiling)
     rfa.filter([1.0, 2.0], model="auto")
@@ -563,9 +563,11 @@ def test_a_folder_is_named() -> None:
 
 def test_what_has_failed_on_the_data_is_warned_of_by_its_series() -> None:
     flat = pd.DataFrame({"key": ["flat"] * 700 + ["noise"] * 700, "y": [2.0] * 700 + readings(700)["temp"].tolist()})
-    with pytest.warns(UserWarning, match="series 'flat': .*90 % interval one step ahead; they are too wide") as told:
+    with pytest.warns(
+        UserWarning, match="series 'flat': .*90 % interval one step ahead; they are too wide"
+    ) as reported:
         rfa.filter(flat, by="key", model="auto")
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_a_frame_goes_through_a_system(server: TestClient) -> None:

@@ -18,8 +18,8 @@ def season(noise=0.5, rows=ROWS + AHEAD, seed=0):
 def missed(values):
     """Mean error of the rows to come, in units of what standing still has."""
     truth, _ = season()
-    told = rfa.forecast(values, AHEAD)["y_mean"]
-    return np.abs(told - truth[ROWS:]).mean() / np.abs(values[ROWS - 2] - truth[ROWS:]).mean()
+    reported = rfa.forecast(values, AHEAD)["y_mean"]
+    return np.abs(reported - truth[ROWS:]).mean() / np.abs(values[ROWS - 2] - truth[ROWS:]).mean()
 
 
 @pytest.mark.parametrize("value", [1e3, 1e12])

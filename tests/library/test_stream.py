@@ -160,11 +160,11 @@ def test_a_horizon_is_rows_or_a_span() -> None:
     assert [point.t for point in stream.forecast(3)] == [1800.0 * k for k in (50, 51, 52)]
     assert [point.t for point in stream.forecast("2h")] == [1800.0 * k for k in (50, 51, 52, 53)]
     assert stream.forecast(timedelta(hours=2)) == stream.forecast("2h") == stream.forecast(np.int64(4))
-    for wrong, told in (
+    for wrong, reported in (
         (0, "1 to 10000"), (10_001, "1 to 10000"), ("1min", "shorter than the step"), ("soon", "'6h'"),
         (0.5, "rows such as 24"), ("0h", "above 0"), ([-1.0], "horizon"), (["x"], "'6h'"), (None, "rows such as 24"),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=reported):
             stream.forecast(wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="an observation first"):
         rfa.Stream().forecast(3)
@@ -189,7 +189,7 @@ def test_missing_is_none_or_nan_in_any_dress() -> None:
 
 
 @pytest.mark.parametrize(
-    ("t", "y", "told"),
+    ("t", "y", "reported"),
     [
         (6.0, math.inf, "y\\[0\\] must be finite"), (6.0, [-math.inf], "y\\[0\\] must be finite"),
         (6.0, 1e13, "at most 1e\\+12"), (6.0, [1.0, 2.0], "2 values, the stream takes 1"), (6.0, [], "0 values"),
@@ -199,19 +199,19 @@ def test_missing_is_none_or_nan_in_any_dress() -> None:
         (6.0, pd.NA, "takes a number"), (6.0, [object()], "takes a number"),
     ],
 )  # fmt: skip
-def test_what_is_refused_leaves_the_stream_as_it_was(t: Any, y: Any, told: str) -> None:
+def test_what_is_refused_leaves_the_stream_as_it_was(t: Any, y: Any, reported: str) -> None:
     stream = rfa.Stream(alarm=0.01)
     for k in range(6):
         stream.update(float(k), 2.0 * k)
     before = stream.state
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reported):
         stream.update(t, y)
     assert stream.state == before
     stream.update(6.0, 12.0)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"columns": 0}, "at least 1"), ({"columns": 65}, "up to 64 columns"), ({"levels": ()}, "levels must not"),
         ({"levels": (0.5, 0.5)}, "levels\\[1\\]"), ({"levels": (1.5,)}, "levels\\[0\\]"),
@@ -221,12 +221,12 @@ def test_what_is_refused_leaves_the_stream_as_it_was(t: Any, y: Any, told: str) 
         ({"model": "linear", "columns": 3}, "takes 2 columns"), ({"model": "books"}, "not a filter"),
     ],
 )  # fmt: skip
-def test_wrong_arguments_are_named(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_wrong_arguments_are_named(options: dict[str, Any], reported: str) -> None:
+    with pytest.raises(ValueError, match=reported):
         rfa.Stream(**options)
 
 
-def test_an_unknown_bundle_is_told_which_there_are() -> None:
+def test_an_unknown_bundle_is_refused_with_the_names_of_others() -> None:
     with pytest.raises(FileNotFoundError, match="linear"):
         rfa.Stream(model="nothing")
 

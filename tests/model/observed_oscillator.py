@@ -58,3 +58,12 @@ def follow(
         outputs.append(output)
         states.append(state)
     return outputs, states
+
+
+def check_absent_components(model, times, y, seen):
+    """Whatever stands for what was not seen, everything after is that of the rows that were."""
+    expected, _ = follow(model, times, np.where(seen, y, 0.0), seen)
+    for absent in (77.0, -1e30, np.nan):
+        found, states = follow(model, times, np.where(seen, y, absent), seen)
+        assert all(torch.equal(a.state_mean, b.state_mean) for a, b in zip(found, expected, strict=True))
+        assert all(bool(torch.isfinite(tensor).all()) for tensor in states[-1].values())

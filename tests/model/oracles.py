@@ -7,6 +7,19 @@ import math
 
 import filterpy.kalman
 import numpy as np
+import torch
+
+from rfa.model.linear_filter import LinearFilter
+from rfa.runtime.filters.linear_config import LinearFilterConfig
+
+
+def float64_filter(config: LinearFilterConfig) -> LinearFilter:
+    """A filter all of whose tensors have 64 bits."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        return LinearFilter(config)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def to_complex(x: np.ndarray) -> np.ndarray:

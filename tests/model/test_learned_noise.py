@@ -8,7 +8,7 @@ import torch
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence import dense
 from rfa.runtime.filters.noise_law import NOISE_FACTORS, PRIOR_COUNTS
-from tests.model.observed_oscillator import PRIOR, SENSORS, build, discretise, follow
+from tests.model.observed_oscillator import PRIOR, SENSORS, build, check_absent_components, discretise, follow
 
 
 def learning(sensor: str = "both states", dtype: torch.dtype = torch.float64, **changes: object) -> LinearFilter:
@@ -117,12 +117,7 @@ def test_an_infinite_nu_learns_nothing():
 
 @pytest.mark.parametrize("sensor", list(SENSORS))
 def test_absent_components_leave_no_trace(sensor):
-    times, y, seen = make_data(sensor, seed=3)
-    expected, _ = follow(learning(sensor), times, np.where(seen, y, 0.0), seen)
-    for absent in (77.0, -1e30, np.nan):
-        found, states = follow(learning(sensor), times, np.where(seen, y, absent), seen)
-        assert all(torch.equal(a.state_mean, b.state_mean) for a, b in zip(found, expected, strict=True))
-        assert all(bool(torch.isfinite(tensor).all()) for tensor in states[-1].values())
+    check_absent_components(learning(sensor), *make_data(sensor, seed=3))
 
 
 def test_the_scale_of_the_noise_is_learned():

@@ -11,6 +11,7 @@ from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import Token
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from tests.model.joint_gaussian import van_loan
+from tests.model.oracles import float64_filter
 
 DRIFT = np.array([[-0.7, 1.0], [0.0, -0.7]])  # no eigenbasis
 NOISE, PRIOR = np.array([[0.3, 0.1], [0.1, 0.4]]), np.array([[4.0, 0.5], [0.5, 3.0]])
@@ -25,11 +26,7 @@ def build(**changes) -> LinearFilter:
         "observation": SENSOR.tolist(), "offset": OFFSET.tolist(), "initial_covariance": PRIOR.tolist(), "nu": NU,
         "inner": PASSES, "reacquire": None, **changes,
     }  # fmt: skip
-    torch.set_default_dtype(torch.float64)
-    try:
-        return LinearFilter(LinearFilterConfig.from_dict(values))
-    finally:
-        torch.set_default_dtype(torch.float32)
+    return float64_filter(LinearFilterConfig.from_dict(values))
 
 
 def make_data(n: int = 40, seed: int = 0):

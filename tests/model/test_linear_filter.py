@@ -12,7 +12,7 @@ from rfa.model.dynamics import Dynamics
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence.irkf import irkf_scan
 from rfa.runtime.filters.linear_config import LinearFilterConfig
-from tests.model.oracles import filterpy_filter
+from tests.model.oracles import filterpy_filter, float64_filter
 
 DRIFT = [[0.9, -2.0], [1.0, -1.1]]
 Q = [[0.3, 0.1], [0.1, 0.4]]
@@ -24,11 +24,7 @@ def build(**changes) -> LinearFilter:
     values = {
         "drift": DRIFT, "process_noise": Q, "measurement_noise": R, "nu": None, "initial_covariance": PRIOR, **changes,
     }  # fmt: skip
-    torch.set_default_dtype(torch.float64)
-    try:
-        return LinearFilter(LinearFilterConfig.from_dict(values))
-    finally:
-        torch.set_default_dtype(torch.float32)
+    return float64_filter(LinearFilterConfig.from_dict(values))
 
 
 def discretise(drift, noise, lag: float) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ from rfa.model.recurrence.inverse import spd_inverse
 from rfa.model.recurrence.modes import Chains, Eigenpairs, backward, seen_from_now, transition
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.filters.spectrum import EXTRA_NODES, mode_arrays, spectrum, stationary, threshold
-from tests.model.oracles import filterpy_filter
+from tests.model.oracles import filterpy_filter, float64_filter
 
 VELOCITY = np.array([[0.0, 1.0], [0.0, 0.0]])
 ACCELERATION = np.diag([1.0, 1.0], 1)
@@ -259,11 +259,7 @@ def build(**changes) -> LinearFilter:
         "drift": PLANE.tolist(), "process_noise": NOISE.tolist(), "measurement_noise": R.tolist(),
         "observation": SENSOR.tolist(), "nu": None, "initial_covariance": PRIOR.tolist(), **changes,
     }  # fmt: skip
-    torch.set_default_dtype(torch.float64)
-    try:
-        return LinearFilter(LinearFilterConfig.from_dict(values))
-    finally:
-        torch.set_default_dtype(torch.float32)
+    return float64_filter(LinearFilterConfig.from_dict(values))
 
 
 def make_data(n: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

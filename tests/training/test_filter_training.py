@@ -92,7 +92,9 @@ def train(source, out, **training):
     return train_filter(run, source, out, show_progress=False)
 
 
-@pytest.mark.parametrize(("step", "number"), [(7, signal.SIGINT), (26, signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("step", "number"), [(7, signal.SIGINT), pytest.param(26, signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_stopped_run_ends_as_if_it_had_not_been(series, tmp_path, monkeypatch, request, step, number):
     """In either phase: of the nominal filter, and of the head."""
     # A run in the background of a script is born deaf to SIGINT, and training leaves it so.

@@ -47,8 +47,8 @@ emulated = pytest.mark.skipif(machine.missing() is not None, reason=str(machine.
 
 
 @pytest.fixture(scope="module")
-def bundle(of_all_workers: Path) -> Bundle:
-    return with_kernels(of_all_workers)
+def bundle(bundle_cache: Path) -> Bundle:
+    return with_kernels(bundle_cache)
 
 
 @pytest.fixture(autouse=True)
@@ -446,9 +446,9 @@ def test_kernels_without_a_trusted_signature_are_not_loaded(bundle: Bundle) -> N
 
 
 @pytest.mark.slow
-def test_the_command_puts_them_there(bundle: Bundle, of_all_workers: Path, tmp_path: Path) -> None:
+def test_the_command_puts_them_there(bundle: Bundle, bundle_cache: Path, tmp_path: Path) -> None:
     """The same bytes as those that were put into a bundle that was there."""
-    options = ["export", of_all_workers / "runs" / "small", "--out", tmp_path / "out", "--gpu", "sm_80"]
+    options = ["export", bundle_cache / "runs" / "small", "--out", tmp_path / "out", "--gpu", "sm_80"]
     result = CliRunner().invoke(app, [*map(str, options)])
     assert result.exit_code == 0, result.output
     made = open_bundle(tmp_path / "out")

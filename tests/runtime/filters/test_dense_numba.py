@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import rfa
-from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import Token
 from rfa.runtime.filters.dense_numba import (
     LANES,
@@ -20,6 +19,7 @@ from rfa.runtime.filters.dense_numba import (
     filter_streams,
 )
 from rfa.runtime.filters.linear_config import LinearFilterConfig
+from tests.model.oracles import float64_filter
 
 OSCILLATOR = {
     "drift": [[0.9, -2.0], [1.0, -1.1]],
@@ -92,17 +92,9 @@ def make_data(name: str, streams: int, steps: int = 40, seed: int = 0):
     return np.cumsum(lags, axis=1), y, rng.uniform(0.5, 3.0, (streams, steps))
 
 
-def build(config: LinearFilterConfig) -> LinearFilter:
-    torch.set_default_dtype(torch.float64)
-    try:
-        return LinearFilter(config)
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 def eager(config: LinearFilterConfig, times, y, noise):
     """Outputs of whole streams, and the state after each of their observations."""
-    filter_, seen = build(config), np.isfinite(y)
+    filter_, seen = float64_filter(config), np.isfinite(y)
     lags = np.diff(times, axis=1, prepend=times[:, :1])
     arrays = (np.where(seen, y, 0.0), seen * 1.0, lags, noise)
     tokens = [torch.from_numpy(np.ascontiguousarray(a)) for a in arrays]

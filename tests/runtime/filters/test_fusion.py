@@ -7,11 +7,10 @@ import pytest
 import scipy.linalg
 import torch
 
-from rfa.model.linear_filter import LinearFilter
 from rfa.runtime.filters.fusion import Gaussian, fuse, intersect, intersection_weights
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from tests.model.joint_gaussian import van_loan
-from tests.model.oracles import filterpy_filter
+from tests.model.oracles import filterpy_filter, float64_filter
 
 DRIFT = np.kron([[0.0, 1.0], [0.0, 0.0]], np.eye(2))
 NOISE = scipy.linalg.block_diag(np.zeros((2, 2)), [[0.4, 0.1], [0.1, 0.8]])
@@ -28,12 +27,8 @@ def filtered(sensor: int, process_noise: np.ndarray, times, y, seen) -> tuple[li
         "drift": DRIFT, "process_noise": process_noise, "measurement_noise": ERRORS[sensor],
         "observation": SENSORS[sensor], "initial_covariance": PRIOR,
     }  # fmt: skip
-    torch.set_default_dtype(torch.float64)
-    try:
-        config = LinearFilterConfig.from_dict({**{name: x.tolist() for name, x in values.items()}, "nu": None})
-        model = LinearFilter(config)
-    finally:
-        torch.set_default_dtype(torch.float32)
+    config = LinearFilterConfig.from_dict({**{name: x.tolist() for name, x in values.items()}, "nu": None})
+    model = float64_filter(config)
     output, _ = model(*(torch.from_numpy(x)[None] for x in (y, seen * 1.0, times)))
     pairs = (
         (output.predicted_mean, output.predicted_covariance), (output.state_mean, output.state_covariance),

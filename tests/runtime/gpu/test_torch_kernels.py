@@ -75,8 +75,8 @@ def run_without_interpreter(program: str, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def bundle(of_all_workers: Path) -> Bundle:
-    return with_kernels(of_all_workers)
+def bundle(bundle_cache: Path) -> Bundle:
+    return with_kernels(bundle_cache)
 
 
 @pytest.fixture(scope="module")

@@ -62,6 +62,20 @@ def crowd(runtime: Any, count: int) -> list[Any]:
     return [begun(runtime, tokens[index : index + 3 + index], position=1000 * index) for index in range(count)]
 
 
+def check_company(
+    runtime: Any, alone: Sequence[Any], together: Sequence[Any], order: Sequence[int], tokens: Sequence[int], noise: Any
+) -> None:
+    """A step of streams together, in some order, has the bits of a step of each alone."""
+    output, advances = runtime.step([together[i] for i in order], [tokens[i] for i in order], noise[list(order)])
+    for row, index in enumerate(order):
+        single, (advance,) = runtime.step([alone[index]], [tokens[index]], noise[index : index + 1])
+        for found, expected in zip(output, single, strict=True):
+            assert found[row].tobytes() == expected[0].tobytes()
+        advance.commit()
+        advances[row].commit()
+        assert runtime.pack(alone[index]) == runtime.pack(together[index])
+
+
 class ExactModel:
     """The model in float64 throughout: what it casts to float32 stays as it is."""
 

@@ -16,7 +16,18 @@ from rfa.runtime.gpu.pool import DevicePool
 from rfa.runtime.pool import StaleSlot
 from rfa.runtime.text.language import Language, LanguageRuntime
 from rfa.runtime.text.sampling import Choice, DrawnToken, Draws, drawn_tokens
-from tests.runtime.text.exact import EPS, ExactModel, begun, crowd, largest_errors, prompt_of, read_on, silence, stepped
+from tests.runtime.text.exact import (
+    EPS,
+    ExactModel,
+    begun,
+    check_company,
+    crowd,
+    largest_errors,
+    prompt_of,
+    read_on,
+    silence,
+    stepped,
+)
 
 RUNTIMES = ("onnx", "compiled", "torch")
 STREAMS, MAX_ROWS = 40, 8
@@ -74,15 +85,7 @@ def test_a_stream_has_the_same_bits_alone_and_among_others(runtime: Any, count: 
     for _ in range(4):
         tokens = draw.integers(0, len(runtime.vocabulary), count).tolist()
         noise = draw.standard_normal((count, *runtime.latent_shape), dtype=np.float32)
-        order = draw.permutation(count).tolist()
-        output, advances = runtime.step([together[i] for i in order], [tokens[i] for i in order], noise[order])
-        for row, index in enumerate(order):
-            single, (advance,) = runtime.step([alone[index]], [tokens[index]], noise[index : index + 1])
-            for found, wanted in zip(output, single, strict=True):
-                assert found[row].tobytes() == wanted[0].tobytes()
-            advance.commit()
-            advances[row].commit()
-            assert runtime.pack(alone[index]) == runtime.pack(together[index])
+        check_company(runtime, alone, together, draw.permutation(count).tolist(), tokens, noise)
     for context in (*alone, *together):
         context.release()
 

@@ -14,6 +14,7 @@ from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.uncertainty import smoothing
 from rfa.runtime.uncertainty.smoothing import Traces, draw_paths, fixed_lag, smooth
 from tests.model.joint_gaussian import System, path_posterior
+from tests.model.oracles import float64_filter
 
 COUNT = 14
 VELOCITY = np.array([[0.0, 1.0], [0.0, 0.0]])
@@ -52,15 +53,8 @@ def build(system: System, **changes) -> LinearFilter:
         "offset": system.offset, "measurement_noise": system.noise, "initial_mean": system.initial_mean,
         "initial_covariance": system.initial_covariance,
     }  # fmt: skip
-    torch.set_default_dtype(torch.float64)
-    try:
-        return LinearFilter(
-            LinearFilterConfig.from_dict(
-                {**{name: value.tolist() for name, value in values.items()}, "nu": None, **changes}
-            )
-        )
-    finally:
-        torch.set_default_dtype(torch.float32)
+    lists = {name: value.tolist() for name, value in values.items()}
+    return float64_filter(LinearFilterConfig.from_dict({**lists, "nu": None, **changes}))
 
 
 def make_data(system: System, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
