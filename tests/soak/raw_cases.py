@@ -56,7 +56,6 @@ DOCUMENTS: Mapping[str, Sequence[Any]] = {
             "deadline_ms": 1000, "stream": False, "state": None, "return_state": True,
         },
         {"observations": [[1.0, 0.2], None], "smooth": True, "stream": True},
-        {"model": "linear", "observations": [[1.0, 0.2], None], "mode": "attention"},
     ),
     "/state/merge": (
         {

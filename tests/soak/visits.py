@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.uncertainty.input import as_array
 from rfa.runtime.uncertainty.interface import FilterOptions
 from rfa.runtime.uncertainty.steps import Steps
@@ -184,7 +185,7 @@ class Visitor:
         truth, start, count = self._choose()
         try:
             self._world.engine.filter(truth.filter, replace(_request(truth, start, count), levels=(1.5,)))
-        except InvalidRequest:
+        except InvalidInput:
             return
         self._findings.expect("refusal", holds=False)
 

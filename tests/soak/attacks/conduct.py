@@ -47,7 +47,7 @@ _ERROR_LINE = re.compile(r"^\S+ ERROR .*$", re.MULTILINE)
 ORDINARY = (
     ("/filter", {"observations": [[1.0, 0.5], None], "levels": [0.5, 0.9], "horizon": [0.1], "samples": 2}),
     ("/filter", {"observations": [[1.0, 0.5]] * 200, "smooth": True}),
-    ("/filter", {"observations": [[1.0, 0.5]] * 50, "mode": "attention"}),
+    ("/filter", {"model": "oscillator", "observations": [[1.0, 0.5]] * 50, "mode": "attention"}),
     ("/filter", {"observations": [[1.0, 0.5]] * 50, "stream": True}),
     ("/filter", {"model": "auto", "observations": [[1.0]] * 50}),
     ("/filter", {"model": "oscillator", "observations": [[1.0, 0.5]] * 50}),

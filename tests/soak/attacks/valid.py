@@ -38,8 +38,9 @@ def former_failures() -> Iterator[dict[str, Any]]:
     yield {"observations": [[1e12, -1e12], [-1e12, 1e12]] * 50, "smooth": True, "levels": [0.9999999999999999]}
     yield {"observations": [None], "times": [1e15], "horizon": [1e9]}
     yield {"observations": [[1, 1], [1, 1]], "times": [-1e15, 1e15], "smooth": True}
-    yield {"observations": [[1, 1]] * 20, "times": [0.0] * 20, "mode": "attention"}
-    yield {"observations": [[1e12, None]] * 20, "noise": [1e-6] * 20, "mode": "attention", "smooth": False}
+    whole = {"model": "oscillator", "mode": "attention"}
+    yield {**whole, "observations": [[1, 1]] * 20, "times": [0.0] * 20}
+    yield {**whole, "observations": [[1e12, None]] * 20, "noise": [1e-6] * 20, "smooth": False}
 
 
 def random_series(count: int, seed: int) -> Iterator[dict[str, Any]]:
@@ -49,7 +50,7 @@ def random_series(count: int, seed: int) -> Iterator[dict[str, Any]]:
         model = rng.choice(list(SIZES))
         length = rng.choice((1, 2, 3, 10, 70))
         times = list(itertools.accumulate(rng.choice(TIMES[:-1]) * rng.choice((0, 1)) for _ in range(length)))
-        mode = rng.choice(("recurrent", "recurrent", "attention"))
+        mode = rng.choice(("recurrent", "recurrent", "attention" if model == "oscillator" else "recurrent"))
         yield {
             "model": model,
             "observations": [_extreme(rng, SIZES[model]) for _ in range(length)],
