@@ -27,7 +27,7 @@ def quicken() -> None:
     interpreter._patch_lang = _patched_once(interpreter._patch_lang)
     interpreter._get_np_dtype = _looked_up_once(interpreter._get_np_dtype)
     tl.block_type.__init__ = _checked_once(tl.block_type.__init__)
-    tl.tensor.__init__ = _with_known_shape
+    tl.tensor.__init__ = _with_existing_shape
 
 
 def _patched_once(patch: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -39,8 +39,8 @@ def _patched_once(patch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return [module for module in found if module in (tl, tl.core)]
 
     def once(function: Any) -> Any:
-        known = modules(function)
-        if known and not any(tl.core.is_builtin(module.load) for module in known):
+        existing = modules(function)
+        if existing and not any(tl.core.is_builtin(module.load) for module in existing):
             return interpreter._LangPatchScope()  # nothing to restore
         return patch(function)
 
@@ -48,34 +48,34 @@ def _patched_once(patch: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _looked_up_once(look_up: Callable[[Any], np.dtype[Any]]) -> Callable[[Any], np.dtype[Any]]:
-    known: dict[str, np.dtype[Any]] = {}
+    existing: dict[str, np.dtype[Any]] = {}
 
     def dtype_of(kind: Any) -> np.dtype[Any]:
         name = (kind.element_ty if isinstance(kind, tl.block_type) else kind).name
-        if name not in known:
-            known[name] = look_up(kind)
-        return known[name]
+        if name not in existing:
+            existing[name] = look_up(kind)
+        return existing[name]
 
     return dtype_of
 
 
 def _checked_once(check: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
     """The constructor of a type of blocks: what it finds of an element and a shape is what it found before."""
-    known: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, ...], int, str]] = {}
+    existing: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, ...], int, str]] = {}
 
     def init(self: Any, element_ty: Any, shape: Any) -> None:
         key = element_ty.name, tuple(size.value if isinstance(size, tl.constexpr) else size for size in shape)
-        if key in known:
+        if key in existing:
             self.element_ty = element_ty
-            self.shape, self.numel, self.name = known[key]
+            self.shape, self.numel, self.name = existing[key]
         else:
             check(self, element_ty, shape)
-            known[key] = self.shape, self.numel, self.name
+            existing[key] = self.shape, self.numel, self.name
 
     return init
 
 
-def _with_known_shape(self: Any, handle: Any, kind: Any) -> None:
+def _with_existing_shape(self: Any, handle: Any, kind: Any) -> None:
     """The constructor of a tensor of the language."""
     self.handle, self.type, self.dtype = handle, kind, kind.scalar
     self.numel, self.shape = _described(kind.shape if kind.is_block() else ())

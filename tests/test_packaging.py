@@ -57,8 +57,8 @@ def test_everything_that_the_dependencies_need_is_pinned() -> None:
         assert name in pinned, f"constraints.txt does not pin {name}"
         for line in installed[name].requires or []:
             need = Requirement(line)
-            wanted = [{"extra": extra} for extra in extras] or [{"extra": ""}]
-            if need.marker is None or any(need.marker.evaluate(environment) for environment in wanted):
+            expected = [{"extra": extra} for extra in extras] or [{"extra": ""}]
+            if need.marker is None or any(need.marker.evaluate(environment) for environment in expected):
                 queue.append((canonicalize_name(need.name), frozenset(need.extras)))
     assert len(seen) > 40
 
@@ -98,12 +98,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return source / "unpacked"
 
 
-def test_a_wheel_has_every_room_its_data_and_the_bundles(wheel: Path) -> None:
+def test_a_wheel_has_every_layer_its_data_and_the_bundles(wheel: Path) -> None:
     assert {path.name.split("-")[0] for path in wheel.iterdir()} == {"rfa", "rfa_server"}
     assert not {"benchmarks", "tests"} & {path.name for path in (wheel / "rfa").iterdir()}
-    for room in (*SHIPPED, "bundles"):
+    for layer in (*SHIPPED, "bundles"):
         kinds = (".py", ".json", ".html", ".css", ".js", ".svg", ".toml", ".onnx", ".safetensors")
-        files = [path.relative_to(ROOT) for path in (ROOT / room).rglob("*") if path.suffix in kinds]
+        files = [path.relative_to(ROOT) for path in (ROOT / layer).rglob("*") if path.suffix in kinds]
         missing = {str(file) for file in files if not (wheel / "rfa" / file).is_file()}
         assert files and not missing
     assert (wheel / "rfa" / "py.typed").is_file()

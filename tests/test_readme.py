@@ -62,7 +62,7 @@ def test_blocks_are_found_with_their_marks() -> None:
         {"a": [1.0, None], "timings": {"ms": 9}, "b": 1},
     ],
 )
-def test_a_reply_that_is_not_the_one_shown_is_told(real: object) -> None:
+def test_a_reply_that_is_not_the_one_shown_is_reported(real: object) -> None:
     shown = json.loads(parse_blocks(EXAMPLE)[2].body)
     assert differences(shown, {"a": [1.00004, None], "timings": {"ms": 3}}) == []
     assert differences(shown, real) != []

@@ -207,9 +207,9 @@ def test_what_all_tests_left_out_and_reached_adds_up() -> None:
     assert all(reason and count > 0 for reason, count in document["skips"].items())
     # The folders are those of the commit that was measured.
     assert {"rfa", "model", "service"} <= set(document["coverage"])
-    for room in document["coverage"].values():
-        assert 0 < room["lines_reached"] <= room["lines"]
-        assert 0 <= room["branches_reached"] <= room["branches"]
+    for layer in document["coverage"].values():
+        assert 0 < layer["lines_reached"] <= layer["lines"]
+        assert 0 <= layer["branches_reached"] <= layer["branches"]
 
 
 def test_the_generator_writes_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

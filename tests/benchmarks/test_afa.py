@@ -75,8 +75,8 @@ def loop(model, x, times):
 def test_the_layer_is_the_loop():
     model, x = layer(), torch.randn(2, len(TIMES), 6, dtype=torch.float64)
     *expected, weights = loop(model, x.numpy(), TIMES)
-    for actual, wanted in zip(model(x, TIMES), expected, strict=True):
-        assert np.abs(actual.detach().numpy() - wanted).max() <= 1e-11
+    for actual, required in zip(model(x, TIMES), expected, strict=True):
+        assert np.abs(actual.detach().numpy() - required).max() <= 1e-11
     assert np.abs(model.attention(x, TIMES).detach().numpy() - weights).max() <= 1e-12
 
 

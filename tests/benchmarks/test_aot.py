@@ -222,7 +222,7 @@ def test_spills_are_seen(toys):
     assert aot.refused([large]) == ["toy, sm_89: 102400 bytes of shared memory, a program has 101376 at most"]
 
 
-def test_what_grows_is_told(toys):
+def test_what_grows_is_reported(toys):
     rows = [toys["toy", 90]]
     committed = {"triton": aot.version("triton"), "rows": copy.deepcopy(rows)}
     assert aot.grown(rows, committed) == []

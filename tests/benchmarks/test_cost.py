@@ -213,9 +213,9 @@ def test_the_plain_kernels_turns_cover_every_pair_once():
 
 
 def test_a_kernel_compiled_here_has_the_loops_of_its_source():
-    (known,) = (one for one in cost_check.PUBLISHED if (one.gpu, one.width) == ("A100", 64))
+    (existing,) = (one for one in cost_check.PUBLISHED if (one.gpu, one.width) == ("A100", 64))
     blocks = (128, 64, 4, 3)
-    entry = cost_check.entry_of(known, blocks)
+    entry = cost_check.entry_of(existing, blocks)
     (plain,) = compile_calls([entry])[entry].kernels
     assert (plain.warps, plain.stages, plain.constants["BM"], plain.constants["BN"]) == (4, 3, *blocks[:2])
     # Two products a score, a copy asked for a turn before: the main loop and that of the diagonal.
@@ -286,12 +286,15 @@ def test_launches_have_the_predictions_of_the_table_beside_them(committed):
     sections = re.split(r'^    "(\w+)": \{$', inspect.getsource(launch), flags=re.MULTILINE)
     found = 0
     for name, section in zip(sections[1::2], sections[2::2], strict=True):
-        for gpu, *told in re.findall(r"# (.+): (\S+) and (\S+); (\S+) and (\S+)\.$", section, re.MULTILINE):
+        for gpu, *reported in re.findall(r"# (.+): (\S+) and (\S+); (\S+) and (\S+)\.$", section, re.MULTILINE):
             if name in kernels:
                 places = itertools.product(cost_calls.WIDTHS, cost_calls.LENGTHS)
                 rows = {(row["width"], row["length"]): row for row in committed["rows"]
                         if (row["gpu"], row["pass"]) == (gpu, name.split("_")[0])}  # fmt: skip
                 kept = [rows[place]["kernels"][kernels[name]] for place in places]  # to a tenth
-                assert [float(number.replace(",", "")) for number in told] == pytest.approx(kept, abs=0.56), (name, gpu)
+                assert [float(number.replace(",", "")) for number in reported] == pytest.approx(kept, abs=0.56), (
+                    name,
+                    gpu,
+                )
                 found += 1
     assert found == 5 + 5 + 5

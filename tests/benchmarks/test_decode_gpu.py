@@ -82,16 +82,16 @@ def test_rows_and_bars_of_the_graph_and_of_the_whole_call(model: LanguageModel) 
             raise torch.OutOfMemoryError("CUDA out of memory")
         return served(model, batch)
 
-    def counting(milliseconds: float, told: list[str]):
+    def counting(milliseconds: float, reported: list[str]):
         def timer(call):
-            told.append(f"{milliseconds}")
+            reported.append(f"{milliseconds}")
             call()
             return milliseconds
 
         return timer
 
-    told: list[str] = []
-    found, bars = measure_decoding(make, counting(0.5, told), counting(2.0, told), batches=(1, 4, 8))
+    reported: list[str] = []
+    found, bars = measure_decoding(make, counting(0.5, reported), counting(2.0, reported), batches=(1, 4, 8))
     assert [(row["batch"], row.get("choice")) for row in found["batches"]] == [
         (1, "greedy"), (1, "drawn"), (4, "greedy"), (4, "drawn"), (8, None),
     ]  # fmt: skip
@@ -105,14 +105,14 @@ def test_rows_and_bars_of_the_graph_and_of_the_whole_call(model: LanguageModel) 
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_kernels_of_a_replay_are_told() -> None:
+def test_kernels_of_a_replay_are_reported() -> None:
     steps = ServedSteps(LanguageModel(CONFIG).cuda(), 2, torch.bfloat16, with_graph=True)
     steps.draw(decode_gpu.CHOICES["drawn"])
     rows = kernel_rows(steps.replay)
     assert sum(row["us"] for row in rows) > 0 and any("slots" in row["kernel"] for row in rows)
 
 
-def test_a_kernel_is_told_once_with_its_launches_a_call() -> None:
+def test_a_kernel_is_reported_once_with_its_launches_a_call() -> None:
     def event(name: str, us: float, device: DeviceType = DeviceType.CUDA) -> SimpleNamespace:
         return SimpleNamespace(name=name, device_time=us, device_type=device)
 

@@ -97,7 +97,7 @@ def test_the_rotation_is_stationary():
         assert np.mean(case.truth[:, i] ** 2) == pytest.approx(5.0, rel=6 * np.sqrt(2 / 1600))
 
 
-def test_scores_of_errors_that_are_known():
+def test_scores_of_given_errors():
     case = tracking("clean", 30, 200, 6)
     rng = np.random.default_rng(0)
     deviation = np.array([1.0, 2.0, 3.0, 4.0])

@@ -79,8 +79,8 @@ def test_a_part_gets_what_is_left_of_the_time(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(queue, "run_part", run)
     clock = iter([0.0, 0.0, 500.0, 690.0])
-    wanted = [python("", name, seconds=120, least=20) for name in "abc"]
-    record = run_queue(wanted, tmp_path, seconds=600, clock=lambda: next(clock))
+    expected = [python("", name, seconds=120, least=20) for name in "abc"]
+    record = run_queue(expected, tmp_path, seconds=600, clock=lambda: next(clock))
     assert given == [("a", 120), ("b", 600 - 500 - queue.GRACE_SECONDS)]
     assert statuses(record) == {"a": "done", "b": "done", "c": "left out"}
 
@@ -135,12 +135,14 @@ def test_a_training_goes_on_from_the_pieces_of_the_last_loan(tmp_path: Path, mon
     app = typer.Typer()
     app.command()(series.main)
     monkeypatch.setattr(series, "load_run", lambda path: "first weights")
-    wanted = ["--out", str(tmp_path), "--rehearse", "--from", str(tmp_path)]
-    codes = [CliRunner().invoke(app, wanted).exit_code for _ in range(3)]
+    expected = ["--out", str(tmp_path), "--rehearse", "--from", str(tmp_path)]
+    codes = [CliRunner().invoke(app, expected).exit_code for _ in range(3)]
     assert codes == [UNFINISHED, UNFINISHED, 0] and seen == ["", "x", "xx"]
 
 
-def test_tests_of_all_files_run_and_one_that_fails_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tests_of_all_files_run_and_one_that_fails_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = {"test_right.py": "assert True", "test_wrong.py": "assert 1 == 2", "test_later.py": "assert True"}
     for name, line in files.items():
         (tmp_path / name).write_text(f"def test_it():\n    {line}\n")
@@ -152,8 +154,8 @@ def test_tests_of_all_files_run_and_one_that_fails_is_told(tmp_path: Path, capsy
 
 
 def test_every_file_of_the_gpus_tests_is_there() -> None:
-    for wanted in CUDA_TESTS:
-        file, _, name = wanted.partition("::")
+    for expected in CUDA_TESTS:
+        file, _, name = expected.partition("::")
         assert f"def {name or 'test_'}" in (ROOT / file).read_text()
 
 
@@ -190,8 +192,8 @@ def test_parts_find_what_wheels_hold(tmp_path: Path, monkeypatch: pytest.MonkeyP
         wheel.writestr(f"{folder}/METADATA", "Metadata-Version: 2.1\nName: brought-along\nVersion: 1.0\n")
         wheel.writestr(f"{folder}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{folder}/RECORD", "")
-    wanted = python("import brought_along, rfa; print(brought_along.WHAT, rfa.__name__)", "tests")
-    monkeypatch.setattr("rfa.benchmarks.gpu_queue.__main__.parts", lambda wishes, names: [wanted])
+    expected = python("import brought_along, rfa; print(brought_along.WHAT, rfa.__name__)", "tests")
+    monkeypatch.setattr("rfa.benchmarks.gpu_queue.__main__.parts", lambda wishes, names: [expected])
     app = typer.Typer()
     app.command()(main)
     result = CliRunner().invoke(app, ["--out", str(tmp_path / "out"), "--wheels", str(wheels)])

@@ -26,7 +26,6 @@ from rfa.benchmarks.kernels.truth import (
     truth_of,
     turned_back,
 )
-from rfa.benchmarks.results_page.page import tables_of
 from rfa.cli.main import app
 from rfa.model.attention.api import robust_filter_attention
 from rfa.runtime.text.config import LanguageModelConfig
@@ -292,30 +291,6 @@ def test_peak_memory_is_that_of_the_pass():
     assert 7 * small.grad_out.nbytes < kernel_attention.peak_bytes(case, small) < 4096 * 4096 * 2
 
 
-def test_the_work_is_that_of_a_causal_pass():
-    pairs = 5 * 3 * 1000 * 1000 / 2
-    assert kernel_attention.matrix_tflop(5, 1000, 3, 64) == pytest.approx(pairs * (64 + 64) * 2 / 1e12)
-
-
-def test_ours_must_be_right(eager_public, monkeypatch):
-    with pytest.raises(WrongResultError, match="fused: out"):
-        measure_tiny({"fused": Case(without_decay), "flash": Case(kernel_rivals.flash, is_robust=False)}, monkeypatch)
-
-
-def test_bars_are_those_of_the_issue():
-    times = {"fused": 1.0, "flash": 1.0, "flex": 3.0, "eager": 6.0}
-    samples = {(n, p): [t, t] for n, t in times.items() for p in ("forward", "backward", "forward+backward")}
-    limits = {(bar.name, bar.limit) for bar in kernel_attention.shape_bars(4096, 64, samples, times)}
-    assert ("forward, ours / flash, 64 reals, N = 4096", 1.25) in limits
-    assert ("backward, ours / flash, 64 reals, N = 4096", 1.4) in limits
-    assert ("forward, flex / ours, 64 reals, N = 4096", 2.0) in limits
-    assert ("forward, eager / ours, 64 reals, N = 4096", 5.0) in limits
-    assert all(bar.is_met for bar in kernel_attention.shape_bars(4096, 64, samples, times))
-    bars = kernel_attention.shape_bars(2048, 128, samples, times)
-    assert ("forward, ours / flash, 128 reals, N = 2048", 1.0) in {(bar.name, bar.limit) for bar in bars}
-    assert not any("eager" in bar.name for bar in bars)
-
-
 def test_rows_of_other_parts_are_kept_and_measured_ones_replaced(tmp_path):
     out = tmp_path / "kernel.json"
     here = {"commit": "abc", "hardware": {"device": "G"}}
@@ -326,17 +301,6 @@ def test_rows_of_other_parts_are_kept_and_measured_ones_replaced(tmp_path):
     assert [(r["length"], r["p50_ms"]) for r in second["rows"]] == [(4, 1.0), (2, 2.0)]
     assert second["bars"] == [{"name": "a", "met": True}]
     assert kernel.started({**here, "commit": "def"}, out)["rows"] == []
-
-
-def test_the_table_shows_every_row_and_bar():
-    row = {"measure": "attention", "implementation": "fused", "batch": 1, "length": 2, "width": 64, "pass": "forward",
-           **quantiles([1.0, 2.0]), "tflops": 3.5}  # fmt: skip
-    failed = {"measure": "attention", "implementation": "eager", "batch": 1, "length": 2, "width": 64, "failed": "no"}
-    document = {"rows": [row, failed], "bars": [Bar("b", 1.0, None).to_dict(), Bar("c", 1.0, 0.5).to_dict()]}
-    lines = tables_of("kernel", document)
-    assert "attention fused – forward 64 1×2" in lines[2] and "3.5" in lines[2]
-    assert lines[3].endswith("| no |")
-    assert lines[-2:] == ["| b | – | at most 1 | not measured |", "| c | 0.5 | at most 1 | met |"]
 
 
 def test_the_slot_scan_is_checked_with_every_gradient():
@@ -384,12 +348,6 @@ def test_a_wrong_training_step_is_caught(monkeypatch):
     monkeypatch.setattr(kernel_training, "loss_and_gradients", wrong)
     with pytest.raises(WrongResultError, match="step: gradients has"):
         kernel_training.check_step(step, "step")
-
-
-def test_both_models_are_the_papers():
-    models = {mixer: kernel_training.config_of(mixer).model for mixer in kernel_training.MIXERS}
-    assert dataclasses.replace(models["softmax"], mixer="rfa", frequencies="banded") == models["rfa"]
-    assert (models["rfa"].d_model, models["rfa"].n_layers, models["rfa"].vocab_size) == (256, 6, 50257)
 
 
 def test_the_fused_scan_passes_its_check():

@@ -126,7 +126,7 @@ def test_another_bundle_behind_the_name_is_refused(linear_bundle):
             check_models(target.url, {}, {"books": "0" * 64})
 
 
-def test_a_server_that_does_not_start_is_told_with_its_reason(tmp_path):
+def test_a_server_that_does_not_start_is_reported_with_its_reason(tmp_path):
     with (
         pytest.raises(ServerError, match=r"ended with 1; its log ends: .*nowhere"),
         started([tmp_path / "nowhere"], {}),

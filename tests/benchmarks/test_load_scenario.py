@@ -60,7 +60,7 @@ def test_a_scenario_survives_the_way_to_a_generator(name):
         ("[a.text]\nrate = 1\n[a.server]\nport = [1]", "a.server.port"),
     ],
 )
-def test_a_wrong_file_is_told_by_its_entry(tmp_path, text, message):
+def test_a_wrong_file_is_reported_by_its_entry(tmp_path, text, message):
     path = tmp_path / "own.toml"
     path.write_text(text)
     with pytest.raises(ScenarioError) as caught:
@@ -68,17 +68,17 @@ def test_a_wrong_file_is_told_by_its_entry(tmp_path, text, message):
     assert str(caught.value).startswith(f"own.toml: {message}")
 
 
-def test_an_unknown_scenario_is_told_with_those_that_there_are():
+def test_an_unknown_scenario_is_reported_with_those_that_there_are():
     with pytest.raises(ScenarioError, match=r"no scenario 'none' in budgets\.toml; it has filter-live"):
         find_scenario("none")
 
 
 def test_options_replace_entries_and_budgets_of_idle_loads_go():
     mixed = find_scenario("mixed")
-    wanted = changed(mixed, {"seconds": 3.0, "text.streams": 4, "live.streams": 0})
-    assert (wanted.seconds, wanted.text.streams, wanted.text.rate, wanted.live.streams) == (3.0, 4, 0.0, 0)
-    assert set(mixed.budget) - set(wanted.budget) == {"observation_p99_ms"}
-    assert dataclasses.replace(wanted, budget={}).batch == mixed.batch
+    expected = changed(mixed, {"seconds": 3.0, "text.streams": 4, "live.streams": 0})
+    assert (expected.seconds, expected.text.streams, expected.text.rate, expected.live.streams) == (3.0, 4, 0.0, 0)
+    assert set(mixed.budget) - set(expected.budget) == {"observation_p99_ms"}
+    assert dataclasses.replace(expected, budget={}).batch == mixed.batch
     with pytest.raises(ScenarioError, match=r"mixed\.seconds: Input should be greater than 0"):
         changed(mixed, {"seconds": -1.0})
 
@@ -91,6 +91,6 @@ def test_every_model_that_is_used_is_named():
     assert with_models(live, {"oscillator": "filter"}).text.model is None
     given = dataclasses.replace(live, live=dataclasses.replace(live.live, model="oscillator"))
     assert with_models(given, kinds).live.model == "oscillator"
-    for scenario, known in ((live, {"books": "lm"}), (given, {"linear": "filter"}), (mixed, {"linear": "filter"})):
+    for scenario, existing in ((live, {"books": "lm"}), (given, {"linear": "filter"}), (mixed, {"linear": "filter"})):
         with pytest.raises(ScenarioError, match="needs a bundle of kind"):
-            with_models(scenario, known)
+            with_models(scenario, existing)

@@ -20,11 +20,11 @@ def test_one_stream_is_timed_at_each_length(monkeypatch: pytest.MonkeyPatch) -> 
             seen.append((time, value))
 
     monkeypatch.setattr(rfa, "Stream", Stream)
-    told = network_speed.live((10, 50, 200), 7)
-    assert list(told) == ["live after 10", "live after 50", "live after 200"]
+    reported = network_speed.live((10, 50, 200), 7)
+    assert list(reported) == ["live after 10", "live after 50", "live after 200"]
     assert [time for time, _ in seen] == list(range(207))
     assert [value for _, value in seen] == network_speed.season(207).tolist()
-    assert all(0 <= one["median"] <= one["p99"] for one in told.values())
+    assert all(0 <= one["median"] <= one["p99"] for one in reported.values())
 
 
 def test_every_length_has_its_bar() -> None:

@@ -57,8 +57,8 @@ def test_both_pictures_are_drawn(tmp_path: Path) -> None:
 def details(token: int, latent: float, **logprobs: float) -> dict[str, Any]:
     """A continuation of one token; alternatives are named t1, t2."""
     top = [{"id": int(name[1:]), "logprob": logprob} for name, logprob in logprobs.items()]
-    told = {"id": token, "text": f"t{token}", "logprob": logprobs[f"t{token}"]}
-    return {"tokens": [told], "top_tokens": [top], "latents": [[[latent, 0.0]]]}
+    reported = {"id": token, "text": f"t{token}", "logprob": logprobs[f"t{token}"]}
+    return {"tokens": [reported], "top_tokens": [top], "latents": [[[latent, 0.0]]]}
 
 
 def test_samples_are_asked_for_the_token_of_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,12 @@ from torch import nn
 from typer.testing import CliRunner
 
 from rfa.benchmarks.language.quality import runs as quality_runs
-from rfa.benchmarks.language.quality.bars import Case, bars, paired
-from rfa.benchmarks.language.quality.figures import draw_quality, groups
-from rfa.benchmarks.language.quality.runs import Job, main, run_jobs
+from rfa.benchmarks.language.quality.bars import bars, paired
+from rfa.benchmarks.language.quality.figures import draw_quality
+from rfa.benchmarks.language.quality.runs import main
 from rfa.benchmarks.language.quality.scores import Scoring, score_text
 from rfa.benchmarks.language.quality.speed import measure_speed
-from rfa.benchmarks.language.quality.table import QualityPlan, kept_rows, write_quality, write_speed
+from rfa.benchmarks.language.quality.table import QualityPlan, kept_rows, write_quality
 from rfa.benchmarks.results_page.page import tables_of
 from rfa.cli.main import app
 from rfa.model.checkpoint import load_run
@@ -151,12 +151,6 @@ def test_every_second_sliding_window_is_a_separate_one(done, data):
         assert np.abs(sliding[0::2] - separate[:, :32]).max() > 1e-3
 
 
-def test_windows_before_the_text_are_refused(done):
-    model = load_run(done.plan.runs / "both-s0")
-    with pytest.raises(ValueError, match="needs first >= 8"):
-        window_losses(model, np.zeros(100, np.int64), 16, "attention", scored=8, first=7)
-
-
 def test_what_is_finished_is_not_done_again(done, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("done again")
@@ -194,20 +188,6 @@ def test_rows_whose_runs_are_gone_stay_in_the_file(done, tmp_path, monkeypatch):
     out.write_text(json.dumps(done.document))
     (elsewhere.runs / "B1-s0").mkdir(parents=True)
     assert set(kept_rows(elsewhere, out)) == {"both-s0", "M2-s0"}
-
-
-def test_speeds_leave_the_table_as_it_is(done, tmp_path, monkeypatch):
-    rows = [{"variant": "B1", "mode": "attention", "pass": "forward", "tokens_per_second": 9, "over_first": 1.0}]
-    monkeypatch.setattr("rfa.benchmarks.language.quality.table.measure_speed", lambda *_: rows)
-    out, fewer = tmp_path / "table.json", replace(done.plan, variants=("B1",), scoring=Scoring((1,), 128))
-    before = json.loads(json.dumps(done.document))
-    out.write_text(json.dumps(before))
-    written = write_speed(fewer, out)
-    assert written == json.loads(out.read_text())
-    assert {**written, "speed": None} == before and written["speed"]["rows"] == rows
-    # A table of another size is no place for them.
-    out.write_text(json.dumps({**before, "model": {**before["model"], "n_slots": 3}}))
-    assert write_speed(fewer, out)["model"] == before["model"]
 
 
 def test_a_cut_run_is_resumed(done, data, tmp_path, monkeypatch):
@@ -264,20 +244,6 @@ def test_without_training_only_finished_runs_are_scored(done, tmp_path):
     assert [row["variant"] for row in document["runs"]] == ["both", "B1", "M2"] and not document["failed"]
     assert document["missing"] == ["both-s7", "B1-s7", "M2-s7"]
     assert not (plan.runs / "both-s7").exists()
-
-
-def test_workers_get_the_job_one_thread_and_a_log(done, monkeypatch, tmp_path):
-    def run(command, *, env, stdout, **_):
-        assert command[1:3] == ["-m", "rfa.benchmarks.language.quality.runs"] and env["OMP_NUM_THREADS"] == "1"
-        job = Job.from_json(command[3])
-        stdout.write(f"Traceback\nValueError: {job.name} is wrong\n")
-        return SimpleNamespace(returncode={"both": 0, "B1": 1, "slots": -9}[job.variant])
-
-    monkeypatch.setattr("subprocess.run", run)
-    jobs = replace(done.plan, variants=("both", "B1", "slots"), runs=tmp_path, is_training=False).jobs
-    errors = {job.variant: error for job, error in run_jobs(jobs, 2)}
-    assert errors == {"both": None, "B1": "ValueError: B1-s0 is wrong", "slots": "the process ended with -9"}
-    assert [Job.from_json(job.to_json()) for job in jobs] == jobs
 
 
 def test_the_process_of_a_worker_does_the_job(done, monkeypatch):
@@ -387,17 +353,3 @@ def test_pictures_are_drawn(done, tmp_path):
 
     (path,) = draw_quality(done.document, tmp_path / "figures")
     assert imread(path).std() > 0.05
-
-
-def test_panels_have_every_curve_once_and_m2_in_all():
-    names = ("B1", "M2", "M2.4", "M2-b5e-1", "slots", "both", "recipe-muon", "recipe-muon-wsd-both", "AFA")
-    found = [Case(name, "recurrent" if name == "slots" else "attention") for name in names]
-    found.insert(-1, Case("both", "recurrent"))
-    panels = groups(found)
-    assert all(curves[0] == Case("M2") for curves in panels.values())
-    drawn = [str(case) for curves in panels.values() for case in curves[1:]]
-    assert sorted(drawn) == sorted(str(case) for case in found if case != Case("M2"))
-    assert panels["models"] == [Case("M2"), Case("B1"), Case("AFA")]
-    assert panels["attention and slots"][1:] == [Case("both"), Case("both", "recurrent")]
-    assert panels["one checkpoint, by recipe"][1:] == [Case("recipe-muon-wsd-both")]
-    assert groups([Case("M2")]) == {"models": [Case("M2")]}

@@ -46,11 +46,11 @@ SMALL = {"vocab_size": VOCABULARY, "d_model": 32, "n_layers": 1, "n_heads": 2, "
 def looked_up(row):
     """The answers of a row of recall, by a dictionary."""
     marker = row.index(MARKER)
-    known, place = {}, 0
+    existing, place = {}, 0
     while place < marker and row[place] >= FIRST_KEY:
-        known[row[place]] = row[place + 1]
+        existing[row[place]] = row[place + 1]
         place += 2
-    return [known[key] for key in row[marker + 1 :]]
+    return [existing[key] for key in row[marker + 1 :]]
 
 
 class Guesser:
@@ -275,7 +275,7 @@ def test_capacity_ends_before_the_first_size_that_is_not_held(accuracies, expect
 
 
 def row(setting, task, scores):
-    title = next(known.title for known in recall.SETTINGS if known.name == setting)
+    title = next(existing.title for existing in recall.SETTINGS if existing.name == setting)
     return {"setting": setting, "task": task, "title": title, "scores": scores, "capacity": capacity(scores)}
 
 

@@ -16,10 +16,10 @@ SHAPES = {"one column": (96, 1), "two columns": (48, 2)}
 
 
 @pytest.fixture(scope="module")
-def runtimes(of_all_workers: Path) -> tuple[SeriesRuntime, SeriesRuntime]:
+def runtimes(bundle_cache: Path) -> tuple[SeriesRuntime, SeriesRuntime]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch_filter, "least_tokens", lambda _: 32)
-        return both(exported(of_all_workers, "small-series"), "cpu")
+        return both(exported(bundle_cache, "small-series"), "cpu")
 
 
 def test_both_are_compared_then_timed(runtimes: tuple[SeriesRuntime, SeriesRuntime]) -> None:

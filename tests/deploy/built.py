@@ -73,12 +73,12 @@ class Image:
         """Bytes of all its files."""
         return sum(path.lstat().st_size for path in self.root.rglob("*") if path.is_file() and not path.is_symlink())
 
-    def command(self, *arguments: str, wanted: list[str] | None = None, **environment: str) -> list[str]:
-        """The image's entry point with arguments, or the `wanted` command instead, as its user."""
+    def command(self, *arguments: str, override: list[str] | None = None, **environment: str) -> list[str]:
+        """The image's entry point with arguments, or the `override` command instead, as its user."""
         user, group = self.config["User"].split(":")
         variables = [*self.config["Env"], *(f"{name}={value}" for name, value in environment.items())]
         identity = ("setpriv", f"--reuid={user}", f"--regid={group}", *UNPRIVILEGED)
-        run = wanted or [*self.config["Entrypoint"], *arguments]
+        run = override or [*self.config["Entrypoint"], *arguments]
         place = ("env", "--ignore-environment", f"--chdir={self.config['WorkingDir']}", *variables)
         return [*identity, *place, *run]
 
@@ -161,5 +161,5 @@ def serving(image: Image, secrets: Path) -> Iterator[tuple[subprocess.Popen[str]
 def is_healthy(image: Image, secrets: Path, port: int) -> bool:
     """What the image's own health check says."""
     check = image.config["Healthcheck"]["Test"][1:]
-    with inside(image, secrets, image.command(wanted=check, RFA_PORT=str(port))) as process:
+    with inside(image, secrets, image.command(override=check, RFA_PORT=str(port))) as process:
         return process.wait(timeout=PATIENCE) == 0

@@ -45,7 +45,7 @@ def image(target: str) -> Iterator[Image]:
 
 def said(image: Image, folder: Path, *command: str, **environment: str) -> tuple[int, str]:
     """Exit code and all that a command says in the image."""
-    with inside(image, keys_for(image, folder), image.command(wanted=list(command), **environment)) as process:
+    with inside(image, keys_for(image, folder), image.command(override=list(command), **environment)) as process:
         out, errors = process.communicate(timeout=PATIENCE)
     return process.returncode, out + errors
 

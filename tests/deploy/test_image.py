@@ -73,13 +73,13 @@ def test_it_refuses_the_network_without_a_key(image: Image, secrets: Path) -> No
     assert "RFA_API_KEYS_FILE" in errors
 
 
-def test_it_serves_without_rights_on_a_read_only_root_and_leaves_when_told(image: Image, secrets: Path) -> None:
+def test_it_serves_without_rights_on_a_read_only_root_and_ends_on_sigterm(image: Image, secrets: Path) -> None:
     with serving(image, secrets) as (server, port):
         assert ask(port, "/health", key=None) == (200, {"status": "alive"})
         assert set(BUNDLES) <= set(ask(port, "/ready", key=None)[1]["models"])
-        told = {model["name"]: model["runtime"] for model in ask(port, "/info")[1]["models"]}
-        assert set(BUNDLES) <= set(told)
-        assert told["books"] == told["linear"] == "compiled"
+        reported = {model["name"]: model["runtime"] for model in ask(port, "/info")[1]["models"]}
+        assert set(BUNDLES) <= set(reported)
+        assert reported["books"] == reported["linear"] == "compiled"
         observations = {"model": "linear", "observations": [[1.0, 0.2], None, [0.7, 0.1]]}
         assert ask(port, "/filter", observations, key=None)[0] == 401
         status, reply = ask(port, "/filter", observations)

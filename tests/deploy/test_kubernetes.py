@@ -105,7 +105,7 @@ def test_every_selector_means_the_pods_of_the_deployment(deployed: Deployed) -> 
     assert deployed.pod["serviceAccountName"] == manifests["serviceaccount"]["metadata"]["name"]
 
 
-def test_servers_on_both_stand_in_one_namespace_and_are_told_apart() -> None:
+def test_servers_on_both_stand_in_one_namespace_and_differ() -> None:
     assert ON_CPU.kustomization["namespace"] == ON_GPU.kustomization["namespace"]
     assert ON_CPU.labels != ON_GPU.labels
     names = [
@@ -268,10 +268,10 @@ def test_a_rollout_needs_no_gpu_that_is_to_spare() -> None:
 def test_the_autoscaler_adds_a_pod_before_places_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ON_GPU.settings(monkeypatch)
     metrics = [entry["pods"] for entry in ON_GPU.manifests["horizontalpodautoscaler"]["spec"]["metrics"]]
-    wanted = {entry["metric"]["name"]: float(entry["target"]["averageValue"]) for entry in metrics}
-    assert set(wanted) == {"rfa_num_requests_running", "rfa_num_requests_waiting"}
-    assert wanted["rfa_num_requests_running"] == 0.75 * settings.max_running
-    assert wanted["rfa_num_requests_waiting"] < settings.max_waiting
+    expected = {entry["metric"]["name"]: float(entry["target"]["averageValue"]) for entry in metrics}
+    assert set(expected) == {"rfa_num_requests_running", "rfa_num_requests_waiting"}
+    assert expected["rfa_num_requests_running"] == 0.75 * settings.max_running
+    assert expected["rfa_num_requests_waiting"] < settings.max_waiting
 
 
 def test_the_check_is_given_the_time_and_the_arguments_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

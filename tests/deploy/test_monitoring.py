@@ -134,28 +134,28 @@ def exported() -> dict[str, set[str]]:
     return dict(labels)
 
 
-def known_labels(exported: dict[str, set[str]]) -> dict[str, set[str]]:
+def existing_labels(exported: dict[str, set[str]]) -> dict[str, set[str]]:
     """Of every series that Prometheus has of this server, or will have."""
     return {name: labels | ADDED_LABELS for name, labels in exported.items()} | MADE_BY_PROMETHEUS
 
 
 @pytest.mark.parametrize(("where", "text"), expressions())
 def test_a_query_asks_for_what_is_exported(where: str, text: str, exported: dict[str, set[str]]) -> None:
-    known = known_labels(exported)
+    existing = existing_labels(exported)
     asked = selectors(text)
     assert asked
     for selector in asked:
-        assert selector.name in known, f"{where}: there is no metric {selector.name}"
+        assert selector.name in existing, f"{where}: there is no metric {selector.name}"
         matched = {matcher.name for matcher in selector.matchers.matchers}
-        assert matched <= known[selector.name], f"{where}: {selector.name} has labels {sorted(known[selector.name])}"
+        assert matched <= existing[selector.name], f"{where}: {selector.name} labels: {sorted(existing[selector.name])}"
 
 
 @pytest.mark.parametrize(("where", "text"), expressions())
 def test_a_sum_keeps_labels_that_its_series_have(where: str, text: str, exported: dict[str, set[str]]) -> None:
-    known = known_labels(exported)
+    existing = existing_labels(exported)
     kept = {label.strip() for group in re.findall(r"\bby ?\(([^)]*)\)", text) for label in group.split(",")}
     for selector in selectors(text):
-        assert kept <= known[selector.name], f"{where}: {selector.name} has labels {sorted(known[selector.name])}"
+        assert kept <= existing[selector.name], f"{where}: {selector.name} labels: {sorted(existing[selector.name])}"
 
 
 def test_the_adapter_finds_the_series_that_the_autoscaler_asks_for() -> None:

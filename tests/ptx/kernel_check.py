@@ -161,8 +161,8 @@ class Runs(NamedTuple):
 
 
 def _error(actual: Any, expected: Any) -> float:
-    found, wanted = (np.asarray(x, np.float64) for x in (actual, expected))
-    return float(np.abs(found - wanted).max(initial=0)) / max(1.0, float(np.abs(wanted).max(initial=0)))
+    found, required = (np.asarray(x, np.float64) for x in (actual, expected))
+    return float(np.abs(found - required).max(initial=0)) / max(1.0, float(np.abs(required).max(initial=0)))
 
 
 def _note(errors: dict[str, float], name: str, error: float) -> None:
@@ -192,8 +192,8 @@ class _Session:
         expected = self.session.run(names, dict(inputs))
         given = {name: torch.tensor(array) for name, array in inputs.items()}
         found = _attention(self.runs, given) if self.graph == "attention" else _slots(self.runs, self.graph, given)
-        for name, wanted in zip(names, expected, strict=True):
-            _note(self.errors, f"golden calls: {name}", _error(found[name], wanted))
+        for name, required in zip(names, expected, strict=True):
+            _note(self.errors, f"golden calls: {name}", _error(found[name], required))
         return [found[name].numpy() for name in names]
 
 
@@ -246,21 +246,21 @@ def _compare_products(runs: Runs, mode: Mode, errors: dict[str, float]) -> None:
     tokens = {count * length for count, length in SIZES}
     for name, all_rows in (("products", streams | tokens), ("logits", streams)):
         for rows in sorted(all_rows):
-            found, wanted = runs.by_kernels(name, mode, rows), runs.eagerly(name, mode, rows)
-            for part in wanted:
-                _note(errors, f"products of many rows: {part}", _error(found[part], wanted[part]))
+            found, required = runs.by_kernels(name, mode, rows), runs.eagerly(name, mode, rows)
+            for part in required:
+                _note(errors, f"products of many rows: {part}", _error(found[part], required[part]))
 
 
 def _compare_slots(runs: Runs, tokens: Sequence[int], errors: dict[str, float]) -> None:
     pieces, slots = [tokens[:-1], tokens[:1]], initial_slots(runs.eager.model, 2)
     arguments: tuple[Any, ...] = (pieces, [0, 0], slots)
     for name in ("prefill", "step"):
-        (output, after), (wanted, expected) = runs.by_kernels(name, *arguments), runs.eagerly(name, *arguments)
-        for part in wanted._fields:
-            _note(errors, f"{name} of the golden text: {part}", _error(getattr(output, part), getattr(wanted, part)))
+        (output, after), (required, expected) = runs.by_kernels(name, *arguments), runs.eagerly(name, *arguments)
+        for part in required._fields:
+            _note(errors, f"{name} of the golden text: {part}", _error(getattr(output, part), getattr(required, part)))
         for part in expected._fields:
             _note(errors, f"{name} of the golden text: {part}", _error(getattr(after, part), getattr(expected, part)))
-        _compare_draws(runs, wanted, errors)
+        _compare_draws(runs, required, errors)
         noise = torch.from_numpy(np.random.default_rng(0).standard_normal(runs.eager.silence(2).shape)).float()
         arguments = ([tokens[-1]] * 2, [len(piece) for piece in pieces], noise, expected)
 
@@ -269,24 +269,29 @@ def _compare_attention(runs: Runs, tokens: Sequence[int], errors: dict[str, floa
     held = [runs.eager.empty_cache()] * 2
     for pieces in ([tokens[:-1], tokens[:1]], [tokens[-1:]] * 2):
         arguments = pieces, held, runs.eager.silence(2)
-        (output, found), (wanted, expected) = runs.by_kernels("extend", *arguments), runs.eagerly("extend", *arguments)
-        for part in wanted._fields:
-            _note(errors, f"attention of the golden text: {part}", _error(getattr(output, part), getattr(wanted, part)))
+        (output, found), (required, expected) = (
+            runs.by_kernels("extend", *arguments),
+            runs.eagerly("extend", *arguments),
+        )
+        for part in required._fields:
+            _note(
+                errors, f"attention of the golden text: {part}", _error(getattr(output, part), getattr(required, part))
+            )
         for ours, theirs in zip(found, expected, strict=True):
             for part in theirs._fields:
                 _note(
                     errors, f"attention of the golden text: {part}", _error(getattr(ours, part), getattr(theirs, part))
                 )
-        _compare_draws(runs, wanted, errors)
+        _compare_draws(runs, required, errors)
         held = expected
 
 
 def _compare_draws(runs: Runs, output: StepOutput, errors: dict[str, float]) -> None:
     """From the same logits."""
     for is_filtered in (False, True):
-        found, wanted = runs.by_kernels("draw", output, is_filtered), runs.eagerly("draw", output, is_filtered)
+        found, required = runs.by_kernels("draw", output, is_filtered), runs.eagerly("draw", output, is_filtered)
         for part, change in (("tokens", torch.Tensor.double), ("numbers", torch.Tensor.double), ("sums", torch.log)):
-            ours, theirs = (change(getattr(drawn, part)) for drawn in (found, wanted))
+            ours, theirs = (change(getattr(drawn, part)) for drawn in (found, required))
             _note(errors, f"draw after the golden text: {part}", _error(ours, theirs))
 
 

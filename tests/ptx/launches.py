@@ -47,7 +47,7 @@ class Compiler:
         """Args: triton: a folder that Triton is installed in, in place of the environment's."""
         self.triton = triton
         self._process: subprocess.Popen[bytes] | None = None
-        self._known: dict[bytes, Reply] = {}
+        self._existing: dict[bytes, Reply] = {}
 
     def __call__(self, request: Request) -> Reply:
         """PTX of a kernel.
@@ -56,9 +56,9 @@ class Compiler:
             RefusedError: there is none.
         """
         key = pickle.dumps(request)
-        if key not in self._known:
-            self._known[key] = self._asked(key)
-        reply = self._known[key]
+        if key not in self._existing:
+            self._existing[key] = self._asked(key)
+        reply = self._existing[key]
         if reply.complaint:
             raise RefusedError(f"{request.name} for sm_{request.architecture}: {reply.complaint}")
         return reply

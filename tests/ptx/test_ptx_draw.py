@@ -7,18 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.ptx.emulator import machine
-
-if machine.missing() is not None:
-    pytest.skip(str(machine.missing()), allow_module_level=True)
-pytest.importorskip("triton")
-
+import tests.ptx.required  # noqa: F401
 from rfa.model import draw_triton
 from tests.model import test_draw_triton as draws
+from tests.ptx.emulator import machine
 from tests.ptx.launches import Compiler, Emulator, emulated
-
-if torch.cuda.is_available():
-    pytest.skip("the kernels are defined for the GPU that is here", allow_module_level=True)
 
 
 @pytest.fixture(params=[80, 90], ids="sm_{}".format)

@@ -68,7 +68,7 @@ def test_a_race_is_seen(which: int, fault: str) -> None:
         exchange(without(EXCHANGE, BARRIER, which))
 
 
-def test_a_race_is_told_with_both_instructions() -> None:
+def test_a_race_is_reported_with_both_instructions() -> None:
     both = r"'st\.shared\.b32 \[%r1\], %r4', against 'ld\.shared\.b32 %r3, \[%r2\]'; cta"
     with pytest.raises(machine.FaultsError, match=both):
         exchange(without(EXCHANGE, BARRIER, 1))
@@ -131,7 +131,7 @@ def test_a_wait_without_a_barrier_is_seen() -> None:
         copies(without(COPY, BARRIER, 0))
 
 
-def test_a_copy_takes_what_it_is_told_to() -> None:
+def test_a_copy_takes_its_operands() -> None:
     """Four bytes of sixteen, the rest being 0; of half of the lanes, no byte, from nowhere."""
     taken = COPY.replace("[%rd10], 16;", "[%rd11], 16, %r9;").replace(
         "cp.async.cg",
@@ -197,7 +197,7 @@ def test_a_kernel_that_never_ends_is_seen() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 7])
-def test_what_a_launch_takes_is_bounded_and_told(seed: int) -> None:
+def test_what_a_launch_takes_is_bounded_and_reported(seed: int) -> None:
     """All CTAs and warps together: a grid of many, each short of its end by itself, holds up nobody."""
     two = kernel(f"add.s32 %r1, %r0, 1;\n{BARRIER}", warps=2)
     program, play = machine.load(two), machine.Play(seed)
@@ -231,6 +231,6 @@ def test_registers_of_another_width_are_seen() -> None:
         run(kernel("add.s32 %r1, %rd1, 1;"))
 
 
-def test_without_a_compiler_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_reason_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.shutil, "which", lambda name: None)
     assert machine.missing() == "the emulator needs a C++ compiler, c++"

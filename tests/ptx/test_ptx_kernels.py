@@ -13,12 +13,7 @@ from functools import partial
 import pytest
 import torch
 
-from tests.ptx.emulator import machine
-
-if machine.missing() is not None:
-    pytest.skip(str(machine.missing()), allow_module_level=True)
-pytest.importorskip("triton")
-
+import tests.ptx.required  # noqa: F401
 from rfa.benchmarks.kernels.cases import AttentionInputs, rfa_inputs
 from rfa.model.attention.triton import fused_rotation
 from rfa.model.dynamics import rotate
@@ -26,10 +21,8 @@ from rfa.runtime.text.config import Innovation
 from tests.model import test_slots_triton as slots
 from tests.model import test_triton_backward as backward
 from tests.model import test_triton_forward as forward
+from tests.ptx.emulator import machine
 from tests.ptx.launches import SCAN, Compiler, Emulator, emulated
-
-if torch.cuda.is_available():
-    pytest.skip("the kernels are defined for the GPU that is here", allow_module_level=True)
 
 slow = partial(pytest.param, marks=pytest.mark.slow)
 ATTENTION = ("_columns_kernel", "_forward_kernel")
@@ -165,11 +158,11 @@ def test_attention_of_all_kinds(
 def test_attention_without_the_evidence(emulator: Emulator) -> None:
     inputs = forward.inputs_of(1, 300, 2, 32, torch.bfloat16)
     with emulated(emulator):
-        wanted = forward.fused(inputs, blocks=None)
+        required = forward.fused(inputs, blocks=None)
         short = forward.fused(inputs, blocks=None, with_precision=False)
         backward.check(inputs, with_precision=False, rows=None, columns=None)
     # Another launch, so other blocks.
-    torch.testing.assert_close(short.out, wanted.out, rtol=2**-7, atol=2**-7)
+    torch.testing.assert_close(short.out, required.out, rtol=2**-7, atol=2**-7)
 
 
 @both

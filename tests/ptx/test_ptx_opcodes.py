@@ -497,10 +497,10 @@ def test_words_of_64_bits_in_shared_memory() -> None:
     mad.wide.u32 %rd10, %r0, 32, %rd0;
     st.global.b64 [%rd10], %rd4;  st.global.b64 [%rd10+8], %rd5;
     st.global.v2.b64 [%rd10+16], {%rd6, %rd7};"""
-    out, wanted = torch.zeros(32, 4, dtype=torch.int64), torch.arange(32) << 40
+    out, required = torch.zeros(32, 4, dtype=torch.int64), torch.arange(32) << 40
     run(kernel(body, parameters=1), out, shared_bytes=512)
-    high = -wanted >> 32
-    assert torch.equal(out, torch.stack([-wanted, wanted, high, high & 0xFFFFFFFF], 1))
+    high = -required >> 32
+    assert torch.equal(out, torch.stack([-required, required, high, high & 0xFFFFFFFF], 1))
 
 
 def test_words_of_16_bits_in_shared_memory() -> None:

@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.ptx.emulator import machine
-
-if machine.missing() is not None:
-    pytest.skip(str(machine.missing()), allow_module_level=True)
-pytest.importorskip("triton")
-
+import tests.ptx.required  # noqa: F401
 from rfa.model import ragged as ragged_module
 from rfa.model.decoder import Decoder
 from rfa.model.ragged import RaggedDecoder
@@ -21,9 +16,6 @@ from rfa.model.recurrence import slots
 from tests.model import test_paged_attention as paged
 from tests.model import test_ragged as streams
 from tests.ptx.launches import SCAN, Compiler, Emulator, emulated
-
-if torch.cuda.is_available():
-    pytest.skip("the kernels are defined for the GPU that is here", allow_module_level=True)
 
 slow = partial(pytest.param, marks=pytest.mark.slow)
 ATTENTION = {"_columns_kernel", "table_kernel", "_forward_kernel"}
@@ -60,7 +52,7 @@ def test_streams_together_and_alone(emulator: Emulator, mode: str) -> None:
         outputs, state = run(fused)
         alone, _ = run(fused, [1])
     for ours, theirs in zip(alone, outputs, strict=True):
-        assert all(torch.equal(part[0], wanted[1]) for part, wanted in zip(ours, theirs, strict=True))
+        assert all(torch.equal(part[0], expected[1]) for part, expected in zip(ours, theirs, strict=True))
     assert set(emulator.played) == AROUND | (ATTENTION if mode == "attention" else {*SCAN})
     assert all(bool(part.isfinite().all()) for part in state)
 

@@ -225,6 +225,6 @@ def test_a_copy_onto_one_that_is_on_its_way_is_not_kept() -> None:
     """So they are no more than shared memory holds; and a read behind the first has nothing to say of the second."""
     copy = "cp.async.ca.shared.global [%r1], [%rd0], 4;\ncp.async.commit_group;\n"
     body = f"mul.lo.s32 %r1, %r0, 4;\n{copy}{copy}cp.async.wait_group 1;\nld.shared.b32 %r2, [%r1];"
-    with pytest.raises(machine.FaultsError, match="write where a copy is on its way") as told:
+    with pytest.raises(machine.FaultsError, match="write where a copy is on its way") as reported:
         run(kernel(body, parameters=1), words(4), shared_bytes=128)
-    assert "not waited for" not in str(told.value)
+    assert "not waited for" not in str(reported.value)

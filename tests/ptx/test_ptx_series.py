@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
-from tests.ptx.emulator import machine
-
-if machine.missing() is not None:
-    pytest.skip(str(machine.missing()), allow_module_level=True)
-pytest.importorskip("triton")
-
+import tests.ptx.required  # noqa: F401
 from rfa.model.recurrence import slots
 from rfa.model.series.network import SeriesNetwork
 from tests.model.test_series_patches import assert_at_once_is_one_by_one
 from tests.ptx.launches import SCAN, Compiler, Emulator, emulated
 from tests.small_series import SMALL
-
-if torch.cuda.is_available():
-    pytest.skip("the kernels are defined for the GPU that is here", allow_module_level=True)
 
 
 @pytest.mark.parametrize("architecture", [pytest.param(80, marks=pytest.mark.slow), 90], ids="sm_{}".format)

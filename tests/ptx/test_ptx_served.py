@@ -8,14 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from tests.ptx.emulator import machine
-
-if machine.missing() is not None:
-    pytest.skip(str(machine.missing()), allow_module_level=True)
-pytest.importorskip("triton")
-
+import tests.ptx.required  # noqa: F401
 from rfa.model import decoder, draw, ragged
 from rfa.model.recurrence import slots
 from rfa.runtime.bundle.bundle import Bundle
@@ -29,9 +23,6 @@ from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
 from tests.ptx.launches import Compiler, Emulator, emulated
 from tests.small_language import exported
-
-if torch.cuda.is_available():
-    pytest.skip("the kernels are defined for the GPU that is here", allow_module_level=True)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(1800)]
 # Tokens of the prompts of one batch.
@@ -87,12 +78,12 @@ async def test_texts_are_those_of_a_cpu(
         found = await generated(runtime, mode)
     for ours, theirs in zip(found, expected, strict=True):
         pairs = zip(ours.texts[0].events, theirs.texts[0].events, strict=True)
-        for event, wanted in pairs:
-            assert event.token.id == wanted.token.id
+        for event, required in pairs:
+            assert event.token.id == required.token.id
             # Both round every operation of a few dozen a layer; a logit is some units large.
-            assert abs(event.token.logprob - wanted.token.logprob) <= 1e-4
-            assert event.latent is not None and wanted.latent is not None
-            assert np.abs(event.latent - wanted.latent).max() <= 1e-4 * np.abs(wanted.latent).max()
+            assert abs(event.token.logprob - required.token.logprob) <= 1e-4
+            assert event.latent is not None and required.latent is not None
+            assert np.abs(event.latent - required.latent).max() <= 1e-4 * np.abs(required.latent).max()
     kernels = {"attention": "_forward_kernel", "recurrent": "scan_kernel"}
     assert emulator.played[kernels[mode]] > 0 and emulator.played["product_kernel"] > 0
     assert emulator.played["draw_kernel"] > 0

@@ -10,12 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from tests.ptx.emulator import machine
-
-if machine.missing() is not None:
-    pytest.skip(str(machine.missing()), allow_module_level=True)
-pytest.importorskip("triton")
-
+import tests.ptx.required  # noqa: F401
 from rfa.model import decoder as decoding
 from rfa.model import product_triton
 from rfa.model.decoder import Decoder
@@ -23,10 +18,8 @@ from rfa.runtime.text.config import Innovation
 from tests.model import test_decoder as steps
 from tests.model import test_decoder_triton as parts
 from tests.model import test_product_triton as products
+from tests.ptx.emulator import machine
 from tests.ptx.launches import SCAN, Compiler, Emulator, emulated
-
-if torch.cuda.is_available():
-    pytest.skip("the kernels are defined for the GPU that is here", allow_module_level=True)
 
 slow = partial(pytest.param, marks=pytest.mark.slow)
 TARGETS = torch.tensor([1, 2, 3])
@@ -110,8 +103,8 @@ def test_a_step(emulator: Emulator, monkeypatch: pytest.MonkeyPatch, dtype: torc
         found, is_finite = decoder.step_between(*given, pools[1], steps.ROWS, TARGETS)
     # A number between two of bfloat16 may be rounded to the other one: half a unit of a factor, in a few of them.
     limit = 64 * steps.EPS if dtype == torch.float32 else torch.finfo(dtype).eps
-    for part, wanted in zip((*found, *pools[1]), (*expected, *pools[0]), strict=True):
-        assert float((part - wanted).abs().max()) <= limit * max(1.0, float(wanted.abs().max()))
+    for part, required in zip((*found, *pools[1]), (*expected, *pools[0]), strict=True):
+        assert float((part - required).abs().max()) <= limit * max(1.0, float(required.abs().max()))
     assert is_finite.tolist() == [1.0] * steps.STREAMS
     assert emulator.played == {
         "begin_kernel": 1, "slots_kernel": 2, "product_kernel": 8, "logits_kernel": 1

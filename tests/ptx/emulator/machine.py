@@ -31,7 +31,7 @@ COMPILER = "c++"
 FLAGS = ("-std=c++20", "-O2", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC")
 # Grids that CUDA takes.
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
-TOLD = 8
+REPORTED = 8
 # Of a line that is told: a product of matrices names a hundred registers.
 LONGEST = 80
 # Instructions of a launch: minutes.
@@ -166,12 +166,12 @@ def run(
         get_args(Functions).index(play.functions), len(ranges), play.seed, budget, 0,
         (ctypes.c_uint64 * max(1, len(values)))(*values), (_Range * max(1, len(ranges)))(*ranges),
     )  # fmt: skip
-    faults = (_Fault * TOLD)()
+    faults = (_Fault * REPORTED)()
     count = _library().ptx_run(
-        program.instructions, len(program.instructions), program.operands, ctypes.byref(launch), faults, TOLD
+        program.instructions, len(program.instructions), program.operands, ctypes.byref(launch), faults, REPORTED
     )
     if count:
-        lines = [_told(program, fault) for fault in faults if fault.what]
+        lines = [_reported(program, fault) for fault in faults if fault.what]
         raise FaultsError(f"{program.name}: {count} faults\n" + "\n".join(lines))
     return int(launch.spent)
 
@@ -186,7 +186,7 @@ def _bits(argument: Tensor | int | float | None) -> int:
     return int(argument) & (2**64 - 1)
 
 
-def _told(program: Program, fault: _Fault) -> str:
+def _reported(program: Program, fault: _Fault) -> str:
     def line(index: int) -> str:
         text = program.lines[index]
         return repr(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")

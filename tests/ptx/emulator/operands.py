@@ -136,8 +136,8 @@ class Scope:
         place, size = found
         if what not in "rR" and place < len(SPECIAL) * LANES * 4:
             raise UnknownPtxError(f"no register to write: {text!r}")
-        wanted = 0 if width == "p" else int(width)
-        if size != wanted and not (what in "WR" and size > wanted):
+        expected = 0 if width == "p" else int(width)
+        if size != expected and not (what in "WR" and size > expected):
             raise UnknownPtxError(f"a register of another width: {text!r}")
         return 0, place, size
 
