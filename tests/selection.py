@@ -67,7 +67,6 @@ ONLY = {
     # Each starts a server of several processes.
     "tests/service/test_supervisor.py": "a_killed_process_is_replaced_while_the_others_serve "
     "bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_at_once "
-    "a_bundle_that_one_process_does_not_load_is_served_by_none "
     "a_signal_to_a_process_that_is_ending_leaves_its_exit_code_alone",
 }
 # In these folders a test has so many cases at most; where requests and files are checked each case is one of its own.

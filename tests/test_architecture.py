@@ -397,6 +397,7 @@ for mixer in ("softmax", "afa", "radial_tangential"):
 """
 
 
+@pytest.mark.slow
 def test_a_mixer_of_the_papers_is_made_in_a_checkout_and_refused_with_a_reason_elsewhere() -> None:
     checkout = run_without({"triton"}, MIXER_OF_A_PAPER)
     assert checkout.stdout.splitlines() == ["softmax made", "afa made", "radial_tangential made"], checkout.stderr

@@ -85,9 +85,9 @@ def test_every_form_holds_the_same_table(tmp_path: Path, ending: str) -> None:
         rows = found.to_pylist()
     expected = table_of(rfa("filter", path)[1])
     assert list(rows[0]) == list(expected[0]) and len(rows) == 60
-    for row, wanted in zip(rows, expected, strict=True):
+    for row, required in zip(rows, expected, strict=True):
         assert [None if x is None else float(x) for x in (row["temp_c"], row["temp_c_mean"])] == [
-            float(x) if x else None for x in (wanted["temp_c"], wanted["temp_c_mean"])
+            float(x) if x else None for x in (required["temp_c"], required["temp_c_mean"])
         ]
 
 
@@ -122,14 +122,14 @@ def test_columns_called_like_a_result_keep_their_names(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_is_said_before_the_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "nothing there.csv"
-    for option, target, told in (
+    for option, target, reported in (
         ("--out", tmp_path / "no" / "x.csv", "there is no folder"),
         ("--out", tmp_path, "must end in"),
         ("--plot", tmp_path / "x.gif", "must end in"),
         ("--out", tmp_path / "x.txt", ".parquet"),
     ):
         code, _, err = rfa("filter", path, option, target)
-        assert code != 0 and told in err and option in err, err
+        assert code != 0 and reported in err and option in err, err
     if os.geteuid() != 0:  # who may do anything may write anywhere
         (tmp_path / "locked").mkdir(mode=0o500)
         assert "may not be written" in rfa("filter", path, "--out", tmp_path / "locked" / "x.csv")[2]

@@ -47,9 +47,9 @@ def test_models_of_many_series_are_fitted_stopped_gone_on_with_and_used(tmp_path
         return fit_one(series, *rest)
 
     monkeypatch.setattr(module, "_fit_one", once)
-    code, told, err = rfa(*words)
+    code, reported, err = rfa(*words)
     assert code == 1 and "failed: short: column 'value' has" in err
-    found = json.loads(told.strip().splitlines()[-1])
+    found = json.loads(reported.strip().splitlines()[-1])
     assert found["series"] == 2 and found["failed"] == 1 and all("calendar" in one for one in found["found"].values())
     assert not (tmp_path / "models.json.fitted").exists()
     document = json.loads(out.read_text())

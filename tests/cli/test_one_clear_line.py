@@ -44,28 +44,28 @@ def text(tmp_path: Path) -> Path:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize(
-    ("device", "told"),
+    ("device", "reported"),
     [("cuda", "--device cuda: torch"), ("tpu", "--device takes auto, cpu, cuda, got 'tpu'")],
 )
-def test_a_device_that_is_not_there(text: Path, device: str, told: str) -> None:
+def test_a_device_that_is_not_there(text: Path, device: str, reported: str) -> None:
     out = text / "run"
     code, line = failure(
         "train", "lm", "--data", text, "--config", text / "tiny.json", "--out", out, "--device", device
     )
-    assert code == 1 and told in line and not out.exists()
+    assert code == 1 and reported in line and not out.exists()
 
 
 @pytest.mark.parametrize(
-    ("command", "limit", "told"),
+    ("command", "limit", "reported"),
     [
         ("lm", 10, "is less than the longest context; it must be at least 4096"),
         ("lm", 0, "is less than the longest context; it must be at least 4096"),
         ("confidence", 1023, "is less than two windows; it must be at least 1024"),
     ],
 )
-def test_a_limit_below_what_is_scored_at_once(text: Path, command: str, limit: int, told: str) -> None:
+def test_a_limit_below_what_is_scored_at_once(text: Path, command: str, limit: int, reported: str) -> None:
     _, line = failure("eval", command, "books", "--data", text, "--limit", limit)
-    assert line == f"rfa: --limit {limit} {told}"
+    assert line == f"rfa: --limit {limit} {reported}"
 
 
 @pytest.mark.parametrize(
@@ -147,15 +147,15 @@ def test_without_torch(text: Path, command: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "gpu", "told"),
+    ("family", "gpu", "reported"),
     [
         ("language", "sm_9a", "--gpu takes architectures among sm_80, sm_86, sm_89, sm_90, each once"),
         ("linear", "sm_80", "--gpu is for language models"),
     ],
 )
-def test_kernels_that_nobody_can_compile(tmp_path: Path, family: str, gpu: str, told: str) -> None:
+def test_kernels_that_nobody_can_compile(tmp_path: Path, family: str, gpu: str, reported: str) -> None:
     pytest.importorskip("triton")
     (tmp_path / "config.json").write_text(json.dumps({"family": family, "config": {}}))
     (tmp_path / "train.json").write_text("{}")
     code, line = failure("export", tmp_path, "--out", tmp_path / "bundle", "--gpu", gpu)
-    assert code == 1 and told in line and not (tmp_path / "bundle").exists()
+    assert code == 1 and reported in line and not (tmp_path / "bundle").exists()

@@ -32,8 +32,13 @@ def train(*arguments: object) -> dict[str, object]:
     return document
 
 
-def test_from_nothing_and_on_with_ones_own_file(tmp_path: Path, config: Path) -> None:
+def test_from_nothing(tmp_path: Path, config: Path) -> None:
     assert train("--out", tmp_path / "first", "--config", config)["series"] == 8
+
+
+@pytest.mark.slow
+def test_on_from_a_run_with_ones_own_file(tmp_path: Path, config: Path) -> None:
+    train("--out", tmp_path / "first", "--config", config)
     file = tmp_path / "rooms.csv"
     rows = [f"2026-01-{1 + i // 24:02}T{i % 24:02}:00:00Z,{i % 24},{np.sin(i):.3f}" for i in range(24 * 20)]
     file.write_text("\n".join(["time,a,b", *rows]) + "\n")

@@ -16,7 +16,7 @@ class Inverse(nn.Module):
         return spd_inverse(matrix)
 
 
-@pytest.mark.parametrize("size", [MOST_UNROLLED, 9])
+@pytest.mark.parametrize("size", [pytest.param(MOST_UNROLLED, marks=pytest.mark.slow), 9])
 def test_the_graph_s_inverse_and_determinant_are_those_of_numpy(size):
     example = {"matrix": torch.eye(size).repeat(2, 3, 1, 1)}
     graph = export_graph(Inverse(), example, ["inverse", "log_det"], dynamic={"matrix": {0: "batch", 1: "cache"}})

@@ -16,6 +16,7 @@ from rfa.runtime.bundle.bundle import Bundle, BundleError, Graph, open_session
 from rfa.runtime.text.config import LanguageModelConfig
 
 
+@pytest.mark.slow
 def test_exported_bundle_is_verified_in_a_fresh_process(language_bundle: Bundle) -> None:
     report = verify_bundle(language_bundle.path)
     assert report.passed

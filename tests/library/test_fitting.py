@@ -173,6 +173,7 @@ def test_what_cannot_be_written_is_found_before_the_work(rows: pd.DataFrame, tmp
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_stopped_fit_goes_on(tmp_path: Path, number: signal.Signals, request: pytest.FixtureRequest) -> None:
     """Sent once a first series is kept; what was finished is not done again."""
     frame(20, tuple("abcdef")).to_csv(tmp_path / "rows.csv", index=False)

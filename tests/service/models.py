@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import threading
+import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -167,6 +168,17 @@ class FakeLanguage:
 
     def confidence(self, mode: str) -> TokenConfidence:
         return TokenConfidence(1.0)
+
+
+def slow_down(owner: Any, method: str, seconds: float) -> None:
+    """Have a method take longer."""
+    call = getattr(owner, method)
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(seconds)
+        return call(*arguments)
+
+    setattr(owner, method, slowly)
 
 
 @dataclass(frozen=True)

@@ -183,12 +183,3 @@ def test_the_runtime_for_a_gpu_gets_the_limits_and_must_reproduce_the_golden_out
     create_app(settings, load=lambda _: models)
     told = {facts.name: facts.kernels for facts in models.facts}
     assert told["books"] == GpuKernels((), (), "the bundle has none") and told["linear"] is None
-
-
-@pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
-def test_the_command_says_why_in_one_line(linear_bundle: Path) -> None:
-    from tests.cli.test_cli import rfa
-
-    code, out, err = rfa("serve", "--bundle", linear_bundle, "--port", 0, "--device", "cuda")
-    assert code != 0 and out == ""
-    assert err.splitlines()[-1].startswith("rfa: RFA_DEVICE=cuda") and "Traceback" not in err

@@ -11,7 +11,7 @@ import pytest
 
 from rfa.service.errors import ErrorReply
 from rfa.service.schemas.text_replies import GenerateEvent, GenerateReply
-from tests.service.models import FakeLanguage, fake_models
+from tests.service.models import FakeLanguage, fake_models, slow_down
 from tests.service.replies import read
 
 pytestmark = pytest.mark.anyio
@@ -173,15 +173,7 @@ async def test_a_long_prompt_is_read_in_pieces(connect: Any) -> None:
 
 async def test_a_deadline_ends_the_text(connect: Any) -> None:
     model = FakeLanguage(script="a" * 200)
-    step = model.step
-
-    def slow_step(*arguments: Any) -> Any:
-        import time
-
-        time.sleep(0.02)
-        return step(*arguments)
-
-    model.step = slow_step  # type: ignore[assignment,method-assign]
+    slow_down(model, "step", 0.02)
     async with connect(fake_models(model)) as client:
         reply = (await post(client, max_new_tokens=200, deadline_ms=100)).json()
         lines = events(await post(client, stream=True, max_new_tokens=200, deadline_ms=100))
@@ -193,15 +185,7 @@ async def test_a_deadline_ends_the_text(connect: Any) -> None:
 
 async def test_a_deadline_before_the_first_token_still_answers(connect: Any) -> None:
     model = FakeLanguage()
-    encode = model.vocabulary.encode
-
-    def slow_encode(text: str) -> list[int]:
-        import time
-
-        time.sleep(0.05)
-        return encode(text)
-
-    model.vocabulary.encode = slow_encode  # type: ignore[method-assign]
+    slow_down(model.vocabulary, "encode", 0.05)
     async with connect(fake_models(model)) as client:
         lines = events(await post(client, stream=True, deadline_ms=10, n=2))
     assert len(lines) == 1

@@ -206,6 +206,7 @@ def test_probes_are_answered_when_every_place_is_taken_and_every_loop_hangs(tmp_
         assert server.process.wait(PATIENCE) == 0
 
 
+@pytest.mark.slow
 def test_a_server_without_a_sign_of_life_is_neither_ready_nor_alive(tmp_path: Path) -> None:
     with serving(tmp_path, processes=1, health_port=0, stall_seconds=1) as server:
         url = health_url(server)

@@ -136,6 +136,7 @@ def test_a_body_over_the_limit_is_refused_while_it_is_sent(live: Live) -> None:
     assert answer.startswith(b"HTTP/1.1 413") and b"payload_too_large" in answer
 
 
+@pytest.mark.slow
 def test_the_process_says_where_it_is_and_ends_on_a_signal(linear_bundle: Path) -> None:
     command = [
         sys.executable,
@@ -169,18 +170,3 @@ def test_a_bad_bundle_stops_the_start_with_the_reason(linear_bundle: Path, tmp_p
         from rfa.service.server import serve
 
         serve(Settings(bundles=(broken,), port=0))
-
-
-def test_serving_does_not_import_torch(linear_bundle: Path) -> None:
-    program = (
-        "import sys, asyncio; from rfa.service.app import create_app; from rfa.service.settings import Settings\n"
-        f"app = create_app(Settings(bundles=({str(linear_bundle)!r},), processes=1))\n"
-        "async def main():\n"
-        "    async with app.router.lifespan_context(app): pass\n"
-        "asyncio.run(main())\n"
-        "heavy = {'torch', 'model', 'training', 'onnx'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

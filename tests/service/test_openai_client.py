@@ -7,7 +7,6 @@ import itertools
 import json
 import math
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from openai.types import Completion
 
 from rfa.service.schemas.openai import Completion as CompletionReply
 from rfa.service.schemas.openai import CompletionChunk, CompletionRequest, ModelList
-from tests.service.models import FakeLanguage, byte_vocabulary, fake_models
+from tests.service.models import FakeLanguage, byte_vocabulary, fake_models, slow_down
 from tests.service.replies import read
 from tests.waiting import PATIENCE, wait_until
 
@@ -293,13 +292,7 @@ def test_seeds(unsure: openai.OpenAI) -> None:
 
 def test_our_own_fields(live: Any) -> None:
     model = FakeLanguage(script="x" * 500)
-    step = model.step
-
-    def slow_step(*arguments: Any) -> Any:
-        time.sleep(0.01)
-        return step(*arguments)
-
-    model.step = slow_step  # type: ignore[assignment,method-assign]
+    slow_down(model, "step", 0.01)
     with live(fake_models(model)) as address, client_of(address) as client:
         (late,) = create(client, max_tokens=500, extra_body={"deadline_ms": 100}).choices
         cut = create(client, "say |", max_tokens=2, extra_body={"truncate_prompt_tokens": 2, "decode": "attention"})

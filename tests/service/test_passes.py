@@ -13,11 +13,11 @@ import pytest
 import torch
 from websockets.sync.client import connect
 
-from rfa.model.linear_filter import LinearFilter
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.linear_config import LinearFilterConfig
+from tests.model.oracles import float64_filter
 from tests.service.conftest import Live
 from tests.service.test_columns import answer, serving
 
@@ -35,11 +35,7 @@ def expected(bundles: Path, passes: int) -> np.ndarray:
     """Means of the eager model in float64, made with so many passes."""
     config = open_bundle(bundles / "linear").config
     rows = {key: tuple(map(tuple, value)) for key, value in config.items() if isinstance(value, list)}
-    torch.set_default_dtype(torch.float64)
-    try:
-        model = LinearFilter(replace(LinearFilterConfig(**{**config, **rows}), inner=passes))
-    finally:
-        torch.set_default_dtype(torch.float32)
+    model = float64_filter(replace(LinearFilterConfig(**{**config, **rows}), inner=passes))
     y = torch.from_numpy(observations()[None])
     output, _ = model(y, torch.ones_like(y), torch.from_numpy(TIMES[None]))
     return output.mean[0].numpy()

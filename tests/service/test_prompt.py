@@ -17,7 +17,7 @@ from rfa.service.engine.text.options import GenerateOptions, PromptLimits
 from rfa.service.engine.text.prompt import LONGEST_PIECE, USUAL_PIECE, PromptReader, attention_capacity
 from rfa.service.errors import InvalidRequest
 from tests.service.conftest import Connect
-from tests.service.models import END_OF_TEXT, FakeLanguage, byte_vocabulary, fake_models
+from tests.service.models import END_OF_TEXT, FakeLanguage, byte_vocabulary, fake_models, slow_down
 
 BOOKS = Vocabulary((Path(__file__).parents[2] / "bundles" / "books" / "tokenizer.json").read_text(encoding="utf-8"))
 MERGED = byte_vocabulary(merges=[("a", "b"), ("ab", "c"), ("'", "l"), ("1", "1"), ("!", "!"), ("Ġ", "Ġ"), ("Ċ", "Ċ")])
@@ -151,15 +151,7 @@ async def test_a_prompt_too_long_by_its_bytes_is_never_tokenised(connect: Connec
 @pytest.mark.anyio
 async def test_the_deadline_holds_while_a_prompt_is_tokenised(connect: Connect) -> None:
     model = FakeLanguage()
-    encode = model.vocabulary.encode
-
-    def slow_encode(text: str) -> list[int]:
-        import time
-
-        time.sleep(0.05)
-        return encode(text)
-
-    model.vocabulary.encode = slow_encode  # type: ignore[method-assign]
+    slow_down(model.vocabulary, "encode", 0.05)
     async with connect(fake_models(model)) as client:
         body = {"inputs": "word " * 3_000, "parameters": {"deadline_ms": 10}}
         details = (await client.post("/generate", json=body)).json()["details"]

@@ -23,8 +23,8 @@ VALUES = (20 + np.sin(np.arange(120) / 4) + np.arange(120) / 50).round(3).tolist
 
 
 @pytest.fixture(scope="session")
-def small(of_all_workers: Path) -> Path:
-    return exported(of_all_workers, "small-series").path
+def small(bundle_cache: Path) -> Path:
+    return exported(bundle_cache, "small-series").path
 
 
 def alone(path: Path, **given: Any) -> Any:

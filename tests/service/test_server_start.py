@@ -77,6 +77,7 @@ def test_settings_arrive_as_they_were(tmp_path: Path, monkeypatch: pytest.Monkey
     assert arrived == given
 
 
+@pytest.mark.slow
 def test_a_port_that_cannot_be_listened_on_ends_the_server(tmp_path: Path) -> None:
     """Somebody may come between the beginning, when the port is taken, and the word that all have loaded."""
     serve_and_fail = SERVE.replace(
@@ -125,7 +126,11 @@ def test_a_taken_port_is_one_clear_line(linear_bundle: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("RFA_SESSIONS", "memory"), ("RFA_STATE_KEYS", "c2hvcnQ="), ("RFA_MAX_MEMORY", "1000000")],
+    [
+        ("RFA_SESSIONS", "memory"),
+        pytest.param("RFA_STATE_KEYS", "c2hvcnQ=", marks=pytest.mark.slow),
+        pytest.param("RFA_MAX_MEMORY", "1000000", marks=pytest.mark.slow),
+    ],
 )
 def test_settings_that_only_the_processes_can_judge_are_one_clear_line(
     linear_bundle: Path, name: str, value: str

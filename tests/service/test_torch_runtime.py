@@ -180,12 +180,13 @@ def nodes_of_a_step(runtime: TorchLanguageRuntime, choice: Choice) -> Any:
 @pytest.mark.parametrize(
     ("choice", "more"),
     [
-        (Choice(), 0),
+        pytest.param(Choice(), 0, marks=pytest.mark.slow),
         pytest.param(Choice(0.8), 0, marks=pytest.mark.slow),
         pytest.param(Choice(0.8, 40, 0.9), SEARCHES, marks=pytest.mark.slow),
         (Choice(0.8, 40, 0.9, top=3), SEARCHES + SORTS),
     ],
 )
+@pytest.mark.slow
 def test_a_step_is_few_launches(
     runtime: TorchLanguageRuntime, monkeypatch: pytest.MonkeyPatch, choice: Choice, more: int
 ) -> None:

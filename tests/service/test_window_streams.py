@@ -12,7 +12,7 @@ from rfa.runtime.text.language import LanguageRuntime
 from rfa.runtime.text.loading import load_on_cpu
 from rfa.service.errors import InvalidRequest
 from rfa.service.vetting.wide_trial import try_wide
-from tests.runtime.text.exact import EPS, begun, crowd, prompt_of, read_on, silence, stepped
+from tests.runtime.text.exact import EPS, begun, check_company, crowd, prompt_of, read_on, silence, stepped
 
 pytestmark = pytest.mark.slow  # the bundle takes a minute to export
 STREAMS = 6
@@ -45,17 +45,8 @@ def test_a_stream_has_the_same_bits_alone_and_among_others(runtime: LanguageRunt
     """Some of them have seen fewer tokens than the window holds."""
     alone, together = crowd(runtime, count), crowd(runtime, count)
     for token in (3, 4, 5):
-        order = list(reversed(range(count)))
-        output, advances = runtime.step(
-            [together[i] for i in order], [token + i for i in order], silence(runtime, count)
-        )
-        for row, index in enumerate(order):
-            single, (advance,) = runtime.step([alone[index]], [token + index], silence(runtime))
-            for found, wanted in zip(output, single, strict=True):
-                assert found[row].tobytes() == wanted[0].tobytes()
-            advance.commit()
-            advances[row].commit()
-            assert runtime.pack(alone[index]) == runtime.pack(together[index])
+        tokens = [token + index for index in range(count)]
+        check_company(runtime, alone, together, range(count)[::-1], tokens, silence(runtime, count))
     for context in (*alone, *together):
         context.release()
 

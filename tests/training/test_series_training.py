@@ -448,6 +448,7 @@ def test_values_are_trained_on_as_far_as_the_network_has_room(tmp_path):
     assert not (tmp_path / "beyond").exists()
 
 
+@pytest.mark.slow
 def test_tuning_on_own_series_makes_them_better(tmp_path):
     first = train_series(SeriesRun(MODEL, replace(TRAINING, steps=8)), tmp_path / "first")
     run = SeriesRun(MODEL, replace(TRAINING, steps=60, batch=8, learning_rate=5e-3, matrix_learning_rate=5e-3))
