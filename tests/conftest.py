@@ -11,6 +11,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,10 +185,11 @@ def bundle_cache() -> Path:
     for file in sorted([*files, *(ROOT / "tests").glob("small_*.py"), ROOT / "constraints.txt"]):
         sources.update(file.read_bytes())
     folder = ROOT / "build" / "test-bundles" / sources.hexdigest()[:16]
-    for other in folder.parent.glob("*"):
-        if other != folder:
-            shutil.rmtree(other, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
+    folder.touch()
+    for other in folder.parent.iterdir():
+        if other.stat().st_mtime < time.time() - 86_400:  # no other run uses it
+            shutil.rmtree(other, ignore_errors=True)
     return folder
 
 
