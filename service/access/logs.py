@@ -45,7 +45,7 @@ def configure_logging(settings: Settings) -> None:
     root.setLevel(logging.INFO)
 
 
-def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+def log_fields(record: logging.LogRecord) -> dict[str, Any]:
     """The fields of a record, beginning with the request id."""
     fields: Mapping[str, Any] = getattr(record, "fields", {})
     own = getattr(record, "request_id", "")
@@ -65,7 +65,7 @@ class TextFormatter(logging.Formatter):
     """`TIME LEVEL LOGGER: MESSAGE name=value …` on one line, then a traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {name}={_text_value(value)}" for name, value in fields_of(record).items())
+        fields = "".join(f" {name}={_text_value(value)}" for name, value in log_fields(record).items())
         line = f"{_time(record)} {record.levelname} {record.name}: {_printable(record.getMessage())}{fields}"
         if record.exc_info and record.exc_info[1]:
             line += "\n" + traceback_text(record.exc_info[1])
@@ -81,7 +81,7 @@ class JSONFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **fields_of(record),
+            **log_fields(record),
         }
         if record.exc_info and record.exc_info[1]:
             document["exception"] = traceback_text(record.exc_info[1])

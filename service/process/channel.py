@@ -77,7 +77,7 @@ class Channel:
         self._writer.close()
 
 
-def reason_of(error: BaseException) -> str:
+def error_reason(error: BaseException) -> str:
     """The message of an error, as one line of bounded length."""
     words = " ".join(str(error).split()) or type(error).__name__
     return words if len(words) <= LONGEST_REASON else words[: LONGEST_REASON - 1] + "…"

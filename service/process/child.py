@@ -35,7 +35,7 @@ from rfa.service.memory import request_memory
 from rfa.service.openapi import openapi_of
 from rfa.service.process.accepting import ConnectionShare
 from rfa.service.process.background import run_in_background
-from rfa.service.process.channel import Channel, reason_of
+from rfa.service.process.channel import Channel, error_reason
 from rfa.service.process.draining import DrainingServer
 from rfa.service.process.open_files import allow_open_files
 from rfa.service.process.settings_json import read_settings
@@ -117,7 +117,7 @@ class ServerProcess:
             is_refusal = isinstance(error, (ValueError, OSError))  # their messages are for the operator
             if not is_refusal:
                 logger.exception("loading failed")
-            await self._channel.send("failed", reason=reason_of(error), refused=is_refusal)
+            await self._channel.send("failed", reason=error_reason(error), refused=is_refusal)
             return None
         labels = ", ".join(map(_label, models.facts))
         await self._channel.send("loaded", models=labels[:LONGEST_LABELS], version=models.version)
@@ -200,7 +200,7 @@ class ServerProcess:
                 served = await run_in_background(lambda: engine.build(self._load(settings)))
             except Exception as error:
                 logger.debug("the bundles were not reloaded", exc_info=True)
-                reason = reason_of(error)
+                reason = error_reason(error)
         if self._generation != generation:
             return
         if reason is None:

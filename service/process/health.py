@@ -59,7 +59,9 @@ class HealthStatus:
     is_ready: bool
 
     @classmethod
-    def of(cls, processes: Iterable[Child], *, tick: float, stall: float, is_stopping: bool) -> HealthStatus:
+    def from_processes(
+        cls, processes: Iterable[Child], *, tick: float, stall: float, is_stopping: bool
+    ) -> HealthStatus:
         """Judge processes by their heartbeats.
 
         Args:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from rfa.runtime.bundle.documents import BundleError
 from rfa.service.process.background import run_in_background
-from rfa.service.process.channel import reason_of
+from rfa.service.process.channel import error_reason
 from rfa.service.process.shared_status import Outcome, SharedStatus
 from rfa.service.process.snapshot import Snapshot, take_snapshot
 
@@ -84,7 +84,7 @@ class BundleStore:
         except TimeoutError:
             raise BundlesRefused(f"the bundles could not be read within {COPY_SECONDS:g} s") from None
         except (BundleError, OSError) as error:
-            raise BundlesRefused(reason_of(error)) from None
+            raise BundlesRefused(error_reason(error)) from None
 
     async def check(self, snapshot: Snapshot) -> None:
         """Check a copy.
@@ -95,7 +95,7 @@ class BundleStore:
         try:
             await self._check(snapshot.bundles)
         except (BundleError, OSError) as error:  # a TimeoutError is one
-            raise BundlesRefused(reason_of(error)) from None
+            raise BundlesRefused(error_reason(error)) from None
 
 
 class Reloader:
@@ -167,7 +167,7 @@ class Reloader:
             await self._abort(snapshot, "refused" if isinstance(error, BundlesRefused) else "aborted", str(error))
         except Exception as error:  # the next request to reload must still be served
             logger.exception("reloading failed")
-            await self._abort(snapshot, "aborted", reason_of(error))
+            await self._abort(snapshot, "aborted", error_reason(error))
         else:
             # No await since every process that serves was found prepared.
             await self._commit(snapshot)

@@ -25,7 +25,7 @@ from typing import Any
 from rfa.service.compilation import log_compilation
 from rfa.service.precompile import ensure_compiled, is_compiled
 from rfa.service.process.address import Address, listen, refuse
-from rfa.service.process.channel import ChannelError, reason_of
+from rfa.service.process.channel import ChannelError, error_reason
 from rfa.service.process.health import HealthStatus, health_listener
 from rfa.service.process.managed_child import Child, StartedProcess
 from rfa.service.process.private_directory import private_directory
@@ -112,7 +112,9 @@ class Supervisor:
     def _health_status(self) -> HealthStatus:
         """The health of the processes, for probes."""
         processes, stall = self._children.values(), self._settings.stall_seconds
-        return HealthStatus.of(processes, tick=self._tick_seconds, stall=stall, is_stopping=self._stopping.is_set())
+        return HealthStatus.from_processes(
+            processes, tick=self._tick_seconds, stall=stall, is_stopping=self._stopping.is_set()
+        )
 
     async def _begin(self, reloader: Reloader) -> bool:
         """Copy and check the first bundles. False if a stop signal came first."""
@@ -234,7 +236,7 @@ class Supervisor:
             logger.error("%s sent an invalid message and is killed: %s", child.name, error)
             child.signal(signal.SIGKILL)
         except OSError as error:  # listening on the port failed: no process can serve
-            child.failure, child.is_refusal = reason_of(error), True
+            child.failure, child.is_refusal = error_reason(error), True
             child.signal(signal.SIGKILL)
 
     async def _on_message(self, child: Child, message: Mapping[str, Any], reloader: Reloader) -> None:

@@ -172,7 +172,7 @@ class PieceStream(Response):
             await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-async def _encoded(documents: AsyncIterator[Any], encode: Callable[[Any], Iterator[bytes]]) -> AsyncIterator[bytes]:
+async def _encode_all(documents: AsyncIterator[Any], encode: Callable[[Any], Iterator[bytes]]) -> AsyncIterator[bytes]:
     async for document in documents:
         for piece in encode(document):
             yield piece
@@ -215,7 +215,7 @@ async def open_stream(request: Request, documents: AsyncIterator[Any], media_typ
 def event_stream(request: Request, first: Any, documents: AsyncIterator[Any], media_type: str) -> PieceStream:
     """A stream that begins with `first`, see `open_stream`."""
     encode = encode_sse if media_type == SSE else encode_ndjson
-    pieces = _encoded(_with_terminal_error(first, documents), encode)
+    pieces = _encode_all(_with_terminal_error(first, documents), encode)
     return PieceStream(request, pieces, documents, media_type, headers=STREAM_HEADERS)
 
 
@@ -254,15 +254,15 @@ async def document_response(request: Request, encoded: AsyncIterator[bytes]) -> 
         ClientGone: the client has disconnected before that.
     """
     buffered: list[bytes] = []
-    collected = _collected(encoded)
+    joined = _join_pieces(encoded)
     try:
-        is_complete = await unless_disconnected(request, _buffer(collected, buffered, request.app.state.cooperative))
+        is_complete = await unless_disconnected(request, _buffer(joined, buffered, request.app.state.cooperative))
     except BaseException:
         await _close(encoded)
         raise
     if is_complete:
         return Response(b"".join(buffered), media_type="application/json")
-    return PieceStream(request, _rest(buffered, collected), collected, "application/json")
+    return PieceStream(request, _rest(buffered, joined), joined, "application/json")
 
 
 async def _buffer(encoded: AsyncIterator[bytes], buffered: list[bytes], cooperative: CooperativeWork) -> bool:
@@ -278,7 +278,7 @@ async def _buffer(encoded: AsyncIterator[bytes], buffered: list[bytes], cooperat
     return True
 
 
-async def _collected(encoded: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _join_pieces(encoded: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The same bytes in pieces of at least PIECE_BYTES."""
     parts: list[bytes] = []
     size = 0
@@ -296,7 +296,7 @@ async def _collected(encoded: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         await _close(encoded)
 
 
-async def encoded_at_once(document: Any) -> AsyncIterator[bytes]:
+async def encode_document(document: Any) -> AsyncIterator[bytes]:
     """A finished document, in pieces."""
     for piece in pieces(document):
         yield piece

@@ -30,7 +30,7 @@ from rfa.service.errors import (
     UnsupportedMediaType,
 )
 from rfa.service.memory import lease_of
-from rfa.service.routes.common import SSE, EngineDep, document_response, encoded_at_once, error_responses, open_stream
+from rfa.service.routes.common import SSE, EngineDep, document_response, encode_document, error_responses, open_stream
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
 from rfa.service.schemas.text_replies import (
     Continuation,
@@ -91,7 +91,7 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -
     record_generation(generation, record)
     state = await _save_state(generation, exchange)
     reply = _reply(generation, job.options, state, body.parameters.details)
-    return await document_response(request, encoded_at_once(reply))
+    return await document_response(request, encode_document(reply))
 
 
 def record_generation(generation: Generation, record: Record) -> None:

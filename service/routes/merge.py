@@ -15,7 +15,7 @@ from rfa.service.engine.engine import Engine, ModelChoice
 from rfa.service.engine.filter.merging import MergedBelief
 from rfa.service.errors import InvalidRequest
 from rfa.service.memory import lease_of
-from rfa.service.routes.common import EngineDep, document_response, encoded_at_once
+from rfa.service.routes.common import EngineDep, document_response, encode_document
 from rfa.service.routes.generate import MODEL_ERRORS
 from rfa.service.routes.state import StateExchange, errors_name, open_exchange
 from rfa.service.schemas.filter_replies import MergeReply
@@ -53,7 +53,7 @@ async def merge_states(body: MergeRequest, request: Request, engine: EngineDep) 
     merged: MergedBelief = await unless_disconnected(request, job.result())
     state = None if merged.state is None else await exchange.save(merged.state.payload, merged.state.count)
     reply = _reply(model, body, merged, state)
-    return await document_response(request, encoded_at_once(reply))
+    return await document_response(request, encode_document(reply))
 
 
 def _options(body: MergeRequest, model: ModelChoice, engine: Engine, exchange: StateExchange) -> MergeOptions:

@@ -26,7 +26,7 @@ from rfa.service.routes.common import (
     SSE,
     EngineDep,
     document_response,
-    encoded_at_once,
+    encode_document,
     error_responses,
     json_response,
     open_stream,
@@ -84,7 +84,7 @@ async def complete(body: CompletionRequest, request: Request, engine: EngineDep)
     if body.stream:
         return await open_stream(request, _chunks(body, request, engine, head), SSE)
     reply = await unless_disconnected(request, _completion(body, request, engine, head))
-    return await document_response(request, encoded_at_once(reply))
+    return await document_response(request, encode_document(reply))
 
 
 @router.get("/models", response_model=ModelList, responses=error_responses(MethodNotAllowed, NotReady))

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rfa.service.process.channel import LONGEST_MESSAGE, LONGEST_REASON, Channel, ChannelError, reason_of
+from rfa.service.process.channel import LONGEST_MESSAGE, LONGEST_REASON, Channel, ChannelError, error_reason
 
 pytestmark = pytest.mark.anyio
 
@@ -66,6 +66,6 @@ async def test_the_end_of_the_channel_is_told() -> None:
 
 
 def test_a_reason_is_one_line_that_fits_into_a_message() -> None:
-    assert reason_of(ValueError("a\n  b")) == "a b"
-    assert reason_of(KeyError()) == "KeyError"
-    assert len(reason_of(ValueError("long " * 1_000_000))) == LONGEST_REASON
+    assert error_reason(ValueError("a\n  b")) == "a b"
+    assert error_reason(KeyError()) == "KeyError"
+    assert len(error_reason(ValueError("long " * 1_000_000))) == LONGEST_REASON

@@ -56,10 +56,10 @@ class TestVitals:
         ],
     )
     def test_one_good_process_is_enough(self, processes: list[Process], is_alive: bool, is_ready: bool) -> None:
-        assert HealthStatus.of(cast(Any, processes), tick=0.5, stall=30, is_stopping=False) == HealthStatus(
+        assert HealthStatus.from_processes(cast(Any, processes), tick=0.5, stall=30, is_stopping=False) == HealthStatus(
             is_alive, is_ready
         )
-        assert HealthStatus.of(cast(Any, processes), tick=0.5, stall=30, is_stopping=True) == HealthStatus(
+        assert HealthStatus.from_processes(cast(Any, processes), tick=0.5, stall=30, is_stopping=True) == HealthStatus(
             is_alive, False
         )
 
