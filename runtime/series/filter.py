@@ -308,12 +308,12 @@ class SeriesRuntime(FilterRuntime):
         """See `FilterRuntime`: buffers."""
         return MAX_BYTES
 
-    def weight(self, told: int, t: float, kept: Callable[[str], Array | None]) -> int:
+    def weight(self, cost: int, t: float, state: Callable[[str], Array | None]) -> int:
         """See `FilterRuntime`."""
-        clock = kept(CLOCK)
+        clock = state(CLOCK)
         if clock is None:
-            return told * self.observation_size
-        return math.ceil(row_work(clock, np.array([t]), told, self.observation_size)[0])
+            return cost * self.observation_size
+        return math.ceil(row_work(clock, np.array([t]), cost, self.observation_size)[0])
 
     def cut(self, pool: StatePool, piece: Piece, most: int) -> Piece:
         """See `FilterRuntime`."""

@@ -71,14 +71,14 @@ def made_of_it(x):
     return slow(x) + 1
 
 if __name__ == "__main__":
-    told = []
-    with event.install_recorder("numba:compile") as recorder, call_on_compile(lambda: told.append("told")):
+    calls = []
+    with event.install_recorder("numba:compile") as recorder, call_on_compile(lambda: calls.append("called")):
         assert {"slow": slow, "made_of_it": made_of_it}[sys.argv[1]](3.0) == float(sys.argv[2])
-    print(*(e.data["dispatcher"].__name__ for _, e in recorder.buffer if e.is_start), *told)
+    print(*(e.data["dispatcher"].__name__ for _, e in recorder.buffer if e.is_start), *calls)
 """
 
 
-def test_a_kept_part_is_compiled_once_for_all_kernels(tmp_path: Path) -> None:
+def test_a_cached_inline_function_is_compiled_once_for_all_kernels(tmp_path: Path) -> None:
     (tmp_path / "module_of_kernels.py").write_text(MODULE)
 
     def compiled(name: str, result: float) -> list[str]:
@@ -91,8 +91,8 @@ def test_a_kept_part_is_compiled_once_for_all_kernels(tmp_path: Path) -> None:
         assert run.returncode == 0, run.stderr
         return run.stdout.split()
 
-    assert compiled("slow", 6.0) == ["slow", "told"]
-    assert compiled("made_of_it", 7.0) == ["made_of_it", "told"]
+    assert compiled("slow", 6.0) == ["slow", "called"]
+    assert compiled("made_of_it", 7.0) == ["made_of_it", "called"]
     assert compiled("made_of_it", 7.0) == []
 
 
