@@ -28,7 +28,7 @@ from rfa.model.decoder import Decoder
 from rfa.model.language import LanguageModel
 from rfa.model.ragged import RaggedDecoder
 from rfa.model.ragged_layout import Ragged
-from rfa.runtime.gpu.graph import GraphRoom
+from rfa.runtime.gpu.graph import GraphMemory
 from rfa.runtime.gpu.language import TorchLanguageRuntime
 from rfa.runtime.gpu.pages import PagePool
 from rfa.runtime.gpu.pool import DevicePool
@@ -99,7 +99,7 @@ class ServedPrompts:
     def __init__(self, model: LanguageModel, dtype: torch.dtype, counts: Sequence[int], behind: int) -> None:
         decoder = Decoder(model, dtype)
         device, config = decoder.device, model.config
-        ragged, workspace = RaggedDecoder(decoder), GraphRoom() if device.type == "cuda" else None
+        ragged, workspace = RaggedDecoder(decoder), GraphMemory() if device.type == "cuda" else None
         # The pages of each, and of the longest; those of what was read before are zeros: time does not depend on them.
         held = [-(-(count + behind) // PAGE_KEYS) for count in counts]
         self._pages = [

@@ -1,8 +1,7 @@
-"""The few functions of the CUDA driver that load and launch a kernel, in the context that torch works in.
+"""Loads and launches kernels by the CUDA driver, in torch's context.
 
-The driver refuses both on a thread without a current context ("invalid device context"). torch gives a thread one when
-it calls CUDA's runtime there, which a thread that takes its memory from torch's cache may never do; so this module does
-not count on it. The context of a GPU is its primary one: that of CUDA's runtime, and so torch's.
+The driver needs a current context on each thread. torch sets it when it calls CUDA's runtime there, which a thread that
+takes memory from torch's cache may never do, so this module sets it. It is the primary context of a GPU, as torch's.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from typing import Any
 from rfa.model.kernel_launches import THREADS_OF_A_WARP
 from rfa.runtime.bundle.bundle import StoredKernel
 
-# Shared memory that a CTA may have without being asked for.
+# Shared memory of a CTA that needs no attribute.
 COMMON_SHARED_BYTES = 48 << 10
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
-_THERE: AbstractContextManager[None] = nullcontext()
+_CURRENT: AbstractContextManager[None] = nullcontext()
 
 
 class CudaError(RuntimeError):
-    """The driver refuses a call."""
+    """A call of the driver failed."""
 
 
 class _Thread(threading.local):
-    """devices: whose context was made this thread's."""
+    """devices: those whose context was set on this thread."""
 
     def __init__(self) -> None:
         self.devices: set[int] = set()
@@ -37,8 +36,8 @@ class CudaDriver:
     """Loads and launches on the GPUs of this process, from any thread.
 
     Args:
-        library: libcuda, or what stands for it.
-        current_device: torch's, of the thread that asks.
+        library: libcuda, or a fake.
+        current_device: torch's, on the calling thread.
     """
 
     def __init__(self, library: ctypes.CDLL, current_device: Callable[[], int]) -> None:
@@ -51,7 +50,7 @@ class CudaDriver:
         library.cuDeviceGet.argtypes = (ctypes.POINTER(number), number)
         library.cuDevicePrimaryCtxRetain.argtypes = (ctypes.POINTER(address), number)
         library.cuCtxSetCurrent.argtypes = (address,)
-        # Without the suffix they are those of CUDA 3.
+        # Without the suffix: the functions of CUDA 3.
         library.cuCtxPushCurrent_v2.argtypes = (address,)
         library.cuCtxPopCurrent_v2.argtypes = (ctypes.POINTER(address),)
         library.cuModuleLoadData.argtypes = (ctypes.POINTER(address), ctypes.c_char_p)
@@ -62,19 +61,19 @@ class CudaDriver:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Of CUDA that it knows: (12, 8)."""
+        """The CUDA version that it supports: (12, 8)."""
         number = ctypes.c_int()
         self._check(self._library.cuDriverGetVersion(ctypes.byref(number)), "cuDriverGetVersion")
         return number.value // 1000, number.value % 1000 // 10
 
     def load(self, kernel: StoredKernel, device: int) -> ctypes.c_void_p:
-        """The kernel's function on a GPU, for as long as the process lives.
+        """The kernel's function on a GPU, valid until the process ends.
 
         Args:
             device: as torch counts GPUs.
 
         Raises:
-            CudaError: the driver refuses it.
+            CudaError: the driver failed.
         """
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         name, shared = kernel.entry.name.encode(), kernel.entry.shared_bytes
@@ -90,36 +89,36 @@ class CudaDriver:
         self, function: ctypes.c_void_p, kernel: StoredKernel, device: int, grid: tuple[int, int, int], stream: int,
         arguments: Any,
     ) -> None:  # fmt: skip
-        """Launch it; `arguments` as of `StoredKernel.arguments`, which the driver copies.
+        """Launch it; the driver copies `arguments`, which `StoredKernel.arguments` makes.
 
         Args:
-            device: that the function was loaded on, and that the stream is of.
+            device: of the function and the stream.
 
         Raises:
-            CudaError: the driver refuses it.
+            CudaError: the driver failed.
         """
         threads, shared = kernel.entry.warps * THREADS_OF_A_WARP, kernel.entry.shared_bytes
-        places = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         with self._on(device):
-            code = self._library.cuLaunchKernel(function, *grid, threads, 1, 1, shared, stream, places, None)
+            code = self._library.cuLaunchKernel(function, *grid, threads, 1, 1, shared, stream, addresses, None)
         self._check(code, f"cuLaunchKernel of {kernel.entry.name}")
 
     def _on(self, device: int) -> AbstractContextManager[None]:
-        """Within it, the context of a GPU is this thread's current one.
+        """Within it, the context of a GPU is current on this thread.
 
-        That of torch's current device stays so, as after any call of CUDA's runtime: from then on a launch asks no
-        more than torch. Nothing of this is work on a stream, so a capture of a graph may be under way.
+        The context of torch's current device stays current, as after any call of CUDA's runtime. Nothing here is work
+        on a stream, so a graph may be under capture.
         """
         if device != self.current_device():
-            return self._lent(device)
+            return self._pushed(device)
         if device not in self._thread.devices:
             self._check(self._library.cuCtxSetCurrent(self._context(device)), f"cuCtxSetCurrent of GPU {device}")
             self._thread.devices.add(device)
-        return _THERE
+        return _CURRENT
 
     @contextmanager
-    def _lent(self, device: int) -> Iterator[None]:
-        """The context of another GPU than torch's current one, which follows it and so must find its own again."""
+    def _pushed(self, device: int) -> Iterator[None]:
+        """The context of a GPU other than torch's current one, restored afterwards: torch relies on its own."""
         self._check(self._library.cuCtxPushCurrent_v2(self._context(device)), f"cuCtxPushCurrent of GPU {device}")
         try:
             yield
@@ -127,7 +126,7 @@ class CudaDriver:
             self._library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
     def _context(self, device: int) -> ctypes.c_void_p:
-        """A GPU's primary context. It is retained once and never released: what is loaded in it stays."""
+        """A GPU's primary context, retained once and never released: it holds the loaded modules."""
         with self._lock:
             if device not in self._contexts:
                 handle, context = ctypes.c_int(), ctypes.c_void_p()

@@ -1,15 +1,14 @@
 """The network of a series bundle in torch, for long pieces of a series on servers with a GPU.
 
-Everything is float32, matrices too: what it gives is what the compiled network gives, within the rounding of other
-orders of sums, and the golden outputs hold it to the bundle's own tolerance. A chunk of rows is one call: tokens and
-asks go there, quantiles and the state of the columns come back. One call is on its way at a time, whatever the lanes of
-a request: it takes a tenth of what the processor does for its rows, and so one chunk's memory is all that is needed.
+Everything is float32: outputs equal those of the compiled network up to the order of sums, and meet the bundle's golden
+outputs. A chunk of rows is one call: tokens and queries go to the device, quantiles and the columns' state come back.
+One call runs at a time: it takes a tenth of the host's time for its rows, and the memory of one chunk is enough.
 
     call(T) = LAUNCHES · LAUNCH_SECONDS + L T/16 SCAN_SECONDS + T (F / DEVICE_FLOPS + bytes / COPY_BYTES)
-    host(T) = T F / HOST_FLOPS                              F: floating-point operations of a token and what it is asked
+    host(T) = T F / HOST_FLOPS                              F: floating-point operations of a token and its queries
 
-The least tokens that go there are those for which host(T) is MARGIN times call(T): the rates are low ones, of the
-slowest GPU that the kernels run on, for nothing here was measured on a GPU.
+A call needs enough tokens that host(T) is MARGIN times call(T). The rates are conservative estimates for the slowest
+GPU that the kernels support, not measurements.
 """
 
 from __future__ import annotations
@@ -39,23 +38,23 @@ from rfa.runtime.series.session import NETWORK, QUANTILES
 
 Array = np.ndarray
 logger = logging.getLogger("rfa.engine")
-# Of the compiled network on a core: 2.5e6 operations in 29 us of a row, measured beside rows without a network.
+# The compiled network on a core: 2.5e6 operations in 29 us of a row, measured against rows without a network.
 HOST_FLOPS: Final = 85e9
-# Of products of float32 matrices without tensor cores, a quarter of what the slowest GPU (8e12) has at its best.
+# Float32 matrix products without tensor cores: a quarter of the slowest GPU's peak (8e12).
 DEVICE_FLOPS: Final = 2e12
-# Operators of torch of a layer and around them, at most, and what one costs the host and the queue.
+# Largest number of torch operators of a layer and around the layers, and the cost of one.
 LAYER_LAUNCHES, OTHER_LAUNCHES, LAUNCH_SECONDS = 60, 60, 8e-6
-# Of one token of the scan of the slots, which waits for the one before: twice what gpu.md estimates.
+# One token of the slots' scan, which is sequential: twice the estimate in gpu.md.
 SCAN_SECONDS: Final = 2e-6
-# A second, from memory that is not pinned.
+# Bytes per second from memory that is not pinned.
 COPY_BYTES: Final = 4e9
-# How many times faster it must be there by this estimate: for what waits beside it, and what the estimate leaves out.
+# Least speed-up by this estimate, which leaves out waiting and other costs.
 MARGIN: Final = 2.0
-# Asks of a plain row.
+# Queries of a plain row.
 USUAL_ASKS: Final = 3
-# Columns that a chunk may have, and asks of one row of so many at the longest horizon.
+# Columns of a chunk, and queries of a row of so many at the longest horizon.
 MOST_COLUMNS, MOST_ASKS = 64, 64 * (3 + 2 * 256)
-# Of the device's memory, for the libraries.
+# Device memory of the libraries.
 WORKSPACE_BYTES: Final = 128 << 20
 
 
@@ -76,7 +75,7 @@ class TorchSeries:
         self.least_tokens = least_tokens(config)
         if torch.device(device).type == "cuda":
             check_memory(bundle, config)
-            # Held from here on: torch keeps what was given back, and the largest chunk finds it.
+            # Reserve the memory of the largest chunk: torch's cache keeps it.
             torch.empty(bytes_needed(config), dtype=torch.uint8, device=device)
         weights = {name: torch.tensor(array) for name, array in bundle.weights().items()}
         network: SeriesNetwork = build_model(bundle.manifest.family, bundle.manifest.config, weights).to(device)
@@ -90,7 +89,7 @@ class TorchSeries:
             try:
                 self._fill(chunk, tokens, queries, columns)
             except torch.OutOfMemoryError:
-                self._tell_of_memory()
+                self._warn_of_memory()
                 return False
         kept = chunk.states[chunk.last_token >= 0], chunk.means, chunk.precisions
         return all(bool(np.isfinite(part).all()) for part in kept)
@@ -98,33 +97,33 @@ class TorchSeries:
     @torch.no_grad()
     def _fill(self, chunk: Chunk, tokens: int, queries: int, columns: ColumnStates) -> None:
         arrays = chunk.tokens
-        laid = self._laid(
+        layout = self._patch_tokens(
             arrays.features[:tokens], arrays.ends[:tokens], arrays.lags[:tokens], arrays.column[:tokens],
             arrays.is_whole[:tokens], len(columns.hidden),
         )  # fmt: skip
-        means, precisions = self._there(columns.means), self._there(columns.precisions)
+        means, precisions = self._send(columns.means), self._send(columns.precisions)
         if tokens:
-            states, means, precisions = self.network.states(laid, means, precisions)
-            # A column without a token is not looked at there.
-            last = self._there(np.maximum(chunk.last_token, 0))
+            states, means, precisions = self.network.states(layout, means, precisions)
+            # Columns without a token are ignored.
+            last = self._send(np.maximum(chunk.last_token, 0))
             chunk.states[:] = states[last].cpu().numpy()
         else:
-            states = self._there(np.empty((0, columns.hidden.shape[1]), np.float32))
-        known = torch.cat([states, self._there(columns.hidden)])
+            states = self._send(np.empty((0, columns.hidden.shape[1]), np.float32))
+        all_states = torch.cat([states, self._send(columns.hidden)])
         of = chunk.queries.source[:queries]
-        # The state that a column had before lies behind those of the tokens.
-        places = self._there(np.where(of >= 0, of, tokens - 1 - of))
-        told = self.network.quantiles(known, places, self._there(chunk.queries.features[:queries]))
-        chunk.quantiles[:queries] = told.cpu().numpy()
+        # The columns' states before the chunk follow those of the tokens.
+        indices = self._send(np.where(of >= 0, of, tokens - 1 - of))
+        quantiles = self.network.quantiles(all_states, indices, self._send(chunk.queries.features[:queries]))
+        chunk.quantiles[:queries] = quantiles.cpu().numpy()
         chunk.means[:], chunk.precisions[:] = means.cpu().numpy(), precisions.cpu().numpy()
 
-    def _tell_of_memory(self) -> None:
-        """Once: where it runs out, it does so of many pieces."""
+    def _warn_of_memory(self) -> None:
+        """Log once: many pieces may run out of memory."""
         if not self._has_run_out:
             self._has_run_out = True
             logger.warning(
                 "bundle %r: the GPU's memory ran out in a long piece of a series, and the CPU computes such pieces in "
-                "its place, more slowly; this is said once: lower RFA_MAX_RUNNING or RFA_PROCESSES, or end what else "
+                "its place, more slowly; this is logged once: lower RFA_MAX_RUNNING or RFA_PROCESSES, or end what else "
                 "uses the GPU",
                 self._bundle.name,
             )
@@ -134,26 +133,28 @@ class TorchSeries:
         return check_golden(self._bundle, {NETWORK: NetworkSession(self)})
 
     def answers(self, tokens: Array, lags: Array, asked: Array) -> Array:
-        """`SeriesSession.run`: quantiles `[N, K, Q]` of a stream of its own, from the first token on."""
+        """`SeriesSession.run`: quantiles `[N, K, Q]` of a fresh stream."""
         patch = int(lags.max())
         is_whole = lags == patch
         begun = np.cumsum(is_whole) - is_whole
         with self._lock, torch.no_grad():
-            laid = self._laid(tokens, begun * patch + lags, lags, np.zeros(len(tokens), np.int64), is_whole, 1)
-            states, *_ = self.network.states(laid, *self.network.initial)
-            of = self._there(np.repeat(np.arange(len(tokens)), asked.shape[1]))
-            told = self.network.quantiles(states, of, self._there(asked.reshape(-1, asked.shape[2])))
-        return told.reshape(*asked.shape[:2], -1).cpu().numpy()
+            layout = self._patch_tokens(
+                tokens, begun * patch + lags, lags, np.zeros(len(tokens), np.int64), is_whole, 1
+            )
+            states, *_ = self.network.states(layout, *self.network.initial)
+            of = self._send(np.repeat(np.arange(len(tokens)), asked.shape[1]))
+            quantiles = self.network.quantiles(states, of, self._send(asked.reshape(-1, asked.shape[2])))
+        return quantiles.reshape(*asked.shape[:2], -1).cpu().numpy()
 
-    def _there(self, array: Array) -> torch.Tensor:
+    def _send(self, array: Array) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.name)
 
-    def _laid(
+    def _patch_tokens(
         self, numbers: Array, ends: Array, lags: Array, column: Array, is_whole: Array, columns: int
     ) -> PatchTokens:
         before, whole, counts = whole_patches(column, is_whole, columns)
         parts = numbers, ends, lags, column, before, whole, counts
-        return PatchTokens(*map(self._there, parts))
+        return PatchTokens(*map(self._send, parts))
 
 
 class NetworkSession:
@@ -163,7 +164,7 @@ class NetworkSession:
         self._series = series
 
     def get_outputs(self) -> list[Named]:
-        """What `run` gives."""
+        """Outputs of `run`."""
         return [Named(QUANTILES)]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
@@ -172,7 +173,7 @@ class NetworkSession:
 
 
 def flops(config: SeriesConfig) -> tuple[float, float]:
-    """Floating-point operations of a token and of an ask, two for each number of a matrix."""
+    """Floating-point operations of a token and of a query, two for each number of a matrix."""
     d, heads, width = config.d_model, config.n_heads, 2 * config.head_dim
     slots = heads * config.n_slots
     layer = d * (3 * heads * width + 2 * slots) + heads * width * d + 2 * config.mlp_ratio * d * d
@@ -184,13 +185,13 @@ def flops(config: SeriesConfig) -> tuple[float, float]:
 
 
 def host_seconds(config: SeriesConfig, tokens: int) -> float:
-    """Of a core, for so many tokens of plain rows."""
+    """Time of a core for so many tokens of plain rows."""
     token, ask = flops(config)
     return tokens * (token + USUAL_ASKS * ask) / HOST_FLOPS
 
 
 def device_seconds(config: SeriesConfig, tokens: int) -> float:
-    """Of a call of the device for them."""
+    """Time of a call of the device for them."""
     token, ask = flops(config)
     launches = LAYER_LAUNCHES * config.n_layers + OTHER_LAUNCHES
     sent = 4 * (FEATURES + 8 + USUAL_ASKS * (QUERY_FEATURES + 2 + len(LEVELS)))
@@ -199,32 +200,30 @@ def device_seconds(config: SeriesConfig, tokens: int) -> float:
 
 
 def least_tokens(config: SeriesConfig) -> int:
-    """From which on a piece goes there: the first number of whole patches that pays, by the module's estimate; beyond a
-    chunk where none does."""
+    """Fewest tokens, in whole patches, that pay for a call by the module's estimate; more than a chunk if none do."""
     counts = range(PATCH, TOKENS + 1, PATCH)
     pays = (count for count in counts if host_seconds(config, count) >= MARGIN * device_seconds(config, count))
     return next(pays, TOKENS + 1)
 
 
 def bytes_needed(config: SeriesConfig) -> int:
-    """Of memory, of the largest chunk: what lies there at the same time, of tokens in a layer or of asks in the head,
-    and the slots of columns."""
+    """Memory of the largest chunk: tokens in a layer or queries in the head, and the columns' slots."""
     d, heads, width = config.d_model, config.n_heads, 2 * config.head_dim
     slots = heads * config.n_slots
     state = slots * (2 * width + 1)
     tokens, asks = TOKENS + MOST_COLUMNS * (PATCH + 1), MOST_ASKS
-    # Slots that a token is read from: gathered, moved by its lag, after its step, and those after every patch.
-    of_layer = 4 * state + 12 * heads * width + 8 * slots + FEATURES + 6 * d + 2 * config.mlp_ratio * d
-    of_head = tokens * (2 * d + 2 * config.head_width)
-    of_head += asks * (QUERY_FEATURES + 3 * config.head_width + 2 * config.head_inner + 6 * len(LEVELS))
-    return 4 * (max(tokens * of_layer, of_head) + 6 * MOST_COLUMNS * config.n_layers * state)
+    # Slots of a token: gathered, moved by its lag, after its step, and after every patch.
+    layer_numbers = 4 * state + 12 * heads * width + 8 * slots + FEATURES + 6 * d + 2 * config.mlp_ratio * d
+    head_numbers = tokens * (2 * d + 2 * config.head_width)
+    head_numbers += asks * (QUERY_FEATURES + 3 * config.head_width + 2 * config.head_inner + 6 * len(LEVELS))
+    return 4 * (max(tokens * layer_numbers, head_numbers) + 6 * MOST_COLUMNS * config.n_layers * state)
 
 
 def check_memory(bundle: Bundle, config: SeriesConfig) -> None:
-    """Refuse what the device has no memory for, before any of it is taken.
+    """Check the free memory before any is allocated.
 
     Raises:
-        UnsupportedError: with what to do about it.
+        UnsupportedError: it is too small; says what to do.
     """
     weights = sum(array.nbytes for array in bundle.weights().values())
     needed, free = weights + bytes_needed(config) + WORKSPACE_BYTES, torch.cuda.mem_get_info()[0]
@@ -237,7 +236,7 @@ def check_memory(bundle: Bundle, config: SeriesConfig) -> None:
 
 
 def refusal(bundle: Bundle, device: str) -> str | None:
-    """Why long pieces of a series are not worth a device, or cannot go there; None where they go."""
+    """Why long pieces of a series do not run on the device; None if they do."""
     config = SeriesConfig.from_dict(bundle.config)
     if least_tokens(config) > TOKENS:
         return "its network is so small that the way to the GPU takes longer than its numbers"
@@ -249,5 +248,5 @@ def refusal(bundle: Bundle, device: str) -> str | None:
 
 
 def _has_compiler() -> bool:
-    """As Triton looks for one."""
+    """Whether Triton would find a C compiler."""
     return bool(os.environ.get("CC") or shutil.which("clang") or shutil.which("gcc"))

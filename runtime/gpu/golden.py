@@ -20,12 +20,11 @@ from rfa.runtime.text.contexts import StepOutput
 def check_golden_on(runtime: TorchLanguageRuntime, bundle: Bundle) -> int:
     """Run the golden cases of its bundle on a runtime; returns how many values were compared.
 
-    Where matrices are rounded, what the rounding explains would hide a kernel that is a little wrong: for the time of
-    the check there is a second runtime with float32 matrices, which must keep the tolerance of golden.json.
+    With rounded matrices, the tolerance for rounding could hide a small error of a kernel. So a second, temporary
+    runtime with float32 matrices must meet the tolerance of golden.json.
 
     Raises:
-        BundleError: an output differs by more than the tolerance of golden.json or, where matrices are rounded, by
-            more than that can explain.
+        BundleError: an output differs by more than the tolerance of golden.json, or of the rounding.
     """
     if runtime.rounding == 0:
         return _reproduced(runtime, bundle, "this device", bundle.golden)
@@ -45,18 +44,18 @@ class AttentionSession:
     runtime: TorchLanguageRuntime
 
     def get_outputs(self) -> list[Named]:
-        """What `run` can be asked for."""
+        """Outputs of `run`."""
         return [Named(name) for name in (*StepOutput._fields, "new_keys", "new_values")]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The outputs asked for, in that order."""
+        """The named outputs, in that order."""
         valid, tokens = int(inputs["position"][0]), inputs["tokens"][0].tolist()
         context = PagedContext(self.runtime.pages, valid + len(tokens))
         try:
             pools = {"keys": self.runtime.pages.keys, "values": self.runtime.pages.values}
             for name, pool in pools.items():
-                held = torch.tensor(inputs[name][0, :, :, :valid]).transpose(1, 2)
-                pool[:, context.rows(0, valid)] = held.to(pool.device, pool.dtype)
+                rows = torch.tensor(inputs[name][0, :, :, :valid]).transpose(1, 2)
+                pool[:, context.rows(0, valid)] = rows.to(pool.device, pool.dtype)
             context.position = valid
             output, _ = self.runtime.extend([context], [tokens], inputs["noise"])
             rows = context.rows(valid, valid + len(tokens))

@@ -1,11 +1,10 @@
-"""Kernels compiled before, in the place of Triton's compiler: a bundle's machine code, launched through the driver.
+"""Precompiled kernels of a bundle, launched by the driver instead of Triton's compiler.
 
-Every launch of this process is offered to them (`rfa.model.kernel_launches`): one that a loaded kernel of the same
-source and signature fits goes to the GPU by `cuLaunchKernel` on torch's current stream, and so into a CUDA graph that
-is being captured; no compiler is called. Any other goes to Triton.
+Every launch of the process passes here (`rfa.model.kernel_launches`). If a loaded kernel has the same source and
+signature, `cuLaunchKernel` runs it on torch's current stream, and so in a CUDA graph under capture. Triton compiles the
+others.
 
-Machine code may read and write all of the GPU's memory that the process has: it is taken only from bundles that one of
-the trusted keys has signed.
+Machine code can access all GPU memory of the process: only bundles signed by a trusted key may provide it.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ UNTRUSTED = "machine code is taken only from bundles that a key of RFA_TRUSTED_K
 
 @dataclass
 class KernelUse:
-    """What launches came to: names of kernels that were taken from bundles and of those that Triton compiled, and why
-    those of the bundle were not taken, or not all.
+    """Names of kernels that came from bundles and of those that Triton compiled, and why the bundle's were not used, or
+    not all.
     """
 
     stored: set[str] = field(default_factory=set)
     compiled: set[str] = field(default_factory=set)
     reason: str | None = None
 
-    def told(self) -> GpuKernels:
+    def report(self) -> GpuKernels:
         """For /info."""
         return GpuKernels(tuple(sorted(self.stored)), tuple(sorted(self.compiled)), self.reason)
 
@@ -51,12 +50,12 @@ _USE: ContextVar[KernelUse | None] = ContextVar("use", default=None)
 
 
 class StoredLaunches:
-    """The kernels that this process has loaded, and the launches that they take.
+    """The loaded kernels of this process, and their launches.
 
     Args:
-        driver: of the GPU, which is not asked for without kernels.
+        driver: opens the GPU's driver, on the first load.
         capability: of torch's current device.
-        stream: the handle of the stream that torch launches on, on a device.
+        stream: handle of torch's current stream on a device.
     """
 
     def __init__(
@@ -64,8 +63,8 @@ class StoredLaunches:
     ) -> None:
         self._open_driver, self._capability, self._stream = driver, capability, stream
         self._lock = threading.Lock()
-        self._known: set[tuple[int, bytes, str]] = set()
-        # By device and name; a tuple is replaced whole, under those who launch.
+        self._loaded_keys: set[tuple[int, bytes, str]] = set()
+        # By device and name; tuples are replaced as a whole, as launches read them without a lock.
         self._loaded: dict[tuple[int, str], tuple[tuple[StoredKernel, ctypes.c_void_p], ...]] = {}
 
     @functools.cached_property
@@ -81,7 +80,7 @@ class StoredLaunches:
         suited = [kernel for kernel, reason in zip(bundle.kernels, refusals, strict=True) if reason is None]
         if not suited:
             return refusals[0]
-        # Those for the latest of the GPUs that this one can stand for.
+        # Of the supported architectures, the latest.
         best = max(int(kernel.entry.architecture.removeprefix("sm_")) for kernel in suited)
         try:
             for kernel in suited:
@@ -93,18 +92,18 @@ class StoredLaunches:
         return None
 
     def _load(self, kernel: StoredKernel) -> None:
-        # Two signatures may have come to the same code.
+        # Two signatures may share code.
         device = self._driver.current_device()
         key = device, kernel.cubin, kernel.entry.model_dump_json()
         with self._lock:
-            if key in self._known:
+            if key in self._loaded_keys:
                 return
-            place = device, kernel.entry.name
-            self._loaded[place] = (*self._loaded.get(place, ()), (kernel, self._driver.load(kernel, device)))
-            self._known.add(key)
+            name = device, kernel.entry.name
+            self._loaded[name] = (*self._loaded.get(name, ()), (kernel, self._driver.load(kernel, device)))
+            self._loaded_keys.add(key)
 
     def take(self, call: KernelCall) -> bool:
-        """Launch what fits; see `rfa.model.kernel_launches`."""
+        """Launch a fitting kernel; see `rfa.model.kernel_launches`."""
         use = _USE.get()
         device = device_of(call.values)
         for kernel, function in self._loaded.get((device, call.name), ()):
@@ -125,13 +124,13 @@ class StoredLaunches:
 
 
 def device_of(values: Mapping[str, Any]) -> int:
-    """The GPU that a launch's tensors are on, as torch counts them; 0 of what stands for one."""
+    """Index of the GPU that a launch's tensors are on; 0 on a CPU."""
     return next((value.device.index or 0 for value in values.values() if isinstance(value, torch.Tensor)), 0)
 
 
 @functools.cache
 def _launches() -> StoredLaunches:
-    """Of this process; from the first call on they take its launches."""
+    """Those of this process; the first call registers them."""
     found = StoredLaunches(
         lambda: CudaDriver(ctypes.CDLL(LIBRARY), torch.cuda.current_device),
         torch.cuda.get_device_capability,
@@ -143,16 +142,16 @@ def _launches() -> StoredLaunches:
 
 @contextmanager
 def kernels_of(bundle: Bundle, *, is_trusted: bool, launches: StoredLaunches | None = None) -> Iterator[KernelUse]:
-    """Load a bundle's kernels; within it, see what becomes of the launches of this thread.
+    """Load a bundle's kernels; yields how the launches of this thread are served.
 
     Args:
-        is_trusted: one of the trusted keys has signed the bundle.
-        launches: default those of this process.
+        is_trusted: a trusted key has signed the bundle.
+        launches: default: those of this process.
     """
-    held = launches or _launches()
+    launches = launches or _launches()
     reason: str | None = UNTRUSTED
     if is_trusted or not bundle.kernels:
-        reason = held.load(bundle)
+        reason = launches.load(bundle)
     use = KernelUse(reason=reason)
     token = _USE.set(use)
     try:

@@ -1,11 +1,10 @@
-"""A language bundle in torch, for servers with a GPU: the same functions as `language.LanguageRuntime` gives.
+"""A language bundle in torch, for servers with a GPU; the interface is that of `language.LanguageRuntime`.
 
-Matrices are bfloat16 on a GPU and float32 on a CPU, where the tests run; states are float32 on both, and their bytes
-are those of the ONNX runtime, so that a text may go on on another kind of machine. A step is one CUDA graph per batch
-size; prompts are read many at once, a piece of each at a time, in graphs too, and attention streams over pages of one
-pool (`rfa.model.ragged`).
+Matrices are bfloat16 on a GPU and float32 on a CPU, where the tests run. States are float32 on both, with the bytes of
+the ONNX runtime, so a text can continue on another kind of machine. A step is one CUDA graph per batch size. Graphs
+read prompts in pieces, many at once. Attention streams over pages of one pool (`rfa.model.ragged`).
 
-Only the GPU runtime imports torch and the model, and it is imported only when the server runs on a GPU.
+Only this runtime imports torch and the model; a server without a GPU does not import it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from rfa.model.checkpoint import build_model
 from rfa.model.decoder import Decoder
-from rfa.model.language import StepOutput as Stepped
+from rfa.model.language import StepOutput as ModelOutput
 from rfa.model.packed import sent
 from rfa.model.ragged import RaggedDecoder
 from rfa.model.ragged_layout import Ragged
@@ -30,7 +29,7 @@ from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.errors import UnsupportedError
 from rfa.runtime.gpu.attention import PagedStepRunner
 from rfa.runtime.gpu.draw import BYTES_PER_LOGIT
-from rfa.runtime.gpu.graph import GraphRoom
+from rfa.runtime.gpu.graph import GraphMemory
 from rfa.runtime.gpu.pages import PagedAdvance, PagedContext, PagePool, bounded_memory, pages_needed, pages_of
 from rfa.runtime.gpu.pool import DevicePool, Rows
 from rfa.runtime.gpu.prompts import PagedPromptRunner, PromptRunners, SlotPromptRunner
@@ -42,11 +41,11 @@ from rfa.runtime.text.sampling import DrawnToken, Draws
 
 logger = logging.getLogger("rfa.engine")
 Array = NDArray[np.float32]
-# Of the GPU's memory, beside weights and slots: the libraries' workspaces, and the activations of a piece of a prompt.
+# GPU memory beside weights and slots: workspaces of libraries, activations of a piece of a prompt.
 WORKSPACE_BYTES = 512 << 20
-# Of what is free beside all that, attention may have this part at most: more models may come, or the same anew.
+# Attention gets at most this part of the remaining memory: other models, or this one again, may be loaded.
 ATTENTION_SHARE = 4
-# Of a prompt by which kernels are compiled; no length makes another variant of one.
+# Tokens of the prompt that compiles the kernels; their variants do not depend on the length.
 WARM_LENGTH = 3
 
 
@@ -58,17 +57,17 @@ class TorchLanguageRuntime(Language):
         device: "cuda", or "cpu" for tests: float32, no graphs.
         streams: recurrent contexts that exist at the same time, at most.
         max_rows: rows of a step, at most.
-        attention_tokens: of all attention streams together; on a GPU as many of them as its memory has room for.
-        longest_attention: tokens of one of them, at most; None = all of these.
-        dtype: of the matrices; None = bfloat16 on a GPU, float32 elsewhere.
+        attention_tokens: of all attention streams together; on a GPU limited by its memory.
+        longest_attention: tokens of one attention stream, at most; None: attention_tokens.
+        dtype: of the matrices; None: bfloat16 on a GPU, float32 elsewhere.
 
     Raises:
-        ValueError: when the bundle's parts do not fit each other.
-        UnsupportedError: when the GPU's memory does not hold it, or its model has a window.
+        ValueError: the bundle's parts are inconsistent.
+        UnsupportedError: the GPU's memory is too small, or the model has a window.
     """
 
     runtime = "torch"
-    # On a GPU a piece of so many takes milliseconds, as long as some steps.
+    # A piece of this length takes milliseconds on a GPU, as long as some steps.
     prefill_tokens = 1024
 
     def __init__(
@@ -83,7 +82,7 @@ class TorchLanguageRuntime(Language):
         super().__init__(bundle)
         self.device = device
         self.prefill_rows = max_rows
-        self._lock = threading.Lock()  # of the runners, and of the places that draws go through
+        self._lock = threading.Lock()  # of the runners and their buffers
         on_gpu = torch.device(device).type == "cuda"
         dtype = dtype or (torch.bfloat16 if on_gpu else torch.float32)
         self.rounding = _rounding(dtype, layers=self._layers)
@@ -93,20 +92,20 @@ class TorchLanguageRuntime(Language):
         with _sufficient_memory(bundle.name):
             self._decoder = _decoder(bundle, device, dtype)
             self._ragged = RaggedDecoder(self._decoder)
-            self._hold_pages(attention_tokens)
-            # One lock is of all graphs, so they share what they work in.
-            self._room = GraphRoom() if on_gpu else None
-            self._hold_attention_steps(max_rows, longest)
+            self._create_pages(attention_tokens)
+            # One lock guards all graphs, so they share memory.
+            self._graph_memory = GraphMemory() if on_gpu else None
+            self._create_attention_runners(max_rows, longest)
             if on_gpu:
-                self._say_what_is_eager()
+                self._warn_of_eager_modes()
             self.pool = StatePool({}, streams)
             if "recurrent" in self.modes:
-                self._hold_slots(streams, max_rows, device, with_graphs=on_gpu)
-            self._hold_prompts(max_rows)
+                self._create_slot_runners(streams, max_rows, device, with_graphs=on_gpu)
+            self._create_prompt_runners(max_rows)
         self._warm_up()
 
-    def _hold_slots(self, streams: int, max_rows: int, device: str, *, with_graphs: bool) -> None:
-        """What recurrent streams run on."""
+    def _create_slot_runners(self, streams: int, max_rows: int, device: str, *, with_graphs: bool) -> None:
+        """Pool and runners of recurrent streams."""
         self.pool = self._pool = DevicePool(
             self.initial["means"], self.initial["precisions"], streams, max_rows, device
         )
@@ -117,8 +116,8 @@ class TorchLanguageRuntime(Language):
         self.batch_sizes = agreeing_sizes(self._probe(max_rows), list(self._runners), max_rows)
         self._runners = {size: self._runners[size] for size in self.batch_sizes.sizes}
 
-    def _hold_pages(self, tokens: int) -> None:
-        """What attention streams run on, where there are any."""
+    def _create_pages(self, tokens: int) -> None:
+        """Pages of attention streams."""
         shape, dtype = (self._layers, *self.latent_shape), self._ragged.cache_dtype
         device = self._decoder.device
         count = pages_of(tokens)
@@ -132,8 +131,8 @@ class TorchLanguageRuntime(Language):
             )
         self.pages = PagePool(shape, count, device, dtype)
 
-    def _hold_attention_steps(self, max_rows: int, longest: int) -> None:
-        """Runners by the number of rows; the largest first, for the others work in its memory."""
+    def _create_attention_runners(self, max_rows: int, longest: int) -> None:
+        """Runners by the number of rows; the largest first, as the others share its memory."""
         has_kernels = "attention" in self.modes and self._ragged.attention_refusal is None
         self._longest_pages = min(pages_of(longest), self.pages.capacity)
         sizes = _candidate_sizes(max_rows) if has_kernels else []
@@ -141,24 +140,24 @@ class TorchLanguageRuntime(Language):
         self._attention_sizes = BatchSizes(sizes)
 
     def _make_attention_runner(self, size: int) -> PagedStepRunner:
-        room = self._room if self._ragged.attention_refusal is None else None
-        return PagedStepRunner(self._ragged, self.pages, size, self._longest_pages, len(self.vocabulary), room)
+        memory = self._graph_memory if self._ragged.attention_refusal is None else None
+        return PagedStepRunner(self._ragged, self.pages, size, self._longest_pages, len(self.vocabulary), memory)
 
-    def _hold_prompts(self, max_rows: int) -> None:
-        """Graphs of the modes that the kernels run; elsewhere prompts are launched as they come."""
+    def _create_prompt_runners(self, max_rows: int) -> None:
+        """Graphs of prompts, for the modes that the kernels run."""
         self._paged_prompts: PromptRunners[PagedPromptRunner] | None = None
         self._slot_prompts: PromptRunners[SlotPromptRunner] | None = None
-        if self._room is None:
+        if self._graph_memory is None:
             return
         if "recurrent" in self.modes and self._ragged.scan_refusal is None:
             self._slot_prompts = PromptRunners(
-                lambda tokens, rows: SlotPromptRunner(self._ragged, self._pool, tokens, rows, self._room),
+                lambda tokens, rows: SlotPromptRunner(self._ragged, self._pool, tokens, rows, self._graph_memory),
                 self.prefill_tokens, max_rows,
             )  # fmt: skip
         if "attention" in self.modes and self._ragged.attention_refusal is None:
             self._paged_prompts = PromptRunners(
                 lambda tokens, rows: PagedPromptRunner(
-                    self._ragged, self.pages, tokens, rows, self._longest_pages, self._room
+                    self._ragged, self.pages, tokens, rows, self._longest_pages, self._graph_memory
                 ),
                 self.prefill_tokens, max_rows,
             )  # fmt: skip
@@ -167,8 +166,8 @@ class TorchLanguageRuntime(Language):
         """See `Language`."""
         return pages_needed(capacity, streams - 1, common) <= self.pages.capacity
 
-    def _say_what_is_eager(self) -> None:
-        """Nobody waits for a GPU that is driven from Python without having been told why."""
+    def _warn_of_eager_modes(self) -> None:
+        """Say why a mode runs without the fused kernels."""
         refusals = {"attention": self._ragged.attention_refusal, "recurrent": self._ragged.scan_refusal}
         for mode in self.modes:
             if refusals[mode] is not None:
@@ -188,7 +187,7 @@ class TorchLanguageRuntime(Language):
         if self._paged_prompts is None:
             return self._extend(streams, pieces, np.zeros((len(streams), *self.latent_shape), dtype=np.float32))[1]
         for stream, piece in zip(streams, pieces, strict=True):
-            stream.make_room(len(piece))
+            stream.reserve(len(piece))
         ragged = Ragged.of(pieces, [stream.position for stream in streams], self._decoder.device)
         with self._lock, bounded_memory():
             finite = self._paged_prompts.of(ragged).read(ragged, [stream.table() for stream in streams])
@@ -215,7 +214,7 @@ class TorchLanguageRuntime(Language):
     @torch.no_grad()
     def _read(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
-    ) -> tuple[Stepped, list[BufferedAdvance]]:
+    ) -> tuple[ModelOutput, list[BufferedAdvance]]:
         slots, device = self._pool.slots, self._decoder.device
         pool_slots = [context.slot for context in contexts]
         sources, targets = sent(
@@ -241,10 +240,10 @@ class TorchLanguageRuntime(Language):
     @torch.no_grad()
     def _extend(
         self, streams: Sequence[PagedContext], pieces: Sequence[Sequence[int]], noise: Array
-    ) -> tuple[Stepped, list[PagedAdvance]]:
+    ) -> tuple[ModelOutput, list[PagedAdvance]]:
         """Outputs of the last tokens, on the device."""
         for stream, piece in zip(streams, pieces, strict=True):
-            stream.make_room(len(piece))
+            stream.reserve(len(piece))
         device = self._decoder.device
         with bounded_memory():
             ragged = Ragged.of(pieces, [stream.position for stream in streams], device)
@@ -255,7 +254,7 @@ class TorchLanguageRuntime(Language):
     def draw(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-        """See `Language`; on the device, from which the logits do not come."""
+        """See `Language`; the logits stay on the device."""
         slots = [context for context in contexts if isinstance(context, SlotContext)]
         if len(slots) < len(contexts):
             streams = [context for context in contexts if isinstance(context, PagedContext)]
@@ -269,13 +268,13 @@ class TorchLanguageRuntime(Language):
         self, streams: Sequence[PagedContext], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], list[PagedAdvance]]:
         for stream in streams:
-            stream.make_room(1)
+            stream.reserve(1)
         with self._lock, bounded_memory():
             drawn, kept = self._attention_runner(len(streams)).draw(streams, tokens, noise, draws)
         return drawn, _paged_advances(streams, [1] * len(streams), kept)
 
     def _attention_runner(self, rows: int) -> PagedStepRunner:
-        """One that may pad; of a model that goes stream by stream one of just so many, made when it is asked for."""
+        """A runner that may pad; without the kernels one of exactly `rows`, created on demand."""
         if self._ragged.attention_refusal is None:
             return self._attention_runners[self._attention_sizes.padded(rows)]
         if rows not in self._attention_runners:
@@ -313,24 +312,24 @@ class TorchLanguageRuntime(Language):
         ]
 
     def _warm_up(self) -> None:
-        """Compile now what the first prompts would wait for."""
+        """Compile before the first prompts."""
         for mode in self.modes:
             context = self.start(mode)
             self.prefill([context], [[0] * WARM_LENGTH])
             context.release()
 
     def _probe(self, rows: int) -> Run:
-        """The step on rows that all differ, for `agreeing_sizes`, in the rows of the pool that pad batches."""
+        """The step on rows that all differ, for `agreeing_sizes`, in the pool's padding rows."""
         tokens, positions, noise, state = self.example(rows)
         slots, device = self._pool.slots, self._decoder.device
         start = torch.from_numpy(state["means"].swapaxes(0, 1).copy()).to(device)  # [L, rows, H, S, 4D]
 
         def run(chosen: Rows) -> list[Array]:
-            places = self._pool.padding_rows[: len(chosen)]
-            slots.means[:, places] = start[:, chosen]
-            slots.precisions[:, places] = slots.precisions[:, self._pool.initial_row, None]
-            result = self._runners[len(chosen)].run(tokens[chosen], positions[chosen], places, places, noise[chosen])
-            after = [part[:, places].transpose(0, 1).cpu().numpy().copy() for part in slots]
+            rows = self._pool.padding_rows[: len(chosen)]
+            slots.means[:, rows] = start[:, chosen]
+            slots.precisions[:, rows] = slots.precisions[:, self._pool.initial_row, None]
+            result = self._runners[len(chosen)].run(tokens[chosen], positions[chosen], rows, rows, noise[chosen])
+            after = [part[:, rows].transpose(0, 1).cpu().numpy().copy() for part in slots]
             return [result.logits, result.log_precision, result.latent, *after]
 
         return run
@@ -338,12 +337,12 @@ class TorchLanguageRuntime(Language):
     def _check_memory(self, bundle: Bundle, streams: int, max_rows: int, longest: int) -> None:
         weights = sum(array.nbytes for array in bundle.weights().values())
         slots = DevicePool.bytes_needed(self.context_bytes, streams, max_rows)
-        # Of a quantum of prompts, each as long as the longest: queries, keys, values and what is read, the gates, and
-        # four numbers of each slot between the kernels of the scan.
+        # A quantum of prompts, each as long as the longest: queries, keys, values, outputs, gates, and four numbers of
+        # each slot between the kernels of the scan.
         heads, width = self.latent_shape
-        # Once where a graph is warmed up, once where it works.
+        # Twice: for the warm-up of a graph, and for its replays.
         prompts = 2 * 4 * max_rows * self.prefill_tokens * heads * (4 * width + 6 * bundle.language.n_slots)
-        # Each size of a batch has memory of its own, and all smaller ones together as much as the largest.
+        # Each batch size has its own memory; all smaller ones together need as much as the largest.
         draws = len(self.modes) * 2 * max_rows * len(self.vocabulary) * BYTES_PER_LOGIT
         steps = 0
         if "attention" in self.modes:
@@ -358,23 +357,23 @@ class TorchLanguageRuntime(Language):
 
 
 def _decoder(bundle: Bundle, device: str, dtype: torch.dtype) -> Decoder:
-    """From the bytes that were checked when the bundle was opened."""
+    """The decoder of a bundle."""
     manifest = bundle.manifest
     weights = {name: torch.tensor(array) for name, array in bundle.weights().items()}
     return Decoder(build_model(manifest.family, manifest.config, weights).to(device), dtype)
 
 
 def _rounding(dtype: torch.dtype, layers: int) -> float:
-    """The most that rounded matrix factors can change a number, relative to its kind; 0 where nothing is rounded.
+    """Largest relative change of an output by rounded matrix factors; 0 for float32.
 
-    Half a unit of the last place for each factor of the products of a layer, its four and the two of attention, and of
-    the head, all of one sign.
+    Half a unit in the last place for each factor of a layer's products, its four and the two of attention, and of the
+    head, all of one sign.
     """
     return 0.0 if dtype == torch.float32 else 2 * (6 * layers + 1) * torch.finfo(dtype).eps / 2
 
 
 def _candidate_sizes(max_rows: int) -> list[int]:
-    """Powers of two and the largest: a graph each, of which those are kept that agree."""
+    """Powers of two and the largest; `agreeing_sizes` chooses among them."""
     return sorted({*(1 << power for power in range(max_rows.bit_length()) if 1 << power < max_rows), max_rows})
 
 
@@ -386,13 +385,13 @@ def _paged_advances(
     ]
 
 
-def _on_host(output: Stepped) -> StepOutput:
+def _on_host(output: ModelOutput) -> StepOutput:
     return StepOutput(*(part.cpu().numpy() for part in output))
 
 
 @contextmanager
 def _sufficient_memory(name: str) -> Iterator[None]:
-    """Where other processes took the memory after it was looked at."""
+    """Other processes may take memory after the check."""
     try:
         yield
     except torch.OutOfMemoryError:

@@ -1,8 +1,8 @@
 """Keys and values of attention streams on a device, in pages of one pool.
 
-A stream takes the pages that its request may need when it begins, so that it never waits for memory with half of its
-text read; whatever a page held before lies behind the keys of its owner, where nobody looks. Its continuations have the
-full pages before them in common, which nobody writes any more; of the page that is partly filled each has a copy.
+A stream acquires all pages that its request may need when it begins, so that it never waits for memory halfway. Pages
+are not cleared: kernels read only the keys of the owner. Continuations share the full pages before them, which are
+read-only, and copy the partly filled one.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ class PagePool:
 
     Args:
         shape: L, H, 2D.
-        capacity: number of pages that streams may have.
-        device: where they live.
+        capacity: pages of all streams.
         dtype: of keys and values.
 
     Attributes:
         keys, values: `[L, (capacity + 1) · PAGE_KEYS, H, 2D]`.
-        scratch_page: the last one, which rows that are padding write to.
+        scratch_page: the last page, which padding rows write to.
     """
 
     def __init__(self, shape: tuple[int, int, int], capacity: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -62,37 +61,37 @@ class PagePool:
         return self.capacity - len(self._free)
 
     def acquire(self, count: int) -> list[int]:
-        """So many pages, of one owner each.
+        """`count` pages with one owner each.
 
         Raises:
-            CapacityError: so many are not free at this moment.
+            CapacityError: fewer are free.
         """
         with self._lock:
             if count > len(self._free):
                 raise CapacityError(
                     "The GPU's memory for attention is taken by other requests at this moment.", retry_after_seconds=1
                 )
-            taken = self._free[len(self._free) - count :]
+            pages = self._free[len(self._free) - count :]
             del self._free[len(self._free) - count :]
-            for page in taken:
+            for page in pages:
                 self._owners[page] = 1
-        return taken
+        return pages
 
     def share(self, pages: list[int]) -> None:
-        """One owner more of each."""
+        """Add an owner to each."""
         with self._lock:
             for page in pages:
                 self._owners[page] += 1
 
     def release(self, pages: list[int]) -> None:
-        """One owner less of each; those that have none are free."""
+        """Remove an owner of each; pages without one are free."""
         with self._lock:
             for page in pages:
                 self._owners[page] -= 1
             self._free.extend(page for page in pages if self._owners[page] == 0)
 
     def copy(self, sources: list[int], targets: list[int]) -> None:
-        """Make pages the same as others."""
+        """Copy the content of pages."""
         if not sources:
             return
         source, target = sent(np.array([sources, targets]), self.keys.device)
@@ -105,34 +104,33 @@ class PagedContext:
     """Attention context of one stream.
 
     Args:
-        pool: that its pages are of.
-        room: tokens that it is to hold; it takes more pages when it has more.
-        forks: continuations that it will be asked for, each with as much room.
-        common: tokens that it will have when it is asked for them.
+        capacity: tokens to reserve pages for; it grows when it has more.
+        forks: continuations to reserve pages for, each of the same capacity.
+        common: tokens that the stream will have when it is forked.
 
     Raises:
         CapacityError: the pages are not free.
     """
 
-    def __init__(self, pool: PagePool, room: int = 1, forks: int = 0, common: int = 0) -> None:
+    def __init__(self, pool: PagePool, capacity: int = 1, forks: int = 0, common: int = 0) -> None:
         self.pool = pool
         self.position = 0
         self._table = np.empty(0, np.int32)
-        taken = iter(pool.acquire(pages_needed(room, forks, common)))
-        self.pages = list(islice(taken, pages_of(room)))
-        self._of_forks = [list(islice(taken, _own_pages(room, common))) for _ in range(forks)]
+        reserved = iter(pool.acquire(pages_needed(capacity, forks, common)))
+        self.pages = list(islice(reserved, pages_of(capacity)))
+        self._fork_pages = [list(islice(reserved, _own_pages(capacity, common))) for _ in range(forks)]
 
     def fork(self) -> PagedContext:
-        """An independent continuation from here. Where the copy of a page fails, the pages of the twin are free.
+        """An independent continuation from here. If copying a page fails, the continuation's pages are released.
 
         Raises:
-            CapacityError: it was not announced, or too early, and the pages are not free; or no memory is for the copy.
+            CapacityError: not enough pages were reserved or are free, or no memory is left for the copy.
         """
-        full, held = self.position // PAGE_KEYS, pages_of(self.position)
+        full, filled = self.position // PAGE_KEYS, pages_of(self.position)
         needed = len(self.pages) - full
-        own = self._of_forks[-1] if self._of_forks else []
+        own = self._fork_pages[-1] if self._fork_pages else []
         own = own + self.pool.acquire(max(0, needed - len(own)))
-        del self._of_forks[-1:]
+        del self._fork_pages[-1:]
         self.pool.share(self.pages[:full])
         self.pool.release(own[needed:])
         twin = PagedContext(self.pool, 0)
@@ -140,14 +138,14 @@ class PagedContext:
         twin.position = self.position
         try:
             with bounded_memory():
-                self.pool.copy(self.pages[full:held], twin.pages[full:held])
+                self.pool.copy(self.pages[full:filled], twin.pages[full:filled])
         except BaseException:
             twin.release()
             raise
         return twin
 
-    def make_room(self, tokens: int) -> None:
-        """For so many more tokens.
+    def reserve(self, tokens: int) -> None:
+        """Reserve pages for so many more tokens.
 
         Raises:
             CapacityError: the pages are not free.
@@ -157,26 +155,26 @@ class PagedContext:
             self.pages += self.pool.acquire(missing)
 
     def release(self) -> None:
-        """Give the pages back."""
-        for pages in (self.pages, *self._of_forks):
+        """Release the pages."""
+        for pages in (self.pages, *self._fork_pages):
             self.pool.release(pages)
-        self.pages, self._of_forks = [], []
+        self.pages, self._fork_pages = [], []
 
     def table(self) -> NDArray[np.int32]:
-        """Its pages as an array, made again where there are more: those that it has stay as they are."""
+        """Its pages as an array; pages are only ever added."""
         if len(self._table) != len(self.pages):
             self._table = np.array(self.pages, np.int32)
         return self._table
 
     def rows(self, begin: int, end: int) -> torch.Tensor:
-        """Where in the pool the keys of these tokens are."""
+        """Rows of the pool that hold the keys of these tokens."""
         device = self.pool.keys.device
         return places_of(torch.tensor(self.pages, device=device), torch.arange(begin, end, device=device))
 
 
 @contextmanager
 def bounded_memory() -> Iterator[None]:
-    """A request for which the GPU's memory does not suffice at this moment may come again."""
+    """Turn torch's out of memory into CapacityError: the request may be retried."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -184,32 +182,32 @@ def bounded_memory() -> Iterator[None]:
 
 
 def pages_of(tokens: int) -> int:
-    """Pages that hold so many tokens."""
+    """Pages for so many tokens."""
     return -(-tokens // PAGE_KEYS)
 
 
-def _own_pages(room: int, common: int) -> int:
-    """Of a continuation: all but the full ones that it has in common with the stream it comes from."""
-    return pages_of(room) - common // PAGE_KEYS
+def _own_pages(capacity: int, common: int) -> int:
+    """Pages of a continuation beside the full ones that it shares."""
+    return pages_of(capacity) - common // PAGE_KEYS
 
 
-def pages_needed(room: int, forks: int, common: int) -> int:
-    """Of a stream with so much room and its continuations, as `PagedContext` takes them."""
-    return pages_of(room) + forks * _own_pages(room, common)
+def pages_needed(capacity: int, forks: int, common: int) -> int:
+    """Pages that `PagedContext` reserves for a stream and its continuations."""
+    return pages_of(capacity) + forks * _own_pages(capacity, common)
 
 
 @dataclass(frozen=True)
 class PagedAdvance:
-    """A context whose pages hold more tokens; `finite` tells whether later tokens can read them."""
+    """A context whose pages hold more tokens, not yet committed."""
 
     context: PagedContext
     tokens: int
     finite: bool
 
     def is_finite(self) -> bool:
-        """False when a row that later tokens would read is broken."""
+        """Whether all new keys and values are finite."""
         return self.finite
 
     def commit(self) -> None:
-        """Let the tokens be seen."""
+        """Make the tokens part of the context."""
         self.context.position += self.tokens

@@ -1,7 +1,6 @@
-"""The slots of many streams on the device that they are computed on, two rows of device memory a seat.
+"""Slots of many streams on a device, two rows of device memory a stream.
 
-Behind the seats follow the rows that pad a batch: they read a row that holds the initial state, and each writes a row
-of its own.
+Then follow the rows that pad a batch: each reads a row with the initial state, and writes its own.
 """
 
 from __future__ import annotations
@@ -22,11 +21,9 @@ class DevicePool(DoubleBufferedPool):
     """Recurrent contexts on a device.
 
     Args:
-        means: `[L, H, S, 4D]` of a stream that has seen nothing.
-        precisions: `[L, H, S]` likewise.
-        capacity: number of seats.
-        padding: rows of a batch that may be no stream.
-        device: where the slots live.
+        means, precisions: of a new stream, `[L, H, S, 4D]` and `[L, H, S]`.
+        capacity: number of streams.
+        padding: largest number of padding rows of a batch.
     """
 
     def __init__(
@@ -40,23 +37,23 @@ class DevicePool(DoubleBufferedPool):
 
     @staticmethod
     def bytes_needed(context_bytes: int, capacity: int, padding: int) -> int:
-        """Device memory of a pool, from that of a context."""
+        """Device memory of a pool of contexts of this size."""
         return (2 * capacity + 1 + padding) * context_bytes
 
-    def read(self, seat: PoolSlot) -> dict[str, Array]:
-        """Copies of a seat's means and precisions."""
-        row = int(self.current_rows([seat])[0])
+    def read(self, slot: PoolSlot) -> dict[str, Array]:
+        """Copies of a stream's means and precisions."""
+        row = int(self.current_rows([slot])[0])
         return {name: part[:, row].cpu().numpy().copy() for name, part in self.slots._asdict().items()}
 
-    def write(self, seat: PoolSlot, values: Mapping[str, Array | float]) -> None:
-        """Set means and precisions of a seat."""
-        row = int(self.current_rows([seat])[0])
+    def write(self, slot: PoolSlot, values: Mapping[str, Array | float]) -> None:
+        """Set a stream's means and precisions."""
+        row = int(self.current_rows([slot])[0])
         for name, value in values.items():
             part: torch.Tensor = getattr(self.slots, name)
             part[:, row] = torch.tensor(value, device=part.device)
 
     def copy(self, source: PoolSlot, target: PoolSlot) -> None:
-        """Make a seat the same as another."""
+        """Copy a stream's slots to another."""
         self._copy_row(int(self.current_rows([source])[0]), int(self.current_rows([target])[0]))
 
     def _copy_row(self, source: int, target: int) -> None:
@@ -70,7 +67,7 @@ class DevicePool(DoubleBufferedPool):
 
 
 def _rows_of(initial: NDArray[np.float32], count: int, initial_row: int, device: str) -> torch.Tensor:
-    """`[L, count, …]`: zeros for the seats, then the initial state."""
+    """`[L, count, …]`: zeros for the streams, then the initial state."""
     start = torch.from_numpy(initial.copy()).to(device)
     rows = torch.zeros((start.shape[0], count, *start.shape[1:]), device=device)
     rows[:, initial_row:] = start[:, None]

@@ -1,8 +1,7 @@
-"""The decode step at one batch size: fixed places for what goes in and what comes out, and on a GPU one CUDA graph.
+"""The decode step at one batch size: static input and output buffers, and on a GPU one CUDA graph.
 
-A graph reads and writes the same addresses every time, hence the fixed places, and hence one step at a time: the caller
-holds a lock. The next tokens are chosen in it. There are two: with the search for where top_k and top_p end, and
-without.
+A graph reads and writes the same addresses at every replay, so the caller holds a lock: one step at a time. It includes
+the draw of the next tokens. There are two graphs: with the search for the ends of top_k and top_p, and without.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from rfa.model.decoder import Decoder
 from rfa.model.language import StepOutput
 from rfa.model.packed import Fields, Packed
 from rfa.runtime.gpu.draw import TokenDraw
-from rfa.runtime.gpu.graph import GraphRoom
+from rfa.runtime.gpu.graph import GraphMemory
 from rfa.runtime.gpu.pool import DevicePool, Rows
 from rfa.runtime.text.sampling import Choice, DrawnToken, Draws
 
@@ -26,7 +25,7 @@ Array = NDArray[np.float32]
 
 
 class StepResult(NamedTuple):
-    """Of every row: logits `[B, V]`, log_precision `[B]`, latent `[B, H, 2D]`, is_finite `[B]` (the new slots)."""
+    """logits `[B, V]`, log_precision `[B]`, latent `[B, H, 2D]`, and is_finite `[B]` of the new slots."""
 
     logits: Array
     log_precision: Array
@@ -35,12 +34,10 @@ class StepResult(NamedTuple):
 
 
 class StepRunner:
-    """Steps of `size` rows, of which some may be padding.
+    """Steps of `size` rows, some of which may be padding.
 
     Args:
-        decoder: the model.
-        pool: has at least `size` rows for padding.
-        size: rows.
+        pool: with at least `size` padding rows.
         with_graph: capture a CUDA graph; only on a GPU.
     """
 
@@ -53,15 +50,17 @@ class StepRunner:
             "numbers": (torch.int64, (4, size)),  # tokens, positions, rows to read, rows to write
             "noise": (torch.float32, (size, *self._latent_shape)),
         }
-        self._given = Packed({**fields, **TokenDraw.given_fields(size)}, device)
-        self._draw = TokenDraw(size, config.vocab_size, self._given, device)
-        # By whether rows are filtered.
+        self._inputs = Packed({**fields, **TokenDraw.input_fields(size)}, device)
+        self._draw = TokenDraw(size, config.vocab_size, self._inputs, device)
+        # By `is_filtered`.
         self._graphs: dict[bool, tuple[torch.cuda.CUDAGraph, StepOutput]] = {}
-        self._lay(self._padding[:, :0], np.empty((0, *self._latent_shape), dtype=np.float32), Draws([], np.float32(1)))
+        self._set_inputs(
+            self._padding[:, :0], np.empty((0, *self._latent_shape), dtype=np.float32), Draws([], np.float32(1))
+        )
         if with_graph:
-            room = GraphRoom()
+            memory = GraphMemory()
             for is_filtered in (False, True):
-                self._graphs[is_filtered] = room.capture(partial(self._compute, is_filtered=is_filtered))
+                self._graphs[is_filtered] = memory.capture(partial(self._compute, is_filtered=is_filtered))
 
     def run(self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array) -> StepResult:
         """One token of n <= size streams: slots are read from rows `sources` of the pool and written to `targets`."""
@@ -74,44 +73,44 @@ class StepRunner:
     def draw(
         self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
-        """`run`, of which what is drawn comes to the host, and not the logits; and of every row whether its new slots
-        are finite."""
+        """`run`, but the drawn tokens come to the host, not the logits; and whether the new slots of each row are
+        finite."""
         return self._draw.read(draws, self._advance(tokens, positions, sources, targets, noise, draws))
 
     def _advance(
         self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array, draws: Draws
     ) -> StepOutput:
-        self._lay(np.stack([tokens, positions, sources, targets]), noise, draws)
+        self._set_inputs(np.stack([tokens, positions, sources, targets]), noise, draws)
         return self.step(is_filtered=draws.are_filtered)
 
     def step(self, *, is_filtered: bool) -> StepOutput:
-        """The step of what was laid last, on the device; its output, until the next one."""
+        """The step of the inputs set last; its output on the device is valid until the next step."""
         if not self._graphs:
             return self._compute(is_filtered=is_filtered)
         graph, output = self._graphs[is_filtered]
         graph.replay()
         return output
 
-    def _lay(self, numbers: Rows, noise: Array, draws: Draws) -> None:
-        """Give the device the inputs of n <= size rows, and padding for the others."""
-        count, given = numbers.shape[1], self._given.arrays
-        given["numbers"][:, :count], given["numbers"][:, count:] = numbers, self._padding[:, count:]
-        given["noise"][:count], given["noise"][count:] = noise, 0
-        self._draw.lay(draws)
-        self._given.send()
+    def _set_inputs(self, numbers: Rows, noise: Array, draws: Draws) -> None:
+        """Send the inputs of n <= size rows, and padding for the others."""
+        count, arrays = numbers.shape[1], self._inputs.arrays
+        arrays["numbers"][:, :count], arrays["numbers"][:, count:] = numbers, self._padding[:, count:]
+        arrays["noise"][:count], arrays["noise"][count:] = noise, 0
+        self._draw.set_inputs(draws)
+        self._inputs.send()
 
     @torch.no_grad()
     def _compute(self, *, is_filtered: bool) -> StepOutput:
-        """The step, and the choice of the next tokens."""
-        tokens, positions, sources, targets = self._given.tensors["numbers"].unbind()
+        """The step, and the next tokens."""
+        tokens, positions, sources, targets = self._inputs.tensors["numbers"].unbind()
         output, is_finite = self._decoder.step_between(
-            tokens, positions, self._given.tensors["noise"], self._pool.slots, sources, targets
+            tokens, positions, self._inputs.tensors["noise"], self._pool.slots, sources, targets
         )
         self._draw.compute(output, is_finite, is_filtered=is_filtered)
         return output
 
 
 def _padding(pool: DevicePool, size: int) -> Rows:
-    """Tokens, positions, rows to read and rows to write `[4, size]` of a batch of nothing but padding."""
+    """Tokens, positions, rows to read and rows to write `[4, size]` of padding rows."""
     nothing = np.zeros(size, dtype=np.int64)
     return np.stack([nothing, nothing, nothing + pool.initial_row, pool.padding_rows[:size]])

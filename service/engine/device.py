@@ -59,7 +59,7 @@ def language_loader(settings: Settings) -> LoadLanguage:
                 longest_attention=settings.max_attention_tokens,
             )  # fmt: skip
             runtime.golden_values = check_golden_on(runtime, bundle)
-        runtime.kernels = use.told()
+        runtime.kernels = use.report()
         return runtime
 
     return load

@@ -27,7 +27,7 @@ from rfa.runtime.gpu.attention import PagedStepRunner
 from rfa.runtime.gpu.draw import TokenDraw
 from rfa.runtime.gpu.pages import PagedContext, PagePool
 from rfa.runtime.text.sampling import Choice, DrawnToken, Draws
-from tests.graph_room import LaunchedRoom
+from tests.graph_memory import LaunchedGraphs
 from tests.model.test_ragged import ATTENTION, WIDTH, decoder_of, tokens_of
 from tests.model.test_ragged import noise_of as normal
 from tests.nodes import Nodes
@@ -110,12 +110,12 @@ def test_steps_have_the_bits_of_pieces_of_one_token() -> None:
     ragged = RaggedDecoder(decoder_of(ATTENTION[0]))
     ours, theirs = (Streams(ragged, (0, 1)) for _ in range(2))
     found = ours.steps(4)
-    places = Packed(TokenDraw.given_fields(2), CPU)
+    places = Packed(TokenDraw.input_fields(2), CPU)
     draw = TokenDraw(2, VOCABULARY, places, CPU)
     for step in range(STEPS):
         tokens, noise, draws = theirs.given(step)
         output, is_finite = theirs.extend([[token] for token in tokens], torch.from_numpy(noise))
-        draw.lay(draws)
+        draw.set_inputs(draws)
         places.send()
         draw.compute(output, is_finite, is_filtered=draws.are_filtered)
         drawn, _ = draw.read(draws, output)
@@ -138,7 +138,7 @@ def test_padding_touches_a_page_that_nobody_reads() -> None:
     streams = Streams(RaggedDecoder(decoder_of(ATTENTION[0])), (0, 1))
     before = [part.clone() for part in streams.pool.rows]
     tokens, noise, draws = streams.given(0)
-    streams.runner(4, room=LaunchedRoom()).draw(streams.contexts, tokens, noise, draws)
+    streams.runner(4, room=LaunchedGraphs()).draw(streams.contexts, tokens, noise, draws)
     written = {int(context.rows(context.position, context.position + 1)) for context in streams.contexts}
     for part, earlier in zip(streams.pool.rows, before, strict=True):
         changed = (part.nan_to_num() != earlier.nan_to_num()).flatten(2).any(2).any(0).nonzero()[:, 0].tolist()

@@ -44,9 +44,9 @@ either_side = pytest.mark.parametrize("side", SIDES, indirect=True)
 
 def draw_of(size: int, vocabulary: int, draws: Draws) -> TokenDraw:
     device = torch.device("cpu")
-    given = Packed(TokenDraw.given_fields(size), device)
+    given = Packed(TokenDraw.input_fields(size), device)
     made = TokenDraw(size, vocabulary, given, device)
-    made.lay(draws)
+    made.set_inputs(draws)
     given.send()
     return made
 

@@ -122,7 +122,7 @@ def test_all_that_serving_launches_is_taken_and_gives_the_golden_outputs(bundle:
     with launches_taken(gpu.take), kernels_of(bundle, is_trusted=True, launches=gpu.launches) as use:
         runtime = runtime_of(bundle, torch.bfloat16)
         assert check_golden_on(runtime, bundle) > 0
-    assert use.told() == torch_kernels.GpuKernels(ALL, (), None)
+    assert use.report() == torch_kernels.GpuKernels(ALL, (), None)
     heads, layers = runtime.latent_shape[0], len(runtime.initial["means"])
     # One program a head of a stream.
     assert {grid for name, grid in gpu.launched if name == "scan_kernel"} == {(heads, 1, 1, 32)}
@@ -163,7 +163,7 @@ def told(bundle: Bundle, gpu: FakeGpu, *, is_trusted: bool = True) -> torch_kern
         _, slots = passes.prefill([[1, 2]], [0], initial_slots(model, 1))
         passes.draw(passes.step([3], [2], passes.silence(1), slots)[0], is_filtered=False)
     assert {name for name, _ in gpu.launched} == use.stored
-    return use.told()
+    return use.report()
 
 
 @interpreted

@@ -41,19 +41,19 @@ class Told:
     texts: list[Text] = field(default_factory=list)
     numbers: count = field(default_factory=lambda: count(1))
 
-    def begin(self, room: int, forks: int, common: int) -> None:
+    def begin(self, capacity: int, forks: int, common: int) -> None:
         before = self.pool.in_use
         try:
-            self.texts.append(Text(PagedContext(self.pool, room, forks, min(common, room))))
+            self.texts.append(Text(PagedContext(self.pool, capacity, forks, min(common, capacity))))
         except CapacityError:
-            assert before + pages_needed(room, forks, min(common, room)) > CAPACITY
+            assert before + pages_needed(capacity, forks, min(common, capacity)) > CAPACITY
             assert self.pool.in_use == before
 
     def grow(self, which: int, tokens: int) -> None:
         text = self.texts[which % len(self.texts)]
         before = list(text.context.pages)
         try:
-            text.context.make_room(tokens)
+            text.context.reserve(tokens)
         except CapacityError:
             assert text.context.pages == before
             return
@@ -108,10 +108,10 @@ def test_any_order_leaves_the_pool_whole_and_every_text_its_own(steps: list[tupl
 
 
 def test_full_pages_are_there_once_and_the_last_one_is_copied() -> None:
-    prompt, room, forks = 2 * PAGE_KEYS + 5, 2 * PAGE_KEYS + 70, 3
+    prompt, capacity, forks = 2 * PAGE_KEYS + 5, 2 * PAGE_KEYS + 70, 3
     told = Told()
-    told.begin(room, forks, prompt)
-    assert told.pool.in_use == pages_needed(room, forks, prompt) == 4 + forks * 2
+    told.begin(capacity, forks, prompt)
+    assert told.pool.in_use == pages_needed(capacity, forks, prompt) == 4 + forks * 2
     told.grow(0, prompt)
     for _ in range(forks):
         told.fork(0)

@@ -24,7 +24,7 @@ from rfa.model.recurrence import slots
 from rfa.runtime.gpu.pages import PagedContext, PagePool
 from rfa.runtime.gpu.pool import DevicePool
 from rfa.runtime.gpu.prompts import PagedPromptRunner, PromptRunners, SlotPromptRunner
-from tests.graph_room import LaunchedRoom
+from tests.graph_memory import LaunchedGraphs
 from tests.model.test_ragged import ATTENTION, RECURRENT, SIZE, WIDTH, decoder_of, small_model, tokens_of
 
 # Of numpy, in the place of a GPU, on the token that is not finite.
@@ -35,7 +35,7 @@ COUNTS, BEGINS, UNKNOWN = (2, 1, 3), (PAGE_KEYS - 1, 4, 0), 61
 PIECES = [tokens_of(COUNTS, 1)[0], [UNKNOWN], tokens_of(COUNTS, 1)[2]]
 # Room for one stream more, with a token, and one that is nobody's.
 TOKENS, STREAMS = 8, 4
-ROOM: Any = LaunchedRoom()
+GRAPHS: Any = LaunchedGraphs()
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def pool_of(ragged: RaggedDecoder) -> tuple[PagePool, list[PagedContext]]:
 def test_keys_of_prompts_beside_padding_are_those_of_prompts_alone() -> None:
     ragged = RaggedDecoder(decoder_of(ATTENTION[0]))
     pool, contexts = pool_of(ragged)
-    finite = PagedPromptRunner(ragged, pool, TOKENS, STREAMS, 3, ROOM).read(
+    finite = PagedPromptRunner(ragged, pool, TOKENS, STREAMS, 3, GRAPHS).read(
         ragged_of([0, 1, 2]), [context.table() for context in contexts]
     )
     assert finite.tolist() == [True, False, True]
@@ -87,7 +87,7 @@ def test_slots_after_prompts_beside_padding_are_those_of_prompts_alone() -> None
     pool = DevicePool(state.means[0].numpy(), state.precisions[0].numpy(), 4, STREAMS, "cpu")
     before = [part.clone() for part in pool.slots]
     sources, targets = np.array([pool.initial_row] * 3), np.array([1, 3, 5])
-    finite = SlotPromptRunner(ragged, pool, TOKENS, STREAMS, ROOM).read(ragged_of([0, 1, 2]), sources, targets)
+    finite = SlotPromptRunner(ragged, pool, TOKENS, STREAMS, GRAPHS).read(ragged_of([0, 1, 2]), sources, targets)
     assert finite.tolist() == [True, False, True]
     for index in (0, 2):
         start = (part[:, [pool.initial_row]] for part in before)

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 
-class LaunchedRoom:
-    """A `GraphRoom` whose graphs launch anew what they were captured of, and leave it in the same places."""
+class LaunchedGraphs:
+    """A `GraphMemory` whose graphs launch anew what they were captured of, and leave it in the same places."""
 
     def capture(self, compute: Callable[[], Any]) -> tuple[Any, Any]:
-        """See `GraphRoom`."""
+        """See `GraphMemory`."""
         left = compute()
 
         def replay() -> None:
