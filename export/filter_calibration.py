@@ -28,7 +28,7 @@ from rfa.export.precision_calibration import precision_tables
 from rfa.model.batch import Batch
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import State, StateFilter
-from rfa.runtime.bundle.surprise import running_surprise, wilson_hilferty
+from rfa.runtime.bundle.novelty import running_novelty, wilson_hilferty
 from rfa.runtime.text.config import MODES, Mode, in_mode
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -188,7 +188,7 @@ def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
     running = np.zeros_like(z)
     previous = np.zeros(len(z))
     for i in range(z.shape[1]):
-        previous = np.where(count[:, i] > 0, running_surprise(previous, z[:, i]), previous)
+        previous = np.where(count[:, i] > 0, running_novelty(previous, z[:, i]), previous)
         running[:, i] = previous
     return z, running
 

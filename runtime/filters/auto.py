@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 import rfa.runtime.filters.observed as told_of_one
-from rfa.runtime.bundle.surprise import SURPRISE_CAP
+from rfa.runtime.bundle.novelty import NOVELTY_CAP
 from rfa.runtime.compiling import disable_compilation, kernel_jit
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters import auto_numba, correlation
@@ -85,7 +85,7 @@ def calibration() -> dict[str, Any]:
         "anomaly": {
             "shares": list(SHARES), "quantiles": [_NORMAL.inv_cdf(share) for share in SHARES], "tail_scale": 1.0
         },
-        "confidence": {"surprise": [-SURPRISE_CAP, SURPRISE_CAP], "inside": [0.9, 0.9]},
+        "confidence": {"surprise": [-NOVELTY_CAP, NOVELTY_CAP], "inside": [0.9, 0.9]},
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rfa.runtime.bundle.surprise import SURPRISE_CAP, SURPRISE_RATE
+from rfa.runtime.bundle.novelty import NOVELTY_CAP, NOVELTY_RATE
 from rfa.runtime.compiling import inline_jit, source_inline_jit
 from rfa.runtime.filters.observed import PRECISION
 from rfa.runtime.uncertainty.baseline import (
@@ -75,8 +75,8 @@ def score_anomaly(scorer, stream, seen, nis):
     p, z, count = _tail_probability(scorer, stream, learns, seen, nis)
     novelty = scorer.streams.novelty[stream]
     if seen > 0:
-        bounded = min(max(z, -SURPRISE_CAP), SURPRISE_CAP)
-        novelty = (1 - SURPRISE_RATE) * novelty + SURPRISE_RATE * bounded
+        bounded = min(max(z, -NOVELTY_CAP), NOVELTY_CAP)
+        novelty = (1 - NOVELTY_RATE) * novelty + NOVELTY_RATE * bounded
     return p, novelty, count
 
 

@@ -184,9 +184,9 @@ def test_a_server_trusts_the_keys_of_both_settings(tmp_path: Path) -> None:
     assert trusted_keys(given) == (OTHER_KEY.public, KEY.public)
     assert trusted_keys(Settings(bundles=())) == ()
     # Its processes are told the keys, and read no file.
-    told = with_trusted_keys(given)
+    with_keys = with_trusted_keys(given)
     (tmp_path / "keys.pub").unlink()
-    assert trusted_keys(told) == (OTHER_KEY.public, KEY.public)
+    assert trusted_keys(with_keys) == (OTHER_KEY.public, KEY.public)
     assert with_trusted_keys(Settings(bundles=())) == Settings(bundles=())
 
 

@@ -92,8 +92,8 @@ def test_a_kernel_says_all_that_a_launch_of_it_needs(bundle: Bundle) -> None:
     assert 0 < entry.registers <= 255
     of_a_step = [one.entry for one in bundle.kernels if one.entry.name in {"product_kernel", *SLOTS}]
     assert len(of_a_step) > 10 and not any(one.stack_bytes for one in of_a_step), "they spill"
-    told = next(told for told in verify.bundle_info(bundle.path)["kernels"] if told["file"] == entry.file)
-    assert (told["architecture"], told["registers"]) == ("sm_80", entry.registers)
+    info = next(info for info in verify.bundle_info(bundle.path)["kernels"] if info["file"] == entry.file)
+    assert (info["architecture"], info["registers"]) == ("sm_80", entry.registers)
     assert {file.name for file in bundle.path.iterdir()} == {MANIFEST_FILE, *bundle.manifest.files}
     assert f"{entry.file}.cubin" in bundle.manifest.files
 
@@ -220,8 +220,8 @@ def test_arguments_are_packed_as_c_has_them(bundle: Bundle) -> None:
     assert len(packed) == len(given) + stored.entry.scratch
     for part, argument in zip(given, packed, strict=False):
         value = values[part.name]
-        wanted, size = (value.data_ptr(), 8) if part.type.startswith("*") else (value, 4)
-        assert (argument.value, ctypes.sizeof(argument)) == (wanted, size)
+        expected, size = (value.data_ptr(), 8) if part.type.startswith("*") else (value, 4)
+        assert (argument.value, ctypes.sizeof(argument)) == (expected, size)
     assert [argument.value for argument in packed[len(given) :]] == [0] * stored.entry.scratch
 
 
@@ -288,7 +288,7 @@ def test_a_model_that_no_kernel_runs_gets_none() -> None:
 
 
 @pytest.mark.slow
-def test_a_compiler_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KernelCompilationError, match="compiling kernels for sm_20 failed"):
         kernel_files(LanguageModelConfig(vocab_size=16), (20,))
 

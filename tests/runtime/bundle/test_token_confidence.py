@@ -24,10 +24,10 @@ def test_the_service_gives_the_softmax_at_the_temperature(mode: str, temperature
     expected = torch.softmax(torch.from_numpy(logits).double() / temperature, -1).numpy()
     # Logits of up to 10 are rounded to 5e-7, their exponentials to as much of themselves.
     tokens = set()
-    for row, wanted in zip(logits, expected, strict=True):
+    for row, row_expected in zip(logits, expected, strict=True):
         for uniform in np.arange(0, 1, 0.05):
             token, found = served(row, uniform, confidence)
-            assert found == pytest.approx(wanted[token], rel=5e-6)
+            assert found == pytest.approx(row_expected[token], rel=5e-6)
             tokens.add(token)
     assert len(tokens) == 30
 

@@ -74,8 +74,8 @@ class Streams:
             context.position += len(piece)
         return found
 
-    def runner(self, size: int, longest: int = 2, room: Any = None) -> PagedStepRunner:
-        return PagedStepRunner(self.ragged, self.pool, size, longest, VOCABULARY, room)
+    def runner(self, size: int, longest: int = 2, memory: Any = None) -> PagedStepRunner:
+        return PagedStepRunner(self.ragged, self.pool, size, longest, VOCABULARY, memory)
 
     def given(self, step: int) -> tuple[list[int], np.ndarray, Draws]:
         """Tokens, noise and what is drawn, of each stream the same in any company."""
@@ -84,15 +84,15 @@ class Streams:
         return [tokens[i][0] for i in self.which], noise[self.which].numpy(), Draws(choices, np.float32(1.3))
 
     def steps(self, size: int, longest: int = 2) -> list[list[str]]:
-        runner, told = self.runner(size, longest), []
+        runner, found = self.runner(size, longest), []
         for step in range(STEPS):
             tokens, noise, draws = self.given(step)
             drawn, finite = runner.draw(self.contexts, tokens, noise, draws)
             assert finite.tolist() == [True] * len(tokens)
-            told.append(list(map(digits, drawn)))
+            found.append(list(map(digits, drawn)))
             for context in self.contexts:
                 context.position += 1
-        return told
+        return found
 
     def kept(self, index: int) -> list[torch.Tensor]:
         context = self.contexts[index]
@@ -129,8 +129,8 @@ def test_a_row_has_its_bits_in_any_company_and_beside_any_padding(monkeypatch: p
     monkeypatch.setattr("rfa.model.attention.pages.LEAST_DISTANCES", 4 * PAGE_KEYS)
     ragged = RaggedDecoder(decoder_of(ATTENTION[0], torch.bfloat16))
     together, alone = Streams(ragged, (2, 0)), Streams(ragged, (0,))
-    told = together.steps(4)
-    assert alone.steps(1, longest=4) == [row[1:] for row in told]
+    many = together.steps(4)
+    assert alone.steps(1, longest=4) == [row[1:] for row in many]
     assert all(map(torch.equal, alone.kept(0), together.kept(1)))
 
 
@@ -138,7 +138,7 @@ def test_padding_touches_a_page_that_nobody_reads() -> None:
     streams = Streams(RaggedDecoder(decoder_of(ATTENTION[0])), (0, 1))
     before = [part.clone() for part in streams.pool.rows]
     tokens, noise, draws = streams.given(0)
-    streams.runner(4, room=LaunchedGraphs()).draw(streams.contexts, tokens, noise, draws)
+    streams.runner(4, memory=LaunchedGraphs()).draw(streams.contexts, tokens, noise, draws)
     written = {int(context.rows(context.position, context.position + 1)) for context in streams.contexts}
     for part, earlier in zip(streams.pool.rows, before, strict=True):
         changed = (part.nan_to_num() != earlier.nan_to_num()).flatten(2).any(2).any(0).nonzero()[:, 0].tolist()

@@ -90,8 +90,8 @@ def interval(logits: np.ndarray, choice: Choice, token: int) -> tuple[float, flo
         before = np.cumsum(share) - share
         # The sum that all are divided by is numpy's: of 128 numbers by eight sums of 16, and those in pairs.
         summed = (16 + max(0, math.log2(size / 128))) * EPS / 2
-        room = 2 * error * before * (1 - before) + summed * before + cut + 1e-15
-        is_doubtful = np.abs(before - choice.top_p) <= room
+        tolerance = 2 * error * before * (1 - before) + summed * before + cut + 1e-15
+        is_doubtful = np.abs(before - choice.top_p) <= tolerance
         weights[order[~is_doubtful & (before > choice.top_p)]] = 0
         doubtful = weights[order[is_doubtful]].sum() / (weights.sum() - weights[order[is_doubtful]].sum())
     total = np.cumsum(weights)
@@ -105,29 +105,29 @@ def check(logits: np.ndarray, choices: Sequence[Choice]) -> int:
     """Both sides draw what the distribution has there; how often it is not the same."""
     draws = Draws(choices, CALIBRATION)
     differing = 0
-    for row, (found, wanted) in enumerate(zip(on_device(logits, draws), on_host(logits, draws), strict=True)):
-        assert found.is_finite and wanted.is_finite
+    for row, (found, reference) in enumerate(zip(on_device(logits, draws), on_host(logits, draws), strict=True)):
+        assert found.is_finite and reference.is_finite
         choice = choices[row]
         if choice.temperature is None:
-            assert found.token == wanted.token == int(logits[row].argmax())
-        for side in (found, wanted) if choice.temperature is not None else ():
+            assert found.token == reference.token == int(logits[row].argmax())
+        for side in (found, reference) if choice.temperature is not None else ():
             low, high = interval(logits[row], choice, side.token)
             assert low <= choice.uniform <= high, (choice, side.token)
-        same_top(found, wanted, choice.top)
-        if found.token == wanted.token:
+        same_top(found, reference, choice.top)
+        if found.token == reference.token:
             # A logarithm of sums whose terms are off by an ulp or two.
-            assert abs(found.log_probability - wanted.log_probability) <= (sum(EXP_ULPS) + 1) * EPS
-            assert abs(found.calibrated - wanted.calibrated) <= (sum(EXP_ULPS) + 1) * EPS
+            assert abs(found.log_probability - reference.log_probability) <= (sum(EXP_ULPS) + 1) * EPS
+            assert abs(found.calibrated - reference.calibrated) <= (sum(EXP_ULPS) + 1) * EPS
         else:
             differing += 1
     return differing
 
 
-def same_top(found: DrawnToken, wanted: DrawnToken, count: int) -> None:
-    assert (found.top is None) == (wanted.top is None) == (count == 0)
-    if found.top is not None and wanted.top is not None:
-        assert found.top.tokens.tolist() == wanted.top.tokens.tolist()
-        gap = np.abs(found.top.log_probabilities - wanted.top.log_probabilities)
+def same_top(found: DrawnToken, reference: DrawnToken, count: int) -> None:
+    assert (found.top is None) == (reference.top is None) == (count == 0)
+    if found.top is not None and reference.top is not None:
+        assert found.top.tokens.tolist() == reference.top.tokens.tolist()
+        gap = np.abs(found.top.log_probabilities - reference.top.log_probabilities)
         assert gap.max() <= (sum(EXP_ULPS) + 1) * EPS
 
 
@@ -228,7 +228,7 @@ def test_a_search_is_needed_where_tokens_are_ruled_out() -> None:
 
 @either_side
 @pytest.mark.usefixtures("side")
-def test_the_best_tokens_are_told_in_order_with_ties_by_index() -> None:
+def test_the_best_tokens_are_ordered_with_ties_by_index() -> None:
     (found,) = on_device(TIED[None], Draws([Choice(top=6)], CALIBRATION))
     assert found.top is not None and found.top.tokens.tolist() == [1, 2, 4, 5, 7, 0]
     (all_of_them,) = on_device(TIED[None], Draws([Choice(top=32)], CALIBRATION))
@@ -257,11 +257,11 @@ def test_a_row_gets_in_company_what_it_gets_alone(vocabulary: int) -> None:
     together = on_device(logits, Draws(choices, CALIBRATION), size=12)
     for row, choice in enumerate(choices):
         (alone,) = on_device(logits[row : row + 1], Draws([choice], CALIBRATION))
-        assert told(alone) == told(together[row])
+        assert comparable(alone) == comparable(together[row])
         assert (alone.latent is not None) == choice.with_latent
 
 
-def told(drawn: DrawnToken) -> Any:
+def comparable(drawn: DrawnToken) -> Any:
     top = drawn.top and (drawn.top.tokens.tolist(), drawn.top.log_probabilities.tolist())
     return drawn.token, drawn.log_probability, drawn.calibrated, drawn.is_finite, top
 
@@ -282,7 +282,7 @@ VALUES = (np.nan, np.inf, -np.inf)
     indirect=["side"],
 )
 @pytest.mark.parametrize("broken", ["logits", "log_precision", "latent"])
-def test_a_broken_row_is_told_as_one_and_touches_no_other(value: float, broken: str, choice: Choice) -> None:
+def test_a_broken_row_is_reported_and_changes_no_other(value: float, broken: str, choice: Choice) -> None:
     draw = np.random.default_rng(0)
     output = {
         "logits": draw.standard_normal((3, 300), dtype=np.float32),
@@ -297,17 +297,17 @@ def test_a_broken_row_is_told_as_one_and_touches_no_other(value: float, broken: 
         made.compute(tensors, torch.ones(3), is_filtered=draws.are_filtered)
         return [made.read(draws, tensors)[0], drawn_tokens(**output, draws=draws)]
 
-    healthy = [list(map(told, side)) for side in both()]
+    healthy = [list(map(comparable, side)) for side in both()]
     output[broken].reshape(3, -1)[1, -1] = value
     for side, before in zip(both(), healthy, strict=True):
         assert [row.is_finite for row in side] == [True, False, True]
         assert (side[1].token, side[1].top) == (0, None)
-        assert [told(side[0]), told(side[2])] == [before[0], before[2]]
+        assert [comparable(side[0]), comparable(side[2])] == [before[0], before[2]]
 
 
 @either_side
 @pytest.mark.usefixtures("side")
-def test_slots_that_are_broken_are_told_apart() -> None:
+def test_broken_slots_are_distinguished() -> None:
     draws = Draws([Choice()] * 3, CALIBRATION)
     made = draw_of(4, 5, draws)
     output = StepOutput(torch.zeros(4, 5), torch.zeros(4), torch.zeros(4, 2, 4))

@@ -134,13 +134,13 @@ def test_numbers_are_those_of_what_triton_compiles_for_each_launch(bundle: Bundl
     compiler = Compiler()
     try:
         with emulated(Emulator(compiler, ARCHITECTURE)):
-            wanted = answers(runtime_of(bundle, torch.bfloat16))
+            expected = answers(runtime_of(bundle, torch.bfloat16))
     finally:
         compiler.close()
     with launches_taken(gpu.take), kernels_of(bundle, is_trusted=True, launches=gpu.launches) as use:
         found = answers(runtime_of(bundle, torch.bfloat16))
     assert use.stored == set(ALL) and not use.compiled
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(found, expected, strict=True):
         assert np.array_equal(one, other)
 
 
@@ -151,7 +151,7 @@ def test_a_kernel_is_loaded_once(bundle: Bundle, gpu: FakeGpu, library: ctypes.C
     assert library.fake_loaded() == len(bundle.kernels)
 
 
-def told(bundle: Bundle, gpu: FakeGpu, *, is_trusted: bool = True) -> torch_kernels.GpuKernels:
+def kernels_used(bundle: Bundle, gpu: FakeGpu, *, is_trusted: bool = True) -> torch_kernels.GpuKernels:
     """What a prompt and a step come to; what goes to Triton is played by its interpreter."""
     model = model_of(bundle)
     passes = ServedPasses(model, torch.float32)
@@ -168,7 +168,7 @@ def told(bundle: Bundle, gpu: FakeGpu, *, is_trusted: bool = True) -> torch_kern
 
 @interpreted
 def test_only_signed_code_runs(bundle: Bundle, gpu: FakeGpu) -> None:
-    assert told(bundle, gpu, is_trusted=False) == torch_kernels.GpuKernels((), ALL, torch_kernels.UNTRUSTED)
+    assert kernels_used(bundle, gpu, is_trusted=False) == torch_kernels.GpuKernels((), ALL, torch_kernels.UNTRUSTED)
     assert not gpu.launched
 
 
@@ -183,7 +183,7 @@ def test_only_signed_code_runs(bundle: Bundle, gpu: FakeGpu) -> None:
 def test_what_does_not_fit_the_gpu_is_compiled(
     bundle: Bundle, library: ctypes.CDLL, given: dict[str, Any], reason: str
 ) -> None:
-    found = told(bundle, FakeGpu(library, bundle.kernels, **given))
+    found = kernels_used(bundle, FakeGpu(library, bundle.kernels, **given))
     assert (found.stored, found.compiled) == ((), ALL)
     assert found.reason is not None and reason in found.reason
 
@@ -192,7 +192,7 @@ def test_what_does_not_fit_the_gpu_is_compiled(
 def test_what_the_driver_refuses_is_compiled(bundle: Bundle, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = [replace(kernel, cubin=kernel.cubin.replace(b".text.", b".tixt.")) for kernel in bundle.kernels]
     monkeypatch.setattr(bundle, "_kernels", tuple(broken))
-    found = told(bundle, gpu)
+    found = kernels_used(bundle, gpu)
     assert found.compiled == ALL and found.reason == "cuModuleGetFunction: named symbol not found"
 
 
@@ -205,7 +205,7 @@ def test_kernels_of_another_source_are_not_taken(bundle: Bundle, gpu: FakeGpu, m
         for kernel in bundle.kernels
     ]
     monkeypatch.setattr(bundle, "_kernels", tuple(changed))
-    found = told(bundle, gpu)
+    found = kernels_used(bundle, gpu)
     assert found.stored == tuple(name for name in ALL if name != "slots_kernel") and found.compiled == ("slots_kernel",)
     assert found.reason == "slots_kernel of the bundle is of another version of rfa-server"
 

@@ -34,7 +34,7 @@ class Text:
 
 
 @dataclass
-class Told:
+class Texts:
     """A pool, the texts in it, and numbers that are written once each."""
 
     pool: PagePool = field(default_factory=pool_of)
@@ -85,9 +85,9 @@ class Told:
         assert self.pool.in_use == len(held) + len(reserved)
 
 
-ROOMS = st.integers(1, 4 * PAGE_KEYS)
+CAPACITIES = st.integers(1, 4 * PAGE_KEYS)
 STEPS = st.one_of(
-    st.tuples(st.just("begin"), ROOMS, st.integers(0, 3), ROOMS),
+    st.tuples(st.just("begin"), CAPACITIES, st.integers(0, 3), CAPACITIES),
     st.tuples(st.just("grow"), st.integers(0, 9), st.integers(1, 2 * PAGE_KEYS)),
     st.tuples(st.just("fork"), st.integers(0, 9)),
     st.tuples(st.just("fork"), st.integers(0, 9)),
@@ -97,32 +97,32 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=25))
 def test_any_order_leaves_the_pool_whole_and_every_text_its_own(steps: list[tuple]) -> None:
-    told = Told()
+    state = Texts()
     for name, *numbers in steps:
-        if told.texts or name == "begin":
-            getattr(told, name)(*numbers)
-        told.check()
-    for _ in list(told.texts):
-        told.end(0)
-    assert told.pool.in_use == 0 and sorted(told.pool.acquire(CAPACITY)) == list(range(CAPACITY))
+        if state.texts or name == "begin":
+            getattr(state, name)(*numbers)
+        state.check()
+    for _ in list(state.texts):
+        state.end(0)
+    assert state.pool.in_use == 0 and sorted(state.pool.acquire(CAPACITY)) == list(range(CAPACITY))
 
 
 def test_full_pages_are_there_once_and_the_last_one_is_copied() -> None:
     prompt, capacity, forks = 2 * PAGE_KEYS + 5, 2 * PAGE_KEYS + 70, 3
-    told = Told()
-    told.begin(capacity, forks, prompt)
-    assert told.pool.in_use == pages_needed(capacity, forks, prompt) == 4 + forks * 2
-    told.grow(0, prompt)
+    state = Texts()
+    state.begin(capacity, forks, prompt)
+    assert state.pool.in_use == pages_needed(capacity, forks, prompt) == 4 + forks * 2
+    state.grow(0, prompt)
     for _ in range(forks):
-        told.fork(0)
-    assert told.pool.in_use == 4 + forks * 2, "forks took pages beyond those that were reserved"
-    first, *others = (text.context.pages for text in told.texts)
+        state.fork(0)
+    assert state.pool.in_use == 4 + forks * 2, "forks took pages beyond those that were reserved"
+    first, *others = (text.context.pages for text in state.texts)
     assert all(pages[:2] == first[:2] and pages[2] not in first for pages in others)
-    told.grow(1, 65)
-    told.check()
-    told.end(0)  # whose pages the others go on with
-    told.grow(1, 3)
-    told.check()
+    state.grow(1, 65)
+    state.check()
+    state.end(0)  # whose pages the others go on with
+    state.grow(1, 3)
+    state.check()
 
 
 def test_a_fork_that_comes_early_or_late_takes_what_it_needs() -> None:

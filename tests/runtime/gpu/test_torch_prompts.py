@@ -74,10 +74,10 @@ def test_keys_of_prompts_beside_padding_are_those_of_prompts_alone() -> None:
         _, good = ragged.extend_and_look(ragged_of([index]), [others[index].table()], *expected.rows, noise)
         assert good.tolist() == [1.0]
     ours = [contexts[index].rows(0, BEGINS[index] + COUNTS[index]) for index in (0, 2)]
-    for part, wanted in zip(pool.rows, expected.rows, strict=True):
-        assert all(torch.equal(part[:, rows], wanted[:, rows]) for rows in ours)
+    for part, right in zip(pool.rows, expected.rows, strict=True):
+        assert all(torch.equal(part[:, rows], right[:, rows]) for rows in ours)
         # Of all else only the broken token and the scratch page are written.
-        changed = (part.nan_to_num() != wanted.nan_to_num()).flatten(2).any(2).any(0).nonzero()[:, 0].tolist()
+        changed = (part.nan_to_num() != right.nan_to_num()).flatten(2).any(2).any(0).nonzero()[:, 0].tolist()
         assert {row // PAGE_KEYS for row in changed} <= {pool.scratch_page, contexts[1].pages[0]}
 
 
@@ -93,7 +93,7 @@ def test_slots_after_prompts_beside_padding_are_those_of_prompts_alone() -> None
         start = (part[:, [pool.initial_row]] for part in before)
         _, *after = ragged.prefill(ragged_of([index]), *start)
         assert all(
-            torch.equal(part[:, targets[index]], wanted[:, 0]) for part, wanted in zip(pool.slots, after, strict=True)
+            torch.equal(part[:, targets[index]], right[:, 0]) for part, right in zip(pool.slots, after, strict=True)
         )
     kept = np.setdiff1d(np.arange(before[0].shape[1]), [*targets, *pool.padding_rows])
     assert all(torch.equal(part[:, kept], earlier[:, kept]) for part, earlier in zip(pool.slots, before, strict=True))

@@ -392,9 +392,9 @@ def test_a_stream_on_a_grid_is_the_same_in_any_batch_and_from_any_cut(runtime: F
     assert runtime.pack(state) == runtime.pack(whole.state)
 
     pool = StatePool(runtime.state_fields, 30)
-    seats = [pool.acquire() for _ in range(30)]
-    for seat in seats:
-        runtime.put(pool, seat, runtime.start())
+    handles = [pool.acquire() for _ in range(30)]
+    for handle in handles:
+        runtime.put(pool, handle, runtime.start())
     others = [runtime.readout((0.9,), horizon, 0) for horizon in ((), (0.2,), (0.5, 1.0), (0.1, 0.7, 2.0))]
     mine = runtime.readout(options["levels"], options["horizon"], 0)
     rng = np.random.default_rng(0)
@@ -402,15 +402,15 @@ def test_a_stream_on_a_grid_is_the_same_in_any_batch_and_from_any_cut(runtime: F
     for t, value in zip(times, values, strict=True):
         count = int(rng.integers(30))
         rows = [
-            Row(seats[1 + i], t, rng.normal(size=2).tolist(), 1.0, others[rng.integers(4)], 0) for i in range(count)
+            Row(handles[1 + i], t, rng.normal(size=2).tolist(), 1.0, others[rng.integers(4)], 0) for i in range(count)
         ]
         place = int(rng.integers(count + 1))
-        rows.insert(place, Row(seats[0], t, value, 1.0, mine, 0))
+        rows.insert(place, Row(handles[0], t, value, 1.0, mine, 0))
         stepped = runtime.advance(pool, rows)[place]
         assert stepped is not None
         crowded.append(stepped.step)
     assert as_sent(crowded) == as_sent(whole.steps)
-    assert runtime.pack(runtime.get(pool, seats[0], 0)) == runtime.pack(whole.state)
+    assert runtime.pack(runtime.get(pool, handles[0], 0)) == runtime.pack(whole.state)
 
 
 def test_levels_between_the_calibrated_ones_stay_nested(linear: FilterRuntime) -> None:

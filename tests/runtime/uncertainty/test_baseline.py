@@ -195,14 +195,14 @@ def served(table: dict[str, Any]) -> Served:
     y = simulated(course, np.random.default_rng(0))
     y[:, CLEAN] += 10 * scales[:, None] * math.sqrt(VARIANCE)
     pool = StatePool(runtime.state_fields, len(y))
-    seats = [pool.acquire() for _ in y]
+    handles = [pool.acquire() for _ in y]
     readout = runtime.readout((0.9,), (), 0)
     scores, bundles = np.empty(y.shape[:2]), np.empty(y.shape[:2])
     for t in range(y.shape[1]):
         if t == 0:
-            for seat in seats:
-                runtime.put(pool, seat, runtime.start())
-        rows = [Row(seat, LAG * t, y[i, t].tolist(), 1.0, readout, 0) for i, seat in enumerate(seats)]
+            for handle in handles:
+                runtime.put(pool, handle, runtime.start())
+        rows = [Row(handle, LAG * t, y[i, t].tolist(), 1.0, readout, 0) for i, handle in enumerate(handles)]
         for i, stepped in enumerate(runtime.advance(pool, rows)):
             assert stepped is not None and stepped.step.nis is not None
             scores[i, t] = stepped.step.anomaly

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rfa.runtime.bundle.bundle import open_bundle
-from rfa.runtime.bundle.surprise import running_surprise
+from rfa.runtime.bundle.novelty import running_novelty
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.graph_steps import _score_kernel
 from rfa.runtime.filters.steps import streams_of
@@ -64,7 +64,7 @@ class Rows:
         nis = np.maximum(posterior.scalars[:, 2], 0.0)
         learned = baseline_rows.learn(self.baseline, nis, seen, SIZE, scored.any(axis=1), tables.tail_model)
         anomaly = [self._anomaly(i, learned, bool(scored[i].any())) for i in range(STREAMS)]
-        self.novelty = np.where(seen > 0, running_surprise(self.novelty, learned.surprise), self.novelty)
+        self.novelty = np.where(seen > 0, running_novelty(self.novelty, learned.surprise), self.novelty)
         self.baseline = learned.after.astype(np.float32)
         state = adaptive_rows.read_state(self.pool, index, times, lags, self.horizons)
         spread = np.diagonal(posterior.innovation_covariance, axis1=1, axis2=2)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 # How fast the running surprise forgets, and the bound on what one observation adds.
-SURPRISE_RATE = 0.2
-SURPRISE_CAP = 4.0
+NOVELTY_RATE = 0.2
+NOVELTY_CAP = 4.0
 
 
 def wilson_hilferty(nis: Any, count: Any) -> Any:
@@ -17,7 +17,7 @@ def wilson_hilferty(nis: Any, count: Any) -> Any:
     return ((np.asarray(nis) / size) ** (1 / 3) - (1 - 2 / (9 * size))) / np.sqrt(2 / (9 * size))
 
 
-def running_surprise(previous: Any, z: Any) -> Any:
+def running_novelty(previous: Any, z: Any) -> Any:
     """Exponential mean of the bounded surprise of the observations so far."""
-    bounded = np.clip(z, -SURPRISE_CAP, SURPRISE_CAP)
-    return (1 - SURPRISE_RATE) * np.asarray(previous) + SURPRISE_RATE * bounded
+    bounded = np.clip(z, -NOVELTY_CAP, NOVELTY_CAP)
+    return (1 - NOVELTY_RATE) * np.asarray(previous) + NOVELTY_RATE * bounded
