@@ -27,6 +27,7 @@ from safetensors.numpy import load_file
 from torch import Tensor, nn
 
 from rfa.export.filter_calibration import LEADS, calibrate, modes_of
+from rfa.export.golden_recording import Earlier, GoldenRecorder, Source, Stored
 from rfa.export.onnx_graphs import export_graph
 from rfa.export.writing import write_bundle
 from rfa.model.batch import Batch
@@ -34,7 +35,6 @@ from rfa.model.checkpoint import CONFIG_FILE, load_run
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import FilterOutput, Past, StateFilter, Token
 from rfa.runtime.bundle.bundle import Bundle, Graph, TensorSpec, open_session
-from rfa.runtime.bundle.golden import Earlier, GoldenRecorder, Source, Stored
 from rfa.runtime.golden import Named
 
 VALIDATION_FILE = "validation.safetensors"

@@ -22,6 +22,7 @@ from torch._higher_order_ops.scan import scan
 from tqdm import tqdm
 
 from rfa.export.decoder_constants import constants_file
+from rfa.export.golden_recording import Earlier, Filled, GoldenRecorder, Source, Stored
 from rfa.export.language_calibration import calibrate_language
 from rfa.export.onnx_graphs import export_graph
 from rfa.export.provenance import export_provenance
@@ -35,7 +36,6 @@ from rfa.model.recurrence.slots_reference import SlotInputs, SlotReadout, slot_r
 from rfa.model.recurrence.window import joined
 from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, Graph, open_session
 from rfa.runtime.bundle.families.language import LanguageConfig
-from rfa.runtime.bundle.golden import Earlier, Filled, GoldenRecorder, Source, Stored
 from rfa.runtime.bundle.held_out import WINDOW
 from rfa.runtime.text.config import LanguageModelConfig
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from rfa.export.golden_recording import GoldenRecorder
 from rfa.export.writing import write_bundle
 from rfa.model.checkpoint import CONFIG_FILE, load_run
 from rfa.model.series.network import SeriesNetwork
 from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.bundle.families.series import NETWORK, SeriesBundleConfig
-from rfa.runtime.bundle.golden import GoldenRecorder
 from rfa.runtime.series.config import PATCH, PATHS
 from rfa.runtime.series.decoder_numba import QUERY_FEATURES, SeriesDecoder
 from rfa.runtime.series.extended_numba import SeriesTokens, describe

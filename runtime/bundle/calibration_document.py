@@ -1,12 +1,11 @@
-"""calibration.json: what it must be for the formulas that use it.
+"""Schema of calibration.json.
 
-Numbers appear more than once in it (a summary repeats them, a language model's modes do): where they differ, somebody
-changed one.
+Some numbers appear more than once (a summary repeats them, a language model's modes do) and must agree.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -25,6 +24,7 @@ Count = Annotated[int, Field(ge=0, le=1 << 53)]
 Score = Annotated[float, Field(ge=-1e12, le=1e12)]
 Table = Field(min_length=1, max_length=MAX_TABLE)
 NOT_ASCENDING = "must ascend"
+Value = TypeVar("Value")
 
 
 class StateCalibration(Strict):
@@ -52,7 +52,7 @@ class ForecastCalibration(Strict):
 
 
 class AnomalyCalibration(Strict):
-    """The table of surprises, and the scale of the tail behind it."""
+    """Quantiles of the novelty, and the scale of the tail beyond them."""
 
     shares: Annotated[list[Level], Table]
     quantiles: Annotated[list[Score], Table]
@@ -68,7 +68,7 @@ class AnomalyCalibration(Strict):
 
 
 class ConfidenceCalibration(Strict):
-    """How often the next observation falls inside, by the running surprise."""
+    """Share of next observations inside the 0.9 interval, by running novelty."""
 
     surprise: Annotated[list[Score], Table]
     inside: Annotated[list[Probability], Table]
@@ -81,7 +81,7 @@ class ConfidenceCalibration(Strict):
 
 
 class PrecisionCalibration(Strict):
-    """Calibrated variance over the model's: the product of a factor by gain and one by surprise."""
+    """Calibrated variance over the model's: a factor by gain times one by running novelty."""
 
     gain: Annotated[list[Annotated[float, Field(gt=0, le=1e12)]], Table]
     by_gain: Annotated[list[Factor], Table]
@@ -91,14 +91,14 @@ class PrecisionCalibration(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         for name in ("gain", "surprise"):
-            places = getattr(self, name)
-            if len(places) != len(getattr(self, f"by_{name}")) or not ascending(places, is_strict=True):
+            grid = getattr(self, name)
+            if len(grid) != len(getattr(self, f"by_{name}")) or not ascending(grid, is_strict=True):
                 raise ValueError(f"{name} must ascend and be as long as by_{name}")
         return self
 
 
 class ModeCalibration(Strict):
-    """Of one mode of a filter; bundles that were written before, or without a truth, have no precision."""
+    """One mode of a filter; older bundles, and those without true states, have no precision."""
 
     levels: Annotated[list[Level], Table]
     state: StateCalibration
@@ -118,7 +118,7 @@ class ModeCalibration(Strict):
 
 
 class FilterSummary(Strict):
-    """What the manifest repeats."""
+    """The part that the manifest repeats."""
 
     levels: list[Level]
     horizons: list[float]
@@ -129,7 +129,7 @@ class FilterSummary(Strict):
 
 
 class FilterCalibration(Strict):
-    """calibration.json of a filter; one that runs without graphs has no attention mode."""
+    """calibration.json of a filter; filters without graphs have no attention mode."""
 
     attention: ModeCalibration | None = None
     recurrent: ModeCalibration
@@ -178,8 +178,8 @@ class Reliability(Strict):
         return self
 
 
-class KeptRows(Strict):
-    """Confidence of the most likely token at some held-out places, and whether it came (0 or 1)."""
+class HeldOutRows(Strict):
+    """Confidence of the most likely token at some held-out positions, and whether it was right (0 or 1)."""
 
     confidence: Annotated[list[Probability], Field(min_length=1, max_length=MAX_ROWS)]
     right: Annotated[str, Field(pattern=r"^[01]+$", max_length=MAX_ROWS)]
@@ -191,13 +191,13 @@ class KeptRows(Strict):
         return self
 
     def ece(self) -> float:
-        """Recomputed."""
+        """The calibration error, recomputed."""
         right = np.frombuffer(self.right.encode(), np.uint8) == ord("1")
         return float(reliability(np.array(self.confidence), right)["ece"])
 
 
 class LanguageMode(Strict):
-    """Of one decoding mode; bundles that were written before have no rows."""
+    """One decoding mode; older bundles have no rows."""
 
     temperature: Temperature
     nll: Annotated[float, Field(ge=0, le=1e6)]
@@ -205,7 +205,7 @@ class LanguageMode(Strict):
     ece_top_uncalibrated: Probability
     top: Reliability
     sampled: Reliability
-    rows: KeptRows | None = None
+    rows: HeldOutRows | None = None
 
     @model_validator(mode="after")
     def _holds(self) -> Self:
@@ -214,35 +214,21 @@ class LanguageMode(Strict):
             found = self.rows.ece()
             if not low <= found - self.top.ece <= high:
                 raise ValueError(
-                    f"ece of top is stated as {self.top.ece:.4f}, on the {len(self.rows.right)} rows that are kept it "
-                    f"is {found:.4f}: further than chance allows, {low:+.4f} to {high:+.4f}"
+                    f"ece of top is stated as {self.top.ece:.4f}, on the {len(self.rows.right)} stored rows it is "
+                    f"{found:.4f}: further than chance allows, {low:+.4f} to {high:+.4f}"
                 )
         return self
 
 
-class ByMode(Strict):
-    """A temperature for each mode; a model without slots has one mode."""
+class ByMode(Strict, Generic[Value]):
+    """A value for each mode; a model without slots has no recurrent mode."""
 
-    attention: Temperature
-    recurrent: Temperature | None = None
-
-
-class LanguageModes(Strict):
-    """The modes that it has."""
-
-    attention: LanguageMode
-    recurrent: LanguageMode | None = None
+    attention: Value
+    recurrent: Value | None = None
 
 
-class EceByMode(Strict):
-    """An expected calibration error for each mode."""
-
-    attention: Probability
-    recurrent: Probability | None = None
-
-
-class KeptTokens(Strict):
-    """Where the rows are: after every so many tokens of each held-out window; and the first of these windows."""
+class HeldOutTokens(Strict):
+    """Positions of the rows: after every so many tokens of each held-out window; and the first windows."""
 
     every: Annotated[int, Field(ge=1, le=1 << 31)]
     tokens: Annotated[
@@ -252,17 +238,17 @@ class KeptTokens(Strict):
 
 
 class LanguageData(Strict):
-    """What it was fitted and judged on."""
+    """Data of the calibration."""
 
     split: Annotated[str, Field(max_length=100)]
     window: Annotated[int, Field(ge=1, le=1 << 31)]
     fit_tokens: Count
     held_out_tokens: Count
     tokens_sha256: Sha256
-    rows: KeptTokens | None = None
+    rows: HeldOutTokens | None = None
 
     def rows_kept(self) -> int:
-        """How many each mode must have."""
+        """Rows that each mode must have."""
         return 0 if self.rows is None else self.held_out_tokens // self.window * (self.window // self.rows.every)
 
     @model_validator(mode="after")
@@ -278,11 +264,11 @@ class LanguageData(Strict):
 
 
 class LanguageSummary(Strict):
-    """What the manifest repeats."""
+    """The part that the manifest repeats."""
 
-    temperature: ByMode
-    ece_top: EceByMode
-    ece_sampled: EceByMode
+    temperature: ByMode[Temperature]
+    ece_top: ByMode[Probability]
+    ece_sampled: ByMode[Probability]
     held_out_tokens: Count
 
 
@@ -290,8 +276,8 @@ class LanguageCalibration(Strict):
     """calibration.json of a language model."""
 
     method: Annotated[str, Field(max_length=200)]
-    temperature: ByMode
-    modes: LanguageModes
+    temperature: ByMode[Temperature]
+    modes: ByMode[LanguageMode]
     data: LanguageData
     summary: LanguageSummary
 
@@ -306,11 +292,11 @@ class LanguageCalibration(Strict):
             }
             for name, (value, *others) in repeated.items():
                 if any(getattr(other, mode) != value for other in others):
-                    raise ValueError(f"{name} of {mode} must be the same wherever it stands")
+                    raise ValueError(f"{name} of {mode} must be the same everywhere")
             if entry is None:
                 continue
             if (0 if entry.rows is None else len(entry.rows.right)) != self.data.rows_kept():
-                raise ValueError(f"rows of {mode} must be {self.data.rows_kept()}, as data has it")
+                raise ValueError(f"rows of {mode} must be {self.data.rows_kept()}, as in data")
         if self.summary.held_out_tokens != self.data.held_out_tokens:
-            raise ValueError("held_out_tokens must be the same wherever it stands")
+            raise ValueError("held_out_tokens must be the same everywhere")
         return self

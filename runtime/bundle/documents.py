@@ -1,4 +1,4 @@
-"""JSON documents of a bundle: objects with exactly the declared fields, of exactly the declared types."""
+"""JSON documents of a bundle, read strictly: exactly the declared fields and types."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ STRICT: Final = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_n
 
 
 class BundleError(ValueError):
-    """A bundle is refused; the message names the file and the reason."""
+    """An invalid bundle; the message names the file and the reason."""
 
 
 class Strict(BaseModel):
-    """Exactly these fields, of exactly these types; numbers are finite."""
+    """A model with exactly its fields and types; numbers are finite."""
 
     model_config = STRICT
 
@@ -35,7 +35,7 @@ def parse_json(data: bytes, file: str) -> Any:
         BundleError: anything else.
     """
 
-    def refuse(constant: str) -> float:
+    def reject(constant: str) -> float:
         raise ValueError(f"the number {constant}")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -52,13 +52,13 @@ def parse_json(data: bytes, file: str) -> Any:
 
     try:
         text = data.decode("utf-8")
-        return json.loads(text, parse_constant=refuse, parse_float=finite, object_pairs_hook=unique)
+        return json.loads(text, parse_constant=reject, parse_float=finite, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{file}: not strict JSON: {error}") from None
 
 
 def canonical_json(document: Any) -> bytes:
-    """The one byte form of a JSON document.
+    """The canonical bytes of a JSON document.
 
     Raises:
         ValueError: a number that is not finite.
@@ -73,7 +73,7 @@ def compact_json(document: Any) -> bytes:
 
 
 def sha256(data: bytes) -> str:
-    """In hexadecimal, as manifests have it."""
+    """SHA-256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -90,37 +90,37 @@ def json_object(data: bytes, file: str) -> dict[str, Any]:
 
 
 def read_document(kind: type[Document], document: object, where: str) -> Document:
-    """A document of this kind.
+    """Validate a document.
 
     Args:
-        where: the file, or the part of one, for the message.
+        where: the file, or a part of one, for the message.
 
     Raises:
-        BundleError: names the first field that is wrong and what was expected, and no content.
+        BundleError: names the first invalid field and what was expected, without content.
     """
     try:
         return kind.model_validate(document)
     except ValidationError as error:
-        raise _refusal(error, where) from None
+        raise _bundle_error(error, where) from None
 
 
 def read_json(kind: TypeAdapter[Part], data: bytes, where: str) -> Part:
-    """The same from JSON, for dataclasses, which have no other way to be read strictly."""
+    """The same from JSON, for dataclasses."""
     try:
         return kind.validate_json(data)
     except ValidationError as error:
-        raise _refusal(error, where) from None
+        raise _bundle_error(error, where) from None
 
 
-def _refusal(error: ValidationError, where: str) -> BundleError:
+def _bundle_error(error: ValidationError, where: str) -> BundleError:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(str(part)[:40] for part in first["loc"])[:120]
-    # What pydantic says of a field that a dataclass has not is about arguments.
+    field = ".".join(str(part)[:40] for part in first["loc"])[:120]
+    # For dataclasses pydantic reports unknown fields as arguments.
     is_unknown = first["type"] == "unexpected_keyword_argument"
     expected = "Extra inputs are not permitted" if is_unknown else first["msg"][:200]
-    return BundleError(f"{where}: {place + ': ' if place else ''}{expected}")
+    return BundleError(f"{where}: {field + ': ' if field else ''}{expected}")
 
 
 def ascending(values: list[float], *, is_strict: bool) -> bool:
-    """Whether each is larger than the one before, or at least as large."""
+    """Whether values ascend, strictly or not."""
     return all(one < two if is_strict else one <= two for one, two in pairwise(values))

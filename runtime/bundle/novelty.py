@@ -1,4 +1,4 @@
-"""How surprising an observation is: formulas that calibration fits and the runtime applies. NumPy only."""
+"""Novelty of an observation: formulas shared by calibration and runtime. NumPy only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-# How fast the running surprise forgets, and the bound on what one observation adds.
+# Rate of the running novelty, and the bound on one observation.
 NOVELTY_RATE = 0.2
 NOVELTY_CAP = 4.0
 
@@ -18,6 +18,6 @@ def wilson_hilferty(nis: Any, count: Any) -> Any:
 
 
 def running_novelty(previous: Any, z: Any) -> Any:
-    """Exponential mean of the bounded surprise of the observations so far."""
+    """Exponential mean of the bounded z of the observations."""
     bounded = np.clip(z, -NOVELTY_CAP, NOVELTY_CAP)
     return (1 - NOVELTY_RATE) * np.asarray(previous) + NOVELTY_RATE * bounded

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from rfa.runtime.bundle.bundle import Bundle
-from rfa.runtime.bundle.golden import loosened
+from rfa.runtime.bundle.golden import loosen
 from rfa.runtime.golden import Named, reproduce
 from rfa.runtime.gpu.language import TorchLanguageRuntime
 from rfa.runtime.gpu.pages import PagedContext
@@ -30,7 +30,7 @@ def check_golden_on(runtime: TorchLanguageRuntime, bundle: Bundle) -> int:
         return _reproduced(runtime, bundle, "this device", bundle.golden)
     unrounded = TorchLanguageRuntime(bundle, device=runtime.device, streams=1, max_rows=1, dtype=torch.float32)
     _reproduced(unrounded, bundle, "this device, nothing rounded", bundle.golden)
-    return _reproduced(runtime, bundle, "this device", loosened(bundle.golden, runtime.rounding))
+    return _reproduced(runtime, bundle, "this device", loosen(bundle.golden, runtime.rounding))
 
 
 def _reproduced(runtime: TorchLanguageRuntime, bundle: Bundle, where: str, golden: dict[str, Any]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle, BundleError
-from rfa.runtime.bundle.golden import GoldenMismatch, loosened, run_golden
+from rfa.runtime.bundle.golden import GoldenMismatch, loosen, run_golden
 from rfa.runtime.bundle.manifest import GraphSpec
 from rfa.runtime.filters.graph_steps import ROW_COUNTS
 
@@ -41,7 +41,7 @@ def try_wide(bundle: Bundle, sessions: Mapping[str, Any]) -> None:
     """
     counts = ROWS[bundle.kind]
     most = max(map(len, counts.values()))
-    loose = loosened(bundle.golden, TOLERANCE)
+    loose = loosen(bundle.golden, TOLERANCE)
     for turn in range(most):
         rows = {graph: given[min(turn, len(given) - 1)] for graph, given in counts.items()}
         widened: dict[str, Any] = {name: _WideSession(session, rows.get(name, 1)) for name, session in sessions.items()}

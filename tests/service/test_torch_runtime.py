@@ -20,7 +20,7 @@ from rfa.model import decoder
 from rfa.model import draw as drawing
 from rfa.model.attention.pages import PAGE_KEYS
 from rfa.runtime.bundle.bundle import Bundle, BundleError, open_bundle
-from rfa.runtime.bundle.golden import loosened
+from rfa.runtime.bundle.golden import loosen
 from rfa.runtime.errors import CapacityError, UnsupportedError
 from rfa.runtime.golden import reproduce
 from rfa.runtime.gpu.golden import AttentionSession, check_golden_on
@@ -105,7 +105,7 @@ def test_what_rounding_would_hide_is_found_without_it(bundle: Bundle, monkeypatc
     weights[name] = weights[name] * np.float32(1.01)
     monkeypatch.setattr(bundle, "weights", lambda: weights)
     runtime = rounded(bundle)
-    wide = loosened(bundle.golden, runtime.rounding)
+    wide = loosen(bundle.golden, runtime.rounding)
     reproduce(runtime, bundle, AttentionSession(runtime), where="this device", golden=wide)
     with pytest.raises(BundleError, match=r"golden\.json on this device, nothing rounded: case"):
         check_golden_on(runtime, bundle)

@@ -1,23 +1,23 @@
-"""The parts that every family declares."""
+"""What every family declares."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 from rfa.runtime.bundle.documents import Strict
 from rfa.runtime.bundle.families.arrays import AnyArray, Rules
 from rfa.runtime.bundle.manifest import Dtype, GraphSpec, Kind, TensorSpec
 
-# Bytes of the state of one stream; a server keeps room for hundreds.
+# State of one stream; a server holds hundreds.
 MAX_STATE_BYTES = 64 << 20
 
 
 class GraphRule(NamedTuple):
-    """The interface of a graph, in order; inputs in `optional` may be missing, where a graph has no use for them."""
+    """The interface of a graph, in order; inputs in `optional` may be missing."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -30,36 +30,42 @@ class FamilyConfig(Strict):
     kind: ClassVar[Kind]
     calibration: ClassVar[type[BaseModel]]
 
+    @model_validator(mode="after")
+    def _state_fits(self) -> Self:
+        if size(self.state()) > MAX_STATE_BYTES:
+            raise ValueError(f"the state of a stream would take more than {MAX_STATE_BYTES} bytes")
+        return self
+
     @abstractmethod
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
-        """The arrays of model.safetensors. What is there, `shapes`, tells forms apart that the configuration does not.
+        """Rules for model.safetensors; `shapes` of its arrays decide what the configuration leaves open.
 
         Raises:
-            ValueError: it is of no form.
+            ValueError: inconsistent shapes.
         """
 
     @abstractmethod
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
-        """Those of them that follow from others or must be more than finite; `weights` have the right shapes.
+        """Rules for values that follow from others or are bounded; `weights` have the right shapes.
 
         Raises:
-            ValueError: they do not fit each other.
+            ValueError: inconsistent values.
         """
 
     @abstractmethod
     def state(self) -> tuple[TensorSpec, ...]:
-        """What the recurrence carries."""
+        """State of the recurrence."""
 
     @abstractmethod
     def graphs(self) -> dict[str, GraphRule]:
-        """The graphs, by name."""
+        """Graphs by name."""
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
-        """What golden outputs are of: the graphs of the bundle, or what else it is run as."""
+        """Interfaces that golden outputs run: the bundle's graphs, or those of compiled code."""
         return graphs
 
     def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:
-        """The arrays of decoder.safetensors; None where the family has no such file."""
+        """Rules for decoder.safetensors; None if the family has no such file."""
         return None
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from rfa.runtime.bundle.calibration_document import FilterCalibration
 from rfa.runtime.bundle.families.arrays import ROUNDING, TOLERANCE, AnyArray, ArrayRule, Rules
-from rfa.runtime.bundle.families.base import MAX_STATE_BYTES, FamilyConfig, GraphRule, batched, size, spec
+from rfa.runtime.bundle.families.base import FamilyConfig, GraphRule, batched, spec
 from rfa.runtime.bundle.manifest import GraphSpec, Kind, TensorSpec
 
 # Exact but for the rounding to float32: what is a number of the configuration.
@@ -50,12 +50,6 @@ class FilterConfig(FamilyConfig):
     def takes_passes(self) -> bool:
         """Whether the passes of each observation are an input."""
         return False
-
-    @model_validator(mode="after")
-    def _state_fits(self) -> Self:
-        if size(self.state()) > MAX_STATE_BYTES:
-            raise ValueError(f"the state of a stream would take more than {MAX_STATE_BYTES} bytes")
-        return self
 
     def _token(self) -> tuple[TensorSpec, ...]:
         """The inputs of a step beside the state."""

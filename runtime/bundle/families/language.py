@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from rfa.runtime.bundle.calibration_document import LanguageCalibration
 from rfa.runtime.bundle.families.arrays import AnyArray, ArrayRule, Rules
-from rfa.runtime.bundle.families.base import MAX_STATE_BYTES, FamilyConfig, GraphRule, size, spec
+from rfa.runtime.bundle.families.base import FamilyConfig, GraphRule, spec
 from rfa.runtime.bundle.manifest import Kind, TensorSpec
 from rfa.runtime.choices import Mode
 
@@ -72,12 +72,6 @@ class LanguageConfig(FamilyConfig):
             raise ValueError("a window is read with the kernel 'student_t'")
         if not self.robust_slots and (self.inner, self.innovation) != (1, "key"):
             raise ValueError("inner and innovation are of the robust weight")
-        return self
-
-    @model_validator(mode="after")
-    def _state_fits(self) -> Self:
-        if size(self.state()) > MAX_STATE_BYTES:
-            raise ValueError(f"the state of a stream would take more than {MAX_STATE_BYTES} bytes")
         return self
 
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:

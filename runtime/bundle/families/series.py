@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rfa.runtime.bundle.documents import Strict
 from rfa.runtime.bundle.families.arrays import AnyArray, ArrayRule, Rules
-from rfa.runtime.bundle.families.base import MAX_STATE_BYTES, FamilyConfig, GraphRule, size, spec
+from rfa.runtime.bundle.families.base import FamilyConfig, GraphRule, spec
 from rfa.runtime.bundle.families.language import LanguageConfig
 from rfa.runtime.bundle.manifest import GraphSpec, Kind, TensorSpec
 
@@ -42,12 +42,6 @@ class SeriesBundleConfig(FamilyConfig):
     head_inner: Panels = 64
     # Inputs of version 2 can be trained, and are not served yet.
     version: Literal[1] = 1
-
-    @model_validator(mode="after")
-    def _state_fits(self) -> Self:
-        if size(self.state()) > MAX_STATE_BYTES:
-            raise ValueError(f"the state of a stream would take more than {MAX_STATE_BYTES} bytes")
-        return self
 
     def _blocks(self) -> LanguageConfig:
         """Whose blocks are those of a text model of its own readouts."""

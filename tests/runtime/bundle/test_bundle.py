@@ -15,6 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from rfa.export.golden_recording import Earlier, Filled, GoldenRecorder, Stored
 from rfa.export.writing import write_bundle
 from rfa.runtime.bundle.bundle import (
     BundleError,
@@ -28,7 +29,6 @@ from rfa.runtime.bundle.bundle import (
 from rfa.runtime.bundle.documents import Strict, canonical_json
 from rfa.runtime.bundle.families import FAMILIES, FamilyConfig, GraphRule
 from rfa.runtime.bundle.families.arrays import AnyArray, ArrayRule, Rules
-from rfa.runtime.bundle.golden import Earlier, Filled, GoldenRecorder, Stored
 from rfa.runtime.bundle.manifest import decode_manifest, encode_manifest
 
 FLOAT = TensorProto.FLOAT
@@ -388,7 +388,7 @@ def test_another_winner_fails_the_golden_check(bundle_dir: Path) -> None:
     assert golden["cases"][0]["outputs"]["next_total"]["argmax"] == [2]
     golden["cases"][0]["outputs"]["next_total"]["argmax"] = [1]
     replace_file(bundle_dir, "golden.json", canonical_json(golden))
-    with pytest.raises(BundleError, match="another winner"):
+    with pytest.raises(BundleError, match="another argmax"):
         check_golden(open_bundle(bundle_dir))
 
 

@@ -1,0 +1,114 @@
+"""Recording of golden outputs at export; `rfa.runtime.bundle.golden` has the format and the check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rfa.runtime.bundle.golden import ABSOLUTE, RELATIVE, Session, decode_source, run_graph
+
+# Stored values of an output.
+SAMPLES = 24
+# argmax is stored only if it leads by this many tolerances, so that another CPU does not swap near ties.
+SAFE_MARGIN = 10.0
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of model.safetensors as an input, as a batch of one."""
+
+    tensor: str
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """An output of an earlier case as an input."""
+
+    case: int
+    output: str
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A constant input."""
+
+    shape: tuple[int, ...]
+    value: float = 0.0
+    dtype: str = "float32"
+
+
+Source = np.ndarray | Stored | Earlier | Filled
+
+
+class GoldenRecorder:
+    """Runs cases at export and records them for golden.json.
+
+    recorder = GoldenRecorder(sessions, weights)
+    first = recorder.run("step", {"token": np.array([5]), "means": Stored("initial.means"), …})
+    recorder.run("step", {"token": np.array([7]), "means": Earlier(first.case, "next_means"), …})
+    write_bundle(…, golden=recorder.document())
+    """
+
+    def __init__(self, sessions: Mapping[str, Session], weights: Mapping[str, np.ndarray]) -> None:
+        self._sessions, self._weights = sessions, weights
+        self._cases: list[dict[str, Any]] = []
+        self._outputs: list[dict[str, np.ndarray]] = []
+
+    def run(
+        self,
+        graph: str,
+        inputs: Mapping[str, Source],
+        *,
+        absolute: float = ABSOLUTE,
+        relative: float = RELATIVE,
+        argmax: tuple[str, ...] = (),
+    ) -> RecordedCase:
+        """Run a case and store samples of its outputs; of `argmax` outputs also the argmax, if it leads clearly."""
+        sources = {name: _encode_source(source) for name, source in inputs.items()}
+        arrays = {name: decode_source(source, self._weights, self._outputs) for name, source in sources.items()}
+        outputs = run_graph(self._sessions, graph, arrays)
+        expected = {}
+        for name, output in outputs.items():
+            expected[name] = _sample(output)
+            if name in argmax and _leads(output, absolute, relative):
+                expected[name]["argmax"] = output.argmax(-1).ravel().tolist()
+        case = {"graph": graph, "inputs": sources, "outputs": expected, "absolute": absolute, "relative": relative}
+        self._cases.append(case)
+        self._outputs.append(outputs)
+        return RecordedCase(len(self._cases) - 1, outputs)
+
+    def document(self, **notes: Any) -> dict[str, Any]:
+        """Content of golden.json; `notes` are added to the cases."""
+        return {"cases": self._cases, **notes}
+
+
+@dataclass(frozen=True)
+class RecordedCase:
+    """Number of an added case, and its outputs by name."""
+
+    case: int
+    outputs: dict[str, np.ndarray]
+
+
+def _encode_source(source: Source) -> dict[str, Any]:
+    if isinstance(source, Stored):
+        return {"tensor": source.tensor}
+    if isinstance(source, Earlier):
+        return {"case": source.case, "output": source.output}
+    if isinstance(source, Filled):
+        return {"dtype": source.dtype, "shape": list(source.shape), "fill": source.value}
+    return {"dtype": str(source.dtype), "shape": list(source.shape), "values": source.ravel().tolist()}
+
+
+def _sample(output: np.ndarray) -> dict[str, Any]:
+    flat = output.ravel()
+    indices = np.unique(np.linspace(0, max(flat.size - 1, 0), min(SAMPLES, flat.size)).astype(int))
+    return {"shape": list(output.shape), "indices": indices.tolist(), "values": flat[indices].tolist()}
+
+
+def _leads(output: np.ndarray, absolute: float, relative: float) -> bool:
+    top = np.sort(output, axis=-1)[..., -2:]
+    return bool((top[..., 1] - top[..., 0] > SAFE_MARGIN * (absolute + relative * np.abs(top[..., 1]))).all())
