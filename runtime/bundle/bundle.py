@@ -1,7 +1,7 @@
-"""Bundles: a trained model as a folder of checked files. Opening, sessions, golden outputs; writing.py writes them.
+"""Open a bundle, a trained model as a folder of checked files: sessions and golden outputs.
 
-No torch, no pickle, and nothing of a bundle is parsed or run before its bytes have been checked. Files are read once:
-the bytes that were hashed are the bytes that are used. The format is described in README.md beside this file.
+No torch, no pickle. Bytes are checked before they are parsed or run, and files are read once: the bytes that were
+hashed are used. README.md beside this file describes the format.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -54,10 +54,10 @@ from rfa.runtime.bundle.stored_kernels import (
     largest_kernel_file,
     read_kernels,
 )
+from rfa.runtime.bundle.tokenizer_document import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, check_tokenizer
 
 if TYPE_CHECKING:
     from rfa.runtime.bundle.signing import PublicKey
-from rfa.runtime.bundle.tokenizer_document import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, check_tokenizer
 
 __all__ = [
     "Bundle",
@@ -72,6 +72,7 @@ __all__ = [
     "open_session",
 ]
 
+Family = TypeVar("Family", LanguageConfig, FilterConfig)
 REQUIRED_FILES = {
     "lm": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE),
     "filter": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE),
@@ -86,20 +87,20 @@ MAX_BYTES = {
     TOKENIZER_CONFIG_FILE: 1 << 16,
 }
 REQUIRED_GRAPHS: dict[Kind, tuple[str, ...]] = {"lm": ("attention",), "filter": (), "series": ()}
-# Where a session may look for files: nowhere. What a graph lacks is supplied from memory.
+# Sessions read no files: constants are supplied from memory.
 NO_FOLDER = os.devnull
 
 
 @dataclass(frozen=True)
 class Graph:
-    """An ONNX graph without weights, as `rfa.export.onnx_graphs.export_graph` makes it, and what it needs at load."""
+    """An ONNX graph without weights from `rfa.export.onnx_graphs.export_graph`, and its constants."""
 
     model: bytes
     initializers: tuple[Initializer, ...] = ()
 
 
 class Bundle:
-    """An opened bundle: verified content, kept in memory. Made by `open_bundle`; sessions are made on request."""
+    """An opened bundle: verified content in memory, from `open_bundle`. Sessions are created on request."""
 
     def __init__(self, path: Path, manifest: Manifest, digest: str, contents: dict[str, bytes]) -> None:
         self.path = path
@@ -121,7 +122,6 @@ class Bundle:
         self._golden = json_object(contents[GOLDEN_FILE], GOLDEN_FILE)
         vocab_size = family.vocab_size if isinstance(family, LanguageConfig) else None
         check_golden_document(self._golden, family.golden(manifest.graphs), tensors, vocab_size)
-        # As they were checked: the bytes for the runtime.
         self._graphs = {
             name: check_graph(contents[spec.file], spec, tensors).model for name, spec in manifest.graphs.items()
         }
@@ -134,7 +134,6 @@ class Bundle:
 
     @property
     def kind(self) -> Kind:
-        """What it does."""
         return self.manifest.kind
 
     @property
@@ -147,21 +146,22 @@ class Bundle:
         """The configuration of a language model: its modes, and the sizes of its state.
 
         Raises:
-            BundleError: it is none.
+            BundleError: the bundle is no language model.
         """
-        if not isinstance(self._family, LanguageConfig):
-            raise BundleError(f"bundle {self.name!r} is no language model")
-        return self._family
+        return self._configuration(LanguageConfig, "language model")
 
     @property
     def filter(self) -> FilterConfig:
         """The configuration of a filter.
 
         Raises:
-            BundleError: it is none.
+            BundleError: the bundle is no filter.
         """
-        if not isinstance(self._family, FilterConfig):
-            raise BundleError(f"bundle {self.name!r} is no filter")
+        return self._configuration(FilterConfig, "filter")
+
+    def _configuration(self, kind: type[Family], name: str) -> Family:
+        if not isinstance(self._family, kind):
+            raise BundleError(f"bundle {self.name!r} is no {name}")
         return self._family
 
     @property
@@ -171,7 +171,7 @@ class Bundle:
 
     @property
     def ece_rows(self) -> int:
-        """Held-out tokens with which the calibration error that it states is checked; 0: it has none."""
+        """Held-out tokens that check the stated calibration error; 0 if there are none."""
         return rows_of(self._calibration)
 
     @property
@@ -184,12 +184,12 @@ class Bundle:
         return dict(self._weights)
 
     def constants(self) -> dict[str, np.ndarray] | None:
-        """The arrays of decoder.safetensors, read-only; None if the bundle has none."""
+        """The arrays of decoder.safetensors, read-only; None without that file."""
         return None if self._constants is None else dict(self._constants)
 
     @property
     def kernels(self) -> tuple[StoredKernel, ...]:
-        """Those of a GPU that it has, compiled; none of most bundles."""
+        """Compiled GPU kernels; most bundles have none."""
         return self._kernels
 
     def read(self, name: str) -> bytes:
@@ -203,12 +203,12 @@ class Bundle:
         return self._contents[name]
 
     def session(self, graph_name: str, threads: int = 1) -> ort.InferenceSession:
-        """The session of a graph as it was checked, its constants taken from the weights.
+        """The session of a checked graph, with constants from the weights.
 
-        The same one for as long as anybody holds it: what is served is what was held to the golden outputs.
+        Shared while it is in use: the session that passed the golden outputs serves.
 
         Raises:
-            BundleError: no such graph, or one that the runtime refuses.
+            BundleError: no such graph, or the runtime rejects it.
         """
         if graph_name not in self.manifest.graphs:
             raise BundleError(f"{MANIFEST_FILE}: no graph {graph_name!r}; it has {sorted(self.manifest.graphs)}")
@@ -221,17 +221,17 @@ class Bundle:
 
 
 def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> Bundle:
-    """Open a bundle; everything is checked before anything is used.
+    """Open a bundle; everything is checked before it is used.
 
-    In this order: the signature, where keys are given; the exact set of files (regular files, no links, no folders),
-    the manifest's own hash and form, size and sha256 of each file; configuration, arrays, calibration, tokenizer,
-    golden cases and graphs, against what the family declares.
+    In this order: the signature, if keys are given; the set of files (regular files, no links, no folders), the
+    manifest's hash and form, size and sha256 of each file; then configuration, arrays, calibration, tokenizer, golden
+    cases and graphs against the family's rules.
 
     Args:
-        trusted_keys: one of them must have signed the manifest; without any, a signature is not looked at.
+        trusted_keys: one of them must have signed the manifest; if empty, signatures are ignored.
 
     Raises:
-        BundleError: with the file and the reason.
+        BundleError: names the file and the reason.
     """
     directory = Path(path)
     found = _scan(directory)
@@ -248,21 +248,19 @@ def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> Bun
     for name in sorted(found - expected):
         raise BundleError(f"{name}: not listed in {MANIFEST_FILE}")
     _check_required(manifest)
-    contents = {name: _checked(directory, name, spec) for name, spec in manifest.files.items()}
+    contents = {name: _read_checked(directory, name, spec) for name, spec in manifest.files.items()}
     return Bundle(directory, manifest, sha256(data), contents)
 
 
 def open_session(
     graph: Graph, weights: Mapping[str, np.ndarray], threads: int = 1, *, file: str = "graph"
 ) -> ort.InferenceSession:
-    """A CPU session for a graph once it has been checked, its constants taken from `weights` (no copy, unless the
-    runtime re-packs them).
+    """A CPU session for a graph, which is checked first, with constants from `weights`.
 
-    One thread by default: more of them only fight over the cores that other requests run on.
+    One thread by default: more would compete with other requests for cores.
 
     Raises:
-        BundleError: a graph that a bundle must not have, a constant that `weights` lacks, or a graph that the runtime
-            refuses.
+        BundleError: an invalid graph, a constant that `weights` lacks, or the runtime rejects it.
     """
     tensors = {spec.name: spec for spec in tensor_specs(weights)}
     checked = read_graph(graph.model, file, graph.initializers, tensors)
@@ -276,7 +274,7 @@ def _session(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    # Memory patterns are kept per input shape; prompts come in every length.
+    # Memory patterns are stored per input shape, and prompts have any length.
     options.enable_mem_pattern = False
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -295,21 +293,20 @@ def _session(
     except MemoryError:
         raise
     except Exception as error:  # the runtime's exceptions share no base class of their own
-        raise BundleError(f"{file}: the runtime refuses it: {str(error)[:300]}") from None
+        raise BundleError(f"{file}: the runtime rejects it: {str(error)[:300]}") from None
 
 
 def check_golden(bundle: Bundle, sessions: Mapping[str, ort.InferenceSession] | None = None) -> int:
-    """Run the bundle's golden cases, and a language model's held-out text, and compare; returns how many values were.
+    """Run the bundle's golden cases, and a language model's held-out text; returns how many values were compared.
 
     Args:
-        sessions: sessions by graph name to run them on; made here if not given.
+        sessions: by graph name; default: the bundle's own.
 
     Raises:
-        BundleError: an output differs by more than the tolerance stated in golden.json, or a confidence from what
-            calibration.json says.
+        BundleError: an output differs by more than the tolerance in golden.json, or a confidence from calibration.json.
     """
     if not bundle.manifest.graphs and not sessions:
-        return 0  # what runs it is compiled by those who have a compiler, and held to them there
+        return 0  # compiled code is compared where it is compiled
     chosen = sessions or {name: bundle.session(name) for name in bundle.manifest.graphs}
     try:
         count = run_golden(bundle.golden, chosen, bundle.weights())
@@ -321,7 +318,7 @@ def check_golden(bundle: Bundle, sessions: Mapping[str, ort.InferenceSession] | 
 
 
 def _scan(directory: Path) -> set[str]:
-    """Names of the files of a bundle; a link, a folder or a device among them is refused."""
+    """Names of the files of a bundle; links, folders and devices are errors."""
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError as error:
@@ -335,7 +332,7 @@ def _scan(directory: Path) -> set[str]:
 
 
 def _read(directory: Path, name: str, limit: int) -> bytes:
-    """Bytes of a file that is not a link, even if it has become one since the scan."""
+    """Bytes of a file; O_NOFOLLOW, as it may have become a link since the scan."""
     try:
         descriptor = os.open(directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as handle:
@@ -349,7 +346,7 @@ def _read(directory: Path, name: str, limit: int) -> bytes:
         raise BundleError(f"{name}: cannot be read: {error.strerror}") from None
 
 
-def _checked(directory: Path, name: str, spec: FileSpec) -> bytes:
+def _read_checked(directory: Path, name: str, spec: FileSpec) -> bytes:
     data = _read(directory, name, spec.size)
     if len(data) != spec.size:
         raise BundleError(f"{name}: {len(data)} bytes, the manifest says {spec.size} (truncated or changed)")
@@ -367,7 +364,7 @@ def _check_signature(directory: Path, found: set[str], manifest: bytes, trusted_
 
 
 def _check_required(manifest: Manifest) -> None:
-    """The files of its kind and its graphs, no others, none larger than such a file can be."""
+    """Exactly the files of the kind and its graphs, none too large."""
     for name in REQUIRED_FILES[manifest.kind]:
         if name not in manifest.files:
             raise BundleError(f"{name}: a bundle of kind {manifest.kind!r} needs it")
@@ -391,7 +388,7 @@ def _check_required(manifest: Manifest) -> None:
 
 
 def _load_arrays(data: bytes, file: str) -> dict[str, np.ndarray]:
-    """Read-only from now on."""
+    """Read-only arrays."""
     try:
         arrays = dict(safetensors.numpy.load(data))
     except MemoryError:

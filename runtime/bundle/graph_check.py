@@ -1,14 +1,12 @@
-"""What a graph of a bundle may be, and the graph that a runtime is given.
+"""Check of an ONNX graph of a bundle, and the graph that the runtime gets.
 
-A graph computes outputs from inputs and constants with the operators below, which are those that our exporters write.
-None of them reads a file, draws a random number, holds a string or calls a function. Every name means one value in the
-whole file, inner graphs included, and is defined before it is used, so nothing is shadowed. Constants come with the
-graph and are small, or are placeholders without data for tensors of the bundle, which `open_session` supplies.
+A graph uses the operators below, those of our exporters: none reads a file, draws random numbers, holds strings or
+calls functions. Each name is one value in the whole file, inner graphs included, and is defined before its use.
+Constants are small and in the graph, or placeholders for tensors of the bundle, which `open_session` supplies.
 
-Sizes follow from the shapes of the inputs alone: what decides how large a tensor becomes is computed from shapes and
-constants of the graph, never from values, and by sums alone where a tensor may become larger than what it is made of.
-So a graph that behaved with some values cannot explode with others, one that was tried with the largest inputs has
-shown what it takes, and the one operator that repeats something, Scan, does so as often as its input is long.
+Sizes depend on the shapes of the inputs alone. They are computed from shapes and constants, never from values, and
+where a tensor may outgrow its inputs, by sums alone. So memory does not depend on values, a trial with the largest
+inputs shows the maximum, and Scan, the only loop, runs as often as its input is long.
 """
 
 from __future__ import annotations
@@ -28,11 +26,11 @@ MAX_GRAPH_BYTES = 16 << 20
 MAX_NODES = 1 << 15
 MAX_NAME = 200
 MAX_RANK = 16
-# Constants that a module computes from its configuration (frequencies, masks) stay in the graph; weights must not.
+# Constants from the configuration (frequencies, masks) are in the graph; weights must not be.
 MAX_EMBEDDED_BYTES = 1 << 18
-# Where a graph says that its constants are; nothing is read from there, open_session supplies them.
-EXTERNAL_PLACE = "model.safetensors"
-PLACEHOLDER = [{"key": "location", "value": EXTERNAL_PLACE}]
+# Location of the placeholders; nothing is read from it.
+EXTERNAL_LOCATION = "model.safetensors"
+PLACEHOLDER = [{"key": "location", "value": EXTERNAL_LOCATION}]
 EXTERNAL = 1
 
 # Numbers of onnx.TensorProto.DataType and onnx.AttributeProto.AttributeType.
@@ -68,8 +66,8 @@ OPERATORS: dict[str, dict[str, Attribute]] = {
     "Split": {"axis": "i", "num_outputs": "i"},
     "Transpose": {"perm": "ints"},
 }  # fmt: skip
-# Operator → the inputs that decide the size of what comes out: where that may be larger than what goes in, and where
-# not. The first are sums of sizes and constants, so that they grow with their inputs.
+# Operator → the inputs that determine the size of its output: which may exceed its inputs (only by sums of sizes and
+# constants), and which may not.
 GROWING: dict[str, slice] = {"ConstantOfShape": slice(0, None), "Expand": slice(1, None), "Range": slice(0, None)}
 KEEPING: dict[str, slice] = dict.fromkeys(("Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"), slice(1, None))
 SUMMING = {"Add", "Concat", "Gather", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
@@ -77,7 +75,7 @@ SUMMING = {"Add", "Concat", "Gather", "Identity", "Reshape", "Squeeze", "Unsquee
 
 @dataclass(frozen=True)
 class CheckedGraph:
-    """The bytes for a runtime, and the interface that they declare."""
+    """The bytes for the runtime, and their interface."""
 
     model: bytes
     inputs: tuple[TensorSpec, ...]
@@ -87,11 +85,11 @@ class CheckedGraph:
 def read_graph(
     data: bytes, file: str, initializers: Sequence[Initializer], tensors: Mapping[str, TensorSpec]
 ) -> CheckedGraph:
-    """Read a graph once, check all of it, and write anew what was checked.
+    """Decode a graph, check it, and encode what was checked.
 
     Args:
-        initializers: the placeholders that the graph must have, no more and no fewer.
-        tensors: of the bundle, by name: a placeholder has the dtype and the shape of its tensor.
+        initializers: exactly the placeholders that the graph must have.
+        tensors: of the bundle, by name; a placeholder has the dtype and shape of its tensor.
 
     Raises:
         BundleError: names the file and the reason.
@@ -106,7 +104,7 @@ def read_graph(
 
 
 def check_graph(data: bytes, spec: GraphSpec, tensors: Mapping[str, TensorSpec]) -> CheckedGraph:
-    """`read_graph`, and the interface must be the one that the manifest declares.
+    """`read_graph`, and the interface must be that of the manifest.
 
     Raises:
         BundleError: names the file and the reason.
@@ -114,22 +112,22 @@ def check_graph(data: bytes, spec: GraphSpec, tensors: Mapping[str, TensorSpec])
     found = read_graph(data, spec.file, spec.initializers, tensors)
     for side, declared, actual in (("inputs", spec.inputs, found.inputs), ("outputs", spec.outputs, found.outputs)):
         if declared != actual:
-            other, stated = (_described(set(one) - set(two)) for one, two in ((actual, declared), (declared, actual)))
+            other, stated = (_describe(set(one) - set(two)) for one, two in ((actual, declared), (declared, actual)))
             raise BundleError(f"{spec.file}: {side} are {other}, the manifest says {stated}")
     return found
 
 
 class _Checker:
-    """One pass over a model. Every refusal is a ValueError."""
+    """One pass over a model; errors are ValueErrors."""
 
     def __init__(self, initializers: Sequence[Initializer], tensors: Mapping[str, TensorSpec]) -> None:
         self._supplied = {entry.name: entry for entry in initializers}
         self._tensors = tensors
         self._placeholders: set[str] = set()
-        self._taken: set[str] = set()  # names of values, anywhere in the file
-        self._known: set[str] = set()  # those that can be used here
-        self._sizes: set[str] = set()  # those of them that follow from shapes and constants of the graph
-        self._sums: set[str] = set()  # those of these that are sums of them
+        self._names: set[str] = set()  # of values, anywhere in the file
+        self._visible: set[str] = set()  # those that can be used here
+        self._sizes: set[str] = set()  # those computed from shapes and constants alone
+        self._sums: set[str] = set()  # those of these computed by sums alone
         self._nodes = 0
 
     def model(self, model: Message) -> CheckedGraph:
@@ -140,7 +138,7 @@ class _Checker:
             foreign = [domain for domain, _ in opsets if domain]
             detail = f"uses operators outside the standard set: {foreign[:3]}" if foreign else f"operator sets {opsets}"
             raise ValueError(f"{detail}; a bundle has version {OPSET} of the standard one")
-        _silent(model, "producer_name", "producer_version", "doc_string")
+        _check_empty(model, "producer_name", "producer_version", "doc_string")
         if "graph" not in model:
             raise ValueError("has no graph")
         graph = model["graph"]
@@ -161,33 +159,33 @@ class _Checker:
 
     def _body(self, graph: Message, *, is_inner: bool) -> None:
         _name(graph.get("name"), "a graph")
-        _silent(graph, "doc_string")
+        _check_empty(graph, "doc_string")
         for node in graph.get("node", []):
             self._node(node, is_inner=is_inner)
         outputs = [value.get("name", "") for value in graph.get("output", [])]
         if not outputs or len(set(outputs)) != len(outputs):
             raise ValueError("a graph without outputs, or with one twice")
         for name in outputs:
-            if name not in self._known:
+            if name not in self._visible:
                 raise ValueError(f"output {name[:80]!r} is never computed")
 
     def _node(self, node: Message, *, is_inner: bool) -> None:
         self._nodes += 1
         if self._nodes > MAX_NODES:
             raise ValueError(f"more than {MAX_NODES} nodes")
-        _silent(node, "doc_string")
+        _check_empty(node, "doc_string")
         operator = node.get("op_type", "")
         if node.get("domain"):
             raise ValueError(f"uses operators outside the standard set: {[node['domain'][:80]]}")
         if operator not in OPERATORS:
-            raise ValueError(f"operator {operator[:80]!r} has no place in a bundle")
+            raise ValueError(f"operator {operator[:80]!r} is not allowed in a bundle")
         if is_inner and operator == "Scan":
             raise ValueError("a Scan inside a Scan")
         if "name" in node:
             _name(node["name"], "a node")
         inputs = node.get("input", [])
         for name in inputs:
-            if name and name not in self._known:  # an empty name is an optional input that is left out
+            if name and name not in self._visible:  # an empty name is a missing optional input
                 raise ValueError(f"{operator} uses {name[:80]!r} before it is computed")
         self._check_sizes(operator, inputs)
         inner = self._attributes(operator, node.get("attribute", []))
@@ -202,13 +200,13 @@ class _Checker:
             self._sums |= {name} if is_sum else set()
 
     def _check_sizes(self, operator: str, inputs: Sequence[str]) -> None:
-        for places, allowed in ((GROWING, self._sums), (KEEPING, self._sizes)):
-            for name in inputs[places[operator]] if operator in places else ():
+        for sizes, allowed in ((GROWING, self._sums), (KEEPING, self._sizes)):
+            for name in inputs[sizes[operator]] if operator in sizes else ():
                 if name and name not in allowed:
                     raise ValueError(f"a size of {operator} depends on values: {name[:80]!r}")
 
     def _attributes(self, operator: str, attributes: Sequence[Message]) -> Message | None:
-        """Check them; the inner graph, if there is one."""
+        """Check attributes; returns the inner graph, if there is one."""
         allowed, seen, inner = OPERATORS[operator], set(), None
         for attribute in attributes:
             name = attribute.get("name", "")
@@ -228,28 +226,28 @@ class _Checker:
         return inner
 
     def _inner(self, graph: Message) -> None:
-        """An inner graph sees the names defined before it, and what it defines is nobody's but its own."""
+        """An inner graph sees the names before it; its own are local."""
         if graph.get("initializer"):
             raise ValueError("an inner graph with constants of its own")
-        known, sizes, sums = set(self._known), set(self._sizes), set(self._sums)
+        visible, sizes, sums = set(self._visible), set(self._sizes), set(self._sums)
         for value in graph.get("input", []):
             self._declared(value)
         self._body(graph, is_inner=True)
         for value in graph.get("output", []):
             _interface(value)
-        self._known, self._sizes, self._sums = known, sizes, sums
+        self._visible, self._sizes, self._sums = visible, sizes, sums
 
     def _define(self, name: str) -> None:
         _name(name, "a value")
-        if name in self._taken:
+        if name in self._names:
             raise ValueError(f"two values are named {name[:80]!r}")
-        self._taken.add(name)
-        self._known.add(name)
+        self._names.add(name)
+        self._visible.add(name)
 
     def _constant(self, tensor: Message) -> None:
         name = tensor.get("name", "")
         self._define(name)
-        _silent(tensor, "doc_string")
+        _check_empty(tensor, "doc_string")
         dtype, shape = ELEMENTS.get(tensor.get("data_type", 0)), tuple(tensor.get("dims", []))
         if dtype is None or len(shape) > MAX_RANK or any(size < 0 for size in shape):
             raise ValueError(f"constant {name!r} has type {tensor.get('data_type')} and shape {list(shape)[:MAX_RANK]}")
@@ -271,29 +269,29 @@ class _Checker:
         self._placeholders.add(name)
         entry = self._supplied.get(name)
         if entry is None:
-            return  # told with all that differ
+            return  # reported with all that differ
         source = self._tensors.get(entry.tensor)
         if source is None:
-            raise ValueError(f"constant {name!r} needs tensor {entry.tensor!r}, which is not in {EXTERNAL_PLACE}")
-        wanted = source.shape[::-1] if entry.transposed else source.shape
-        if (dtype, shape) != (source.dtype, wanted):
-            found, stored = f"{dtype}{list(shape)}", f"{source.dtype}{list(wanted)}"
+            raise ValueError(f"constant {name!r} needs tensor {entry.tensor!r}, which is not in {EXTERNAL_LOCATION}")
+        expected = source.shape[::-1] if entry.transposed else source.shape
+        if (dtype, shape) != (source.dtype, expected):
+            found, stored = f"{dtype}{list(shape)}", f"{source.dtype}{list(expected)}"
             raise ValueError(f"constant {name!r} is {found}, its tensor {entry.tensor!r} is {stored}")
 
 
 def _interface(value: Message) -> TensorSpec:
     """Name, dtype and shape of an input or output, each dimension a size or a name."""
     name = _name(value.get("name"), "an input or output")
-    _silent(value, "doc_string")
+    _check_empty(value, "doc_string")
     tensor = value.get("type", {}).get("tensor_type", {})
     dtype, dims = ELEMENTS.get(tensor.get("elem_type", 0)), tensor.get("shape", {}).get("dim", [])
     if dtype is None or "shape" not in tensor or len(dims) > MAX_RANK:
-        raise ValueError(f"{name} has no type or shape that a bundle knows")
+        raise ValueError(f"{name} has no valid type or shape")
     return TensorSpec(name, dtype, tuple(_dimension(name, dim) for dim in dims))
 
 
-def _described(specs: Collection[TensorSpec]) -> str:
-    """Some of them."""
+def _describe(specs: Collection[TensorSpec]) -> str:
+    """The first few."""
     named = sorted(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in specs)
     return ", ".join(named[:3])[:150] if named else "not these"
 
@@ -315,8 +313,8 @@ def _name(value: Any, what: str) -> str:
     return value
 
 
-def _silent(message: Message, *names: str) -> None:
-    """Notes that nothing computes are empty."""
+def _check_empty(message: Message, *names: str) -> None:
+    """Documentation fields must be empty."""
     for name in names:
         if message.get(name):
             raise ValueError(f"{name} is not empty")

@@ -1,13 +1,12 @@
-"""Held-out tokens that a language bundle keeps in calibration.json, so that what it states of its confidence can be
-checked by whoever opens it.
+"""Held-out tokens in a language bundle's calibration.json, which check the stated confidence.
 
-Of each held-out window one place in `every` is a row: the confidence of the most likely token there, and whether that
-token came. `modes.<mode>.rows` has them in order, at most `MAX_ROWS`, far apart and so nearly independent.
+One position in `every` of each held-out window is a row: the confidence of the most likely token, and whether it was
+right. `modes.<mode>.rows` has at most `MAX_ROWS` of them in order, far apart and so nearly independent.
 
-    at opening   the expected calibration error (ECE) of the rows agrees with the one that is stated of all held-out
-                 tokens, as far as chance allows (`chance`)
-    at loading   the model reads the first windows (`data.rows.tokens`) again, in pieces, and gives the confidences of
-                 the rows at their ends (`check_confidences`)
+    at opening   the expected calibration error (ECE) of the rows agrees with that of all held-out tokens, as far as
+                 chance allows (`chance`)
+    at loading   the model reads the first windows (`data.rows.tokens`) in pieces; its confidences at their ends equal
+                 those of the rows (`check_confidences`)
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from rfa.runtime.bundle.token_confidence import TokenConfidence
 
 WINDOW = 512  # tokens of a held-out window
 MAX_ROWS = 1_024
-MAX_WINDOWS = 2  # that are read again
-MAX_REACH = 256  # tokens of each: a load takes a third of a second longer
-PIECES = 4  # at most, of each
+MAX_WINDOWS = 2  # read at loading
+MAX_REACH = 256  # tokens of each, a third of a second
+PIECES = 4  # of each, at most
 DIGITS = 6  # of a confidence
-# Standard errors that chance is given: once in three million bundles that are what they say.
+# Standard errors allowed: a false alarm in one of three million correct bundles.
 CHANCES = 5.0
 
 Windows = NDArray[np.int64]
@@ -37,13 +36,13 @@ Reals = NDArray[np.float64]
 
 
 def spacing(held_out: Windows) -> int:
-    """A row is kept after every so many tokens of each window `[windows, window + 1]`."""
+    """Tokens from row to row in each window `[windows, window + 1]`."""
     count, window = held_out.shape[0], held_out.shape[1] - 1
     return min(window, -(-count * window // MAX_ROWS))
 
 
 def kept_tokens(held_out: Windows) -> list[list[int]]:
-    """The beginnings of the first windows, up to a place that has a row."""
+    """The beginnings of the first windows, up to a row."""
     every = spacing(held_out)
     reach = min(held_out.shape[1] - 1, MAX_REACH) // every * every
     found: list[list[int]] = held_out[:MAX_WINDOWS, : reach + 1].tolist()
@@ -51,7 +50,7 @@ def kept_tokens(held_out: Windows) -> list[list[int]]:
 
 
 def kept_rows(confidence: Reals, is_right: NDArray[np.bool_], held_out: Windows) -> dict[str, Any]:
-    """The rows, of the most likely token at every place of every window `[windows * window]`."""
+    """The rows, from the most likely token at every position of every window, `[windows * window]`."""
     every, shape = spacing(held_out), (len(held_out), -1)
     chosen = (confidence.reshape(shape)[:, every - 1 :: every], is_right.reshape(shape)[:, every - 1 :: every])
     rows, right = (part.ravel() for part in chosen)
@@ -62,20 +61,20 @@ def kept_rows(confidence: Reals, is_right: NDArray[np.bool_], held_out: Windows)
 
 
 def rows_of(calibration: Mapping[str, Any]) -> int:
-    """How many a bundle keeps, of each mode; 0 of one that was written before there were any, and of a filter."""
+    """Number of rows of each mode; 0 for older bundles and filters."""
     modes: Mapping[str, Any] = calibration.get("modes", {})
     return max((len(entry["rows"]["right"]) for entry in modes.values() if entry.get("rows")), default=0)
 
 
 def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[float, float]:
-    """How much the ECE of some rows may be below and above that of the whole, whose bins these are.
+    """How far the ECE of some rows may be below and above that of all tokens, whose bins these are.
 
-    The share of right ones of a bin of n rows has the variance v/n. An absolute value is convex: so the mean ECE of the
-    rows is not below that of the whole, and exceeds it by at most the mean of |N(0, v/n)| over the bins,
-    sqrt(2 v bins / (pi rows)) in all. It varies by no more than sqrt(v / rows).
+    The share of right tokens in a bin of n rows has the variance v/n. As the absolute value is convex, the expected ECE
+    of the rows is not below that of all tokens. It exceeds it by at most the mean of |N(0, v/n)| over the bins,
+    sqrt(2 v bins / (pi rows)) in all. Its standard deviation is at most sqrt(v / rows).
     """
     total = sum(count)
-    # One right and one wrong more in each bin: few tokens prove no certainty.
+    # One more right and one more wrong token in each bin: a few tokens do not prove certainty.
     shares = ((n, (a * n + 1) / (n + 2)) for n, a in zip(count, accuracy, strict=True))
     variance = sum(n * share * (1 - share) for n, share in shares) / max(total, 1)
     deviation = CHANCES * math.sqrt(variance / rows)
@@ -85,21 +84,21 @@ def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[
 def check_confidences(
     calibration: Mapping[str, Any], sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
 ) -> int:
-    """Read the kept windows with the graphs of the model's modes; returns how many confidences were compared.
+    """Read the stored windows with the graphs of each mode; returns how many confidences were compared.
 
     Raises:
-        BundleError: one is not what the rows say, or its token is right where they say wrong.
+        BundleError: a confidence differs from its row, or whether its token is right.
     """
-    kept = calibration["data"].get("rows")
-    if kept is None:
+    stored = calibration["data"].get("rows")
+    if stored is None:
         return 0
-    tokens, every = np.array(kept["tokens"], np.int64), int(kept["every"])
+    tokens, every = np.array(stored["tokens"], np.int64), int(stored["every"])
     vocab_size = weights["embedding.weight"].shape[0]
     if tokens.max() >= vocab_size:
         raise BundleError(f"calibration.json: data.rows.tokens: the vocabulary has {vocab_size} tokens")
-    of_window = int(calibration["data"]["window"]) // every
-    places = (tokens.shape[1] - 1) // every
-    piece = every * -(-places // PIECES)
+    rows_per_window = int(calibration["data"]["window"]) // every
+    positions = (tokens.shape[1] - 1) // every
+    piece = every * -(-positions // PIECES)
     compared = 0
     for mode, read in (("recurrent", _recurrent), ("attention", _attention)):
         if calibration["modes"].get(mode) is None:
@@ -108,19 +107,19 @@ def check_confidences(
         scaled = TokenConfidence.of(calibration, mode)
         for end, logits in read(tokens[:, :-1], piece, sessions, weights):
             for window, scores in enumerate(logits):
-                row = window * of_window + end // every - 1
+                row = window * rows_per_window + end // every - 1
                 stated, is_right = rows["confidence"][row], rows["right"][row] == "1"
-                reason = _differs(scores, scaled, stated, is_right, int(tokens[window, end]))
+                reason = _difference(scores, scaled, stated, is_right, int(tokens[window, end]))
                 if reason is not None:
                     raise BundleError(f"calibration.json: modes.{mode}.rows: row {row}: {reason}")
                 compared += 1
     return compared
 
 
-def _differs(
+def _difference(
     logits: NDArray[np.float32], calibration: TokenConfidence, stated: float, is_right: bool, token: int
 ) -> str | None:
-    """What is not as stated, if logits are as exact as golden outputs are."""
+    """What differs from the row, given the tolerance of golden outputs; None if nothing does."""
     scores = logits.astype(np.float64)
     best, error = scores.max(), ABSOLUTE + RELATIVE * float(np.abs(scores).max())
     scaled = (scores - best) / float(calibration.temperature)
@@ -136,7 +135,7 @@ def _differs(
 
 
 class ReadableGraph(Session, Protocol):
-    """One that says what it takes, as well."""
+    """A session with its inputs."""
 
     def get_inputs(self) -> Any: ...
 
@@ -147,11 +146,11 @@ Read = Iterator[tuple[int, NDArray[np.float32]]]
 def _recurrent(
     tokens: Windows, piece: int, sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
 ) -> Read:
-    """Tokens read so far, and the logits `[windows, V]` there, piece by piece."""
+    """Tokens read so far, and the logits `[windows, V]` there, after each piece."""
     count = len(tokens)
     carried = {name.removeprefix("initial."): part for name, part in weights.items() if name.startswith("initial.")}
     state = {name: np.repeat(part[None], count, axis=0) for name, part in carried.items()}
-    asked = ["logits", *(f"next_{name}" for name in state)]
+    names = ["logits", *(f"next_{name}" for name in state)]
     for start in range(0, tokens.shape[1] - piece + 1, piece):
         inputs = {
             "tokens": tokens[:, start : start + piece],
@@ -159,7 +158,7 @@ def _recurrent(
             "position": np.full(count, start),
             **state,
         }
-        logits, *parts = sessions["prefill"].run(asked, inputs)
+        logits, *parts = sessions["prefill"].run(names, inputs)
         state = dict(zip(state, parts, strict=True))
         yield start + piece, logits
 

@@ -8,7 +8,7 @@ BUNDLE_ROOT = Path(__file__).resolve().parents[2] / "bundles"
 
 
 def default_bundles() -> tuple[Path, ...]:
-    """Every bundle directory in ./bundles, by name; where there is none, those that come with this package."""
+    """Bundle directories in ./bundles, sorted by name; if there are none, those of this package."""
     roots = (Path.cwd() / "bundles", BUNDLE_ROOT)
     found = (sorted(manifest.parent for manifest in root.glob("*/manifest.json")) for root in roots)
     return tuple(next(filter(None, found), ()))

@@ -1,9 +1,8 @@
-"""The manifest of a bundle: what it declares, read strictly and written in one canonical form.
+"""The manifest of a bundle, read strictly and written in canonical form.
 
-The canonical form (sorted keys, two-space indent, ASCII, one newline at the end) makes every byte of manifest.json
-count: `content_sha256` covers all other fields, and a file that is not the canonical form of its own content is
-refused. So one flipped bit anywhere in it, even in its white space, is seen. A hash is no signature: it finds damage,
-not a forger who rewrites the manifest as well.
+The canonical form is sorted keys, two-space indent, ASCII and one newline at the end. `content_sha256` covers all other
+fields, and manifest.json must be the canonical form of its content: any flipped bit is found. A hash is no signature:
+it finds damage, not a forger who also rewrites the manifest.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from rfa.runtime.bundle.stored_kernels import MAX_KERNELS
 
 FORMAT_VERSION: Final = 1
 MANIFEST_FILE = "manifest.json"
-# Optional, and the one file that the manifest does not list: it signs the manifest.
+# Optional; the one file that the manifest does not list.
 SIGNATURE_FILE = "manifest.json.minisig"
 Kind = Literal["lm", "filter", "series"]
 Dtype = Literal["float64", "float32", "int64", "int32", "bool"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
 MAX_MANIFEST_BYTES = 4 << 20
-# Two of each kernel, and some 20 of all else.
+# Two for each kernel, and some 20 others.
 MAX_FILES = 2 * MAX_KERNELS + 64
 
 
@@ -70,7 +69,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class TensorSpec(_Part):
-    """A named array: an integer in `shape` is fixed, a string is a dimension that may vary."""
+    """A named array; a string in `shape` is a variable dimension."""
 
     name: TensorName
     dtype: Dtype
@@ -79,7 +78,7 @@ class TensorSpec(_Part):
 
 @dataclass(frozen=True)
 class FileSpec(_Part):
-    """A file, but for its name."""
+    """Size and hash of a file."""
 
     size: Size
     sha256: Sha256
@@ -87,7 +86,7 @@ class FileSpec(_Part):
 
 @dataclass(frozen=True)
 class Initializer(_Part):
-    """A constant that a graph gets at load: tensor `tensor` of model.safetensors, transposed if said so."""
+    """A constant that a graph gets at load: a tensor of model.safetensors."""
 
     name: TensorName
     tensor: TensorName
@@ -100,7 +99,7 @@ FixedTensors = Annotated[Tensors, AfterValidator(_fixed)]
 
 @dataclass(frozen=True)
 class GraphSpec(_Part):
-    """An ONNX graph of the bundle: its file, its interface, and the constants that it gets at load."""
+    """An ONNX graph: its file, its interface, and the constants that it gets at load."""
 
     file: FileName
     inputs: Tensors
@@ -110,13 +109,13 @@ class GraphSpec(_Part):
 
 @dataclass(frozen=True)
 class Manifest(_Part):
-    """Everything that manifest.json says.
+    """Content of manifest.json.
 
     Args:
-        family: which model class made it (`rfa.model.checkpoint.FAMILIES`); config: that class's configuration.
-        state: what the recurrence carries from step to step, shapes without the batch.
+        family, config: model class (`rfa.model.checkpoint.FAMILIES`) and its configuration.
+        state: of the recurrence, shapes without the batch.
         tensors: content of model.safetensors. files: every other file of the bundle.
-        calibration: the summary of calibration.json. metrics, provenance: free-form JSON for people.
+        calibration: the summary of calibration.json. metrics, provenance: free-form JSON.
     """
 
     format_version: int
@@ -139,7 +138,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return canonical_json({**content, "content_sha256": sha256(canonical_json(content))})
 
 
-# Made with the module: who tries a bundle has imported everything, and may open no other file, once he looks at it.
+# Created at import: the sandboxed check of a bundle may open no other file later.
 _READER = TypeAdapter(Manifest)
 
 

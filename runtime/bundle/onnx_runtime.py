@@ -1,8 +1,7 @@
-"""ONNX Runtime, which everything of ours imports from here: `from rfa.runtime.bundle.onnx_runtime import ort`.
+"""ONNX Runtime without telemetry; import it from here: `from rfa.runtime.bundle.onnx_runtime import ort`.
 
-As it comes from PyPI it reports to its makers: it keeps a database under ~/.cache/Microsoft, and threads of its own ask
-name servers for mobile.events.data.microsoft.com and send there what it counted. It reads its environment when it is
-imported, and `disable_telemetry_events()` afterwards does not stop it.
+The build from PyPI sends telemetry to mobile.events.data.microsoft.com from threads of its own, and stores a database
+under ~/.cache/Microsoft. It reads its environment at import; `disable_telemetry_events()` afterwards does not stop it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The protocol-buffer form of an ONNX model: bytes → nested messages → the same bytes.
+"""Protocol buffers of an ONNX model: bytes → nested messages → the same bytes.
 
-There is one form for one model. What is not written here (another field, another wire type) is refused, and so are
-bytes that are not exactly what `encode` makes of their content: fields in another order or twice, numbers with more
-bytes than they need, packed lists. So what is checked and what a runtime is given cannot differ, however the runtime
-reads protocol buffers: it is given what `encode` makes of the checked messages.
+A model has one encoding. Errors are: other fields or wire types, and bytes that differ from `encode` of their content
+(fields in another order or twice, overlong numbers, packed lists). The runtime gets the encoding of the checked
+messages, so it cannot read anything else than what was checked.
 
-Field numbers: onnx.proto (IR version 10), of which these are the fields that our exporters write.
+Field numbers: onnx.proto (IR version 10); these are the fields that our exporters write.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _TEXT: Kind = "text"
 
 
 class Field(NamedTuple):
-    """A field of a message: what it is called, what it holds, of which message, and whether it may occur often."""
+    """A field of a message; `message` is the type of a nested one."""
 
     name: str
     kind: Kind
@@ -104,20 +103,20 @@ def decode(data: bytes, file: str) -> Message:
     try:
         model = _Reader(data).message("model", 0, len(data), 0)
         if encode(model) != data:
-            raise ValueError("not in the one form of its content (fields out of order or repeated, or padded numbers)")
+            raise ValueError("not in canonical form (fields out of order or repeated, or padded numbers)")
     except (ValueError, IndexError, struct.error) as error:
         raise BundleError(f"{file}: not an ONNX model of a bundle: {str(error)[:200]}") from None
     return model
 
 
 def encode(model: Message) -> bytes:
-    """The one form of a model."""
+    """The encoding of a model."""
     out = bytearray()
     _write(out, model, "model")
     return bytes(out)
 
 
-# The same by the number and the wire type that a field begins with, and in the order of the one form.
+# By tag, the number and wire type that a field begins with, and in the order of the encoding.
 _BY_TAG = {
     kind: {number << 3 | _WIRE[field.kind]: field for number, field in fields.items()}
     for kind, fields in SCHEMA.items()
@@ -130,7 +129,7 @@ class _Reader:
         self._data = data
 
     def message(self, kind: str, at: int, end: int, depth: int) -> Message:
-        """The fields of a message between two places."""
+        """The fields of a message in data[at:end]."""
         if depth > MAX_DEPTH:
             raise ValueError(f"nested deeper than {MAX_DEPTH}")
         fields = _BY_TAG[kind]
@@ -140,13 +139,13 @@ class _Reader:
             field = fields.get(tag)
             if field is None:
                 raise ValueError(
-                    f"a {kind} with field {tag >> 3} in wire type {tag & 7}, which has no place in a bundle"
+                    f"a {kind} with field {tag >> 3} in wire type {tag & 7}, which is not allowed in a bundle"
                 )
             value, at = self._value(field, at, end, depth)
             if field.is_repeated:
                 found.setdefault(field.name, []).append(value)
             else:
-                found[field.name] = value  # a second one changes the form
+                found[field.name] = value  # a second one fails the comparison of bytes
         return found
 
     def _value(self, field: Field, at: int, end: int, depth: int) -> tuple[Any, int]:
@@ -170,7 +169,7 @@ class _Reader:
             byte = self._data[at]
             at += 1
             if byte < 0x80:
-                return value | byte << shift, at  # of more than 64 bits: not what is written for it
+                return value | byte << shift, at  # more than 64 bits fail the comparison of bytes
             value |= (byte & 0x7F) << shift
             shift += 7
         raise ValueError("a number of more than 64 bits, or cut off")

@@ -1,14 +1,13 @@
-"""Detached signatures of bundles, in the form of minisign (https://jedisct1.github.io/minisign).
+"""Detached signatures of bundles, in the format of minisign (https://jedisct1.github.io/minisign).
 
-manifest.json covers every byte of a bundle, so its signature, `manifest.json.minisig`, does as well; the digest of the
-bundle stays what it is. `minisign -Vm manifest.json -P KEY` verifies what `rfa sign` writes, and the other way round.
+The signature of manifest.json, `manifest.json.minisig`, covers every byte of a bundle, as the manifest does.
+`minisign -Vm manifest.json -P KEY` verifies what `rfa sign` writes, and vice versa.
 
     public key    "Ed" | key id (8) | Ed25519 key (32)
     signature     "ED" | key id (8) | Ed25519 of BLAKE2b-512 of the file (64)
     comment       Ed25519 of the signature and the trusted comment (64)
 
-Signatures of the older form ("Ed", of the file itself) are refused. Secret keys are not encrypted, as those of
-`minisign -G -W`: their file is the operator's to guard.
+Older signatures ("Ed", of the file itself) are rejected. Secret keys are not encrypted, as with `minisign -G -W`.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ MAX_SIGNATURE_BYTES = 4_096
 UNTRUSTED, TRUSTED = "untrusted comment: ", "trusted comment: "
 _KEY, _HASHED = b"Ed", b"ED"
 _PUBLIC_BYTES, _SIGNATURE_BYTES, _COMMENT_BYTES, _SECRET_BYTES = 42, 74, 64, 158
-# Of a secret key: no encryption, and what minisign writes for the salt and the costs of none.
+# In a secret key: no encryption, and minisign's salt and costs of none.
 _NOT_ENCRYPTED = b"\0\0B2" + bytes(48)
 
 
 class KeyFormatError(ValueError):
-    """What should be a key is none; the message shows nothing of it."""
+    """An invalid key; the message does not show it."""
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """Whose signatures are trusted."""
+    """Verifies signatures."""
 
     key_id: bytes
     key: bytes
@@ -54,7 +53,7 @@ class PublicKey:
         Raises:
             KeyFormatError
         """
-        data = _decoded(text, _PUBLIC_BYTES)
+        data = _decode_base64(text, _PUBLIC_BYTES)
         if data is None or data[:2] != _KEY:
             raise KeyFormatError("not a public key of minisign (RW and 54 more characters)")
         return cls(data[2:10], data[10:])
@@ -65,25 +64,25 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class SecretKey:
-    """What signs."""
+    """Signs."""
 
     key_id: bytes
     seed: bytes
 
     @classmethod
     def generate(cls) -> SecretKey:
-        """A new one."""
+        """A new key."""
         return cls(os.urandom(8), os.urandom(32))
 
     @classmethod
     def parse(cls, text: str) -> SecretKey:
-        """From the content of a file of minisign.
+        """From the content of minisign's key file.
 
         Raises:
-            KeyFormatError: it is none, or one that a password protects.
+            KeyFormatError: invalid, or protected by a password.
         """
         lines = text.splitlines()
-        data = _decoded(lines[1], _SECRET_BYTES) if len(lines) == 2 and lines[0].startswith(UNTRUSTED) else None
+        data = _decode_base64(lines[1], _SECRET_BYTES) if len(lines) == 2 and lines[0].startswith(UNTRUSTED) else None
         if data is None or data[:2] != _KEY:
             raise KeyFormatError("not a secret key of minisign")
         if data[2:4] != _NOT_ENCRYPTED[:2]:
@@ -95,7 +94,7 @@ class SecretKey:
 
     @property
     def public(self) -> PublicKey:
-        """What verifies."""
+        """The public key."""
         return PublicKey(self.key_id, self._private.public_key().public_bytes_raw())
 
     @property
@@ -103,17 +102,17 @@ class SecretKey:
         return Ed25519PrivateKey.from_private_bytes(self.seed)
 
     def text(self) -> str:
-        """The content of its file."""
+        """Content of the key file."""
         data = _KEY + _NOT_ENCRYPTED + self.key_id + self.seed + self.public.key + bytes(32)
         return f"{UNTRUSTED}minisign secret key without a password\n{base64.b64encode(data).decode()}\n"
 
     def sign(self, message: bytes, comment: str) -> bytes:
-        """The content of a signature's file.
+        """Content of a signature file.
 
         Args:
-            comment: one line, signed as well.
+            comment: one line, also signed.
         """
-        signature = self._private.sign(_hashed(message))
+        signature = self._private.sign(_hash(message))
         over_comment = self._private.sign(signature + comment.encode())
         lines = (
             f"{UNTRUSTED}signature of a bundle",
@@ -125,17 +124,17 @@ class SecretKey:
 
 
 class Keys(NamedTuple):
-    """The two files of a pair, by their endings."""
+    """The two files of a key pair."""
 
     key: Path
     pub: Path
 
 
 def parse_public_keys(text: str) -> tuple[PublicKey, ...]:
-    """The keys in a text, one a line or separated by commas; comments (of minisign, or after `#`) are left out.
+    """Keys in a text, one a line or separated by commas; minisign's comments and those after `#` are ignored.
 
     Raises:
-        KeyFormatError: something in it is no key, or there is none.
+        KeyFormatError: an invalid key, or none.
     """
     lines = [line.split("#")[0] for line in text.splitlines() if not line.startswith(UNTRUSTED)]
     found = tuple(PublicKey.parse(part.strip()) for line in lines for part in line.split(",") if part.strip())
@@ -145,16 +144,16 @@ def parse_public_keys(text: str) -> tuple[PublicKey, ...]:
 
 
 def verify_signature(message: bytes, signature: bytes, trusted: Sequence[PublicKey]) -> str:
-    """The trusted comment of a signature by one of these keys.
+    """Verify a signature by one of these keys; returns its trusted comment.
 
     Raises:
-        BundleError: it is none, or by another key, or of another message.
+        BundleError: no signature, or of another key or message.
     """
     try:
         name, signed, comment, over_comment = signature.decode().removesuffix("\n").split("\n")
     except ValueError:
         raise BundleError(f"{SIGNATURE_FILE}: not a signature of minisign") from None
-    data, last = _decoded(signed, _SIGNATURE_BYTES), _decoded(over_comment, _COMMENT_BYTES)
+    data, last = _decode_base64(signed, _SIGNATURE_BYTES), _decode_base64(over_comment, _COMMENT_BYTES)
     is_whole = name.startswith(UNTRUSTED) and comment.startswith(TRUSTED)
     if data is None or last is None or not is_whole:
         raise BundleError(f"{SIGNATURE_FILE}: not a signature of minisign")
@@ -165,7 +164,7 @@ def verify_signature(message: bytes, signature: bytes, trusted: Sequence[PublicK
         raise BundleError(f"{SIGNATURE_FILE}: signed by a key that is not trusted")
     verifier = Ed25519PublicKey.from_public_bytes(key.key)
     try:
-        verifier.verify(data[10:], _hashed(message))
+        verifier.verify(data[10:], _hash(message))
         verifier.verify(last, data[10:] + comment.removeprefix(TRUSTED).encode())
     except InvalidSignature:
         raise BundleError(f"{SIGNATURE_FILE}: not the signature of this manifest and comment") from None
@@ -173,15 +172,13 @@ def verify_signature(message: bytes, signature: bytes, trusted: Sequence[PublicK
 
 
 def write_keys(prefix: Path) -> Keys:
-    """A new pair: `PREFIX.key`, for its owner's eyes only and not encrypted, and `PREFIX.pub`.
+    """Create a key pair: `PREFIX.key`, readable by its owner and not encrypted, and `PREFIX.pub`.
 
     Raises:
-        FileExistsError: one of them is there.
+        FileExistsError: one of them exists.
     """
-    key, paths = (
-        SecretKey.generate(),
-        Keys(prefix.with_name(f"{prefix.name}.key"), prefix.with_name(f"{prefix.name}.pub")),
-    )
+    key = SecretKey.generate()
+    paths = Keys(prefix.with_name(f"{prefix.name}.key"), prefix.with_name(f"{prefix.name}.pub"))
     public = f"{UNTRUSTED}minisign public key {key.key_id[::-1].hex().upper()}\n{key.public}\n"
     _create(paths.pub, public.encode(), 0o644)
     _create(paths.key, key.text().encode(), 0o600)
@@ -189,13 +186,13 @@ def write_keys(prefix: Path) -> Keys:
 
 
 def sign_bundle(directory: Path, digest: str, key: SecretKey) -> Path:
-    """Put a signature of a bundle's manifest beside it, in the place of an older one.
+    """Sign a bundle's manifest, replacing an older signature.
 
     Args:
-        digest: of the bundle that was opened: what is signed is what was seen.
+        digest: of the opened bundle.
 
     Raises:
-        BundleError: the manifest is another one by now.
+        BundleError: the manifest has changed since.
     """
     manifest = (directory / MANIFEST_FILE).read_bytes()
     if hashlib.sha256(manifest).hexdigest() != digest:
@@ -215,12 +212,12 @@ def _create(path: Path, data: bytes, mode: int) -> None:
         os.fsync(descriptor)
 
 
-def _hashed(message: bytes) -> bytes:
+def _hash(message: bytes) -> bytes:
     return hashlib.blake2b(message, digest_size=64).digest()
 
 
-def _decoded(text: str, size: int) -> bytes | None:
-    """Bytes of base64 of exactly this size and in the one form of them."""
+def _decode_base64(text: str, size: int) -> bytes | None:
+    """Bytes of canonical base64 of exactly this size, or None."""
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Kernels of a GPU in a bundle, compiled: kernels.json, and machine code (cubin) and PTX of each.
+"""Compiled GPU kernels in a bundle: kernels.json, and machine code (cubin) and PTX of each.
 
-Data, not programs of this machine: a cubin is refused unless its header says that it is for NVIDIA's GPUs, and nothing
-of it is executed by reading it. Each kernel says what it was compiled for: an architecture, a version of its source,
-and of every parameter a type, a constant, or a number or address divisible by 16. What fits a launch has all of it.
+A cubin must have the header of NVIDIA's GPUs; reading it executes nothing. Each kernel states its architecture, the
+hash of its source, and the type of every parameter: a constant, or a number or address that may be divisible by 16. A
+launch must match all of them.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from rfa.runtime.bundle.documents import BundleError, Sha256, Strict, parse_json
 
 KERNELS_FILE: Final = "kernels.json"
 KERNEL_FILE: Final = re.compile(r"[a-z][a-z0-9_]{0,39}-[0-9]{1,2}\.sm_[0-9]{2,3}\.(?:cubin|ptx)")
-# A model of both modes has 56, in 4 MB all of them; six GPUs fit into a bundle.
+# A model with both modes has 56, together 4 MB; a bundle holds those of six GPUs.
 MAX_KERNELS_OF_A_GPU: Final = 80
 MAX_KERNELS: Final = 6 * MAX_KERNELS_OF_A_GPU
-# Of kernels.json, which says some 3.6 kB of each.
+# kernels.json has some 3.6 kB for each.
 MAX_KERNELS_BYTES: Final = MAX_KERNELS << 13
-# Of machine code, of the text of a kernel, and of all files of a bundle's kernels together.
+# Machine code or PTX of a kernel, and all kernel files of a bundle.
 MAX_CODE_BYTES: Final = 4 << 20
 MAX_ALL_CODE_BYTES: Final = 256 << 20
-# Threads count on it that the numbers and addresses that are said to be divisible are so by this.
+# Alignment that kernels may assume of numbers and addresses.
 DIVISOR: Final = 16
-# Of a CTA, on the GPUs that have most.
+# Largest shared memory of a CTA on any GPU.
 MAX_SHARED_BYTES: Final = 227 << 10
 ELF_HEADER: Final = struct.Struct("<4s5B7xHH")
 ELF64_LITTLE_ENDIAN: Final = (b"\x7fELF", 2, 1, 1)
 EM_CUDA: Final = 190
 TARGET: Final = re.compile(r"^\.target (sm_[0-9]+a?)\s*$", re.MULTILINE)
-# Parameters end where another entry could begin, and there are a thousand threads: neither is looked for any further.
+# Bounded patterns: parameters contain no parentheses, and a block has at most a thousand threads.
 ENTRY: Final = re.compile(r"^\.visible \.entry (\w+)\(([^()]*)\)\s*\.reqntid (\d{1,4})\b", re.MULTILINE)
 
-# A dtype of torch by the name that it has in a kernel's signature.
+# Names of torch's dtypes in a kernel's signature.
 NAMES: Final = {
     "torch.float64": "fp64", "torch.float32": "fp32", "torch.float16": "fp16", "torch.bfloat16": "bf16",
     "torch.int32": "i32", "torch.int64": "i64",
@@ -53,7 +53,7 @@ Count = Annotated[int, Field(ge=0, le=1 << 20)]
 
 
 class Parameter(Strict):
-    """type: as Triton names it; value: of a constant; is_aligned: the number, or address, is divisible by 16."""
+    """A parameter: Triton's type, the value of a constant, and whether the number or address is divisible by 16."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
     type: Annotated[str, Field(pattern=TYPE)]
@@ -61,7 +61,7 @@ class Parameter(Strict):
     is_aligned: bool = False
 
     def takes(self, value: Any) -> bool:
-        """Whether a kernel compiled for this parameter may be launched with a value."""
+        """Whether a kernel with this parameter may be launched with a value."""
         if self.type == "constexpr":
             return type(value) is type(self.value) and bool(value == self.value)
         if self.type.startswith("*"):
@@ -71,18 +71,20 @@ class Parameter(Strict):
         if self.type == "fp32":
             return isinstance(value, float)
         bits = int(self.type[1:])
-        is_held = isinstance(value, int) and not isinstance(value, bool) and -(1 << bits - 1) <= value < 1 << bits - 1
-        return is_held and (not self.is_aligned or value % DIVISOR == 0)
+        is_in_range = (
+            isinstance(value, int) and not isinstance(value, bool) and -(1 << bits - 1) <= value < 1 << bits - 1
+        )
+        return is_in_range and (not self.is_aligned or value % DIVISOR == 0)
 
 
 class KernelEntry(Strict):
     """One kernel for one architecture.
 
-    name: of the function in Python and in the machine code; file: of machine code and PTX, without their endings;
-    architecture: of the least GPU that it runs on; target: what the PTX says of it, sm_90a being that very GPU alone;
-    source: `rfa.model.kernel_launches.source_hash`; options: as the launch gives them; scratch: pointers behind its
-    arguments, which are null; registers, stack_bytes: of a thread; shared_bytes: of a CTA, when launched; triton, cuda:
-    the compiler's version, and that of CUDA whose assembler it brings.
+    name: of the function in Python and in the machine code; file: of machine code and PTX, without suffix;
+    architecture: of the oldest GPU that it runs on; target: in the PTX, sm_90a for that GPU alone; source:
+    `rfa.model.kernel_launches.source_hash`; options: of the launch; scratch: null pointers after the arguments;
+    registers, stack_bytes: of a thread; shared_bytes: of a CTA; triton, cuda: versions of the compiler and its
+    assembler.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,39}$")]
@@ -115,19 +117,18 @@ class KernelDocument(Strict):
 
 @dataclass(frozen=True)
 class StoredKernel:
-    """A kernel, ready to be loaded: what it is, its machine code and its PTX."""
+    """A kernel with its machine code and PTX."""
 
     entry: KernelEntry
     cubin: bytes
     ptx: str
 
     def fits(self, name: str, values: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-        """Whether it does what a launch asks for.
+        """Whether it matches a launch.
 
         Args:
-            name: of the kernel.
             values: by parameter; tensors, numbers, constants, None.
-            options: warps and stages, as far as the launch gives them.
+            options: warps and stages, if the launch gives them.
         """
         entry = self.entry
         if name != entry.name or dict(options) != entry.options or len(values) != len(entry.parameters):
@@ -138,7 +139,7 @@ class StoredKernel:
         )
 
     def arguments(self, values: Mapping[str, Any]) -> list[Any]:
-        """Those of a launch that it fits, without constants, in order, as C has them; then the null pointers."""
+        """C arguments of a matching launch in order, without constants; then the null pointers."""
         packed: list[Any] = []
         for parameter in self.entry.parameters:
             value = values[parameter.name]
@@ -149,10 +150,10 @@ class StoredKernel:
         return [*packed, *(ctypes.c_uint64(0) for _ in range(self.entry.scratch))]
 
     def refusal(self, capability: tuple[int, int], driver: tuple[int, int]) -> str | None:
-        """Why a GPU of this compute capability, with a driver of this version of CUDA, does not run it, or None.
+        """Why it does not run with this compute capability and driver version of CUDA; None if it does.
 
-        Machine code runs on GPUs of its major version from its minor one on, that of a target with an "a" on no other;
-        a driver loads what any CUDA of its major version assembled.
+        Machine code runs on GPUs of its major version from its minor one on, with a target in "a" on that one alone. A
+        driver loads code of any CUDA of its major version.
         """
         entry = self.entry
         major, minor = divmod(int(entry.architecture.removeprefix("sm_")), 10)
@@ -165,20 +166,20 @@ class StoredKernel:
 
 
 def is_kernel_file(name: str) -> bool:
-    """Whether a file of a bundle is of its kernels."""
+    """Whether a file of a bundle belongs to its kernels."""
     return name == KERNELS_FILE or KERNEL_FILE.fullmatch(name) is not None
 
 
 def largest_kernel_file(name: str) -> int:
-    """Bytes that such a file may have."""
+    """Largest size of such a file."""
     return MAX_KERNELS_BYTES if name == KERNELS_FILE else MAX_CODE_BYTES
 
 
 def read_kernels(files: Mapping[str, bytes]) -> tuple[StoredKernel, ...]:
-    """The kernels of a bundle, from its files that `is_kernel_file` names; none where there are none.
+    """The kernels of a bundle, from its kernel files.
 
     Raises:
-        BundleError: a file is missing, beside, or not what kernels.json says of it.
+        BundleError: a file is missing, not listed, or differs from kernels.json.
     """
     if not files:
         return ()
@@ -211,7 +212,7 @@ def _check_code(data: bytes, file: str) -> None:
 
 
 def _check_text(data: bytes, file: str, entry: KernelEntry) -> str:
-    """PTX of one kernel, which is that of the entry."""
+    """The PTX of the entry's kernel."""
     try:
         text = data.decode("ascii")
     except UnicodeDecodeError:
@@ -221,7 +222,7 @@ def _check_text(data: bytes, file: str, entry: KernelEntry) -> str:
         raise BundleError(f"{file}: not PTX for {entry.target}")
     if len(found) != 1 or found[0][0] != entry.name or int(found[0][2]) != 32 * entry.warps:
         raise BundleError(f"{file}: not PTX of the kernel {entry.name!r} with {entry.warps} warps")
-    wanted = sum(parameter.type != "constexpr" for parameter in entry.parameters) + entry.scratch
-    if found[0][1].count(".param") != wanted:
+    expected = sum(parameter.type != "constexpr" for parameter in entry.parameters) + entry.scratch
+    if found[0][1].count(".param") != expected:
         raise BundleError(f"{file}: the kernel {entry.name!r} has other parameters than {KERNELS_FILE} says")
     return text

@@ -1,7 +1,7 @@
-"""tokenizer.json and tokenizer_config.json: a byte-level BPE, and nothing else of what the format can say.
+"""Schema of tokenizer.json and tokenizer_config.json: byte-level BPE only.
 
-Normalisers, patterns and templates of one's own cost what their author wants, and dropout makes a prompt random. A
-vocabulary is exactly the ids of the model, and each token is bytes.
+Custom normalisers, patterns and templates can be arbitrarily slow, and dropout is random. The vocabulary has exactly
+the model's ids, and each token is bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def byte_of_character() -> dict[str, int]:
 
 
 class AddedToken(Strict):
-    """A token that is found in a text as it is."""
+    """A token that is matched literally."""
 
     id: Id
     content: Token
@@ -67,7 +67,7 @@ class Bpe(Strict):
     @field_validator("merges", mode="before")
     @classmethod
     def _pairs(cls, merges: object) -> object:
-        """A pair is a list, or in older files two words in one string."""
+        """A pair is a list, in older files two words in a string."""
         if not isinstance(merges, list):
             return merges
         split = (pair.split(" ") if isinstance(pair, str) else pair for pair in merges)
@@ -76,12 +76,12 @@ class Bpe(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if any(not {one, two, one + two} <= self.vocab.keys() for one, two in self.merges):
-            raise ValueError("a merge of or into what is no token")
+            raise ValueError("a merge of or into no token")
         return self
 
     @property
     def reachable(self) -> set[str]:
-        """What merges make, and single bytes."""
+        """Results of merges, and single bytes."""
         return {one + two for one, two in self.merges} | set(byte_of_character())
 
 
@@ -106,16 +106,16 @@ class TokenizerDocument(Strict):
                 raise ValueError("an added token has two ids")
         if sorted(ids.values()) != list(range(len(ids))):
             raise ValueError("ids must be 0, 1, 2 and so on, each once")
-        added, known = {token.content for token in self.added_tokens}, set(byte_of_character())
-        if len(added) != len(self.added_tokens) or any(not set(token) <= known for token in ids.keys() - added):
-            raise ValueError("a token that is no run of bytes, or is added twice")
+        added, characters = {token.content for token in self.added_tokens}, set(byte_of_character())
+        if len(added) != len(self.added_tokens) or any(not set(token) <= characters for token in ids.keys() - added):
+            raise ValueError("a token that is not bytes, or is added twice")
         if ids.keys() - added - self.model.reachable:
             raise ValueError("a token that no merge makes")
         return self
 
 
 class TokenizerConfig(Strict):
-    """tokenizer_config.json, for other programs: transformers reads it."""
+    """tokenizer_config.json, which transformers reads."""
 
     tokenizer_class: Literal["PreTrainedTokenizerFast"]
     model_max_length: Annotated[int, Field(ge=1, le=10**31)]

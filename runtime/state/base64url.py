@@ -1,4 +1,4 @@
-"""Base64url without padding, where bytes have one spelling: keys in a handshake, state tokens."""
+"""Canonical base64url without padding."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import base64
 
 
 def encode(data: bytes) -> str:
-    """The one spelling."""
+    """Canonical base64url."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 def decode(text: str) -> bytes:
     """The inverse of `encode`. ValueError for padding, other alphabets, whitespace and stray last bits."""
-    # Lenient here, since no strict reader of the library minds stray last bits; encoding again decides all of it.
+    # No decoder of the standard library rejects stray last bits, so compare with the encoding.
     data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     if encode(data) != text:
         raise ValueError("not the canonical base64url")

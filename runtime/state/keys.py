@@ -1,14 +1,14 @@
-"""The keys that seal states: where they come from, which are refused, and how they are told apart.
+"""Keys that seal states.
 
-A key is the base64 of 32 random bytes (`openssl rand -base64 32`). The first seals, all of them open. To
-replace a key without refusing anybody's state, roll each phase out to every replica before the next begins:
+A key is the base64 of 32 random bytes (`openssl rand -base64 32`). The first key seals, all of them open. To rotate
+keys without losing states, deploy each phase to every replica before the next:
 
-    old              as it was
-    old,new          every replica can open what the new key will seal
-    new,old          new states are sealed with the new key
-    new              after `state_seconds` (and `session_seconds`) no live state needs the old one
+    old
+    old,new          every replica can open states of the new key
+    new,old          the new key seals
+    new              after `state_seconds` (and `session_seconds`) no live state needs the old key
 
-An exposed key is removed at once instead: the states it sealed are then refused.
+Remove an exposed key at once: its states become invalid.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from pathlib import Path
 
 KEY_BYTES = 32
 KEY_ID_BYTES = 8
-# 32 random bytes have 30 distinct values on average; fewer than 18 comes up once in 10^13 keys.
+# 32 random bytes have 30 distinct values on average; fewer than 18 once in 10^13 keys.
 _FEWEST_DISTINCT = 18
 _ID_LABEL = b"rfa state key id v1"
 _ADVICE = "make one with: openssl rand -base64 32"
 
 
 def ephemeral_key() -> str:
-    """A fresh random key, in the form of `state_keys`. What it seals ends with the servers that know it."""
+    """A random key, in the form of `state_keys`. Its states end with the servers that have it."""
     return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
 
 
 def read_keys(listed: str | None, file: Path | None) -> tuple[bytes, ...]:
-    """The keys that are configured, the sealing one first; empty where there are none.
+    """The configured keys, the sealing one first.
 
     Args:
         listed: keys separated by commas.
-        file: in its place, a file with a key a line.
+        file: with a key a line; instead of `listed`.
 
     Raises:
-        ValueError: a key is not base64 of 32 bytes, weak or repeated, or two places hold keys. No message shows a key.
+        ValueError: an invalid, weak or repeated key, or both arguments. Messages show no key.
         OSError: the key file cannot be read.
     """
     if listed is not None and file is not None:
@@ -62,13 +62,13 @@ def read_keys(listed: str | None, file: Path | None) -> tuple[bytes, ...]:
 
 
 def decode_key(text: str, name: str) -> bytes:
-    """The bytes of a key; `name` is what messages call it.
+    """The bytes of a key; `name` is for messages, which do not show the key.
 
     Raises:
-        ValueError: it is not base64 of 32 bytes, or weak. No message shows it.
+        ValueError: not base64 of 32 bytes, or weak.
     """
     try:
-        # Both alphabets are in use for keys; unlike a token, a key has no need of one spelling only.
+        # Keys come in both alphabets.
         key = base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
     except (binascii.Error, ValueError):
         raise ValueError(f"{name} is not base64; {_ADVICE}") from None
@@ -80,13 +80,13 @@ def decode_key(text: str, name: str) -> bytes:
 
 
 def _is_weak(key: bytes) -> bool:
-    """Whether 32 bytes are a constant, a sequence, a short pattern or text: none comes out of a random generator."""
+    """Whether 32 bytes are a constant, a sequence, a short pattern or text."""
     steps = {(after - before) % 256 for before, after in pairwise(key)}
     return len(set(key)) < _FEWEST_DISTINCT or len(steps) < _FEWEST_DISTINCT or all(32 <= byte < 127 for byte in key)
 
 
 class StateKeys:
-    """Master keys by key id. The id is derived from the key, so replicas agree on it without being told."""
+    """Master keys by key id, which is derived from the key, so that replicas agree on it."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         if not keys:
@@ -102,5 +102,5 @@ class StateKeys:
         self.sealing_id, self.sealing_key = next(iter(self._keys.items()))
 
     def get(self, key_id: bytes) -> bytes | None:
-        """The key of this id; one that is not known is never tried on another key."""
+        """The key of this id, or None."""
         return self._keys.get(key_id)

@@ -1,8 +1,8 @@
-"""What a state belongs to, and how a request names one.
+"""Scopes of states, and references to states in requests.
 
 state = "v1.…"                 a sealed token, held by the client
 state = "session:NAME"         a named session, held by the server
-state = "session:NAME@STEP"    the same, refused unless it is at that step
+state = "session:NAME@STEP"    the same, only at that step
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from rfa.runtime.errors import InvalidInput
 
 SESSION_PREFIX = "session:"
 _TENANT_DIGITS = 16
-# A step is a 64-bit count without leading zeros: one spelling for one session at one step.
+# A step is a 64-bit count without leading zeros: references are unique.
 _REFERENCE = re.compile(r"session:(?P<name>[A-Za-z0-9_-]{1,64})(?:@(?P<step>0|[1-9][0-9]{0,18}))?")
 
 
 @dataclass(frozen=True)
 class StateScope:
-    """What a state is bound to: it opens only under an equal scope.
+    """A state opens only in an equal scope.
 
     Attributes:
         model: sha256 digest of the bundle's manifest (`Bundle.digest`).
         kind: "lm" or "filter".
-        tenant: a stable id of the API key, "" where the server has none.
+        tenant: a stable id of the API key, "" without one.
     """
 
     model: str
@@ -35,13 +35,13 @@ class StateScope:
 
 
 def tenant_of_key(api_key: str) -> str:
-    """Stable id of an API key, as the tenant of a scope has it; it does not show the key."""
+    """Stable id of an API key for `StateScope.tenant`, which does not reveal the key."""
     return f"key-{sha256(api_key.encode()).hexdigest()[:_TENANT_DIGITS]}"
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A state as its runtime packed it, and how many steps are in it."""
+    """A packed state, and its number of steps."""
 
     payload: bytes
     step: int
@@ -55,10 +55,10 @@ class SessionName:
 
     @classmethod
     def parse(cls, text: str, *, param: str) -> SessionName:
-        """Read `session:NAME`, the form of `return_state` that creates a session.
+        """Parse `session:NAME`, the form of `return_state` that creates a session.
 
         Raises:
-            InvalidInput: it is anything else; `param` is the field that held it.
+            InvalidInput: otherwise; `param` is the field.
         """
         reference = SessionReference.parse(text, param=param)
         if reference.step is not None:
@@ -70,22 +70,22 @@ class SessionName:
 
 @dataclass(frozen=True)
 class SessionReference:
-    """A session that a request continues, and the step it expects there (None: whichever it is)."""
+    """A session that a request continues, and its expected step (None: any)."""
 
     name: SessionName
     step: int | None
 
     @staticmethod
     def is_one(reference: str) -> bool:
-        """Whether a request's `state` names a session and not a sealed token."""
+        """Whether a request's `state` is a session reference, not a token."""
         return reference.startswith(SESSION_PREFIX)
 
     @classmethod
     def parse(cls, text: str, *, param: str = "state") -> SessionReference:
-        """Read `session:NAME` or `session:NAME@STEP`.
+        """Parse `session:NAME` or `session:NAME@STEP`.
 
         Raises:
-            InvalidInput: it is neither.
+            InvalidInput: otherwise.
         """
         match = _REFERENCE.fullmatch(text)
         if match is None:

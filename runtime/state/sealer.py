@@ -1,11 +1,11 @@
-"""Authenticated encryption of states: what is sealed can be neither read, changed nor moved to another scope.
+"""Authenticated encryption of states, bound to their scope.
 
     sealed = key id | salt | AES-256-GCM(subkey, nonce, plaintext, binding) with its tag
     subkey | nonce = HKDF-SHA256(master key, salt)
 
-A random 16-byte salt gives every seal its own key, so that the limit of 2^32 messages under one GCM key with random
-nonces (NIST SP 800-38D) is out of reach: at 2^48 seals two salts agree with probability 2^-33. The binding is never
-stored: reader and writer each state the scope they are in, and only equal ones open.
+A random 16-byte salt gives every seal its own key, so the limit of 2^32 messages under one GCM key with random nonces
+(NIST SP 800-38D) does not apply: at 2^48 seals two salts agree with probability 2^-33. The binding is not stored:
+reader and writer must state the same scope.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ _FORMAT = b"rfa state v1"
 
 
 class SealBroken(Exception):
-    """Not sealed by these keys for this binding. The reason is for the log; a client gets one constant text."""
+    """Not sealed by these keys for this binding. The reason is for the log; clients get a constant message."""
 
 
 class Sealer:
-    """Seals and opens byte strings for one audience with a ring of keys."""
+    """Seals and opens bytes for one audience."""
 
     def __init__(self, ring: StateKeys, audience: str) -> None:
         self._ring = ring
         self._audience = audience
 
     def seal(self, plaintext: bytes, scope: StateScope, purpose: str) -> bytes:
-        """`plaintext`, `OVERHEAD_BYTES` longer. `purpose` keeps kinds of sealed things apart that share a scope."""
+        """The sealed plaintext, `OVERHEAD_BYTES` longer. `purpose` separates kinds of data in a scope."""
         key_id, salt = self._ring.sealing_id, secrets.token_bytes(SALT_BYTES)
         subkey, nonce = _derive(self._ring.sealing_key, salt)
         return key_id + salt + AESGCM(subkey).encrypt(nonce, plaintext, self._binding(key_id, scope, purpose))
 
     def open(self, sealed: bytes, scope: StateScope, purpose: str) -> bytes:
-        """The plaintext of what `seal` made for the same scope and purpose.
+        """The plaintext that `seal` got for the same scope and purpose.
 
         Raises:
-            SealBroken: anything else.
+            SealBroken: otherwise.
         """
         if len(sealed) < OVERHEAD_BYTES:
             raise SealBroken("too short")
@@ -67,7 +67,7 @@ class Sealer:
             raise SealBroken("altered, or of another scope") from None
 
     def _binding(self, key_id: bytes, scope: StateScope, purpose: str) -> bytes:
-        """Every field with its length before it, so that no two scopes are the same bytes."""
+        """Fields prefixed by their lengths, so that bindings of different scopes differ."""
         texts = (self._audience, scope.tenant, scope.model, scope.kind, purpose)
         fields = (_FORMAT, key_id, *(text.encode() for text in texts))
         return b"".join(len(field).to_bytes(4, "little") + field for field in fields)

@@ -1,10 +1,9 @@
-"""State tokens: a sealed state as text that a client keeps and sends back, to any replica with the same keys.
+"""State tokens: a sealed state as text that a client sends back, to any replica with the same keys.
 
     token = "v1." + base64url(sealed), unpadded
     sealed plaintext = issued | expires | step | length (little-endian u64, u64, u64, u32; seconds since 1970) | payload
 
-One state has one spelling: of the many texts that a lenient base64 reader takes for the same bytes, only the one that
-was given out is accepted. Whatever is wrong with a token, the client is told the same.
+Only canonical base64url is accepted, so a state has one text. The client gets the same error whatever is wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from rfa.runtime.state.names import Opened, StateScope
 from rfa.runtime.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
 
 PREFIX = "v1."
-# A token may come from a replica whose clock is ahead by so much. Expiry is judged by the reader's clock alone.
+# Allowed lead of the clock of the replica that issued a token. Expiry goes by the reader's clock.
 CLOCK_SKEW_SECONDS = 60
 _HEADER = struct.Struct("<QQQI")
 _PURPOSE = "token"
@@ -35,11 +34,11 @@ def longest_token(max_bytes: int) -> int:
 
 
 class Tokens:
-    """Gives out tokens and reads them back.
+    """Issues and opens tokens.
 
     Args:
         sealer: the keys and the audience.
-        seconds: how long a token is good for.
+        seconds: lifetime of a token.
         clock: seconds since 1970; replicas must agree on it up to `CLOCK_SKEW_SECONDS`.
     """
 
@@ -49,16 +48,16 @@ class Tokens:
         self._clock = clock
 
     def seal(self, state: Opened, scope: StateScope) -> str:
-        """A token of this state, good for `seconds` from now."""
+        """A token of this state, valid for `seconds`."""
         issued = int(self._clock())
         header = _HEADER.pack(issued, issued + self._seconds, state.step, len(state.payload))
         return PREFIX + base64url.encode(self._sealer.seal(header + state.payload, scope, _PURPOSE))
 
     def open(self, token: str, scope: StateScope, max_bytes: int) -> Opened:
-        """The state of a token that `seal` made for an equal scope and that has not expired.
+        """The state of a token of an equal scope that has not expired.
 
         Raises:
-            InvalidInput: anything else, code `state_invalid` with one constant text.
+            InvalidInput: otherwise; code `state_invalid`, constant message.
         """
         try:
             return self._open(token, scope, max_bytes)
@@ -67,7 +66,7 @@ class Tokens:
         raise invalid_state()
 
     def _open(self, token: str, scope: StateScope, max_bytes: int) -> Opened:
-        # Length first: nothing of an oversized text is copied or decoded.
+        # Length first: an oversized text is not decoded.
         if len(token) > longest_token(max_bytes):
             raise SealBroken("longer than any state of this model")
         if not token.startswith(PREFIX):
@@ -90,6 +89,6 @@ class Tokens:
         now = self._clock()
         if issued > now + CLOCK_SKEW_SECONDS:
             raise SealBroken("issued in the future")
-        # The age counts too, so that a shorter `state_seconds` holds for tokens that were given out before it.
+        # The age counts, too, so that a shorter `state_seconds` applies to earlier tokens.
         if now >= expires or now - issued >= self._seconds:
             raise SealBroken("expired")

@@ -147,7 +147,7 @@ def test_a_vetting_that_is_cancelled_leaves_no_process(tmp_path: Path, monkeypat
     [
         ("wrong, rows see each other", r"golden\.json in a batch of rows: case \d, step\.\w+ differs"),
         ("memory, outer products of the batch", r"golden\.json in a batch of rows: step does not run"),
-        ("memory, stretched constant", r"step\.onnx: the runtime refuses it|golden\.json: step does not run"),
+        ("memory, stretched constant", r"step\.onnx: the runtime rejects it|golden\.json: step does not run"),
         pytest.param(
             "endless, a Scan over millions",
             r"did not finish within 5 s|used up its processor time",

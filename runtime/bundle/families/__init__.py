@@ -1,9 +1,7 @@
-"""What a bundle of each family holds: configuration, arrays, state, graphs and calibration, declared once.
+"""Content of a bundle by family: configuration, arrays, state, graphs and calibration.
 
-    FAMILIES[manifest.family]       the configuration class of a family; an instance knows everything else
-
-The model classes (`rfa.model.checkpoint.FAMILIES`) are where the arrays come from; a test holds their names and shapes
-to these, for many configurations. Nothing here imports them: reading a bundle needs no torch.
+`FAMILIES[manifest.family]` is the configuration class; an instance has the rules. Tests compare them with the model
+classes (`rfa.model.checkpoint.FAMILIES`), which are not imported: reading a bundle needs no torch.
 """
 
 from rfa.runtime.bundle.families.base import FamilyConfig, GraphRule

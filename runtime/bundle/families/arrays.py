@@ -1,4 +1,4 @@
-"""Rules for named arrays, checked before any runtime sees one of them."""
+"""Rules for named arrays, checked before a runtime gets them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from rfa.runtime.bundle.documents import BundleError
 
 AnyArray = NDArray[Any]
-# Of what is formed anew here from other arrays, in other order and in other libraries' functions than in torch.
+# Relative, for values recomputed in another order and with other libraries than in torch.
 TOLERANCE = 1e-4
-# A covariance that was rounded to float32 has eigenvalues of this share of its largest, positive or negative.
+# Rounding to float32 moves eigenvalues of a covariance by at most this share of the largest.
 ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class ArrayRule:
-    """What an array must be. All values are finite in any case.
+    """A rule for an array; values must also be finite.
 
     Args:
-        least, above, most: bounds of the values, `above` itself excluded.
-        value: what it must be, up to `tolerance` of the largest magnitude.
-        is_covariance: symmetric, with no direction of negative variance, and a positive one in every coordinate.
+        least, above, most: bounds of the values, `above` exclusive.
+        value: the expected values, within `tolerance` of the largest magnitude.
+        is_covariance: symmetric and positive semidefinite, with a positive diagonal.
     """
 
     shape: tuple[int, ...]
@@ -42,7 +42,7 @@ Rules = dict[str, ArrayRule]
 
 
 def check_arrays(found: Mapping[str, AnyArray], rules: Mapping[str, ArrayRule], file: str) -> None:
-    """Names, dtypes and shapes of all of them, then the values of each.
+    """Check names, dtypes and shapes, then values.
 
     Raises:
         BundleError: names the file, the array and what was expected.
@@ -50,7 +50,7 @@ def check_arrays(found: Mapping[str, AnyArray], rules: Mapping[str, ArrayRule], 
     for name in sorted(rules.keys() - found.keys())[:1]:
         raise BundleError(f"{file}: lacks {name}, which the configuration asks for")
     for name in sorted(found.keys() - rules.keys())[:1]:
-        raise BundleError(f"{file}: holds {name[:80]}, for which the configuration has no place")
+        raise BundleError(f"{file}: holds {name[:80]}, which the configuration does not have")
     for name, rule in rules.items():
         if (str(found[name].dtype), found[name].shape) != (rule.dtype, rule.shape):
             stored = f"{found[name].dtype}{list(found[name].shape)}"

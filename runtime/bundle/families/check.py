@@ -1,4 +1,4 @@
-"""A manifest, its arrays and its calibration against what its family declares."""
+"""Checks of manifest, arrays and calibration against the rules of the family."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rfa.runtime.bundle.families.language import LanguageConfig
 from rfa.runtime.bundle.manifest import DTYPES, MANIFEST_FILE, Dtype, GraphSpec, Manifest, TensorSpec
 
 WEIGHTS_FILE = "model.safetensors"
-# Optional: constants that an exporter with torch formed from the weights, for runtimes without.
+# Optional: constants computed from the weights at export, for runtimes without torch.
 CONSTANTS_FILE = "decoder.safetensors"
 CALIBRATION_FILE = "calibration.json"
 RETIRED_FAMILY = "metric"
 
 
 def read_family(manifest: Manifest) -> FamilyConfig:
-    """The configuration, once the manifest declares the state and the graphs that follow from it.
+    """The configuration; the manifest's state and graphs must follow from it.
 
     Raises:
         BundleError: with the field and the reason.
@@ -29,12 +29,12 @@ def read_family(manifest: Manifest) -> FamilyConfig:
     if manifest.family == RETIRED_FAMILY:
         raise BundleError(f"{MANIFEST_FILE}: family {manifest.family!r} is retired: name the model 'auto' instead")
     if kind is None:
-        raise BundleError(f"{MANIFEST_FILE}: family {manifest.family!r} is unknown; known are {sorted(FAMILIES)}")
+        raise BundleError(f"{MANIFEST_FILE}: family {manifest.family!r} is unknown, not one of {sorted(FAMILIES)}")
     if kind.kind != manifest.kind:
         raise BundleError(f"{MANIFEST_FILE}: kind {manifest.kind!r}, the family {manifest.family!r} is {kind.kind!r}")
     family = read_document(kind, manifest.config, f"{MANIFEST_FILE}: config")
     if manifest.state != family.state():
-        raise BundleError(f"{MANIFEST_FILE}: state is not what the configuration carries")
+        raise BundleError(f"{MANIFEST_FILE}: state is not that of the configuration")
     rules = family.graphs()
     if manifest.family == "linear" and manifest.graphs:
         raise BundleError(
@@ -50,10 +50,10 @@ def read_family(manifest: Manifest) -> FamilyConfig:
 
 
 def tensor_specs(weights: Mapping[str, AnyArray]) -> tuple[TensorSpec, ...]:
-    """What a manifest says of arrays.
+    """The manifest's entries for arrays.
 
     Raises:
-        BundleError: one has a dtype that no bundle stores.
+        BundleError: unsupported dtype.
     """
     for name, array in weights.items():
         if str(array.dtype) not in DTYPES:
@@ -64,7 +64,7 @@ def tensor_specs(weights: Mapping[str, AnyArray]) -> tuple[TensorSpec, ...]:
 
 
 def check_weights(weights: Mapping[str, AnyArray], family: FamilyConfig, manifest: Manifest) -> None:
-    """The arrays of model.safetensors against the configuration, and the manifest's list of them.
+    """Check model.safetensors against the configuration and the manifest.
 
     Raises:
         BundleError: names the array and what was expected.
@@ -85,19 +85,19 @@ def check_weights(weights: Mapping[str, AnyArray], family: FamilyConfig, manifes
 
 
 def check_constants(constants: Mapping[str, AnyArray], family: FamilyConfig, weights: Mapping[str, AnyArray]) -> None:
-    """The arrays of decoder.safetensors against configuration and weights.
+    """Check decoder.safetensors against configuration and weights.
 
     Raises:
         BundleError: names the array and what was expected.
     """
     rules = family.constants(weights)
     if rules is None:
-        raise BundleError(f"{CONSTANTS_FILE}: has no place in a bundle of kind {family.kind!r}")
+        raise BundleError(f"{CONSTANTS_FILE}: not allowed in a bundle of kind {family.kind!r}")
     check_arrays(constants, rules, CONSTANTS_FILE)
 
 
 def check_calibration(document: Mapping[str, Any], family: FamilyConfig, manifest: Manifest) -> None:
-    """calibration.json against what its formulas need, and the manifest's summary of it.
+    """Check calibration.json, and the manifest's summary of it.
 
     Raises:
         BundleError: names the field and the reason.
@@ -111,10 +111,14 @@ def check_calibration(document: Mapping[str, Any], family: FamilyConfig, manifes
 
 
 def _check_side(
-    graph: GraphSpec, side: str, found: tuple[TensorSpec, ...], wanted: tuple[TensorSpec, ...], optional: frozenset[str]
+    graph: GraphSpec,
+    side: str,
+    found: tuple[TensorSpec, ...],
+    declared: tuple[TensorSpec, ...],
+    optional: frozenset[str],
 ) -> None:
     present = {spec.name for spec in found}
-    expected = tuple(spec for spec in wanted if spec.name in present or spec.name not in optional)
+    expected = tuple(spec for spec in declared if spec.name in present or spec.name not in optional)
     if found == expected:
         return
     first = next((one for one, two in zip(found, expected, strict=False) if one != two), None)

@@ -13,7 +13,7 @@ from rfa.runtime.bundle.families.arrays import ROUNDING, TOLERANCE, AnyArray, Ar
 from rfa.runtime.bundle.families.base import FamilyConfig, GraphRule, batched, spec
 from rfa.runtime.bundle.manifest import GraphSpec, Kind, TensorSpec
 
-# Exact but for the rounding to float32: what is a number of the configuration.
+# Numbers of the configuration, rounded to float32.
 EXACT = 1e-6
 MAX_SIZE = 256
 MAX_TERMS, MAX_NODES = 8, 64
@@ -30,7 +30,7 @@ OutlierScale = Annotated[float, Field(gt=1, le=1e6)]
 
 
 class FilterConfig(FamilyConfig):
-    """What all filters have: the interface, and the state in observation units."""
+    """All filters: the interface, and the state in observation units."""
 
     kind: ClassVar[Kind] = "filter"
     modes: ClassVar[tuple[str, ...]] = ("recurrent",)
@@ -38,21 +38,21 @@ class FilterConfig(FamilyConfig):
 
     @property
     def passes(self) -> tuple[int, int]:
-        """Fewest and most reweighting passes K of an observation; the most are its own."""
+        """Fewest and most reweighting passes K; the most are the default."""
         most: int = self.inner  # type: ignore[attr-defined]  # a field of every family, each with its default
         return (1 if self.takes_passes() else most), most
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Numbers of an observation and of the head's state, P and n."""
+        """Sizes of observation and state, P and n."""
         raise NotImplementedError
 
     def takes_passes(self) -> bool:
-        """Whether the passes of each observation are an input."""
+        """Whether K is an input of each observation."""
         return False
 
     def _token(self) -> tuple[TensorSpec, ...]:
-        """The inputs of a step beside the state."""
+        """Inputs of a step beside the state."""
         p, _ = self.sizes
         passes = (spec("passes", "batch"),) if self.takes_passes() else ()
         return (
@@ -100,11 +100,11 @@ class LinearConfig(FilterConfig):
     @model_validator(mode="after")
     def _matrices_fit(self) -> Self:
         p, n = self.sizes
-        wanted: dict[str, tuple[int, ...]] = {
+        shapes: dict[str, tuple[int, ...]] = {
             "drift": (n, n), "process_noise": (n, n), "measurement_noise": (p, p), "observation": (p, n),
             "offset": (p,), "initial_mean": (n,), "initial_covariance": (n, n),
         }  # fmt: skip
-        for name, shape in wanted.items():
+        for name, shape in shapes.items():
             value = getattr(self, name)
             if value is not None and _shape(value) != shape:
                 raise ValueError(f"{name} must be {list(shape)}")
@@ -148,7 +148,7 @@ class LinearConfig(FilterConfig):
         }
 
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
-        """See `FamilyConfig`; a drift without an eigenbasis comes as chains of modes."""
+        """See `FamilyConfig`; a drift without an eigenbasis is stored as chains of modes."""
         p, n = self.sizes
         rules: dict[str, tuple[int, ...]] = {
             "matrix": (p, n), "offset": (p,), "noise": (p, p), "inverse_nu": (1,), "contamination": (1,),
@@ -164,7 +164,7 @@ class LinearConfig(FilterConfig):
         return {name: ArrayRule(shape) for name, shape in rules.items()}
 
     def _chain_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """Of K powers of the nilpotent part and c clusters, which the drift decides, by what is there."""
+        """Shapes for the stored numbers of powers of the nilpotent part and of clusters, which the drift determines."""
         n = self.sizes[1]
         nodes, table = shapes.get("nodes", ()), shapes.get("node_weights", ())
         top = table[1] if len(table) == 2 else 0
@@ -172,7 +172,7 @@ class LinearConfig(FilterConfig):
         if not (
             1 <= clusters <= n and top % 2 and top < 2 * MAX_TERMS and nodes == table[:1] and nodes <= (MAX_NODES,)
         ):
-            raise ValueError("member, nodes and node_weights fit neither each other nor the configuration")
+            raise ValueError("member, nodes and node_weights are inconsistent")
         return {"rate": (clusters,), "power": ((top + 1) // 2, n, n), "noise": (top, n, n)}
 
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
@@ -182,7 +182,7 @@ class LinearConfig(FilterConfig):
         matrix = np.eye(n) if self.observation is None else np.array(self.observation)
         offset = np.zeros(p) if self.offset is None else np.array(self.offset)
         mean = np.zeros(n) if self.initial_mean is None else np.array(self.initial_mean)
-        given = None if self.initial_covariance is None else np.array(self.initial_covariance)
+        covariance = None if self.initial_covariance is None else np.array(self.initial_covariance)
         prior = weights["prior_covariance"]
         rules = {
             "matrix": ArrayRule((p, n), value=matrix, tolerance=EXACT),
@@ -190,7 +190,7 @@ class LinearConfig(FilterConfig):
             "noise": ArrayRule((p, p), value=np.array(self.measurement_noise), tolerance=EXACT, is_covariance=True),
             **_robustness(self.nu, self.contamination, self.outlier_scale),
             "prior_mean": ArrayRule((n,), value=mean, tolerance=EXACT),
-            "prior_covariance": ArrayRule((n, n), value=given, tolerance=EXACT, is_covariance=True),
+            "prior_covariance": ArrayRule((n, n), value=covariance, tolerance=EXACT, is_covariance=True),
             "initial.mean": ArrayRule((n,), value=mean, tolerance=EXACT),
             "initial.covariance": ArrayRule((n, n), value=prior, tolerance=0.0),
             "initial.readout_matrix": ArrayRule((p, n), value=matrix, tolerance=EXACT),
@@ -274,7 +274,7 @@ class DeepConfig(FilterConfig):
         )  # fmt: skip
 
     def cache_rows(self) -> tuple[TensorSpec, ...]:
-        """What attention mode keeps of an observation."""
+        """What attention mode stores of an observation."""
         shape = self.n_layers, self.n_heads, 2 * self.head_dim
         return spec("keys", *shape), spec("values", *shape)
 
@@ -348,7 +348,7 @@ def _robustness(nu: float | None, contamination: float, outlier_scale: float) ->
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Of nested lists of numbers; None where rows differ in length."""
+    """Shape of nested lists; None if rows differ in length."""
     if not isinstance(value[0], list):
         return (len(value),)
     return (len(value), len(value[0])) if len({len(row) for row in value}) == 1 else None

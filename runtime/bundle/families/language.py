@@ -14,7 +14,7 @@ from rfa.runtime.bundle.families.base import FamilyConfig, GraphRule, spec
 from rfa.runtime.bundle.manifest import Kind, TensorSpec
 from rfa.runtime.choices import Mode
 
-# What the architecture fixes (`rfa.model.layers`, `rfa.model.dynamics`).
+# Constants of the architecture (`rfa.model.layers`, `rfa.model.dynamics`).
 FLOOR = 1e-6
 GATE_RANGE = (-12.0, 8.0)
 PROCESS_GATE_SCALE = 0.1
@@ -24,7 +24,7 @@ Count = Annotated[int, Field(ge=1, le=4_096)]
 
 
 class LanguageConfig(FamilyConfig):
-    """`rfa.runtime.text.config.LanguageModelConfig`, of the models that a bundle can hold; see there."""
+    """`rfa.runtime.text.config.LanguageModelConfig`, restricted to what a bundle supports."""
 
     kind: ClassVar[Kind] = "lm"
     calibration = LanguageCalibration
@@ -57,17 +57,17 @@ class LanguageConfig(FamilyConfig):
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """How it decodes, the default last, as of `rfa.runtime.text.config.LanguageModelConfig`."""
+        """Decoding modes, the default last."""
         return ("attention", "recurrent") if self.n_slots else ("attention",)
 
     @model_validator(mode="after")
     def _slots_are_whole(self) -> Self:
-        """The slots are the recurrent twin of RFA as it is; what is theirs alone needs them."""
+        """Slots need unmodified RFA; options of slots need slots."""
         is_whole = self.prior == "lyapunov" and self.noise == "learned" and self.rotate_values and not self.unit_norm
         if self.n_slots and not is_whole:
             raise ValueError("slots run with prior 'lyapunov', noise 'learned', rotated values and no unit_norm")
         if not self.n_slots and (self.window or self.own_readout):
-            raise ValueError("window and own_readout are of a model with slots")
+            raise ValueError("window and own_readout need slots")
         if self.window and self.kernel != "student_t":
             raise ValueError("a window is read with the kernel 'student_t'")
         if not self.robust_slots and (self.inner, self.innovation) != (1, "key"):
@@ -117,7 +117,7 @@ class LanguageConfig(FamilyConfig):
         return shapes
 
     def _own(self, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """What each mode may have for itself."""
+        """A weight, and with own_readout another for recurrent mode."""
         own = {f"{name}.recurrent_weight": shape} if self.own_readout else {}
         return {f"{name}.weight": shape, **own}
 
@@ -142,7 +142,7 @@ class LanguageConfig(FamilyConfig):
         return rules
 
     def _own_process(self, weights: Mapping[str, AnyArray]) -> AnyArray:
-        """The noise of the slots' own dynamics over a token, `[L, H, S]`."""
+        """Noise of the slots' own dynamics over a token, `[L, H, S]`."""
         steady = _positive(self._stacked(weights, "dynamics.process_raw"))[..., None]
         own: AnyArray = -steady * np.expm1(-2 * np.exp(self._stacked(weights, "slot_log_mu")))
         return own
@@ -153,11 +153,11 @@ class LanguageConfig(FamilyConfig):
 
     @property
     def has_constants(self) -> bool:
-        """Whether there are slots that the compiled decoder knows."""
+        """Whether the compiled decoder supports the slots."""
         return bool(self.n_slots) and self.innovation == "key" and not self.window
 
     def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:
-        """What `rfa.model.decoder_constants` forms from the weights, formed anew."""
+        """See `FamilyConfig`: `rfa.model.decoder_constants`, recomputed."""
         if not self.has_constants:
             return None
         raw = {name: self._stacked(weights, f"dynamics.{name}_raw") for name in ("nu", "tau", "eta2", "gamma2")}

@@ -1,4 +1,4 @@
-"""The network of any series (`rfa.model.series`): no graphs, for what streams is compiled from the weights."""
+"""The series network (`rfa.model.series`): no graphs, as its steps are compiled."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rfa.runtime.bundle.families.base import FamilyConfig, GraphRule, spec
 from rfa.runtime.bundle.families.language import LanguageConfig
 from rfa.runtime.bundle.manifest import GraphSpec, Kind, TensorSpec
 
-# What the architecture fixes (`rfa.runtime.series.config`, `rfa.runtime.series.leads`).
+# Constants of the architecture (`rfa.runtime.series.config`, `rfa.runtime.series.leads`).
 FEATURES, ASKED, QUANTILES, PATHS = 285, 27, 15, 9
 NETWORK = "network"
 Panels = Annotated[int, Field(ge=32, le=4_096, multiple_of=32)]
 
 
 class SeriesCalibration(Strict):
-    """What the network's intervals held on synthetic series that it was not trained on."""
+    """Coverage of the network's intervals on held-out synthetic series."""
 
     summary: Annotated[dict[str, Any], Field(max_length=64)]
 
@@ -44,7 +44,7 @@ class SeriesBundleConfig(FamilyConfig):
     version: Literal[1] = 1
 
     def _blocks(self) -> LanguageConfig:
-        """Whose blocks are those of a text model of its own readouts."""
+        """A text model with own readouts, whose blocks are the same."""
         sizes = {name: getattr(self, name) for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_ratio")}
         return LanguageConfig(vocab_size=1, own_readout=True, n_slots=self.n_slots, **sizes)
 
@@ -68,7 +68,7 @@ class SeriesBundleConfig(FamilyConfig):
         return {}
 
     def state(self) -> tuple[TensorSpec, ...]:
-        """See `FamilyConfig`: the slots; what else a stream keeps is the runtime's."""
+        """See `FamilyConfig`: the slots; the runtime adds its own state."""
         return self._blocks().state()
 
     def graphs(self) -> dict[str, GraphRule]:
@@ -76,7 +76,7 @@ class SeriesBundleConfig(FamilyConfig):
         return {}
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
-        """See `FamilyConfig`: one stream, token by token, and some leads of each."""
+        """See `FamilyConfig`: one stream, token by token, with some queries of each."""
         takes = (
             spec("tokens", "length", FEATURES), spec("lags", "length", dtype="int64"),
             spec("asked", "length", "leads", ASKED),

@@ -109,7 +109,7 @@ TOKENIZER: list[tuple[Change, str]] = [
     (put("model", "vocab", "!", 4096), "ids must be"),
     (put("model", "vocab", "!", -1), r"model\.vocab"),
     (put("model", "vocab", "!", 2), "ids must be"),
-    (put("model", "vocab", "word and more", 4096), "no run of bytes"),
+    (put("model", "vocab", "word and more", 4096), "not bytes"),
     (put("model", "vocab", "abcdefghi", 4096), "a token that no merge makes"),
     (_one_more, "4097 tokens, the model has 4096"),
     (put("model", "merges", 0, ["nobody", "knows"]), "no token"),
