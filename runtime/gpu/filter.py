@@ -84,7 +84,6 @@ class TorchSeries:
         self._has_run_out = False
 
     def run(self, chunk: Chunk, tokens: int, queries: int, columns: ColumnStates) -> bool:
-        """See `SeriesDevice`."""
         with self._lock:
             try:
                 self._fill(chunk, tokens, queries, columns)
@@ -129,7 +128,6 @@ class TorchSeries:
             )
 
     def hold_to_golden(self) -> int:
-        """See `SeriesDevice`."""
         return check_golden(self._bundle, {NETWORK: NetworkSession(self)})
 
     def answers(self, tokens: Array, lags: Array, asked: Array) -> Array:
@@ -158,7 +156,7 @@ class TorchSeries:
 
 
 class NetworkSession:
-    """See `rfa.runtime.bundle.golden.Session`."""
+    """The network as a `rfa.runtime.bundle.golden.Session`."""
 
     def __init__(self, series: TorchSeries) -> None:
         self._series = series
@@ -168,7 +166,6 @@ class NetworkSession:
         return [Named(QUANTILES)]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
-        """See `SeriesSession`."""
         return [self._series.answers(inputs["tokens"], inputs["lags"], inputs["asked"])]
 
 

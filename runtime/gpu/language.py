@@ -163,7 +163,6 @@ class TorchLanguageRuntime(Language):
             )  # fmt: skip
 
     def fits(self, capacity: int, streams: int, common: int) -> bool:
-        """See `Language`."""
         return pages_needed(capacity, streams - 1, common) <= self.pages.capacity
 
     def _warn_of_eager_modes(self) -> None:
@@ -232,7 +231,6 @@ class TorchLanguageRuntime(Language):
     def extend(
         self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[StepOutput, list[PagedAdvance]]:
-        """See `Language`."""
         streams = [context for context in contexts if isinstance(context, PagedContext)]
         output, advances = self._extend(streams, pieces, noise)
         return _on_host(output), advances

@@ -10,27 +10,9 @@ import numpy as np
 from rfa.runtime.bundle.novelty import NOVELTY_CAP, NOVELTY_RATE
 from rfa.runtime.compiling import inline_jit, source_inline_jit
 from rfa.runtime.filters.observed import PRECISION
-from rfa.runtime.uncertainty.baseline import (
-    LEVEL,
-    SPREAD,
-    interpolate,
-    learn,
-    share_below,
-    size_of_one,
-    standard,
-)
-from rfa.runtime.uncertainty.learned_tail import (
-    BODY,
-    COLUMNS,
-    FIRST,
-    GRID,
-    HELD,
-    LARGEST_SCORE,
-    QUIET,
-    SEEN,
-    THRESHOLD,
-    learn_tail_probability,
-)
+from rfa.runtime.uncertainty import learned_tail
+from rfa.runtime.uncertainty.baseline import LEVEL, SPREAD, interpolate, learn, share_below, size_of_one, standard
+from rfa.runtime.uncertainty.learned_tail import BODY, HELD, QUIET, learn_tail_probability
 
 # A variance that rounding took to zero or below.
 LEAST_VARIANCE = 1e-300
@@ -49,15 +31,15 @@ def _tail_probability(scorer, stream, learns, seen, nis):
     size = np.float64(max(seen, 1))
     root = (nis / size) ** (1 / 3)
     z, share = learn(streams.baseline[stream], root, size, learns, tail_model, work.baseline)
-    score = min(size_of_one(z), LARGEST_SCORE)
+    score = min(size_of_one(z), learned_tail.LARGEST_SCORE)
     tail = streams.tail[stream]
-    is_early, threshold = tail[SEEN] < FIRST, np.float64(tail[THRESHOLD])
-    count = COLUMNS if is_early or score > threshold else GRID
+    is_early, threshold = tail[learned_tail.SEEN] < learned_tail.FIRST, np.float64(tail[learned_tail.THRESHOLD])
+    count = learned_tail.COLUMNS if is_early or score > threshold else learned_tail.GRID
     for k in range(count):
         work.tail[k] = tail[k]  # from here on in float64
     p = learn_tail_probability(score, np.exp(work.baseline[LEVEL] / 2), learns, work.tail)
     if is_early:
-        p = max(1 - share, EARLY / (tail[SEEN] + 1))
+        p = max(1 - share, EARLY / (tail[learned_tail.SEEN] + 1))
     elif p > BODY:
         # Below the threshold, which a share 1 - BODY is, by the bundle's table.
         edge = share_below(standard(threshold ** (2 / 3), 1.0), streams.baseline[stream][SPREAD], tail_model)

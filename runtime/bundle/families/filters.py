@@ -114,11 +114,9 @@ class LinearConfig(FilterConfig):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """See `FilterConfig`."""
         return len(self.measurement_noise), len(self.drift)
 
     def state(self) -> tuple[TensorSpec, ...]:
-        """See `FamilyConfig`."""
         _, n = self.sizes
         parts = [spec("mean", n), spec("covariance", n, n)]
         if self.nu is not None and self.reacquire is not None:
@@ -128,7 +126,6 @@ class LinearConfig(FilterConfig):
         return tuple(parts)
 
     def takes_passes(self) -> bool:
-        """See `FilterConfig`."""
         return self.nu is not None and not self._learns_noise and self.inner > 1
 
     @property
@@ -176,7 +173,6 @@ class LinearConfig(FilterConfig):
         return {"rate": (clusters,), "power": ((top + 1) // 2, n, n), "noise": (top, n, n)}
 
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
-        """See `FamilyConfig`."""
         p, n = self.sizes
         self._check_drift(weights)
         matrix = np.eye(n) if self.observation is None else np.array(self.observation)
@@ -260,11 +256,9 @@ class DeepConfig(FilterConfig):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """See `FilterConfig`."""
         return self.observation_size, 2 * self.n_modes
 
     def state(self) -> tuple[TensorSpec, ...]:
-        """See `FamilyConfig`."""
         p, n = self.sizes
         heads = self.n_layers, self.n_heads
         return (
@@ -279,7 +273,6 @@ class DeepConfig(FilterConfig):
         return spec("keys", *shape), spec("values", *shape)
 
     def graphs(self) -> dict[str, GraphRule]:
-        """See `FamilyConfig` and `filter_export`."""
         token, state = self._token(), batched(self.state(), "state.")
         pairs = spec("lag", "batch", "cache"), spec("valid", "batch", "cache")
         cache = [
@@ -294,7 +287,6 @@ class DeepConfig(FilterConfig):
         }
 
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
-        """See `FamilyConfig`."""
         p, n = self.sizes
         d, one = self.d_model, (1,)
         rules: dict[str, tuple[int, ...]] = {
@@ -322,7 +314,6 @@ class DeepConfig(FilterConfig):
         }  # fmt: skip
 
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
-        """See `FamilyConfig`."""
         p, n = self.sizes
         factor, scale = weights["prior_factor"].astype(np.float64), weights["scale"].astype(np.float64)
         prior = ArrayRule((n, n), value=factor @ factor.T + FLOOR * np.eye(n), is_covariance=True)

@@ -75,7 +75,6 @@ class LanguageConfig(FamilyConfig):
         return self
 
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
-        """See `FamilyConfig`."""
         rules: dict[str, tuple[int, ...]] = {"embedding.weight": (self.vocab_size, self.d_model), **self._norm("norm")}
         for i in range(self.n_layers):
             rules |= {f"blocks.{i}.{name}": shape for name, shape in self._block().items()}
@@ -125,7 +124,6 @@ class LanguageConfig(FamilyConfig):
         return self._own(name, (self.d_model,))
 
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
-        """See `FamilyConfig`."""
         if not self.n_slots:
             return {}
         means = self._stacked(weights, "initial_means")
@@ -197,7 +195,6 @@ class LanguageConfig(FamilyConfig):
         return np.stack([bands, -bands], axis=-1).reshape(heads, self.head_dim)
 
     def state(self) -> tuple[TensorSpec, ...]:
-        """See `FamilyConfig`."""
         if not self.n_slots:
             return ()
         shape = (self.n_layers, self.n_heads, self.n_slots)
@@ -208,7 +205,6 @@ class LanguageConfig(FamilyConfig):
         return *slots, spec("ring", *ring)
 
     def graphs(self) -> dict[str, GraphRule]:
-        """See `FamilyConfig` and README.md."""
         heads, width = self.n_heads, 2 * self.head_dim
         state = [TensorSpec(part.name, part.dtype, ("batch", *part.shape)) for part in self.state()]
         after = tuple(TensorSpec(f"next_{part.name}", part.dtype, part.shape) for part in state)

@@ -49,7 +49,6 @@ class SeriesBundleConfig(FamilyConfig):
         return LanguageConfig(vocab_size=1, own_readout=True, n_slots=self.n_slots, **sizes)
 
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
-        """See `FamilyConfig`."""
         of_blocks = self._blocks().weights(shapes)
         blocks = {name: rule for name, rule in of_blocks.items() if name.startswith(("blocks.", "norm."))}
         d, wide, head, inner = self.d_model, self.embedding_width, self.head_width, self.head_inner
@@ -64,7 +63,6 @@ class SeriesBundleConfig(FamilyConfig):
         return {**blocks, **{name: ArrayRule(shape) for name, shape in own.items()}}
 
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
-        """See `FamilyConfig`."""
         return {}
 
     def state(self) -> tuple[TensorSpec, ...]:
@@ -72,7 +70,6 @@ class SeriesBundleConfig(FamilyConfig):
         return self._blocks().state()
 
     def graphs(self) -> dict[str, GraphRule]:
-        """See `FamilyConfig`."""
         return {}
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
