@@ -1,7 +1,7 @@
 """Open a bundle, a trained model as a folder of checked files: sessions and golden outputs.
 
 No torch, no pickle. Bytes are checked before they are parsed or run, and files are read once: the bytes that were
-hashed are used. README.md beside this file describes the format.
+hashed are used. docs/reference/bundle-format.md describes the format.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ def _scan(directory: Path) -> set[str]:
         raise BundleError(f"{directory.name}: {len(entries)} files, a bundle has at most {MAX_FILES}")
     for entry in entries:
         if not entry.is_file(follow_symlinks=False):
-            raise BundleError(f"{entry.name}: not a regular file (links and folders have no place in a bundle)")
+            raise BundleError(f"{entry.name}: not a regular file (links and folders are not allowed in a bundle)")
     return {entry.name for entry in entries}
 
 

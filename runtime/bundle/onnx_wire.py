@@ -97,7 +97,7 @@ def decode(data: bytes, file: str) -> Message:
     """The model in some bytes.
 
     Raises:
-        BundleError: no protocol buffer, a field that has no place in a bundle, nesting beyond MAX_DEPTH, or not the
+        BundleError: no protocol buffer, an unsupported field, nesting beyond MAX_DEPTH, or not the
             one form of its content.
     """
     try:
