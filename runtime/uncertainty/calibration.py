@@ -27,27 +27,14 @@ SHORTEST = 1e-300
 TAIL_GRID, FURTHEST = 0.01, 37.0
 
 
+def normal_quantiles(levels: Sequence[float]) -> Array:
+    """The normal's quantiles at the upper ends of intervals of these levels."""
+    return np.array([_NORMAL.inv_cdf((1 + level) / 2) for level in levels])
+
+
 def normal_squares(levels: Sequence[float]) -> Array:
-    """Squares of the normal's quantiles at the ends of intervals of these levels."""
-    return np.array([_NORMAL.inv_cdf((1 + level) / 2) ** 2 for level in levels])
-
-
-class Between(NamedTuple):
-    """Multipliers of any levels as weighted sums of two calibrated ones.
-
-    Attributes:
-        columns: the calibrated levels below, then those above, `[2 levels]`.
-        weights: theirs, `[horizon, 1, 2 levels]`.
-    """
-
-    columns: Array
-    weights: Array
-
-    def __call__(self, multipliers: Array) -> Array:
-        """`[..., horizon, P, calibrated]` → `[..., horizon, P, levels]`."""
-        parts = multipliers.take(self.columns, axis=-1) * self.weights
-        levels = len(self.columns) // 2
-        return parts[..., :levels] + parts[..., levels:]
+    """Their squares, by Python's power: replies depend on the last bit."""
+    return np.array([quantile**2 for quantile in normal_quantiles(levels).tolist()])
 
 
 class TailModel(NamedTuple):
@@ -84,7 +71,7 @@ class Tables(NamedTuple):
             from each horizon on, `[horizons, 2, levels]`.
         miss_rates: 1 - level, of the calibrated levels.
         squares: of the normal's quantiles at the calibrated levels.
-        pit_columns, pit_weights, pit_squares: the same as `Between` and `squares`, of a step's intervals PIT_LEVELS.
+        pit_columns, pit_weights, pit_squares: the same and `level_weights`, of a step's intervals PIT_LEVELS.
         novelty, confidence: confidence by running novelty.
         precision: see `PrecisionTable`.
     """
@@ -109,21 +96,21 @@ class Calibration:
         self.levels: tuple[float, ...] = tuple(document["levels"])
         self.horizons = np.array(document["forecast"]["horizons"])
         self.state_scale: float = math.sqrt(document["state"]["variance_scale"])
-        self._quantiles = np.array([_NORMAL.inv_cdf((1 + level) / 2) for level in self.levels])
+        self._quantiles = normal_quantiles(self.levels)
         self._state = np.array(document["state"]["multipliers"])
         self._log_horizons = np.log(self.horizons)
         self._forecast = np.array(document["forecast"]["multipliers"])
         slopes = np.diff(self._forecast, axis=0, append=self._forecast[-1:])
         self._forecast_scale = np.sqrt(np.array(document["forecast"]["variance_scale"]))
-        pit = self.between(PIT_LEVELS, self.horizons[:1].tolist())
+        pit_columns, pit_weights = self.level_weights(PIT_LEVELS, self.horizons[:1].tolist())
         confidence = document["confidence"]
         self.tables = Tables(
             self._log_horizons,
             np.stack([self._forecast, slopes], axis=1),
             1 - np.array(self.levels),
             self._quantiles**2,
-            pit.columns,
-            pit.weights[0, 0],
+            pit_columns,
+            pit_weights[0],
             normal_squares(PIT_LEVELS),
             _tail_model(**document["anomaly"]),
             np.array(confidence["surprise"], np.float64),
@@ -145,8 +132,9 @@ class Calibration:
         position = _log_time(horizon)
         return np.stack([np.interp(position, self._log_horizons, column) for column in self._forecast.T], axis=-1)
 
-    def between(self, levels: Sequence[float], horizon: Sequence[float]) -> Between:
-        """`forecast` as weighted sums of `at_horizons`, which also apply to adapted multipliers."""
+    def level_weights(self, levels: Sequence[float], horizon: Sequence[float]) -> tuple[Array, Array]:
+        """`forecast` as weighted sums of two calibrated levels, which also apply to adapted multipliers: the columns of
+        `at_horizons`, first those below, then those above, `[2 levels]`, and their weights `[horizon, 2 levels]`."""
         tables, target = self.at_horizons(horizon), self.forecast(levels, horizon)
         last = len(self.levels) - 1
         lower = [min(max(bisect.bisect_right(self.levels, level) - 1, 0), last) for level in levels]
@@ -160,7 +148,7 @@ class Calibration:
             else:
                 weights[1, :, k] = _ratio(target[:, k] - low, high - low, 0.0)
                 weights[0, :, k] = 1 - weights[1, :, k]
-        return Between(np.array(lower + upper, np.int64), np.concatenate(weights, axis=-1)[:, None])
+        return np.array(lower + upper, np.int64), np.concatenate(weights, axis=-1)
 
     def nearest(self, horizon: Sequence[float]) -> Array:
         """Index of the calibrated horizon nearest to each one in log time, `[horizon]`."""
@@ -173,7 +161,7 @@ class Calibration:
 
     def _multipliers(self, table: Array, levels: Sequence[float]) -> Array:
         ratios = np.interp(levels, self.levels, table / self._quantiles)
-        return ratios * np.array([_NORMAL.inv_cdf((1 + level) / 2) for level in levels])
+        return ratios * normal_quantiles(levels)
 
 
 def _tail_model(quantiles: list[float], shares: list[float], tail_scale: float) -> TailModel:

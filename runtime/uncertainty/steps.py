@@ -112,15 +112,15 @@ class Readout:
         self.horizon = horizon
         self.samples = samples
         self.passes = passes
-        between = calibration.between(levels, horizon)
+        columns, weights = calibration.level_weights(levels, horizon)
         self.spec = OutputSpec(
             calibration.state_scale,
             calibration.state(levels),
             np.array(horizon, np.float64),
             calibration.at_horizons(horizon),
             calibration.nearest(horizon),
-            between.columns,
-            np.ascontiguousarray(between.weights[:, 0]),
+            columns,
+            weights,
             normal_squares(levels),
             calibration.forecast_scale(horizon),
             alarm,
