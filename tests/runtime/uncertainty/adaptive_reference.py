@@ -25,23 +25,13 @@ from rfa.runtime.uncertainty.adaptive import (
 )
 
 Array = np.ndarray
-# Radii of forecasts that count as infinite, and the least one; 0 is a place where nothing waits.
+# The largest half width, which counts as infinite, and the least; 0 is for none pending.
 _ALWAYS, _LEAST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
 _SHIFT, _DUE, _MEAN, _RADIUS = FIELDS
 
 
 class Horizons:
-    """How the calibrated horizons of a bundle are followed.
-
-    Args:
-        horizons: of the horizons, in time units, ascending; the first is the step.
-
-    Attributes:
-        gamma: of each lead, `[horizons]`.
-        places: forecasts that wait, of each lead but the first, `[horizons - 1]`.
-        lead: that each place belongs to, `[all places]`; those of a lead lie side by side.
-        near: how far from its time the observation may be that a forecast is scored by, `[all places]`.
-    """
+    """As in adaptive.py, for horizons in time units, ascending; the first is the step."""
 
     def __init__(self, horizons: Sequence[float] | Array) -> None:
         times = np.array(horizons, np.float64)
@@ -49,47 +39,46 @@ class Horizons:
         steps = np.clip(np.rint(times / self.step), 1, MAX_PENDING).astype(np.int64)
         self.gamma: Array = np.minimum(GAMMA, 1 / (4 * steps))
         self.gamma[0] = GAMMA
-        self.places: Array = steps[1:]
-        self.lead: Array = np.repeat(np.arange(1, len(times)), self.places)
-        self.near: Array = np.minimum(TOLERANCE * times, self.step / 2)[self.lead]
-        self._begin = np.cumsum(self.places) - self.places
+        self.pending_count: Array = steps[1:]
+        self.pending_horizon: Array = np.repeat(np.arange(1, len(times)), self.pending_count)
+        self.tolerance: Array = np.minimum(TOLERANCE * times, self.step / 2)[self.pending_horizon]
+        self._begin = np.cumsum(self.pending_count) - self.pending_count
 
     def __len__(self) -> int:
         return len(self.gamma)
 
-    def place(self, lead: Array, horizon: Array, due: Array) -> Array:
-        """The places of forecasts for the times `due`, `[n, k]`, so far ahead that they are followed as those of the
-        horizons `lead`, `[k]`."""
-        count = self.places[lead - 1]
+    def pending_index(self, index: Array, horizon: Array, due: Array) -> Array:
+        """Indices of pending forecasts for the times `due`, `[n, k]`, scored as horizons `index`, `[k]`."""
+        count = self.pending_count[index - 1]
         step = np.maximum(self.step, horizon / count)
         # The remainder is exact, and never infinite.
         number = np.floor(np.fmod(due, count * step) / step + EDGE).astype(np.int64)
-        found: Array = self._begin[lead - 1] + number % count
+        found: Array = self._begin[index - 1] + number % count
         return found
 
 
 class Arrived(NamedTuple):
-    """Forecasts whose time has come, `[n]`, in the order of rows and places.
+    """Pending forecasts that end, `[n]`, in order.
 
     Attributes:
-        row, place: of each.
+        row, index: of each.
         is_met: whether there is an observation at their time.
-        mean: what they said, `[n, P]`.
+        mean: `[n, P]`.
         radius: half widths of their intervals, `[n, P, levels]`.
     """
 
     row: Array
-    place: Array
+    index: Array
     is_met: Array
     mean: Array
     radius: Array
 
 
-class Kept(NamedTuple):
-    """Forecasts that will wait: `[n]`, `[n, P]` and `[n, P, levels]`."""
+class Pending(NamedTuple):
+    """New pending forecasts: `[n]`, `[n, P]` and `[n, P, levels]`."""
 
     row: Array
-    place: Array
+    index: Array
     due: Array
     mean: Array
     radius: Array
@@ -97,54 +86,45 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class ConformalState:
-    """What a step needs of the adaptive state of some rows of a pool, and changes of it, until it is committed.
+    """Adaptive state of some rows of a pool, and its changes until they are committed.
 
     Attributes:
-        index: the rows of the pool, `[rows]`.
-        shift: v, `[rows or more, horizons, P, levels]`; its lead 0 is the step from one observation to the next.
-        waiting: where a forecast waits whose time has not come, `[rows, all places]`.
-        arrived: None where there are none.
+        index: rows of the pool, `[rows]`.
+        shift: v, `[rows or more, horizons, P, levels]`.
+        pending: where a forecast is pending whose time has not come, `[rows, pending]`.
     """
 
     index: Array
     shift: Array
-    waiting: Array
+    pending: Array
     arrived: Arrived | None
-    kept: list[Kept] = field(default_factory=list)
+    added: list[Pending] = field(default_factory=list)
 
 
 def adaptive_fields(horizons: Horizons, size: int, levels: int) -> dict[str, StateField]:
-    """What a seat holds for observations of `size` components and `levels` levels: v, and of the forecasts that wait
-    their times, what they said, and half widths of their intervals, below 0 where they count as empty, all 0 where none
-    waits."""
-    places = len(horizons.lead)
-    shapes = ((len(horizons), size, levels), (places,), (places, size), (places, size, levels))
+    """State fields, see adaptive.py."""
+    pending = len(horizons.pending_horizon)
+    shapes = ((len(horizons), size, levels), (pending,), (pending, size), (pending, size, levels))
     kinds = (np.float32, np.float64, np.float64, np.float32)
     return {name: StateField(shape, kind) for name, shape, kind in zip(FIELDS, shapes, kinds, strict=True)}
 
 
 def read_state(pool: StatePool, index: Array, times: Array, lags: Array, horizons: Horizons) -> ConformalState:
-    """The adaptive state of rows of a pool when observations come.
-
-    Args:
-        index: rows of the pool; those after the first `len(times)` are there for `shift` alone.
-        times: of the observations, `[rows]`.
-        lags: since the observations before them, `[rows]`.
-    """
+    """State of rows of a pool at observations `times` and `lags`, `[rows]`; further rows are only in `shift`."""
     rows, shift = index[: len(times)], pool.arrays[_SHIFT].take(index, axis=0)
-    waiting = pool.arrays[_RADIUS][:, :, 0, -1][rows] != 0
-    if not waiting.any():
-        return ConformalState(rows, shift, waiting, None)
+    pending = pool.arrays[_RADIUS][:, :, 0, -1][rows] != 0
+    if not pending.any():
+        return ConformalState(rows, shift, pending, None)
     ahead = pool.arrays[_DUE].take(rows, axis=0) - times[:, None]
-    near = np.minimum(horizons.near, lags[:, None] / 2)
-    has_come = waiting & (ahead <= near)
-    row, place = np.divmod(np.flatnonzero(has_come), len(horizons.lead))
+    tolerance = np.minimum(horizons.tolerance, lags[:, None] / 2)
+    has_come = pending & (ahead <= tolerance)
+    row, k = np.divmod(np.flatnonzero(has_come), len(horizons.pending_horizon))
     if not len(row):
-        return ConformalState(rows, shift, waiting, None)
-    waiting ^= has_come
-    found, is_met = (rows[row], place), (ahead >= -near)[row, place]
-    arrived = Arrived(row, place, is_met, pool.arrays[_MEAN][found], pool.arrays[_RADIUS][found])
-    return ConformalState(rows, shift, waiting, arrived)
+        return ConformalState(rows, shift, pending, None)
+    pending ^= has_come
+    found, is_met = (rows[row], k), (ahead >= -tolerance)[row, k]
+    arrived = Arrived(row, k, is_met, pool.arrays[_MEAN][found], pool.arrays[_RADIUS][found])
+    return ConformalState(rows, shift, pending, arrived)
 
 
 def write_state(pool: StatePool, state: ConformalState, rows: slice | Array) -> None:
@@ -156,12 +136,12 @@ def write_state(pool: StatePool, state: ConformalState, rows: slice | Array) -> 
     is_all = bool(is_chosen.all())
     if arrived is not None:
         done = slice(None) if is_all else is_chosen[arrived.row]
-        pool.arrays[_RADIUS][index[arrived.row[done]], arrived.place[done]] = 0
-    for kept in state.kept:
-        chosen = slice(None) if is_all else is_chosen[kept.row]
-        place = index[kept.row[chosen]], kept.place[chosen]
-        for name, values in ((_DUE, kept.due), (_MEAN, kept.mean), (_RADIUS, kept.radius)):
-            pool.arrays[name][place] = values[chosen]
+        pool.arrays[_RADIUS][index[arrived.row[done]], arrived.index[done]] = 0
+    for added in state.added:
+        chosen = slice(None) if is_all else is_chosen[added.row]
+        where = index[added.row[chosen]], added.index[chosen]
+        for name, values in ((_DUE, added.due), (_MEAN, added.mean), (_RADIUS, added.radius)):
+            pool.arrays[name][where] = values[chosen]
 
 
 def width_factor(shift: Array) -> Array:
@@ -191,10 +171,10 @@ def update_shift(shift: Array, missed: Array, rates: Array) -> Array:
 
 
 def score_step(shift: Array, multipliers: Array, scores: Array, scored: Array, rates: Array) -> Array:
-    """Follow the one-step forecasts of rows.
+    """Score the one-step forecasts of rows.
 
     Args:
-        shift: of the rows, as in `Tracks`; changed in place.
+        shift: of the rows, as in `ConformalState`; changed in place.
         multipliers: the bundle's at the lags of the rows, `[rows, levels]`.
         scores: |innovation| per model std, `[rows, P]`.
         scored: which of them count, `[rows, P]`.
@@ -213,44 +193,40 @@ def score_step(shift: Array, multipliers: Array, scores: Array, scored: Array, r
 
 
 def score_pending(state: ConformalState, values: Array, present: Array, horizons: Horizons, rates: Array) -> None:
-    """Follow the forecasts whose time has come; values and present are the observations, `[rows or more, P]`."""
+    """Score the forecasts that are due; values and present are the observations, `[rows or more, P]`."""
     found = state.arrived
     if found is None:
         return
     missed = np.abs(values[found.row] - found.mean)[..., None] > found.radius
     counts = found.is_met[:, None] & present[found.row]
-    lead = horizons.lead[found.place]
-    change = horizons.gamma[lead, None, None] * np.where(counts[..., None], missed - rates, 0.0)
-    # An observation may be near the times of several forecasts of a lead: they lie side by side.
-    first = np.flatnonzero(np.diff(found.row * len(horizons) + lead, prepend=-1))
+    index = horizons.pending_horizon[found.index]
+    change = horizons.gamma[index, None, None] * np.where(counts[..., None], missed - rates, 0.0)
+    # An observation may match several forecasts of a horizon, which are adjacent.
+    first = np.flatnonzero(np.diff(found.row * len(horizons) + index, prepend=-1))
     sums = change if len(first) == len(change) else np.add.reduceat(change, first, axis=0)
-    state.shift[found.row[first], lead[first]] += sums
+    state.shift[found.row[first], index[first]] += sums
 
 
-def store_pending(
-    state: ConformalState,
-    horizons: Horizons,
-    rows: Array,
-    lead: Array,
-    horizon: Array,
-    due: Array,
-    mean: Array,
-    radius: Array,
-) -> None:
-    """Keep forecasts until their observation comes; where one waits in their place, they are not scored.
+class Forecasts(NamedTuple):
+    """Forecasts of rows: calibrated horizons, no two the same, and distances, `[k]`; due `[n, k]`, mean `[n, k, P]` and
+    radius `[n, k, P, levels]`."""
 
-    Args:
-        state: changed in place.
-        rows: of `state`, `[n]`.
-        lead, horizon: which horizons they are followed as, no two the same, and how far ahead they are, `[k]`.
-        due, mean, radius: of each, `[n, k]`, `[n, k, P]` and `[n, k, P, levels]`.
-    """
-    place = horizons.place(lead, horizon, due)
-    is_free = ~state.waiting[rows[:, None], place]
-    place, column = place[is_free], np.broadcast_to(lead, is_free.shape)[is_free]
+    index: Array
+    horizon: Array
+    due: Array
+    mean: Array
+    radius: Array
+
+
+def store_pending(state: ConformalState, horizons: Horizons, rows: Array, forecasts: Forecasts) -> None:
+    """Store forecasts of `rows` where nothing is pending at their index."""
+    index, horizon, due, mean, radius = forecasts
+    k = horizons.pending_index(index, horizon, due)
+    is_free = ~state.pending[rows[:, None], k]
+    k, column = k[is_free], np.broadcast_to(index, is_free.shape)[is_free]
     row = np.repeat(rows, is_free.sum(axis=1))
-    state.waiting[row, place] = True
+    state.pending[row, k] = True
     shift = state.shift[row, column]
     sent = np.clip(radius[is_free], _LEAST, _ALWAYS)
     counted = np.where(shift >= INFINITE, _ALWAYS, np.where(shift <= EMPTY, -sent, sent))
-    state.kept.append(Kept(row, place, due[is_free], mean[is_free], counted))
+    state.added.append(Pending(row, k, due[is_free], mean[is_free], counted))

@@ -18,6 +18,7 @@ from rfa.runtime.uncertainty.adaptive import EMPTY, GAMMA, INFINITE, MAX_PENDING
 from rfa.runtime.uncertainty.forecast_checks import NIS, summarise
 from rfa.runtime.uncertainty.interface import Row
 from tests.runtime.uncertainty.adaptive_reference import (
+    Forecasts,
     Horizons,
     adapt_half_widths,
     adaptive_fields,
@@ -136,9 +137,9 @@ class Stream:
     """A stream of one component whose every row is forecast `lead` steps ahead; v is that of the lead."""
 
     def __init__(self, lead: float, *, horizon: float | None = None) -> None:
-        self.leads = Horizons([1.0, lead])
+        self.horizons = Horizons([1.0, lead])
         self.horizon = lead if horizon is None else horizon
-        self.pool = StatePool(adaptive_fields(self.leads, 1, len(LEVELS)), 1)
+        self.pool = StatePool(adaptive_fields(self.horizons, 1, len(LEVELS)), 1)
         self.before: float | None = None
 
     @property
@@ -147,7 +148,7 @@ class Stream:
         return v
 
     @property
-    def waiting(self) -> list[float]:
+    def pending(self) -> list[float]:
         """Times of the forecasts that wait."""
         is_waiting = self.pool.arrays["adaptive.radius"][0, :, 0, -1] != 0
         return sorted(self.pool.arrays["adaptive.due"][0, is_waiting].tolist())
@@ -156,21 +157,22 @@ class Stream:
         """The half widths of the forecast made at t."""
         lag = 0.0 if self.before is None else t - self.before
         self.before = t
-        state = read_state(self.pool, np.zeros(1, np.int64), np.array([t]), np.array([lag]), self.leads)
-        score_pending(state, np.array([[y]]), np.ones((1, 1), bool), self.leads, RATES)
+        state = read_state(self.pool, np.zeros(1, np.int64), np.array([t]), np.array([lag]), self.horizons)
+        score_pending(state, np.array([[y]]), np.ones((1, 1), bool), self.horizons, RATES)
         width = adapt_half_widths(np.array(MULTIPLIERS), state.shift[0, 1, 0])
         due, one, horizon = np.array([[t + self.horizon]]), np.array([1]), np.array([self.horizon])
-        store_pending(state, self.leads, np.arange(1), one, horizon, due, np.zeros((1, 1, 1)), width[None, None, None])
+        forecasts = Forecasts(one, horizon, due, np.zeros((1, 1, 1)), width[None, None, None])
+        store_pending(state, self.horizons, np.arange(1), forecasts)
         write_state(self.pool, state, slice(1))
         return width
 
 
 def test_places_and_rates_go_by_the_first_horizon() -> None:
-    leads = Horizons([0.1 * (1 - 1e-15), 0.2, 0.5, 1.0, 2.0, 16.8])
-    assert leads.places.tolist() == [2, 5, 10, 20, MAX_PENDING]
-    assert leads.gamma.tolist() == [GAMMA, GAMMA, GAMMA, GAMMA, 1 / 80, 1 / (4 * MAX_PENDING)]
-    assert leads.lead.tolist() == [1] * 2 + [2] * 5 + [3] * 10 + [4] * 20 + [5] * MAX_PENDING
-    assert np.allclose(leads.near, [0.01] * 2 + [0.025] * 5 + [0.05] * 62, rtol=1e-12)
+    horizons = Horizons([0.1 * (1 - 1e-15), 0.2, 0.5, 1.0, 2.0, 16.8])
+    assert horizons.pending_count.tolist() == [2, 5, 10, 20, MAX_PENDING]
+    assert horizons.gamma.tolist() == [GAMMA, GAMMA, GAMMA, GAMMA, 1 / 80, 1 / (4 * MAX_PENDING)]
+    assert horizons.pending_horizon.tolist() == [1] * 2 + [2] * 5 + [3] * 10 + [4] * 20 + [5] * MAX_PENDING
+    assert np.allclose(horizons.tolerance, [0.01] * 2 + [0.025] * 5 + [0.05] * 62, rtol=1e-12)
 
 
 @pytest.mark.parametrize("lead", [2, 24, 32])
@@ -186,7 +188,7 @@ def test_every_forecast_of_a_regular_stream_is_scored(lead: int, phase: float) -
             v += gamma * ((abs(y[i]) > widths[i - lead]) - RATES)
         widths.append(np.maximum.accumulate(MULTIPLIERS * ((1 + v) / (1 - v)) ** 3))
         assert np.allclose(stream.observe(0.3 * (i + phase) / 0.3, y[i]), widths[i], rtol=1e-3)
-        assert len(stream.waiting) == min(i + 1, lead)
+        assert len(stream.pending) == min(i + 1, lead)
     assert np.abs(stream.shift - v).max() < 400 * ROUNDING
     assert v.min() > 2 * gamma
 
@@ -199,10 +201,10 @@ def test_where_places_are_few_the_whole_day_is_scored(lead: int, horizon: int, c
     stream, days = Stream(float(lead), horizon=float(horizon)), 35
     scored: list[float] = []
     for t in np.arange(0, days * 24, cadence).tolist():
-        before, waiting = stream.shift.copy(), stream.waiting
+        before, waiting = stream.shift.copy(), stream.pending
         stream.observe(t, 0.0)
         assert (stream.shift != before).all() if t in waiting else np.array_equal(stream.shift, before)
-        assert len(stream.waiting) <= min(lead, MAX_PENDING)
+        assert len(stream.pending) <= min(lead, MAX_PENDING)
         scored += [t] * (t in waiting)
     # One in each step of the places, and no hole in the day: every hour, or every one that steps of 1.2 h can hold.
     step = max(1.0, horizon / min(lead, MAX_PENDING))
@@ -218,21 +220,22 @@ def test_only_the_observation_that_is_due_scores(cadence: float) -> None:
     stream = Stream(24.0)
     for t in [0.0, *np.arange(23, 24, cadence).tolist()]:
         stream.observe(t, 9.0)
-        assert not stream.shift.any() and 24.0 in stream.waiting
+        assert not stream.shift.any() and 24.0 in stream.pending
     stream.observe(24.0, 9.0)
-    assert (stream.shift > 0).all() and 24.0 not in stream.waiting
+    assert (stream.shift > 0).all() and 24.0 not in stream.pending
 
 
 def test_a_row_that_is_not_committed_stays_as_it_was() -> None:
     """Its forecasts go on waiting, and its new ones are not kept; its neighbour's are."""
     stream = Stream(2.0)
-    pool, index = StatePool(adaptive_fields(stream.leads, 1, len(LEVELS)), 3), np.array([2, 0])
+    pool, index = StatePool(adaptive_fields(stream.horizons, 1, len(LEVELS)), 3), np.array([2, 0])
     for t in range(4):
-        state = read_state(pool, index, np.full(2, float(t)), np.ones(2), stream.leads)
-        score_pending(state, np.full((2, 1), 9.0), np.ones((2, 1), bool), stream.leads, RATES)
+        state = read_state(pool, index, np.full(2, float(t)), np.ones(2), stream.horizons)
+        score_pending(state, np.full((2, 1), 9.0), np.ones((2, 1), bool), stream.horizons, RATES)
         due, lead, horizon = np.full((2, 1), t + 2.0), np.array([1]), np.array([2.0])
         radius = np.ones((2, 1, 1, len(LEVELS)))
-        store_pending(state, stream.leads, np.arange(2), lead, horizon, due, np.zeros((2, 1, 1)), radius)
+        forecasts = Forecasts(lead, horizon, due, np.zeros((2, 1, 1)), radius)
+        store_pending(state, stream.horizons, np.arange(2), forecasts)
         before = {name: array.copy() for name, array in pool.arrays.items()}
         write_state(pool, state, slice(2) if t < 2 else np.array([1]))
         for name, array in pool.arrays.items():
@@ -261,13 +264,13 @@ def test_no_data_break_the_bound_of_a_longer_lead(plan: list[tuple[str, float]],
     stream = Stream(float(lead))
     made: dict[float, tuple[np.ndarray, np.ndarray]] = {}
     errors: list[list[bool]] = []
-    places, gamma, t = min(lead, MAX_PENDING), float(stream.leads.gamma[1]), 0.0
+    places, gamma, t = min(lead, MAX_PENDING), float(stream.horizons.gamma[1]), 0.0
     for move, lag in plan * repeat:
         t += lag
         width = adapt_half_widths(np.array(MULTIPLIERS), stream.shift)
         y = {"hit": width[0] / 2, "missed": 2 * width[-1], "huge": 1e30, "between": width[2]}.get(move, 0.0)
         near = min(TOLERANCE * lead, 0.5, lag / 2)
-        for due in stream.waiting:
+        for due in stream.pending:
             if abs(due - t) <= near:
                 w, v = made[due]
                 errors.append([(y > a or b <= EMPTY) and b < INFINITE for a, b in zip(w, v, strict=True)])

@@ -93,20 +93,13 @@ class Rows:
         halves = deviation[..., None] * (half_widths[..., below] * low + half_widths[..., above] * high)
         halves = halves * stretched(LEVELS, posterior.forecast_inverse_dof)
         half_widths = half_widths * stretched(self.calibration.levels, posterior.forecast_inverse_dof)
-        followed = np.array([1, 2, 3])  # the first is a step, no two others have the same lead
+        followed = np.array([1, 2, 3])  # the first is a step, no two others have the same horizon
         index_of_horizon, ahead = spec.horizon_index[followed], spec.horizon[followed]
         assert (np.diff([0, *index_of_horizon]) > 0).all()
         radius = deviation[:, followed, :, None] * half_widths[:, followed]
-        adaptive_rows.store_pending(
-            state,
-            self.horizons,
-            index,
-            index_of_horizon,
-            ahead,
-            times[:, None] + ahead,
-            posterior.forecast_mean[:, followed],
-            radius,
-        )
+        due, mean = times[:, None] + ahead, posterior.forecast_mean[:, followed]
+        forecasts = adaptive_rows.Forecasts(index_of_horizon, ahead, due, mean, radius)
+        adaptive_rows.store_pending(state, self.horizons, index, forecasts)
         adaptive_rows.write_state(self.pool, state, slice(STREAMS))
         self.time, self.count = times, self.count + 1
         confidence = np.interp(self.novelty, tables.novelty, tables.confidence)
