@@ -110,8 +110,8 @@ def test_the_constants_of_the_decoder_are_those_that_torch_forms(config: dict[st
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_configurations_have_the_same_fields_and_defaults(family: str) -> None:
-    known: type[StrictConfig] = MODELS[family][0]
-    defaults = {field.name: field.default for field in dataclasses.fields(known)}
+    config_class: type[StrictConfig] = MODELS[family][0]
+    defaults = {field.name: field.default for field in dataclasses.fields(config_class)}
     found = {
         name: dataclasses.MISSING if field.is_required() else field.get_default(call_default_factory=True)
         for name, field in FAMILIES[family].model_fields.items()

@@ -72,9 +72,9 @@ def test_messages_and_fields_are_those_of_onnx() -> None:
     }  # fmt: skip
     assert set(roots) == set(SCHEMA)
     for kind, fields in SCHEMA.items():
-        known = roots[kind].DESCRIPTOR.fields_by_number
+        descriptors = roots[kind].DESCRIPTOR.fields_by_number
         for number, field in fields.items():
-            assert known[number].name == field.name, (kind, number)
-            assert known[number].is_repeated == field.is_repeated, (kind, number)
+            assert descriptors[number].name == field.name, (kind, number)
+            assert descriptors[number].is_repeated == field.is_repeated, (kind, number)
             if field.kind == "message":
-                assert known[number].message_type is roots[field.message].DESCRIPTOR, (kind, number)
+                assert descriptors[number].message_type is roots[field.message].DESCRIPTOR, (kind, number)
