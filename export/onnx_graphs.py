@@ -25,7 +25,7 @@ from onnxscript import opset18
 from torch import Tensor, nn
 
 from rfa.runtime.bundle.bundle import Graph, Initializer
-from rfa.runtime.bundle.graph_check import EXTERNAL_PLACE, MAX_EMBEDDED_BYTES
+from rfa.runtime.bundle.graph_check import EXTERNAL_LOCATION, MAX_EMBEDDED_BYTES
 
 TRANSPOSED_SUFFIX = ".T"
 # The version that the exporter writes and then raises: later ones have attributes that say nothing new. Its types do
@@ -220,7 +220,7 @@ def _inputs_to_constants(graph: onnx.GraphProto, weights: set[str], prefix: str)
 
 def _without_data(name: str, kind: int, shape: Sequence[int]) -> TensorProto:
     tensor = TensorProto(name=name, data_type=kind, dims=shape, data_location=TensorProto.EXTERNAL)
-    tensor.external_data.add(key="location", value=EXTERNAL_PLACE)
+    tensor.external_data.add(key="location", value=EXTERNAL_LOCATION)
     return tensor
 
 

@@ -196,11 +196,8 @@ class TorchLanguageRuntime(Language):
         if self._slot_prompts is None:
             return self._read(contexts, pieces)[1]
         ragged = Ragged.of(pieces, [context.position for context in contexts], self._decoder.device)
-        pool_slots = [context.slot for context in contexts]
         with self._lock, bounded_memory():
-            finite = self._slot_prompts.of(ragged).read(
-                ragged, self._pool.current_rows(pool_slots), self._pool.next_rows(pool_slots)
-            )
+            finite = self._slot_prompts.of(ragged).read(ragged, *self._pool_rows(contexts))
         return self._advances(contexts, finite, ragged.counts)
 
     def read_prompts(
@@ -292,14 +289,13 @@ class TorchLanguageRuntime(Language):
 
     def _rows(self, contexts: Sequence[SlotContext], tokens: Sequence[int]) -> tuple[Rows, Rows, Rows, Rows]:
         """Tokens, positions, rows to read and rows to write."""
-        pool_slots = [context.slot for context in contexts]
         positions = np.asarray([context.position for context in contexts], dtype=np.int64)
-        return (
-            np.asarray(tokens, dtype=np.int64),
-            positions,
-            self._pool.current_rows(pool_slots),
-            self._pool.next_rows(pool_slots),
-        )
+        return np.asarray(tokens, dtype=np.int64), positions, *self._pool_rows(contexts)
+
+    def _pool_rows(self, contexts: Sequence[SlotContext]) -> tuple[Rows, Rows]:
+        """Rows to read and rows to write."""
+        pool_slots = [context.slot for context in contexts]
+        return self._pool.current_rows(pool_slots), self._pool.next_rows(pool_slots)
 
     def _advances(
         self, contexts: Sequence[SlotContext], is_finite: NDArray[np.bool_], counts: Sequence[int]
