@@ -157,7 +157,7 @@ class Bundle:
         Raises:
             BundleError: the bundle is no filter.
         """
-        return self._configuration(FilterConfig, "filter")
+        return self._configuration(FilterConfig, "filter")  # type: ignore[type-abstract]
 
     def _configuration(self, kind: type[Family], name: str) -> Family:
         if not isinstance(self._family, kind):

@@ -204,7 +204,7 @@ def test_constants_of_another_form_are_refused(name: str, form: str) -> None:
 
 DAMAGES: dict[str, tuple[Callable[[dict[str, AnyArray]], object], str]] = {
     "no decay": (without("decay"), "lacks decay"),
-    "another": (lambda arrays: arrays.update(more=np.ones(1, np.float32)), "more, for which .* no place"),
+    "another": (lambda arrays: arrays.update(more=np.ones(1, np.float32)), "more, which the configuration does not have"),
     "a layer more": (
         lambda arrays: arrays.update({name: np.concatenate([arrays[name], arrays[name][:1]]) for name in CONSTANTS}),
         "decay is|nu is",
@@ -253,7 +253,7 @@ WEIGHTS: list[tuple[str, dict[str, Any], Callable[[dict[str, AnyArray]], object]
     ("linear", LINEAR, replaced("noise_re", lambda array: array * np.float32(1.1)), "noise of the modes"),
     ("linear", LINEAR, replaced("inverse_nu", lambda array: array * 2), "inverse_nu does not follow"),
     ("linear", CHAIN, without("member"), "lacks noise_|member|holds|noise_im is|noise_re is"),
-    ("linear", CHAIN, replaced("node_weights", lambda array: array[:, :-1]), "fit neither"),
+    ("linear", CHAIN, replaced("node_weights", lambda array: array[:, :-1]), "are inconsistent"),
     ("linear", CHAIN, replaced("power_re", lambda array: array * 2), "rates and basis"),
     ("deep", {"observation_size": 1}, replaced("scale", lambda array: -array), "scale has a value"),
     ("deep", {"observation_size": 1}, replaced("initial.covariance", lambda array: -array), "is no covariance"),

@@ -80,7 +80,7 @@ class Texts:
             assert text.read() == text.keys
             assert torch.equal(self.pool.keys, self.pool.values)
         held = {page for text in self.texts for page in text.context.pages}
-        reserved = [page for text in self.texts for own in text.context._of_forks for page in own]
+        reserved = [page for text in self.texts for own in text.context._fork_pages for page in own]
         assert not held & set(reserved) and len(set(reserved)) == len(reserved)
         assert self.pool.in_use == len(held) + len(reserved)
 
