@@ -204,7 +204,10 @@ def test_constants_of_another_form_are_refused(name: str, form: str) -> None:
 
 DAMAGES: dict[str, tuple[Callable[[dict[str, AnyArray]], object], str]] = {
     "no decay": (without("decay"), "lacks decay"),
-    "another": (lambda arrays: arrays.update(more=np.ones(1, np.float32)), "more, which the configuration does not have"),
+    "another": (
+        lambda arrays: arrays.update(more=np.ones(1, np.float32)),
+        "more, which the configuration does not have",
+    ),
     "a layer more": (
         lambda arrays: arrays.update({name: np.concatenate([arrays[name], arrays[name][:1]]) for name in CONSTANTS}),
         "decay is|nu is",
