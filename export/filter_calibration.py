@@ -246,16 +246,3 @@ def describe_problem(summary: Mapping[str, Any]) -> str | None:
         f"the filter's errors are {widest**0.5:.3g} times as large as it says itself: its intervals were widened by "
         "that. Look at its noises, and at initial_mean and initial_covariance, which must allow for where data begin"
     )
-
-
-def with_precision(document: dict[str, Any], model: StateFilter, simulated: Batch) -> dict[str, Any]:
-    """A calibration with the precision of every mode calibrated on simulated data, all else as it was.
-
-    Raises:
-        ValueError: the data have no truth.
-    """
-    truth = simulated.truth
-    if truth is None:
-        raise ValueError("precision is calibrated on data with a truth, and these have none")
-    precision = {mode: precision_of(evaluate(model, simulated, mode, ()), truth) for mode in modes_of(model)}
-    return document | {mode: {**document[mode], "precision": precision[mode]} for mode in modes_of(model)}

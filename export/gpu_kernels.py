@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rfa.export.decoder_constants import write_again
 from rfa.export.kernel_compile import KernelCompilationError, kernel_files, parse_architectures
+from rfa.export.writing import rewrite_bundle
 from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
 from rfa.runtime.bundle.manifest import SIGNATURE_FILE
 from rfa.runtime.text.config import LanguageModelConfig
@@ -31,7 +31,7 @@ def add_kernels(path: Path, architectures: Sequence[int], target: Path | None = 
         raise BundleError(f"bundle {bundle.name!r} is of kind {bundle.kind!r}: kernels are stored for language models")
     files = kernel_files(LanguageModelConfig.from_dict(bundle.config), architectures)
     constants = bundle.read(CONSTANTS_FILE) if bundle.language.has_constants and bundle.constants() else None
-    return write_again(bundle, target or path, constants, kernels=files)
+    return rewrite_bundle(bundle, target or path, constants, kernels=files)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Writing a bundle: whole and checked, or not at all."""
+"""Write bundles: files go to a temporary folder, are checked there, and replace an older bundle in one rename."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from rfa.runtime.bundle.bundle import Bundle, Graph, check_golden, open_bundle, tensor_specs
+from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, Graph, check_golden, open_bundle, tensor_specs
 from rfa.runtime.bundle.documents import canonical_json, compact_json, sha256
 from rfa.runtime.bundle.families.check import CALIBRATION_FILE, WEIGHTS_FILE
 from rfa.runtime.bundle.golden import GOLDEN_FILE
@@ -28,6 +28,9 @@ from rfa.runtime.bundle.manifest import (
     decode_manifest,
     encode_manifest,
 )
+from rfa.runtime.bundle.stored_kernels import is_kernel_file
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def write_bundle(
@@ -46,21 +49,21 @@ def write_bundle(
     state: Sequence[TensorSpec] = (),
     extra_files: Mapping[str, bytes] | None = None,
 ) -> Bundle:
-    """Write a bundle: into a temporary sibling, opened and run against its golden outputs, then renamed into place.
+    """Write a bundle, check it and put it in place of an older one.
 
-    The same inputs give the same bytes. An older bundle at `directory` is replaced; anything else there is left alone.
+    The same inputs give the same bytes.
 
     Args:
-        weights: tensors by name, float32 or float64 or integers; they include what graphs refer to.
-        graphs: by name ("step", …); each becomes `<name>.onnx`.
-        calibration: content of calibration.json; its "summary", if any, is repeated in the manifest.
-        golden: content of golden.json, as `rfa.runtime.bundle.golden.GoldenRecorder` makes it.
-        state: what the recurrence carries, shapes without the batch.
-        extra_files: further files by name (an lm has tokenizer.json and tokenizer_config.json).
+        weights: tensors by name, including those that the graphs use.
+        graphs: by name; each is written to `<name>.onnx`.
+        calibration: content of calibration.json; its "summary" is copied to the manifest.
+        golden: content of golden.json, from `rfa.runtime.bundle.golden.GoldenRecorder`.
+        state: tensors of the recurrent state, shapes without the batch.
+        extra_files: further files by name, such as tokenizer.json.
 
     Raises:
-        BundleError: content that `open_bundle` would refuse, or golden outputs that the graphs do not give.
-        FileExistsError: `directory` holds something that is no bundle.
+        BundleError: `open_bundle` refuses the content, or the graphs do not give the golden outputs.
+        FileExistsError: `directory` holds something other than a bundle.
     """
     target = Path(directory)
     _check_replaceable(target)
@@ -87,7 +90,12 @@ def write_bundle(
         provenance=dict(provenance),
     )
     contents[MANIFEST_FILE] = encode_manifest(manifest)
-    decode_manifest(contents[MANIFEST_FILE])  # names of files among it, before one is written
+    decode_manifest(contents[MANIFEST_FILE])  # checks the file names before a file is written
+    return _write_checked(target, contents)
+
+
+def _write_checked(target: Path, contents: Mapping[str, bytes]) -> Bundle:
+    """Write the files to a temporary folder beside `target`, check them as a bundle and rename the folder."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
@@ -100,6 +108,43 @@ def write_bundle(
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return open_bundle(target)
+
+
+def rewrite_bundle(
+    bundle: Bundle,
+    target: Path,
+    constants: bytes | None,
+    calibration: Mapping[str, Any] | None = None,
+    kernels: Mapping[str, bytes] | None = None,
+) -> Bundle:
+    """Write a bundle to `target` with other constants, calibration or kernels.
+
+    Args:
+        constants: content of decoder.safetensors; None leaves the file out.
+        calibration: content of calibration.json; None keeps the bundle's.
+        kernels: files of compiled kernels; None keeps the bundle's.
+    """
+    manifest = bundle.manifest
+    extra_files = {name: bundle.read(name) for name in TOKENIZER_FILES if bundle.kind == "lm"}
+    stored_kernels = {name: bundle.read(name) for name in manifest.files if is_kernel_file(name)}
+    extra_files.update(stored_kernels if kernels is None else kernels)
+    if constants is not None:
+        extra_files[CONSTANTS_FILE] = constants
+    return write_bundle(
+        target,
+        name=bundle.name,
+        kind=bundle.kind,
+        family=manifest.family,
+        config=manifest.config,
+        weights=bundle.weights(),
+        graphs={name: Graph(bundle.read(spec.file), spec.initializers) for name, spec in manifest.graphs.items()},
+        calibration=calibration or bundle.calibration,
+        golden=bundle.golden,
+        metrics=manifest.metrics,
+        provenance=manifest.provenance,
+        state=manifest.state,
+        extra_files=extra_files,
+    )
 
 
 def _graph_spec(name: str, graph: Graph, weights: Mapping[str, np.ndarray]) -> GraphSpec:
@@ -118,9 +163,9 @@ def _write(path: Path, data: bytes) -> None:
 
 def _check_replaceable(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise FileExistsError(f"{target} exists and is no folder")
+        raise FileExistsError(f"{target} exists and is not a folder")
     if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST_FILE).is_file():
-        raise FileExistsError(f"{target} holds something that is no bundle; choose another folder")
+        raise FileExistsError(f"{target} has files but no {MANIFEST_FILE}; choose an empty folder or a bundle")
 
 
 def _replace(temporary: Path, target: Path) -> None:

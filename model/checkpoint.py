@@ -70,8 +70,8 @@ def read_config(run: Path) -> tuple[str, dict[str, Any]]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    known = document if isinstance(document, dict) else {}
-    family, config = known.get("family"), known.get("config")
+    fields = document if isinstance(document, dict) else {}
+    family, config = fields.get("family"), fields.get("config")
     if family not in FAMILIES or not isinstance(config, dict):
         names = ", ".join(FAMILIES)
         raise ValueError(f"{path} is not that of a run: it must hold `config` and its `family`, one of {names}")

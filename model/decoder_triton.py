@@ -87,9 +87,9 @@ def begin_kernel(
     o_w, o_p = tl.arange(0, BLOCK_W), tl.arange(0, BLOCK_P)
     m_w, m_p = o_w < WIDTH, o_p < PHASES
     i_token = tl.load(p_tokens + i_b).to(tl.int64)
-    is_known = (i_token >= 0) & (i_token < n_tokens)
-    b_x = tl.load(p_embedding + i_token * WIDTH + o_w, mask=m_w & is_known, other=0.0).to(tl.float32) * scale
-    tl.store(p_x + i_b * WIDTH + o_w, tl.where(is_known, b_x, float("nan")), mask=m_w)
+    is_valid = (i_token >= 0) & (i_token < n_tokens)
+    b_x = tl.load(p_embedding + i_token * WIDTH + o_w, mask=m_w & is_valid, other=0.0).to(tl.float32) * scale
+    tl.store(p_x + i_b * WIDTH + o_w, tl.where(is_valid, b_x, float("nan")), mask=m_w)
     position = tl.load(p_positions + i_b).to(tl.float64)
     b_cos, b_sin = cosine_and_sine(tl.load(p_omega + o_p, mask=m_p, other=0.0) * position)
     tl.store(p_cos + i_b * PHASES + o_p, b_cos, mask=m_p)
@@ -218,7 +218,7 @@ def slots_kernel(
 
 
 @triton.jit
-def tell(
+def store_outcome(
     p_evidence, p_broken, p_log_precision, p_is_finite, o_row, m_row, n_rows,
     HEADS: tl.constexpr, LAYERS: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
@@ -256,7 +256,7 @@ def logits_kernel(
     m_logits = m_row[:, None] & m_column[None, :]  # [BM, BN]
     tl.store(p_logits + o_row[:, None] * COLUMNS + o_column[None, :], b_logits, mask=m_logits)
     if tl.program_id(0) == 0:
-        tell(
+        store_outcome(
             p_evidence, p_broken, p_log_precision, p_is_finite, i_row + o_row, m_row[:, None], n_rows,
             HEADS, LAYERS, BLOCK_H,
         )  # fmt: skip
@@ -363,8 +363,8 @@ def concluded(x: Tensor, norm: Norm, embedding: Tensor, outcome: Outcome) -> tup
     layers, rows, heads = outcome.broken.shape
     tile = Tile.of(embedding, rows)
     x, rest = normed(x, norm, tile, embedding.dtype)
-    told = outcome.evidence
-    logits, log_precision, is_finite = told.new_empty((rows, tile.COLUMNS)), told.new_empty(rows), told.new_empty(rows)
+    like = outcome.evidence
+    logits, log_precision, is_finite = like.new_empty((rows, tile.COLUMNS)), like.new_empty(rows), like.new_empty(rows)
     with torch.cuda.device_of(x):
         logits_kernel[tile.grid(rows)](
             x, norm.weight, embedding, logits, outcome.evidence, outcome.broken, log_precision, is_finite, rows,

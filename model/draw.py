@@ -122,9 +122,9 @@ def draw_by_torch(output: StepOutput, slots_finite: Tensor, given: Distribution,
     top = rows.logits[:, :1]
     exponents = torch.stack([logits - top, logits / given.calibration - top / given.calibration])
     torch.sum(integer_weights(exponents), dim=-1, out=out.sums)
-    told = torch.cat([logits, output.log_precision[:, None], output.latent.flatten(1)], dim=1)
+    outputs = torch.cat([logits, output.log_precision[:, None], output.latent.flatten(1)], dim=1)
     chosen = logits.gather(1, out.tokens[:, None])
-    numbers = [top[:, 0], chosen[:, 0], told.isfinite().all(1).float(), slots_finite]
+    numbers = [top[:, 0], chosen[:, 0], outputs.isfinite().all(1).float(), slots_finite]
     torch.stack(numbers, out=out.numbers)
 
 

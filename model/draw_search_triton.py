@@ -24,7 +24,7 @@ import triton.language as tl
 from rfa.model.draw_rank_triton import extents, filters, number_of, quotient, ranks, scaled_weights
 
 # Sums of float32 that only say where to look are believed up to this part: thousands of roundings of one sign.
-ROOM = tl.constexpr(2.0**-10)
+MARGIN = tl.constexpr(2.0**-10)
 # Edges of which a thread holds the sums at a time.
 EDGES_AT_ONCE = tl.constexpr(4)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -90,8 +90,8 @@ def bin_of(
     if is_nucleus:
         share = top_p.to(tl.float32)
         least = tl.where(i_kth >= 0, tl.sum(tl.where(o_w == i_high, b_share, 0.0), axis=0), total)
-        i_high = EDGES - tl.sum((b_share * (1.0 + ROOM) < least * share).to(tl.int32), axis=0)
-        reached = tl.sum((b_share * (1.0 - ROOM) >= total * share).to(tl.int32), axis=0) - 1
+        i_high = EDGES - tl.sum((b_share * (1.0 + MARGIN) < least * share).to(tl.int32), axis=0)
+        reached = tl.sum((b_share * (1.0 - MARGIN) >= total * share).to(tl.int32), axis=0) - 1
         i_low = tl.where(i_kth >= 0, i_kth, tl.maximum(reached, 0))
     high = tl.where(i_high < EDGES, edges(lowest, i_high, EDGES), float("inf"))
     return edges(lowest, i_low, EDGES), high

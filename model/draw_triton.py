@@ -114,12 +114,12 @@ def kept(
     do_not_specialize=["n_rows"],
     do_not_specialize_on_alignment=[
         "p_log_precision", "p_slots_finite", "p_top_p", "p_uniform", "p_last_place", "p_temperature", "p_tokens",
-        "p_told", "p_numbers",
+        "p_totals", "p_numbers",
     ],
 )  # fmt: skip
 def draw_kernel(
     p_logits, p_log_precision, p_latent, p_slots_finite, p_top_p, p_uniform, p_last_place, p_temperature,
-    p_tokens, p_told, p_numbers, p_extents, p_sums, p_ranks, p_weights, p_above, p_counts, n_rows,
+    p_tokens, p_totals, p_numbers, p_extents, p_sums, p_ranks, p_weights, p_above, p_counts, n_rows,
     VOCABULARY: tl.constexpr, LATENT: tl.constexpr, BLOCK: tl.constexpr, BLOCK_L: tl.constexpr, BLOCKS: tl.constexpr,
     BLOCK_J: tl.constexpr, UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, PART: tl.constexpr,
     WAY_BITS: tl.constexpr, IS_FILTERED: tl.constexpr,
@@ -170,8 +170,8 @@ def draw_kernel(
     is_finite = (low > -INFINITE) & (high < INFINITE) & (tl.abs(log_precision) < float("inf"))
     broken = tl.max(tl.where(tl.abs(b_latent) < float("inf"), 0, 1), axis=0)
     tl.store(p_tokens + i_b, token.to(tl.int64))
-    tl.store(p_told + i_b, tl.sum(b_plain, axis=0))
-    tl.store(p_told + n_rows + i_b, tl.sum(b_calibrated, axis=0))
+    tl.store(p_totals + i_b, tl.sum(b_plain, axis=0))
+    tl.store(p_totals + n_rows + i_b, tl.sum(b_calibrated, axis=0))
     tl.store(p_numbers + i_b, top)
     tl.store(p_numbers + n_rows + i_b, chosen)
     tl.store(p_numbers + 2 * n_rows + i_b, tl.where(is_finite & (broken == 0), 1.0, 0.0))
@@ -189,23 +189,20 @@ def draw_by_kernel(
     blocks = triton.cdiv(vocabulary, block)
     of_blocks = triton.next_power_of_2(blocks)
 
-    def room(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    def empty(dtype: torch.dtype, *shape: int) -> torch.Tensor:
         return logits.new_empty(shape, dtype=dtype)
 
     sizes = {"VOCABULARY": vocabulary, "BLOCK": block}
     parts = {"BLOCKS": blocks, "BLOCK_J": of_blocks, "UNIT_BITS": SUM_BITS - bits, "TOKEN_BITS": bits}
     warps, by_block = max(1, block // OF_A_WARP), (rows, blocks)
-    extents, sums = room(torch.int32, rows, blocks, 2), room(torch.int64, rows, blocks, 3)
+    extents, sums = empty(torch.int32, rows, blocks, 2), empty(torch.int64, rows, blocks, 3)
     marks: tuple[torch.Tensor | None, ...] = (None,) * 3  # the lowest edge, and what lies at or above each
     found: tuple[torch.Tensor | None, ...] = (None,) * 4  # of the list, and of what is better
     if is_filtered:
-        marks = (
-            room(torch.float32, rows), room(torch.float32, rows, blocks, EDGES), room(torch.int32, rows, blocks, EDGES),
-        )  # fmt: skip
-        found = (
-            room(torch.int64, rows, vocabulary), room(torch.int64, rows, vocabulary), room(torch.int64, rows, blocks),
-            room(torch.int32, rows, blocks, 2),
-        )  # fmt: skip
+        by_edge = (rows, blocks, EDGES)
+        marks = empty(torch.float32, rows), empty(torch.float32, *by_edge), empty(torch.int32, *by_edge)
+        ranks, weights = (empty(torch.int64, rows, vocabulary) for _ in range(2))
+        found = ranks, weights, empty(torch.int64, rows, blocks), empty(torch.int32, rows, blocks, 2)
     top_p, uniform, last_place, temperature, calibration = given
     with torch.cuda.device_of(logits):
         extent_kernel[by_block](logits, extents, **sizes, num_warps=warps)

@@ -102,12 +102,12 @@ def launches_taken(taker: Taker) -> Iterator[None]:
 def call_of(function: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:
     """The launch `function[grid](*args, **kwargs)`."""
     signature = _signature(function.fn)
-    known = {name: value for name, value in kwargs.items() if name in signature.parameters}
-    bound = signature.bind(*args, **known)
+    named = {name: value for name, value in kwargs.items() if name in signature.parameters}
+    bound = signature.bind(*args, **named)
     bound.apply_defaults()
     values = dict(bound.arguments)
     sizes = (*(grid(values) if callable(grid) else grid), 1, 1)
-    options = {name: value for name, value in kwargs.items() if name not in known}
+    options = {name: value for name, value in kwargs.items() if name not in named}
     return KernelCall(function, (sizes[0], sizes[1], sizes[2]), values, options)
 
 

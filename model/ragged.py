@@ -21,7 +21,7 @@ from rfa.model.attention.validation import fused_refusal
 from rfa.model.decoder import NORM_EPS, Decoder
 from rfa.model.language import StepOutput
 from rfa.model.packed import Packed
-from rfa.model.ragged_layout import PagedTokens, PageList, Ragged, SlotTokens, lay_for_slots, lay_on_pages
+from rfa.model.ragged_layout import PagedTokens, PageList, Ragged, SlotTokens, pack_for_pages, pack_for_slots
 from rfa.model.recurrence.slots import is_on_gpu, slot_scan, triton_refusal
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotReadout
 from rfa.runtime.text.config import Mode
@@ -85,50 +85,55 @@ class RaggedDecoder:
         totals = ragged.totals
         most = -(-max(totals) // PAGE_KEYS)
         given = Packed(PagedTokens.fields(len(ragged.tokens), len(totals), most), ragged.device)
-        lay_on_pages(ragged, pages, 0, given.arrays)
+        pack_for_pages(ragged, pages, 0, given.arrays)
         given.send()
-        laid = PagedTokens.of(given.tensors, sum(totals), max(totals), max(ragged.counts))
-        return self.extend_laid(laid, keys, values, noise)
+        batch = PagedTokens.of(given.tensors, sum(totals), max(totals), max(ragged.counts))
+        return self.extend_batch(batch, keys, values, noise)
 
-    def extend_laid(self, laid: PagedTokens, keys: Tensor, values: Tensor, noise: Tensor) -> tuple[StepOutput, Tensor]:
-        """The same of tokens that are on the device: what it launches depends on their number, and on what `pieces`
-        has as a number, so that a graph can be captured of it. Outputs of padding are of no meaning."""
+    def extend_batch(
+        self, batch: PagedTokens, keys: Tensor, values: Tensor, noise: Tensor
+    ) -> tuple[StepOutput, Tensor]:
+        """`extend_and_look` for tokens on the device.
+
+        Launches depend only on shapes and on the numbers in `batch.pieces`, so a graph can capture them. Outputs of
+        padding are arbitrary.
+        """
         from rfa.model.decoder_triton import Outcome
         from rfa.model.ragged_triton import LastTokens
 
         config, layers = self._decoder.config, self._decoder.stack("attention").layers
-        sizes = len(laid.last), len(layers), config.n_heads, 2 * config.head_dim
-        outcome = Outcome.empty(*sizes, laid.tokens.device)
-        residual, joint, q = self._keep(laid, keys, values, outcome.broken)
-        result = paged_attention(q, keys[-1], values[-1], self._heads[-1], laid.pieces)
-        told = LastTokens(laid.last, result.precision, noise, layers[-1].dynamics.gamma2, outcome)
-        return residual.conclude(result.out, joint, told, is_turned=config.rotate_values)
+        sizes = len(batch.last), len(layers), config.n_heads, 2 * config.head_dim
+        outcome = Outcome.empty(*sizes, batch.tokens.device)
+        residual, joint, q = self._keep(batch, keys, values, outcome.broken)
+        result = paged_attention(q, keys[-1], values[-1], self._heads[-1], batch.pieces)
+        last_tokens = LastTokens(batch.last, result.precision, noise, layers[-1].dynamics.gamma2, outcome)
+        return residual.conclude(result.out, joint, last_tokens, is_turned=config.rotate_values)
 
-    def keep_laid(self, laid: PagedTokens, keys: Tensor, values: Tensor) -> Tensor:
+    def write_batch(self, batch: PagedTokens, keys: Tensor, values: Tensor) -> Tensor:
         """All that tokens of prompts are read for: their keys and values. Returns, `[L, S, H]` int32, 1 where some are
         not finite, else 0."""
         config = self._decoder.config
-        broken = laid.last.new_empty((config.n_layers, len(laid.last), config.n_heads), dtype=torch.int32)
-        self._keep(laid, keys, values, broken)
+        broken = batch.last.new_empty((config.n_layers, len(batch.last), config.n_heads), dtype=torch.int32)
+        self._keep(batch, keys, values, broken)
         return broken
 
     def _keep(
-        self, laid: PagedTokens, keys: Tensor, values: Tensor, broken: Tensor
+        self, batch: PagedTokens, keys: Tensor, values: Tensor, broken: Tensor
     ) -> tuple[_Residual, Tensor, Tensor]:
         """Up to the queries of the last layer: the residual stream, and its joint product and they."""
         from rfa.model.ragged_triton import Watch, arrange_for_pages
 
         config = self._decoder.config
-        residual = _Residual(self._decoder, "attention", laid.tokens, laid.positions)
+        residual = _Residual(self._decoder, "attention", batch.tokens, batch.positions)
         broken.zero_()
         for index, layer in enumerate(residual.layers):
             joint = residual.joint(index)
             q = arrange_for_pages(
-                joint, residual.turn, keys[index], values[index], laid.places, Watch(laid.streams, broken[index]),
+                joint, residual.turn, keys[index], values[index], batch.places, Watch(batch.streams, broken[index]),
                 is_unit=config.unit_norm, turns_values=config.rotate_values,
             )  # fmt: skip
             if layer is not residual.layers[-1]:
-                out = paged_attention(q, keys[index], values[index], self._heads[index], laid.pieces).out
+                out = paged_attention(q, keys[index], values[index], self._heads[index], batch.pieces).out
                 residual.mix(index, out, joint, is_turned=config.rotate_values)
         return residual, joint, q
 
@@ -145,43 +150,43 @@ class RaggedDecoder:
 
         config, streams, longest = self._decoder.config, len(ragged.counts), max(ragged.counts)
         given = Packed(SlotTokens.fields(len(ragged.tokens), streams), ragged.device)
-        lay_for_slots(ragged, longest, given.arrays)
+        pack_for_slots(ragged, longest, given.arrays)
         given.send()
-        laid = SlotTokens.of(given.tensors, longest)
-        residual, joint, readout, after_means, after_precisions = self._scan(laid, means, precisions)
+        batch = SlotTokens.of(given.tensors, longest)
+        residual, joint, readout, after_means, after_precisions = self._scan(batch, means, precisions)
         # Of no layer: whether the slots are finite, their owner sees.
         outcome = Outcome.empty(streams, 0, config.n_heads, 2 * config.head_dim, means.device)
-        told = LastTokens(laid.last, readout.precision, None, residual.layers[-1].dynamics.gamma2, outcome)
-        output, _ = residual.conclude(readout.out.flatten(0, 1), joint, told, is_turned=True, rows=laid.rows)
+        last_tokens = LastTokens(batch.last, readout.precision, None, residual.layers[-1].dynamics.gamma2, outcome)
+        output, _ = residual.conclude(readout.out.flatten(0, 1), joint, last_tokens, is_turned=True, rows=batch.rows)
         return output, after_means, after_precisions
 
-    def scan_laid(self, laid: SlotTokens, means: Tensor, precisions: Tensor) -> tuple[Tensor, Tensor]:
+    def scan_batch(self, batch: SlotTokens, means: Tensor, precisions: Tensor) -> tuple[Tensor, Tensor]:
         """All that tokens of prompts are read for: means and precisions after them, of tokens that are on the device.
         What it launches depends on numbers of tokens and streams alone, so that a graph can be captured of it."""
-        _, _, _, *after = self._scan(laid, means, precisions)
+        _, _, _, *after = self._scan(batch, means, precisions)
         return after[0], after[1]
 
     def _scan(
-        self, laid: SlotTokens, means: Tensor, precisions: Tensor
+        self, batch: SlotTokens, means: Tensor, precisions: Tensor
     ) -> tuple[_Residual, Tensor, SlotReadout, Tensor, Tensor]:
         """Up to the mixer of the last layer: the residual stream, its joint product and read-out; means, precisions."""
         from rfa.model.decoder_triton import Gates
         from rfa.model.ragged_triton import arrange_for_slots
 
-        residual = _Residual(self._decoder, "recurrent", laid.tokens, laid.positions)
-        shape, after = (len(laid.counts), laid.longest), []
+        residual = _Residual(self._decoder, "recurrent", batch.tokens, batch.positions)
+        shape, after = (len(batch.counts), batch.longest), []
         for index, layer in enumerate(residual.layers):
             joint = residual.joint(index)
             held = layer.held
             gates = Gates(held.gate_bias, layer.dynamics.eta2, held.own_process, layer.output_gate_bias)
-            tokens = arrange_for_slots(joint, residual.turn, gates, laid.rows, shape)
+            tokens = arrange_for_slots(joint, residual.turn, gates, batch.rows, shape)
             readout, *slots = slot_scan(
                 tokens, means[index], precisions[index], held.parameters,
-                inner=self._decoder.config.inner, lengths=laid.counts,
+                inner=self._decoder.config.inner, lengths=batch.counts,
             )  # fmt: skip
             after.append(slots)
             if layer is not residual.layers[-1]:
-                residual.mix(index, readout.out.flatten(0, 1), joint, is_turned=True, rows=laid.rows)
+                residual.mix(index, readout.out.flatten(0, 1), joint, is_turned=True, rows=batch.rows)
         after_means, after_precisions = (torch.stack(part) for part in zip(*after, strict=True))
         return residual, joint, readout, after_means, after_precisions
 

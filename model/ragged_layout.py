@@ -90,7 +90,7 @@ class PagedTokens:
         return cls(given["tokens"], given["positions"], given["places"], given["streams"], given["last"], pieces)
 
 
-def lay_on_pages(ragged: Ragged, pages: Sequence[PageList], scratch: int, to: Mapping[str, NDArray[Any]]) -> None:
+def pack_for_pages(ragged: Ragged, pages: Sequence[PageList], scratch: int, to: Mapping[str, NDArray[Any]]) -> None:
     """Write the fields of `PagedTokens`, the arrays `to` of the host. What they have room for beyond these tokens and
     streams is padding: streams of one token each, as far as there are tokens, then tokens that are nobody's.
 
@@ -149,15 +149,15 @@ class SlotTokens:
         return cls(given["tokens"], given["positions"], given["rows"], given["counts"], given["last"], longest)
 
 
-def lay_for_slots(ragged: Ragged, longest: int, to: Mapping[str, NDArray[Any]]) -> None:
+def pack_for_slots(ragged: Ragged, longest: int, to: Mapping[str, NDArray[Any]]) -> None:
     """Write the fields of `SlotTokens`, the arrays `to` of the host. Beyond these tokens and streams there are streams
     without tokens, and tokens that are nobody's: behind those of the first stream, which then has fewer than longest.
     """
     tokens, streams = len(ragged.tokens), len(ragged.counts)
     places = np.arange(streams) * longest - np.array(ragged.begins, np.int64)
     rows = _repeated(places, ragged.counts) + ragged.positions
-    laid = ("tokens", ragged.tokens, 0), ("positions", ragged.positions, 0), ("rows", rows, longest - 1)
-    for name, given, padding in laid:
+    columns = ("tokens", ragged.tokens, 0), ("positions", ragged.positions, 0), ("rows", rows, longest - 1)
+    for name, given, padding in columns:
         to[name][:tokens], to[name][tokens:] = given, padding
     to["counts"][:streams], to["counts"][streams:] = ragged.counts, 0
     to["last"][:] = np.maximum(to["counts"].cumsum() - 1, 0)

@@ -228,16 +228,16 @@ def settle(
     """
     heads, width = x.shape[-2:]
     tokens = len(x) if rows is None else len(rows)
-    told = (x,) * 6
+    last_arguments = (x,) * 6
     if last is not None:
         tokens, outcome = len(last.places), last.outcome
         noise = x if last.noise is None else last.noise
-        told = (last.places, last.precision, noise, last.gamma2, outcome.latent, outcome.evidence)
+        last_arguments = (last.places, last.precision, noise, last.gamma2, outcome.latent, outcome.evidence)
     out = x.new_empty((tokens, heads * width), dtype=dtype)
     logits, bias = gates or (x, x)
     with torch.cuda.device_of(x):
         settle_kernel[(tokens, heads)](
-            x, x if rows is None else rows, *(turn or (x, x)), logits, bias, out, *told, logits.stride(0),
+            x, x if rows is None else rows, *(turn or (x, x)), logits, bias, out, *last_arguments, logits.stride(0),
             H=heads, D=width // 2, BD=power_of_two(width // 2), HAS_ROWS=rows is not None,
             IS_TURNED=turn is not None, IS_GATED=gates is not None, IS_LAST=last is not None,
             IS_SAMPLED=last is not None and last.noise is not None, num_warps=1,

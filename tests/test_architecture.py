@@ -419,7 +419,6 @@ STARTED = {
     "rfa.service.process.__main__",  # `python -m rfa.service.process FD`, by the supervisor
     "rfa.service.deploy_ray",  # `serve run rfa.service.deploy_ray:application`
     "rfa.export.gpu_kernels",  # `python -m rfa.export.gpu_kernels BUNDLE --gpu ARCHITECTURES`
-    "rfa.export.recalibrate",  # `python -m rfa.export.recalibrate BUNDLE TOKENS`
 }
 # module, or module:name → since when it waits for a caller, and which. Each goes when its caller comes.
 WITHOUT_CALLER: dict[str, str] = {}

@@ -18,7 +18,8 @@ import numpy as np
 from tqdm import tqdm
 
 from rfa.benchmarks.command import finish, parser
-from rfa.export.recalibrate import recalibrate_precision
+from rfa.export.filter_calibration import evaluate, modes_of, precision_of
+from rfa.export.writing import rewrite_bundle
 from rfa.measured import origin
 from rfa.model.batch import Batch
 from rfa.model.loading import load_model
@@ -170,8 +171,13 @@ def calibrate(names: Iterable[str]) -> None:
             for k, outliers in enumerate((Outliers(0.0, 1.0), stated(name)))
             for _, batch in simulate(name, FIT_STREAMS[name], FIT_STEPS, outliers, CALIBRATION_SEED + 1_000 * k)
         ]
-        bundle = recalibrate_precision(BUNDLE_ROOT / name, joined(parts))
-        sys.stdout.write(f"{name}: {bundle.digest}\n")
+        path, simulated = BUNDLE_ROOT / name, joined(parts)
+        bundle, model = open_bundle(path), load_model(path)
+        calibration = dict(bundle.calibration)
+        for mode in modes_of(model):
+            tables = precision_of(evaluate(model, simulated, mode, ()), simulated.truth)
+            calibration[mode] = {**calibration[mode], "precision": tables}
+        sys.stdout.write(f"{name}: {rewrite_bundle(bundle, path, None, calibration).digest}\n")
 
 
 def main() -> None:

@@ -109,7 +109,7 @@ def launch(pass_name: PassName, device_capability: tuple[int, int], width: int, 
     if dtype == torch.float32:
         by_width = _FLOAT32
     else:
-        known = _HALF[pass_name]
+        by_capability = _HALF[pass_name]
         # A device older than all of them takes the oldest: it refuses by itself what it cannot do.
-        by_width = known[max((a for a in known if a <= device_capability), default=min(known))]
+        by_width = by_capability[max((a for a in by_capability if a <= device_capability), default=min(by_capability))]
     return by_width[min(limit for limit in by_width if limit >= width)]

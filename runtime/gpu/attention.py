@@ -19,7 +19,7 @@ from rfa.model.attention.pages import LEAST_DISTANCES, PAGE_KEYS
 from rfa.model.language import StepOutput
 from rfa.model.packed import Packed
 from rfa.model.ragged import RaggedDecoder
-from rfa.model.ragged_layout import PagedTokens, Ragged, lay_on_pages
+from rfa.model.ragged_layout import PagedTokens, Ragged, pack_for_pages
 from rfa.runtime.gpu.draw import TokenDraw
 from rfa.runtime.gpu.graph import GraphMemory
 from rfa.runtime.gpu.pages import PagedContext, PagePool
@@ -104,7 +104,7 @@ class PagedStepRunner:
     def _set_inputs(self, ragged: Ragged, pages: Sequence[NDArray[np.int32]], noise: Array, draws: Draws) -> None:
         """Send the inputs of n <= size rows, and padding for the others."""
         arrays, count = self._inputs.arrays, len(pages)
-        lay_on_pages(ragged, pages, self._pool.scratch_page, arrays)
+        pack_for_pages(ragged, pages, self._pool.scratch_page, arrays)
         arrays["noise"][:count], arrays["noise"][count:] = noise, 0
         self._draw.set_inputs(draws)
         self._inputs.send()
@@ -112,6 +112,6 @@ class PagedStepRunner:
     @torch.no_grad()
     def _compute(self, *, is_filtered: bool) -> StepOutput:
         """The step, and the next tokens."""
-        output, is_finite = self._ragged.extend_laid(self._layout, *self._pool.rows, self._noise)
+        output, is_finite = self._ragged.extend_batch(self._layout, *self._pool.rows, self._noise)
         self._draw.compute(output, is_finite, is_filtered=is_filtered)
         return output

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rfa.model.attention.pages import PAGE_KEYS
 from rfa.model.packed import Packed
 from rfa.model.ragged import RaggedDecoder
-from rfa.model.ragged_layout import PagedTokens, Ragged, SlotTokens, lay_for_slots, lay_on_pages
+from rfa.model.ragged_layout import PagedTokens, Ragged, SlotTokens, pack_for_pages, pack_for_slots
 from rfa.runtime.batching import BatchSizes
 from rfa.runtime.gpu.graph import GraphMemory
 from rfa.runtime.gpu.pages import PagePool
@@ -82,12 +82,12 @@ class PagedPromptRunner:
         return self._outputs.arrays["broken"][: len(pages)] == 0
 
     def _set_inputs(self, ragged: Ragged, pages: Sequence[NDArray[np.int32]]) -> None:
-        lay_on_pages(ragged, pages, self._pool.scratch_page, self._inputs.arrays)
+        pack_for_pages(ragged, pages, self._pool.scratch_page, self._inputs.arrays)
         self._inputs.send()
 
     @torch.no_grad()
     def _compute(self) -> None:
-        broken = self._ragged.keep_laid(self._layout, *self._pool.rows)
+        broken = self._ragged.write_batch(self._layout, *self._pool.rows)
         torch.amax(broken, (0, 2), out=self._outputs.tensors["broken"])
 
 
@@ -124,7 +124,7 @@ class SlotPromptRunner:
 
     def _set_inputs(self, ragged: Ragged, sources: Rows, targets: Rows) -> None:
         arrays, count = self._inputs.arrays, len(sources)
-        lay_for_slots(ragged, self._tokens, arrays)
+        pack_for_slots(ragged, self._tokens, arrays)
         arrays["sources"][:count], arrays["sources"][count:] = sources, self._pool.initial_row
         arrays["targets"][:count] = targets
         arrays["targets"][count:] = self._pool.padding_rows[: len(arrays["targets"]) - count]
@@ -133,7 +133,7 @@ class SlotPromptRunner:
     @torch.no_grad()
     def _compute(self) -> None:
         slots, tensors = self._pool.slots, self._inputs.tensors
-        after = self._ragged.scan_laid(self._layout, *(part[:, tensors["sources"]] for part in slots))
+        after = self._ragged.scan_batch(self._layout, *(part[:, tensors["sources"]] for part in slots))
         for part, new, finite in zip(slots, after, self._outputs.tensors["finite"], strict=True):
             part.index_copy_(1, tensors["targets"], new)
             torch.all(new.isfinite().transpose(0, 1).flatten(1), 1, out=finite)

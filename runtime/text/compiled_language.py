@@ -136,7 +136,7 @@ def refusal(bundle: Bundle) -> str | None:
     if (reason := model_refusal(bundle.language)) is not None:
         return reason
     if bundle.constants() is None:
-        return f"it has no {CONSTANTS_FILE}, which python -m rfa.export.decoder_constants adds"
+        return f"it has no {CONSTANTS_FILE}; `rfa export` writes one"
     return None
 
 

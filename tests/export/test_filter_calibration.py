@@ -45,9 +45,9 @@ def test_forecasts_are_those_of_every_origin(monkeypatch, is_regular, numbers):
                     mean, covariance = model.forecast(state, (times[:, i + lead] - times[:, i]).float()[:, None])
                     expected[0, k, :, i + lead] = mean[:, 0]
                     expected[1, k, :, i + lead] = torch.diagonal(covariance[:, 0], dim1=-2, dim2=-1).sqrt()
-    for part, wanted in zip((found.forecast_mean, found.forecast_deviation), expected, strict=True):
+    for part, target in zip((found.forecast_mean, found.forecast_deviation), expected, strict=True):
         # float32, sums in another order.
-        assert np.allclose(part, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
+        assert np.allclose(part, target, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 def test_further_leads_are_calibrated_beside_the_usual_ones():

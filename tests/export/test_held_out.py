@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.export.decoder_constants import write_again
-from rfa.export.recalibrate import recalibrate
-from rfa.runtime.bundle.bundle import CONSTANTS_FILE, MANIFEST_FILE, Bundle, BundleError, check_golden, open_bundle
+from rfa.export.writing import rewrite_bundle
+from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, check_golden, open_bundle
 from rfa.runtime.bundle.calibration_document import LanguageCalibration
 from rfa.runtime.bundle.documents import read_document
-from rfa.runtime.bundle.golden import ABSOLUTE, RELATIVE
 from rfa.runtime.bundle.held_out import chance, check_confidences, kept_rows, kept_tokens, spacing
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.bundle.token_confidence import reliability
@@ -145,7 +143,7 @@ def test_a_bundle_is_held_to_its_rows_at_load(language_bundle: Bundle, tmp_path:
     # Every one: which are read again depends on the size.
     rows["confidence"] = [min(1.0, value + 0.01) for value in rows["confidence"]]
     with pytest.raises(BundleError, match=r"^calibration\.json: modes\.recurrent\.rows: row \d+: the confidence"):
-        write_again(language_bundle, tmp_path / "other", language_bundle.read(CONSTANTS_FILE), calibration)
+        rewrite_bundle(language_bundle, tmp_path / "other", language_bundle.read(CONSTANTS_FILE), calibration)
     assert not (tmp_path / "other").exists()
 
 
@@ -153,44 +151,6 @@ def test_an_older_bundle_without_rows_is_taken_without_the_check(language_bundle
     calibration = copy.deepcopy(language_bundle.calibration)
     for part in (calibration["data"], *calibration["modes"].values()):
         del part["rows"]
-    older = write_again(language_bundle, tmp_path / "older", language_bundle.read(CONSTANTS_FILE), calibration)
+    older = rewrite_bundle(language_bundle, tmp_path / "older", language_bundle.read(CONSTANTS_FILE), calibration)
     assert older.ece_rows == 0 < language_bundle.ece_rows
     assert 0 < check_golden(older) < check_golden(language_bundle)
-
-
-def test_a_bundle_calibrated_anew_on_the_same_text_is_the_same(
-    language_bundle: Bundle, language_run: Path, tmp_path: Path
-) -> None:
-    """And one without rows gets them, and nothing else changes.
-
-    Another process may have exported it, and torch rounds by threads and addresses: numbers agree as logits do.
-    """
-    calibration = copy.deepcopy(language_bundle.calibration)
-    for part in (calibration["data"], *calibration["modes"].values()):
-        del part["rows"]
-    older = write_again(language_bundle, tmp_path / "older", language_bundle.read(CONSTANTS_FILE), calibration)
-    again = recalibrate(older.path, language_run / "corpus" / "valid.npy")
-    assert_alike(again.calibration, language_bundle.calibration)
-    for file in sorted(path.name for path in language_bundle.path.iterdir()):
-        if file not in (FILE, MANIFEST_FILE):
-            assert (again.path / file).read_bytes() == (language_bundle.path / file).read_bytes(), file
-
-
-def assert_alike(found: Any, expected: Any, where: str = "calibration") -> None:
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys(), where
-        for key in expected:
-            assert_alike(found[key], expected[key], f"{where}.{key}")
-    elif isinstance(expected, list):
-        assert len(found) == len(expected), where
-        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
-            assert_alike(one, other, f"{where}[{index}]")
-    elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=RELATIVE, abs=ABSOLUTE), where
-    else:
-        assert found == expected, where
-
-
-def test_a_filter_is_not_calibrated_as_a_language_model(linear_bundle: Path, tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="'linear' is no language model"):
-        recalibrate(linear_bundle, tmp_path / "none.npy")

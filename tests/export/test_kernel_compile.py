@@ -39,23 +39,23 @@ def test_kernels_are_counted_before_the_first_is_compiled(monkeypatch: pytest.Mo
 
 
 def test_a_bar_tells_how_many_are_compiled(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    told = (
+    source = (
         "number = json.loads(sys.argv[1])['architecture']\nprint(2)\nfor i in (1, 2): print(json.dumps([number, {}]))"
     )
-    worker(monkeypatch, told)
+    worker(monkeypatch, source)
     files = kernel_files(CONFIG, (80, 86, 90))
     assert json.loads(files[KERNELS_FILE]) == {"kernels": [80, 80, 86, 86, 90, 90]}
     shown = capsys.readouterr().err
     assert "compile:" in shown and "0/6" in shown, "an estimate for those that have not said it"
 
 
-def test_a_compiler_that_ends_early_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_ends_early_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     worker(monkeypatch, "sys.exit('no such GPU')")
     with pytest.raises(KernelCompilationError, match="compiling kernels for sm_80 failed: no such GPU"):
         kernel_files(CONFIG, (80,))
 
 
-def test_a_bundle_has_room_for_the_kernels_of_six_gpus(bundle_cache) -> None:
+def test_a_bundle_holds_the_kernels_of_six_gpus(bundle_cache) -> None:
     """In number, in kernels.json and in the manifest."""
     assert MAX_KERNELS_OF_A_GPU * max(6, len(ARCHITECTURES)) <= MAX_KERNELS
     others = {*REQUIRED_FILES["lm"], *REQUIRED_GRAPHS["lm"], "step", "prefill", CONSTANTS_FILE, KERNELS_FILE}

@@ -13,8 +13,8 @@ import safetensors.numpy
 import torch
 from tokenizers import Tokenizer
 
-from rfa.export.decoder_constants import add_constants, write_again
 from rfa.export.language_calibration import ScoredTokens, fit_temperature
+from rfa.export.writing import rewrite_bundle
 from rfa.model.language import LanguageModel
 from rfa.model.loading import load_model
 from rfa.runtime.bundle.bundle import Bundle, BundleError, check_golden
@@ -244,7 +244,7 @@ def test_calibration_is_stated_per_mode(language_bundle: Bundle) -> None:
         assert language_bundle.manifest.calibration["ece_top"][mode] == entry["top"]["ece"]
 
 
-def test_temperature_undoes_a_known_scale() -> None:
+def test_temperature_undoes_a_scale() -> None:
     generator = np.random.default_rng(0)
     logits = generator.normal(size=(20_000, 30)).astype(np.float32)
     gumbel = -np.log(-np.log(generator.random(logits.shape)))
@@ -276,31 +276,11 @@ def test_reliability_of_a_calibrated_and_an_overconfident_forecaster() -> None:
     assert boastful["ece"] == pytest.approx(0.4, abs=1e-9)
 
 
-def test_constants_are_added_to_an_older_bundle_and_nothing_else_changes(
-    language_bundle: Bundle, tmp_path: Path
-) -> None:
-    older = write_again(language_bundle, tmp_path / "older", None)
-    assert older.constants() is None
-    found = add_constants(older.path).constants()
-    assert found is not None and set(found) == set(language_bundle.constants() or {})
-    names = sorted(path.name for path in language_bundle.path.iterdir())
-    assert sorted(path.name for path in older.path.iterdir()) == names
-    for name in names:
-        assert (older.path / name).read_bytes() == (language_bundle.path / name).read_bytes(), name
-
-
-def test_a_filter_has_no_constants_of_a_decoder(linear_bundle: Path) -> None:
-    before = (linear_bundle / "manifest.json").read_bytes()
-    with pytest.raises(BundleError, match="'linear' is no language model"):
-        add_constants(linear_bundle)
-    assert (linear_bundle / "manifest.json").read_bytes() == before
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_constants_that_are_not_finite_are_refused(language_bundle: Bundle, tmp_path: Path, value: float) -> None:
     constants = {name: array.copy() for name, array in (language_bundle.constants() or {}).items()}
     constants["gamma2"][1, 0] = value
     with pytest.raises(BundleError, match=r"decoder\.safetensors: gamma2 has a value that is not finite"):
-        write_again(language_bundle, tmp_path / "broken", safetensors.numpy.save(constants))
+        rewrite_bundle(language_bundle, tmp_path / "broken", safetensors.numpy.save(constants))
     with pytest.raises(BundleError, match=r"decoder\.safetensors: not readable"):
-        write_again(language_bundle, tmp_path / "broken", b"rubbish")
+        rewrite_bundle(language_bundle, tmp_path / "broken", b"rubbish")

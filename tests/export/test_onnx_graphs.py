@@ -98,9 +98,9 @@ def test_operators_are_translated_as_they_would_be_taken_apart() -> None:
     for decompose in (False, True):
         made = export_graph(Plain(), inputs, names, dynamic=dynamic, decompose=decompose)
         found = open_session(made, {}).run(list(names), given)
-        for actual, wanted in zip(found, expected, strict=True):
+        for actual, target in zip(found, expected, strict=True):
             # Products of three numbers, in any order.
-            np.testing.assert_allclose(actual, wanted.numpy(), rtol=4 * 2**-24, atol=4 * 2**-24)
+            np.testing.assert_allclose(actual, target.numpy(), rtol=4 * 2**-24, atol=4 * 2**-24)
 
 
 @pytest.mark.parametrize(

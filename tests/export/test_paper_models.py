@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from rfa.export import verify
-from rfa.export.language_export import bundle_weights, export_language, language_graphs, refusal
+from rfa.export.language_export import bundle_weights, export_language
+from rfa.export.language_graphs import language_graphs, refusal
 from rfa.export.verify import compare_with_torch
 from rfa.model.decoder import Decoder
 from rfa.model.language import LanguageModel
@@ -63,7 +64,7 @@ def test_a_calibration_is_of_the_modes_of_the_model(attention_bundle: Path, book
 @pytest.mark.parametrize("name", ["B1", "AFA", "RT"])
 def test_what_experiments_compare_with_is_no_bundle(name: str) -> None:
     config = LanguageModelConfig.from_dict({"vocab_size": 11, **SIZE, **VARIANTS[name]["model"]})
-    with pytest.raises(ValueError, match=f"a bundle cannot hold this model: .*{config.mixer!r} is what experiments"):
+    with pytest.raises(ValueError, match=f"this model cannot be exported: .*got {config.mixer!r}"):
         language_graphs(LanguageModel(config))
 
 
@@ -154,15 +155,15 @@ def test_commands_take_a_model_of_the_papers(tmp_path: Path) -> None:
         assert (done.returncode != 0) == is_refused, done.stderr
         return done.stderr if is_refused else done.stdout
 
-    def told(*arguments: str) -> dict[str, Any]:
+    def rfa_json(*arguments: str) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(rfa(*arguments, "--json").splitlines()[-1])
         return document
 
     path = str(tmp_path / "m2")
-    told("export", str(run), "--out", path)
-    assert told("verify", path)["passed"] is True
-    assert told("info", path)["modes"] == ["attention"]
+    rfa_json("export", str(run), "--out", path)
+    assert rfa_json("verify", path)["passed"] is True
+    assert rfa_json("info", path)["modes"] == ["attention"]
     text = "generate", "It was the", "--bundle", path, "--seed", "3", "--max-new-tokens", "8"
-    assert told(*text)["generated_text"] == told(*text, "--decode", "attention")["generated_text"]
+    assert rfa_json(*text)["generated_text"] == rfa_json(*text, "--decode", "attention")["generated_text"]
     refused = rfa(*text, "--decode", "recurrent", is_refused=True)
     assert "'m2' decodes in \"attention\" only" in refused

@@ -130,10 +130,10 @@ def test_rows_of_the_cache_that_hold_nothing_have_no_influence():
     inputs = rfa_inputs(2, 9, 3, 4, irregular=True)
     q, k, v, _ = cached(inputs, 2)
     filled = [7, 3]
-    room = 11
+    capacity = 11
 
     def padded(x, b, empty):
-        gap = torch.full((room - filled[b], *x.shape[2:]), empty, dtype=x.dtype)
+        gap = torch.full((capacity - filled[b], *x.shape[2:]), empty, dtype=x.dtype)
         return torch.cat([x[b, 7 - filled[b] : 7], gap, x[b, 7:]])
 
     def stack(x, empty=1e6):

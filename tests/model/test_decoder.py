@@ -70,10 +70,10 @@ def test_steps_are_those_of_the_model(given: dict[str, Any]) -> None:
     for i in range(tokens.shape[1]):
         expected, state = model.step(tokens[:, i], state, noise)
         found = decoder.step(tokens[:, i], FAR + i, noise, pool, ROWS)
-        for part, wanted in zip(found, expected, strict=True):
-            assert_close(part, wanted, i + 1)
-    for part, wanted in zip(pool, state[:2], strict=True):
-        assert_close(part[:, ROWS].transpose(0, 1), wanted, tokens.shape[1])
+        for part, target in zip(found, expected, strict=True):
+            assert_close(part, target, i + 1)
+    for part, target in zip(pool, state[:2], strict=True):
+        assert_close(part[:, ROWS].transpose(0, 1), target, tokens.shape[1])
     assert all(torch.equal(part[:, [1, 2, 3, 5]], before) for part, before in zip(pool, untouched, strict=True))
 
 
@@ -95,8 +95,8 @@ def test_kernels_may_take_a_step(monkeypatch: pytest.MonkeyPatch, given: dict[st
         with monkeypatch.context() as patch:
             patch.setattr(decoding, "is_on_gpu", lambda _: True)
             found, is_finite = decoder.step_between(tokens[:, i], FAR + i, noise, pools[1], *rows)
-        for part, wanted in zip((*found, *pools[1]), (*expected, *pools[0]), strict=True):
-            assert_close(part, wanted, i + 1)
+        for part, target in zip((*found, *pools[1]), (*expected, *pools[0]), strict=True):
+            assert_close(part, target, i + 1)
         assert is_finite.tolist() == [1.0] * STREAMS
 
 
@@ -124,7 +124,7 @@ def test_a_step_by_kernels_is_five_launches_a_layer(monkeypatch: pytest.MonkeyPa
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter's NumPy, about NaN
 @pytest.mark.parametrize("part", ["means", "precisions"])
 @pytest.mark.parametrize("by_kernels", [False, pytest.param(True, marks=interpreted)])
-def test_a_stream_is_told_that_it_is_broken(monkeypatch: pytest.MonkeyPatch, part: str, by_kernels: bool) -> None:
+def test_a_broken_stream_is_flagged(monkeypatch: pytest.MonkeyPatch, part: str, by_kernels: bool) -> None:
     model = model_of(n_layers=2)
     decoder, pool = Decoder(model, torch.float32), pool_of(model)
     getattr(pool, part)[1, ROWS[2]] = torch.nan
@@ -142,8 +142,8 @@ def test_a_prompt_is_read_as_the_model_reads_it(given: dict[str, Any]) -> None:
     state = model.init_state(1)._replace(position=torch.tensor([7]))
     expected, after = model.prefill(tokens, state)
     found, means, precisions = decoder.prefill(tokens[0], 7, state.means[0], state.precisions[0])
-    for part, wanted in zip((*found, means[None], precisions[None]), (*expected, *after[:2]), strict=True):
-        assert_close(part, wanted, 20)
+    for part, target in zip((*found, means[None], precisions[None]), (*expected, *after[:2]), strict=True):
+        assert_close(part, target, 20)
 
 
 @torch.no_grad()
@@ -159,8 +159,8 @@ def test_attention_over_a_cache_is_that_of_the_model(given: dict[str, Any]) -> N
     _, own_keys, own_values = decoder.extend(tokens[0, :16], 0, keys[0, :, :, :0], keys[0, :, :, :0], 0 * noise)
     found = decoder.extend(tokens[0, 16:], 16, own_keys, own_values, noise)
     pairs = zip((*found[0], found[1][None], found[2][None]), (*expected[0], *expected[1:]), strict=True)
-    for part, wanted in pairs:
-        assert_close(part, wanted, 20)
+    for part, target in pairs:
+        assert_close(part, target, 20)
 
 
 def test_modes_with_readouts_of_their_own_hold_the_rest_once() -> None:
@@ -196,8 +196,8 @@ def test_bfloat16_costs_no_more_than_its_rounding() -> None:
     limit = 2 * (4 * SMALL["n_layers"] + 1) * torch.finfo(torch.bfloat16).eps / 2
     for i in range(tokens.shape[1]):
         a, b = (d.step(tokens[:, i], FAR + i, noise, p, ROWS) for d, p in zip((exact, rounded), pools, strict=True))
-        for part, wanted in zip(b, a, strict=True):
-            error = float((part - wanted).norm() / wanted.norm())
+        for part, target in zip(b, a, strict=True):
+            error = float((part - target).norm() / target.norm())
             assert 0 < error <= limit
 
 

@@ -67,7 +67,7 @@ def rows_of(vocabulary: int, count: int) -> list[Row]:
     return rows
 
 
-def laid(rows: list[Row]) -> tuple[StepOutput, torch.Tensor, Distribution]:
+def step_inputs(rows: list[Row]) -> tuple[StepOutput, torch.Tensor, Distribution]:
     """As serving lays them: nothing is aligned."""
     size = len(rows)
 
@@ -91,7 +91,7 @@ def laid(rows: list[Row]) -> tuple[StepOutput, torch.Tensor, Distribution]:
 
 
 def by_kernel(rows: list[Row], *, is_filtered: bool = True) -> Drawn:
-    output, slots_finite, given = laid(rows)
+    output, slots_finite, given = step_inputs(rows)
     drawn = Drawn.empty(len(rows), DEVICE)
     draw_by_kernel(output, slots_finite, given, drawn, is_filtered=is_filtered)
     return drawn
@@ -99,12 +99,12 @@ def by_kernel(rows: list[Row], *, is_filtered: bool = True) -> Drawn:
 
 def assert_draws_match(vocabulary: int, count: int) -> None:
     rows = rows_of(vocabulary, count)
-    found, wanted = by_kernel(rows), Drawn.empty(count, DEVICE)
-    draw_by_torch(*laid(rows), wanted)
-    assert found.tokens.tolist() == wanted.tokens.tolist() == [row.token for row in rows]
-    assert torch.equal(found.numbers, wanted.numbers)
+    found, expected = by_kernel(rows), Drawn.empty(count, DEVICE)
+    draw_by_torch(*step_inputs(rows), expected)
+    assert found.tokens.tolist() == expected.tokens.tolist() == [row.token for row in rows]
+    assert torch.equal(found.numbers, expected.numbers)
     assert found.numbers[NUMBERS.index("is_finite")].tolist() == [1.0] * count
-    assert float((found.sums.double() / wanted.sums.double() - 1).abs().max()) <= EXPONENTIALS
+    assert float((found.sums.double() / expected.sums.double() - 1).abs().max()) <= EXPONENTIALS
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_a_row_may_have_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_draws_match(150, 6)
 
 
-def same(found: Drawn, wanted: Drawn) -> bool:
-    return all(torch.equal(part, other) for part, other in zip(found, wanted, strict=True))
+def same(found: Drawn, expected: Drawn) -> bool:
+    return all(torch.equal(part, other) for part, other in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize(("edges", "bits"), [(1, 2), (4, 1), (32, 3)])
@@ -143,7 +143,7 @@ def test_rows_without_a_filter_need_no_search() -> None:
 
 def test_a_gpu_draws_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """And others by the reference."""
-    output, slots_finite, given = laid(rows_of(7, 1))
+    output, slots_finite, given = step_inputs(rows_of(7, 1))
     drawn, seen = Drawn.empty(1, DEVICE), []
     monkeypatch.setattr(draw_triton, "draw_by_kernel", lambda *_, is_filtered: seen.append("kernel"))
     monkeypatch.setattr(drawing, "draw_by_torch", lambda *_: seen.append("torch"))
@@ -154,6 +154,6 @@ def test_a_gpu_draws_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("vocabulary", [2, 4_096, 4_097, 50_257])
-def test_sums_of_weights_have_room(vocabulary: int) -> None:
+def test_sums_of_weights_do_not_overflow(vocabulary: int) -> None:
     sums = drawing.integer_weights(torch.zeros(vocabulary)).sum()
     assert 2**61 <= int(sums) <= 2**62

@@ -166,7 +166,7 @@ def test_a_jump_is_followed_while_the_noise_is_learned():
         assert (after.max() < 5) == followed and (after[0] < 5) == followed
 
 
-def test_attention_hands_over_what_is_known_of_the_noise():
+def test_attention_passes_on_the_noise_counts():
     times, y, seen = make_data("both states", n=20)
     model = learning()
     model.mode = "attention"

@@ -118,11 +118,11 @@ def test_attention_by_the_kernels_is_that_of_one_by_one(given: dict[str, Any], b
     found_pools = Pools.of(fused)
     found = extended(fused, found_pools)
     for ours, theirs in zip(found, expected, strict=True):
-        for part, wanted in zip(ours, theirs, strict=True):
-            assert_close(part, wanted, max(NEXT))
-    for part, wanted in zip(found_pools, pools, strict=True):
-        assert torch.equal(part.isnan(), wanted.isnan())
-        assert_close(part.nan_to_num(), wanted.nan_to_num(), max(NEXT))
+        for part, target in zip(ours, theirs, strict=True):
+            assert_close(part, target, max(NEXT))
+    for part, target in zip(found_pools, pools, strict=True):
+        assert torch.equal(part.isnan(), target.isnan())
+        assert_close(part.nan_to_num(), target.nan_to_num(), max(NEXT))
 
 
 def test_a_stream_has_the_same_bits_in_any_company(by_kernels: Any) -> None:
@@ -132,12 +132,12 @@ def test_a_stream_has_the_same_bits_in_any_company(by_kernels: Any) -> None:
     for stream, own in enumerate(PAGES):
         alone = Pools.of(fused)
         for ours, theirs in zip(extended(fused, alone, [stream]), outputs, strict=True):
-            assert all(torch.equal(part[0], wanted[stream]) for part, wanted in zip(ours, theirs, strict=True))
+            assert all(torch.equal(part[0], target[stream]) for part, target in zip(ours, theirs, strict=True))
         rows = (
             torch.tensor(own, device=DEVICE)[:, None] * PAGE_KEYS + torch.arange(PAGE_KEYS, device=DEVICE)
         ).flatten()
-        for part, wanted in zip(alone, together, strict=True):
-            assert torch.equal(part[:, rows].nan_to_num(), wanted[:, rows].nan_to_num())
+        for part, target in zip(alone, together, strict=True):
+            assert torch.equal(part[:, rows].nan_to_num(), target[:, rows].nan_to_num())
 
 
 @pytest.mark.slow
@@ -151,12 +151,12 @@ def test_a_prompt_in_pieces_has_the_bits_of_one_at_once(by_kernels: Any) -> None
     expected = fused.extend(Ragged.of([tokens], [0], DEVICE), pages, *whole, noise)
     for first, end in ((0, 1), (1, 65), (65, 67), (67, 68)):
         found = fused.extend(Ragged.of([tokens[first:end]], [first], DEVICE), pages, *parts, noise)
-    for part, wanted in zip((*found, *parts), (*expected, *whole), strict=True):
-        assert torch.equal(part.isnan(), wanted.isnan())
+    for part, target in zip((*found, *parts), (*expected, *whole), strict=True):
+        assert torch.equal(part.isnan(), target.isnan())
         if IS_INTERPRETED:
-            assert torch.equal(part.nan_to_num(), wanted.nan_to_num())
+            assert torch.equal(part.nan_to_num(), target.nan_to_num())
         else:
-            assert_close(part.nan_to_num(), wanted.nan_to_num(), len(tokens))
+            assert_close(part.nan_to_num(), target.nan_to_num(), len(tokens))
 
 
 # The slots.
@@ -185,8 +185,8 @@ def test_prompts_by_the_kernels_are_those_of_one_by_one(given: dict[str, Any], b
     found, reached = read(fused)
     pairs = [*zip(reached, state, strict=True)]
     pairs += [pair for ours, theirs in zip(found, expected, strict=True) for pair in zip(ours, theirs, strict=True)]
-    for part, wanted in pairs:
-        assert_close(part, wanted, 9 + max(NEXT))
+    for part, target in pairs:
+        assert_close(part, target, 9 + max(NEXT))
 
 
 def test_slots_have_the_same_bits_in_any_company(by_kernels: Any) -> None:
@@ -195,8 +195,8 @@ def test_slots_have_the_same_bits_in_any_company(by_kernels: Any) -> None:
     for stream in (0, 2):
         found, alone = read(fused, [stream])
         for ours, theirs in zip(found, outputs, strict=True):
-            assert all(torch.equal(part[0], wanted[stream]) for part, wanted in zip(ours, theirs, strict=True))
-        assert all(torch.equal(part[:, 0], wanted[:, stream]) for part, wanted in zip(alone, together, strict=True))
+            assert all(torch.equal(part[0], target[stream]) for part, target in zip(ours, theirs, strict=True))
+        assert all(torch.equal(part[:, 0], target[:, stream]) for part, target in zip(alone, together, strict=True))
 
 
 # What is launched, and what the kernels do not run.

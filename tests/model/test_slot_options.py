@@ -204,8 +204,8 @@ def test_a_step_without_its_kernels_says_so(monkeypatch: pytest.MonkeyPatch, giv
     monkeypatch.setattr(decoder, "is_on_gpu", lambda tensor: True)
     with pytest.warns(RuntimeWarning, match="the slots run eagerly on the GPU, token by token: it "):
         found = decoding.step(token, state.position, noise, pools[1], state.position)
-    for part, wanted in zip((*found, *pools[1]), (*expected, *pools[0]), strict=True):
-        assert torch.equal(part, wanted)
+    for part, target in zip((*found, *pools[1]), (*expected, *pools[0]), strict=True):
+        assert torch.equal(part, target)
 
 
 @pytest.mark.parametrize("given", [{"prior": "constant"}, {"rotate_values": False}, {"unit_norm": True}], ids=str)

@@ -108,8 +108,8 @@ def test_window_and_slots_match_the_loop(window):
     dynamics = dynamics_of(parameters, 8)
     expected = loop_oracle(tokens, means, precisions, parameters, lag, dynamics, window, at_rest)
     readout, m, p, after = run(tokens, means, precisions, ring, parameters, lag)
-    for actual, wanted in zip((*readout, m, p), expected, strict=True):
-        assert relative(actual, wanted) <= 1e-12
+    for actual, target in zip((*readout, m, p), expected, strict=True):
+        assert relative(actual, target) <= 1e-12
     newest = torch.cat([tokens.k, tokens.v, tokens.measurement, tokens.process], -1)[:, -min(window, 23) :]
     assert torch.equal(after[:, -newest.shape[1] :], newest)
 
@@ -145,7 +145,7 @@ def test_gradients_are_those_of_the_eager_scan(window):
 
     def errors(impl):
         found = gradients(torch.float32, impl)
-        return {name: relative_error(actual, wanted) for name, actual, wanted in zip(names, found, exact, strict=True)}
+        return {name: relative_error(actual, target) for name, actual, target in zip(names, found, exact, strict=True)}
 
     assert_within_rounding(errors("numba"), lambda: errors("reference"), torch.float32)
 
@@ -157,8 +157,8 @@ def test_a_wide_window_alone_is_attention():
     dynamics = dynamics_of(parameters, 8)
     readout, *_ = run(tokens, means, precisions, ring, parameters, vague)
     expected = relative_attention(tokens.q, tokens.k, tokens.v, dynamics)
-    for actual, wanted in zip(readout, expected, strict=True):
-        assert relative(actual, wanted) <= 1e-12
+    for actual, target in zip(readout, expected, strict=True):
+        assert relative(actual, target) <= 1e-12
 
 
 def model_of(**given: Any) -> LanguageModel:

@@ -101,8 +101,8 @@ def test_reference_matches_the_loop(shape, inner, innovation, is_late):
     rule = {"inner": inner, "innovation": innovation, "lag": lag_of(parameters) if is_late else None}
     expected = loop_oracle(tokens, means, precisions, parameters, **rule)
     readout, m, p = slot_scan_reference(tokens, means, precisions, parameters, **rule)
-    for actual, wanted in zip((*readout, m, p), expected, strict=True):
-        assert relative(actual, wanted) <= 1e-12
+    for actual, target in zip((*readout, m, p), expected, strict=True):
+        assert relative(actual, target) <= 1e-12
 
 
 def test_unit_weight_is_a_kalman_filter():

@@ -316,8 +316,8 @@ def assert_shares_change_no_bits(of_a_warp, reals, *shape):
         patch.setattr(triton_forward, "OF_A_WARP", of_a_warp)
         patch.setattr(triton_forward, "REALS_OF_A_WARP", reals)
         found = slot_scan_triton(*arguments)
-    for actual, wanted in zip((*found[0], *found[1:]), (*expected[0], *expected[1:]), strict=True):
-        assert torch.equal(actual, wanted)
+    for actual, target in zip((*found[0], *found[1:]), (*expected[0], *expected[1:]), strict=True):
+        assert torch.equal(actual, target)
 
 
 def test_how_slots_are_shared_out_changes_no_bits():

@@ -242,14 +242,14 @@ def test_strided_inputs():
     q = inputs.q.transpose(1, 2).contiguous().transpose(1, 2)
     k = inputs.k.transpose(1, 3).contiguous().transpose(1, 3)
     v = inputs.v.repeat(1, 1, 1, 2)[..., :16]
-    for got, wanted in zip(fused(inputs._replace(q=q, k=k, v=v)), expected, strict=True):
-        assert torch.equal(got, wanted) and got.is_contiguous()
+    for got, target in zip(fused(inputs._replace(q=q, k=k, v=v)), expected, strict=True):
+        assert torch.equal(got, target) and got.is_contiguous()
 
 
 @KERNELS
 def test_the_evidence_is_optional(kernel):
     inputs = inputs_of(1, 40, 2, 8, torch.float32)
-    wanted = fused(inputs, kernel=kernel)
+    target = fused(inputs, kernel=kernel)
     result = fused(inputs, kernel=kernel, with_precision=False)
     assert result.precision.shape == (0,)
     exact = eager(inputs, torch.float64, kernel=kernel)
@@ -258,7 +258,7 @@ def test_the_evidence_is_optional(kernel):
         found = eager(inputs, torch.float32, kernel=kernel)
         return {name: relative_error(getattr(found, name), getattr(exact, name)) for name in ("out", "log_norm")}
 
-    expected = {"out": wanted.out, "log_norm": wanted.log_norm}
+    expected = {"out": target.out, "log_norm": target.log_norm}
     assert_variants_agree(result._asdict(), expected, lambda: allowed_errors(eager_errors, torch.float32))
 
 

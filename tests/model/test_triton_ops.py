@@ -360,7 +360,7 @@ def allowed(of, inputs):
 
 def test_the_evidence_is_left_out_on_request():
     inputs = small()
-    full, short = (fused_attention(*inputs[:4], with_precision=wanted) for wanted in (True, False))
+    full, short = (fused_attention(*inputs[:4], with_precision=target) for target in (True, False))
     assert bool((full.precision > 0).all()) and not short.precision.any()
 
     def kept(result, _=None):
@@ -453,11 +453,11 @@ def test_the_operators_keep_their_promises(transposed, packed, stamped, with_pre
     q, k, v, heads, *places, is_gaussian, _ = (x.detach() if isinstance(x, torch.Tensor) else x for x in arguments)
     out, log_norm, precision = attention_op(*(x.detach() for x in arguments[:4]), *arguments[4:])
     gradients = (torch.randn_like(out), torch.randn_like(log_norm), torch.randn_like(precision))
-    wanted = gradients if with_precision else (*gradients[:2], None)
-    torch.library.opcheck(attention_backward_op, (*wanted, q, k, v, heads, out, log_norm, *places, is_gaussian))
+    target = gradients if with_precision else (*gradients[:2], None)
+    torch.library.opcheck(attention_backward_op, (*target, q, k, v, heads, out, log_norm, *places, is_gaussian))
 
 
-def test_gradients_of_the_heads_are_worked_out_where_they_are_wanted(monkeypatch):
+def test_gradients_of_the_heads_are_computed_only_on_request(monkeypatch):
     asked = []
 
     def loss(result):

@@ -75,8 +75,8 @@ def test_a_mixer_is_the_loop_of_its_formulas(name):
     actual = [part.double().numpy() for part in (actual.out, actual.log_precision, actual.latent)]
     expected = loop(name, weights, x)
     assert np.linalg.norm(expected[0]) > 0.1
-    for found, wanted, far in zip(actual, expected, reach(name, weights, x, expected), strict=True):
-        assert np.linalg.norm(found - wanted) <= ROUNDINGS * max(far, EPSILON * np.linalg.norm(wanted))
+    for found, value, far in zip(actual, expected, reach(name, weights, x, expected), strict=True):
+        assert np.linalg.norm(found - value) <= ROUNDINGS * max(far, EPSILON * np.linalg.norm(value))
 
 
 @pytest.mark.parametrize("name", ["AFA", "RT"])
@@ -84,8 +84,8 @@ def test_a_mixer_is_the_loop_of_its_formulas(name):
 def test_in_float64_it_is_the_loop_to_rounding(name, heads):
     made, x = mixer(name, n_heads=heads).double(), states().double()
     actual, expected = made.attention(x, with_precision=True), loop(name, made.state_dict(), x, heads)
-    for found, wanted in zip((actual.out, actual.log_precision, actual.latent), expected, strict=True):
-        assert np.linalg.norm(found.numpy() - wanted) <= 1e-12 * np.linalg.norm(wanted)
+    for found, value in zip((actual.out, actual.log_precision, actual.latent), expected, strict=True):
+        assert np.linalg.norm(found.numpy() - value) <= 1e-12 * np.linalg.norm(value)
 
 
 @pytest.mark.parametrize("name", PAPERS)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from rfa.export.decoder_constants import write_again
+from rfa.export.writing import rewrite_bundle
 from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
 from rfa.runtime.bundle.families.check import check_constants, read_family
 from rfa.runtime.errors import UnsupportedError
@@ -141,7 +141,7 @@ def test_constants_that_do_not_fit_are_refused_when_a_bundle_is_opened(bundle: B
 @pytest.fixture(scope="module")
 def old_bundle(books_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As it was written before there were constants."""
-    return write_again(open_bundle(books_bundle), tmp_path_factory.mktemp("old") / "books", None).path
+    return rewrite_bundle(open_bundle(books_bundle), tmp_path_factory.mktemp("old") / "books", None).path
 
 
 @pytest.mark.parametrize(("choice", "kind"), [("auto", "compiled"), ("compiled", "compiled"), ("onnx", "onnx")])

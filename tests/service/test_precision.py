@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from rfa.benchmarks.filters.precision import served
-from rfa.export.decoder_constants import write_again
-from rfa.export.recalibrate import recalibrate_precision
+from rfa.export.writing import rewrite_bundle
 from rfa.model.batch import Batch
 from rfa.runtime.bundle.bundle import BundleError, open_bundle
 from rfa.runtime.bundle.calibration_document import FilterCalibration
@@ -94,34 +93,10 @@ def test_an_older_bundle_tells_one_over_the_mean_square_of_std(tmp_path: Path) -
     calibration = copy.deepcopy(bundle.calibration)
     for mode in ("attention", "recurrent"):
         del calibration[mode]["precision"]
-    older = FilterRuntime(write_again(bundle, tmp_path / "older", None, calibration))
+    older = FilterRuntime(rewrite_bundle(bundle, tmp_path / "older", None, calibration))
     for mode in older.modes:
         for step in steps_of(older, mode):
             assert math.isclose(step.precision, 1 / np.mean(np.square(step.std)), rel_tol=1e-5)
-
-
-def test_precision_alone_is_calibrated_anew(tmp_path: Path) -> None:
-    """Everything else stays, byte for byte."""
-    bundle = open_bundle(BUNDLE_ROOT / "linear")
-    copied = write_again(bundle, tmp_path / "linear", None)
-    (batch,) = series_of("linear", 0.02)
-    few = Batch(batch.times[:24, :80], batch.observations[:24, :80], np.asarray(batch.truth)[:24, :80])
-    again = recalibrate_precision(copied.path, few)
-    for mode in ("recurrent",):
-        found = {key: value for key, value in again.calibration[mode].items() if key != "precision"}
-        assert found == {key: value for key, value in bundle.calibration[mode].items() if key != "precision"}
-        assert again.calibration[mode]["precision"] != bundle.calibration[mode]["precision"]
-    for file in sorted(path.name for path in bundle.path.iterdir()):
-        if file not in ("calibration.json", "manifest.json"):
-            assert (again.path / file).read_bytes() == (bundle.path / file).read_bytes(), file
-
-
-def test_precision_needs_a_filter_and_a_truth(tmp_path: Path) -> None:
-    (batch,) = series_of("linear", 0.0)
-    with pytest.raises(ValueError, match="these have none"):
-        recalibrate_precision(BUNDLE_ROOT / "linear", Batch(batch.times, batch.observations))
-    with pytest.raises(BundleError, match="'books' is no filter"):
-        recalibrate_precision(BUNDLE_ROOT / "books", batch)
 
 
 BAD: list[tuple[Any, str]] = [

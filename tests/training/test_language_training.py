@@ -102,8 +102,8 @@ def assert_same_run(whole, cut):
     """Weights, and all that the metrics say but the seconds."""
     weights = [load_run(folder).state_dict() for folder in (whole, cut)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    told = [[{**row, "seconds": 0} for row in rows(folder)] for folder in (whole, cut)]
-    assert told[0] == told[1]
+    metrics = [[{**row, "seconds": 0} for row in rows(folder)] for folder in (whole, cut)]
+    assert metrics[0] == metrics[1]
 
 
 def test_a_killed_run_goes_on_from_its_last_validation(data, tmp_path, monkeypatch):
@@ -266,9 +266,9 @@ def test_a_text_too_small_for_its_vocabulary_is_refused_before_training(data, tm
     path.write_text(path.read_text().replace("270", "512"))
     with pytest.raises(
         ValueError, match=r"tiny.json: vocab_size is 512, and the training text gives (\d+) tokens"
-    ) as told:
+    ) as error:
         train_language(str(path), data, tmp_path / "run", device="cpu")
-    enough = re.search(r"gives (\d+)", str(told.value))[1]
+    enough = re.search(r"gives (\d+)", str(error.value))[1]
     path.write_text(path.read_text().replace("512", enough))
     train_language(str(path), data, tmp_path / "run", device="cpu")  # the folder is free for what the message asks for
 
@@ -304,7 +304,7 @@ def test_variants_differ_from_their_size_in_what_they_name(size):
             assert changed == {**base, **named}, name
 
 
-def test_an_unknown_variant_lists_the_known():
+def test_an_unknown_variant_lists_the_variants():
     with pytest.raises(ValueError, match=r"no variant 'M9'; known are \['B1', .*'M2\.6'"):
         LanguageRun.from_file(find_config("small"), "M9")
 
@@ -328,7 +328,7 @@ def test_baseline_differs_in_the_mixer_only():
     assert {**books.model.to_dict(), "mixer": "softmax", "frequencies": "full"} == rope.model.to_dict()
 
 
-def test_unknown_config_lists_the_known(tmp_path):
+def test_unknown_config_lists_the_configs(tmp_path):
     with pytest.raises(FileNotFoundError, match="books"):
         find_config("nope")
     (tmp_path / "bad.json").write_text(json.dumps({"model": MODEL, "training": TRAINING, "extra": {}}))

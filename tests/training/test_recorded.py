@@ -21,10 +21,10 @@ def test_what_was_decided_in_reading_is_said(tmp_path: Path, capsys: pytest.Capt
     path = write(tmp_path / "room.csv", [*range(30), 31, 30, *range(32, 60)])
     batches = load_data(str(path), FilterTrainingConfig(length=5)), load_test_data(str(path))
     assert batches[1].times.tolist() == [[float(k) for k in range(48, 60)]]
-    told = capsys.readouterr().err.splitlines()
-    assert told[: len(told) // 2] == told[len(told) // 2 :]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[: len(lines) // 2] == lines[len(lines) // 2 :]
     for note in ("times: column 'Zeit', numbers, as seconds", "decimal commas", BACKWARDS):
-        assert sum(line.startswith("room.csv: ") and note in line for line in told) == 2, note
+        assert sum(line.startswith("room.csv: ") and note in line for line in lines) == 2, note
 
 
 @pytest.mark.parametrize("source", ["-", "https://example.org/room.csv"])

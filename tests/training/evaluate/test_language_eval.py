@@ -66,7 +66,7 @@ def test_too_short_a_text_is_refused(run):
         evaluate_model(run, [run / "text.txt"])
 
 
-def test_unigram_of_a_known_source():
+def test_unigram_of_a_given_source():
     train = np.array([0] * 79 + [1] * 19)  # add-one: 80 % and 20 %
     nats, bits = unigram(train, np.array([0, 0, 0, 0, 1]), 2, 10)
     expected = -(4 * math.log(0.8) + math.log(0.2))

@@ -41,7 +41,7 @@ def test_error_of_a_calibrated_source_is_its_noise_and_tends_to_zero():
     assert found[240_000]["ece"] < found[15_000]["ece"] / 2
 
 
-def test_error_of_a_miscalibrated_source_is_its_known_value():
+def test_error_of_a_miscalibrated_source_is_its_exact_value():
     """Right with probability p²: E|p - p²| = 1/6 for uniform p, and the gap has one sign, so bins lose nothing."""
     stated, is_right, window = source(60_000, np.square)
     found = calibration_error(stated, is_right, window)

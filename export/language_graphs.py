@@ -1,0 +1,258 @@
+"""ONNX graphs of a language model: attention, and step and prefill if it has slots.
+
+    step       one token of every stream, recurrent, from state to state
+    prefill    many tokens, recurrent: batched projections and read-out, the slots in a Scan
+    attention  new tokens over a cache of keys and values; returns their rows, which the caller stores
+
+Interfaces: README.md in this folder. Phases are computed in float64 inside the graphs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
+from tqdm import tqdm
+
+from rfa.export.onnx_graphs import export_graph
+from rfa.model.attention.reference import windowed_attention
+from rfa.model.language import Cache, LanguageModel, SlotState, State, StepOutput
+from rfa.model.layers import Block, RobustMixer
+from rfa.model.mixing import MixerOutput
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotReadout, slot_read, slot_step
+from rfa.model.recurrence.window import joined
+from rfa.runtime.bundle.bundle import Graph
+from rfa.runtime.text.config import LanguageModelConfig
+
+ATTENTION_OUTPUTS = ("logits", "log_precision", "latent", "new_keys", "new_values")
+# Sizes while tracing: all different, none 1, or the tracer takes a dimension for a constant.
+TRACE_BATCH, TRACE_LENGTH, TRACE_CAPACITY = 2, 3, 5
+
+
+class StepGraph(nn.Module):
+    """`LanguageModel.step` on flat tensors; with a window, `PrefillGraph` of one token."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        token: Tensor,
+        position: Tensor,
+        noise: Tensor,
+        means: Tensor,
+        precisions: Tensor,
+        ring: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        if ring is not None:
+            before = _State(means, precisions, ring)
+            return _read_tokens(self.model, token[:, None], torch.ones_like(token), position, before, noise)
+        output, after = self.model.step(token, SlotState(means, precisions, position), noise)
+        return (*output, after.means, after.precisions)
+
+
+class PrefillGraph(nn.Module):
+    """`LanguageModel.prefill` for rows of different length.
+
+    Only the update of the slots is a Scan over tokens; the read-out is one batched operation. A row's state is that
+    after its last valid token, bit for bit: padding has no effect.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        tokens: Tensor,
+        length: Tensor,
+        position: Tensor,
+        means: Tensor,
+        precisions: Tensor,
+        ring: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        return _read_tokens(self.model, tokens, length, position, _State(means, precisions, ring), None)
+
+
+class AttentionGraph(nn.Module):
+    """`LanguageModel.extend` on flat tensors."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, tokens: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor
+    ) -> tuple[Tensor, ...]:
+        output, new_keys, new_values = self.model.extend(tokens, Cache(keys, values, position), noise)
+        return (*output, new_keys, new_values)
+
+
+class _State(NamedTuple):
+    """Slots and ring of a model `[B, L, …]` or of one layer `[B, …]`."""
+
+    means: Tensor
+    precisions: Tensor
+    ring: Tensor | None
+
+    def layer(self, layer: int) -> _State:
+        """State of one layer."""
+        ring = None if self.ring is None else self.ring[:, layer]
+        return _State(self.means[:, layer], self.precisions[:, layer], ring)
+
+
+def _read_tokens(
+    model: LanguageModel, tokens: Tensor, length: Tensor, position: Tensor, state: _State, noise: Tensor | None
+) -> tuple[Tensor, ...]:
+    """Output of the last valid token of each row, and the state after it; tokens `[B, N]`, length `[B]`."""
+    rows, last = torch.arange(tokens.shape[0]), length - 1
+    positions = position[:, None] + torch.arange(tokens.shape[1])
+    x = model._embed(tokens)
+    blocks = [block for block in model.blocks if isinstance(block, Block)]
+    after: list[list[Tensor]] = []
+    for i, block in enumerate(blocks):
+        sample = noise[:, None] if noise is not None and block is blocks[-1] else None
+        mixed, m, p, seen = _scan_layer(block, x, positions, state.layer(i), sample)
+        x = block.finish(x, mixed.out, "recurrent")
+        parts = [m[rows, last], p[rows, last]]
+        if seen is not None:
+            # The W tokens up to the last valid one; some come from the old ring if there are fewer.
+            parts.append(seen[rows[:, None], length[:, None] + torch.arange(model.config.window)])
+        after.append(parts)
+    final = MixerOutput(*(part[rows, last] for part in mixed))
+    output: StepOutput = model._step_output(x[rows, last], final, "recurrent")
+    return (*output, *(torch.stack(parts, 1) for parts in zip(*after, strict=True)))
+
+
+def _scan_layer(
+    block: Block, x: Tensor, positions: Tensor, state: _State, noise: Tensor | None
+) -> tuple[MixerOutput, Tensor, Tensor, Tensor | None]:
+    """The mixer of one layer over `[B, N, d]`.
+
+    Returns:
+        output, slots after every token `[B, N, H, S, …]`, and with a window ring and tokens `[B, W + N, H, 4D + 2S]`.
+    """
+    mixer, x = block.mixer, block.mixer_norm(x, "recurrent")
+    if not isinstance(mixer, RobustMixer):
+        raise ValueError(f"a {mixer.config.mixer} model has no recurrent mode")
+    dynamics = mixer.dynamics()
+    phase = mixer.phase(positions)
+    tokens = mixer.slot_inputs(x, mixer.rotated(x, phase, "recurrent"), dynamics)
+    parameters, window = mixer.slot_parameters(dynamics), mixer.config.window
+    entering, seen, lag = tokens, None, None
+    if state.ring is not None:
+        seen = torch.cat([state.ring, torch.cat(tokens[1:], dim=-1)], dim=1)
+        width, slots = tokens.k.shape[-1], mixer.config.n_slots
+        recent = SlotInputs(tokens.q, *seen.split([width, width, slots, slots], dim=-1))
+        entering, lag = SlotInputs(tokens.q, *(part[:, :-window] for part in recent[1:])), mixer.slot_lag()
+
+    def update(before: list[Tensor], token: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        # The exporter drops the read-out, which is not returned.
+        _, m, p = slot_step(
+            SlotInputs(*token),
+            before[0],
+            before[1],
+            parameters,
+            inner=mixer.config.inner,
+            innovation=mixer.config.innovation,
+        )
+        return [m, p], [m.clone(), p.clone()]
+
+    start = [part.clone(memory_format=torch.contiguous_format) for part in (state.means, state.precisions)]
+    by_time = [part.transpose(0, 1).contiguous() for part in entering]
+    _, (m, p) = scan(update, start, by_time, dim=0)
+    m, p = m.transpose(0, 1), p.transpose(0, 1)
+    flat = slot_read(tokens.q.flatten(0, 1), m.flatten(0, 1), p.flatten(0, 1), parameters, lag)
+    readout = SlotReadout(*(part.unflatten(0, positions.shape) for part in flat))
+    if seen is not None:
+        is_token = recent.measurement[:, 1:, 0, 0] > 0
+        near = windowed_attention(
+            tokens.q, recent.k[:, 1:], recent.v[:, 1:], dynamics, window=window, is_token=is_token
+        )
+        readout = joined(readout, near)
+    mixed = mixer.finish(readout.out, x, phase, readout.precision, noise, dynamics.gamma2, "recurrent")
+    return mixed, m, p, seen
+
+
+Interface = tuple[dict[str, Tensor], tuple[str, ...], dict[str, dict[int, str]]]
+
+
+def step_interface(model: LanguageModel) -> Interface:
+    """Example inputs, output names and varying dims of the step graph."""
+    state, config = model.init_state(TRACE_BATCH), model.config
+    inputs = {
+        "token": torch.zeros(TRACE_BATCH, dtype=torch.int64),
+        "position": state.position,
+        "noise": torch.zeros(TRACE_BATCH, config.n_heads, 2 * config.head_dim),
+        **carried_state(state),
+    }
+    return inputs, _recurrent_outputs(state), {name: {0: "batch"} for name in inputs}
+
+
+def prefill_interface(model: LanguageModel) -> Interface:
+    """Example inputs, output names and varying dims of the prefill graph."""
+    state = model.init_state(TRACE_BATCH)
+    inputs = {
+        "tokens": torch.zeros(TRACE_BATCH, TRACE_LENGTH, dtype=torch.int64),
+        "length": torch.full((TRACE_BATCH,), TRACE_LENGTH),
+        "position": state.position,
+        **carried_state(state),
+    }
+    dynamic = {name: {0: "batch"} for name in inputs}
+    dynamic["tokens"][1] = "length"
+    return inputs, _recurrent_outputs(state), dynamic
+
+
+def carried_state(state: State) -> dict[str, Tensor]:
+    """Tensors of a state that a recurrent graph takes and returns, in order: all but the position."""
+    return {name: part.contiguous() for name, part in state._asdict().items() if name != "position"}
+
+
+def _recurrent_outputs(state: State) -> tuple[str, ...]:
+    return (*StepOutput._fields, *(f"next_{name}" for name in carried_state(state)))
+
+
+def attention_interface(model: LanguageModel) -> Interface:
+    """Example inputs, output names and varying dims of the attention graph."""
+    cache, config = model.init_cache(TRACE_BATCH, TRACE_CAPACITY), model.config
+    inputs = {
+        "tokens": torch.zeros(TRACE_BATCH, TRACE_LENGTH, dtype=torch.int64),
+        "position": cache.position,
+        "keys": cache.keys,
+        "values": cache.values,
+        "noise": torch.zeros(TRACE_BATCH, config.n_heads, 2 * config.head_dim),
+    }
+    dynamic = {name: {0: "batch"} for name in inputs}
+    dynamic["tokens"][1] = "length"
+    dynamic["keys"][3] = dynamic["values"][3] = "capacity"
+    return inputs, ATTENTION_OUTPUTS, dynamic
+
+
+def refusal(config: LanguageModelConfig) -> str | None:
+    """Why a model cannot be exported, or None."""
+    if config.mixer != "rfa":
+        return f"bundles hold models with mixer 'rfa', got {config.mixer!r}"
+    return None
+
+
+def language_graphs(model: LanguageModel) -> dict[str, Graph]:
+    """Export a graph for attention, and step and prefill graphs if the model has slots.
+
+    Raises:
+        ValueError: the model has another mixer than "rfa".
+    """
+    reason = refusal(model.config)
+    if reason is not None:
+        raise ValueError(f"this model cannot be exported: {reason}")
+    model = model.eval().requires_grad_(False)
+    parts: dict[str, tuple[nn.Module, Interface]] = {"attention": (AttentionGraph(model), attention_interface(model))}
+    if "recurrent" in model.config.modes:
+        parts["step"] = StepGraph(model), step_interface(model)
+        parts["prefill"] = PrefillGraph(model), prefill_interface(model)
+    graphs = {}
+    for name, (module, (inputs, outputs, dynamic)) in tqdm(parts.items(), desc="export", unit="graph", leave=False):
+        graphs[name] = export_graph(module, inputs, outputs, dynamic=dynamic, prefix="model.")
+    return graphs
