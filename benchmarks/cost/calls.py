@@ -80,6 +80,7 @@ def launches_of(call: str, architecture: int) -> list[Any]:
     import torch
 
     from rfa.model.attention import triton_backward, triton_forward
+    from rfa.model.attention.call import AttentionCall
     from rfa.model.attention.launch import Launch
     from rfa.model.kernel_launches import recorded_launches
 
@@ -87,14 +88,13 @@ def launches_of(call: str, architecture: int) -> list[Any]:
     first, second, *_ = [*(Launch(*map(int, one.split("-"))) for one in others), None, None]
     q, k, v = (torch.zeros(1, 1024, 2, int(width), dtype=torch.bfloat16) for _ in range(3))
     heads, statistic = torch.ones(2, 6), torch.zeros(1, 1024, 2)
+    arguments = AttentionCall(q, k, v, heads, with_precision=False, needs_decay=False)
     with recorded_launches(architecture) as launches:
         if pass_name == "forward":
-            triton_forward.forward(q, k, v, heads, None, None, None, None, 1024, False, False, blocks=first)
+            triton_forward.forward(arguments, blocks=first)
         else:
-            triton_backward.backward(
-                q, statistic, None, q, k, v, heads, q, statistic, None, None, None, None, 1024, 1024, False,
-                needs_decay=False, row_blocks=first, column_blocks=second,
-            )  # fmt: skip
+            gradients = triton_backward.OutputGradients(q, statistic, None)
+            triton_backward.backward(gradients, arguments, q, statistic, row_blocks=first, column_blocks=second)
     return launches
 
 

@@ -141,24 +141,29 @@ def _attention_case(launches: list[KernelLaunch], shape: KernelShape) -> KernelC
 
 def _forward(shape: KernelShape, architecture: int) -> KernelCase:
     from rfa.model.attention import triton_forward
+    from rfa.model.attention.call import AttentionCall
 
     (q, k, v), heads, horizons = _inputs(shape)
     with recorded_launches(architecture) as launches:
-        triton_forward.forward(q, k, v, heads, None, None, None, None, LENGTH, False, shape.with_precision, horizons)
+        call = AttentionCall(q, k, v, heads, with_precision=shape.with_precision, horizons=horizons)
+        triton_forward.forward(call)
     return _attention_case(launches, shape)
 
 
 def _backward(shape: KernelShape, architecture: int) -> KernelCase:
     from rfa.model.attention import triton_backward
+    from rfa.model.attention.call import AttentionCall
 
     (q, k, v), heads, horizons = _inputs(shape)
     statistic = torch.zeros(BATCH, LENGTH, HEADS)
     grad_precision = statistic if shape.with_precision else None
     with recorded_launches(architecture) as launches:
         triton_backward.backward(
-            q, statistic, grad_precision, q, k, v, heads, q, statistic,
-            None, None, None, None, LENGTH, LENGTH, False, horizons, needs_decay=shape.learns_decay,
-        )  # fmt: skip
+            triton_backward.OutputGradients(q, statistic, grad_precision),
+            AttentionCall(q, k, v, heads, horizons=horizons, needs_decay=shape.learns_decay),
+            q,
+            statistic,
+        )
     return _attention_case(launches, shape)
 
 

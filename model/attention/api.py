@@ -1,4 +1,4 @@
-"""The public function: validation, the rotating frame, dispatch. Equations in `reference.py`."""
+"""`robust_filter_attention`: validation, rotation and choice of implementation. Equations in `reference.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AttentionImpl = Literal["auto", "reference", "triton"]
 
 
 def token_positions(length: int, cu_seqlens: Tensor | None, device: torch.device) -> Tensor:
-    """Token numbers `[N]`; each packed sequence counts from 0."""
+    """Token numbers `[N]`, from 0 in each packed sequence."""
     index = torch.arange(length, device=device)
     if cu_seqlens is None:
         return index
@@ -34,24 +34,28 @@ def token_positions(length: int, cu_seqlens: Tensor | None, device: torch.device
 
 
 def _eager(
-    rotated: tuple[Tensor, Tensor, Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
     dynamics: Dynamics,
     times: Tensor | None,
     cu_seqlens: Tensor | None,
+    *,
     kernel: str,
     far_field: float | None,
 ) -> AttentionResult:
-    """The reference on rotated q, k, v; packed sequences one after the other."""
-    q, k, v = rotated
+    """The reference on rotated q, k, v, one packed sequence at a time."""
     if cu_seqlens is not None:
         parts = [
             _eager(
-                (q[:, a:b], k[:, a:b], v[:, a:b]),
+                q[:, a:b],
+                k[:, a:b],
+                v[:, a:b],
                 dynamics,
                 None if times is None else times[..., a:b],
                 None,
-                kernel,
-                far_field,
+                kernel=kernel,
+                far_field=far_field,
             )
             for a, b in pairwise(cu_seqlens.tolist())
         ]
@@ -68,12 +72,13 @@ def _fused(
     v: Tensor,
     phase: Tensor,
     dynamics: Dynamics,
+    *,
     times: Tensor | None,
     cu_seqlens: Tensor | None,
     kernel: Kernel,
     far_field: float | None,
 ) -> AttentionResult:
-    """The fused kernels, into the rotating frame and back."""
+    """Rotation, the fused kernels, and rotation back."""
     from rfa.model.attention.triton import fused_attention, fused_rotation
 
     q, k, v = fused_rotation(q, k, v, phase=phase, is_inverse=True)
@@ -90,7 +95,7 @@ def _fused(
         far_field=far_field,
     )
     (out,) = fused_rotation(result.out, phase=phase)
-    # The compiler of torch 2.11 stops at the class that `_replace` makes a tuple of.
+    # Not `_replace`: torch.compile of torch 2.11 cannot trace it.
     return AttentionResult(out, result.log_norm, result.precision)
 
 
@@ -107,10 +112,10 @@ def runs_fused(
     times: Tensor | None = None,
     dynamics: Dynamics | None = None,
 ) -> bool:
-    """Whether the fused kernels run heads of `width` reals with these dynamics; an explicit choice never falls back.
+    """Whether the fused kernels run heads of `width` reals with these dynamics.
 
     Raises:
-        ValueError: impl="triton" cannot run them, with the reason.
+        ValueError: impl="triton" cannot run them; the message has the reason.
     """
     if impl == "reference" or (impl == "auto" and (device.type != "cuda" or _is_faster_eager(dtype, width))):
         return False
@@ -135,43 +140,39 @@ def robust_filter_attention(
     """Causal Robust Filter Attention.
 
     Args:
-        q, k, v: `[B, N, H, 2D]`, real half first, one floating dtype. What is computed per pair is float32 for those of
-            16 bits, whose rotated values the fused kernels round to 16 bits again.
-        dynamics: of the H heads, with a finite nu (for its limit nu → ∞ take a large one: 1e9 agrees to 1e-7). The
-            fused kernels take any nu in float32, and up to 1e5 in 16 bits.
-        times: `[N]` or `[B, N]`, finite and non-decreasing, in the unit of the dynamics; None = 0, 1, 2, …
-        cu_seqlens: `[S + 1]` int32, 0 … N: S sequences of different lengths, one behind the other in a batch of one.
-            None sees its own sequence only; times, where given, are non-decreasing in each.
+        q, k, v: `[B, N, H, 2D]`, real half first, one floating dtype. For 16 bits, pairs are computed in float32 and
+            the fused kernels round rotated values to 16 bits.
+        dynamics: of H heads; nu is finite (1e9 agrees with its limit to 1e-7), in 16 bits at most 1e5 if fused.
+        times: `[N]` or `[B, N]`, finite and non-decreasing in each sequence, in the unit of the dynamics; default 0, 1,
+            …
+        cu_seqlens: `[S + 1]` int32, 0 … N: S sequences packed into a batch of one; no token sees another sequence.
         kernel: "student_t" (robust) or "gaussian".
-        impl: "reference" (eager, memory O(N²)), "triton" (fused, memory O(N); it never falls back), or "auto": fused on
-            a GPU where it can, but for float32 of more than 128 reals, of which the eager code should be faster.
-        far_field: an error, 1e-8 to 1e-2, for which decaying heads take the keys of their far past in closed form
-            (`triton_far.py`): the fused kernels then take time by the horizon log(1 / far_field) / mu, not by N. Only
-            without times. None, the default, takes every key as it is.
+        impl: "reference" (eager, memory O(N²)), "triton" (fused, memory O(N), no fallback), or "auto": fused on a GPU
+            if possible, but eager for float32 of more than 128 reals, where that is faster.
+        far_field: allowed error, 1e-8 to 1e-2, without times: keys beyond the horizon log(1 / far_field) / mu of a head
+            are summed in closed form (`triton_far.py`). None: no approximation.
 
     Returns:
         out in the dtype of q; log_norm and precision in the computing dtype.
 
     Raises:
-        ValueError: shapes, dtypes, dynamics, times or names that do not fit, with what was expected; or an explicit
-            impl that cannot run the inputs, with the reason.
+        ValueError: an argument does not fit, or an explicit impl cannot run the inputs.
     """
     check_choice("kernel", kernel, KERNELS)
     check_choice("impl", impl, IMPLEMENTATIONS)
     check_far_field(far_field, times)
     check_inputs(q, k, v, dynamics)
     check_dynamics(dynamics)
-    batch, length = q.shape[:2]
     if cu_seqlens is not None:
         check_sequences(cu_seqlens, q)
     if times is not None:
-        check_times(times, batch, length, cu_seqlens)
+        check_times(times, *q.shape[:2], cu_seqlens)
     is_fused = runs_fused(impl, q.device, q.dtype, q.shape[-1], times, dynamics)
-    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    positions = token_positions(length, cu_seqlens, q.device) if times is None else times
+    out_dtype, dtype = q.dtype, torch.float64 if q.dtype == torch.float64 else torch.float32
+    positions = token_positions(q.shape[1], cu_seqlens, q.device) if times is None else times
     phase = wrapped_phase(dynamics.omega, positions, dtype)
     if is_fused:
-        return _fused(q, k, v, phase, dynamics, times, cu_seqlens, kernel, far_field)
-    rotated_q, rotated_k, rotated_v = (rotate(x.to(dtype), -phase) for x in (q, k, v))
-    result = _eager((rotated_q, rotated_k, rotated_v), dynamics.to(dtype), times, cu_seqlens, kernel, far_field)
-    return AttentionResult(rotate(result.out, phase).to(q.dtype), result.log_norm, result.precision)
+        return _fused(q, k, v, phase, dynamics, times=times, cu_seqlens=cu_seqlens, kernel=kernel, far_field=far_field)
+    q, k, v = (rotate(x.to(dtype), -phase) for x in (q, k, v))
+    result = _eager(q, k, v, dynamics.to(dtype), times, cu_seqlens, kernel=kernel, far_field=far_field)
+    return AttentionResult(rotate(result.out, phase).to(out_dtype), result.log_norm, result.precision)

@@ -1,4 +1,4 @@
-"""Robust Filter Attention, eager: the oracle of every faster path.
+"""Robust Filter Attention, eager: the reference of every faster implementation.
 
 Source: Racioppo, Robust Filter Attention, section 3 and Algorithm 1. For a query at t_i and a key at t_j <= t_i, both
 in the rotating frame (q̃ = e^{-i omega t} q), with lag = t_i - t_j, E and P = 1/V of `rfa.model.dynamics`:
@@ -9,8 +9,8 @@ in the rotating frame (q̃ = e^{-i omega t} q), with lag = t_i - t_j, E and P = 
     out = Σ_j softmax(L)_j E_j ṽ_j,   log_norm = log Σ_j exp L_j,   precision = Σ_j w_j P_j
 
 with w = 1 / (1 + P R² / nu), or exp(-P R² / nu) for the Gaussian kernel. Layout `[B, N, H, 2D]`, real half first.
-Memory is O(N²). Nothing is computed below float32, under autocast either: R² is a difference of nearly equal numbers
-where a key fits best, and half precision leaves nothing of it.
+Memory is O(N²). Everything is computed in float32 or more, under autocast too: for a key that fits, R² is a difference
+of nearly equal numbers, which half precision loses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 from rfa.model.dynamics import Dynamics, decay, variance
 from rfa.runtime.text.config import Prior
 
-# Queries at a time where no gradient needs what they leave; of 16 … 256 the quickest at 2,048 tokens.
+# Queries of a block without gradients; of 16 … 256 the fastest at 2,048 tokens.
 QUERY_BLOCK = 64
 
 
@@ -46,7 +46,7 @@ class _LagTables(NamedTuple):
 
 
 def _collapsed(dynamics: Dynamics, transport: Tensor, spread: Tensor, far_field: float) -> tuple[Tensor, Tensor]:
-    """E and V `[H, N]`, with their limits for long lags where both are within `far_field` of them."""
+    """E and V `[H, N]`, replaced by their limits for long lags where both are within `far_field` of them."""
     mu, sigma2, eta2, gamma2 = (x[:, None] for x in (dynamics.mu, dynamics.sigma2, dynamics.eta2, dynamics.gamma2))
     steady = sigma2 / (2 * torch.where(mu > 0, mu, 1))
     limit = gamma2 + steady
@@ -63,7 +63,7 @@ def _tables(
     if far_field is not None:
         transport, spread = _collapsed(dynamics, transport, spread, far_field)
     nu = dynamics.nu.reshape(-1, *(1,) * lag.dim())
-    # The ablations hold P at its value for lag 0: everywhere, or in the residual's weight alone.
+    # The ablations keep P at its value for lag 0: everywhere, or in the weight of the residual alone.
     flat = (dynamics.eta2 + dynamics.gamma2).reshape(nu.shape).expand_as(spread)
     bias = flat if prior == "constant" else spread
     scale = spread if prior == "lyapunov" else flat
@@ -71,14 +71,14 @@ def _tables(
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Keep autocast away from the matrix products; no context at all where there is none, for the exported graphs."""
+    """Disable autocast for matrix products; without autocast no context, for exported graphs."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, tables: _LagTables, kernel: str, with_precision: bool
+    q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, tables: _LagTables, kernel: str, *, with_precision: bool
 ) -> AttentionResult:
     """The core on rotated `[B, n|M, H, 2D]` inputs."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [B, H, ., 2D]
@@ -115,10 +115,12 @@ def relative_attention(
 ) -> AttentionResult:
     """RFA of rotated q, k, v `[B, N, H, 2D]` at times 0, 1, …: the lag tables have N entries, not N².
 
-    Without gradients, on a CPU, the queries go block by block: O(N) memory, and what a block makes stays in the cache.
+    Without gradients on a CPU, queries are computed in blocks, with O(N) memory.
 
-    with_precision=False leaves the evidence out (zeros): training does not need it. far_field: as in
-    `robust_filter_attention`. prior: as in `LanguageModelConfig`.
+    Args:
+        with_precision: False returns zeros as precision.
+        far_field: as in `robust_filter_attention`.
+        prior: as in `LanguageModelConfig`.
     """
     length = q.shape[1]
     index = torch.arange(length, device=q.device)
@@ -129,26 +131,30 @@ def relative_attention(
     transport, log_precision, scaled = (table[:, lag.clamp_min(0)] for table in by_lag)
     last = _LagTables(transport, log_precision, scaled, lag >= 0)
     if block == length:
-        return _attend(q, k, v, dynamics, last, kernel, with_precision)
+        return _attend(q, k, v, dynamics, last, kernel, with_precision=with_precision)
     parts = []
     for end in range(length, 0, -block):
         rows = min(block, end)
-        # The lags of an earlier block are a corner of those of the last one.
+        # The lags of an earlier block are a part of those of the last one.
         tables = _LagTables(*(table[..., -rows:, -end:] for table in last))
-        parts.append(_attend(q[:, end - rows : end], k[:, :end], v[:, :end], dynamics, tables, kernel, with_precision))
+        parts.append(
+            _attend(
+                q[:, end - rows : end], k[:, :end], v[:, :end], dynamics, tables, kernel, with_precision=with_precision
+            )
+        )
     return AttentionResult(*(torch.cat(part, dim=1) for part in zip(*reversed(parts), strict=True)))
 
 
 def banded_attention(
     q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *, window: int, is_token: Tensor
 ) -> AttentionResult:
-    """RFA of rotated queries at times 0, 1, … over the `window` most recent keys, their own among them.
+    """RFA of rotated queries at times 0, 1, … over the `window` most recent keys, including their own.
 
     Work and memory are O(N W): blocks of queries, each over the keys that one of them sees.
 
     Args:
         q: `[B, N, H, 2D]`; k, v: `[B, W - 1 + N, H, 2D]`, from W - 1 tokens before the first query on.
-        is_token: `[B, W - 1 + N]`, False for keys that hold nothing (finite numbers); a query's own is one.
+        is_token: `[B, W - 1 + N]`, False for keys to leave out (finite numbers); the own key of a query is True.
     """
     batch, length = q.shape[:2]
     block = min(length, max(window, 16))
@@ -165,7 +171,7 @@ def banded_attention(
     by_lag = _tables(dynamics, torch.arange(window, device=q.device).to(q.dtype))
     transport, log_precision, scaled = (table[:, lag.clamp(0, window - 1)] for table in by_lag)
     is_near = (lag >= 0) & (lag < window)
-    # The rows that fill the last block see themselves, else nothing: a softmax over nothing is NaN.
+    # Padding rows see themselves: a softmax over no key is NaN.
     is_visible = is_near & is_token[:, None, None] | (lag == 0)
     tables = _LagTables(transport, log_precision, scaled, is_visible)
     result = _attend(blocks, k, v, dynamics, tables, "student_t", with_precision=True)
@@ -175,7 +181,7 @@ def banded_attention(
 def windowed_attention(
     q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *, window: int, is_token: Tensor
 ) -> AttentionResult:
-    """`banded_attention` of all pairs at once, O(N (N + W)): for graphs, whose N is not known when they are made."""
+    """`banded_attention` of all pairs at once, O(N (N + W)), for graphs: their N is unknown at export."""
     index = torch.arange(k.shape[1], device=q.device)
     lag = window - 1 + index[: q.shape[1], None] - index
     transport, log_precision, scaled = _tables(dynamics, lag.clamp(0, window - 1).to(q.dtype))
@@ -201,9 +207,8 @@ def attend(
     Args:
         q: `[B, n, H, 2D]` at `query_times` `[B, n]`; k, v: `[B, M, H, 2D]` at `key_times` `[B, M]`. Times of one row,
             `[1, n]` and `[1, M]`, are shared by the batch.
-        key_valid: `[B, M]`, False for rows of a cache that hold nothing: any finite numbers and times, never NaN, for
-            their weight of zero would not silence it. The last n keys are the queries' own and must be valid; a query
-            sees the valid keys up to its own, so ties are broken by index.
+        key_valid: `[B, M]`, False for empty rows of a cache: finite numbers and times, since 0 · NaN is NaN. The last n
+            keys belong to the queries and are valid. A query sees the valid keys up to its own, by index.
         prior: as in `LanguageModelConfig`.
     """
     n, total = q.shape[1], k.shape[1]

@@ -1,11 +1,10 @@
-"""Robust Filter Attention by the fused kernels: their registration as operators of torch, and the way in from Python.
+"""Robust Filter Attention by the fused kernels, as operators of torch: `fused_attention` and `fused_rotation`.
 
-The equations are those of `reference.py`; `triton_forward.py` and `triton_backward.py` compute them, and
-`triton_rotation.py` the way into the rotating frame and back. The operators `rfa::attention`,
-`rfa::attention_backward` and `rfa::rotate` are opaque: compilers and `torch.export` see their
-shapes and no more. Memory is O(N), gradients are the same from run to run, and there is no second derivative. The
-scalars of the heads travel as one tensor `heads` `[H, 6]`: mu, sigma2, eta2, gamma2, nu, tau. A time travels as two
-float32 whose sum it is, counted from the first key: a single float32 resolves minutes.
+Equations: `reference.py`; kernels: `triton_forward.py`, `triton_backward.py` and `triton_rotation.py`. Compilers and
+`torch.export` see only the shapes of `rfa::attention`, `rfa::attention_backward` and `rfa::rotate`. Memory is O(N),
+gradients are deterministic, and there is no second derivative. The scalars of the heads are one tensor `heads` `[H,
+6]`: mu, sigma2, eta2, gamma2, nu, tau. A time is the sum of two float32, counted from the first key: one float32 would
+resolve minutes.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rfa.model.attention.call import AttentionCall
 from rfa.model.attention.reference import AttentionResult
-from rfa.model.attention.triton_backward import backward
+from rfa.model.attention.triton_backward import OutputGradients, backward
 from rfa.model.attention.triton_far import far_horizons
 from rfa.model.attention.triton_forward import forward
 from rfa.model.attention.triton_rotation import rotation
@@ -24,157 +24,86 @@ from rfa.model.attention.validation import check_far_field
 from rfa.model.dynamics import Dynamics, rotate
 from rfa.runtime.text.config import KERNELS, Kernel, check_choice
 
-_PLACES = (
-    "Tensor? query_stamps, Tensor? key_stamps, Tensor? query_starts, Tensor? key_starts, "
-    "SymInt longest, SymInt longest_keys, bool is_gaussian"
+# The fields of `AttentionCall`: a schema of torch is flat.
+_CALL = (
+    "Tensor q, Tensor k, Tensor v, Tensor heads, Tensor? query_stamps, Tensor? key_stamps, Tensor? query_starts, "
+    "Tensor? key_starts, SymInt longest, SymInt longest_keys, bool is_gaussian, bool with_precision, "
+    "Tensor? horizons=None, bool needs_decay=True"
 )
+# Of them, how many are tensors before the numbers.
+_TENSORS = 8
 
 
-@torch.library.custom_op(
-    "rfa::attention",
-    mutates_args=(),
-    schema=(
-        f"(Tensor q, Tensor k, Tensor v, Tensor heads, {_PLACES}, bool with_precision, Tensor? horizons=None, "
-        "bool needs_decay=True) -> (Tensor, Tensor, Tensor)"
-    ),
-)
-def attention_op(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    heads: Tensor,
-    query_stamps: Tensor | None,
-    key_stamps: Tensor | None,
-    query_starts: Tensor | None,
-    key_starts: Tensor | None,
-    longest: int,
-    longest_keys: int,
-    is_gaussian: bool,
-    with_precision: bool,
-    horizons: Tensor | None = None,
-    needs_decay: bool = True,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """out `[B, n, H, W]`, log_norm `[B, n, H]` float32, precision likewise, or `[0]` where it is not wanted.
-
-    `longest_keys` and `needs_decay` are for the gradient only: without the latter that of mu is 0. `horizons` `[H]`
-    int32, the first far lag of each head, for times that are token numbers: what is beyond is taken in closed form.
-    """
-    places = (query_stamps, key_stamps, query_starts, key_starts)
-    with torch.cuda.device_of(q):
-        return forward(q, k, v, heads, *places, longest, is_gaussian, with_precision, horizons)
+@torch.library.custom_op("rfa::attention", mutates_args=(), schema=f"({_CALL}) -> (Tensor, Tensor, Tensor)")
+def attention_op(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """out `[B, n, H, W]`, log_norm `[B, n, H]` float32, and precision alike, or `[0]` without `with_precision`."""
+    call = AttentionCall(*arguments)
+    with torch.cuda.device_of(call.q):
+        return forward(call)
 
 
 @attention_op.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    heads: Tensor,
-    query_stamps: Tensor | None,
-    key_stamps: Tensor | None,
-    query_starts: Tensor | None,
-    key_starts: Tensor | None,
-    longest: int,
-    longest_keys: int,
-    is_gaussian: bool,
-    with_precision: bool,
-    horizons: Tensor | None = None,
-    needs_decay: bool = True,
-) -> tuple[Tensor, Tensor, Tensor]:
-    rows = q.shape[:3]
-    # Not `empty_like`: it would promise the strides of a transposed q, and compiled code would believe it.
-    log_norm = heads.new_empty(rows)
-    return q.new_empty(q.shape), log_norm, heads.new_empty(rows if with_precision else (0,))
+def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    call = AttentionCall(*arguments)
+    rows = call.q.shape[:3]
+    # Not `empty_like`: it would promise the strides of a transposed q to compiled code.
+    log_norm = call.heads.new_empty(rows)
+    return call.q.new_empty(call.q.shape), log_norm, call.heads.new_empty(rows if call.with_precision else (0,))
 
 
 @torch.library.custom_op(
     "rfa::attention_backward",
     mutates_args=(),
     schema=(
-        "(Tensor grad_out, Tensor grad_log_norm, Tensor? grad_precision, Tensor q, Tensor k, Tensor v, Tensor heads, "
-        f"Tensor out, Tensor log_norm, {_PLACES}, Tensor? horizons=None, bool needs_heads=True, "
-        "bool needs_decay=True) "
-        "-> (Tensor, Tensor, Tensor, Tensor)"
+        "(Tensor grad_out, Tensor grad_log_norm, Tensor? grad_precision, Tensor out, Tensor log_norm, "
+        f"bool needs_heads, {_CALL}) -> (Tensor, Tensor, Tensor, Tensor)"
     ),
 )
-def attention_backward_op(
-    grad_out: Tensor,
-    grad_log_norm: Tensor,
-    grad_precision: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    heads: Tensor,
-    out: Tensor,
-    log_norm: Tensor,
-    query_stamps: Tensor | None,
-    key_stamps: Tensor | None,
-    query_starts: Tensor | None,
-    key_starts: Tensor | None,
-    longest: int,
-    longest_keys: int,
-    is_gaussian: bool,
-    horizons: Tensor | None = None,
-    needs_heads: bool = True,
-    needs_decay: bool = True,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def attention_backward_op(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v in their dtypes and of heads `[H, 6]`, zeros where they are not needed."""
-    gradients = (grad_out, grad_log_norm, grad_precision)
-    places = (query_stamps, key_stamps, query_starts, key_starts)
-    with torch.cuda.device_of(q):
-        return backward(
-            *gradients, q, k, v, heads, out, log_norm, *places, longest, longest_keys, is_gaussian, horizons,
-            needs_dynamics=needs_heads, needs_decay=needs_decay,
-        )  # fmt: skip
+    *gradients, out, log_norm, needs_heads = arguments[:6]
+    call = AttentionCall(*arguments[6:])
+    with torch.cuda.device_of(call.q):
+        return backward(OutputGradients(*gradients), call, out, log_norm, needs_heads=needs_heads)
 
 
 @attention_backward_op.register_fake
-def _(
-    grad_out: Tensor,
-    grad_log_norm: Tensor,
-    grad_precision: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    heads: Tensor,
-    *_: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), heads.new_empty(heads.shape)
+def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    q, k, v, heads = (x.new_empty(x.shape) for x in AttentionCall(*arguments[6:])[:4])
+    return q, k, v, heads
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    """Save what the gradient needs."""
-    q, k, v, heads, *places, longest, longest_keys, is_gaussian, with_precision, horizons, needs_decay = inputs
-    out, log_norm, _ = output
-    ctx.save_for_backward(q, k, v, heads, out, log_norm, horizons, *places)
-    ctx.sizes = longest, longest_keys, is_gaussian
-    ctx.with_precision, ctx.needs_decay = with_precision, needs_decay
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    call = AttentionCall(*inputs)
+    ctx.save_for_backward(*call[:_TENSORS], call.horizons, *output[:2])
+    ctx.numbers, ctx.needs_decay = call[_TENSORS:-2], call.needs_decay
     ctx.set_materialize_grads(False)
 
 
 def _gradient(
     ctx: Any, grad_out: Tensor | None, grad_log_norm: Tensor | None, grad_precision: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """Of q, k, v and heads; the other arguments have none."""
-    q, k, v, heads, out, log_norm, horizons, *places = ctx.saved_tensors
+    """Gradients of q, k, v and heads; the other arguments have none."""
+    *tensors, horizons, out, log_norm = ctx.saved_tensors
+    call = AttentionCall(*tensors, *ctx.numbers, horizons, ctx.needs_decay)
     gradients = attention_backward_op(
         torch.zeros_like(out) if grad_out is None else grad_out,
         torch.zeros_like(log_norm) if grad_log_norm is None else grad_log_norm,
-        grad_precision if ctx.with_precision else None,
-        # Of the heads a third of what the pass over rows issues, and half as much again with that of mu.
-        q, k, v, heads, out, log_norm, *places, *ctx.sizes, horizons, ctx.needs_input_grad[3], ctx.needs_decay,
+        grad_precision if call.with_precision else None,
+        # The gradient of heads costs a third of the instructions of the pass over rows, that of mu half as much more.
+        out, log_norm, ctx.needs_input_grad[3], *call,
     )  # fmt: skip
-    return (*gradients, *(None,) * 10)
+    return (*gradients, *(None,) * (len(call) - 4))
 
 
-attention_op.register_autograd(_gradient, setup_context=_keep)
+attention_op.register_autograd(_gradient, setup_context=_save)
 
 
 @torch.library.custom_op(
     "rfa::rotate", mutates_args=(), schema="(Tensor x, Tensor cos, Tensor sin, bool is_inverse) -> Tensor"
 )
 def rotate_op(x: Tensor, cos: Tensor, sin: Tensor, is_inverse: bool) -> Tensor:
-    """x `[B, N, H, 2D]` turned by the phase whose cosine and sine these are, `[1 or B, N, H, D]`."""
+    """x `[B, N, H, 2D]` rotated by a phase, of cosine and sine `[1 or B, N, H, D]`."""
     with torch.cuda.device_of(x):
         return rotation(x, cos, sin, is_inverse)
 
@@ -184,7 +113,7 @@ def _(x: Tensor, cos: Tensor, sin: Tensor, is_inverse: bool) -> Tensor:
     return x.new_empty(x.shape)
 
 
-def _keep_phase(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, bool], output: Tensor) -> None:
+def _save_phase(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, bool], output: Tensor) -> None:
     _, cos, sin, ctx.is_inverse = inputs
     ctx.save_for_backward(cos, sin)
 
@@ -193,7 +122,7 @@ def _rotate_back(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
     return rotate_op(gradient, *ctx.saved_tensors, not ctx.is_inverse), None, None, None
 
 
-rotate_op.register_autograd(_rotate_back, setup_context=_keep_phase)
+rotate_op.register_autograd(_rotate_back, setup_context=_save_phase)
 
 
 def fused_rotation(*tensors: Tensor, phase: Tensor, is_inverse: bool = False) -> tuple[Tensor, ...]:
@@ -230,13 +159,13 @@ def _origin(key_times: Tensor, starts: Tensor, key_starts: Tensor, length: int) 
 def _stamps_of_both(
     query_times: Tensor, key_times: Tensor, query_starts: Tensor | None, key_starts: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Stamps of queries and keys, from the first key of each batch row or of each packed sequence."""
-    own, past = (times.to(torch.float64).reshape(-1, times.shape[-1]) for times in (query_times, key_times))
-    query_origin = key_origin = past[:, :1]
+    """Stamps of queries and keys, since the first key of each batch row or packed sequence."""
+    queries, keys = (times.to(torch.float64).reshape(-1, times.shape[-1]) for times in (query_times, key_times))
+    query_origin = key_origin = keys[:, :1]
     if query_starts is not None and key_starts is not None:
-        query_origin = _origin(past, query_starts, key_starts, own.shape[1])
-        key_origin = _origin(past, key_starts, key_starts, past.shape[1])
-    return _stamps(own, query_origin), _stamps(past, key_origin)
+        query_origin = _origin(keys, query_starts, key_starts, queries.shape[1])
+        key_origin = _origin(keys, key_starts, key_starts, keys.shape[1])
+    return _stamps(queries, query_origin), _stamps(keys, key_origin)
 
 
 def fused_attention(
@@ -253,17 +182,17 @@ def fused_attention(
     with_precision: bool = True,
     far_field: float | None = None,
 ) -> AttentionResult:
-    """RFA of rotated queries over rotated keys, each query seeing the keys up to its own.
+    """Causal RFA of rotated queries over rotated keys.
 
-    The caller has asked `fused_refusal` whether the kernels run these inputs, and vouches for the values.
+    The caller has checked the values, and with `fused_refusal` that the kernels run them.
 
     Args:
         q: `[B, n, H, 2D]`; k, v: `[B, M, H, 2D]`, M >= n, of one dtype: float32, float16 or bfloat16. The last n keys
-            are the queries' own; those before them are a prefix cache.
-        query_times, key_times: `[n]` and `[M]`, or `[B, n]` and `[B, M]`; None = the token numbers.
-        query_starts, key_starts: `[S + 1]` int32, both or neither: S sequences one behind the other in a batch of one,
-            each with at least one query and aligned as above.
-        with_precision: False leaves the evidence out (zeros).
+            belong to the queries; those before them are a prefix cache.
+        query_times, key_times: `[n]` and `[M]`, or `[B, n]` and `[B, M]`; None: the token numbers.
+        query_starts, key_starts: `[S + 1]` int32, both or neither: S sequences packed into a batch of one, each with at
+            least one query.
+        with_precision: False returns zeros as precision.
         far_field: as in `robust_filter_attention`.
 
     Returns:
@@ -271,8 +200,8 @@ def fused_attention(
     """
     check_choice("kernel", kernel, KERNELS)
     check_far_field(far_field, query_times)
-    for name, ours, theirs in (("times", query_times, key_times), ("starts", query_starts, key_starts)):
-        if (ours is None) != (theirs is None):
+    for name, first, second in (("times", query_times, key_times), ("starts", query_starts, key_starts)):
+        if (first is None) != (second is None):
             raise ValueError(f"query_{name} and key_{name} go together, got one of them")
     longest, longest_keys = q.shape[1], k.shape[1]
     if query_starts is not None and key_starts is not None:

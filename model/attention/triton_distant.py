@@ -21,11 +21,17 @@ LARGEST_SHIFT the rounding of a row's shift would exceed that.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from rfa.model.attention.triton_blocks import LENGTHS
+from rfa.model.attention.launch import Launch, PassName, launch
+from rfa.model.attention.triton_blocks import LENGTHS, blocks_of, is_interpreted
 from rfa.model.attention.triton_score import LOG2E, accumulated, exponential, log2, spread
+from rfa.model.placement import capability_of
 
 ORDERS = tl.constexpr(10)
 # Of their polynomials, padded to what a product takes.
@@ -203,3 +209,45 @@ def table_kernel(
     if (i_distance == 0) & (i_head == 0):
         o_rows = tl.arange(0, BM)[:, None] * TERMS + o_term[None, :]  # [BM, TERMS]
         tl.store(p_rows + o_rows, b_rows)
+
+
+class Distances(NamedTuple):
+    """Tables over lags of H heads and T distances of blocks.
+
+    Attributes:
+        rows, table: `[BM, TERMS]` and `[H, T, TERMS, BN]` float16, the factors of the product.
+        marks: `[H, T]` int32, distance + 1 where the product is not used, else 0.
+        lags: `[H, 2 BM, LAG_NUMBERS]` float32.
+    """
+
+    rows: Tensor
+    table: Tensor
+    marks: Tensor
+    lags: Tensor
+
+
+def forward_launch(device: torch.device, width: int, dtype: torch.dtype, with_precision: bool) -> Launch:
+    """The launch table's entry of the forward pass; without a GPU, that of the oldest one."""
+    name: PassName = "forward_precision" if with_precision else "forward"
+    return launch(name, capability_of(device), width, dtype)
+
+
+def distances(
+    heads: Tensor, width: int, dtype: torch.dtype, longest: int, *, with_precision: bool,
+    horizons: Tensor | None = None, blocks: Launch | None = None,
+) -> Distances:  # fmt: skip
+    """Tables for keys up to `longest`, inputs of 16 bits, token numbers as times, and the Student-t kernel."""
+    shape = blocks or forward_launch(heads.device, width, dtype, with_precision)
+    n_heads, count = heads.shape[0], blocks_of(longest, shape.block_n)
+    found = Distances(
+        heads.new_empty((shape.block_m, TERMS.value), dtype=torch.float16),
+        heads.new_empty((n_heads, count, TERMS.value, shape.block_n), dtype=torch.float16),
+        heads.new_empty((n_heads, count), dtype=torch.int32),
+        heads.new_empty((n_heads, 2 * shape.block_m, LAG_NUMBERS.value)),
+    )
+    table_kernel[(count, n_heads)](
+        heads, *found, horizons, count,
+        WIDTH=width, BM=shape.block_m, BN=shape.block_n, HAS_FAR_FIELD=horizons is not None,
+        FAST=not is_interpreted(), num_warps=4,
+    )  # fmt: skip
+    return found

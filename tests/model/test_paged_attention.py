@@ -15,11 +15,13 @@ pytest.importorskip("triton")
 
 from rfa.benchmarks.kernels.cases import rfa_inputs
 from rfa.model.attention import triton_forward
+from rfa.model.attention.call import AttentionCall
 from rfa.model.attention.launch import Launch
 from rfa.model.attention.pages import PAGE_KEYS, KeyPages, PagedHeads, Pieces, paged_attention
 from rfa.model.attention.reference import AttentionResult, attend
 from rfa.model.attention.triton import stack_heads
-from rfa.model.attention.triton_forward import distances, forward
+from rfa.model.attention.triton_distant import distances
+from rfa.model.attention.triton_forward import forward
 from rfa.model.dynamics import Dynamics
 from rfa.runtime.text.config import Kernel
 from tests.kernels import assert_variants_agree
@@ -57,6 +59,13 @@ def paged(dtype: torch.dtype, width: int = 32) -> Paged:
     ]
     pieces = Pieces(*starts, KeyPages(table, sum(totals), max(totals)), max(own for _, own in SEQUENCES))
     return torch.cat(queries), keys, values, dynamics.to(torch.float32), pieces, alone
+
+
+def paged_call(q: Tensor, keys: Tensor, values: Tensor, dynamics: Dynamics, pieces: Pieces) -> AttentionCall:
+    return AttentionCall(
+        q[None], keys[None], values[None], stack_heads(dynamics), query_starts=pieces.query_starts,
+        key_starts=pieces.key_starts, longest=pieces.longest, with_precision=False,
+    )  # fmt: skip
 
 
 def of(result: AttentionResult, pieces: Pieces, index: int) -> AttentionResult:
@@ -104,10 +113,11 @@ def assert_pages_are_read_where_they_lie(dtype: torch.dtype, kernel: Kernel, *, 
     assert bool(held) == (kernel == "student_t" and dtype != torch.float32)
     assert heads.distances(pieces.pages.longest) is held
     for index, (own, k, v) in enumerate(alone):
-        out, log_norm, precision = forward(
-            own[None], k[None], v[None], stack_heads(dynamics), None, None, None, None, len(own), kernel == "gaussian",
-            with_precision, out_dtype=torch.float32,
+        call = AttentionCall(
+            own[None], k[None], v[None], stack_heads(dynamics),
+            is_gaussian=kernel == "gaussian", with_precision=with_precision,
         )  # fmt: skip
+        out, log_norm, precision = forward(call, out_dtype=torch.float32)
         ours = of(found, pieces, index)._asdict()
         assert ours["precision"].numel() or not with_precision
         expected = {"out": out[0], "log_norm": log_norm[0]} | ({"precision": precision[0]} if with_precision else {})
@@ -118,10 +128,7 @@ def assert_pages_are_read_where_they_lie(dtype: torch.dtype, kernel: Kernel, *, 
 def test_a_block_longer_than_a_page_is_refused() -> None:
     q, keys, values, dynamics, pieces, _ = paged(torch.float32)
     with pytest.raises(ValueError, match="block_n must divide 64, the keys of a page, got 128"):
-        forward(
-            q[None], keys[None], values[None], stack_heads(dynamics), None, None, *pieces[:2], pieces.longest, False,
-            False, pages=pieces.pages, blocks=Launch(128, 128, 4, 1),
-        )  # fmt: skip
+        forward(paged_call(q, keys, values, dynamics, pieces), pages=pieces.pages, blocks=Launch(128, 128, 4, 1))
 
 
 @pytest.mark.usefixtures("on_the_gpu")
@@ -133,10 +140,7 @@ def test_distances_are_made_again_for_longer_sequences_and_too_few_are_refused()
     assert more[2].shape[1] == 2 * marks.shape[1] and torch.equal(more[2][:, : marks.shape[1]], marks)
     few = distances(stack_heads(dynamics), 16, torch.float16, 200, with_precision=False)
     with pytest.raises(ValueError, match="table of distances"):
-        forward(
-            q[None], keys[None], values[None], stack_heads(dynamics), None, None, *pieces[:2], pieces.longest, False,
-            False, pages=pieces.pages, held=few,
-        )  # fmt: skip
+        forward(paged_call(q, keys, values, dynamics, pieces), pages=pieces.pages, table=few)
 
 
 @pytest.mark.usefixtures("on_the_gpu")
@@ -149,7 +153,7 @@ def test_a_table_that_finds_no_memory_is_asked_for_again(monkeypatch: pytest.Mon
         raise torch.OutOfMemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("rfa.model.attention.triton_forward.distances", full)
+        patch.setattr("rfa.model.attention.triton_distant.distances", full)
         with pytest.raises(torch.OutOfMemoryError):
             heads.distances(1025)
         assert heads.distances(1) is first

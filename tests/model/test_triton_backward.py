@@ -23,8 +23,9 @@ from tests.rounding import allowed_errors, assert_within_rounding, relative_erro
 
 pytest.importorskip("triton")
 
+from rfa.model.attention.call import AttentionCall
 from rfa.model.attention.launch import Launch
-from rfa.model.attention.triton_backward import backward
+from rfa.model.attention.triton_backward import OutputGradients, backward
 from tests.kernels import assert_variants_agree
 
 NAMES = ("q", "k", "v", "mu", "sigma2", "eta2", "gamma2", "nu", "tau")
@@ -100,16 +101,19 @@ def named(result: tuple[Tensor, ...]) -> dict[str, Tensor]:
 
 def fused(
     inputs: AttentionInputs, weights: Weights, oracle: Oracle, kernel: str = "student_t",
-    rows: Launch | None = ROWS, columns: Launch | None = COLUMNS, **options: bool,
+    rows: Launch | None = ROWS, columns: Launch | None = COLUMNS, *, needs_heads: bool = True, needs_decay: bool = True,
 ) -> dict[str, Tensor]:  # fmt: skip
     """The kernels on the last queries, with the row statistics of the oracle; blocks None are the launch table's."""
     queries, total = weights.out.shape[1], inputs.k.shape[1]
     key_stamps = stamps(inputs.times)
     query_stamps = None if key_stamps is None else key_stamps[:, total - queries :].contiguous()
+    call = AttentionCall(
+        inputs.q[:, total - queries :], inputs.k, inputs.v, heads(inputs.dynamics), query_stamps, key_stamps,
+        is_gaussian=kernel == "gaussian", needs_decay=needs_decay,
+    )  # fmt: skip
     return named(backward(
-        *weights, inputs.q[:, total - queries :], inputs.k, inputs.v, heads(inputs.dynamics),
-        oracle.out.to(inputs.q.dtype), oracle.log_norm.float(), query_stamps, key_stamps, None, None,
-        queries, total, kernel == "gaussian", row_blocks=rows, column_blocks=columns, **options,
+        OutputGradients(*weights), call, oracle.out.to(inputs.q.dtype), oracle.log_norm.float(),
+        row_blocks=rows, column_blocks=columns, needs_heads=needs_heads,
     ))  # fmt: skip
 
 
@@ -263,12 +267,13 @@ def test_packed_sequences(irregular: bool, kernel: str) -> None:
     key_stamps = [stamps(p.times) for p in parts]
     pieces = [None if s is None else s[:, -n:] for s, n in zip(key_stamps, queries, strict=True)]
     places = (torch.cat(pieces, 1), torch.cat(key_stamps, 1)) if irregular else (None, None)
-    actual = backward(
-        *(torch.cat(w, 1) for w in zip(*weights, strict=True)), q, k, v, heads(dynamics),
-        torch.cat([oracle.out.float() for oracle in exact], 1),
-        torch.cat([oracle.log_norm.float() for oracle in exact], 1), *places, starts(queries), starts(totals),
-        max(queries), max(totals), kernel == "gaussian", row_blocks=ROWS, column_blocks=COLUMNS,
+    gradients = OutputGradients(*(torch.cat(w, 1) for w in zip(*weights, strict=True)))
+    call = AttentionCall(
+        q, k, v, heads(dynamics), *places, starts(queries), starts(totals), max(queries), max(totals),
+        kernel == "gaussian",
     )  # fmt: skip
+    out, log_norm = (torch.cat([getattr(oracle, name).float() for oracle in exact], 1) for name in ("out", "log_norm"))
+    actual = backward(gradients, call, out, log_norm, row_blocks=ROWS, column_blocks=COLUMNS)
     assert_close(named(actual), eager, joined(exact), torch.float32)
 
 
@@ -322,7 +327,7 @@ def assert_left_out(names: tuple[str, ...], inputs: AttentionInputs, **options: 
 
 
 def test_without_gradients_of_the_dynamics() -> None:
-    assert_left_out(NAMES[3:], rfa_inputs(1, 60, 2, 8, dtype=torch.float32), needs_dynamics=False)
+    assert_left_out(NAMES[3:], rfa_inputs(1, 60, 2, 8, dtype=torch.float32), needs_heads=False)
 
 
 @pytest.mark.parametrize("irregular", [False, True])

@@ -16,10 +16,11 @@ pytest.importorskip("triton")
 
 from rfa import Dynamics, robust_filter_attention
 from rfa.benchmarks.kernels.cases import rfa_inputs
+from rfa.model.attention.call import AttentionCall
 from rfa.model.attention.launch import Launch
 from rfa.model.attention.reference import AttentionResult, attend, relative_attention
 from rfa.model.attention.triton import attention_backward_op, attention_op, fused_attention, stack_heads
-from rfa.model.attention.triton_backward import backward
+from rfa.model.attention.triton_backward import OutputGradients, backward
 from rfa.model.attention.triton_far import NEVER, far_horizons
 from rfa.model.attention.triton_forward import forward
 from tests.kernels import IS_INTERPRETED
@@ -127,9 +128,8 @@ def run_forward(inputs, far_field, n_queries=None, *, kernel="student_t", blocks
     n_queries = n_queries or q.shape[1]
     heads = stack_heads(dynamics)
     horizons = None if far_field is None else far_horizons(heads, far_field)
-    places = (None, None, None, None, n_queries)
-    q = q[:, -n_queries:]
-    return AttentionResult(*forward(q, k, v, heads, *places, kernel == "gaussian", True, horizons, blocks=blocks))
+    call = AttentionCall(q[:, -n_queries:], k, v, heads, is_gaussian=kernel == "gaussian", horizons=horizons)
+    return AttentionResult(*forward(call, blocks=blocks))
 
 
 class Gradients(NamedTuple):
@@ -154,9 +154,9 @@ def run_backward(inputs, far_field, result, weights, *, kernel="student_t", bloc
     heads = stack_heads(dynamics)
     horizons = None if far_field is None else far_horizons(heads, far_field)
     *gradients, of_heads = backward(
-        *weights, q[:, length - n_queries :], k, v, heads, result.out.to(q.dtype), result.log_norm.float(),
-        None, None, None, None, n_queries, length, kernel == "gaussian", horizons,
-        row_blocks=blocks, column_blocks=blocks,
+        OutputGradients(*weights),
+        AttentionCall(q[:, length - n_queries :], k, v, heads, is_gaussian=kernel == "gaussian", horizons=horizons),
+        result.out.to(q.dtype), result.log_norm.float(), row_blocks=blocks, column_blocks=blocks,
     )  # fmt: skip
     return dict(zip(NAMES, (*gradients, *of_heads.unbind(-1)), strict=True))
 
@@ -435,7 +435,7 @@ def test_the_operators_keep_their_promises():
     torch.library.opcheck(attention_op, (*leaves, *places, True, horizons))
     result = attention_op(*inputs[:3], heads, *places, True, horizons)
     gradients = [torch.randn_like(x) for x in result]
-    arguments = (*gradients, *inputs[:3], heads, *result[:2], *places, horizons)
+    arguments = (*gradients, *result[:2], True, *inputs[:3], heads, *places, True, horizons)
     torch.library.opcheck(attention_backward_op, arguments)
 
 

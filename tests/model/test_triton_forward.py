@@ -9,6 +9,7 @@ import torch
 pytest.importorskip("triton")
 
 from rfa.benchmarks.kernels.cases import rfa_inputs
+from rfa.model.attention.call import AttentionCall
 from rfa.model.attention.launch import Launch, launch
 from rfa.model.attention.reference import AttentionResult, attend
 from rfa.model.attention.triton_distant import BOUND, LAG_NUMBERS, LIGHT_EXPONENT, SHIFT_TERM, TERMS, table_kernel
@@ -54,11 +55,11 @@ def fused(inputs, n_queries=None, *, kernel="student_t", blocks=BLOCKS, with_pre
     own = slice(length - n_queries, None)
     key_stamps = None if times is None else stamps(times)
     query_stamps = None if key_stamps is None else key_stamps[:, own].contiguous()
-    result = forward(
-        q[:, own], k, v, head_parameters(dynamics), query_stamps, key_stamps, None, None, n_queries,
-        kernel == "gaussian", with_precision, blocks=blocks,
+    call = AttentionCall(
+        q[:, own], k, v, head_parameters(dynamics), query_stamps, key_stamps,
+        is_gaussian=kernel == "gaussian", with_precision=with_precision,
     )  # fmt: skip
-    return AttentionResult(*result)
+    return AttentionResult(*forward(call, blocks=blocks))
 
 
 def eager(inputs, dtype, n_queries=None, *, kernel="student_t"):
@@ -141,8 +142,7 @@ def test_stamps_shared_by_the_batch():
     inputs = inputs_of(2, 40, 2, 8, torch.float32, irregular=True)
     q, k, v, dynamics, times = inputs
     shared = stamps(times[:1])
-    arguments = (q, k, v, head_parameters(dynamics), shared, shared, None, None, 40, False, True)
-    actual = AttentionResult(*forward(*arguments, blocks=BLOCKS))
+    actual = AttentionResult(*forward(AttentionCall(q, k, v, head_parameters(dynamics), shared, shared), blocks=BLOCKS))
     assert_close(actual, inputs._replace(times=times[:1]))
 
 
@@ -165,10 +165,10 @@ def test_packed_sequences(prefixes, irregular, dtype):
         key_stamps = torch.cat([stamps(part.times) for part in parts], dim=1)
         split = key_stamps.split([part.k.shape[1] for part in parts], dim=1)
         query_stamps = torch.cat([x[:, prefix:] for x, prefix in zip(split, prefixes, strict=True)], dim=1)
-    result = forward(
-        q, k, v, head_parameters(parts[0].dynamics), query_stamps, key_stamps, query_starts, key_starts,
-        max(lengths), False, True, blocks=BLOCKS,
-    )  # fmt: skip
+    call = AttentionCall(
+        q, k, v, head_parameters(parts[0].dynamics), query_stamps, key_stamps, query_starts, key_starts, max(lengths)
+    )
+    result = forward(call, blocks=BLOCKS)
     split = (x.split(lengths, dim=1) for x in result)
     for n, part, *actual in zip(lengths, parts, *split, strict=True):
         assert_close(AttentionResult(*actual), part, n)

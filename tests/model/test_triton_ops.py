@@ -450,11 +450,11 @@ def test_the_operators_keep_their_promises(transposed, packed, stamped, with_pre
     """Schema, autograd, shapes and strides of the fake kernels, and tracing."""
     arguments = operator_arguments(transposed, packed, stamped, with_precision)
     torch.library.opcheck(attention_op, arguments)
-    q, k, v, heads, *places, is_gaussian, _ = (x.detach() if isinstance(x, torch.Tensor) else x for x in arguments)
-    out, log_norm, precision = attention_op(*(x.detach() for x in arguments[:4]), *arguments[4:])
+    detached = [x.detach() if isinstance(x, torch.Tensor) else x for x in arguments]
+    out, log_norm, precision = attention_op(*detached)
     gradients = (torch.randn_like(out), torch.randn_like(log_norm), torch.randn_like(precision))
     target = gradients if with_precision else (*gradients[:2], None)
-    torch.library.opcheck(attention_backward_op, (*target, q, k, v, heads, out, log_norm, *places, is_gaussian))
+    torch.library.opcheck(attention_backward_op, (*target, out, log_norm, True, *detached))
 
 
 def test_gradients_of_the_heads_are_computed_only_on_request(monkeypatch):
@@ -464,9 +464,9 @@ def test_gradients_of_the_heads_are_computed_only_on_request(monkeypatch):
         out, log_norm, _ = result
         return out.square().sum() + log_norm.sum()
 
-    def noted(*arguments, needs_dynamics, needs_decay):
-        asked.append(needs_dynamics)
-        return honest(*arguments, needs_dynamics=needs_dynamics, needs_decay=needs_decay)
+    def noted(*arguments, needs_heads):
+        asked.append(needs_heads)
+        return honest(*arguments, needs_heads=needs_heads)
 
     honest = fused_operators.backward
     monkeypatch.setattr(fused_operators, "backward", noted)

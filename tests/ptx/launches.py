@@ -23,7 +23,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
 from rfa.model import product_triton
-from rfa.model.attention import triton_backward, triton_forward, triton_rotation
+from rfa.model.attention import triton_backward, triton_distant, triton_forward, triton_rotation
 from rfa.model.attention.launch import Launch, PassName, launch
 from rfa.model.kernel_launches import KernelCall, call_of, described
 from tests.ptx.compiler import Reply, Request
@@ -130,8 +130,8 @@ def emulated(emulator: Emulator) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(InterpretedFunction, "run", run))
-        for module in (triton_backward, triton_forward, triton_rotation, product_triton):
+        for module in (triton_backward, triton_distant, triton_forward, triton_rotation, product_triton):
             stack.enter_context(mock.patch.object(module, "is_interpreted", return_value=False))
-        for module in (triton_backward, triton_forward):
+        for module in (triton_backward, triton_distant):
             stack.enter_context(mock.patch.object(module, "launch", entry))
         yield

@@ -13,9 +13,10 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
+from rfa.model.attention.call import AttentionCall
 from rfa.model.attention.pages import PAGE_KEYS, KeyPages, PagedHeads, Pieces, paged_attention
 from rfa.model.attention.triton import fused_rotation
-from rfa.model.attention.triton_backward import backward
+from rfa.model.attention.triton_backward import OutputGradients, backward
 from rfa.model.attention.triton_forward import forward
 from rfa.model.recurrence.triton import slot_scan_triton
 from tests.model import test_slots_triton as slots
@@ -61,14 +62,18 @@ def attend_and_differentiate(queries: int, keys: int, dtype: torch.dtype, has_st
     heads, statistic = torch.ones(HEADS, 6), torch.zeros(batch, queries, HEADS)
     own, all_keys = (torch.zeros(batch, n, 2) if has_stamps else None for n in (queries, keys))
     first, first_key = (starts_of(n) if is_packed else None for n in (queries, keys))
-    forward(q, k, v, heads, own, all_keys, first, first_key, queries, False, False, None)
-    backward(
-        q, statistic, None, q, k, v, heads, q, statistic, own, all_keys, first, first_key, queries, keys, False, None
-    )  # fmt: skip
+    call = AttentionCall(q, k, v, heads, own, all_keys, first, first_key, queries, keys, with_precision=False)
+    forward(call)
+    backward(OutputGradients(q, statistic, None), call, q, statistic)
 
 
-REGULAR = {f"triton_forward.{name}" for name in ("_columns_kernel", "_forward_kernel")} | {
-    f"triton_backward.{name}" for name in ("_describe_keys", "_describe_queries", "_rows_kernel", "_columns_kernel")
+REGULAR = {
+    "triton_columns._columns_kernel",
+    "triton_forward_kernel._forward_kernel",
+    "triton_gradient_tokens._describe_keys",
+    "triton_gradient_tokens._describe_queries",
+    "triton_gradient_rows._rows_kernel",
+    "triton_gradient_columns._columns_kernel",
 }
 
 
@@ -79,7 +84,7 @@ REGULAR = {f"triton_forward.{name}" for name in ("_columns_kernel", "_forward_ke
         (torch.bfloat16, False, False, {"triton_distant.table_kernel"}),
         (torch.bfloat16, True, False, set()),
         (torch.bfloat16, False, True, {"triton_distant.table_kernel"}),
-        (torch.float32, False, False, {"triton_backward._settle_rows"}),
+        (torch.float32, False, False, {"triton_gradient_tokens._normalise_rows"}),
     ],
     ids=["regular", "irregular", "packed", "float32"],
 )
@@ -99,7 +104,7 @@ def test_lengths_make_no_variants_of_attention_to_pages() -> None:
         heads = PagedHeads(torch.ones(HEADS, 6), WIDTH, q.dtype, "student_t", with_precision=True)
         paged_attention(q, keys, keys, heads, pieces)
 
-    names = "triton_forward._columns_kernel", "triton_forward._forward_kernel", "triton_distant.table_kernel"
+    names = "triton_columns._columns_kernel", "triton_forward_kernel._forward_kernel", "triton_distant.table_kernel"
     assert counted(attend) == dict.fromkeys(names, 1)
 
 
