@@ -173,7 +173,7 @@ def _scan_layer(
             tokens.q, recent.k[:, 1:], recent.v[:, 1:], dynamics, window=window, is_token=is_token
         )
         readout = joined(readout, near)
-    mixed = mixer.finish(readout.out, x, phase, readout.precision, noise, dynamics.gamma2, "recurrent")
+    mixed = mixer.finish(readout.out, x, phase, readout.precision, dynamics.gamma2, mode="recurrent", noise=noise)
     return mixed, m, p, seen
 
 

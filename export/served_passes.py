@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rfa.model.attention.pages import PAGE_KEYS, places_of
-from rfa.model.decoder import NORM_EPS, Decoder, SlotPool, normed, product
+from rfa.model.decoder import Decoder, SlotPool, normed, product
+from rfa.model.decoder_layers import NORM_EPS
 from rfa.model.draw import Distribution, Drawn, draw
 from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.ragged import RaggedDecoder
@@ -105,12 +106,10 @@ class ServedPasses:
             inner = F.gelu(product(normed(total, readout.feed_forward_norm), layer.up))
             joint = product(normed(x, readout.mixer_norm), readout.mix_in)
             return {"joint": joint, "total": total + product(inner, layer.down)}
-        from rfa.model import product_triton as by_kernel
+        from rfa.model.decoder_triton import finish_layer, joint_product
 
-        joint = by_kernel.product(x, readout.mix_in, by_kernel.Norm(readout.mixer_norm, NORM_EPS))
-        by_kernel.add_product(total, mixed, readout.mix_out)
-        norm = by_kernel.Norm(readout.feed_forward_norm, NORM_EPS)
-        by_kernel.add_product(total, by_kernel.product(total, layer.up, norm, with_gelu=True), layer.down)
+        joint = joint_product(x, layer)
+        finish_layer(total, mixed, layer)
         return {"joint": joint, "total": total}
 
     def logits(self, mode: Mode, rows: int) -> dict[str, Tensor]:
@@ -121,7 +120,7 @@ class ServedPasses:
         layer_counts = {"logits": len(stack.layers), "logits of prompts": 0}
         if not is_on_gpu(embedding):
             return dict.fromkeys(layer_counts, product(normed(x, stack.norm), embedding))
-        from rfa.model.decoder_triton import Outcome, concluded
+        from rfa.model.decoder_triton import Outcome, compute_logits
         from rfa.model.product_triton import Norm
 
         found = {}
@@ -129,7 +128,7 @@ class ServedPasses:
             outcome = Outcome.empty(rows, layers, config.n_heads, 1, embedding.device)
             outcome.evidence.fill_(1)
             outcome.broken.zero_()
-            found[name] = concluded(x, Norm(stack.norm, NORM_EPS), embedding, outcome)[0]
+            found[name] = compute_logits(x, Norm(stack.norm, NORM_EPS), embedding, outcome)[0]
         return found
 
     @staticmethod

@@ -1,34 +1,30 @@
-"""A language model arranged for decoding: constants formed once, few large products, all streams in one pool.
+"""A language model for decoding: constants computed once, few large products, all streams in one pool.
 
-The numbers are those of `LanguageModel.step`, `prefill` and `extend`. What these repeat for every token is done once
-here: the constrained parameters, and one matrix for all projections of the same input. The matrices are in the dtype
-that is asked for, bfloat16 on a GPU; their products are summed, and everything else is kept, in float32: the residual
-stream, the slots, the logits. Phases are wrapped in float64.
+Results are those of `LanguageModel.step`, `prefill` and `extend`. Constrained parameters are computed once, and all
+projections of an input share one matrix (`decoder_layers.py`). Matrices have the requested dtype, bfloat16 on a GPU;
+sums, the residual stream, the slots and the logits are float32. Phases are wrapped in float64.
 
-No gradients: the caller holds `torch.no_grad`.
+No gradients: call it under `torch.no_grad`.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import math
-from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from rfa.model.attention.reference import attend
-from rfa.model.dynamics import Dynamics, wrapped_phase
+from rfa.model.decoder_layers import NORM_EPS, Layer, Stack, check_decodable
+from rfa.model.dynamics import wrapped_phase
 from rfa.model.language import LanguageModel, StepOutput
-from rfa.model.layers import GATE_RANGE, PROCESS_GATE_SCALE, Block, RobustMixer
-from rfa.model.mixing import ModeNorm
-from rfa.model.recurrence.slots import is_on_gpu, say_eager, slot_scan
+from rfa.model.layers import GATE_RANGE, PROCESS_GATE_SCALE
+from rfa.model.recurrence.slots import is_on_gpu, slot_scan, warn_eager
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, slot_step
 from rfa.runtime.text.config import LanguageModelConfig, Mode
-
-NORM_EPS = 1e-6
 
 
 class SlotPool(NamedTuple):
@@ -62,122 +58,19 @@ class Turn(NamedTuple):
         return torch.addcmul(x * self.cos, x.roll(x.shape[-1] // 2, -1), self.sin)
 
 
-@dataclass(frozen=True)
-class Readout:
-    """What of a block each mode may have for itself: matrices `[out, in]` in the decoder's dtype, all else float32."""
-
-    mixer_norm: Tensor
-    mix_in: Tensor  # query, key, value, and gates and output gates if there are any: [3 · H · 2D + 2 · H · S (+ H), d]
-    mix_out: Tensor
-    feed_forward_norm: Tensor
-
-    @classmethod
-    def of(cls, block: Block, mode: Mode, dtype: torch.dtype) -> Readout:
-        mixer = cast(RobustMixer, block.mixer)
-        inward = [mixer.query.of(mode), mixer.key.weight, mixer.value.weight]
-        if mixer.config.n_slots:
-            inward.append(mixer.gates.weight)
-        if mixer.config.output_gate:
-            inward.append(mixer.output_gate.weight)
-        return cls(
-            mixer_norm=cast(ModeNorm, block.mixer_norm).of(mode),
-            mix_in=torch.cat(inward).to(dtype),
-            mix_out=mixer.output.of(mode).to(dtype),
-            feed_forward_norm=block.feed_forward_norm.of(mode),
-        )
-
-
-@dataclass(frozen=True)
-class LayerSlots:
-    """What the slots of a block do with a token."""
-
-    gate_bias: Tensor  # [2 · H · S]
-    parameters: SlotParameters
-    own_process: Tensor  # [H, S]
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One block, dtypes as in `Readout`."""
-
-    readout: Readout
-    output_gate_bias: Tensor | None  # [H]
-    up: Tensor
-    down: Tensor
-    dynamics: Dynamics
-    slots: LayerSlots | None
-
-    @property
-    def held(self) -> LayerSlots:
-        """Its slots.
-
-        Raises:
-            ValueError: it has none.
-        """
-        if self.slots is None:
-            raise ValueError("the model has no slots: it runs in attention mode alone")
-        return self.slots
-
-    @classmethod
-    def of(cls, block: Block, mode: Mode, dtype: torch.dtype) -> Layer:
-        mixer, feed_forward = cast(RobustMixer, block.mixer), block.feed_forward
-        dynamics, slots = mixer.dynamics(), None
-        if mixer.config.n_slots:
-            slots = LayerSlots(mixer.gates.bias, mixer.slot_parameters(dynamics), mixer.own_process(1))
-        return cls(
-            readout=Readout.of(block, mode, dtype),
-            output_gate_bias=mixer.output_gate.bias if mixer.config.output_gate else None,
-            up=feed_forward.up.weight.to(dtype),
-            down=feed_forward.down.weight.to(dtype),
-            dynamics=dynamics,
-            slots=slots,
-        )
-
-
-@dataclass(frozen=True)
-class Stack:
-    """What a mode runs: its blocks and its last norm."""
-
-    layers: list[Layer]
-    norm: Tensor
-
-    @classmethod
-    def of(cls, model: LanguageModel, mode: Mode, dtype: torch.dtype) -> Stack:
-        layers = [Layer.of(cast(Block, block), mode, dtype) for block in model.blocks]
-        return cls(layers, model.norm.of(mode).detach())
-
-    def read_by(self, model: LanguageModel, mode: Mode, dtype: torch.dtype) -> Stack:
-        """The same blocks with what another mode has for itself; they share all else."""
-        pairs = zip(self.layers, model.blocks, strict=True)
-        layers = [replace(layer, readout=Readout.of(cast(Block, block), mode, dtype)) for layer, block in pairs]
-        return Stack(layers, model.norm.of(mode).detach())
-
-
-def check_decodable(config: LanguageModelConfig) -> None:
-    """That a decoder runs models of this configuration.
-
-    Raises:
-        ValueError: it has another mixer, or a window.
-    """
-    if config.mixer != "rfa":
-        raise ValueError(f"a decoder runs RFA, got mixer {config.mixer!r}")
-    if config.window:
-        raise ValueError(f"a decoder keeps no ring of exact tokens, got window {config.window}")
-
-
 class Decoder:
-    """The modes of a trained model, for inference: attention, and the recurrent one where it has slots.
+    """Inference in attention mode and, if the model has slots, in recurrent mode.
 
     Args:
         model: of the mixer "rfa", float32, on the device to decode on.
         dtype: of the matrices, float32 or bfloat16.
 
     Attributes:
-        embedding: `[V, d]`; what it gives is `scale` times as large.
-        omega: `[H, D]`, the frequencies of all layers.
+        embedding: `[V, d]`, to be multiplied by `scale`.
+        omega: `[H, D]`, frequencies of all layers.
 
     Raises:
-        ValueError: the model has what no decoder runs: another mixer, or a window.
+        ValueError: the model has another mixer, or a window.
     """
 
     def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
@@ -187,49 +80,48 @@ class Decoder:
         with torch.no_grad():
             self._recurrent = self._attention = Stack.of(model, "recurrent", dtype)
             if model.config.own_readout:
-                self._attention = self._recurrent.read_by(model, "attention", dtype)
+                self._attention = self._recurrent.with_readout(model, "attention", dtype)
             self.embedding = model.embedding.weight.detach().to(dtype)
-        # One bank of frequencies serves all layers: it follows from the configuration.
+        # All layers have the same frequencies, which follow from the configuration.
         self.omega = self._recurrent.layers[0].dynamics.omega
 
     @property
     def device(self) -> torch.device:
-        """Where it decodes."""
+        """The device of the weights."""
         return self.embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the matrices."""
+        """The dtype of the matrices."""
         return self.embedding.dtype
 
     def stack(self, mode: Mode) -> Stack:
-        """What a mode runs."""
+        """The layers of a mode."""
         return self._attention if mode == "attention" else self._recurrent
 
     def step(self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, rows: Tensor) -> StepOutput:
-        """One token of B streams, whose slots are rewritten in place: `step_between` from `rows` to `rows`."""
+        """One token of B streams, updating `rows` of the pool in place."""
         return self.step_between(tokens, positions, noise, pool, rows, rows)[0]
 
     def step_between(
         self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, sources: Tensor, targets: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """One token of B streams, from some rows of the pool to others; on a GPU in few launches (`decoder_triton`).
+        """One token of B streams, from some rows of the pool to others; on a GPU by kernels (`decoder_triton`).
 
         Args:
             tokens, positions: `[B]` int64.
             noise: `[B, H, 2D]` scaled standard normal for the latent sample, zeros for the mean.
-            sources, targets: `[B]` int64, rows of the pool that are read and written. No row is written twice, or
-                written for one stream and read for another.
+            sources, targets: `[B]` int64, rows of the pool to read and to write. No row is written twice, or written
+                for one stream and read for another.
 
         Returns:
-            output, and for each stream 1 if all numbers of its new slots are finite, else 0, `[B]` float32: it leaves
-            the device in one copy with the rest.
+            output, and `[B]` float32, 1 if the new slots of a stream are finite, else 0.
         """
         if is_on_gpu(pool.means):
             reason = _kernels_refusal(self.config)
             if reason is None:
                 return self._step_by_kernels(tokens, positions, noise, pool, sources, targets)
-            say_eager(reason)
+            warn_eager(reason)
         output = self._step_eagerly(tokens, positions, noise, pool, sources, targets)
         finite = [part.index_select(1, targets).isfinite().transpose(0, 1).flatten(1).all(1) for part in pool]
         return output, torch.stack(finite).all(0).float()
@@ -262,35 +154,31 @@ class Decoder:
     def _step_by_kernels(
         self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, sources: Tensor, targets: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """Five launches a layer: its four products with norms, GELU and residual sums, and the slots."""
+        """Five launches a layer: four products with norms, GELU and residual sums, and the slots."""
         from rfa.model import decoder_triton as kernels
         from rfa.model import product_triton as products
 
-        config, layers, dtype = self.config, self._recurrent.layers, self.embedding.dtype
+        config, layers = self.config, self._recurrent.layers
         tokens, positions, noise, sources, targets = (
-            given.contiguous() for given in (tokens, positions, noise, sources, targets)
+            x.contiguous() for x in (tokens, positions, noise, sources, targets)
         )
         x, turn = kernels.begin(tokens, positions, self.embedding, self.scale, self.omega.double())
         outcome = kernels.Outcome.empty(len(tokens), len(layers), config.n_heads, 2 * config.head_dim, self.device)
         for i, layer in enumerate(layers):
-            readout, slots = layer.readout, layer.held
-            joint = products.product(x, readout.mix_in, products.Norm(readout.mixer_norm, NORM_EPS))
-            gates = kernels.Gates(slots.gate_bias, layer.dynamics.eta2, slots.own_process, layer.output_gate_bias)
             mixed = kernels.step_slots(
-                joint, turn, pool.means[i], pool.precisions[i], sources, targets, gates, slots.parameters, noise,
-                outcome, i, config.inner, config.innovation, dtype,
+                kernels.joint_product(x, layer), turn, kernels.Gates.of(layer), layer.required_slots.parameters,
+                kernels.PoolRows(pool.means[i], pool.precisions[i], sources, targets), outcome,
+                noise=noise, index=i, inner=config.inner, innovation=config.innovation, dtype=self.dtype,
             )  # fmt: skip
-            products.add_product(x, mixed, readout.mix_out)
-            norm = products.Norm(readout.feed_forward_norm, NORM_EPS)
-            products.add_product(x, products.product(x, layer.up, norm, with_gelu=True), layer.down)
+            kernels.finish_layer(x, mixed, layer)
         norm = products.Norm(self._recurrent.norm, NORM_EPS)
-        logits, log_precision, is_finite = kernels.concluded(x, norm, self.embedding, outcome)
+        logits, log_precision, is_finite = kernels.compute_logits(x, norm, self.embedding, outcome)
         return StepOutput(logits, log_precision, outcome.latent), is_finite
 
     def prefill(
         self, tokens: Tensor, position: int, means: Tensor, precisions: Tensor
     ) -> tuple[StepOutput, Tensor, Tensor]:
-        """N tokens `[N]` of one stream at once, from slots `[L, H, S, 4D]`, `[L, H, S]` to slots.
+        """N tokens `[N]` of one stream, from slots `[L, H, S, 4D]`, `[L, H, S]` to slots.
 
         Returns:
             output of the last token (a batch of one), means and precisions.
@@ -317,10 +205,10 @@ class Decoder:
     def extend(
         self, tokens: Tensor, position: int, keys: Tensor, values: Tensor, noise: Tensor
     ) -> tuple[StepOutput, Tensor, Tensor]:
-        """n tokens `[n]` of one stream in attention mode, exact over a cache of `position` rows and themselves.
+        """n tokens `[n]` of one stream in attention mode, over a cache of `position` rows and themselves.
 
         Args:
-            keys, values: `[L, H, position, 2D]` in the rotating frame, values as they are where they are not rotated.
+            keys, values: `[L, H, position, 2D]` in the rotating frame; values only if the model rotates them.
             noise: `[1, H, 2D]` for the last token.
 
         Returns:
@@ -364,8 +252,8 @@ class Decoder:
         return F.embedding(tokens, self.embedding).float() * self.scale
 
     def _projected(self, layer: Layer, x: Tensor, into_frame: Turn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Query, key and value of tokens `[..., H, 2D]` from the residual stream `[..., d]`, and behind them what the
-        gates of the slots and of the outputs get, `[..., 2 · H · S (+ H)]`."""
+        """Query, key and value `[..., H, 2D]` of the residual stream `[..., d]`, and logits of the gates of slots and
+        outputs `[..., 2 · H · S (+ H)]`."""
         heads, width = self.config.n_heads, 2 * self.config.head_dim
         joint = product(normed(x, layer.readout.mixer_norm), layer.readout.mix_in)
         vectors, gates = joint.tensor_split([3 * heads * width], dim=-1)
@@ -384,23 +272,23 @@ class Decoder:
     def _slot_inputs(
         self, layer: Layer, x: Tensor, into_frame: Turn
     ) -> tuple[SlotInputs, SlotParameters, Tensor | None]:
-        """What tokens bring to the slots of a layer, what those do with it, and how far the output gates are open."""
-        held = layer.held
+        """Inputs and parameters of the slots of a layer, and its output gates."""
+        constants = layer.required_slots
         heads, slots = self.config.n_heads, self.config.n_slots
         q, k, v, gates = self._projected(layer, x, into_frame)
-        factors = torch.exp((gates[..., : 2 * heads * slots] + held.gate_bias).clamp(*GATE_RANGE))
+        factors = torch.exp((gates[..., : 2 * heads * slots] + constants.gate_bias).clamp(*GATE_RANGE))
         write, forget = factors.reshape(*x.shape[:-1], 2, heads, slots).unbind(-3)
-        process = torch.add(held.own_process, forget, alpha=PROCESS_GATE_SCALE)
+        process = torch.add(constants.own_process, forget, alpha=PROCESS_GATE_SCALE)
         inputs = SlotInputs(q, k, v, write / layer.dynamics.eta2[:, None], process)
-        return inputs, held.parameters, self._opened(layer, gates)
+        return inputs, constants.parameters, self._opened(layer, gates)
 
     def _opened(self, layer: Layer, gates: Tensor) -> Tensor | None:
-        """How far the output gates of the heads are open, `[..., H]`, if there are any; gates as of `_projected`."""
+        """Output gates `[..., H]`, from the logits of `_projected`; None without output gates."""
         bias = layer.output_gate_bias
         return None if bias is None else torch.sigmoid(gates[..., -len(bias) :] + bias)
 
     def _finish(self, layer: Layer, x: Tensor, latent: Tensor, opened: Tensor | None) -> Tensor:
-        """The residual stream after the block, from the latent `[..., H, 2D]` of its mixer and its output gates."""
+        """The residual stream after the block, from the latent `[..., H, 2D]` of its mixer."""
         if opened is not None:
             latent = latent * opened[..., None]
         x = x + product(latent.flatten(-2), layer.readout.mix_out)
@@ -413,12 +301,12 @@ class Decoder:
 
 
 def _kernels_refusal(config: LanguageModelConfig) -> str | None:
-    """Why a GPU's kernels do not run the step of a model, or None."""
+    """Why the GPU's kernels cannot run the step of a model, or None."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
-    from rfa.model.decoder_triton import refusal
+    from rfa.model.recurrence.triton import size_refusal
 
-    return refusal(config.n_slots, 2 * config.head_dim, config.inner)
+    return size_refusal(config.n_slots, 2 * config.head_dim, config.inner)
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
@@ -426,12 +314,12 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     rounded = x.to(weight.dtype)
     if weight.dtype == torch.float32:
         return F.linear(rounded, weight)
-    if not weight.is_cuda:  # the same products and sums, for measuring on a CPU what the rounding costs
+    if not weight.is_cuda:  # the same products and sums, to measure the effect of rounding on a CPU
         return F.linear(rounded.float(), weight.float())
     flat = torch.mm(rounded.flatten(0, -2), weight.t(), out_dtype=torch.float32)
     return flat.reshape(*x.shape[:-1], -1)
 
 
 def normed(x: Tensor, weight: Tensor) -> Tensor:
-    """x / sqrt(mean x² + eps) times the weight."""
+    """RMS norm: x / sqrt(mean x² + eps) times the weight."""
     return F.rms_norm(x, weight.shape, weight, NORM_EPS)

@@ -1,11 +1,10 @@
-"""A decode step on a GPU: what it has beside the products of its layers (`product_triton`), float32 within.
+"""A decode step on a GPU: the kernels beside the products of its layers (`product_triton`), in float32.
 
-Between two products of `Decoder.step` eager code runs a dozen kernels, each of which takes longer to launch than to
-run. Here are three in all: the embedding with the table of rotations; all that the slots of a layer do with the joint
-product; and the logits, with what is told of a row over layers and heads. Norms, GELU and residual sums belong to the
-products. A row is computed in an order of its own: its company changes no bit of it.
+Eager code would run a dozen kernels between two products, each slower to launch than to run. There are three: the
+embedding with the table of rotations; the slots of a layer; and the logits, with evidence and flags of a row. Norms,
+GELU and residual sums are part of the products. A row does not depend on the other rows, bit for bit.
 
-Equations: `decoder.py`; the slots' are those of `recurrence.triton_token`, whose functions the scan calls as well.
+Equations: `decoder.py`; those of the slots: `recurrence/triton_token.py`, which the scan uses as well.
 """
 
 # Kernels are typed by their compiler.
@@ -20,9 +19,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rfa.model.product_triton import STAGES, Norm, Tile, multiplied, normed
+from rfa.model.decoder_layers import NORM_EPS, Layer
+from rfa.model.product_triton import STAGES, Norm, Tile, add_product, multiplied, normed, product
 from rfa.model.recurrence.slots_reference import SlotParameters
-from rfa.model.recurrence.triton import MAX_INNER, MAX_SLOTS, MAX_WIDTH
 from rfa.model.recurrence.triton_forward import blocks, warps
 from rfa.model.recurrence.triton_token import (
     advance,
@@ -49,7 +48,7 @@ LN2_REST = tl.constexpr(-2.1219444005469057e-4)
 
 @triton.jit
 def cosine_and_sine(b_phase):
-    """Of phases in float64, to float32: quarter turns are taken off in float64, and a polynomial does the rest.
+    """Cosine and sine in float32 of float64 phases: the range is reduced in float64, then polynomials.
 
     A GPU's own cosine is off by 5e-7. The polynomials are those of Cephes (cosf, sinf), for at most pi / 4.
     """
@@ -68,7 +67,7 @@ def cosine_and_sine(b_phase):
 
 @triton.jit
 def exponential(b_x):
-    """e^x for |x| of some dozens: the rounding of x log2 e would be several times that of the result."""
+    """e^x for |x| up to some dozens, without the rounding of x log2 e."""
     b_whole = tl.floor(b_x * LOG2E)
     b_rest = (b_x - b_whole * LN2_FIRST) - b_whole * LN2_REST
     return tl.exp2(b_whole) * tl.exp2(b_rest * LOG2E)
@@ -79,9 +78,9 @@ def begin_kernel(
     p_tokens, p_positions, p_embedding, p_omega, p_x, p_cos, p_sin, scale, n_tokens,
     WIDTH: tl.constexpr, PHASES: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
-    """Program b: the row of token b in the embedding, and cosine and sine of H · D phases at its position.
+    """Program b: the embedding of token b, and cosine and sine of H · D phases at its position.
 
-    A token that there is not is NaN.
+    A token outside the vocabulary gives NaN.
     """
     i_b = tl.program_id(0).to(tl.int64)
     o_w, o_p = tl.arange(0, BLOCK_W), tl.arange(0, BLOCK_P)
@@ -98,7 +97,7 @@ def begin_kernel(
 
 @triton.jit
 def turned_vector(p_vector, b_cos, b_sin, o_d, m_d, D: tl.constexpr):
-    """Query, key or value of one head in the rotating frame, [2, D]: x e^{-i phase}."""
+    """Load x e^{-i phase} of one head, [2, D]."""
     b_x = load_vector(p_vector, o_d, m_d, D)  # [2, D]
     o_swapped = tl.arange(0, 2)[:, None] * (-D) + D + o_d[None, :]  # [2, D]
     b_swapped = tl.load(p_vector + o_swapped, mask=m_d[None, :], other=0.0).to(tl.float32)  # [2, D]
@@ -121,7 +120,7 @@ def turned_back(b_x, b_cos, b_sin):
 
 @triton.jit
 def clamped(b_x, LOWEST: tl.constexpr, HIGHEST: tl.constexpr):
-    """Within a range; NaN stays."""
+    """Clamp to a range; NaN stays NaN."""
     b_x = tl.maximum(b_x, LOWEST, propagate_nan=tl.PropagateNan.ALL)
     return tl.minimum(b_x, HIGHEST, propagate_nan=tl.PropagateNan.ALL)
 
@@ -160,11 +159,11 @@ def slots_kernel(
     LOWEST: tl.constexpr, HIGHEST: tl.constexpr, PROCESS_SCALE: tl.constexpr,
     INNER: tl.constexpr, BY_VALUE: tl.constexpr, IS_GATED: tl.constexpr, IS_LAST: tl.constexpr,
 ):  # fmt: skip
-    """Program i runs head i mod H of stream i div H, from its part of the joint product to its part of the latent.
+    """Program i runs head i mod H of stream i div H, from the joint product to the latent.
 
-    INNER: passes K; BY_VALUE: the innovation of the value drives the weight; IS_GATED: there are output gates; IS_LAST:
-    the layer whose latent is sampled and told. x_p, x_h: strides of x over rows of the pool and heads. Rows that the
-    pool does not have are a mistake of the caller: nothing is read or written, and NaN goes out.
+    INNER: passes K; BY_VALUE: the innovation of the value drives the weight; IS_GATED: with output gates; IS_LAST: the
+    last layer, whose latent is sampled and stored. x_p, x_h: strides of x over rows of the pool and heads. Rows outside
+    the pool give NaN, and nothing is read or written.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_b = i_bh // n_heads
@@ -222,8 +221,10 @@ def store_outcome(
     p_evidence, p_broken, p_log_precision, p_is_finite, o_row, m_row, n_rows,
     HEADS: tl.constexpr, LAYERS: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Of rows o_row [BM] the mean over the heads of the logarithm of the evidence, and whether no layer has broken
-    slots; m_row [BM, 1]."""
+    """Store for rows o_row [BM] the mean over heads of log evidence, and 1 if the slots of all layers are finite.
+
+    m_row [BM, 1].
+    """
     o_head = tl.arange(0, BLOCK_H)[None, :]  # [1, H]
     m_head = m_row & (o_head < HEADS)  # [BM, H]
     o_flag = o_row[:, None] * HEADS + o_head  # [BM, H]
@@ -243,7 +244,7 @@ def logits_kernel(
     PARTS: tl.constexpr, LENGTH: tl.constexpr, INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr, EPS: tl.constexpr,
     HEADS: tl.constexpr, LAYERS: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Program (j, i): BM rows by BN tokens of the vocabulary; the first of its rows also tells of them."""
+    """Program (j, i): BM rows by BN tokens of the vocabulary; the first also stores evidence and flags of its rows."""
     i_row, i_column = tl.program_id(1).to(tl.int64) * BM, tl.program_id(0).to(tl.int64) * BN
     o_row, o_column = tl.arange(0, BM), tl.arange(0, BN)  # [BM], [BN]
     m_row, m_column = o_row < (n_rows - i_row).to(tl.int32), o_column < (COLUMNS - i_column).to(tl.int32)
@@ -270,18 +271,24 @@ class Turned(NamedTuple):
 
 
 class Gates(NamedTuple):
-    """What turns the joint product of a layer into gates: bias `[2 · H · S]`, eta2 `[H]`, own process `[H, S]`, and the
-    output gates' bias `[H]` where there are any."""
+    """Constants of the gates of a layer: bias `[2 · H · S]`, eta2 `[H]`, own process `[H, S]`, and bias `[H]` of the
+    output gates or None."""
 
     bias: Tensor
     eta2: Tensor
     own_process: Tensor
     output_bias: Tensor | None
 
+    @classmethod
+    def of(cls, layer: Layer) -> Gates:
+        """The constants of a layer with slots."""
+        slots = layer.required_slots
+        return cls(slots.gate_bias, layer.dynamics.eta2, slots.own_process, layer.output_gate_bias)
+
 
 class Outcome(NamedTuple):
-    """What is kept of a step until its end: latent `[B, H, 2D]` and evidence `[B, H]` of the last layer, and of every
-    layer whether slots are broken, `[L, B, H]`, 0 or 1."""
+    """Intermediate results of a step: latent `[B, H, 2D]` and evidence `[B, H]` of the last layer, and for every layer
+    1 if slots are not finite, else 0, `[L, B, H]`."""
 
     latent: Tensor
     evidence: Tensor
@@ -289,21 +296,10 @@ class Outcome(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int, layers: int, heads: int, width: int, device: torch.device) -> Outcome:
-        """Unwritten."""
+        """Uninitialised."""
         shape = (rows, heads)
         latent, evidence = torch.empty((*shape, width), device=device), torch.empty(shape, device=device)
         return cls(latent, evidence, torch.empty((layers, *shape), dtype=torch.int32, device=device))
-
-
-def refusal(slots: int, width: int, inner: int) -> str | None:
-    """Why the kernels cannot run heads of some slots, keys of `width` reals and K = inner, or None."""
-    if slots > MAX_SLOTS:
-        return f"it holds up to {MAX_SLOTS} slots, got {slots}"
-    if width > MAX_WIDTH:
-        return f"it holds keys of up to {MAX_WIDTH} reals, got {width}"
-    if inner > MAX_INNER:
-        return f"it runs inner=1 to {MAX_INNER}, got inner={inner}"
-    return None
 
 
 def _warps_of(numbers: int) -> int:
@@ -311,7 +307,7 @@ def _warps_of(numbers: int) -> int:
 
 
 def begin(tokens: Tensor, positions: Tensor, embedding: Tensor, scale: float, omega: Tensor) -> tuple[Tensor, Turned]:
-    """The residual stream `[B, d]` of tokens `[B]`, and the turn at `positions` `[B]`, of omega `[H, D]` in float64."""
+    """The residual stream `[B, d]` of tokens `[B]`, and rotations at `positions` `[B]`; omega `[H, D]` float64."""
     rows, width = len(tokens), embedding.shape[1]
     x = embedding.new_empty((rows, width), dtype=torch.float32)
     turn = Turned(*(x.new_empty((rows, *omega.shape)) for _ in Turned._fields))
@@ -325,46 +321,67 @@ def begin(tokens: Tensor, positions: Tensor, embedding: Tensor, scale: float, om
     return x, turn
 
 
+def joint_product(x: Tensor, layer: Layer) -> Tensor:
+    """All projections of the residual stream `[T, d]` by a layer, `[T, 3 · H · 2D + 2 · H · S (+ H)]`."""
+    return product(x, layer.readout.mix_in, Norm(layer.readout.mixer_norm, NORM_EPS))
+
+
+def finish_layer(x: Tensor, mixed: Tensor, layer: Layer) -> None:
+    """Add the projected output of the mixer, then the feed-forward layer, to the residual stream, in place."""
+    add_product(x, mixed, layer.readout.mix_out)
+    norm = Norm(layer.readout.feed_forward_norm, NORM_EPS)
+    add_product(x, product(x, layer.up, norm, with_gelu=True), layer.down)
+
+
+class PoolRows(NamedTuple):
+    """Slots of a layer `[R, H, S, 4D]`, `[R, H, S]`, and rows `[B]` int64 of them to read and to write."""
+
+    means: Tensor
+    precisions: Tensor
+    sources: Tensor
+    targets: Tensor
+
+
 def step_slots(
-    joint: Tensor, turn: Turned, means: Tensor, precisions: Tensor, sources: Tensor, targets: Tensor,
-    gates: Gates, parameters: SlotParameters, noise: Tensor, outcome: Outcome, layer: int, inner: int,
-    innovation: Innovation, dtype: torch.dtype,
+    joint: Tensor, turn: Turned, gates: Gates, parameters: SlotParameters, pool: PoolRows, outcome: Outcome, *,
+    noise: Tensor, index: int, inner: int, innovation: Innovation, dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """A token in the slots of one layer: `[B, H · 2D]` in `dtype`, what the output projection takes.
+    """One token in the slots of a layer: input of the output projection, `[B, H · 2D]` in `dtype`.
 
     Args:
-        joint: `[B, 3 · H · 2D + 2 · H · S (+ H)]`, product of the layer's input with `mix_in`.
-        means, precisions: of the layer, `[R, H, S, 4D]` and `[R, H, S]`: rows `sources` `[B]` are read, rows `targets`
-            are written, none of which another stream reads.
-        noise: `[B, H, 2D]`, taken by the last layer.
-        outcome: gets what is told of this layer.
+        joint: `joint_product` of the layer.
+        pool: no stream reads a row that another one writes.
+        outcome: receives evidence and flags.
+        noise: `[B, H, 2D]`, for the sample of the last layer.
+        index: of the layer.
     """
     rows, heads, width = outcome.latent.shape
+    means, precisions, sources, targets = pool
     slots = precisions.shape[2]
     mixed = joint.new_empty((rows, heads * width), dtype=dtype)
     block_s, block_d = blocks(slots, width)
     with torch.cuda.device_of(means):
         slots_kernel[(rows * heads,)](
             joint, *turn, means, precisions, sources, targets,
-            *gates[:3], gates.bias if gates.output_bias is None else gates.output_bias, noise, *parameters,
-            mixed, outcome.latent, outcome.evidence, outcome.broken[layer],
+            *gates[:3], gates.bias if gates.output_bias is None else gates.output_bias, noise,
+            *parameters, mixed, outcome.latent, outcome.evidence, outcome.broken[index],
             joint.stride(0), *means.stride()[:2], *precisions.stride()[:2], means.shape[0], heads,
             S=slots, D=width // 2, BS=block_s, BD=block_d,
             LOWEST=GATE_RANGE[0], HIGHEST=GATE_RANGE[1], PROCESS_SCALE=PROCESS_GATE_SCALE,
             INNER=inner, BY_VALUE=innovation == "value", IS_GATED=gates.output_bias is not None,
-            IS_LAST=layer == len(outcome.broken) - 1, num_warps=warps(slots, width),
+            IS_LAST=index == len(outcome.broken) - 1, num_warps=warps(slots, width),
         )  # fmt: skip
     return mixed
 
 
-def concluded(x: Tensor, norm: Norm, embedding: Tensor, outcome: Outcome) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits `[B, V]` of the residual stream `[B, d]`, log_precision `[B]`, and 1 where all new slots are finite, else
-    0, `[B]`."""
+def compute_logits(x: Tensor, norm: Norm, embedding: Tensor, outcome: Outcome) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits `[B, V]` of the residual stream `[B, d]`, log_precision `[B]`, and 1 if all new slots are finite, else 0,
+    `[B]`."""
     layers, rows, heads = outcome.broken.shape
     tile = Tile.of(embedding, rows)
     x, rest = normed(x, norm, tile, embedding.dtype)
-    like = outcome.evidence
-    logits, log_precision, is_finite = like.new_empty((rows, tile.COLUMNS)), like.new_empty(rows), like.new_empty(rows)
+    empty = outcome.evidence.new_empty
+    logits, log_precision, is_finite = empty((rows, tile.COLUMNS)), empty(rows), empty(rows)
     with torch.cuda.device_of(x):
         logits_kernel[tile.grid(rows)](
             x, norm.weight, embedding, logits, outcome.evidence, outcome.broken, log_precision, is_finite, rows,

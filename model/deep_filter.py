@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from rfa.model.deep_blocks import DeepFilterConfig, FilterBlock
 from rfa.model.dynamics import positive, raw_from_positive
-from rfa.model.recurrence.dense import DenseUpdate, Eigenpairs, Robustness, Sensor, propagate, transition
+from rfa.model.recurrence.dense import DenseUpdate, Robustness, Sensor, propagate
+from rfa.model.recurrence.eigenpairs import Eigenpairs, transition
 from rfa.model.state_filter import FilterOutput, Past, State, StateFilter, Token, head_update
 from rfa.runtime.text.config import Mode
 

@@ -161,9 +161,10 @@ class RobustMixer(TokenMixer):
         x: Tensor,
         phase: Tensor,
         precision: Tensor,
-        noise: Tensor | None,
         gamma2: Tensor,
+        *,
         mode: Mode,
+        noise: Tensor | None = None,
     ) -> MixerOutput:
         """Leave the rotating frame, add the latent sample, project.
 
@@ -191,7 +192,7 @@ class RobustMixer(TokenMixer):
         with without_autocast(x.device):
             result = core(q, k, v, dynamics, kernel=config.kernel, with_precision=with_precision, prior=config.prior)
         precision = result.precision if with_precision else torch.ones_like(result.log_norm)
-        return self.finish(result.out, x, phase, precision, None, dynamics.gamma2, "attention")
+        return self.finish(result.out, x, phase, precision, dynamics.gamma2, mode="attention")
 
     def _runs_fused(self, x: Tensor, impl: AttentionImpl) -> bool:
         """Whether the fused kernels take what the projections make of `x`; the ablations are eager."""
@@ -233,7 +234,7 @@ class RobustMixer(TokenMixer):
         phase = self.phase(positions)
         tokens = self.slot_inputs(x, self.rotated(x, phase, "recurrent"), dynamics, lags)
         readout, after = self._scan(tokens, state, dynamics, impl, lags)
-        return self.finish(readout.out, x, phase, readout.precision, None, dynamics.gamma2, "recurrent"), after
+        return self.finish(readout.out, x, phase, readout.precision, dynamics.gamma2, mode="recurrent"), after
 
     def step(
         self, x: Tensor, position: Tensor, state: LayerState, noise: Tensor | None
@@ -256,7 +257,8 @@ class RobustMixer(TokenMixer):
             sequence = SlotInputs(*(part[:, None] for part in token))
             readout, after = self._scan(sequence, state, dynamics, "auto")
             readout = SlotReadout(*(part[:, 0] for part in readout))
-        return self.finish(readout.out, x, phase, readout.precision, noise, dynamics.gamma2, "recurrent"), after
+        out = self.finish(readout.out, x, phase, readout.precision, dynamics.gamma2, mode="recurrent", noise=noise)
+        return out, after
 
     def _scan(
         self, tokens: SlotInputs, state: LayerState, dynamics: Dynamics, impl: SlotImpl, lags: Tensor | None = None
@@ -280,8 +282,8 @@ class RobustMixer(TokenMixer):
             state.precisions,
             state.ring,
             parameters,
-            self.slot_lag(),
             dynamics,
+            lag=self.slot_lag(),
             inner=config.inner,
             innovation=config.innovation,
             impl=impl,
@@ -320,7 +322,7 @@ class RobustMixer(TokenMixer):
             prior=self.config.prior,
         )
         padded = None if noise is None else torch.cat([torch.zeros_like(q[:, :-1]), noise[:, None]], dim=1)
-        mixed = self.finish(result.out, x, phase, result.precision, padded, dynamics.gamma2, "attention")
+        mixed = self.finish(result.out, x, phase, result.precision, dynamics.gamma2, mode="attention", noise=padded)
         return mixed, new_k.transpose(1, 2), new_v.transpose(1, 2)
 
 

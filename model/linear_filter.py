@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from rfa.model.recurrence.dense import (
-    Eigenpairs,
     Robustness,
     Sensor,
     Suspicion,
     in_pass,
     robust_weight,
 )
+from rfa.model.recurrence.eigenpairs import Eigenpairs
 from rfa.model.recurrence.inverse import spd_inverse
 from rfa.model.recurrence.modes import Chains, Drift, seen_from_now, transition
 from rfa.model.state_filter import FilterOutput, Past, State, StateFilter, Token, head_update
@@ -122,8 +122,8 @@ class LinearFilter(StateFilter):
             sensor,
             token.noise_scale.square(),
             self.robustness(passes),
-            suspicion,
-            state.get("noise_counts"),
+            suspicion=suspicion,
+            noise_counts=state.get("noise_counts"),
         )
         following = {"mean": update.mean, "covariance": update.covariance}
         if update.suspicion is not None:

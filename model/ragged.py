@@ -18,7 +18,8 @@ from torch import Tensor
 
 from rfa.model.attention.pages import PAGE_KEYS, PagedHeads, paged_attention, places_of
 from rfa.model.attention.validation import fused_refusal
-from rfa.model.decoder import NORM_EPS, Decoder
+from rfa.model.decoder import Decoder
+from rfa.model.decoder_layers import NORM_EPS
 from rfa.model.language import StepOutput
 from rfa.model.packed import Packed
 from rfa.model.ragged_layout import PagedTokens, PageList, Ragged, SlotTokens, pack_for_pages, pack_for_slots
@@ -177,11 +178,9 @@ class RaggedDecoder:
         shape, after = (len(batch.counts), batch.longest), []
         for index, layer in enumerate(residual.layers):
             joint = residual.joint(index)
-            held = layer.held
-            gates = Gates(held.gate_bias, layer.dynamics.eta2, held.own_process, layer.output_gate_bias)
-            tokens = arrange_for_slots(joint, residual.turn, gates, batch.rows, shape)
+            tokens = arrange_for_slots(joint, residual.turn, Gates.of(layer), batch.rows, shape)
             readout, *slots = slot_scan(
-                tokens, means[index], precisions[index], held.parameters,
+                tokens, means[index], precisions[index], layer.required_slots.parameters,
                 inner=self._decoder.config.inner, lengths=batch.counts,
             )  # fmt: skip
             after.append(slots)
@@ -232,10 +231,9 @@ class _Residual:
 
     def joint(self, index: int) -> Tensor:
         """What all projections of a layer give, `[T, 3 · H · 2D + …]`."""
-        from rfa.model.product_triton import Norm, product
+        from rfa.model.decoder_triton import joint_product
 
-        readout = self.layers[index].readout
-        return product(self._x, readout.mix_in, Norm(readout.mixer_norm, NORM_EPS))
+        return joint_product(self._x, self.layers[index])
 
     def mix(self, index: int, out: Tensor, joint: Tensor, *, is_turned: bool, rows: Tensor | None = None) -> None:
         """Go on with what the mixer of a layer gave, to the end of the layer."""
@@ -245,19 +243,16 @@ class _Residual:
         self._finish(index, settle(out, turn, self._output_gates(index, joint), self._decoder.dtype, rows))
 
     def _finish(self, index: int, mixed: Tensor) -> None:
-        from rfa.model.product_triton import Norm, add_product, product
+        from rfa.model.decoder_triton import finish_layer
 
-        layer = self.layers[index]
-        add_product(self._x, mixed, layer.readout.mix_out)
-        norm = Norm(layer.readout.feed_forward_norm, NORM_EPS)
-        add_product(self._x, product(self._x, layer.up, norm, with_gelu=True), layer.down)
+        finish_layer(self._x, mixed, self.layers[index])
 
     def conclude(
         self, out: Tensor, joint: Tensor, last: LastTokens, *, is_turned: bool, rows: Tensor | None = None
     ) -> tuple[StepOutput, Tensor]:
         """The outputs of the last tokens `[S]`, of which alone the rest of the last layer is computed, and whether what
         the layers were told to watch is finite, `[S]` float32."""
-        from rfa.model.decoder_triton import concluded
+        from rfa.model.decoder_triton import compute_logits
         from rfa.model.product_triton import Norm
         from rfa.model.ragged_triton import settle
 
@@ -267,7 +262,7 @@ class _Residual:
             self._x = self._x[last.places]
         self._finish(index, mixed)
         norm = Norm(self._norm, NORM_EPS)
-        logits, log_precision, is_finite = concluded(self._x, norm, self._decoder.embedding, last.outcome)
+        logits, log_precision, is_finite = compute_logits(self._x, norm, self._decoder.embedding, last.outcome)
         return StepOutput(logits, log_precision, last.outcome.latent), is_finite
 
     def _output_gates(self, index: int, joint: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -219,9 +219,12 @@ def head_update(
     sensor: Sensor,
     variance_factor: Tensor,
     robustness: Robustness,
+    *,
     suspicion: Suspicion | None = None,
     noise_counts: Tensor | None = None,
 ) -> DenseUpdate:
     """`dense_update` with the measurement covariance multiplied by `variance_factor` `[B]`."""
     scaled = Sensor(sensor.matrix, sensor.offset, sensor.noise * variance_factor[..., None, None])
-    return dense_update(*state, token.value, token.present, scaled, robustness, suspicion, noise_counts)
+    return dense_update(
+        *state, token.value, token.present, scaled, robustness, suspicion=suspicion, noise_counts=noise_counts
+    )

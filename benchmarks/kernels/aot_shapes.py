@@ -169,7 +169,7 @@ def _backward(shape: KernelShape, architecture: int) -> KernelCase:
 
 def _step(shape: KernelShape, means: torch.Tensor, precisions: torch.Tensor, parameters: SlotParameters) -> None:
     """A token of a decoder's layer, the last one, with gates of its outputs: all that the kernel does."""
-    from rfa.model.decoder_triton import Gates, Outcome, Turned, step_slots
+    from rfa.model.decoder_triton import Gates, Outcome, PoolRows, Turned, step_slots
 
     slots, width, rows = shape.slots, shape.width, torch.arange(BATCH)
     turn = Turned(*(torch.ones(BATCH, HEADS, width // 2) for _ in range(2)))
@@ -177,8 +177,8 @@ def _step(shape: KernelShape, means: torch.Tensor, precisions: torch.Tensor, par
     outcome = Outcome.empty(BATCH, 1, HEADS, width, rows.device)
     joint = torch.ones(BATCH, HEADS * (3 * width + 2 * slots + 1))
     step_slots(
-        joint, turn, means, precisions, rows, rows, gates, parameters, outcome.latent, outcome, 0, 1, "key",
-        torch.bfloat16,
+        joint, turn, gates, parameters, PoolRows(means, precisions, rows, rows), outcome,
+        noise=outcome.latent, index=0, inner=1, innovation="key", dtype=torch.bfloat16,
     )  # fmt: skip
 
 

@@ -167,11 +167,10 @@ def robust_filter_attention(
         check_sequences(cu_seqlens, q)
     if times is not None:
         check_times(times, *q.shape[:2], cu_seqlens)
-    is_fused = runs_fused(impl, q.device, q.dtype, q.shape[-1], times, dynamics)
     out_dtype, dtype = q.dtype, torch.float64 if q.dtype == torch.float64 else torch.float32
     positions = token_positions(q.shape[1], cu_seqlens, q.device) if times is None else times
     phase = wrapped_phase(dynamics.omega, positions, dtype)
-    if is_fused:
+    if runs_fused(impl, q.device, q.dtype, q.shape[-1], times, dynamics):
         return _fused(q, k, v, phase, dynamics, times=times, cu_seqlens=cu_seqlens, kernel=kernel, far_field=far_field)
     q, k, v = (rotate(x.to(dtype), -phase) for x in (q, k, v))
     result = _eager(q, k, v, dynamics.to(dtype), times, cu_seqlens, kernel=kernel, far_field=far_field)

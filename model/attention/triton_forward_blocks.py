@@ -291,13 +291,12 @@ def distant_block(
 
 
 @triton.jit
-def distant_addresses(
-    p_k, p_v, p_columns, p_table, i_block, i_entry, stride_kt, stride_vt, BN: tl.constexpr
-):  # fmt: skip
-    """Where k, v, totals and terms of a distant block begin; i_entry: of the table."""
+def distant_addresses(p_k, p_v, p_columns, i_block, stride_kt, stride_vt, BN: tl.constexpr):
+    """Where k, v and totals of a distant block begin."""
     i_block = tl.cast(i_block, tl.int64)
-    p_totals = p_columns + i_block * (COLUMNS * BN) + 3 * BN
-    return p_k + i_block * BN * stride_kt, p_v + i_block * BN * stride_vt, p_totals, p_table + i_entry * (TERMS * BN)
+    p_block_k = p_k + i_block * BN * stride_kt
+    p_block_v = p_v + i_block * BN * stride_vt
+    return p_block_k, p_block_v, p_columns + i_block * (COLUMNS * BN) + 3 * BN
 
 
 @triton.jit

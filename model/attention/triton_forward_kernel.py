@@ -167,10 +167,10 @@ def _forward_kernel(
         b_sums = tl.zeros([BM, LANES], tl.float32)  # [BM, LANES]
         b_evidences = tl.zeros([BM, LANES], tl.float32)  # [BM, LANES]
         step_k, step_v = tl.cast(stride_kt, tl.int64) * BN, tl.cast(stride_vt, tl.int64) * BN
-        i_entry = i_head.to(tl.int64) * n_distances + n_nearer
-        p_block_k, p_block_v, p_totals, p_terms = distant_addresses(
-            p_own_k, p_own_v, p_own_columns, p_table, n_distant - 1, i_entry, stride_kt, stride_vt, BN
+        p_block_k, p_block_v, p_totals = distant_addresses(
+            p_own_k, p_own_v, p_own_columns, n_distant - 1, stride_kt, stride_vt, BN
         )
+        p_terms = p_table + (i_head.to(tl.int64) * n_distances + n_nearer) * (TERMS * BN)
         for i_farther in range(n_light):
             if PAGE > 0:
                 place = block_place(p_pages, n_distant - 1 - i_farther, BN, PAGE)
@@ -194,17 +194,10 @@ def _forward_kernel(
         b_sum += tl.sum(b_sums, 1) * b_row_factor  # [BM]
         b_minus_out = -b_out  # [BM, W]
         b_sums = tl.zeros([BM, LANES], tl.float32)  # [BM, LANES]
-        p_block_k, p_block_v, p_totals, p_terms = distant_addresses(
-            p_own_k,
-            p_own_v,
-            p_own_columns,
-            p_table,
-            n_distant - n_light - 1,
-            i_entry + n_light,
-            stride_kt,
-            stride_vt,
-            BN,
+        p_block_k, p_block_v, p_totals = distant_addresses(
+            p_own_k, p_own_v, p_own_columns, n_distant - n_light - 1, stride_kt, stride_vt, BN
         )
+        p_terms = p_table + (i_head.to(tl.int64) * n_distances + n_nearer + n_light) * (TERMS * BN)
         for i_farther in range(n_distant - n_far - n_light):
             if PAGE > 0:
                 place = block_place(p_pages, n_distant - n_light - 1 - i_farther, BN, PAGE)

@@ -41,7 +41,7 @@ def _reweighted(residual2: Tensor, inverse_variance: Tensor, nu: Tensor, complex
 
 
 def _update_capped(
-    v: Tensor, mean: Tensor, prior: Tensor, noise: Tensor, nu: Tensor, delta: Tensor, inner: int
+    v: Tensor, mean: Tensor, prior: Tensor, noise: Tensor, nu: Tensor, delta: Tensor, *, inner: int
 ) -> tuple[Tensor, Tensor]:
     """One measurement under rule "capped": v, mean `[B, H, 2D]`, prior precision `[B, H]`."""
     innovation = v - mean
@@ -59,7 +59,7 @@ def _update_capped(
 
 
 def _update_paper(
-    v: Tensor, mean: Tensor, prior: Tensor, noise: Tensor, nu: Tensor, delta: Tensor, inner: int
+    v: Tensor, mean: Tensor, prior: Tensor, noise: Tensor, nu: Tensor, delta: Tensor, *, inner: int
 ) -> tuple[Tensor, Tensor]:
     """One measurement under rule "paper": each pass is the prior of the next."""
     damping = torch.where(prior > 0, delta, torch.ones_like(prior))
@@ -115,7 +115,7 @@ def irkf_loop(
         spread = keep[:, :, i].T.square() + precision * process[:, :, i].T
         # Without process noise a long gap drives the precision to infinity; the bound keeps its products finite.
         prior = (precision / spread.clamp(min=limit.tiny)).clamp(max=limit.max**0.5)
-        updated, posterior = update(turned[:, i], predicted, prior, noise, dynamics.nu, delta, inner)
+        updated, posterior = update(turned[:, i], predicted, prior, noise, dynamics.nu, delta, inner=inner)
         seen = mask[:, i, None]
         mean = torch.where(seen[..., None], updated, predicted)
         precision = torch.where(seen, posterior, prior)

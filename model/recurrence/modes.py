@@ -1,7 +1,7 @@
 """F and Q of a lag for any stable or undamped drift A, defective ones (constant velocity, say) included.
 
-A diagonalisable A needs its eigenpairs only (`dense.py`). Of another one, eigenvalues that cannot be told apart are put
-in clusters, and A is block-diagonalised over them (Bavely and Stewart, SIAM J. Numer. Anal. 16, 1979): V⁻¹ A V =
+A diagonalisable A needs its eigenpairs only (`eigenpairs.py`). For another one, eigenvalues too close to separate form
+clusters, and A is block-diagonalised over them (Bavely and Stewart, SIAM J. Numer. Anal. 16, 1979): V⁻¹ A V =
 diag(l) + N with one l for a cluster and N^K = 0, so that
 
     F(t) = V [ e^{l t} sum_{k<K} N^k t^k / k! ] V⁻¹
@@ -12,8 +12,8 @@ I_m is a Gauss-Legendre sum where |z t| is small (no term cancels), and else I_m
 loses no more than a bit where |z t| >= m. Complex numbers are two real tensors and sizes are fixed, so that the same
 lines run in an ONNX graph. Units: rates in 1/time, lags in time.
 
-What is refused: growth; and eigenvalues too near to be told apart and too far to be one, i.e. a remainder N^K above the
-tolerances below.
+Growing modes are refused, and eigenvalues too close to separate and too far apart for one cluster: a remainder N^K
+    above the tolerances of `rfa.runtime.filters.spectrum`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rfa.model.recurrence import dense
-from rfa.model.recurrence.dense import Eigenpairs
+from rfa.model.recurrence import eigenpairs
+from rfa.model.recurrence.eigenpairs import Eigenpairs
 from rfa.runtime.filters.spectrum import threshold
 
 
@@ -52,28 +52,28 @@ class Chains(NamedTuple):
 
 
 Drift = Eigenpairs | Chains
-# Numbers of all matrices of lags above which equal lags are looked for.
+# Numbers in all matrices above which equal lags are searched.
 WORTH_SORTING = 1 << 12
 
 
 def transition(drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
     """F(lag) and Q(lag), `[..., n, n]` for a lag `[...]` >= 0."""
 
-    def found(lag: Tensor) -> tuple[Tensor, Tensor]:
+    def at(lag: Tensor) -> tuple[Tensor, Tensor]:
         if isinstance(drift, Eigenpairs):
-            return dense.transition(drift, lag)
+            return eigenpairs.transition(drift, lag)
         return _chain_propagator(drift, lag), _chain_noise(drift, lag)
 
-    return _of_distinct(found, drift, lag)
+    return _for_distinct(at, drift, lag)
 
 
-def _of_distinct(found: Callable[[Tensor], tuple[Tensor, Tensor]], drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """`found(lag)`, worked out once for lags that are equal: on a grid of times a few of them are all there are."""
+def _for_distinct(at: Callable[[Tensor], tuple[Tensor, Tensor]], drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
+    """`at(lag)`, computed once for equal lags: a regular grid of times has few different ones."""
     is_plain = lag.device.type == "cpu" and not lag.requires_grad and not torch.compiler.is_compiling()
     if not is_plain or lag.numel() * drift.basis_re.numel() < WORTH_SORTING:
-        return found(lag)
+        return at(lag)
     distinct, place = torch.unique(lag, return_inverse=True)
-    first, second = found(distinct)
+    first, second = at(distinct)
     return first[place], second[place]
 
 
@@ -81,28 +81,28 @@ def backward(drift: Drift, lag: Tensor) -> Tensor:
     """F(lag)⁻¹ = F(-lag), `[..., n, n]`."""
     if isinstance(drift, Chains):
         return _chain_propagator(drift, -lag)
-    return dense.propagator(drift, -drift.rate_re, -drift.rate_im, lag)
+    return eigenpairs.propagator(drift, -drift.rate_re, -drift.rate_im, lag)
 
 
 def seen_from_now(drift: Drift, matrix: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """How an observation of `lag` `[...]` ago sees the state now: M = C F(lag)⁻¹ `[..., P, n]`, and the process noise
-    in it, M Q(lag) Mᵀ `[..., P, P]`, for C `[P, n]`.
+    """Observation matrix of the present state for an observation `lag` `[...]` ago, and its process noise.
 
-    In the eigenbasis n² operations a lag; F and Q themselves are n³, and attention has a lag for every pair.
+    M = C F(lag)⁻¹ `[..., P, n]` and M Q(lag) Mᵀ `[..., P, P]` for C `[P, n]`. In the eigenbasis a lag takes n²
+    operations, not n³; attention has a lag for every pair.
     """
 
-    def found(lag: Tensor) -> tuple[Tensor, Tensor]:
+    def at(lag: Tensor) -> tuple[Tensor, Tensor]:
         if isinstance(drift, Chains):
             seen = matrix @ backward(drift, lag)
             return seen, seen @ transition(drift, lag)[1] @ seen.mT
         c_re, c_im = matrix @ drift.basis_re, matrix @ drift.basis_im
-        e_re, e_im = dense.exponentials(-drift.rate_re, -drift.rate_im, lag)
+        e_re, e_im = eigenpairs.exponentials(-drift.rate_re, -drift.rate_im, lag)
         w_re, w_im = c_re * e_re - c_im * e_im, c_re * e_im + c_im * e_re
-        g_re, g_im = dense.modal_noise(drift, lag)
+        g_re, g_im = eigenpairs.modal_noise(drift, lag)
         x_re, x_im = w_re @ g_re - w_im @ g_im, w_re @ g_im + w_im @ g_re
         return w_re @ drift.dual_re - w_im @ drift.dual_im, x_re @ w_re.mT + x_im @ w_im.mT
 
-    return _of_distinct(found, drift, lag)
+    return _for_distinct(at, drift, lag)
 
 
 def _decayed_power(rate: Tensor, lag: Tensor, k: int) -> Tensor:
@@ -129,7 +129,7 @@ def _chain_noise(drift: Chains, lag: Tensor) -> Tensor:
     i_re, i_im = (drift.member @ part @ drift.member.mT for part in (i_re, i_im))
     g_re = (drift.noise_re * i_re - drift.noise_im * i_im).sum(-3)
     g_im = (drift.noise_re * i_im + drift.noise_im * i_re).sum(-3)
-    return dense.from_basis(drift.basis_re, drift.basis_im, g_re, g_im)
+    return eigenpairs.from_basis(drift.basis_re, drift.basis_im, g_re, g_im)
 
 
 def _integrals(drift: Chains, lag: Tensor) -> tuple[Tensor, Tensor]:

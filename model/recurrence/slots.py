@@ -1,10 +1,10 @@
-"""Gated filter slots: validation and dispatch. Equations in `slots_reference.py`."""
+"""Gated filter slots: validation and choice of implementation. Equations in `slots_reference.py`."""
 
 from __future__ import annotations
 
 import importlib.util
 import warnings
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from rfa.model.recurrence.slots_reference import (
     slot_scan_reference,
     wants_gradients,
 )
-from rfa.runtime.text.config import INNOVATIONS, Innovation
+from rfa.runtime.text.config import INNOVATIONS, Innovation, check_choice
 
 SlotImpl = Literal["auto", "reference", "numba", "triton"]
 IMPLS = ("auto", "reference", "numba", "triton")
@@ -37,16 +37,12 @@ def _numba_refusal(tokens: SlotInputs) -> str | None:
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
-    """Whether "auto" looks for a kernel first."""
+    """Whether "auto" prefers a kernel."""
     return is_gpu(tensor.device)
 
 
-def say_eager(reason: str) -> None:
-    """Nobody waits for a GPU that is driven from Python, token by token, without having been told why.
-
-    Args:
-        reason: of the refusal of the kernel.
-    """
+def warn_eager(reason: str) -> None:
+    """Warn that a GPU runs the slots token by token from Python; reason: of the kernel's refusal."""
     warnings.warn(f"the slots run eagerly on the GPU, token by token: {reason}", RuntimeWarning, stacklevel=3)
 
 
@@ -56,19 +52,19 @@ def triton_refusal(
     precisions: Tensor,
     inner: int,
     innovation: Innovation,
+    *,
     lag: SlotLag | None = None,
     lengths: Tensor | None = None,
-    *,
     with_gradients: bool = True,
 ) -> str | None:
-    """Why the GPU's kernels cannot run these inputs, or None. with_gradients: somebody may ask for them."""
+    """Why the GPU's kernels cannot run these inputs, or None; with_gradients: gradients may be requested."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if lag is not None:
         return "it reads the slots at lag 0, not behind a window"
     from rfa.model.recurrence.triton import refusal
 
-    return refusal(tokens, means, precisions, inner, innovation, lengths, with_gradients)
+    return refusal(tokens, means, precisions, inner, innovation, lengths=lengths, with_gradients=with_gradients)
 
 
 def _check(
@@ -76,6 +72,7 @@ def _check(
     means: Tensor,
     precisions: Tensor,
     parameters: SlotParameters,
+    *,
     inner: int,
     innovation: Innovation,
     lengths: Tensor | None,
@@ -101,8 +98,7 @@ def _check(
         raise ValueError("a scan needs at least one token, got 0")
     if inner < 1:
         raise ValueError(f"inner must be >= 1, got {inner}")
-    if innovation not in INNOVATIONS:
-        raise ValueError(f"innovation must be one of {INNOVATIONS}, got {innovation!r}")
+    check_choice("innovation", innovation, INNOVATIONS)
     if lengths is None:
         return
     if lengths.dtype not in LENGTH_DTYPES:
@@ -126,54 +122,41 @@ def slot_scan(
     """Run the slots over a sequence.
 
     Args:
-        tokens: leading dims `[B, N]`, see `SlotInputs`.
-        parameters: see `SlotParameters`.
-        means: `[B, H, S, 4D]`, precisions `[B, H, S]` > 0: the state before the first token, float32.
-        inner: IRLS passes K.
-        innovation: which part of it drives the weight, that of the "key" or of the "value".
-        lag: of the slots behind the queries; none by default.
-        lengths: `[B]` int32 or int64, tokens that each row has, 0 to N; all have N by default. What is behind them
-            changes nothing. On a GPU, which a check would wait for, a length that is none of these makes the precisions
-            after it NaN.
-        impl: "reference" (eager), "numba" (compiled, float32 on a CPU), "triton" (on a GPU, K = 1 to 3, no lag,
-            gradients of K = 1 with the key's innovation and without lengths alone; tokens may have 16 bits, the state
-            and the read-out are float32) or "auto". An explicit choice never falls
-            back; "auto" warns where a GPU has to go without the kernel.
+        tokens: leading dims `[B, N]`.
+        means, precisions: `[B, H, S, 4D]`, `[B, H, S]` > 0, float32: the state before the first token.
+        inner: reweighting passes K.
+        innovation: drives the weight: that of the "key" or of the "value".
+        lag: of the slots behind the query.
+        lengths: `[B]` int32 or int64, tokens of each row, 0 to N; default N. Other values give NaN precisions on a GPU.
+        impl: "reference" (eager), "numba" (compiled, float32 on a CPU), "triton" (GPU, K = 1 to 3, no lag, tokens of 16
+            or 32 bits; gradients with K = 1, innovation "key" and no lengths) or "auto", which warns if a GPU runs
+            eagerly. An explicit choice has no fallback.
 
     Returns:
-        read-out of every token, 0 behind a row's length, and the state after its last token: that of the row by
-        itself, bit for bit.
+        read-out of every token, 0 after the length of a row, and the state after its last token.
 
     Raises:
-        ValueError: shapes or lengths that do not fit, or an explicit impl that cannot run the inputs.
+        ValueError: shapes or lengths do not fit, or an explicit impl cannot run the inputs.
     """
-    _check(tokens, means, precisions, parameters, inner, innovation, lengths)
-    if impl not in IMPLS:
-        raise ValueError(f"impl must be one of {IMPLS}, got {impl!r}")
+    check_choice("impl", impl, IMPLS)
+    options: dict[str, Any] = {"inner": inner, "innovation": innovation, "lengths": lengths}
+    _check(tokens, means, precisions, parameters, **options)
     if impl == "triton" or (impl == "auto" and is_on_gpu(tokens.k)):
         with_gradients = wants_gradients(*tokens, means, precisions, *parameters)
-        refusal = triton_refusal(
-            tokens, means, precisions, inner, innovation, lag, lengths, with_gradients=with_gradients
-        )
+        refusal = triton_refusal(tokens, means, precisions, **options, lag=lag, with_gradients=with_gradients)
         if refusal is None:
             from rfa.model.recurrence.triton import slot_scan_triton
 
-            return slot_scan_triton(
-                tokens, means, precisions, parameters, inner=inner, innovation=innovation, lengths=lengths
-            )
+            return slot_scan_triton(tokens, means, precisions, parameters, **options)
         if impl == "triton":
             raise ValueError(f"impl='triton' cannot run this: {refusal}")
-        say_eager(refusal)
+        warn_eager(refusal)
     if impl in ("auto", "numba"):
         refusal = _numba_refusal(tokens)
         if refusal is None:
             from rfa.model.recurrence.slots_numba import slot_scan_numba
 
-            return slot_scan_numba(
-                tokens, means, precisions, parameters, inner=inner, innovation=innovation, lag=lag, lengths=lengths
-            )
+            return slot_scan_numba(tokens, means, precisions, parameters, **options, lag=lag)
         if impl == "numba":
             raise ValueError(f"impl='numba' cannot run this: {refusal}")
-    return slot_scan_reference(
-        tokens, means, precisions, parameters, inner=inner, innovation=innovation, lag=lag, lengths=lengths
-    )
+    return slot_scan_reference(tokens, means, precisions, parameters, **options, lag=lag)

@@ -1,12 +1,13 @@
-"""Gated filter slots on a GPU, as an operator of torch: `slot_scan_triton`. A step is `rfa.model.decoder_triton`'s.
+"""Gated filter slots on a GPU, as the operator `rfa::slot_scan` of torch. A single step is in `decoder_triton.py`.
 
-Equations: `slots_reference.py`. The operator is opaque (`torch.compile` and `torch.export` call it and do not look
-inside), takes tensors of any strides and hands out contiguous ones. Gradients of a scan of one reweighting pass, by the
-key's innovation, reach all inputs, the initial state and all parameters, from every output and from the final state.
+Equations: `slots_reference.py`. `torch.compile` and `torch.export` do not look inside the operator; it takes any
+    strides and returns contiguous tensors. With one reweighting pass and the innovation of the key, all inputs, the
+    initial state and all parameters have gradients, from every output and the final state.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from rfa.model.recurrence import triton_forward as forward
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout, wants_gradients
 from rfa.runtime.text.config import Innovation
 
-# Kernels were defined for the interpreter or for a GPU when they were imported.
+# Kernels are defined for the interpreter or for a GPU when they are imported.
 IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
 TOKEN_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_SLOTS = 32
@@ -33,10 +34,11 @@ def refusal(
     precisions: Tensor,
     inner: int,
     innovation: Innovation,
+    *,
     lengths: Tensor | None = None,
     with_gradients: bool = False,
 ) -> str | None:
-    """Why the kernels cannot run these inputs, or None. with_gradients: somebody will ask for them."""
+    """Why the kernels cannot run these inputs, or None; with_gradients: gradients may be requested."""
     slots, width = precisions.shape[-1], tokens.k.shape[-1]
     if not is_gpu(tokens.k.device) and not IS_INTERPRETED:
         return f"it runs on cuda, got {tokens.k.device.type}"
@@ -44,6 +46,13 @@ def refusal(
         return f"it takes float32, bfloat16 and float16, got {sorted({str(tensor.dtype) for tensor in tokens})}"
     if means.dtype != torch.float32 or precisions.dtype != torch.float32:
         return f"it keeps its state in float32, got {means.dtype} and {precisions.dtype}"
+    if (reason := size_refusal(slots, width, inner)) is not None:
+        return reason
+    return _gradient_refusal(inner, innovation, lengths) if with_gradients else None
+
+
+def size_refusal(slots: int, width: int, inner: int) -> str | None:
+    """Why the kernels cannot run S slots, keys of `width` reals and `inner` passes, or None."""
     if slots > MAX_SLOTS:
         return f"it holds up to {MAX_SLOTS} slots, got {slots}"
     if width > MAX_WIDTH:
@@ -52,7 +61,7 @@ def refusal(
         return f"keys are complex, an even number of reals, got {width}"
     if not 1 <= inner <= MAX_INNER:
         return f"it runs inner=1 to {MAX_INNER}, got inner={inner}"
-    return _gradient_refusal(inner, innovation, lengths) if with_gradients else None
+    return None
 
 
 def _gradient_refusal(inner: int, innovation: Innovation, lengths: Tensor | None) -> str | None:
@@ -63,74 +72,74 @@ def _gradient_refusal(inner: int, innovation: Innovation, lengths: Tensor | None
     return None if lengths is None else "rows of different lengths have no gradients"
 
 
-@torch.library.custom_op("rfa::slot_scan", mutates_args=())
-def _scan(
-    q: Tensor, k: Tensor, v: Tensor, measurement: Tensor, process: Tensor, means: Tensor, precisions: Tensor,
-    decay: Tensor, nu: Tensor, kappa: Tensor, weight_exponent: Tensor, residual_noise: Tensor, gamma2: Tensor,
-    tau: Tensor, delta: Tensor, lengths: Tensor | None, inner: int, by_value: bool, interval: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    tokens = SlotInputs(*(x.contiguous() for x in (q, k, v, measurement, process)))
-    parameters = SlotParameters(
-        *(x.float().contiguous() for x in (decay, nu, kappa, weight_exponent, residual_noise, gamma2, tau, delta))
-    )
+# Fields of `SlotInputs` and of `SlotParameters`: a schema of torch is flat.
+_TOKENS = "Tensor q, Tensor k, Tensor v, Tensor measurement, Tensor process"
+_PARAMETERS = (
+    "Tensor decay, Tensor nu, Tensor kappa, Tensor weight_exponent, Tensor residual_noise, Tensor gamma2, Tensor tau, "
+    "Tensor delta"
+)
+N_TOKENS, N_PARAMETERS = len(SlotInputs._fields), len(SlotParameters._fields)
+
+
+def _inputs(tokens: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[SlotInputs, SlotParameters]:
+    """Contiguous tokens, and contiguous parameters in float32."""
+    return SlotInputs(*(x.contiguous() for x in tokens)), SlotParameters(*(x.float().contiguous() for x in parameters))
+
+
+@torch.library.custom_op(
+    "rfa::slot_scan",
+    mutates_args=(),
+    schema=(
+        f"({_TOKENS}, Tensor means, Tensor precisions, {_PARAMETERS}, Tensor? lengths, SymInt inner, bool by_value, "
+        "SymInt interval) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    ),
+)
+def _scan(*arguments: Any) -> tuple[Tensor, ...]:
+    """See `triton_forward.scan`."""
+    *tensors, lengths, inner, by_value, interval = arguments
+    tokens, parameters = _inputs(tensors[:N_TOKENS], tensors[-N_PARAMETERS:])
+    means, precisions = (x.contiguous() for x in tensors[N_TOKENS:-N_PARAMETERS])
     lengths = None if lengths is None else lengths.long().contiguous()
-    return forward.scan(
-        tokens, means.contiguous(), precisions.contiguous(), parameters, inner, by_value, interval, lengths
-    )
+    options = forward.ScanOptions(inner, by_value, interval, lengths)
+    return forward.scan(tokens, means, precisions, parameters, options)
 
 
 @_scan.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, measurement: Tensor, process: Tensor, means: Tensor, precisions: Tensor,
-    decay: Tensor, nu: Tensor, kappa: Tensor, weight_exponent: Tensor, residual_noise: Tensor, gamma2: Tensor,
-    tau: Tensor, delta: Tensor, lengths: Tensor | None, inner: int, by_value: bool, interval: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return forward.scan_outputs(k, means, precisions, interval)
+def _(*arguments: Any) -> tuple[Tensor, ...]:
+    return forward.scan_outputs(arguments[1], *arguments[N_TOKENS : N_TOKENS + 2], arguments[-1])
 
 
-@torch.library.custom_op("rfa::slot_scan_backward", mutates_args=())
-def _scan_backward(
-    grad_out: Tensor, grad_log_norm: Tensor, grad_precision: Tensor, grad_means: Tensor, grad_precisions: Tensor,
-    q: Tensor, k: Tensor, v: Tensor, measurement: Tensor, process: Tensor,
-    decay: Tensor, nu: Tensor, kappa: Tensor, weight_exponent: Tensor, residual_noise: Tensor, gamma2: Tensor,
-    tau: Tensor, delta: Tensor, kept_means: Tensor, kept_precisions: Tensor, interval: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    parameters = (decay, nu, kappa, weight_exponent, residual_noise, gamma2, tau, delta)
-    return backward.scan_gradient(
-        (
-            grad_out.contiguous(),
-            grad_log_norm.contiguous(),
-            grad_precision.contiguous(),
-            grad_means.contiguous(),
-            grad_precisions.contiguous(),
-        ),
-        SlotInputs(*(x.contiguous() for x in (q, k, v, measurement, process))),
-        SlotParameters(*(x.float().contiguous() for x in parameters)),
-        kept_means,
-        kept_precisions,
-        interval,
-    )
+@torch.library.custom_op(
+    "rfa::slot_scan_backward",
+    mutates_args=(),
+    schema=(
+        "(Tensor grad_out, Tensor grad_log_norm, Tensor grad_precision, Tensor grad_means, Tensor grad_precisions, "
+        f"{_TOKENS}, {_PARAMETERS}, Tensor kept_means, Tensor kept_precisions, SymInt interval) "
+        "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    ),
+)
+def _scan_backward(*arguments: Any) -> tuple[Tensor, ...]:
+    """See `triton_backward.scan_gradient`."""
+    *tensors, kept_means, kept_precisions, interval = arguments
+    gradients = tuple(x.contiguous() for x in tensors[:5])
+    tokens, parameters = _inputs(tensors[5 : 5 + N_TOKENS], tensors[5 + N_TOKENS :])
+    return backward.scan_gradient(gradients, tokens, parameters, kept_means, kept_precisions, interval)
 
 
 @_scan_backward.register_fake
-def _(
-    grad_out: Tensor, grad_log_norm: Tensor, grad_precision: Tensor, grad_means: Tensor, grad_precisions: Tensor,
-    q: Tensor, k: Tensor, v: Tensor, measurement: Tensor, process: Tensor,
-    decay: Tensor, nu: Tensor, kappa: Tensor, weight_exponent: Tensor, residual_noise: Tensor, gamma2: Tensor,
-    tau: Tensor, delta: Tensor, kept_means: Tensor, kept_precisions: Tensor, interval: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    gq, gk, gv, gmeasurement, gprocess = (x.new_empty(x.shape) for x in (q, k, v, measurement, process))
-    gmeans, gprecisions = grad_means.new_empty(grad_means.shape), grad_precisions.new_empty(grad_precisions.shape)
-    gdecay = kept_means.new_empty(decay.shape)
-    return gq, gk, gv, gmeasurement, gprocess, gmeans, gprecisions, gdecay, kept_means.new_empty((7, len(nu)))
+def _(*arguments: Any) -> tuple[Tensor, ...]:
+    *tensors, kept_means, _, _ = arguments
+    decay, nu = tensors[5 + N_TOKENS : 7 + N_TOKENS]
+    of_tokens, of_state = ([x.new_empty(x.shape) for x in part] for part in (tensors[5 : 5 + N_TOKENS], tensors[3:5]))
+    return (*of_tokens, *of_state, kept_means.new_empty(decay.shape), kept_means.new_empty((7, len(nu))))
 
 
-def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *tensors, _, _, _, ctx.interval = inputs
     checkpoints = output[5:]
     ctx.save_for_backward(*tensors, *checkpoints)
+    # Without these two lines the checkpoints would get gradients of zeros.
     ctx.mark_non_differentiable(*checkpoints)
-    # Else the checkpoints, too, would be handed zeros of their size.
     ctx.set_materialize_grads(False)
 
 
@@ -147,16 +156,11 @@ def _backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         *upstream, *tokens, *parameters, kept_means, kept_precisions, ctx.interval
     )
     found = [*found, *gscalars.unbind()]
-    return (
-        *(gradient.to(tensor.dtype) for gradient, tensor in zip(found, tensors, strict=True)),
-        None,
-        None,
-        None,
-        None,
-    )
+    # lengths, inner, by_value and interval have no gradient.
+    return (*(gradient.to(tensor.dtype) for gradient, tensor in zip(found, tensors, strict=True)), *(None,) * 4)
 
 
-_scan.register_autograd(_backward, setup_context=_keep_for_backward)
+_scan.register_autograd(_backward, setup_context=_save)
 
 
 def slot_scan_triton(
@@ -169,10 +173,10 @@ def slot_scan_triton(
     innovation: Innovation = "key",
     lengths: Tensor | None = None,
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """`slot_scan_reference`; see `refusal` for what it takes. The read-out is float32.
+    """`slot_scan_reference` by the kernels; `refusal` states the limits. The read-out is float32.
 
-    A row's numbers do not depend on the other rows, nor on what is behind its length. A length that is none, below 0 or
-    above N, makes the precisions after it NaN: a check would have to wait for the GPU.
+    A row depends neither on other rows nor on tokens after its length. A length below 0 or above N gives NaN
+    precisions: a check would wait for the GPU.
     """
     tensors = (*tokens, means, precisions, *parameters)
     is_training = wants_gradients(*tensors)
@@ -195,8 +199,8 @@ def slot_states_triton(
     inner: int = 1,
     innovation: Innovation = "key",
 ) -> tuple[Tensor, Tensor]:
-    """The states that a scan goes through, without gradients: before each of N >= 1 tokens and after the last,
-    `[B, N + 1, H, S, 4D]` and `[B, N + 1, H, S]`."""
+    """States before each of N >= 1 tokens and after the last, `[B, N + 1, H, S, 4D]` and `[B, N + 1, H, S]`; no
+    gradients."""
     _, _, _, last_means, last_precisions, kept_means, kept_precisions = torch.ops.rfa.slot_scan(
         *tokens, means, precisions, *parameters, None, inner, innovation == "value", 1
     )

@@ -18,6 +18,8 @@ everything handed out in float32.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -265,17 +267,30 @@ def scan_outputs(
     )
 
 
+class ScanOptions(NamedTuple):
+    """Options of `scan`.
+
+    Attributes:
+        inner: reweighting passes.
+        by_value: the innovation of the value drives the weight, else that of the key.
+        interval: tokens between checkpoints; 0: none.
+        lengths: `[B]` int64, tokens of each row, without checkpoints only.
+    """
+
+    inner: int
+    by_value: bool
+    interval: int
+    lengths: Tensor | None
+
+
 def scan(
     tokens: SlotInputs,
     means: Tensor,
     precisions: Tensor,
     parameters: SlotParameters,
-    inner: int,
-    by_value: bool,
-    interval: int,
-    lengths: Tensor | None = None,
+    options: ScanOptions,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Everything contiguous; interval 0: keep no checkpoints. lengths `[B]` int64: without checkpoints only.
+    """Scan contiguous tokens.
 
     Returns:
         out `[B, N, H, W]`, log_norm, precision `[B, N, H]`, the final state, and the states before every `interval`-th
@@ -283,6 +298,7 @@ def scan(
     """
     batch, n_tokens, heads, width = tokens.k.shape
     slots = precisions.shape[2]
+    inner, by_value, interval, lengths = options
     outputs = scan_outputs(tokens.k, means, precisions, interval)
     block_s, block_d = blocks(slots, width)
     of_a_warp, reals = slots_of_a_warp(slots, width), min(REALS_OF_A_WARP, triton.next_power_of_2(width))

@@ -22,7 +22,7 @@ pytest.importorskip("triton")
 
 from rfa.model import decoder_triton as kernels
 from rfa.model.product_triton import Norm
-from rfa.model.recurrence.triton import slot_scan_triton
+from rfa.model.recurrence.triton import size_refusal, slot_scan_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EPS = 1e-6  # of the norms
@@ -117,11 +117,12 @@ def fused(
     rows, heads, dims = layer.phase.shape
     given = layer.joint if is_gated else layer.joint[:, :-heads].contiguous()
     outcome = kernels.Outcome.empty(rows, 1, heads, 2 * dims, layer.joint.device)
+    rows_read, rows_written = torch.tensor(sources, device=DEVICE), torch.tensor(targets, device=DEVICE)
+    pool = kernels.PoolRows(layer.means, layer.precisions, rows_read, rows_written)
     mixed = kernels.step_slots(
-        given, turn, layer.means, layer.precisions,
-        torch.tensor(sources, device=DEVICE), torch.tensor(targets, device=DEVICE),
-        kernels.Gates(layer.bias, layer.eta2, layer.own_process, layer.output_bias if is_gated else None),
-        layer.parameters, layer.noise, outcome, 0, inner, innovation, dtype,
+        given, turn, kernels.Gates(layer.bias, layer.eta2, layer.own_process, layer.output_bias if is_gated else None),
+        layer.parameters, pool, outcome,
+        noise=layer.noise, index=0, inner=inner, innovation=innovation, dtype=dtype,
     )  # fmt: skip
     held = [min(max(row, 0), POOL - 1) for row in targets]
     found = {
@@ -255,7 +256,7 @@ def rows_by_kernels(x: Tensor) -> Iterator[Tensor]:
     yield from (start, *turn)
     outcome = kernels.Outcome(x.new_zeros(rows, 4, 1), x[:, :4].exp(), (x[:, :4] < -9).int().expand(3, rows, 4))
     norm, matrix = Norm(torch.linspace(0.5, 2, width, device=x.device), EPS), torch.eye(width, device=x.device)
-    yield from kernels.concluded(start, norm, matrix, outcome._replace(broken=outcome.broken.contiguous()))
+    yield from kernels.compute_logits(start, norm, matrix, outcome._replace(broken=outcome.broken.contiguous()))
 
 
 def assert_rows_match(width: int) -> None:
@@ -313,7 +314,7 @@ def test_a_row_is_finite_where_all_of_its_layers_are() -> None:
     ones = torch.ones(4, 2, device=DEVICE)
     outcome = kernels.Outcome(ones, ones, broken)
     x, norm = torch.ones(4, 8, device=DEVICE), Norm(torch.ones(8, device=DEVICE), EPS)
-    _, log_precision, is_finite = kernels.concluded(x, norm, torch.ones(5, 8, device=DEVICE), outcome)
+    _, log_precision, is_finite = kernels.compute_logits(x, norm, torch.ones(5, 8, device=DEVICE), outcome)
     assert is_finite.tolist() == [1, 0, 1, 0] and not log_precision.any()
 
 
@@ -322,4 +323,4 @@ def test_a_row_is_finite_where_all_of_its_layers_are() -> None:
     [((33, 64, 1), "up to 32 slots, got 33"), ((16, 130, 1), "up to 128 reals, got 130"), ((16, 64, 4), "got inner=4")],
 )
 def test_what_the_kernels_refuse(given: tuple[int, int, int], reason: str) -> None:
-    assert reason in (kernels.refusal(*given) or "") and kernels.refusal(32, 128, 3) is None
+    assert reason in (size_refusal(*given) or "") and size_refusal(32, 128, 3) is None

@@ -8,7 +8,7 @@ import torch
 from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
 from rfa.model.linear_filter import LinearFilter
-from rfa.model.recurrence import dense, modes
+from rfa.model.recurrence import eigenpairs, modes
 from rfa.model.recurrence.inverse import spd_inverse
 from rfa.model.recurrence.modes import Chains, Eigenpairs, backward, seen_from_now, transition
 from rfa.runtime.filters.linear_config import LinearFilterConfig
@@ -138,7 +138,7 @@ def test_lags_that_are_equal_are_worked_out_once(drift, monkeypatch):
     place = torch.from_numpy(np.random.default_rng(6).integers(0, 4, (40, 30)))
     alone = [transition(modes_, lag) + seen_from_now(modes_, matrix, lag) for lag in grid[:, None]]
     asked = []
-    for module, name in ((dense, "transition"), (dense, "modal_noise"), (modes, "_chain_noise")):
+    for module, name in ((eigenpairs, "transition"), (eigenpairs, "modal_noise"), (modes, "_chain_noise")):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda d, lag, real=real: asked.append(lag.numel()) or real(d, lag))
     together = transition(modes_, grid[place]) + seen_from_now(modes_, matrix, grid[place])
@@ -216,7 +216,7 @@ def test_very_long_lags_of_a_damped_chain_reach_the_stationary_covariance_in_flo
 
 
 def test_a_diagonalisable_drift_takes_the_path_it_always_took():
-    """Bit for bit: eigenpairs as numpy gives them, and `dense.transition` on them."""
+    """Bit for bit: eigenpairs as numpy gives them, and `eigenpairs.transition` on them."""
     drift, noise = np.array([[0.9, -2.0], [1.0, -1.1]]), make_noise(2)
     rates, basis = np.linalg.eig(drift)
     dual = np.linalg.inv(basis)
@@ -227,7 +227,7 @@ def test_a_diagonalisable_drift_takes_the_path_it_always_took():
     lag = torch.tensor([0.0, 0.2, 5.0], dtype=torch.float64)
     found = built(drift, noise)
     assert isinstance(found, Eigenpairs)
-    for ours, theirs in zip(transition(found, lag), dense.transition(plain, lag), strict=True):
+    for ours, theirs in zip(transition(found, lag), eigenpairs.transition(plain, lag), strict=True):
         assert torch.equal(ours, theirs)
     minus = basis @ (inner / -(rates[:, None] + rates.conj()[None, :])) @ basis.conj().T
     assert np.array_equal(stationary(spectrum(drift), noise), minus.real)

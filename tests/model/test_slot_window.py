@@ -97,7 +97,7 @@ def problem(window, length=23, dtype=torch.float64):
 
 def run(tokens, means, precisions, ring, parameters, lag, **options):
     return window_scan(
-        tokens, means, precisions, ring, parameters, lag, dynamics_of(parameters, tokens.k.shape[-1]), **options
+        tokens, means, precisions, ring, parameters, dynamics_of(parameters, tokens.k.shape[-1]), lag=lag, **options
     )
 
 

@@ -1,0 +1,118 @@
+"""Constants of a trained language model for decoding, computed once from its raw parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from rfa.model.dynamics import Dynamics
+from rfa.model.language import LanguageModel
+from rfa.model.layers import Block, RobustMixer
+from rfa.model.mixing import ModeNorm
+from rfa.model.recurrence.slots_reference import SlotParameters
+from rfa.runtime.text.config import LanguageModelConfig, Mode
+
+NORM_EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Readout:
+    """Weights of a block that modes may have of their own: matrices `[out, in]` in the decoder's dtype, norms
+    float32."""
+
+    mixer_norm: Tensor
+    mix_in: Tensor  # query, key, value, then gates and output gates, if any: [3 · H · 2D + 2 · H · S (+ H), d]
+    mix_out: Tensor
+    feed_forward_norm: Tensor
+
+    @classmethod
+    def of(cls, block: Block, mode: Mode, dtype: torch.dtype) -> Readout:
+        mixer = cast(RobustMixer, block.mixer)
+        inward = [mixer.query.of(mode), mixer.key.weight, mixer.value.weight]
+        if mixer.config.n_slots:
+            inward.append(mixer.gates.weight)
+        if mixer.config.output_gate:
+            inward.append(mixer.output_gate.weight)
+        return cls(
+            mixer_norm=cast(ModeNorm, block.mixer_norm).of(mode),
+            mix_in=torch.cat(inward).to(dtype),
+            mix_out=mixer.output.of(mode).to(dtype),
+            feed_forward_norm=block.feed_forward_norm.of(mode),
+        )
+
+
+@dataclass(frozen=True)
+class LayerSlots:
+    """Constants of the slots of a block."""
+
+    gate_bias: Tensor  # [2 · H · S]
+    parameters: SlotParameters
+    own_process: Tensor  # [H, S]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Constants of one block, dtypes as in `Readout`."""
+
+    readout: Readout
+    output_gate_bias: Tensor | None  # [H]
+    up: Tensor
+    down: Tensor
+    dynamics: Dynamics
+    slots: LayerSlots | None
+
+    @property
+    def required_slots(self) -> LayerSlots:
+        """`slots`.
+
+        Raises:
+            ValueError: the model has no slots.
+        """
+        if self.slots is None:
+            raise ValueError("the model has no slots: it runs in attention mode only")
+        return self.slots
+
+    @classmethod
+    def of(cls, block: Block, mode: Mode, dtype: torch.dtype) -> Layer:
+        mixer, feed_forward = cast(RobustMixer, block.mixer), block.feed_forward
+        dynamics, slots = mixer.dynamics(), None
+        if mixer.config.n_slots:
+            slots = LayerSlots(mixer.gates.bias, mixer.slot_parameters(dynamics), mixer.own_process(1))
+        return cls(
+            readout=Readout.of(block, mode, dtype),
+            output_gate_bias=mixer.output_gate.bias if mixer.config.output_gate else None,
+            up=feed_forward.up.weight.to(dtype),
+            down=feed_forward.down.weight.to(dtype),
+            dynamics=dynamics,
+            slots=slots,
+        )
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The blocks and the last norm of a mode."""
+
+    layers: list[Layer]
+    norm: Tensor
+
+    @classmethod
+    def of(cls, model: LanguageModel, mode: Mode, dtype: torch.dtype) -> Stack:
+        layers = [Layer.of(cast(Block, block), mode, dtype) for block in model.blocks]
+        return cls(layers, model.norm.of(mode).detach())
+
+    def with_readout(self, model: LanguageModel, mode: Mode, dtype: torch.dtype) -> Stack:
+        """The same blocks with the own weights of another mode."""
+        pairs = zip(self.layers, model.blocks, strict=True)
+        layers = [replace(layer, readout=Readout.of(cast(Block, block), mode, dtype)) for layer, block in pairs]
+        return Stack(layers, model.norm.of(mode).detach())
+
+
+def check_decodable(config: LanguageModelConfig) -> None:
+    """Raise ValueError if the model has another mixer than "rfa", or a window."""
+    if config.mixer != "rfa":
+        raise ValueError(f"a decoder runs RFA, got mixer {config.mixer!r}")
+    if config.window:
+        raise ValueError(f"a decoder keeps no ring of exact tokens, got window {config.window}")
