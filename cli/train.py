@@ -83,7 +83,7 @@ def train_filter(
     """
     from rfa.training.filter import RECORD_FILE, FilterRun
     from rfa.training.filter import train_filter as train
-    from rfa.training.language import find_config
+    from rfa.training.language_config import find_config
 
     run = FilterRun.from_file(find_config(config)) if config else FilterRun.from_dict({"family": "deep"})
     if steps is not None:
@@ -118,7 +118,7 @@ def train_series(
 
     A run in --out is continued. Ctrl-C and SIGTERM save the current step.
     """
-    from rfa.training.language import find_config
+    from rfa.training.language_config import find_config
     from rfa.training.series_config import SeriesRun
     from rfa.training.series_network import train_series as train
 

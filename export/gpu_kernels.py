@@ -1,8 +1,8 @@
-"""Kernels compiled for GPUs, put into a bundle that is there already, in the place of those that it has.
+"""Compile kernels for GPUs and store them in an existing bundle, instead of those that it has.
 
     python -m rfa.export.gpu_kernels BUNDLE --gpu sm_80,sm_90
 
-Everything else of the bundle stays as it is, byte for byte, but for the manifest, which lists the new files.
+All other files but the manifest stay the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from rfa.runtime.text.config import LanguageModelConfig
 
 
 def add_kernels(path: Path, architectures: Sequence[int], target: Path | None = None) -> Bundle:
-    """Write a language bundle anew with the kernels of its shapes, in its place or to `target`.
+    """Write a language bundle with kernels for its shapes, in place or to `target`.
 
     Raises:
-        BundleError: it is no language model, or is damaged.
-        KernelCompilationError: no kernel runs it, or the compiler refuses one.
+        BundleError: the bundle is not a language model, or is damaged.
+        KernelCompilationError: no kernel runs the model, or one does not compile.
     """
     bundle = open_bundle(path)
     if bundle.kind != "lm":
@@ -45,7 +45,7 @@ def main() -> None:
         bundle = add_kernels(arguments.bundle, parse_architectures(arguments.gpu))
     except (KernelCompilationError, OSError, ValueError) as error:
         parser.exit(1, f"gpu_kernels: {error}\n")
-    sys.stdout.write(f"{bundle.name}: {bundle.digest}{', which nobody has signed yet' if was_signed else ''}\n")
+    sys.stdout.write(f"{bundle.name}: {bundle.digest}{', not signed yet' if was_signed else ''}\n")
 
 
 if __name__ == "__main__":

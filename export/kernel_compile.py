@@ -1,7 +1,6 @@
-"""The kernels that serving a language model on a GPU launches, compiled for a GPU that need not be here.
+"""Compile the kernels of serving a language model for GPUs that need not be present.
 
-A process of its own compiles, an architecture each, and says first how many kernels there are, then each, a line of
-JSON:
+One subprocess per architecture compiles. It prints the number of kernels, then each kernel as a line of JSON:
 
     python -m rfa.export.kernel_compile '{"config": …, "architecture": 90}'    2 [entry, files] [entry, files]
 """
@@ -31,12 +30,12 @@ from rfa.runtime.bundle.documents import canonical_json
 from rfa.runtime.bundle.stored_kernels import ENTRY, KERNELS_FILE, MAX_KERNELS_OF_A_GPU, TARGET
 from rfa.runtime.text.config import LanguageModelConfig
 
-# Those whose kernels the emulator executes: what `rfa verify` cannot check is not stored.
+# Architectures whose kernels the emulator of the tests can execute.
 ARCHITECTURES = {f"sm_{number}": number for number in (80, 86, 89, 90)}
 RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+)")
 CUDA = re.compile(r"release (\d+\.\d+)")
 WORKER = (sys.executable, "-m", "rfa.export.kernel_compile")
-# What compiles differs from run to run by nothing, and names no folder of this machine.
+# For reproducible files without paths of this machine.
 ENVIRONMENT = {"TRITON_DISABLE_LINE_INFO": "1"}
 
 
@@ -45,11 +44,7 @@ class KernelCompilationError(RuntimeError):
 
 
 def parse_architectures(text: str) -> tuple[int, ...]:
-    """`sm_80,sm_90` as (80, 90).
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Parse `sm_80,sm_90` to (80, 90); ValueError for anything else."""
     names = [part.strip() for part in text.split(",")]
     if not ARCHITECTURES.keys() >= set(names) or len(set(names)) != len(names):
         raise ValueError(f"--gpu takes architectures among {', '.join(ARCHITECTURES)}, each once, such as sm_80,sm_90")
@@ -57,23 +52,22 @@ def parse_architectures(text: str) -> tuple[int, ...]:
 
 
 def kernel_files(config: LanguageModelConfig, architectures: Sequence[int]) -> dict[str, bytes]:
-    """The files of a bundle with the kernels of a model: kernels.json, and machine code and PTX of each.
+    """Files of the kernels of a model: kernels.json, and machine code and PTX of each.
 
     Raises:
-        KernelCompilationError: no kernel runs the model, a GPU needs more than a bundle may have, or the compiler
-            refuses one; its last lines say why.
+        KernelCompilationError: no kernel runs the model, there are too many, or one does not compile.
     """
     if not are_launched(config, min(architectures)):
         raise KernelCompilationError("no kernel of a GPU runs this model")
     with _Bar(len(architectures)) as bar, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        parts = pool.map(lambda architecture: list(_compiled_apart(config, architecture, bar)), architectures)
+        parts = pool.map(lambda architecture: list(_compile_in_subprocess(config, architecture, bar)), architectures)
         made = [kernel for part in parts for kernel in part]
     files = {name: base64.b64decode(text) for _, texts in made for name, text in texts.items()}
     return {KERNELS_FILE: canonical_json({"kernels": [entry for entry, _ in made]}), **files}
 
 
 class _Bar(tqdm):
-    """Over the kernels of all architectures; those that have not yet said how many they have will have as many."""
+    """Progress over all kernels; an architecture without a count yet is expected to have as many as the others."""
 
     def __init__(self, architectures: int) -> None:
         super().__init__(desc="compile", unit="kernel", leave=False)
@@ -85,12 +79,12 @@ class _Bar(tqdm):
         self.refresh()
 
 
-def _compiled_apart(config: LanguageModelConfig, architecture: int, bar: _Bar) -> Iterator[list[Any]]:
-    """The entry and the files of each kernel. Not in Triton's interpreter, whatever this process was started with."""
+def _compile_in_subprocess(config: LanguageModelConfig, architecture: int, bar: _Bar) -> Iterator[list[Any]]:
+    """Entry and files of each kernel, compiled in a subprocess without TRITON_INTERPRET."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | ENVIRONMENT
     request = json.dumps({"config": config.to_dict(), "architecture": architecture})
     home = Path(str(rfa.__file__)).parent.parent
-    # A file, for a pipe that nobody reads yet would stop who fills it.
+    # A file: an unread pipe would block the subprocess.
     with tempfile.TemporaryFile("w+") as complaints:
         with subprocess.Popen(
             [*WORKER, request], cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -114,7 +108,7 @@ def _compiled_apart(config: LanguageModelConfig, architecture: int, bar: _Bar) -
 
 
 def compile_launch(launch: KernelLaunch, architecture: int) -> Any:
-    """What Triton makes of it: `asm` has "cubin" and "ptx"."""
+    """Compile a launch; the `asm` of the result has "cubin" and "ptx"."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -130,11 +124,7 @@ def compile_launch(launch: KernelLaunch, architecture: int) -> Any:
 
 
 def resources(cubin: bytes, kernel: str) -> tuple[int, int]:
-    """Registers of a thread and bytes of its stack, of a function in machine code.
-
-    Raises:
-        ValueError: there is no such function.
-    """
+    """Registers and stack bytes of a thread of a kernel; ValueError if the machine code lacks it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
@@ -147,7 +137,7 @@ def resources(cubin: bytes, kernel: str) -> tuple[int, int]:
 
 
 def tool(name: str, *arguments: str) -> str:
-    """Output of a binary tool that comes with Triton."""
+    """Run a binary tool of Triton and return its output."""
     from triton import knobs
 
     path = getattr(knobs.nvidia, name).path
@@ -155,10 +145,10 @@ def tool(name: str, *arguments: str) -> str:
 
 
 def stored(launch: KernelLaunch, architecture: int, file: str) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """A kernel compiled: its entry in kernels.json, and its files.
+    """Compile a kernel: its entry in kernels.json and its files.
 
     Raises:
-        KernelCompilationError: it needs what a plain launch does not give it.
+        KernelCompilationError: it needs more than a plain launch.
     """
     import triton
 
@@ -173,7 +163,7 @@ def stored(launch: KernelLaunch, architecture: int, file: str) -> tuple[dict[str
         "a cooperative or dependent launch": metadata.launch_cooperative_grid or metadata.launch_pdl,
     }
     for what in (what for what, is_needed in needs.items() if is_needed):
-        raise KernelCompilationError(f"{name} for sm_{architecture} needs {what}, which stored kernels go without")
+        raise KernelCompilationError(f"{name} for sm_{architecture} needs {what}, which stored kernels cannot have")
     target, entry = TARGET.search(ptx), ENTRY.search(ptx)
     assert target is not None and entry is not None
     given = sum(kind != "constexpr" for kind in launch.signature.values())
@@ -198,13 +188,13 @@ def stored(launch: KernelLaunch, architecture: int, file: str) -> tuple[dict[str
 
 
 def asked_for(launch: KernelLaunch) -> dict[str, Any]:
-    """That part of the entry by which `rfa.runtime.bundle.stored_kernels.StoredKernel.fits` knows launches."""
+    """The part of an entry that `StoredKernel.fits` compares with launches."""
     parameters = [_parameter(launch, index, key) for index, key in enumerate(launch.signature)]
     return {"name": launch.call.name, "parameters": parameters, "options": dict(launch.call.options)}
 
 
 def _parameter(launch: KernelLaunch, index: int, name: str) -> dict[str, Any]:
-    """As `rfa.runtime.bundle.stored_kernels.Parameter` reads it."""
+    """A `rfa.runtime.bundle.stored_kernels.Parameter`."""
     return {
         "name": name,
         "type": launch.signature[name],
@@ -214,24 +204,24 @@ def _parameter(launch: KernelLaunch, index: int, name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Compile for one architecture; see above."""
+    """Compile for one architecture; see the module's page."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Triton prints what ptxas refuses
 
-    def say(answer: Any) -> None:
+    def write(answer: Any) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
     request = json.loads(sys.argv[1])
     architecture = int(request["architecture"])
     launches = common(serving_launches(LanguageModelConfig.from_dict(request["config"]), architecture))
-    say(len(launches))
+    write(len(launches))
     numbers: Counter[str] = Counter()
     for launch in launches:
         stem = launch.call.name.strip("_")
         numbers[stem] += 1
         entry, made = stored(launch, architecture, f"{stem}-{numbers[stem]}.sm_{architecture}")
         files = {name: base64.b64encode(data).decode() for name, data in made.items()}
-        say([entry, files])
+        write([entry, files])
 
 
 if __name__ == "__main__":

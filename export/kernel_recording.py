@@ -1,6 +1,6 @@
-"""What serving a language model on a GPU launches, learned from the launches themselves, at several sizes.
+"""Record the launches of serving a language model on a GPU, at several sizes.
 
-A kernel is compiled for what all its launches have in common, so that one serves them all.
+A kernel is compiled for what all its launches have in common, so that it serves all of them.
 """
 
 from __future__ import annotations
@@ -17,24 +17,22 @@ from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.placement import as_on_gpu
 from rfa.runtime.text.config import LanguageModelConfig
 
-# Streams and tokens at which launches are recorded: one and many, of sizes that nothing divides and that 16 does, and
-# so many that products take each of their blocks.
+# Streams and tokens to record: one and many, divisible by 16 or not, and enough for every block size of the products.
 SIZES = ((1, 1), (3, 5), (16, 32), (5, 300), (40, 1), (100, 1))
 
 
 def are_launched(config: LanguageModelConfig, architecture: int) -> bool:
-    """Whether serving a model on a GPU launches kernels of ours."""
+    """Whether serving a model on a GPU launches kernels of this package."""
     try:
         with as_on_gpu(divmod(architecture, 10)):
             found = ServedPasses(LanguageModel(config), DTYPES[0])
-    except ValueError:  # no decoder runs it
+    except ValueError:  # no decoder for this model
         return False
     return found.has_slots or found.has_attention
 
 
 def serving_launches(config: LanguageModelConfig, architecture: int) -> list[KernelLaunch]:
-    """The launches of a model's passes, in each dtype: pieces of prompts and steps by slots, and by attention, where
-    a piece of one token is a step; and the draw behind each step."""
+    """Launches of prefill, step, attention and sampling of a model, in each dtype."""
     model = LanguageModel(config)
     with recorded_launches(architecture) as found, torch.no_grad():
         for dtype in DTYPES:
@@ -67,7 +65,7 @@ def _run_draws(passes: ServedPasses, output: StepOutput) -> None:
 
 
 def common(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:
-    """A launch for each group of them that one kernel can serve, of what the group has in common."""
+    """One launch for each group that one kernel can serve, with what the group has in common."""
     groups: dict[str, list[KernelLaunch]] = defaultdict(list)
     for launch in launches:
         groups[_key(launch)].append(launch)
@@ -75,13 +73,13 @@ def common(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:
 
 
 def _is_number(launch: KernelLaunch, index: int, name: str) -> bool:
-    """Whether a parameter is a number of a launch: those that are 1 Triton takes for constants."""
+    """Whether a parameter is a number that may differ between launches; Triton makes 1 a constant."""
     value = launch.call.values[name]
     return not launch.function.params[index].is_constexpr and isinstance(value, int)
 
 
 def _key(launch: KernelLaunch) -> str:
-    """What launches of one kernel share: constants, types of pointers, options."""
+    """What launches of one kernel share: constants, pointer types and options."""
     parts = [
         (name, kind, launch.constexprs.get((index,)))
         for index, (name, kind) in enumerate(launch.signature.items())

@@ -1,9 +1,8 @@
-"""torch modules → ONNX graphs without weights.
+"""Export torch modules as ONNX graphs without weights.
 
-The graph is made from the module's structure alone: weights become inputs while it is simplified, so that nothing
-derived from their values can be folded in, and constants with an external place when it is stored.
-`rfa.runtime.bundle.bundle.open_session` supplies them at load, where ONNX Runtime folds and re-packs them. Two models
-of one configuration give the same bytes.
+Weights are inputs while a graph is simplified, so that none of their values is folded in, and external constants when
+it is stored. `rfa.runtime.bundle.bundle.open_session` supplies them at load. Two models of one configuration give the
+same bytes.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ from rfa.runtime.bundle.bundle import Graph, Initializer
 from rfa.runtime.bundle.graph_check import EXTERNAL_LOCATION, MAX_EMBEDDED_BYTES
 
 TRANSPOSED_SUFFIX = ".T"
-# The version that the exporter writes and then raises: later ones have attributes that say nothing new. Its types do
-# not know that Python's numbers and lists become constants.
+# The version that the exporter writes and then converts. Its types do not allow Python numbers and lists as constants.
 OPSET: Any = opset18
 
 
@@ -45,34 +43,24 @@ def export_graph(
     """Export `module(*inputs)` with named inputs and outputs.
 
     Args:
-        inputs: example arguments of `forward`, by name and in its order; varying dims at least 2, all different.
-        outputs: names of the flat tuple that `forward` returns.
-        dynamic: per input, which dims vary and what they are called; the same name means the same size.
-        prefix: what this module's `state_dict` puts before the names of model.safetensors, for example "model.".
-        decompose: whether the module has operators that must be taken apart. The exporter traces all of it again for
-            that, through AOT autograd: half of its time. Without, it has a translation of each, with those of `PLAIN`.
+        inputs: example arguments of `forward`, by name and in order; varying dims at least 2, all different.
+        outputs: names of the tuple that `forward` returns.
+        dynamic: names of the varying dims of each input; the same name means the same size.
+        prefix: of the names in this module's `state_dict`, before those in model.safetensors, such as "model.".
+        decompose: decompose operators, which takes half of the time. Without, `PLAIN` translates some of them.
 
     Returns:
-        the graph, and which tensors it needs: those of the `state_dict` that it uses.
+        the graph with the tensors of the `state_dict` that it uses.
 
     Raises:
-        ValueError: a constant too large to be anything but a weight is left in the graph, or an operator that is not
-            taken apart changes its input.
+        ValueError: a large constant is left in the graph, or an operator changes its input in place.
         torch.onnx.OnnxExporterError: an operator has no translation.
     """
     sizes = {name: torch.export.Dim(name) for dims in dynamic.values() for name in dims.values()}
     shapes = tuple({dim: sizes[name] for dim, name in dynamic.get(key, {}).items()} for key in inputs)
-    options: dict[str, Any] = {"input_names": list(inputs), "output_names": list(outputs), "dynamic_shapes": shapes}
-    options |= {"dynamo": True, "optimize": False, "verbose": False}
+    options = {"input_names": list(inputs), "output_names": list(outputs), "dynamic_shapes": shapes}
     with _quiet(), torch.no_grad():
-        examples = tuple(inputs.values())
-        if decompose:
-            program = torch.onnx.export(module.eval(), examples, **options, custom_translation_table=EXACT)
-        else:
-            captured = _captured(module.eval(), examples, shapes)
-            program = torch.onnx.export(captured, **options, custom_translation_table=EXACT | PLAIN)
-        if program is None:
-            raise ValueError("the exporter returned no graph")
+        program = _program(module.eval(), tuple(inputs.values()), options, decompose)
         weights = _weights_to_inputs(program.model, set(module.state_dict()))
         onnxscript.optimizer.optimize(program.model)
     model = onnx_ir.serde.serialize_model(program.model)
@@ -80,27 +68,38 @@ def export_graph(
     transposed = _separate_transposed(model.graph)
     _strip(model)
     _check_embedded(model)
-    entries = [
-        Initializer(
-            tensor.name, tensor.name.removesuffix(TRANSPOSED_SUFFIX) if is_transposed else tensor.name, is_transposed
-        )
-        for tensor in model.graph.initializer
-        if tensor.data_location == TensorProto.EXTERNAL
-        for is_transposed in [tensor.name in transposed]
-    ]
-    return Graph(model.SerializeToString(deterministic=True), tuple(sorted(entries, key=lambda entry: entry.name)))
+    names = sorted(x.name for x in model.graph.initializer if x.data_location == TensorProto.EXTERNAL)
+    entries = (
+        Initializer(name, name.removesuffix(TRANSPOSED_SUFFIX), True) if name in transposed
+        else Initializer(name, name, False)
+        for name in names
+    )  # fmt: skip
+    return Graph(model.SerializeToString(deterministic=True), tuple(entries))
+
+
+def _program(
+    module: nn.Module, examples: tuple[Tensor, ...], options: dict[str, Any], decompose: bool
+) -> torch.onnx.ONNXProgram:
+    source = module if decompose else _captured(module, examples, options["dynamic_shapes"])
+    arguments = {"args": examples} if decompose else {}
+    table = EXACT if decompose else EXACT | PLAIN
+    fixed = {"dynamo": True, "optimize": False, "verbose": False, "custom_translation_table": table}
+    program: torch.onnx.ONNXProgram | None = torch.onnx.export(source, **arguments, **options, **fixed)
+    if program is None:
+        raise ValueError("the exporter returned no graph")
+    return program
 
 
 def _captured(
     module: nn.Module, inputs: tuple[Tensor, ...], shapes: tuple[dict[int, Any], ...]
 ) -> torch.export.ExportedProgram:
-    """A program that the exporter translates as it was captured."""
+    """A program that the exporter translates without decomposing it."""
     program = torch.export.export(module, inputs, dynamic_shapes=shapes)
     parts = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
     targets = {node.target for part in parts for node in part.graph.nodes}
     for target in targets:
         if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
-            raise ValueError(f"{target} changes a tensor in place, and in a graph nothing does")
+            raise ValueError(f"{target} changes a tensor in place, which a graph cannot do")
     program.run_decompositions = lambda _table=None: program  # type: ignore[method-assign]
     return program
 
@@ -108,10 +107,9 @@ def _captured(
 def _exact_scalar(
     value: float, dtype: int = TensorProto.FLOAT, layout: str = "", device: str = "", pin_memory: bool = False
 ) -> Any:
-    """A Python number as a constant of the wanted type.
+    """A Python number as a constant of its type.
 
-    The exporter's own translation goes through float32, also for float64: 2 pi loses half its digits, and with them a
-    wrapped phase loses 0.03 rad at position 10^6.
+    The exporter's translation goes through float32: with 2 pi so rounded, a phase is off by 0.03 rad at position 10^6.
     """
     array = np.array(value, onnx_ir.DataType(dtype).numpy())
     return OPSET.Constant(value=onnx.numpy_helper.from_array(array))
@@ -163,7 +161,7 @@ def _difference(self: Any, n: int = 1, dim: int = -1, prepend: Any = None, appen
     return OPSET.Sub(later, OPSET.Slice(joined, [0], [-1], [dim]))
 
 
-# Instead of the exporter's own; and what it would take apart.
+# Translations instead of the exporter's, and of operators that it would decompose.
 EXACT: dict[Callable[..., Any], Callable[..., Any]] = {torch.ops.aten.scalar_tensor.default: _exact_scalar}
 PLAIN: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.aten.square.default: _square,
@@ -180,7 +178,7 @@ PLAIN: dict[Callable[..., Any], Callable[..., Any]] = {
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter warns about its own deprecated calls and about torchvision; nothing there is ours to act on."""
+    """Silence the exporter's warnings about its own deprecated calls and about torchvision."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -193,7 +191,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _weights_to_inputs(model: onnx_ir.Model, names: set[str]) -> set[str]:
-    """Make the weights inputs, so that their values are unknown to the optimiser."""
+    """Turn weights into inputs, so that the optimiser does not see their values."""
     found = names & set(model.graph.initializers)
     for name in sorted(found):
         value = model.graph.initializers.pop(name)
@@ -203,7 +201,7 @@ def _weights_to_inputs(model: onnx_ir.Model, names: set[str]) -> set[str]:
 
 
 def _inputs_to_constants(graph: onnx.GraphProto, weights: set[str], prefix: str) -> None:
-    """Make them constants again, named as in model.safetensors, without values; unused ones vanish."""
+    """Turn used weights into constants without values, named as in model.safetensors; drop unused ones."""
     used = {name for part in _graphs(graph) for node in part.node for name in node.input}
     kept = []
     for value in graph.input:
@@ -225,9 +223,9 @@ def _without_data(name: str, kind: int, shape: Sequence[int]) -> TensorProto:
 
 
 def _separate_transposed(graph: onnx.GraphProto) -> set[str]:
-    """Give a tied weight's transposed use a constant of its own (the vocabulary head beside the embedding).
+    """Give the transposed use of a tied weight its own constant (the vocabulary head beside the embedding).
 
-    A weight that is only used transposed is left as it is: the runtime turns it once, at load.
+    The runtime transposes a weight that is only used transposed once, at load.
     """
     uses = Counter(name for part in _graphs(graph) for node in part.node for name in node.input)
     shapes = {tensor.name: tensor for tensor in graph.initializer if tensor.data_location == TensorProto.EXTERNAL}
@@ -270,7 +268,7 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 
 def _strip(model: onnx.ModelProto) -> None:
-    """Drop stack traces, paths and inferred types: ten times the size of what computes."""
+    """Drop stack traces, paths and inferred types, which are most of the size."""
     messages: list[Any] = [model, *_graphs(model.graph)]
     for message in messages:
         del message.metadata_props[:]

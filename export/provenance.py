@@ -1,4 +1,4 @@
-"""Which code and which libraries wrote a bundle."""
+"""Code version and libraries that wrote a bundle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIBRARIES = ("torch", "onnx", "onnxscript", "onnxruntime", "numpy", "safetensors
 
 
 def export_provenance() -> dict[str, Any]:
-    """Commit of the working tree (marked if it has changes, None outside a checkout) and library versions."""
+    """Commit of the working tree (marked if changed, None outside a checkout) and library versions."""
     return {
         "commit": git_commit(),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},

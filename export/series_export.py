@@ -1,4 +1,4 @@
-"""A run of the series network → a bundle: weights and golden outputs; what streams is compiled from them at load."""
+"""Export a run of the series network as a bundle of weights and golden outputs, without graphs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rfa.runtime.series.leads import lead_table
 from rfa.runtime.series.session import SeriesSession
 
 RECORD_FILE = "train.json"
-# Cells up to each token of the golden stream, and leads that each is asked for.
+# Cells up to each token of the golden stream, and horizons of its forecasts.
 GOLDEN_ENDS = np.array([16, 32, 48, 53, 64, 80, 96, 97])
 GOLDEN_LEADS = np.array([1, 2, 24, 64, 500])
 
@@ -29,15 +29,15 @@ def export_series(run: str | Path, out: str | Path, *, name: str | None = None) 
     """Write the bundle of a run of the series network.
 
     Args:
-        name: of the bundle; default the folder's name.
+        name: of the bundle; default: the folder's name.
 
     Raises:
-        ValueError: it is no such run.
+        ValueError: the run is of another model.
     """
     source, target = Path(run), Path(out)
     model = load_run(source)
     if not isinstance(model, SeriesNetwork):
-        raise ValueError(f"{source} is no run of the series network")
+        raise ValueError(f"{source} is not a run of the series network")
     record = json.loads((source / RECORD_FILE).read_text())
     weights = {key: tensor.detach().contiguous().numpy() for key, tensor in model.state_dict().items()}
     sessions = {NETWORK: SeriesSession(SeriesDecoder.of(weights))}
@@ -61,7 +61,7 @@ def export_series(run: str | Path, out: str | Path, *, name: str | None = None) 
 
 
 def golden_outputs(sessions: dict[str, SeriesSession], weights: dict[str, np.ndarray]) -> dict[str, object]:
-    """Of the tokens of a season with noise, a gap and an outlier."""
+    """Golden outputs for a season with noise, a gap and an outlier."""
     rng = np.random.default_rng(0)
     t = np.arange(GOLDEN_ENDS[-1])
     values = 20 + 5 * np.sin(2 * np.pi * t / 24) + rng.standard_normal(len(t))

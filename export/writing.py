@@ -49,24 +49,17 @@ def write_bundle(
     state: Sequence[TensorSpec] = (),
     extra_files: Mapping[str, bytes] | None = None,
 ) -> Bundle:
-    """Write a bundle, check it and put it in place of an older one.
-
-    The same inputs give the same bytes.
+    """Write a bundle, check it and replace an older one.
 
     Args:
-        weights: tensors by name, including those that the graphs use.
-        graphs: by name; each is written to `<name>.onnx`.
-        calibration: content of calibration.json; its "summary" is copied to the manifest.
-        golden: content of golden.json, from `rfa.runtime.bundle.golden.GoldenRecorder`.
+        weights, graphs: by name; a graph is written to `<name>.onnx`.
+        calibration, golden: contents of calibration.json, whose "summary" the manifest repeats, and golden.json.
         state: tensors of the recurrent state, shapes without the batch.
-        extra_files: further files by name, such as tokenizer.json.
 
     Raises:
         BundleError: `open_bundle` refuses the content, or the graphs do not give the golden outputs.
-        FileExistsError: `directory` holds something other than a bundle.
+        FileExistsError: `directory` is no bundle, and not empty.
     """
-    target = Path(directory)
-    _check_replaceable(target)
     arrays = {key: np.ascontiguousarray(array) for key, array in weights.items()}
     contents = {
         WEIGHTS_FILE: safetensors.numpy.save(arrays),
@@ -89,17 +82,18 @@ def write_bundle(
         metrics=dict(metrics),
         provenance=dict(provenance),
     )
-    contents[MANIFEST_FILE] = encode_manifest(manifest)
-    decode_manifest(contents[MANIFEST_FILE])  # checks the file names before a file is written
-    return _write_checked(target, contents)
+    return _write_checked(Path(directory), manifest, contents)
 
 
-def _write_checked(target: Path, contents: Mapping[str, bytes]) -> Bundle:
+def _write_checked(target: Path, manifest: Manifest, contents: Mapping[str, bytes]) -> Bundle:
     """Write the files to a temporary folder beside `target`, check them as a bundle and rename the folder."""
+    _check_replaceable(target)
+    encoded = encode_manifest(manifest)
+    decode_manifest(encoded)  # checks the file names before a file is written
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        for key, data in contents.items():
+        for key, data in {**contents, MANIFEST_FILE: encoded}.items():
             _write(temporary / key, data)
         check_golden(open_bundle(temporary))
         temporary.chmod(0o755)

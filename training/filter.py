@@ -173,7 +173,7 @@ def train_filter(
         if linear.observation_size != size:
             raise ValueError(f"the matrices observe {linear.observation_size} components, the data have {size}")
         return _written(directory, "linear", linear, record, source.validation)
-    return _train_deep(run, source, data, directory, record, report, show_progress)
+    return _train_deep(run, source, data, directory, record, report=report, show_progress=show_progress)
 
 
 def _train_deep(
@@ -182,10 +182,11 @@ def _train_deep(
     data: str,
     directory: Path,
     record: dict[str, Any],
+    *,
     report: Callable[[dict[str, float]], None] | None,
     show_progress: bool,
 ) -> StateFilter:
-    """Train a deep filter to its last step, from where its directory is; one that is there is left as it is."""
+    """Train a deep filter to its last step, resuming a directory with progress."""
     config = deep_config(run.model, source.train)
     origin = file_hashes(list(source.files)) or data
     is_recorded = bool(source.files)
@@ -194,7 +195,7 @@ def _train_deep(
     )
     finished = directory / RECORD_FILE
     if trainer.is_extended:
-        finished.unlink(missing_ok=True)  # it is not of the weights to come
+        finished.unlink(missing_ok=True)  # it describes weights that will change
     if trainer.step == trainer.steps and finished.is_file():
         tqdm.write(LEFT.format(directory), file=sys.stderr)
         return trainer.model.eval()

@@ -1,6 +1,4 @@
-"""Train a language model, both modes from the start: the loss is the mean of the cross-entropies of the modes
-trained, weighed by `recurrent_share`. How the weights move is `rfa.training.optimiser`.
-"""
+"""Train a language model: the loss is the mean of the cross-entropies of its modes, weighted by `recurrent_share`."""
 
 from __future__ import annotations
 
@@ -26,117 +24,23 @@ from tqdm import tqdm
 from rfa.fitting.stopping import StopSignals
 from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.language import LanguageModel
-from rfa.runtime.text.config import LanguageModelConfig, Mode
+from rfa.runtime.text.config import Mode
 from rfa.training.corpus import Blocks, Corpus, file_hashes, prepare_corpus, split_files
 from rfa.training.device import choose_device
-from rfa.training.optimiser import Optimiser, OptimiserConfig
+from rfa.training.language_config import LanguageRun, find_config
+from rfa.training.optimiser import Optimiser
 from rfa.training.plot import METRICS_FILE, plot_metrics
 from rfa.training.provenance import provenance
 from rfa.training.resuming import LEFT, PROGRESS_FILE, REQUEST_FILE, check_request, written_whole
 
-CONFIGS = Path(__file__).parent / "configs"
-# Overrides of a size config, by the name that math and papers give the model.
-VARIANTS_FILE = CONFIGS / "variants.json"
 OPTIMISER_FILE = "optimiser.safetensors"
 TOKENIZER_FILE = "tokenizer.json"
 RECORD_FILE = "train.json"
 VALIDATION_TOKENS = 65_536
 
 
-@dataclass(frozen=True)
-class TrainingConfig(OptimiserConfig):
-    """How to train. `modes` empty = all modes of the model.
-
-    recurrent_from: share of the steps before the recurrent mode joins the attention mode; 0 = both from the start.
-    recurrent_share: weight of the recurrent mode's loss where both are trained; the attention mode has the rest.
-    compile: in training, the eager attention goes through torch.compile.
-    """
-
-    batch: int = 16
-    context: int = 256
-    modes: tuple[Mode, ...] = ()
-    recurrent_from: float = 0.0
-    recurrent_share: float = 0.5
-    seed: int = 0
-    validate_every: int = 250
-    precision: str = "bf16"
-    compile: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "modes", tuple(self.modes))
-        for name in ("batch", "context", "validate_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
-        if not 0 <= self.recurrent_from < 1:
-            raise ValueError(f"recurrent_from must be in [0, 1), got {self.recurrent_from}")
-        if self.recurrent_from and self.modes and set(self.modes) != {"attention", "recurrent"}:
-            raise ValueError(f"recurrent_from is of a run of both modes, got modes {list(self.modes)}")
-        if not 0 < self.recurrent_share < 1:
-            raise ValueError(f"recurrent_share must be between 0 and 1; modes choose one alone: {self.recurrent_share}")
-        if self.precision not in ("bf16", "fp32"):
-            raise ValueError(f"precision must be 'bf16' or 'fp32', got {self.precision!r}")
-
-
-@dataclass(frozen=True)
-class LanguageRun:
-    """A training config file: the model and the training."""
-
-    model: LanguageModelConfig
-    training: TrainingConfig
-
-    def to_dict(self) -> dict[str, Any]:
-        """As a config file has it."""
-        return {"model": self.model.to_dict(), "training": self.training.to_dict()}
-
-    @classmethod
-    def from_file(cls, path: Path, variant: str | None = None) -> LanguageRun:
-        """The config of `path`, changed by what a variant of `variants.json` overrides.
-
-        Raises:
-            ValueError: unknown sections, keys, values or variant; lists what is known.
-        """
-        document = json.loads(path.read_text())
-        unknown = set(document) - {"model", "training"}
-        if unknown:
-            raise ValueError(f"{path.name} has unknown sections {sorted(unknown)}; it takes model and training")
-        overrides = load_variants()[check_variant(variant)] if variant is not None else {}
-        return cls(
-            LanguageModelConfig.from_dict({**document["model"], **overrides.get("model", {})}),
-            TrainingConfig.from_dict({**document["training"], **overrides.get("training", {})}),
-        )
-
-
-def load_variants() -> dict[str, dict[str, Any]]:
-    """name → title, and overrides of a size config's model and training."""
-    variants: dict[str, dict[str, Any]] = json.loads(VARIANTS_FILE.read_text())
-    return variants
-
-
-def check_variant(name: str) -> str:
-    """`name`, if there is such a variant."""
-    available = load_variants()
-    if name not in available:
-        raise ValueError(f"no variant {name!r}; known are {list(available)}")
-    return name
-
-
-def find_config(name: str) -> Path:
-    """A config by path, or by the name of one that comes with the package.
-
-    Raises:
-        FileNotFoundError: neither exists; lists the names that do.
-    """
-    for candidate in (Path(name), CONFIGS / f"{name}.json"):
-        if candidate.is_file():
-            return candidate
-    raise FileNotFoundError(
-        f"no config {name!r}; known are {sorted(path.stem for path in CONFIGS.glob('*.json') if path != VARIANTS_FILE)}"
-    )
-
-
 def has_compiler() -> bool:
-    """Whether torch.compile finds what it needs on a CPU: the compiler that CXX names, or g++, or clang++."""
+    """Whether torch.compile finds a C++ compiler: that of CXX, g++ or clang++."""
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
 
 
@@ -168,10 +72,11 @@ def validation_loss(model: LanguageModel, tokens: np.ndarray, context: int, mode
 
 @dataclass
 class Trainer:
-    """One run: a model, how it moves, and where it stands.
+    """One run: model, optimiser and progress.
 
-    smooth: running mean of each mode's training loss.
-    extended_at: numbers of steps that were asked for before, and got more: there the schedule jumped.
+    Attributes:
+        smooth: running mean of the training loss of each mode.
+        extended_at: earlier numbers of steps, at which the schedule jumped.
     """
 
     run: LanguageRun
@@ -201,36 +106,36 @@ class Trainer:
         if is_resumed:
             progress = json.loads((self.out / PROGRESS_FILE).read_text())
             self.step, self.seconds = progress["step"], progress["seconds"]
-            # What runs of earlier versions do not tell.
+            # Runs of earlier versions lack these.
             self.smooth, self.extended_at = progress.get("smooth", {}), progress.get("extended_at", [])
             self.optimiser.load_state(load_file(self.out / OPTIMISER_FILE))
 
     @property
     def averaged(self) -> LanguageModel:
-        """What is validated and saved: the running average of the model, if the config wants one."""
+        """The model that is validated and saved: the running average if the config has one."""
         return cast(LanguageModel, self.optimiser.averaged)
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """Those that the finished model is for."""
+        """Modes of the finished model."""
         return self.run.training.modes or self.run.model.modes
 
     @property
     def modes_now(self) -> tuple[Mode, ...]:
-        """Those that this step trains."""
+        """Modes that this step trains."""
         config = self.run.training
         return self.modes if self.step >= config.recurrent_from * config.steps else ("attention",)
 
     @property
     def shares(self) -> dict[Mode, float]:
-        """Weight of each mode's loss at this step; they add up to one."""
+        """Weight of the loss of each mode at this step; they sum to one."""
         if len(self.modes_now) == 1:
             return dict.fromkeys(self.modes_now, 1.0)
         recurrent = self.run.training.recurrent_share
         return {"attention": 1 - recurrent, "recurrent": recurrent}
 
     def save(self) -> None:
-        """Model, optimiser and progress: the run continues from here bit for bit."""
+        """Save model, optimiser and progress; the run continues from them bit for bit."""
         progress = {
             "step": self.step, "seconds": self.seconds, "smooth": self.smooth, "extended_at": self.extended_at,
         }  # fmt: skip
@@ -238,6 +143,12 @@ class Trainer:
             save_checkpoint(folder, "language", self.averaged)
             save_file(self.optimiser.state(), folder / OPTIMISER_FILE)
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
+
+    def extend(self, earlier_steps: int) -> None:
+        """Continue a run of fewer steps; its record describes weights that will change."""
+        self.extended_at.append(earlier_steps)
+        (self.out / RECORD_FILE).unlink(missing_ok=True)
+        self.save()
 
     def update(self, inputs: Tensor, targets: Tensor, loss_of: Callable[..., Tensor]) -> dict[str, float]:
         """One optimiser step; returns the loss of each mode."""
@@ -247,7 +158,7 @@ class Trainer:
         for mode in self.modes_now:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
                 loss = loss_of(self.model, inputs, targets, mode)
-            # One backward pass per mode: the activations of only one are alive.
+            # One backward pass per mode, to keep the activations of one mode only.
             (loss * self.shares[mode]).backward()
             losses[mode] = float(loss.detach())
         if not all(math.isfinite(loss) for loss in losses.values()):
@@ -264,7 +175,7 @@ class Trainer:
         """Run to the last step; returns the final validation losses.
 
         Raises:
-            Stopped: a signal came; the step that it came in is saved.
+            Stopped: a signal came; the current step is saved.
         """
         config = self.run.training
         blocks = Blocks(self.corpus.tokens("train"), config.context, config.batch, config.seed)
@@ -313,74 +224,77 @@ def train_language(
     corpus_dir: Path | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Train a language model on a corpus folder into a run directory; a directory with progress is resumed.
+    """Train a language model on a corpus folder; a directory with progress is resumed.
 
-    A finished run is left as it is; with more steps it goes on, the schedule of the rates then being that of the new
-    number.
+    A finished run is left as it is; with more steps it continues with the schedule of the new number.
 
     Args:
         config: name of a packaged config or path of a JSON file.
         data: corpus folder with train and valid.
-        out: run directory: config.json, model.safetensors, tokenizer.json, metrics.jsonl and its plot, train.json.
+        out: run directory for weights, tokenizer, metrics and record.
         variant: name in `variants.json`.
-        seed, steps: instead of the config's.
-        corpus_dir: where the tokenised corpus is kept, for several runs; default: in `out`.
+        seed, steps: instead of those of the config.
+        corpus_dir: folder of the tokenised corpus, to share between runs; default in `out`.
         device: auto, cpu or cuda.
 
     Returns:
         the run's record: validation losses, tokens seen, seconds, provenance.
 
     Raises:
-        ValueError: the directory holds a run of another config or of other text, the text is too little for so many
-            tokens, or there is no such device.
-        Stopped: a signal came; the run is saved, and the same call goes on.
+        ValueError: the directory holds another run, the text has too few tokens, or there is no such device.
+        Stopped: a signal came; the run is saved, and the same call continues it.
     """
     path = find_config(config)
     run = LanguageRun.from_file(path, variant)
-    training = run.training
-    seed, steps = training.seed if seed is None else seed, training.steps if steps is None else steps
-    run = replace(run, training=replace(training, seed=seed, steps=steps))
+    overrides = {name: value for name, value in (("seed", seed), ("steps", steps)) if value is not None}
+    run = replace(run, training=replace(run.training, **overrides))
     chosen = choose_device(device)
     out.mkdir(parents=True, exist_ok=True)
     request, finished = out / REQUEST_FILE, out / RECORD_FILE
     is_extended = request.is_file() and _is_extended(out, run)
     if finished.is_file() and request.is_file() and not is_extended:
         return _finished(out, data)
-    corpus = prepare_corpus(data, corpus_dir or out / "corpus", run.model.vocab_size)
-    if (found := corpus.tokenizer.get_vocab_size()) != run.model.vocab_size:  # export would refuse it after training
-        raise ValueError(
-            f"{path.name}: vocab_size is {run.model.vocab_size}, and the training text gives {found} tokens: "
-            "train on more text, or with that vocab_size"
-        )
-    _keep_tokenizer(out, corpus)
+    _save_tokenizer(out, corpus := _corpus(path, run, data, corpus_dir or out / "corpus"))
     trainer = Trainer(run, corpus, out, chosen)
     if is_extended:
-        trainer.extended_at.append(json.loads(request.read_text())["training"]["steps"])
-        finished.unlink(missing_ok=True)  # it is not of the weights to come
-        trainer.save()
+        trainer.extend(json.loads(request.read_text())["training"]["steps"])
     request.write_text(json.dumps(run.to_dict(), indent=2) + "\n")
-    validation = trainer.train()
-    record = {
-        "config": run.to_dict(),
-        "config_name": path.stem,
-        "variant": variant,
-        "validation_loss": validation,
-        "bytes_per_token": corpus.bytes_per_token,
-        "tokens": trainer.step * run.training.batch * run.training.context,
-        "seconds": round(trainer.seconds, 1),
-        "extended_at": trainer.extended_at,
-        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-        **provenance(_read_files(data), chosen),
-    }
+    record = _record(trainer, trainer.train(), data, config_name=path.stem, variant=variant)
     finished.write_text(json.dumps(record, indent=2) + "\n")
     plot_metrics(out)
     return record
 
 
-def _is_extended(out: Path, run: LanguageRun) -> bool:
-    """Whether the run that is there asked for fewer steps, and for nothing else.
+def _corpus(path: Path, run: LanguageRun, data: Path, directory: Path) -> Corpus:
+    """The tokenised corpus; its vocabulary must have the size of the config, or export would refuse the run."""
+    corpus = prepare_corpus(data, directory, run.model.vocab_size)
+    if (found := corpus.tokenizer.get_vocab_size()) != run.model.vocab_size:
+        raise ValueError(
+            f"{path.name}: vocab_size is {run.model.vocab_size}, and the training text gives {found} tokens: "
+            "train on more text, or with that vocab_size"
+        )
+    return corpus
 
-    By value, not by text: a run goes on after the config has grown a field that its request does not name.
+
+def _record(trainer: Trainer, validation: dict[str, float], data: Path, **names: str | None) -> dict[str, Any]:
+    run = trainer.run
+    return {
+        "config": run.to_dict(),
+        **names,
+        "validation_loss": validation,
+        "bytes_per_token": trainer.corpus.bytes_per_token,
+        "tokens": trainer.step * run.training.batch * run.training.context,
+        "seconds": round(trainer.seconds, 1),
+        "extended_at": trainer.extended_at,
+        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        **provenance(_read_files(data), trainer.device),
+    }
+
+
+def _is_extended(out: Path, run: LanguageRun) -> bool:
+    """Whether the run in `out` differs by fewer steps only.
+
+    Values are compared, not text: a request of an earlier version may lack a field.
     """
     found = LanguageRun.from_file(out / REQUEST_FILE)
     requested, earlier = ({**part.model.to_dict(), **part.training.to_dict()} for part in (run, found))
@@ -392,7 +306,7 @@ def _read_files(data: Path) -> list[Path]:
 
 
 def _finished(out: Path, data: Path) -> dict[str, Any]:
-    """The record of a run that has nothing left to do."""
+    """The record of a finished run."""
     record: dict[str, Any] = json.loads((out / RECORD_FILE).read_text())
     if record["data"] != file_hashes(_read_files(data)):
         raise ValueError(f"{out} holds a run that was trained on other text than {data}; choose another --out")
@@ -400,8 +314,8 @@ def _finished(out: Path, data: Path) -> dict[str, Any]:
     return record
 
 
-def _keep_tokenizer(out: Path, corpus: Corpus) -> None:
-    """Write the tokenizer, which a run that has begun must not change."""
+def _save_tokenizer(out: Path, corpus: Corpus) -> None:
+    """Write the tokenizer; that of a run with progress must not change."""
     path, text = out / TOKENIZER_FILE, corpus.tokenizer.to_str(pretty=True)
     if (out / PROGRESS_FILE).is_file() and path.is_file() and json.loads(path.read_text()) != json.loads(text):
         raise ValueError(f"{out} holds a run that began with other text; choose another --out")

@@ -27,7 +27,7 @@ from rfa.model.language import LanguageModel, SlotState
 from rfa.runtime.gpu.pool import DevicePool, Rows
 from rfa.runtime.gpu.step import StepRunner
 from rfa.runtime.text.sampling import Choice, DrawnToken, Draws
-from rfa.training.language import LanguageRun, find_config
+from rfa.training.language_config import LanguageRun, find_config
 
 CONFIG = "paper"
 BATCHES = (1, 8, 64, 256, 1024, 4096)

@@ -16,7 +16,7 @@ from rfa.benchmarks.gpu_queue.queue import UNFINISHED
 from rfa.fitting.stopping import Stopped
 from rfa.model.checkpoint import load_run
 from rfa.runtime.series.config import SeriesConfig
-from rfa.training.language import find_config
+from rfa.training.language_config import find_config
 from rfa.training.series_config import SeriesRun, SeriesTrainingConfig
 from rfa.training.series_network import train_series
 

@@ -19,7 +19,7 @@ from rfa.benchmarks.gpu_queue.series import RECIPE, REHEARSED
 from rfa.measured import origin, write_result
 from rfa.runtime.series.config import SeriesConfig
 from rfa.training.device import choose_device
-from rfa.training.language import find_config
+from rfa.training.language_config import find_config
 from rfa.training.series_batches import SeriesBatch, feed, synthetic_batch, to_device
 from rfa.training.series_config import SeriesRun
 from rfa.training.series_network import SeriesTrainer, train_series

@@ -20,7 +20,7 @@ from torch import Tensor
 from rfa.benchmarks.kernels.aot_compile import KernelCase
 from rfa.model.kernel_launches import KernelLaunch, recorded_launches
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters
-from rfa.training.language import CONFIGS
+from rfa.training.language_config import CONFIGS
 
 BATCH, LENGTH, HEADS = 2, 1024, 8
 WIDTHS = (64, 128)

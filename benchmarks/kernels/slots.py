@@ -16,7 +16,7 @@ from rfa.benchmarks.kernels.truth import Named, Truth, allowances
 from rfa.model.layers import RobustMixer
 from rfa.model.recurrence.slots import slot_scan
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters
-from rfa.training.language import LanguageRun, find_config
+from rfa.training.language_config import LanguageRun, find_config
 
 CONFIGS = ("paper", "books")
 ROUNDS = 10

@@ -17,7 +17,8 @@ from rfa.benchmarks.gpu.paired import Bar, Timer, interleaved, quantiles, ratio
 from rfa.benchmarks.kernels.truth import Named, Truth, allowances
 from rfa.model.language import LanguageModel
 from rfa.runtime.text.config import Mixer
-from rfa.training.language import LanguageRun, cross_entropy, find_config
+from rfa.training.language import cross_entropy
+from rfa.training.language_config import LanguageRun, find_config
 from rfa.training.optimiser import is_sde_parameter, parameter_groups
 
 CONFIG = "paper"

@@ -123,20 +123,18 @@ def slot_scan(
 
     Args:
         tokens: leading dims `[B, N]`.
-        means, precisions: `[B, H, S, 4D]`, `[B, H, S]` > 0, float32: the state before the first token.
-        inner: reweighting passes K.
-        innovation: drives the weight: that of the "key" or of the "value".
+        means, precisions: state before the first token, `[B, H, S, 4D]`, `[B, H, S]` > 0, float32.
+        inner, innovation: reweighting passes K, and whose innovation drives the weight, "key" or "value".
         lag: of the slots behind the query.
         lengths: `[B]` int32 or int64, tokens of each row, 0 to N; default N. Other values give NaN precisions on a GPU.
-        impl: "reference" (eager), "numba" (compiled, float32 on a CPU), "triton" (GPU, K = 1 to 3, no lag, tokens of 16
-            or 32 bits; gradients with K = 1, innovation "key" and no lengths) or "auto", which warns if a GPU runs
-            eagerly. An explicit choice has no fallback.
+        impl: "reference" (eager), "numba" (float32 on a CPU), "triton" (GPU, K <= 3, no lag; gradients with K = 1,
+            innovation "key" and no lengths) or "auto", which warns if a GPU runs eagerly. Others have no fallback.
 
     Returns:
         read-out of every token, 0 after the length of a row, and the state after its last token.
 
     Raises:
-        ValueError: shapes or lengths do not fit, or an explicit impl cannot run the inputs.
+        ValueError: an argument does not fit, or an explicit impl cannot run the inputs.
     """
     check_choice("impl", impl, IMPLS)
     options: dict[str, Any] = {"inner": inner, "innovation": innovation, "lengths": lengths}
@@ -152,8 +150,7 @@ def slot_scan(
             raise ValueError(f"impl='triton' cannot run this: {refusal}")
         warn_eager(refusal)
     if impl in ("auto", "numba"):
-        refusal = _numba_refusal(tokens)
-        if refusal is None:
+        if (refusal := _numba_refusal(tokens)) is None:
             from rfa.model.recurrence.slots_numba import slot_scan_numba
 
             return slot_scan_numba(tokens, means, precisions, parameters, **options, lag=lag)

@@ -15,7 +15,7 @@ from rfa.benchmarks.kernels import aot
 from rfa.benchmarks.kernels.compile_apart import CompilationError
 from rfa.benchmarks.kernels.sass import loops_and_whole, main_loop, matrix_work
 from rfa.cli.main import app
-from rfa.training.language import LanguageRun, find_config
+from rfa.training.language_config import LanguageRun, find_config
 from tests.ptx.launches import OLDEST
 
 COMPILED_HERE = {

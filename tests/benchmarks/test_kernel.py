@@ -29,7 +29,7 @@ from rfa.benchmarks.kernels.truth import (
 from rfa.cli.main import app
 from rfa.model.attention.api import robust_filter_attention
 from rfa.runtime.text.config import LanguageModelConfig
-from rfa.training.language import LanguageRun, TrainingConfig
+from rfa.training.language_config import LanguageRun, TrainingConfig
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")

@@ -26,7 +26,8 @@ from rfa.model.checkpoint import load_run
 from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.corpus import encode_files
 from rfa.training.evaluate.language import window_losses
-from rfa.training.language import LanguageRun, Trainer, TrainingConfig
+from rfa.training.language import Trainer
+from rfa.training.language_config import LanguageRun, TrainingConfig
 
 MODEL = {"vocab_size": 270, "d_model": 16, "n_layers": 2, "n_heads": 2, "head_dim": 4, "n_slots": 2}
 TRAINING = {"steps": 8, "batch": 4, "context": 16, "learning_rate": 0.01, "validate_every": 4, "precision": "fp32"}

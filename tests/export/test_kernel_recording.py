@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from rfa.export.kernel_recording import SIZES
 from rfa.model.product_triton import Tile
-from rfa.training.language import LanguageRun, find_config
+from rfa.training.language_config import LanguageRun, find_config
 
 
 @pytest.mark.parametrize("name", ["books", "paper"])

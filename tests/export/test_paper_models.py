@@ -24,7 +24,7 @@ from rfa.runtime.bundle.families.check import check_calibration
 from rfa.runtime.bundle.families.language import LanguageConfig
 from rfa.runtime.text.compiled_language import model_refusal
 from rfa.runtime.text.config import LanguageModelConfig
-from rfa.training.language import load_variants
+from rfa.training.language_config import load_variants
 from tests.small_language import SIZE, write_run
 
 ATTENTION = "attention over a cache against torch's parallel pass"

@@ -40,7 +40,7 @@ from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.training.filter import FilterRun, train_filter
-from rfa.training.language import find_config
+from rfa.training.language_config import find_config
 from rfa.training.series import calibration_windows, split
 from tests.model.oracles import float64_filter
 

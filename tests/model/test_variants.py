@@ -11,7 +11,7 @@ from rfa.benchmarks.papers.adaptive_mixer import AdaptiveMixer
 from rfa.benchmarks.papers.radial_mixer import RadialTangentialMixer
 from rfa.model.language import LanguageModel
 from rfa.runtime.text.config import LanguageModelConfig
-from rfa.training.language import load_variants
+from rfa.training.language_config import load_variants
 from rfa.training.optimiser import is_sde_parameter
 from tests.model import oracles
 from tests.model.variant_loops import mixed

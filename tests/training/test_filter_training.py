@@ -15,7 +15,7 @@ from rfa.fitting.stopping import Stopped
 from rfa.model.checkpoint import load_run
 from rfa.training.deep import DeepTrainer
 from rfa.training.filter import FilterRun, load_data, train_filter
-from rfa.training.language import find_config
+from rfa.training.language_config import find_config
 from rfa.training.series import split, windows
 from rfa.training.simulate import OSCILLATOR_DRIFT, Disturbance, discretise, simulate_oscillator
 

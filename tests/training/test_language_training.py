@@ -11,16 +11,8 @@ import torch
 
 from rfa.fitting.stopping import Stopped
 from rfa.model.checkpoint import load_run
-from rfa.training.language import (
-    LanguageRun,
-    Trainer,
-    TrainingConfig,
-    cross_entropy,
-    find_config,
-    load_variants,
-    train_language,
-    validation_loss,
-)
+from rfa.training.language import Trainer, cross_entropy, train_language, validation_loss
+from rfa.training.language_config import LanguageRun, TrainingConfig, find_config, load_variants
 from rfa.training.optimiser import Optimiser
 
 MODEL = {"vocab_size": 270, "d_model": 24, "n_layers": 2, "n_heads": 2, "head_dim": 6, "n_slots": 2}
@@ -224,7 +216,7 @@ def test_the_recurrent_mode_joins_when_it_is_due(data, tmp_path, monkeypatch):
     assert (tmp_path / "run" / "metrics.png").is_file()
     assert trained == [(["attention"], True)] * 3 + [(both, False)] * 3
     assert sorted(record["validation_loss"]) == both
-    with pytest.raises(ValueError, match="recurrent_from is of a run of both modes"):
+    with pytest.raises(ValueError, match="recurrent_from needs both modes"):
         train_language(write_config(tmp_path, recurrent_from=0.5, modes=["recurrent"]), data, tmp_path / "bad")
 
 

@@ -23,7 +23,8 @@ from rfa.benchmarks.language.quality.scores import SCORES_FILE, Scoring, score_r
 from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.corpus import file_hashes, prepare_corpus, split_files
 from rfa.training.device import choose_device
-from rfa.training.language import RECORD_FILE, LanguageRun, TrainingConfig, find_config, train_language
+from rfa.training.language import RECORD_FILE, train_language
+from rfa.training.language_config import LanguageRun, TrainingConfig, find_config
 
 LOG_FILE = "quality.log"
 # One thread a process; and freed memory stays with it: the kernel would clear the same pages again and again.

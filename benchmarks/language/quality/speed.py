@@ -17,7 +17,8 @@ from torch import Tensor
 from rfa.benchmarks.gpu.paired import interleaved, ratio
 from rfa.model.language import LanguageModel
 from rfa.runtime.text.config import Mode
-from rfa.training.language import LanguageRun, TrainingConfig, cross_entropy
+from rfa.training.language import cross_entropy
+from rfa.training.language_config import LanguageRun, TrainingConfig
 
 ROUNDS = 7
 

@@ -26,7 +26,7 @@ from rfa.measured import origin, write_result
 from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.corpus import SPLITS, file_hashes, split_files
 from rfa.training.device import choose_device
-from rfa.training.language import LanguageRun, TrainingConfig, find_config, load_variants
+from rfa.training.language_config import LanguageRun, TrainingConfig, find_config, load_variants
 
 # The models of the papers, and the recurrent path; recipes and ablations of variants.json are asked for by name.
 PAPERS = (

@@ -1,0 +1,109 @@
+"""Configs of language model training: `LanguageRun`, packaged configs and their variants."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rfa.runtime.text.config import LanguageModelConfig, Mode
+from rfa.training.optimiser import OptimiserConfig
+
+CONFIGS = Path(__file__).parent / "configs"
+# Overrides of a size config, by the name that math and papers give the model.
+VARIANTS_FILE = CONFIGS / "variants.json"
+
+
+@dataclass(frozen=True)
+class TrainingConfig(OptimiserConfig):
+    """How to train.
+
+    Attributes:
+        modes: modes to train; empty: all modes of the model.
+        recurrent_from: share of the steps in attention mode only, before the recurrent mode joins.
+        recurrent_share: weight of the loss of the recurrent mode if both are trained; the attention mode has the rest.
+        compile: compile the eager attention with torch.compile.
+    """
+
+    batch: int = 16
+    context: int = 256
+    modes: tuple[Mode, ...] = ()
+    recurrent_from: float = 0.0
+    recurrent_share: float = 0.5
+    seed: int = 0
+    validate_every: int = 250
+    precision: str = "bf16"
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "modes", tuple(self.modes))
+        for name in ("batch", "context", "validate_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        if not 0 <= self.recurrent_from < 1:
+            raise ValueError(f"recurrent_from must be in [0, 1), got {self.recurrent_from}")
+        if self.recurrent_from and self.modes and set(self.modes) != {"attention", "recurrent"}:
+            raise ValueError(f"recurrent_from needs both modes, got modes {list(self.modes)}")
+        if not 0 < self.recurrent_share < 1:
+            raise ValueError(f"recurrent_share must be in (0, 1), got {self.recurrent_share}; for one mode set modes")
+        if self.precision not in ("bf16", "fp32"):
+            raise ValueError(f"precision must be 'bf16' or 'fp32', got {self.precision!r}")
+
+
+@dataclass(frozen=True)
+class LanguageRun:
+    """A training config file: sections model and training."""
+
+    model: LanguageModelConfig
+    training: TrainingConfig
+
+    def to_dict(self) -> dict[str, Any]:
+        """Content of a config file."""
+        return {"model": self.model.to_dict(), "training": self.training.to_dict()}
+
+    @classmethod
+    def from_file(cls, path: Path, variant: str | None = None) -> LanguageRun:
+        """Read a config, with the overrides of a variant of `variants.json`.
+
+        Raises:
+            ValueError: unknown sections, keys, values or variant; the message lists the valid ones.
+        """
+        document = json.loads(path.read_text())
+        unknown = set(document) - {"model", "training"}
+        if unknown:
+            raise ValueError(f"{path.name} has unknown sections {sorted(unknown)}; it takes model and training")
+        overrides = load_variants()[check_variant(variant)] if variant is not None else {}
+        return cls(
+            LanguageModelConfig.from_dict({**document["model"], **overrides.get("model", {})}),
+            TrainingConfig.from_dict({**document["training"], **overrides.get("training", {})}),
+        )
+
+
+def load_variants() -> dict[str, dict[str, Any]]:
+    """Variants by name: title, and overrides of model and training."""
+    variants: dict[str, dict[str, Any]] = json.loads(VARIANTS_FILE.read_text())
+    return variants
+
+
+def check_variant(name: str) -> str:
+    """Return `name`; raise ValueError if there is no such variant."""
+    available = load_variants()
+    if name not in available:
+        raise ValueError(f"no variant {name!r}; known are {list(available)}")
+    return name
+
+
+def find_config(name: str) -> Path:
+    """Path of a config, given as a path or as the name of a packaged one.
+
+    Raises:
+        FileNotFoundError: neither exists; the message lists the packaged names.
+    """
+    for candidate in (Path(name), CONFIGS / f"{name}.json"):
+        if candidate.is_file():
+            return candidate
+    raise FileNotFoundError(
+        f"no config {name!r}; known are {sorted(path.stem for path in CONFIGS.glob('*.json') if path != VARIANTS_FILE)}"
+    )
