@@ -1,4 +1,4 @@
-"""Sequences that filters are given: recorded or simulated, of one length, with what is missing."""
+"""Batches of recorded or simulated sequences of one length for filters."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Batch:
     truth: np.ndarray | None = None
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Observations (0 where missing) and presence, float32 `[B, N, P]`, and times `[B, N]` float64."""
-        import torch  # what reads and filters recorded series has none
+        """Observations (0 if missing) and presence, float32 `[B, N, P]`, and times `[B, N]` float64."""
+        import torch  # optional for readers of recorded series
 
         present = np.isfinite(self.observations)
         values = np.where(present, self.observations, 0.0)

@@ -1,6 +1,6 @@
-"""Runs on disk: a config in JSON and weights in safetensors, nothing that executes.
+"""Runs on disk: config in JSON and weights in safetensors.
 
-`rfa.model.loading` reads bundles as well.
+`rfa.model.loading` also reads bundles.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.series.config import SeriesConfig
 from rfa.runtime.text.config import LanguageModelConfig
 
-# family → (config class, module class). The family is what config.json and a bundle's manifest name.
+# family → (config class, module class); config.json and manifests of bundles name the family.
 FAMILIES: dict[str, tuple[Any, Any]] = {
     "language": (LanguageModelConfig, LanguageModel),
     "linear": (LinearFilterConfig, LinearFilter),
@@ -31,12 +31,12 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
 }
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
-# Tensors a bundle derives from the weights for its runtimes; the module computes them itself.
+# Tensors that a bundle derives from the weights; the module computes them itself.
 DERIVED_PREFIX = "initial."
 
 
 def save_checkpoint(directory: Path, family: str, module: nn.Module) -> None:
-    """Write `config.json` and `model.safetensors` of a module into `directory` (created if missing)."""
+    """Write `config.json` and `model.safetensors` of a module into `directory`, created if missing."""
     directory.mkdir(parents=True, exist_ok=True)
     document = {"family": family, "config": module.config.to_dict()}  # type: ignore[union-attr, operator]
     (directory / CONFIG_FILE).write_text(json.dumps(document, indent=2) + "\n")
@@ -45,11 +45,11 @@ def save_checkpoint(directory: Path, family: str, module: nn.Module) -> None:
 
 
 def load_run(run: str | Path) -> Any:
-    """Rebuild a trained model from the directory that `save_checkpoint` wrote, in eval mode.
+    """Load a trained model from a run directory, in eval mode.
 
     Raises:
-        FileNotFoundError: it is no run.
-        ValueError: unknown family, unknown config key, or weights that do not fit the config.
+        FileNotFoundError: the directory is not a run.
+        ValueError: unknown family or config key, or weights that do not fit the config.
     """
     directory = Path(run)
     family, config = read_config(directory)
@@ -57,11 +57,11 @@ def load_run(run: str | Path) -> Any:
 
 
 def read_config(run: Path) -> tuple[str, dict[str, Any]]:
-    """Family and configuration of a run.
+    """Family and config of a run.
 
     Raises:
-        FileNotFoundError: it has no config.json.
-        ValueError: what is in it is no JSON, or no family and its configuration.
+        FileNotFoundError: there is no config.json.
+        ValueError: config.json is not JSON, or has no family and config.
     """
     path = run / CONFIG_FILE
     if not path.is_file():
@@ -74,16 +74,16 @@ def read_config(run: Path) -> tuple[str, dict[str, Any]]:
     family, config = fields.get("family"), fields.get("config")
     if family not in FAMILIES or not isinstance(config, dict):
         names = ", ".join(FAMILIES)
-        raise ValueError(f"{path} is not that of a run: it must hold `config` and its `family`, one of {names}")
+        raise ValueError(f"{path} must have `config` and `family`, one of {names}")
     return family, config
 
 
 def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Any:
-    """The module of a family with these weights, in eval mode.
+    """Module of a family with these weights, in eval mode.
 
     Args:
         family: one of `FAMILIES`.
-        weights: of the module; what a bundle derives from them may be among them.
+        weights: of the module; tensors that a bundle derives from them are ignored.
 
     Raises:
         ValueError: unknown config key, or weights that do not fit the config or are not finite.

@@ -1,4 +1,4 @@
-"""The blocks of the deep filter: RFA over the tokens of a stream, as attention and as recurrence, and their sizes."""
+"""Blocks of the deep filter: RFA over the tokens of a stream, as attention and as recurrence."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from rfa.runtime.text.config import StrictConfig
 
 @dataclass(frozen=True)
 class DeepFilterConfig(StrictConfig):
-    """Sizes: n_modes conjugate pairs of dynamics; blocks of width d_model with heads of head_dim complex dims.
+    """Sizes of a deep filter.
 
-    time_unit: the median step of the training data, in the unit of its times. memory: decay times, in time units, of
-    the fastest and the slowest head.
+    Attributes:
+        n_modes: conjugate pairs of the dynamics.
+        head_dim: complex dims of a head.
+        time_unit: median step of the training data, in the unit of its times.
+        memory: decay times of the fastest and the slowest head, in time units.
     """
 
     observation_size: int
@@ -49,7 +52,7 @@ class DeepFilterConfig(StrictConfig):
 
 
 class Mixed(NamedTuple):
-    """Block output `[..., d]` with what the recurrence carries: mean `[..., H, 2D]`, precision `[..., H]`."""
+    """Block output `[..., d]` and state of the recurrence: mean `[..., H, 2D]`, precision `[..., H]`."""
 
     out: Tensor
     mean: Tensor
@@ -57,7 +60,7 @@ class Mixed(NamedTuple):
 
 
 def confidence_gate(log_precision: Tensor, scale: Tensor, log_prior: Tensor) -> Tensor:
-    """g = sigmoid(scale · log p - log p_prior): how much of the filtered value replaces the token's own (RFA C.4)."""
+    """Share g = sigmoid(scale · log p - log p_prior) of the filtered value (RFA C.4)."""
     return torch.sigmoid(scale * log_precision - log_prior)
 
 
@@ -126,7 +129,7 @@ class FilterBlock(nn.Module):
         q, k, v = (part[:, None] for part in self.project(x))
         own = lag.new_zeros(lag.shape[0], 1)
         lags = torch.cat([lag * valid, own], dim=1).to(torch.float64)
-        # The frame of the query: a key at lag tau is turned forward by omega tau.
+        # In the frame of the query a key at lag tau is rotated by omega tau.
         phase = wrapped_phase(dynamics.omega, lags, x.dtype)
         result = attend(
             q,

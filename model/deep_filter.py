@@ -1,15 +1,15 @@
-"""The deep filter: RFA blocks read a stream's innovations and tell a structured filter how noisy the stream is now.
+"""The deep filter: RFA blocks read the innovations of a stream and estimate its current noise for a structured filter.
 
-Three parts, each causal:
+Three causal parts:
 
-1. A nominal filter: learned stable eigenpairs, observation matrix and noises (a linear SDE fitted by likelihood), run
-   as the capped IRKF. Its standardised innovations, their squares and their lag-one products are the tokens.
-2. RFA blocks over the tokens: in attention mode exact RFA over all earlier ones, in recurrent mode the plain IRKF of
-   the same heads. Each is gated by its evidence. They give the log factors on process and measurement noise.
-3. The structured head: the same SDE with the noises so scaled. It is linear-Gaussian, so the state's covariance and the
-   forecast at any horizon are closed form.
+1. A nominal filter: a linear SDE with learned stable eigenpairs, observation matrix and noises, run as the capped IRKF.
+   Its standardised innovations, their squares and lag-one products are the tokens.
+2. RFA blocks over the tokens: exact RFA in attention mode, the plain IRKF of the same heads in recurrent mode, each
+   gated by its evidence. They give log factors on process and measurement noise.
+3. The structured head: the same SDE with scaled noises. It is linear-Gaussian, so state covariance and forecasts have
+   closed forms.
 
-The factors after token i hold for what follows it, so the density of the next observation is a proper prediction.
+The factors after token i hold for the following tokens, so the density of the next observation is a prediction.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ from rfa.model.recurrence.eigenpairs import Eigenpairs, transition
 from rfa.model.state_filter import FilterOutput, Past, State, StateFilter, Token, head_update
 from rfa.runtime.text.config import Mode
 
-# The log noise factors stay within this: e^±8 on a variance, so that a stream without process noise is filtered as one.
+# Bound of the log noise factors: e^-8 on a variance is nearly no process noise.
 LOG_FACTOR_RANGE = 8.0
-# Slope of the factors at the origin; the likelihood is flat towards zero process noise, and this speeds the way there.
+# Slope of the factors at the origin; it speeds up learning towards zero process noise, where the likelihood is flat.
 LOG_FACTOR_GAIN = 4.0
-# Standardised innovations enter as z / sqrt(1 + (z / this)²), so an outlier is bounded and in view.
+# Standardised innovations are bounded: z / sqrt(1 + (z / this)²).
 INNOVATION_SCALE = 4.0
 NOISE_FLOOR = 1e-6
 
 
 class DeepFilter(StateFilter):
-    """See the module's page. Observations are centred and scaled by `center` and `scale`, set from the training
-    data."""
+    """The deep filter; observations are standardised by `center` and `scale`, set from the training data."""
 
     def __init__(self, config: DeepFilterConfig) -> None:
         super().__init__()
@@ -70,7 +69,7 @@ class DeepFilter(StateFilter):
     def filter_blocks(self) -> list[FilterBlock]:
         return [block for block in self.blocks if isinstance(block, FilterBlock)]
 
-    # The structured part, in time units of `time_unit` and scaled observations.
+    # The structured part, in units of `time_unit` and scaled observations.
 
     def _scaled_drift(self) -> Eigenpairs:
         mu, omega = positive(self.decay_raw), self.omega
@@ -79,10 +78,8 @@ class DeepFilter(StateFilter):
         eye = torch.eye(n, dtype=mu.dtype, device=mu.device) * half
         none = torch.zeros_like(eye)
         # Pairs -mu ± i omega; coordinates: the n real parts, then the n imaginary parts.
-        basis_re, basis_im = (
-            torch.cat([torch.cat([eye, eye], 1), torch.cat([none, none], 1)]),
-            torch.cat([torch.cat([none, none], 1), torch.cat([-eye, eye], 1)]),
-        )
+        basis_re = torch.cat([torch.cat([eye, eye], 1), torch.cat([none, none], 1)])
+        basis_im = torch.cat([torch.cat([none, none], 1), torch.cat([-eye, eye], 1)])
         dual_re, dual_im = basis_re.T, -basis_im.T
         noise = self.process_factor @ self.process_factor.T
         left_re, left_im = dual_re @ noise, dual_im @ noise
@@ -98,7 +95,7 @@ class DeepFilter(StateFilter):
         )
 
     def drift(self) -> Eigenpairs:
-        """In the unit of the times: every rate and the noise intensity per time."""
+        """Eigenpairs in the unit of the times."""
         drift, unit = self._scaled_drift(), self.config.time_unit
         per_time = {name: getattr(drift, name) / unit for name in ("rate_re", "rate_im", "noise_re", "noise_im")}
         return drift._replace(**per_time)
@@ -159,7 +156,7 @@ class DeepFilter(StateFilter):
         return head_update(propagate(*state, *moves), token, rules[0], token.noise_scale.square(), rules[1])
 
     def features(self, update: DenseUpdate, token: Token, previous: Tensor) -> tuple[Tensor, Tensor]:
-        """Features `[B, 4P + 2]` of one observation, and the bounded innovation that the next one multiplies with."""
+        """Features `[B, 4P + 2]` of one observation, and its bounded innovation for the next product."""
         deviation = torch.diagonal(update.innovation_covariance, dim1=-2, dim2=-1).sqrt()
         z = update.innovation / deviation
         z = z / torch.sqrt(1 + (z / INNOVATION_SCALE).square())
@@ -168,7 +165,7 @@ class DeepFilter(StateFilter):
         return torch.cat(parts, dim=-1), z
 
     def factors(self, x: Tensor) -> Tensor:
-        """Bounded log factors `[..., 2]` on process and measurement covariance, from the blocks' output."""
+        """Bounded log factors `[..., 2]` on process and measurement covariance."""
         return LOG_FACTOR_RANGE * torch.tanh(self.readout(x) * (LOG_FACTOR_GAIN / LOG_FACTOR_RANGE))
 
     def head_step(
@@ -179,15 +176,14 @@ class DeepFilter(StateFilter):
         rules: tuple[Sensor, Robustness],
         log_factors: Tensor,
     ) -> tuple[DenseUpdate, tuple[Tensor, Tensor]]:
-        """Part 3: predict and update with the factors that the tokens before this one gave; also the prediction."""
+        """Predict and update with the factors of the earlier tokens; also returns the prediction."""
         process, measurement = torch.exp(log_factors).unbind(-1)
         prior = propagate(*state, moves[0], moves[1] * process[..., None, None])
         factor = measurement * token.noise_scale.square()
         return head_update(prior, token, rules[0], factor, rules[1]), prior
 
     def _both_filters(self, token: Token, state: State) -> tuple[FilterOutput, State, Tensor]:
-        """Head and nominal filter over one observation: the step, the state but for the blocks, and the embedded
-        features."""
+        """Head and nominal filter for one observation: output, state without blocks, embedded features."""
         moves = transition(self.drift(), token.dt)
         rules = self.sensor(), self.robustness()
         head, prior = self.head_step(token, moves, (state["mean"], state["covariance"]), rules, state["log_factors"])
@@ -222,7 +218,7 @@ class DeepFilter(StateFilter):
                 x, past.rows["keys"][:, :, i], past.rows["values"][:, :, i], lag, past.valid
             )
             x = mixed.out
-            # The batch pass's row starts the recurrence (docs/MATH.md §2 c).
+            # The recurrence continues from the row of the batch pass (docs/MATH.md §2 c).
             means.append(mixed.mean)
             precisions.append(mixed.precision)
             keys.append(key)
@@ -241,7 +237,7 @@ class DeepFilter(StateFilter):
             "block_precisions": torch.stack(precisions, 1),
         }
 
-    # Whole sequences at once, for training: the same numbers as the steps.
+    # Whole sequences for training, with the same results as the steps.
 
     def nominal_scan(
         self, observation: Tensor, present: Tensor, lags: Tensor, noise_scale: Tensor
@@ -262,7 +258,7 @@ class DeepFilter(StateFilter):
         return torch.stack(tokens, 1), torch.stack(log_likelihoods, 1)
 
     def context(self, tokens: Tensor, times: Tensor, mode: Mode) -> Tensor:
-        """Log factors `[B, N, 2]` after each token, in a mode; `times` `[B, N]` float64."""
+        """Log factors `[B, N, 2]` after each token in a mode; `times` `[B, N]` float64."""
         x = self.embed(tokens)
         scaled = (times - times[:, :1]) / self.config.time_unit
         zeros = x.new_zeros(x.shape[0], self.config.n_heads, 2 * self.config.head_dim)
@@ -293,8 +289,5 @@ class DeepFilter(StateFilter):
 
 
 def mean_per_component(log_likelihood: Tensor, present: Tensor) -> Tensor:
-    """Average log-likelihood per observed component; the unit of the training loss."""
+    """Mean log-likelihood per observed component, the unit of the training loss."""
     return log_likelihood.sum() / present.sum().clamp(min=1)
-
-
-__all__ = ["DeepFilter", "mean_per_component"]

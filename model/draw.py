@@ -1,13 +1,11 @@
-"""The next tokens of a batch, chosen on the device that its logits are on: what `sampling.drawn_tokens` does on a host.
+"""Sampling of the next tokens of a batch on the device of its logits; `sampling.drawn_tokens` does it on a host.
 
-The order of tokens, ties, and which of them are the k best are those of the host, which are exact there and here, and
-so are the random numbers, which come from it. Exponentials are float32; a device's differ from a processor's in their
-last digits, which moves the bounds between tokens by as little. They are summed as integers, in units of 2^-46 and
-less: sums that are the same in any order, so that a row is the same in a batch of any size, and that never fall from
-one token to the next, as sums of floats in a tree do.
+Order of tokens, ties and top_k are exact and the same as on the host, which also supplies the random numbers.
+Exponentials are float32, so the bounds between tokens may differ in the last digits. They are summed as integers in
+units of 2^-46 or less: such sums do not depend on the order, hence not on the batch, and never decrease along a row.
 
-On a GPU these are kernels (`draw_triton`); elsewhere, and without Triton, what stands here, the reference.
-Neither waits for the device or depends on what it computes in its shape: both can be captured in a CUDA graph.
+On a GPU kernels do this (`draw_triton`); otherwise the reference here. Neither synchronises nor has shapes that depend
+on values, so both can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -22,22 +20,23 @@ from torch import Tensor
 from rfa.model.language import StepOutput
 from rfa.model.recurrence.slots import is_on_gpu
 
-# Of the sum of all weights of a row.
+# Bits of the sum of all weights of a row.
 SUM_BITS = 62
-# What is told of each row beside its token and its sums, in float32; of the flags 1 is yes.
+# Further float32 outputs per row; flags are 1 for true.
 NUMBERS = ("top", "chosen", "is_finite", "slots_finite")
 
 
 class Distribution(NamedTuple):
-    """What B rows are drawn from, and by which uniforms: `sampling.filtered_probabilities`. A row that is not drawn
-    takes the best of the first place with the uniform 0, which is the first of the most probable tokens.
+    """Distributions of B rows and the uniforms to draw with: `sampling.filtered_probabilities`.
+
+    A greedy row has last place 0 and uniform 0, which gives the first of the most probable tokens.
 
     Args:
-        top_p: `[B]` float64, infinite where everything is kept.
+        top_p: `[B]` float64, infinite: no nucleus.
         uniform: `[B]` float64, in [0, 1).
-        last_place: `[B]` int64, of the k best, counted from 0.
-        temperature: `[B]` float32, above 0 and not subnormal.
-        calibration: `[1]` float32, the temperature at which confidence is calibrated.
+        last_place: `[B]` int64, last of the k best tokens, counted from 0.
+        temperature: `[B]` float32, positive and normal.
+        calibration: `[1]` float32, temperature of calibrated confidence.
     """
 
     top_p: Tensor
@@ -48,12 +47,13 @@ class Distribution(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Where what is drawn is written.
+    """Output buffers of a draw.
 
     Args:
         tokens: `[B]` int64.
-        sums: `[2, B]` int64, of the exponentials of the logits less the largest, in units of 1 / `fixed_point`: as they
-            are, and at the calibration's temperature.
+        sums: `[2, B]` int64, Σ exp(logit - largest) in units of 1 / `fixed_point`: as they are, and at the temperature
+            of
+            the calibration.
         numbers: `[len(NUMBERS), B]` float32.
     """
 
@@ -63,7 +63,7 @@ class Drawn(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int, device: torch.device) -> Drawn:
-        """Unwritten."""
+        """Uninitialised buffers."""
         tokens, sums = (torch.empty(shape, dtype=torch.int64, device=device) for shape in ((rows,), (2, rows)))
         return cls(tokens, sums, torch.empty((len(NUMBERS), rows), device=device))
 
@@ -76,23 +76,22 @@ class Ranked(NamedTuple):
 
 
 def ranked(logits: Tensor) -> Ranked:
-    """The order of the tokens of each row."""
+    """Tokens of each row in order."""
     return Ranked(*logits.sort(dim=-1, descending=True, stable=True))
 
 
 def token_bits(vocabulary: int) -> int:
-    """Of the number of a token."""
+    """Bits of a token number."""
     return (vocabulary - 1).bit_length()
 
 
 def fixed_point(vocabulary: int) -> float:
-    """The power of two by which weights of at most 1 are multiplied before they are cut to integers, so that the sum of
-    all of a row stays below 2^62."""
+    """Factor, a power of two, for weights of at most 1 before they become integers; the sum of a row is below 2^62."""
     return 2.0 ** (SUM_BITS - token_bits(vocabulary))
 
 
 def integer_weights(exponents: Tensor) -> Tensor:
-    """exp of exponents `[..., V]` of at most 0 as int64, in units of 1 / `fixed_point`."""
+    """exp of exponents `[..., V]` <= 0 as int64, in units of 1 / `fixed_point`."""
     return exponents.exp().mul_(fixed_point(exponents.shape[-1])).long()
 
 
@@ -101,11 +100,10 @@ def draw(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Dra
 
     Args:
         output: of the step.
-        slots_finite: `[B]` float32, 1 where what a row keeps is finite, else 0.
-        given: what to draw from.
+        slots_finite: `[B]` float32, 1 if the state of a row is finite, else 0.
+        given: the distributions.
         out: written.
-        is_filtered: of some row top_p, or a last place between the first and the last of all, rules out tokens: a GPU
-            searches for them.
+        is_filtered: whether top_p, or a last place between the first and the last, excludes tokens of some row.
     """
     if is_on_gpu(output.logits) and _has_triton():
         from rfa.model.draw_triton import draw_by_kernel
@@ -116,7 +114,7 @@ def draw(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Dra
 
 
 def draw_by_torch(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Drawn) -> None:
-    """`draw` as it is written down: the reference."""
+    """The reference of `draw`."""
     logits, rows = output.logits, ranked(output.logits)
     _draw_tokens(rows, given, out.tokens)
     top = rows.logits[:, :1]
@@ -129,17 +127,17 @@ def draw_by_torch(output: StepOutput, slots_finite: Tensor, given: Distribution,
 
 
 def _draw_tokens(rows: Ranked, given: Distribution, out: Tensor) -> None:
-    """The tokens `[B]` whose intervals hold the uniforms."""
+    """Tokens `[B]` whose intervals contain the uniforms."""
     exponents = (rows.logits - rows.logits[:, :1]).div_(given.temperature[:, None])
     weights = integer_weights(exponents).mul_(exponents >= exponents.gather(1, given.last_place[:, None]))
     total = weights.cumsum(1)
     weights.mul_(total - weights < total[:, -1:] * given.top_p[:, None])
-    # The interval of a token begins where that of the token before it ends, whichever of them is better.
+    # Intervals are in the order of token numbers.
     total = weights.new_empty(weights.shape).scatter_(1, rows.tokens, weights).cumsum(1)
     # The largest uniform is 1 - 2^-53: its product with a number rounds to less than that.
     marks = (total[:, -1:] * given.uniform[:, None]).long()
     found = torch.searchsorted(total, marks, right=True)
-    # Only a row that is broken goes beyond.
+    # Only a row with NaN goes beyond.
     torch.clamp(found[:, 0], max=weights.shape[1] - 1, out=out)
 
 

@@ -1,16 +1,15 @@
-"""Where the k best and the nucleus of a row end, on a GPU: three steps of the draw's kernels (`draw_triton`).
+"""Where top_k and the nucleus of a row end, on a GPU: three steps of the sampling kernels (`draw_triton`).
 
-Nothing is sorted. A token is kept if the number, or the weight, of all that are better is below a bound, so that the
-last one kept is where the number or weight of all that are at least as good reaches it.
+Nothing is sorted. A token is kept if the number, or the weight, of all better tokens is below a bound; the last one
+kept
+is where the number or weight of all at least as good reaches it.
 
-1. Edges divide the exponents of a row into as many parts, from the highest down to where there is no weight that could
-   matter. Every block counts and weighs what lies above each (`edge_sums`).
-2. The sums of all blocks tell between which two edges the search ends (`narrow_kernel`). What lies there is listed,
-   block by block, and what lies above is summed.
-3. A program a row finds the last token kept in that list (`last_rank`), by a few turns of a search over the bits of its
-   logits and, of equal ones, of its tokens.
+1. Edges divide the range of exponents of a row into parts. Every block sums number and weight above each (`edge_sums`).
+2. The sums of all blocks give the two edges between which the search ends (`narrow_kernel`). Tokens between them are
+   listed by block, those above are summed.
+3. A program per row finds the last token kept in the list (`last_rank`), by a search over the bits of its ranks.
 
-Where the edges lie decides how long the list is, and nothing else. It is all of the row if all logits are equal.
+The edges only decide how long the list is. It has all of a row if all logits are equal.
 """
 
 # Kernels are typed by their compiler.
@@ -23,24 +22,23 @@ import triton.language as tl
 
 from rfa.model.draw_rank_triton import extents, filters, number_of, quotient, ranks, scaled_weights
 
-# Sums of float32 that only say where to look are believed up to this part: thousands of roundings of one sign.
+# Relative error of the float32 sums that choose the edges: thousands of roundings of one sign.
 MARGIN = tl.constexpr(2.0**-10)
-# Edges of which a thread holds the sums at a time.
+# Edges whose sums a thread has at a time.
 EDGES_AT_ONCE = tl.constexpr(4)
 LN2 = tl.constexpr(0.6931471805599453)
-# Below 2 to the power of this, what a nucleus leaves out may be lost in the rounding of its mass.
+# Below 2 to this power, 1 - top_p may be lost in rounding.
 LEAST_LEFT_OUT = tl.constexpr(-40)
-# Beyond all ranks, and near enough that their difference is an int64.
+# Outside all ranks, with a difference that fits int64.
 LOWEST_RANK = tl.constexpr(-(2**62))
 HIGHEST_RANK = tl.constexpr(2**62 - 1)
 
 
 @triton.jit
 def lowest_edge(lowest, top_p, is_cut, UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr):
-    """The exponent of the lowest logit, or one below which is too little weight to matter.
+    """Exponent of the lowest logit, or one below which the weight cannot matter.
 
-    That is less than a unit; or, of a nucleus of all tokens, so little that V of them are less than half of 1 - top_p,
-    and so not in it.
+    That is less than a unit; or, for a nucleus of all tokens, so little that V tokens have less than half of 1 - top_p.
     """
     bottom = tl.cast(-(UNIT_BITS + 2) * LN2, tl.float32)
     if (top_p < float("inf")) & (is_cut == 0):
@@ -52,13 +50,13 @@ def lowest_edge(lowest, top_p, is_cut, UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.c
 
 @triton.jit
 def edges(lowest, o_w, EDGES: tl.constexpr):
-    """Exponents, rising from the lowest to below 0."""
+    """Exponents from the lowest to below 0, ascending."""
     return lowest * ((EDGES - o_w).to(tl.float32) / EDGES)
 
 
 @triton.jit
 def edge_sums(p_shares, p_places, b_exponent, b_scaled, lowest, is_nucleus, is_cut, EDGES: tl.constexpr):
-    """Of a block, what lies at or above each edge: its weight and its number, `[EDGES]` each, those asked for."""
+    """Weight and number at or above each edge of a block, `[EDGES]`, as needed."""
     AT_ONCE: tl.constexpr = min(EDGES, EDGES_AT_ONCE)
     for first in tl.static_range(0, EDGES, AT_ONCE):
         o_w = first + tl.arange(0, AT_ONCE)  # [W]
@@ -74,7 +72,7 @@ def bin_of(
     p_shares, p_places, p_sums, lowest, top_p, last_place, is_nucleus, is_cut,
     BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, EDGES: tl.constexpr,
 ):  # fmt: skip
-    """Exponents between which the search ends, the first included. They are the same where there is none."""
+    """Exponents [low, high) between which the search ends; equal if there is no such part."""
     o_j, o_w = tl.arange(0, BLOCK_J), tl.arange(0, EDGES)
     o_jw = o_j[:, None] * EDGES + o_w[None, :]  # [J, W]
     m_share, m_place = o_j < tl.where(is_nucleus, BLOCKS, 0), o_j < tl.where(is_cut, BLOCKS, 0)  # [J], [J]
@@ -84,7 +82,7 @@ def bin_of(
     b_share, b_place = tl.sum(b_shares, axis=0), tl.sum(b_places, axis=0)  # [W], [W]
     total = tl.sum(b_sum, axis=0).to(tl.float32)
 
-    # The k-th is at or above this edge and below the next; at -1 those below all edges have no weight: none is missed.
+    # The k-th is at or above this edge and below the next; at -1 it is below all edges, where weights are 0.
     i_kth = tl.sum((b_place > last_place).to(tl.int32), axis=0) - 1
     i_low, i_high = tl.maximum(i_kth, 0), i_kth + 1
     if is_nucleus:
@@ -97,7 +95,7 @@ def bin_of(
     return edges(lowest, i_low, EDGES), high
 
 
-# Of rows laid side by side the addresses are divisible by whatever the number of rows is.
+# Alignment of these arrays depends on the number of rows.
 @triton.jit(do_not_specialize_on_alignment=["p_top_p", "p_last_place", "p_temperature"])
 def narrow_kernel(
     p_logits, p_extents, p_top_p, p_last_place, p_temperature, p_lowest, p_shares, p_places, p_sums,
@@ -105,12 +103,14 @@ def narrow_kernel(
     VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr,
     UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, EDGES: tl.constexpr,
 ):  # fmt: skip
-    """Program (b, j): of block j of row b, ranks and weights between the two edges, listed from the block's first place
-    on; the weight above these, `[B, J]`; and the numbers of both, `[B, J, 2]`."""
+    """Program (b, j): list ranks and weights of block j of row b between the two edges.
+
+    Also the weight above them, `[B, J]`, and both numbers, `[B, J, 2]`.
+    """
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     top_p, last_place, is_nucleus, is_cut = filters(p_top_p + i_b, p_last_place + i_b, VOCABULARY)
     if is_nucleus | is_cut:
-        # All that is read before a sum of the row is asked for before it: a sum waits for all threads.
+        # Loads come before sums over the row, which wait for all threads.
         temperature, lowest = tl.load(p_temperature + i_b), tl.load(p_lowest + i_b)
         best = tl.load(p_extents + 2 * (BLOCKS * i_b + i_j) + 1)
         _, b_high = extents(p_extents + 2 * BLOCKS * i_b, BLOCKS, BLOCK_J)  # [J]
@@ -120,7 +120,7 @@ def narrow_kernel(
         )  # fmt: skip
         top = number_of(tl.max(b_high, axis=0))
         above, n_above, n_listed = tl.cast(0, tl.int64), tl.cast(0, tl.int32), tl.cast(0, tl.int32)
-        # Most blocks have nothing that is good enough.
+        # Most blocks have no such token.
         if quotient(number_of(best) - top, temperature) >= low:
             o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
             m_v = o_v < VOCABULARY  # [V]
@@ -146,7 +146,7 @@ def narrow_kernel(
 
 @triton.jit
 def listed(p_counts, first, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr):
-    """Places of the list, PART of each block from `first` on, and which there are."""
+    """Positions in the list, PART of each block from `first` on, and a mask."""
     o_n = tl.arange(0, BLOCK_J * PART)  # [N]
     o_j, o_own = o_n // PART, first + o_n % PART  # [N]
     return o_j * BLOCK + o_own, o_own < tl.load(p_counts + 2 * o_j, mask=o_j < BLOCKS, other=0)
@@ -157,7 +157,7 @@ def span(
     p_ranks, p_counts, most, least, beyond,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """The lowest rank of the list in [least, beyond), and what comes after the highest."""
+    """Lowest rank of the list in [least, beyond), and one more than the highest."""
     b_low = tl.full([BLOCK_J * PART], HIGHEST_RANK, tl.int64)  # [N]
     b_high = tl.full([BLOCK_J * PART], LOWEST_RANK, tl.int64)  # [N]
     for first in range(0, most, PART):
@@ -174,8 +174,10 @@ def bound(
     p_ranks, p_weights, p_counts, most, least, beyond, above, need, IS_WEIGHED: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr, WAY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """The highest rank of the list in [least, beyond) that with all of the list above it, and with `above`, reaches
-    `need`, as the rank `least` does. Without IS_WEIGHED a rank weighs 1."""
+    """Highest rank of the list in [least, beyond) whose sum reaches `need`, as rank `least` does.
+
+    The sum is over the list from that rank up, plus `above`. Without IS_WEIGHED a rank weighs 1.
+    """
     o_way = tl.arange(0, 1 << WAY_BITS)  # [W]
     while beyond - least > 1:
         step = (beyond - least + (1 << WAY_BITS) - 1) >> WAY_BITS
@@ -193,7 +195,7 @@ def bound(
         b_reached = b_sum.to(need.dtype) >= need  # [W]
         least += tl.maximum(tl.sum(b_reached.to(tl.int32), axis=0) - 1, 0) * step
         beyond = tl.minimum(beyond, least + step)
-        # Most of the range has no logits: a list of some hundred has one left after a few turns.
+        # Most of the range has no logits: a list of some hundred ends after a few turns.
         least, beyond = span(p_ranks, p_counts, most, least, beyond, BLOCK, BLOCKS, BLOCK_J, PART)
     return least
 
@@ -203,7 +205,7 @@ def block_sums(
     p_ranks, p_weights, p_counts, most, least,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Of the list, the weight of ranks of at least `least`, by block, `[J]`."""
+    """Weight of listed ranks of at least `least`, by block, `[J]`."""
     b_sum = tl.zeros([BLOCK_J * PART], tl.int64)  # [N]
     for first in range(0, most, PART):
         o_n, m_n = listed(p_counts, first, BLOCK, BLOCKS, BLOCK_J, PART)
@@ -217,7 +219,7 @@ def last_of_the_best(
     p_ranks, p_counts, most, least, beyond, n_above, last_place, top, temperature, TOKEN_BITS: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr, WAY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """The lowest rank of the list whose exponent is that of the last place, or above: several logits may have one."""
+    """Lowest rank of the list whose exponent is at least that of the last place: several logits may have the same."""
     kth = bound(
         p_ranks, p_ranks, p_counts, most, least, beyond, n_above, last_place + 1, False,
         BLOCK, BLOCKS, BLOCK_J, PART, WAY_BITS,
@@ -239,13 +241,13 @@ def last_rank(
     TOKEN_BITS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr,
     WAY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """The lowest rank kept of a row whose list is not empty.
+    """Lowest rank kept of a row whose list is not empty.
 
     Args:
-        most: the most that a block has in the list.
-        above, n_above: weight and number of what is better than all of the list.
-        total: the weight of the row.
-        is_cut: the last place is in the list.
+        most: most entries of a block in the list.
+        above, n_above: weight and number of tokens better than the list.
+        total: weight of the row.
+        is_cut: whether the last place is in the list.
     """
     least, beyond = span(p_ranks, p_counts, most, LOWEST_RANK, HIGHEST_RANK, BLOCK, BLOCKS, BLOCK_J, PART)
     if is_cut:

@@ -1,12 +1,11 @@
-"""The choice of the next tokens of a batch on a GPU, three kernels, or four where top_k or top_p rule out tokens:
-`draw.draw_by_torch` is the reference.
+"""Sampling of the next tokens of a batch on a GPU: three kernels, or four with top_k or top_p.
 
-All but the last go over the blocks of a row side by side: for how far its logits reach; for the sums of their
-exponentials, which are most of the work; and, of rows that are filtered, for a short list of the tokens that may be the
-last one kept (`draw_search_triton`). The last, a program a row, ends the search, finds the block that the token is in
-by the sums of all, and the token in that block.
-
-All that is decided is the sum and comparison of integers, so that no order of summing matters.
+Reference: `draw.draw_by_torch`. All but the last run over the blocks of a row in parallel: for the range of its logits;
+for the sums of their exponentials, most of the work; and, for filtered rows, for a list of the tokens that may be the
+last
+one kept (`draw_search_triton`). The last, a program per row, ends the search and finds the block and the token.
+Decisions
+use integer sums, so the order of summation does not matter.
 
 Rows of logits `[V]` float32 of any length, in blocks of at most `LARGEST_BLOCK`.
 """
@@ -25,20 +24,20 @@ from rfa.model.draw_rank_triton import extents, filters, number_of, ordered, quo
 from rfa.model.draw_search_triton import LOWEST_RANK, block_sums, edge_sums, last_rank, lowest_edge, narrow_kernel
 from rfa.model.language import StepOutput
 
-# Logits of a block, and how many of them a warp has.
+# Logits of a block, and of a warp.
 LARGEST_BLOCK = 2048
 OF_A_WARP = 256
-# Into how many parts edges divide a row, and candidates of a turn of the search, as a power of two.
+# Parts of a row between edges, and candidates of a turn of the search as a power of two.
 EDGES = 16
 WAY_BITS = 2
-# Of infinity, as `ordered` has it.
+# Infinity as `ordered`.
 INFINITE = tl.constexpr(0x7F800000)
 
 
 @triton.jit
 def extent_kernel(p_logits, p_extents, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):
-    """Program (b, j): of block j of row b the lowest and the highest as `ordered` has them, `[B, J, 2]` int32. What is
-    no number is lower or higher than all."""
+    """Program (b, j): lowest and highest of block j of row b as `ordered`, `[B, J, 2]` int32; NaN is outside all
+    numbers."""
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
     m_v = o_v < VOCABULARY  # [V]
@@ -48,16 +47,18 @@ def extent_kernel(p_logits, p_extents, VOCABULARY: tl.constexpr, BLOCK: tl.const
     tl.store(p_extents + 1, tl.max(tl.where(m_v, b_key, -0x80000000), axis=0))
 
 
-# Of rows laid side by side the addresses are divisible by whatever the number of rows is.
+# Alignment of these arrays depends on the number of rows.
 @triton.jit(do_not_specialize_on_alignment=["p_top_p", "p_last_place", "p_temperature", "p_calibration"])
 def weigh_kernel(
     p_logits, p_extents, p_top_p, p_last_place, p_temperature, p_calibration, p_sums, p_lowest, p_shares, p_places,
     VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr,
     UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, EDGES: tl.constexpr, IS_FILTERED: tl.constexpr,
 ):  # fmt: skip
-    """Program (b, j): of block j of row b the sums of the weights at its temperature, of the best logit alone where
-    only the first place is wanted, of all weights as they are, and at the calibration's temperature, `[B, J, 3]` int64;
-    and of a row that is filtered, its lowest edge and the block's `edge_sums`."""
+    """Program (b, j): sums of weights of block j of row b, `[B, J, 3]` int64.
+
+    At its temperature (of the best logit alone if greedy), as they are, and at the temperature of the calibration. For
+    filtered rows also the lowest edge and `edge_sums`.
+    """
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
     b_x = tl.load(p_logits + i_b * VOCABULARY + o_v, mask=o_v < VOCABULARY, other=float("-inf"))  # [V]
@@ -78,7 +79,7 @@ def weigh_kernel(
     tl.store(p_sums, tl.sum(b_scaled.to(tl.int64), axis=0))
     if IS_FILTERED:
         lowest = lowest_edge(quotient(number_of(low) - top, temperature), top_p, is_cut, UNIT_BITS, TOKEN_BITS)
-        tl.store(p_lowest + i_b, lowest)  # all programs of the row write the same
+        tl.store(p_lowest + i_b, lowest)  # all programs of a row write the same value
         o_sums = (i_b * BLOCKS + i_j) * EDGES
         edge_sums(p_shares + o_sums, p_places + o_sums, b_exponent, b_scaled, lowest, is_nucleus, is_cut, EDGES)
 
@@ -90,12 +91,12 @@ def kept(
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, TOKEN_BITS: tl.constexpr, PART: tl.constexpr,
     WAY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """The lowest rank kept of a row, and the weight that is kept of its blocks `[J]`.
+    """Lowest rank kept of a row, and the weight kept of its blocks `[J]`.
 
     Args:
         b_sum: weight of the blocks.
-        b_above, b_better: weight and number of what is better than all in the list, by block.
-        b_count: places in the list, by block.
+        b_above, b_better: weight and number better than the list, by block.
+        b_count: entries of the list, by block.
     """
     rank = tl.cast(LOWEST_RANK, tl.int64)
     most = tl.where(is_nucleus | is_cut, tl.max(b_count, axis=0), 0)
@@ -124,10 +125,10 @@ def draw_kernel(
     BLOCK_J: tl.constexpr, UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, PART: tl.constexpr,
     WAY_BITS: tl.constexpr, IS_FILTERED: tl.constexpr,
 ):  # fmt: skip
-    """Program b: the token of row b, and what is told of it."""
+    """Program b: token and further outputs of row b."""
     i_b = tl.program_id(0).to(tl.int64)
     p_logits += i_b * VOCABULARY
-    # All that is read before a sum of the row is asked for before it: a sum waits for all threads.
+    # Loads come before sums over the row, which wait for all threads.
     top_p, last_place, is_nucleus, is_cut = filters(p_top_p + i_b, p_last_place + i_b, VOCABULARY)
     temperature, uniform = tl.load(p_temperature + i_b), tl.load(p_uniform + i_b)
     log_precision, slots_finite = tl.load(p_log_precision + i_b), tl.load(p_slots_finite + i_b)
@@ -151,7 +152,7 @@ def draw_kernel(
             top_p, last_place, is_nucleus, is_cut, top, temperature,
             BLOCK, BLOCKS, BLOCK_J, TOKEN_BITS, PART, WAY_BITS,
         )  # fmt: skip
-    # The uniform falls into a block, then into a token.
+    # Find the block, then the token, that contains the uniform.
     mark = (tl.sum(b_sum, axis=0).to(tl.float64) * uniform).to(tl.int64)
     i_j = tl.minimum(tl.sum((tl.cumsum(b_sum, axis=0) <= mark).to(tl.int32), axis=0), BLOCKS - 1)
     mark -= tl.sum(tl.where(o_j < i_j, b_sum, 0), axis=0)
@@ -164,7 +165,7 @@ def draw_kernel(
     if IS_FILTERED:
         b_weight = tl.where(ranks(b_x, o_v, TOKEN_BITS) >= rank, b_weight, 0)  # [V]
     token = i_j * BLOCK + tl.sum((tl.cumsum(b_weight, axis=0) <= mark).to(tl.int32), axis=0)
-    # Only a row that is broken goes beyond.
+    # Only a row with NaN goes beyond.
     token = tl.minimum(token, VOCABULARY - 1)
     chosen = tl.load(p_logits + token)
     is_finite = (low > -INFINITE) & (high < INFINITE) & (tl.abs(log_precision) < float("inf"))
@@ -181,23 +182,23 @@ def draw_kernel(
 def draw_by_kernel(
     output: StepOutput, slots_finite: torch.Tensor, given: Distribution, out: Drawn, *, is_filtered: bool
 ) -> None:
-    """See `draw.draw`."""
+    """`draw.draw` by kernels."""
     logits, log_precision, latents = (part.contiguous() for part in output)
     rows, vocabulary = logits.shape
     latent, bits = latents[0].numel(), token_bits(vocabulary)
     block = min(LARGEST_BLOCK, triton.next_power_of_2(vocabulary))
     blocks = triton.cdiv(vocabulary, block)
-    of_blocks = triton.next_power_of_2(blocks)
+    block_j = triton.next_power_of_2(blocks)
 
     def empty(dtype: torch.dtype, *shape: int) -> torch.Tensor:
         return logits.new_empty(shape, dtype=dtype)
 
     sizes = {"VOCABULARY": vocabulary, "BLOCK": block}
-    parts = {"BLOCKS": blocks, "BLOCK_J": of_blocks, "UNIT_BITS": SUM_BITS - bits, "TOKEN_BITS": bits}
+    parts = {"BLOCKS": blocks, "BLOCK_J": block_j, "UNIT_BITS": SUM_BITS - bits, "TOKEN_BITS": bits}
     warps, by_block = max(1, block // OF_A_WARP), (rows, blocks)
     extents, sums = empty(torch.int32, rows, blocks, 2), empty(torch.int64, rows, blocks, 3)
-    marks: tuple[torch.Tensor | None, ...] = (None,) * 3  # the lowest edge, and what lies at or above each
-    found: tuple[torch.Tensor | None, ...] = (None,) * 4  # of the list, and of what is better
+    marks: tuple[torch.Tensor | None, ...] = (None,) * 3  # lowest edge; weight and number above each edge
+    found: tuple[torch.Tensor | None, ...] = (None,) * 4  # ranks and weights of the list; weight above it; numbers
     if is_filtered:
         by_edge = (rows, blocks, EDGES)
         marks = empty(torch.float32, rows), empty(torch.float32, *by_edge), empty(torch.int32, *by_edge)
@@ -219,5 +220,5 @@ def draw_by_kernel(
             logits, log_precision, latents, slots_finite, top_p, uniform, last_place, temperature, *out,
             extents, sums, *found, rows,
             **sizes, LATENT=latent, BLOCK_L=triton.next_power_of_2(latent), **parts,
-            PART=max(1, block // of_blocks), WAY_BITS=WAY_BITS, IS_FILTERED=is_filtered, num_warps=warps,
+            PART=max(1, block // block_j), WAY_BITS=WAY_BITS, IS_FILTERED=is_filtered, num_warps=warps,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The latent linear SDE of one attention head and its closed-form lag kernels.
+"""The latent linear SDE of an attention head and its closed-form functions of the lag.
 
 Source: Racioppo, Robust Filter Attention, eq. 9, A.2 and B.3.
 
@@ -8,7 +8,8 @@ Source: Racioppo, Robust Filter Attention, eq. 9, A.2 and B.3.
     V(lag)   = sigma2 phi(lag) + eta2 E(lag)^2 + gamma2         P = 1 / V
 
 Units: lag in the time unit of `times`, mu and omega per time unit, variances in the squared unit of the keys per
-complex dimension, sigma2 per time unit on top.
+complex
+dimension, sigma2 also per time unit.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from torch import Tensor, nn
 
 from rfa.runtime.text.config import POSITIVE_FLOOR, Frequencies
 
-# Below this the slope of the exact quotient of phi cancels (in float32 by 1e-2 at 1e-5), and the series, with this many
-# terms, is exact to rounding in float64.
+# Below this the series of phi, with SERIES_TERMS terms, is exact in float64; the slope of the quotient cancels.
 SMALL_EXPONENT = 0.02
 SERIES_TERMS = 6
 
@@ -76,7 +76,7 @@ class Dynamics:
 
 
 def _per_head(parameter: Tensor, lag: Tensor) -> Tensor:
-    """Reshape `[H]` (or `[H, S]`) so that it broadcasts against the trailing dims of `lag`: `[H, 1, …]`."""
+    """Reshape `[H]` or `[H, S]` to `[H, 1, …]` to broadcast with the dims of `lag`."""
     return parameter.reshape(parameter.shape + (1,) * lag.dim())
 
 
@@ -86,12 +86,10 @@ def decay(mu: Tensor, lag: Tensor) -> Tensor:
 
 
 def phi(mu: Tensor, lag: Tensor) -> Tensor:
-    """Process noise accumulated per unit sigma2 over `lag`, `[H, *lag.shape]`; continuous and differentiable at mu =
-    0.
-    """
+    """Process noise accumulated per unit sigma2 over `lag`, `[H, *lag.shape]`; smooth at mu = 0."""
     exponent = 2 * _per_head(mu, lag) * lag
     is_small = exponent < SMALL_EXPONENT
-    # Both branches of `where` are differentiated, so the unused quotient and the unused series must stay finite.
+    # `where` differentiates both branches, so the unused one must stay finite.
     large = torch.where(is_small, torch.ones_like(exponent), exponent)
     small = torch.where(is_small, exponent, torch.zeros_like(exponent))
     series = torch.ones_like(exponent)
@@ -102,7 +100,7 @@ def phi(mu: Tensor, lag: Tensor) -> Tensor:
 
 
 def variance(dynamics: Dynamics, lag: Tensor) -> Tensor:
-    """V(lag): variance of a key transported over `lag` against the query, `[H, *lag.shape]`."""
+    """V(lag), variance of a key at the time of the query, `[H, *lag.shape]`."""
     transported = decay(dynamics.mu, lag)
     return (
         _per_head(dynamics.sigma2, lag) * phi(dynamics.mu, lag)
@@ -114,7 +112,7 @@ def variance(dynamics: Dynamics, lag: Tensor) -> Tensor:
 def wrapped_phase(omega: Tensor, times: Tensor, dtype: torch.dtype) -> Tensor:
     """omega · t wrapped to [-pi, pi], `[*times.shape, H, D]`.
 
-    The product and the wrap are float64: in float32 a phase at token 10^6 is wrong by 0.05 rad.
+    Computed in float64: in float32 a phase at token 10^6 is off by 0.05 rad.
     """
     phase = times.to(torch.float64)[..., None, None] * omega.to(torch.float64)
     turn = 2 * torch.pi
@@ -134,7 +132,7 @@ def rotate(x: Tensor, phase: Tensor) -> Tensor:
 
 
 def positive(raw: Tensor) -> Tensor:
-    """The one map from an unconstrained parameter to a positive one: softplus(raw) + floor."""
+    """Map of an unconstrained parameter to a positive one: softplus(raw) + floor."""
     return F.softplus(raw) + POSITIVE_FLOOR
 
 
@@ -147,12 +145,12 @@ def raw_from_positive(value: float | Tensor) -> Tensor:
 
 
 def no_frequencies(n_heads: int, complex_dims: int) -> Tensor:
-    """omega = 0: nothing rotates, `[H, D]`."""
+    """omega = 0, no rotation, `[H, D]`."""
     return torch.zeros(n_heads, complex_dims, dtype=torch.float64)
 
 
 def banded_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> Tensor:
-    """SC-RFA: one global bank split over the heads from slow (head 0) to fast, in conjugate pairs, `[H, D]`."""
+    """SC-RFA: one bank split over the heads from slow (head 0) to fast, in conjugate pairs, `[H, D]`."""
     if complex_dims % 2:
         raise ValueError(f"complex_dims must be even (conjugate pairs), got {complex_dims}")
     half = n_heads * complex_dims // 2
@@ -162,7 +160,7 @@ def banded_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -
 
 
 def full_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> Tensor:
-    """RFA (M1): every head has the full bank base^{-n/(D/2)}, in conjugate pairs, `[H, D]`."""
+    """RFA (M1): the full bank base^{-n/(D/2)} in every head, in conjugate pairs, `[H, D]`."""
     if complex_dims % 2:
         raise ValueError(f"complex_dims must be even (conjugate pairs), got {complex_dims}")
     half = complex_dims // 2
@@ -171,7 +169,7 @@ def full_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> 
 
 
 def frequencies(kind: Frequencies, n_heads: int, complex_dims: int) -> Tensor:
-    """The bank that a configuration names, `[H, D]`."""
+    """The bank named by a config, `[H, D]`."""
     banks = {"banded": banded_frequencies, "full": full_frequencies, "none": no_frequencies}
     return banks[kind](n_heads, complex_dims)
 
@@ -184,12 +182,12 @@ def banded_decay(n_heads: int, complex_dims: int, damping: float, zero_fraction:
 
 
 class DynamicsParameters(nn.Module):
-    """Learned noises of one layer; decay and frequencies are fixed buffers (as in the published models).
+    """Learned noises of one layer; frequencies, and decay by default, are fixed buffers.
 
-    The steady-state process variance sigma2 / (2 mu) is learned where mu > 0 (better conditioned, RFA D.2), the
-    intensity sigma2 itself where mu = 0. Without noise (`has_noise=False`) sigma2 = eta2 = 0, and gamma2 alone is
-    learned. tau starts at `temperature`. With `learns_decay` mu is learned, from the given one on, where that is > 0;
-    a head without decay stays without: no finite raw value stands for mu = 0, and its noise has another unit.
+    Where mu > 0 the steady-state process variance sigma2 / (2 mu) is learned (better conditioned, RFA D.2), else
+    sigma2.
+    Without noise (`has_noise=False`) sigma2 = eta2 = 0 and only gamma2 is learned. tau starts at `temperature`. With
+    `learns_decay` mu is learned where it is > 0; heads without decay stay without, for no raw value gives mu = 0.
     """
 
     omega: Tensor
@@ -209,10 +207,10 @@ class DynamicsParameters(nn.Module):
     ) -> None:
         super().__init__()
         n_heads, complex_dims = omega.shape
-        # Kept in float64: the phase omega · t is formed in float64.
+        # float64, as the phase omega · t.
         self.register_buffer("omega", omega.to(torch.float64), persistent=False)
         self.register_buffer("mu", mu.to(torch.get_default_dtype()), persistent=False)
-        # Where there is no decay the raw value stands for nothing.
+        # The raw value of a head without decay is not used.
         given = torch.where(self.mu > 0, self.mu, torch.ones_like(self.mu))
         self.mu_raw = nn.Parameter(raw_from_positive(given)) if learns_decay else None
         self.has_noise = has_noise
@@ -226,7 +224,7 @@ class DynamicsParameters(nn.Module):
         self.tau_raw = nn.Parameter(raw_from_positive(torch.full((n_heads,), temperature)))
 
     def forward(self) -> Dynamics:
-        """Raw → constrained, the only place where it happens."""
+        """Constrained parameters; the only conversion from raw ones."""
         mu = self.mu if self.mu_raw is None else torch.where(self.mu > 0, positive(self.mu_raw), 0.0)
         sigma2 = eta2 = torch.zeros_like(self.mu)
         if self.has_noise:

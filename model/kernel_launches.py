@@ -1,8 +1,8 @@
-"""Launches of the GPU's kernels: taken before Triton compiles them, and what its compiler would be told of them.
+"""Launches of GPU kernels: intercepted before Triton compiles them, and described as its compiler sees them.
 
-`kernel[grid](*arguments)` has Triton compile the kernel for the GPU that is here, by `ptxas` and a C compiler, and
-launch it. Whoever takes launches is asked first: a recorder of them, a GPU that runs kernels compiled before, an
-emulator where there is no GPU.
+`kernel[grid](*arguments)` has Triton compile the kernel for the present GPU and launch it. Interceptors record
+launches,
+run kernels compiled before, or emulate a GPU.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ THREADS_OF_A_WARP = 32
 class KernelCall:
     """One launch.
 
-    function: Triton's; grid: CTAs; values: by parameter, in their order, defaults included; options: num_warps and
-    num_stages, as far as the launcher gives them.
+    function: Triton's; grid: CTAs; values: by parameter, in order, with defaults; options: num_warps and num_stages, if
+    given.
     """
 
     function: Any
@@ -42,7 +42,7 @@ class KernelCall:
 
     @property
     def name(self) -> str:
-        """Of the kernel."""
+        """Name of the kernel."""
         return str(self.function.fn.__name__)
 
 
@@ -51,7 +51,8 @@ class KernelLaunch:
     """A kernel as one launch uses it, for Triton's compiler.
 
     call: the launch; signature: parameter → type ("*bf16", "i32", "constexpr"); constexprs and attributes by position
-    in the signature; options: num_warps, num_stages and the rest.
+    in the
+    signature; options: num_warps, num_stages and others.
     """
 
     call: KernelCall
@@ -62,16 +63,16 @@ class KernelLaunch:
 
     @property
     def function(self) -> Any:
-        """Triton's."""
+        """Triton's function."""
         return self.call.function
 
 
-# Whether it took the launch; else it goes to Triton.
+# Returns whether it took the launch; else Triton does.
 Taker = Callable[[KernelCall], bool]
 
 
 def take_launches(taker: Taker) -> Callable[[], None]:
-    """From now on every launch of this process is offered to `taker` before Triton; the result ends that."""
+    """Offer every launch of this process to `taker` before Triton; call the result to stop."""
     before = KernelInterface.__getitem__
 
     def launcher(function: Any, grid: Any) -> Callable[..., Any]:
@@ -91,7 +92,7 @@ def take_launches(taker: Taker) -> Callable[[], None]:
 
 @contextmanager
 def launches_taken(taker: Taker) -> Iterator[None]:
-    """The same, within it."""
+    """`take_launches` as a context manager."""
     end = take_launches(taker)
     try:
         yield
@@ -117,7 +118,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def described(call: KernelCall, architecture: int) -> KernelLaunch:
-    """What Triton compiles for a launch: all that it would see of these arguments.
+    """What Triton would compile for a launch.
 
     Args:
         architecture: compute capability as one number: 80, 90.
@@ -138,8 +139,9 @@ def _backend(architecture: int) -> Any:
 
 @contextmanager
 def recorded_launches(architecture: int) -> Iterator[list[KernelLaunch]]:
-    """Within it, tensors count as those of a GPU of an architecture, and kernels are not run: what they would be
-    compiled from goes into the list. Nothing of this works under TRITON_INTERPRET, where kernels are never compiled.
+    """Record launches instead of running them, with tensors counted as those of a GPU of an architecture.
+
+    Does not work under TRITON_INTERPRET, where kernels are never compiled.
     """
     launches: list[KernelLaunch] = []
 
@@ -153,7 +155,7 @@ def recorded_launches(architecture: int) -> Iterator[list[KernelLaunch]]:
 
 @functools.cache
 def source_hash(function: Any) -> str:
-    """Of the source of a kernel and of all functions of ours that it is made of, and their constants (sha256)."""
+    """sha256 of the source of a kernel, all functions of this package that it uses, and their constants."""
     parts: dict[str, str] = {}
     _collect(function, parts)
     return hashlib.sha256("\0".join(f"{name}\0{parts[name]}" for name in sorted(parts)).encode()).hexdigest()

@@ -1,6 +1,4 @@
-"""The language model: embedding, blocks, tied vocabulary head; attention over a sequence or recurrence over a
-stream.
-"""
+"""The language model: embedding, blocks and tied vocabulary head, as attention or as recurrence."""
 
 from __future__ import annotations
 
@@ -15,21 +13,19 @@ from rfa.model.mixing import MixerOutput, ModeNorm
 from rfa.model.recurrence.slots import SlotImpl
 from rfa.runtime.text.config import MODES, LanguageModelConfig, Mode, check_choice
 
-# Small, because the head is tied: a large embedding starts by predicting its own token with certainty.
+# Small: with a tied head, a large embedding would predict its own token with certainty.
 EMBEDDING_STD = 0.02
 
 
 class LanguageOutput(NamedTuple):
-    """logits `[B, N, V]`; log_precision `[B, N]`: evidence of the last layer, averaged over heads in log space."""
+    """logits `[B, N, V]`; log_precision `[B, N]`: log evidence of the last layer, averaged over heads."""
 
     logits: Tensor
     log_precision: Tensor
 
 
 class StepOutput(NamedTuple):
-    """logits `[B, V]`, log_precision `[B]`, latent `[B, H, 2D]`: the last layer's estimate (with its sample, if
-    any).
-    """
+    """logits `[B, V]`, log_precision `[B]`, latent `[B, H, 2D]`: the last layer's estimate or sample."""
 
     logits: Tensor
     log_precision: Tensor
@@ -57,9 +53,9 @@ State = SlotState | WindowState
 
 
 class Cache(NamedTuple):
-    """Keys and values of the attention mode, `[B, L, H, C, 2D]` in the rotating frame, valid rows: position `[B]`.
+    """Keys and values of the attention mode, `[B, L, H, C, 2D]`, in the rotating frame; valid rows: position `[B]`.
 
-    Values that the model does not rotate are as they are.
+    Values are unrotated if the model does not rotate them.
     """
 
     keys: Tensor
@@ -68,7 +64,7 @@ class Cache(NamedTuple):
 
 
 class LanguageModel(nn.Module):
-    """A language model that runs as attention or as recurrence, from one set of weights."""
+    """A language model that runs as attention or as recurrence with one set of weights."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
@@ -81,7 +77,7 @@ class LanguageModel(nn.Module):
 
     @property
     def mode(self) -> Mode:
-        """What `forward` runs: "attention" or "recurrent"."""
+        """Mode of `forward`: "attention" or "recurrent"."""
         return self._mode
 
     @mode.setter
@@ -92,7 +88,7 @@ class LanguageModel(nn.Module):
         self._mode = mode
 
     def compile_attention(self) -> None:
-        """In training, run the eager attention of RFA through torch.compile: half its time on a CPU."""
+        """Compile the eager attention for training: half of its time on a CPU."""
         for block in self._layers():
             if isinstance(block.mixer, RobustMixer):
                 block.mixer.compile_attention()
@@ -100,7 +96,7 @@ class LanguageModel(nn.Module):
     def forward(self, tokens: Tensor, *, with_precision: bool = True) -> LanguageOutput:
         """Logits of the next token at every position of `tokens` `[B, N]`, in the current mode.
 
-        with_precision=False skips the evidence of the attention mode (training does not need it).
+        with_precision=False skips the evidence of the attention mode.
         """
         if self._mode == "recurrent":
             state = self.init_state(tokens.shape[0])
@@ -128,8 +124,9 @@ class LanguageModel(nn.Module):
         return WindowState(*slots, ring.expand(batch, *ring.shape))
 
     def step(self, token: Tensor, state: State, noise: Tensor | None = None) -> tuple[StepOutput, State]:
-        """One token `[B]` of every stream. noise `[B, H, 2D]`: scaled standard normal for the latent sample, None =
-        mean.
+        """One token `[B]` of every stream.
+
+        noise `[B, H, 2D]`: scaled standard normal for the latent sample; None: the mean.
         """
         x = self._embed(token)
         layers = []
@@ -142,7 +139,7 @@ class LanguageModel(nn.Module):
         return self._step_output(x, mixed, "recurrent"), _advanced(state, layers, 1)
 
     def prefill(self, tokens: Tensor, state: State, *, impl: SlotImpl = "auto") -> tuple[StepOutput, State]:
-        """N tokens `[B, N]` at once: the same numbers as N steps, output of the last token."""
+        """N tokens `[B, N]` at once, with the results of N steps; output of the last token."""
         x, mixed, after = self._scan(tokens, state, impl=impl)
         last = MixerOutput(mixed.out[:, -1], mixed.log_precision[:, -1], mixed.latent[:, -1])
         return self._step_output(x[:, -1], last, "recurrent"), after
@@ -155,10 +152,10 @@ class LanguageModel(nn.Module):
         return Cache(keys, torch.zeros_like(keys), torch.zeros(batch, dtype=torch.int64, device=keys.device))
 
     def extend(self, tokens: Tensor, cache: Cache, noise: Tensor | None = None) -> tuple[StepOutput, Tensor, Tensor]:
-        """n new tokens `[B, n]` in attention mode: exact RFA over the cache and themselves.
+        """n new tokens `[B, n]` in attention mode, over the cache and themselves.
 
         Returns:
-            output of the last token, and the new rows of keys and values `[B, L, H, n, 2D]`, which the caller writes at
+            output of the last token, and the new rows of keys and values `[B, L, H, n, 2D]`, for the caller to write at
             `cache.position`.
         """
         x = self._embed(tokens)
@@ -185,7 +182,7 @@ class LanguageModel(nn.Module):
         return StepOutput(self._logits(x, mode), mixed.log_precision.mean(-1), mixed.latent)
 
     def _last(self, layer: int, noise: Tensor | None) -> Tensor | None:
-        """Only the last layer is sampled."""
+        """The noise for the last layer, None for the others."""
         return noise if layer == self.config.n_layers - 1 else None
 
     def _layers(self) -> list[Block]:
@@ -193,12 +190,12 @@ class LanguageModel(nn.Module):
 
     def _slot_mixers(self) -> list[RobustMixer]:
         if "recurrent" not in self.config.modes:
-            raise ValueError(f"a {self.config.mixer} model without slots has no recurrent twin, and runs no stream")
+            raise ValueError(f"a {self.config.mixer} model without slots has no recurrent mode")
         return self._robust_mixers()
 
     def _robust_mixers(self) -> list[RobustMixer]:
         if self.config.mixer != "rfa":
-            raise ValueError(f"a {self.config.mixer} model keeps no cache: it attends to whole sequences")
+            raise ValueError(f"a {self.config.mixer} model has no cache: it attends to whole sequences")
         return [cast(RobustMixer, block.mixer) for block in self._layers()]
 
     def _scan(self, tokens: Tensor, state: State, *, impl: SlotImpl = "auto") -> tuple[Tensor, MixerOutput, State]:
@@ -213,9 +210,9 @@ class LanguageModel(nn.Module):
         return x, mixed, _advanced(state, layers, tokens.shape[1])
 
     def _layer_state(self, state: State, layer: int) -> LayerState:
-        held = state.ring.shape[2] if isinstance(state, WindowState) else 0
-        if held != self.config.window:
-            raise ValueError(f"the model has a window of {self.config.window} tokens, the state a ring of {held}")
+        size = state.ring.shape[2] if isinstance(state, WindowState) else 0
+        if size != self.config.window:
+            raise ValueError(f"the model has a window of {self.config.window} tokens, the state a ring of {size}")
         ring = state.ring[:, layer] if isinstance(state, WindowState) else None
         return LayerState(state.means[:, layer], state.precisions[:, layer], ring)
 

@@ -1,4 +1,4 @@
-"""The layers of the language model: RFA with its slots, and the block of a mixer and the feed-forward."""
+"""Layers of the language model: RFA with its slots, and the block of mixer and feed-forward."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParame
 from rfa.model.recurrence.window import empty_ring, window_scan
 from rfa.runtime.text.config import GATE_RANGE, PROCESS_GATE_SCALE, LanguageModelConfig, Mode
 
-# The output gates start open: sigmoid(2) = 0.88, the same for every token.
+# Logit of the output gates at the start: sigmoid(2) = 0.88.
 OUTPUT_GATE_START = 2.0
 # Memory of the slots at the start, in tokens: log-spaced between these.
 SLOT_MEMORY = (2.0, 256.0)
 
 
 class LayerState(NamedTuple):
-    """The slots of B streams in one layer, `[B, H, S, 4D]` and `[B, H, S]`, and with a window its ring
-    `[B, W, H, 4D + 2S]`.
-    """
+    """Slots of B streams in one layer, `[B, H, S, 4D]` and `[B, H, S]`, and with a window its ring `[B, W, H, 4D +
+    2S]`."""
 
     means: Tensor
     precisions: Tensor
@@ -46,7 +45,7 @@ class LayerState(NamedTuple):
 class RobustMixer(TokenMixer):
     """Robust Filter Attention over a sequence, and the gated slots that run the same heads as a recurrence.
 
-    Both modes share the projections, the frequencies and the noises. Everything inside is in the rotating frame.
+    Both modes share projections, frequencies and noises. Internal vectors are in the rotating frame.
     """
 
     def __init__(self, config: LanguageModelConfig) -> None:
@@ -68,7 +67,7 @@ class RobustMixer(TokenMixer):
         self._training_attention = relative_attention
 
     def compile_attention(self) -> None:
-        """In training, the eager attention goes through torch.compile, which fuses what it does to every pair."""
+        """Compile the eager attention for training."""
         self._training_attention = torch.compile(relative_attention)
 
     def _add_slots(self, config: LanguageModelConfig) -> None:
@@ -95,12 +94,12 @@ class RobustMixer(TokenMixer):
         return empty_ring(self.config.window, at_rest, 2 * self.config.head_dim)
 
     def own_process(self, tokens: int | Tensor) -> Tensor:
-        """The noise of the slots' own dynamics over some tokens, one number or `[..., 1, 1]`: `[..., H, S]`."""
+        """Process noise of the slots over some tokens, a number or `[..., 1, 1]`: `[..., H, S]`."""
         steady = positive(self.dynamics.process_raw)[:, None]
         return -steady * torch.expm1(-2 * tokens * self.slot_log_mu.exp())
 
     def slot_lag(self) -> SlotLag:
-        """How far behind the query the slots are, with a window."""
+        """Lag of the slots behind the query, with a window."""
         tokens = self.config.window
         return SlotLag(torch.exp(-tokens * self.slot_log_mu.exp()), self.own_process(tokens))
 
@@ -110,19 +109,19 @@ class RobustMixer(TokenMixer):
         return self.query(x, mode).reshape(shape), self.key(x).reshape(shape), self.value(x).reshape(shape)
 
     def rotated(self, x: Tensor, phase: Tensor, mode: Mode) -> tuple[Tensor, Tensor, Tensor]:
-        """The same in the rotating frame, float32."""
+        """`projected` in the rotating frame, float32."""
         q, k, v = (part.float() for part in self.projected(x, mode))
         if self.config.unit_norm:
             q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
         return rotate(q, -phase), rotate(k, -phase), rotate(v, -phase) if self.config.rotate_values else v
 
     def phase(self, positions: Tensor) -> Tensor:
-        """e^{i phase} turns the rotating frame back at `positions` `[...]`: `[..., H, D]`."""
+        """Phase at `positions` `[...]`: `[..., H, D]`; e^{i phase} rotates out of the rotating frame."""
         return wrapped_phase(self.dynamics.omega, positions, torch.float32)
 
     def slot_parameters(self, dynamics: Dynamics, lags: Tensor | None = None) -> SlotParameters:
-        """lags: tokens before each of a sequence `[B, N]`, where they are not one."""
-        exponent = torch.zeros_like(dynamics.nu)  # kappa' = 0: every token has the weight one
+        """lags: tokens before each of a sequence `[B, N]`; default one."""
+        exponent = torch.zeros_like(dynamics.nu)  # kappa' = 0: weight 1
         if self.config.robust_slots:
             exponent = dynamics.kappa * positive(self.weight_scale_raw)
         passed = 1 if lags is None else lags[..., None, None]
@@ -140,7 +139,7 @@ class RobustMixer(TokenMixer):
     def slot_inputs(
         self, x: Tensor, rotated: tuple[Tensor, Tensor, Tensor], dynamics: Dynamics, lags: Tensor | None = None
     ) -> SlotInputs:
-        """Measurement precision (1/eta²) exp(a·x) and process noise of each slot from the input (see math: slots)."""
+        """Measurement precision (1/eta²) exp(a·x) and process noise of each slot (docs/MATH.md: slots)."""
         config = self.config
         gates = self.gates(x).float().clamp(*GATE_RANGE)
         write, forget = gates.reshape(*x.shape[:-1], 2, config.n_heads, config.n_slots).unbind(-3)
@@ -149,7 +148,7 @@ class RobustMixer(TokenMixer):
         return SlotInputs(*rotated, measurement, own + PROCESS_GATE_SCALE * torch.exp(forget))
 
     def project(self, latent: Tensor, x: Tensor, mode: Mode) -> Tensor:
-        """W_o of the latent `[..., H, 2D]`, whose heads are scaled by the gates of the block's input `[..., d]`."""
+        """W_o of the latent `[..., H, 2D]`, with heads scaled by the output gates of the block's input `[..., d]`."""
         if self.config.output_gate:
             latent = latent * torch.sigmoid(self.output_gate(x))[..., None]
         out: Tensor = self.output(latent.flatten(-2), mode)
@@ -168,9 +167,9 @@ class RobustMixer(TokenMixer):
     ) -> MixerOutput:
         """Leave the rotating frame, add the latent sample, project.
 
-        noise: `[..., H, 2D]` standard normal times the wanted scale; the sample has variance 1/p̂ + gamma² per
-            complex dim
-        (RFA C.6), half of it in each real part.
+        noise: `[..., H, 2D]` scaled standard normal; the sample has variance 1/p̂ + gamma² per complex dim (RFA C.6),
+        half of it
+        in each real part.
         """
         if self.config.rotate_values:
             latent = rotate(latent, phase)
@@ -180,7 +179,7 @@ class RobustMixer(TokenMixer):
         return MixerOutput(self.project(latent, x, mode), torch.log(precision), latent)
 
     def attention(self, x: Tensor, *, with_precision: bool, impl: AttentionImpl = "auto") -> MixerOutput:
-        """Exact RFA over a sequence `[B, N, d]`, positions 0 … N-1; impl as in `robust_filter_attention`."""
+        """RFA over a sequence `[B, N, d]` at positions 0 … N-1; impl as in `robust_filter_attention`."""
         dynamics = self.dynamics()
         phase = self.phase(torch.arange(x.shape[1], device=x.device))
         if self._runs_fused(x, impl):
@@ -188,18 +187,18 @@ class RobustMixer(TokenMixer):
         q, k, v = self.rotated(x, phase, "attention")
         config = self.config
         core = self._training_attention if self.training else relative_attention
-        # Autocast has nothing to do here, and compiled under it the gradient of the keys is NaN (torch 2.13, CPU).
+        # Compiled under autocast, the gradient of the keys would be NaN (torch 2.13, CPU).
         with without_autocast(x.device):
             result = core(q, k, v, dynamics, kernel=config.kernel, with_precision=with_precision, prior=config.prior)
         precision = result.precision if with_precision else torch.ones_like(result.log_norm)
         return self.finish(result.out, x, phase, precision, dynamics.gamma2, mode="attention")
 
     def _runs_fused(self, x: Tensor, impl: AttentionImpl) -> bool:
-        """Whether the fused kernels take what the projections make of `x`; the ablations are eager."""
+        """Whether the fused kernels run the projections of `x`; the ablations are eager."""
         config = self.config
         if config.prior != "lyapunov" or config.noise != "learned" or not config.rotate_values or config.unit_norm:
             if impl == "triton":
-                raise ValueError("impl='triton' cannot run this: the kernels know RFA whole, not its ablations")
+                raise ValueError("impl='triton' cannot run this: the kernels do not run the ablations of RFA")
             return False
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
@@ -226,10 +225,10 @@ class RobustMixer(TokenMixer):
     ) -> tuple[MixerOutput, LayerState]:
         """The slots over a sequence `[B, N, d]` at `positions` `[N]` or `[B, N]`, from a state to a state.
 
-        lags: tokens between each and the one before it, `[B, N]` >= 0, where they are not one.
+        lags: tokens between each token and the one before, `[B, N]` >= 0; default one.
         """
         if lags is not None and state.ring is not None:
-            raise ValueError("the tokens of a window are one apart: lags must be None")
+            raise ValueError("with a window lags must be None: its tokens are one apart")
         dynamics = self.dynamics()
         phase = self.phase(positions)
         tokens = self.slot_inputs(x, self.rotated(x, phase, "recurrent"), dynamics, lags)
@@ -263,7 +262,7 @@ class RobustMixer(TokenMixer):
     def _scan(
         self, tokens: SlotInputs, state: LayerState, dynamics: Dynamics, impl: SlotImpl, lags: Tensor | None = None
     ) -> tuple[SlotReadout, LayerState]:
-        """Slots, and the window before them where there is one."""
+        """Slots, and the window before them if there is one."""
         config, parameters = self.config, self.slot_parameters(dynamics, lags)
         if state.ring is None:
             readout, *slots = slot_scan(
@@ -293,16 +292,15 @@ class RobustMixer(TokenMixer):
     def extend(
         self, x: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor | None
     ) -> tuple[MixerOutput, Tensor, Tensor]:
-        """Exact RFA of n new tokens `[B, n, d]` over a cache.
+        """RFA of n new tokens `[B, n, d]` over a cache.
 
         Args:
-            position: `[B]`, number of valid rows of the cache = position of the first new token.
-            keys, values: `[B, H, C, 2D]` in the rotating frame, values as they are where they are not rotated; rows
-                from `position` on are ignored.
+            position: `[B]`, number of valid rows of the cache, and position of the first new token.
+            keys, values: `[B, H, C, 2D]` in the rotating frame (values if the model rotates them).
             noise: `[B, H, 2D]` for the last new token.
 
         Returns:
-            output of the new tokens and their own rows, `[B, H, n, 2D]` each, for the caller to store.
+            output of the new tokens and their rows, `[B, H, n, 2D]` each, for the caller to store.
         """
         dynamics = self.dynamics()
         n = x.shape[1]

@@ -1,15 +1,16 @@
-"""The linear filter: a capped robust Kalman filter of a linear SDE given by its matrices. Nothing is trained.
+"""The linear filter: a capped robust Kalman filter of a linear SDE given by its matrices, without training.
 
     dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + b + e,  E[e eᵀ] = R
 
 The covariance is dense, so the filter is exact for non-orthogonal eigenvectors and dense noises (nu = inf is the Kalman
-filter); where the isotropic model holds it gives the numbers of `irkf_scan`. A may be defective (constant velocity, a
-level with a slope): `recurrence/modes.py` says how, and which few are refused.
+filter), and agrees with `irkf_scan` for the isotropic model. A may be defective, such as constant velocity
+(`recurrence/modes.py`).
 
 Attention mode is the batch RFA estimate: every earlier observation is transported to now with its own covariance C F⁻¹
-Q F⁻ᵀ Cᵀ + R and the estimate is their precision-weighted mean, reweighted by Student-t weights (Kalman-IRLS,
-docs/MATH.md §7). It treats the process noise of different observations as independent and only discounts what they
-share, so it is the optimum for Q = 0 and above the Kalman filter's error otherwise.
+Q
+F⁻ᵀ Cᵀ + R, and the estimate is their precision-weighted mean with Student-t weights (Kalman-IRLS, docs/MATH.md §7). It
+treats process noise of different observations as independent, with a discount for what they share: optimal for Q = 0,
+otherwise less accurate than the Kalman filter.
 """
 
 from __future__ import annotations
@@ -20,13 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rfa.model.recurrence.dense import (
-    Robustness,
-    Sensor,
-    Suspicion,
-    in_pass,
-    robust_weight,
-)
+from rfa.model.recurrence.dense import Robustness, Sensor, Suspicion, in_pass, robust_weight
 from rfa.model.recurrence.eigenpairs import Eigenpairs
 from rfa.model.recurrence.inverse import spd_inverse
 from rfa.model.recurrence.modes import Chains, Drift, seen_from_now, transition
@@ -35,16 +30,15 @@ from rfa.runtime.filters.linear_config import LinearFilterConfig, stationary_cov
 from rfa.runtime.filters.noise_law import NOISE_FACTORS, PRIOR_COUNTS
 from rfa.runtime.filters.spectrum import mode_arrays, spectrum
 
-# Attention mode counts observations as independent, though they share process noise: one whose transported process
-# noise is this share of its measurement noise counts e times less. A random walk's Kalman filter in its steady state
-# forgets at sqrt(process noise per step / R), which is near this where it averages several observations.
+# In attention mode an observation whose transported process noise is this share of its measurement noise counts e times
+# less, for observations share process noise. A Kalman filter of a random walk forgets at a similar rate.
 SHARED_NOISE = 0.25
 # An earlier observation that decayed by more than e^-this has no information left in attention mode.
 MAX_DECAY = 12.0
 
 
 class LinearFilter(StateFilter):
-    """The filter of a `LinearFilterConfig`; see the module's page."""
+    """The filter of a `LinearFilterConfig`."""
 
     def __init__(self, config: LinearFilterConfig) -> None:
         super().__init__()
@@ -92,11 +86,11 @@ class LinearFilter(StateFilter):
         return self.config.nu is not None and not self.learns_noise() and self.inner > 1
 
     def reacquires(self) -> bool:
-        """Whether the state carries the suspicion of a jump."""
+        """Whether the state has the suspicion of a jump."""
         return self.config.nu is not None and self.config.reacquire is not None
 
     def learns_noise(self) -> bool:
-        """Whether the state carries how heavy the tails of the noise are."""
+        """Whether the state has the learned law of the noise."""
         return self.config.nu is not None and self.config.rule == "learned"
 
     def init_state(self, batch: int) -> State:
@@ -147,7 +141,7 @@ class LinearFilter(StateFilter):
         mean_now, covariance_now = self._batch_estimate(tokens, lags, seen, update.mean, robustness)
         update = update._replace(mean=mean_now, covariance=covariance_now)
         following = {"mean": mean_now, "covariance": covariance_now}
-        # The batch estimate weighs every observation anew and has no rival; a recurrence that goes on starts without.
+        # The batch estimate reweighs every observation and has no rival; a following recurrence starts without one.
         following |= {name: torch.zeros_like(state[name]) for name in ("jump_offset", "jump_evidence") if name in state}
         if "noise_counts" in state:
             following["noise_counts"] = torch.zeros_like(state["noise_counts"]) + self.get_buffer("prior_noise_counts")
@@ -174,7 +168,7 @@ class LinearFilter(StateFilter):
         information = matrix.mT @ precision @ matrix
         evidence = matrix.mT @ (precision @ (present * (observation - sensor.offset))[..., None])
         shared = torch.diagonal(process, dim1=-2, dim2=-1) / torch.diagonal(sensor.noise)
-        # Unfilled rows of a cache have noise scale 0; they share nothing either.
+        # Empty rows of a cache have noise scale 0.
         own = (SHARED_NOISE * noise_scale[..., 0].square()).clamp(min=1e-12)
         trust = torch.exp(-shared.mean(-1) / own)[..., None, None]
         information, evidence = trust * information, trust * evidence

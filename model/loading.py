@@ -1,4 +1,4 @@
-"""Trained models as torch modules again: from the run that training wrote, or from a bundle made of one."""
+"""Load trained models as torch modules, from a run or a bundle."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from rfa.runtime.bundle.manifest import MANIFEST_FILE
 
 
 def load_model(bundle_or_run: str | Path) -> Any:
-    """Rebuild a trained model from a run directory or a bundle, in eval mode.
-
-    A bundle is opened as for serving: every byte of every file is held to its hash first.
+    """Load a trained model from a run directory or a bundle, in eval mode; a bundle is checked against its hashes.
 
     Returns:
         a torch module with `.config` and `.mode`.
 
     Raises:
-        FileNotFoundError: neither a run nor a bundle.
-        ValueError: a damaged bundle, unknown family, unknown config key, or weights that do not fit the config.
+        FileNotFoundError: the path is neither a run nor a bundle.
+        ValueError: a damaged bundle, unknown family or config key, or weights that do not fit the config.
     """
     directory = Path(bundle_or_run)
     if (directory / CONFIG_FILE).is_file():
@@ -33,7 +31,7 @@ def load_model(bundle_or_run: str | Path) -> Any:
 
 
 def model_of(bundle: Bundle) -> Any:
-    """The model that a bundle was made of, from the bytes that were checked when it was opened."""
+    """The torch module of an opened bundle."""
     weights = {name: torch.tensor(array) for name, array in bundle.weights().items()}
     return build_model(bundle.manifest.family, bundle.config, weights)
 

@@ -1,4 +1,4 @@
-"""What every token mixer of the language model shares: its projections, what it returns, and where it is found."""
+"""What the token mixers of the language model share: projections, outputs and their registry."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from rfa.runtime.text.config import LanguageModelConfig, Mixer, Mode
 
-# mixer → the class that does it. The papers' other systems are a checkout's, not the installed package's: what
-# a configuration names is imported when a model is made of it.
+# mixer → its class, imported on use: the papers' other systems are not part of the installed package.
 HOMES: dict[Mixer, tuple[str, str]] = {
     "rfa": ("rfa.model.layers", "RobustMixer"),
     "softmax": ("rfa.model.softmax_mixer", "SoftmaxMixer"),
@@ -32,7 +31,7 @@ class MixerOutput(NamedTuple):
 
 
 class ModeLinear(nn.Linear):
-    """A projection without bias whose matrix both modes share, or that has one for each."""
+    """A projection without bias with one matrix for both modes, or one for each."""
 
     def __init__(self, d_in: int, d_out: int, scale: float = 1.0, *, is_own: bool) -> None:
         super().__init__(d_in, d_out, bias=False)
@@ -42,7 +41,7 @@ class ModeLinear(nn.Linear):
             _draw(self.recurrent_weight, scale)
 
     def of(self, mode: Mode) -> Tensor:
-        """The matrix `[d_out, d_in]` of a mode."""
+        """Matrix `[d_out, d_in]` of a mode."""
         return _weight_of(self, mode)
 
     def forward(self, x: Tensor, mode: Mode = "attention") -> Tensor:
@@ -50,7 +49,7 @@ class ModeLinear(nn.Linear):
 
 
 class ModeNorm(nn.RMSNorm):
-    """An RMS norm whose gains both modes share, or that has gains for each."""
+    """An RMS norm with gains for both modes, or for each."""
 
     def __init__(self, width: int, *, is_own: bool) -> None:
         super().__init__(width, eps=1e-6)
@@ -58,7 +57,7 @@ class ModeNorm(nn.RMSNorm):
             self.recurrent_weight = nn.Parameter(torch.ones(width))
 
     def of(self, mode: Mode) -> Tensor:
-        """The gains `[d]` of a mode."""
+        """Gains `[d]` of a mode."""
         return _weight_of(self, mode)
 
     def forward(self, x: Tensor, mode: Mode = "attention") -> Tensor:
@@ -70,22 +69,22 @@ def _weight_of(layer: ModeLinear | ModeNorm, mode: Mode) -> Tensor:
 
 
 def projection(d_in: int, d_out: int, scale: float = 1.0) -> nn.Linear:
-    """A projection without bias, drawn as those of the mixers."""
+    """A projection without bias, initialised as those of the mixers."""
     linear = nn.Linear(d_in, d_out, bias=False)
     _draw(linear.weight, scale)
     return linear
 
 
 def _draw(weight: Tensor, scale: float) -> None:
-    """Complex projection stored as 2D reals: Rayleigh magnitude, uniform phase = iid normal parts (RFA D.2)."""
+    """Complex projection as 2D reals: Rayleigh magnitude and uniform phase are iid normal parts (RFA D.2)."""
     d_out, d_in = weight.shape
     nn.init.normal_(weight, std=scale / math.sqrt(d_in + d_out / 2))
 
 
 class TokenMixer(nn.Module):
-    """The projections d → 2D reals of each head → d, the same for every mixer; output_scale: of the last one."""
+    """Projections d → 2D reals of each head → d; output_scale: of the last one."""
 
-    # Whether a block hands it what was normalised, or the state itself.
+    # Whether a block passes the normalised state or the state itself.
     takes_norm = True
 
     def __init__(self, config: LanguageModelConfig, output_scale: float) -> None:
@@ -99,14 +98,14 @@ class TokenMixer(nn.Module):
 
     @abstractmethod
     def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
-        """Mix a sequence `[B, N, d]` at positions 0 … N-1; log_precision may be anything without `with_precision`."""
+        """Mix a sequence `[B, N, d]` at positions 0 … N-1; without `with_precision` log_precision is arbitrary."""
 
 
 def token_mixer(config: LanguageModelConfig) -> TokenMixer:
-    """A new mixer of the kind that a configuration names.
+    """A new mixer for a config.
 
     Raises:
-        ValueError: it is one of the papers' systems, and this is no checkout.
+        ValueError: the mixer is part of a checkout, not of the installed package.
     """
     home, name = HOMES[config.mixer]
     try:

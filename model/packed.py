@@ -1,7 +1,7 @@
-"""Arrays of several types that cross between the host and a device together, in one copy.
+"""Arrays of several types that are copied between host and device together.
 
-A copy from memory that the host may swap out waits for the device, and each costs more than what it moves: what a call
-needs is laid side by side in locked memory and sent at once.
+A copy from pageable memory waits for the device, and a copy costs more than the bytes that it moves. So the arrays of a
+call share one buffer of pinned memory.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Fields = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
-# Bytes that every array begins at a multiple of: Triton makes another variant of a kernel for one that does not.
+# Bytes to align arrays to: Triton compiles another variant of a kernel for other addresses.
 ALIGNMENT = 16
 
 
 class Packed:
-    """Arrays in one piece of a device's memory and in one of the host's, unwritten.
+    """Uninitialised arrays in one buffer of the device and one of the host.
 
     Args:
         fields: type and shape of each.
         device: the device.
 
     Attributes:
-        tensors: the arrays on the device.
-        arrays: those on the host, which a GPU reads and writes by itself.
+        tensors: arrays on the device.
+        arrays: arrays on the host, pinned for a GPU.
     """
 
     def __init__(self, fields: Fields, device: torch.device) -> None:
@@ -45,17 +45,17 @@ class Packed:
             self.arrays[name] = here.view(dtype).view(shape).numpy()
 
     def send(self) -> None:
-        """Copy from the host to the device, behind what it was given to do."""
+        """Copy from the host to the device, asynchronously."""
         self._there.copy_(self._here, non_blocking=True)
 
     def fetch(self) -> None:
-        """Copy from the device to the host, and wait for it."""
+        """Copy from the device to the host, and wait."""
         self._here.copy_(self._there)
 
 
 def sent(array: NDArray[Any], device: torch.device) -> Tensor:
-    """A copy on the device, behind what it was given to do; the host does not wait."""
-    given = Packed({"array": (torch.from_numpy(array[:0]).dtype, array.shape)}, device)
-    given.arrays["array"][...] = array
-    given.send()
-    return given.tensors["array"]
+    """A copy on the device; the host does not wait."""
+    packed = Packed({"array": (torch.from_numpy(array[:0]).dtype, array.shape)}, device)
+    packed.arrays["array"][...] = array
+    packed.send()
+    return packed.tensors["array"]

@@ -1,20 +1,21 @@
-"""Products of rows by a matrix on a GPU, with what comes before and behind them: x Wᵀ, float32 sums.
+"""Products of rows with a matrix on a GPU, fused with the operations around them: x Wᵀ with float32 sums.
 
-    product        x Wᵀ, of x or of its norm, with or without GELU behind it
+    product        x Wᵀ of x or of its norm, optionally with GELU
     add_product    total += x Wᵀ, the residual sum
 
-A decode step is short of time, not of arithmetic: each kernel in its graph takes longer to begin than a row takes to
-compute. So what is between two products has no kernel of its own: each program makes the norm of its rows anew.
+In a decode step launches cost more than arithmetic, so operations between products have no kernels of their own, and
+each
+program recomputes the norm of its rows.
 
-A library's product takes another algorithm for another number of rows, and a text would change with its company. Here
-every row is summed in one order: a sum has parts of `PART` factors that follow one another, each is taken from its
-first factor to its last, and parts are added by pairs. How many rows and columns a program takes changes nothing of
-that. Few rows go in blocks of 16 by few columns, for many programs read a matrix sooner, and where there are several
-parts each warp has one. Many rows go in larger blocks, which read the matrix less often, and their norm is made once,
-by a kernel before.
+A library's product depends on the number of rows, so a text would depend on the other rows. Here every row is summed in
+one order: a sum has consecutive parts of `PART` factors, each summed from first to last, and parts are added in pairs.
+Block sizes do not change that. Few rows use blocks of 16 by few columns, since many programs read a matrix faster, with
+a
+warp per part. Many rows use larger blocks, which read the matrix less often, and a separate kernel for the norm.
 
-Layout: rows `[B, in]`, matrices `[out, in]` in float32, float16 or bfloat16, contiguous. Products in 16 bits take
-factors that are rounded to them; those of float32 are not.
+Layout: rows `[B, in]`, matrices `[out, in]` in float32, float16 or bfloat16, contiguous. Products in 16 bits round
+their
+factors to 16 bits.
 """
 
 # Kernels are typed by their compiler.
@@ -32,19 +33,19 @@ from torch import Tensor
 
 from rfa.model.attention.triton_blocks import blocks_of, is_interpreted
 
-# Factors of a part, as long as there are not more parts than this.
+# Factors of a part, unless there were more parts than MOST_PARTS.
 PART, MOST_PARTS = 256, 8
-# What a tensor core takes of the factors.
+# Factors that a tensor core takes.
 LEAST_FACTORS = 16
-# A block of few rows, and factors that its program takes at once, of 16 bits and of 32.
+# A block of few rows, and factors of a turn of its program by bytes of a factor.
 FEW_ROWS, FACTORS_AT_ONCE = 16, {2: 1024, 4: 128}
-# Its columns: as few as a tensor core takes, but no more programs than this, and no larger piece of W at once.
+# Its columns: as few as possible with at most so many programs, and a piece of W of at most so many bytes.
 LEAST_COLUMNS, PROGRAMS, PIECE_BYTES = 4, 128, 32 << 10
-# Warps of a program where they have no part each, and the kernels' stages: they ask for what comes next by themselves.
+# Warps of a program without a part per warp, and stages: kernels prefetch by themselves.
 WARPS, STAGES = 4, 1
-# Factors of which a norm takes the squares at once, in sums of four, and the units of these: 2^23.
+# Factors whose squares a norm takes at once, in sums of four, and their unit 2^23.
 AT_ONCE, UNITS = tl.constexpr(256), tl.constexpr(8388608.0)
-# Of the bits of a float those of its exponent; the least and most that are looked at, 2^-103 and 2^126; 254 as one.
+# Exponent bits of a float; bounds 2^-103 and 2^126; 254 as an exponent.
 EXPONENT, INVERSE = tl.constexpr(0x7F800000), tl.constexpr(254 << 23)
 LEAST_POWER, MOST_POWER = tl.constexpr(24 << 23), tl.constexpr(253 << 23)
 SQRT_HALF = tl.constexpr(0.7071067811865476)
@@ -58,8 +59,7 @@ class Norm(NamedTuple):
 
 
 class ManyRows(NamedTuple):
-    """What a program takes of many rows: rows, columns, factors of a part at once, by so many warps; and how many
-    programs there must be."""
+    """Block sizes for many rows: rows, columns, factors of a part at once, warps, and the least number of programs."""
 
     rows: int
     columns: int
@@ -68,13 +68,13 @@ class ManyRows(NamedTuple):
     programs: int
 
 
-# The best of some dozen for 64 and for 1,024 rows on an H200. A block of 64 rows has no four warps: they would be given
-# products of another kind (wgmma), whose sums may be others.
+# The fastest of a dozen for 64 and 1,024 rows on an H200. With four warps a block of 64 rows would use wgmma, whose
+# sums may differ.
 LARGE, MEDIUM = ManyRows(64, 64, 64, 2, 128), ManyRows(32, 32, 64, WARPS, 64)
 
 
 class Tile(NamedTuple):
-    """What a program of a product takes, as a kernel's constants have it. PARTS: of a sum, LENGTH factors each."""
+    """Constants of a product kernel. PARTS: of a sum, LENGTH factors each."""
 
     FACTORS: int
     COLUMNS: int
@@ -87,7 +87,7 @@ class Tile(NamedTuple):
 
     @classmethod
     def of(cls, weight: Tensor, rows: int) -> Tile:
-        """The one for a matrix and a number of rows."""
+        """The tile for a matrix and a number of rows."""
         return _tile(*weight.shape, weight.dtype.itemsize, _block(weight, rows), is_interpreted())
 
     @property
@@ -97,18 +97,18 @@ class Tile(NamedTuple):
 
     @property
     def warps(self) -> int:
-        """Of a program."""
+        """Warps of a program."""
         if LARGE.rows == self.BM:
             return LARGE.warps
         return self.PARTS if self.PARTS > 1 and not self.is_of_many else max(WARPS, self.PARTS)
 
     def grid(self, rows: int) -> tuple[int, int]:
-        """Programs for so many rows: columns go first, for those of a row read the same."""
+        """Programs; columns vary first, since programs of a row read the same rows."""
         return blocks_of(self.COLUMNS, self.BN), blocks_of(rows, self.BM)
 
 
 def _block(weight: Tensor, rows: int) -> ManyRows | None:
-    """For many rows; None: there are few, or they are float32."""
+    """Blocks for many rows; None for few rows or float32."""
     columns, factors = weight.shape
     if weight.dtype.itemsize == 2:
         for block in (LARGE, MEDIUM) if factors <= PART else (MEDIUM,):
@@ -137,8 +137,10 @@ def in_parts(b_x, PARTS: tl.constexpr):
 
 @triton.jit
 def sum_of_parts(b_sum, BM: tl.constexpr, BN: tl.constexpr, PARTS: tl.constexpr):
-    """Of [P, BM, BN] neighbours are added, and neighbours of these. As a reduction it would leave all of it with every
-    warp, and GELU be computed by each."""
+    """Sum of [P, BM, BN] over P by pairs.
+
+    A reduction would leave the result with every warp, each of which would then compute GELU.
+    """
     b_sum = tl.permute(b_sum, (1, 2, 0))
     if PARTS == 8:
         b_one, b_other = tl.split(tl.reshape(b_sum, [BM, BN, 2, 2, 2]))
@@ -153,7 +155,7 @@ def sum_of_parts(b_sum, BM: tl.constexpr, BN: tl.constexpr, PARTS: tl.constexpr)
 
 @triton.jit
 def within(m_other, o_own, o_factor, first, FACTORS: tl.constexpr, PARTS: tl.constexpr, LENGTH: tl.constexpr):
-    """Of what there is by m_other, the factors from `first` of each part on."""
+    """m_other, restricted to factors from `first` of each part on."""
     if PARTS * LENGTH != FACTORS:
         m_other = m_other & (o_factor < FACTORS - first)
     return m_other & (o_own < LENGTH - first)
@@ -161,10 +163,11 @@ def within(m_other, o_own, o_factor, first, FACTORS: tl.constexpr, PARTS: tl.con
 
 @triton.jit
 def inverse_length(p_x, m_row, FACTORS: tl.constexpr, BM: tl.constexpr, EPS: tl.constexpr):
-    """1 / sqrt(mean x² + eps) of the rows at p_x, [BM]; m_row [BM, 1]: which there are. Of one that is not finite NaN.
+    """1 / sqrt(mean x² + eps) of the rows at p_x, [BM]; NaN for rows that are not finite; m_row [BM, 1].
 
-    Each kernel lays a row out over its threads in a way of its own, and floats have other sums in another order. So
-    squares become integers, in units of 2^-23 of the power of two at or below the largest: they have one sum.
+    Kernels lay out rows differently, and float sums depend on the order. So squares become integers, in units of 2^-23
+    of
+    the power of two at or below the largest.
     """
     o_factor = tl.arange(0, AT_ONCE)[None, :]  # [1, K]
     p_row = p_x + tl.arange(0, BM)[:, None] * FACTORS + o_factor  # [BM, K]
@@ -172,11 +175,11 @@ def inverse_length(p_x, m_row, FACTORS: tl.constexpr, BM: tl.constexpr, EPS: tl.
     for first in range(0, FACTORS, AT_ONCE):
         b_x = tl.load(p_row + first, mask=m_row & (o_factor < FACTORS - first), other=0.0)  # [BM, K]
         b_even, b_odd = tl.split(tl.reshape(b_x, [BM, AT_ONCE // 2, 2]))
-        # No sum that an assembler could join with the product in it, in one kernel and not in the other.
+        # `fma`, so that the assembler cannot fuse in one kernel and not in another.
         b_one, b_other = tl.split(tl.reshape(tl.fma(b_odd, b_odd, b_even * b_even), [BM, AT_ONCE // 4, 2]))
         b_square += b_one + b_other
     b_top = tl.max(tl.where(b_square < float("inf"), b_square, float("inf")), axis=1)  # [BM]
-    # The power of two at or below it, from the bits of its exponent; those of the inverse are what is left of 254.
+    # The power of two at or below it, from its exponent bits; the exponent of its inverse is 254 minus that.
     b_power = tl.minimum(tl.maximum(b_top.to(tl.int32, bitcast=True) & EXPONENT, LEAST_POWER), MOST_POWER)  # [BM]
     b_units = (-(b_power - INVERSE)).to(tl.float32, bitcast=True) * UNITS  # [BM]
     b_unit = b_power.to(tl.float32, bitcast=True) / UNITS  # [BM]
@@ -191,15 +194,14 @@ def multiplied(
     FACTORS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr,
     LENGTH: tl.constexpr, INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
-    """b_sum [BM, BN] and the rows at p_x, or their norm, by those of the matrix at p_weight; m_row [BM, 1], m_column
-    [BN, 1]: which there are."""
+    """b_sum [BM, BN] plus the rows at p_x, or their norm, times the matrix at p_weight; masks [BM, 1], [BN, 1]."""
     o_k = tl.arange(0, PARTS * BK)[None, :]  # [1, K], of all parts
     o_own = o_k % BK  # within a part
     o_factor = (o_k // BK) * LENGTH + o_own  # [1, K]
     o_row = tl.arange(0, BM)[:, None]  # [BM, 1]
     p_row = p_x + o_row * FACTORS + o_factor  # [BM, K]
     p_column = p_weight + tl.arange(0, BN)[:, None] * FACTORS + o_factor  # [BN, K]
-    # The matrix comes from farther away than all else: it is asked for first, and of the next turn before this one.
+    # The matrix is loaded first, and a turn ahead: its latency is highest.
     b_weight = tl.load(p_column, mask=within(m_column, o_own, o_factor, 0, FACTORS, PARTS, LENGTH), other=0.0)
     if WITH_NORM:
         b_scale = inverse_length(p_x, m_row, FACTORS, BM, EPS)  # [BM]
@@ -210,15 +212,15 @@ def multiplied(
         m_factor = within(m_row, o_own, o_factor, first, FACTORS, PARTS, LENGTH)  # [BM, K]
         b_x = tl.load(p_row + first, mask=m_factor, other=0.0)  # [BM, K]
         if WITH_NORM:
-            # Of every row, as x is laid out.
+            # In the layout of x.
             b_norm = tl.load(p_norm + first + 0 * o_row + o_factor, mask=m_factor, other=0.0)  # [BM, K]
             b_x = b_x * b_scale[:, None] * b_norm
-        if INTERPRETED:  # which cuts bfloat16 off where the hardware rounds, and knows no product of it
+        if INTERPRETED:  # it truncates to bfloat16, and has no product of it
             b_x, b_weight = b_x.to(tl.float32), b_weight.to(tl.float32)
         else:
             b_x = b_x.to(b_weight.dtype)
         if PARTS == 1:
-            # From what is there on: the compiler joins a sum behind a product with it where there is one turn alone.
+            # With an accumulator: with a single turn the compiler would fuse a sum after the product.
             b_sum = tl.dot(b_x, tl.trans(b_weight), b_sum, input_precision="ieee")
         else:
             b_columns = tl.permute(in_parts(b_weight, PARTS), (0, 2, 1))  # [P, K / P, BN]
@@ -253,7 +255,7 @@ def product_kernel(
     PARTS: tl.constexpr, LENGTH: tl.constexpr, INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr,
     EPS: tl.constexpr, WITH_GELU: tl.constexpr, IS_ADDED: tl.constexpr,
 ):  # fmt: skip
-    """Program (j, i): BM rows by BN columns. IS_ADDED: to what is there."""
+    """Program (j, i): BM rows by BN columns. IS_ADDED: add to p_out."""
     i_row, i_column = tl.program_id(1).to(tl.int64) * BM, tl.program_id(0).to(tl.int64) * BN
     o_row, o_column = tl.arange(0, BM), tl.arange(0, BN)  # [BM], [BN]
     m_row, m_column = o_row < (n_rows - i_row).to(tl.int32), o_column < (COLUMNS - i_column).to(tl.int32)
@@ -273,7 +275,7 @@ def product_kernel(
 
 
 def normed(x: Tensor, norm: Norm, tile: Tile, dtype: torch.dtype) -> tuple[Tensor, Norm | None]:
-    """Rows `[B, in]` for a product by this tile, and what is left of their norm: it is made here of many rows."""
+    """Rows `[B, in]` for a product by this tile, and the norm still to apply: for many rows it is applied here."""
     if not tile.is_of_many:
         return x, norm
     out = torch.empty_like(x, dtype=torch.float32 if tile.INTERPRETED else dtype)
@@ -299,8 +301,10 @@ def _launch(
 
 
 def product(x: Tensor, weight: Tensor, norm: Norm | None = None, *, with_gelu: bool = False) -> Tensor:
-    """x `[B, in]`, or its norm, times weightᵀ, weight `[out, in]`: `[B, out]` float32, or GELU of it in the dtype of
-    the weight."""
+    """x `[B, in]`, or its norm, times weightᵀ, weight `[out, in]`.
+
+    Returns `[B, out]` float32, or GELU of it in the dtype of the weight.
+    """
     dtype = weight.dtype if with_gelu else torch.float32
     out = x.new_empty((len(x), len(weight)), dtype=dtype)
     _launch(x, weight, out, norm, with_gelu=with_gelu)

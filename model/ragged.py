@@ -1,11 +1,13 @@
-"""The next tokens of many streams of a decoder at once, as many of each as there are: prompts, and steps by attention.
+"""The next tokens of many streams of a decoder at once: pieces of prompts of any length, and steps by attention.
 
-On a GPU the tokens lie side by side, `[T, …]`, through products that sum each row in an order of its own
-(`product_triton`), and the fused attention over pages (`attention.pages`) or the scan of the slots: eight launches a
-layer, however many streams, and a stream's bits do not depend on the others. Elsewhere, and for models that
-the kernels do not run, streams go one by one, as `Decoder.extend` and `Decoder.prefill` have them: the reference.
+On a GPU the tokens `[T, …]` of all streams go through products with a fixed order of summation (`product_triton`) and
+the
+fused attention over pages (`attention.pages`) or the scan of the slots: eight launches a layer for any number of
+streams,
+and a stream does not depend on the others, bit for bit. Otherwise streams run one by one by `Decoder.extend` and
+`Decoder.prefill`, the reference.
 
-No gradients: the caller holds `torch.no_grad`.
+No gradients: call it under `torch.no_grad`.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ __all__ = ["Ragged", "RaggedDecoder"]
 
 
 class RaggedDecoder:
-    """What a decoder does with many streams at once.
+    """A decoder for many streams at once.
 
     Attributes:
-        attention_refusal, scan_refusal: why the kernels of a GPU do not run its modes, or None.
+        attention_refusal, scan_refusal: why GPU kernels cannot run the mode, or None.
         cache_dtype: of the pools of keys and values.
     """
 
@@ -59,42 +61,42 @@ class RaggedDecoder:
             ]  # fmt: skip
 
     def tables(self, longest: int) -> list[tuple[Tensor, ...]]:
-        """What the layers hold for up to so many keys, made now: a captured step reads it where it is."""
+        """Tables of all layers for up to `longest` keys, computed now: a captured graph keeps their addresses."""
         return [heads.distances(longest) for heads in self._heads]
 
     def extend(
         self, ragged: Ragged, pages: Sequence[Sequence[int]], keys: Tensor, values: Tensor, noise: Tensor
     ) -> StepOutput:
-        """Tokens in attention mode, exact over the keys before them; their keys and values are written to the pages.
+        """Tokens in attention mode over the keys before them; their keys and values are written to the pages.
 
         Args:
-            pages: of each stream, for the keys that it has and these tokens.
+            pages: of each stream, for its keys and these tokens.
             keys, values: pools `[L, pages · PAGE_KEYS, H, 2D]`.
             noise: `[S, H, 2D]` for the last token of each stream.
 
         Returns:
-            outputs of the last tokens, a row a stream.
+            outputs of the last tokens, a row per stream.
         """
-        return self.extend_and_look(ragged, pages, keys, values, noise)[0]
+        return self.extend_and_check(ragged, pages, keys, values, noise)[0]
 
-    def extend_and_look(
+    def extend_and_check(
         self, ragged: Ragged, pages: Sequence[PageList], keys: Tensor, values: Tensor, noise: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """`extend`, and for each stream 1 if all its new keys and values are finite, else 0, `[S]` float32."""
+        """`extend`, and `[S]` float32, 1 if all new keys and values of a stream are finite, else 0."""
         if self.attention_refusal is not None:
             return self._extend_each(ragged, pages, keys, values, noise)
         totals = ragged.totals
         most = -(-max(totals) // PAGE_KEYS)
-        given = Packed(PagedTokens.fields(len(ragged.tokens), len(totals), most), ragged.device)
-        pack_for_pages(ragged, pages, 0, given.arrays)
-        given.send()
-        batch = PagedTokens.of(given.tensors, sum(totals), max(totals), max(ragged.counts))
+        packed = Packed(PagedTokens.fields(len(ragged.tokens), len(totals), most), ragged.device)
+        pack_for_pages(ragged, pages, 0, packed.arrays)
+        packed.send()
+        batch = PagedTokens.of(packed.tensors, sum(totals), max(totals), max(ragged.counts))
         return self.extend_batch(batch, keys, values, noise)
 
     def extend_batch(
         self, batch: PagedTokens, keys: Tensor, values: Tensor, noise: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """`extend_and_look` for tokens on the device.
+        """`extend_and_check` for tokens on the device.
 
         Launches depend only on shapes and on the numbers in `batch.pieces`, so a graph can capture them. Outputs of
         padding are arbitrary.
@@ -111,8 +113,10 @@ class RaggedDecoder:
         return residual.conclude(result.out, joint, last_tokens, is_turned=config.rotate_values)
 
     def write_batch(self, batch: PagedTokens, keys: Tensor, values: Tensor) -> Tensor:
-        """All that tokens of prompts are read for: their keys and values. Returns, `[L, S, H]` int32, 1 where some are
-        not finite, else 0."""
+        """Write keys and values of prompt tokens to the pages, without outputs.
+
+        Returns `[L, S, H]` int32, 1 if some are not finite, else 0.
+        """
         config = self._decoder.config
         broken = batch.last.new_empty((config.n_layers, len(batch.last), config.n_heads), dtype=torch.int32)
         self._keep(batch, keys, values, broken)
@@ -121,7 +125,7 @@ class RaggedDecoder:
     def _keep(
         self, batch: PagedTokens, keys: Tensor, values: Tensor, broken: Tensor
     ) -> tuple[_Residual, Tensor, Tensor]:
-        """Up to the queries of the last layer: the residual stream, and its joint product and they."""
+        """Residual stream, joint product and queries of the last layer; keys and values are written."""
         from rfa.model.ragged_triton import Watch, arrange_for_pages
 
         config = self._decoder.config
@@ -142,7 +146,7 @@ class RaggedDecoder:
         """Tokens in recurrent mode, from slots `[L, S, H, slots, 4D]`, `[L, S, H, slots]` to slots.
 
         Returns:
-            outputs of the last tokens, a row a stream, without noise; means and precisions.
+            outputs of the last tokens, a row per stream, without noise; means and precisions.
         """
         if self.scan_refusal is not None:
             return self._prefill_each(ragged, means, precisions)
@@ -150,27 +154,29 @@ class RaggedDecoder:
         from rfa.model.ragged_triton import LastTokens
 
         config, streams, longest = self._decoder.config, len(ragged.counts), max(ragged.counts)
-        given = Packed(SlotTokens.fields(len(ragged.tokens), streams), ragged.device)
-        pack_for_slots(ragged, longest, given.arrays)
-        given.send()
-        batch = SlotTokens.of(given.tensors, longest)
+        packed = Packed(SlotTokens.fields(len(ragged.tokens), streams), ragged.device)
+        pack_for_slots(ragged, longest, packed.arrays)
+        packed.send()
+        batch = SlotTokens.of(packed.tensors, longest)
         residual, joint, readout, after_means, after_precisions = self._scan(batch, means, precisions)
-        # Of no layer: whether the slots are finite, their owner sees.
+        # No layers: the owner of the slots checks whether they are finite.
         outcome = Outcome.empty(streams, 0, config.n_heads, 2 * config.head_dim, means.device)
         last_tokens = LastTokens(batch.last, readout.precision, None, residual.layers[-1].dynamics.gamma2, outcome)
         output, _ = residual.conclude(readout.out.flatten(0, 1), joint, last_tokens, is_turned=True, rows=batch.rows)
         return output, after_means, after_precisions
 
     def scan_batch(self, batch: SlotTokens, means: Tensor, precisions: Tensor) -> tuple[Tensor, Tensor]:
-        """All that tokens of prompts are read for: means and precisions after them, of tokens that are on the device.
-        What it launches depends on numbers of tokens and streams alone, so that a graph can be captured of it."""
+        """Means and precisions after prompt tokens on the device, without outputs.
+
+        Launches depend only on numbers of tokens and streams, so a graph can capture them.
+        """
         _, _, _, *after = self._scan(batch, means, precisions)
         return after[0], after[1]
 
     def _scan(
         self, batch: SlotTokens, means: Tensor, precisions: Tensor
     ) -> tuple[_Residual, Tensor, SlotReadout, Tensor, Tensor]:
-        """Up to the mixer of the last layer: the residual stream, its joint product and read-out; means, precisions."""
+        """Up to the mixer of the last layer: residual stream, joint product, read-out, means, precisions."""
         from rfa.model.decoder_triton import Gates
         from rfa.model.ragged_triton import arrange_for_slots
 
@@ -195,8 +201,9 @@ class RaggedDecoder:
         outputs, finite = [], []
         parts = zip(_each(ragged), ragged.begins, pages, noise[:, None], strict=True)
         for tokens, begin, own, sample in parts:
-            held = torch.tensor(own, device=keys.device)
-            places = places_of(held, torch.arange(begin + len(tokens), device=keys.device))
+            places = places_of(
+                torch.tensor(own, device=keys.device), torch.arange(begin + len(tokens), device=keys.device)
+            )
             before, own_places = places.split([begin, len(tokens)])
             output, new_keys, new_values = self._decoder.extend(
                 tokens, begin, keys[:, before].transpose(1, 2), values[:, before].transpose(1, 2), sample
@@ -216,7 +223,7 @@ class RaggedDecoder:
 
 
 class _Residual:
-    """The residual stream of tokens side by side, and the layers of a mode around their mixers."""
+    """The residual stream of packed tokens, and the layers of a mode around their mixers."""
 
     def __init__(self, decoder: Decoder, mode: Mode, tokens: Tensor, positions: Tensor) -> None:
         from rfa.model import decoder_triton
@@ -230,13 +237,13 @@ class _Residual:
         )
 
     def joint(self, index: int) -> Tensor:
-        """What all projections of a layer give, `[T, 3 · H · 2D + …]`."""
+        """Joint product of the projections of a layer, `[T, 3 · H · 2D + …]`."""
         from rfa.model.decoder_triton import joint_product
 
         return joint_product(self._x, self.layers[index])
 
     def mix(self, index: int, out: Tensor, joint: Tensor, *, is_turned: bool, rows: Tensor | None = None) -> None:
-        """Go on with what the mixer of a layer gave, to the end of the layer."""
+        """Finish a layer with the output of its mixer."""
         from rfa.model.ragged_triton import settle
 
         turn = self.turn if is_turned else None
@@ -250,15 +257,17 @@ class _Residual:
     def conclude(
         self, out: Tensor, joint: Tensor, last: LastTokens, *, is_turned: bool, rows: Tensor | None = None
     ) -> tuple[StepOutput, Tensor]:
-        """The outputs of the last tokens `[S]`, of which alone the rest of the last layer is computed, and whether what
-        the layers were told to watch is finite, `[S]` float32."""
+        """Outputs of the last tokens `[S]`, and `[S]` float32, 1 if the watched numbers are finite.
+
+        Only these tokens go through the rest of the last layer.
+        """
         from rfa.model.decoder_triton import compute_logits
         from rfa.model.product_triton import Norm
         from rfa.model.ragged_triton import settle
 
         index, turn = len(self.layers) - 1, self.turn if is_turned else None
         mixed = settle(out, turn, self._output_gates(index, joint), self._decoder.dtype, rows, last)
-        if len(last.places) < len(self._x):  # else they are all the tokens that there are, in order
+        if len(last.places) < len(self._x):  # else they are all tokens, in order
             self._x = self._x[last.places]
         self._finish(index, mixed)
         norm = Norm(self._norm, NORM_EPS)
@@ -271,11 +280,11 @@ class _Residual:
 
 
 def _attention_refusal(decoder: Decoder) -> str | None:
-    """Why the fused kernels cannot run the attention of a decoder where it is, or None."""
+    """Why the fused kernels cannot run the attention of a decoder on its device, or None."""
     if not is_on_gpu(decoder.embedding):
         return "it runs on a GPU"
     if decoder.config.prior != "lyapunov":
-        return f"it knows the prior 'lyapunov', got {decoder.config.prior!r}"
+        return f"it runs prior 'lyapunov', got {decoder.config.prior!r}"
     device, width = decoder.device, 2 * decoder.config.head_dim
     layers = decoder.stack("attention").layers
     refusals = (fused_refusal(device, decoder.dtype, width, dynamics=layer.dynamics) for layer in layers)
@@ -283,7 +292,7 @@ def _attention_refusal(decoder: Decoder) -> str | None:
 
 
 def _scan_refusal(decoder: Decoder) -> str | None:
-    """Why the scan of a GPU cannot run the slots of a decoder, or None."""
+    """Why GPU kernels cannot run the slots of a decoder, or None."""
     config, device = decoder.config, decoder.device
     heads, slots, width = config.n_heads, config.n_slots, 2 * config.head_dim
     if not slots:

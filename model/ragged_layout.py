@@ -1,7 +1,6 @@
-"""Where the tokens of many streams lie, one stream behind the other: laid on the host, for one copy to a device.
+"""Packed tokens of many streams, laid out on the host for one copy to a device.
 
-What is laid may have room for more tokens and streams than there are, as what a graph reads has: padding that touches
-nobody.
+A layout may have padding tokens and streams, for graphs of fixed size.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ PageList = Sequence[int] | NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Ragged:
-    """Tokens of S streams, one stream behind the other, on the host.
+    """Packed tokens of S streams on the host.
 
     Attributes:
         tokens, positions: `[T]` int64.
         counts: tokens of each stream, at least one.
-        begins: position of the first of them.
-        device: that they are for.
+        begins: position of the first token of each stream.
+        device: the target device.
     """
 
     tokens: NDArray[np.int64]
@@ -42,7 +41,7 @@ class Ragged:
 
     @classmethod
     def of(cls, tokens: Sequence[Sequence[int]], begins: Sequence[int], device: torch.device) -> Ragged:
-        """From the tokens of each stream and the position of the first of them."""
+        """From the tokens of each stream and the positions of their first ones."""
         counts = [len(piece) for piece in tokens]
         total = sum(counts)
         together = np.fromiter(chain.from_iterable(tokens), np.int64, total)
@@ -52,20 +51,20 @@ class Ragged:
 
     @property
     def totals(self) -> list[int]:
-        """Keys of each stream, those of its tokens included."""
+        """Keys of each stream, including its tokens."""
         return [begin + count for begin, count in zip(self.begins, self.counts, strict=True)]
 
 
 @dataclass(frozen=True)
 class PagedTokens:
-    """Tokens of S streams behind the keys that these have in pages, on their device; some of both may be padding.
+    """Packed tokens of S streams with keys in pages, on their device, with padding.
 
     Attributes:
         tokens, positions: `[T]` int64.
-        places: `[T]` int64, the row of each in the pools.
-        streams: `[T]` int64, whose it is; -1 of nobody's.
-        last: `[S]` int64, where in T each stream ends.
-        pieces: the tokens as queries behind their keys.
+        places: `[T]` int64, row of each token in the pools.
+        streams: `[T]` int64, stream of each token; -1: padding.
+        last: `[S]` int64, last token of each stream.
+        pieces: tokens and their keys.
     """
 
     tokens: Tensor
@@ -77,26 +76,27 @@ class PagedTokens:
 
     @staticmethod
     def fields(tokens: int, streams: int, pages: int) -> Fields:
-        """What crosses to the device for so many of them, and for so many pages of a stream at most."""
+        """Types and shapes of the arrays to copy, for so many tokens, streams and pages of a stream."""
         by_token = dict.fromkeys(("tokens", "positions", "places", "streams"), (torch.int64, (tokens,)))
         starts = dict.fromkeys(("query_starts", "key_starts"), (torch.int32, (streams + 1,)))
         return {**by_token, "last": (torch.int64, (streams,)), **starts, "pages": (torch.int32, (streams, pages))}
 
     @classmethod
     def of(cls, given: Mapping[str, Tensor], n_keys: int, longest_keys: int, longest: int) -> PagedTokens:
-        """From those fields; keys of all streams and of one, and tokens of one, or more."""
+        """From those arrays; upper bounds of the keys of all streams, keys of one, and tokens of one."""
         pages = KeyPages(given["pages"], n_keys, longest_keys)
         pieces = Pieces(given["query_starts"], given["key_starts"], pages, longest)
         return cls(given["tokens"], given["positions"], given["places"], given["streams"], given["last"], pieces)
 
 
 def pack_for_pages(ragged: Ragged, pages: Sequence[PageList], scratch: int, to: Mapping[str, NDArray[Any]]) -> None:
-    """Write the fields of `PagedTokens`, the arrays `to` of the host. What they have room for beyond these tokens and
-    streams is padding: streams of one token each, as far as there are tokens, then tokens that are nobody's.
+    """Write the fields of `PagedTokens` to the host arrays `to`.
+
+    Further tokens and streams of the arrays are padding: streams of one token each, then tokens without a stream.
 
     Args:
         pages: of each stream, in order, for all its keys.
-        scratch: a page that nobody else reads, which padding has.
+        scratch: page for padding.
     """
     tokens, streams = len(ragged.tokens), len(ragged.counts)
     more = _padding(len(to["tokens"]) - tokens, len(to["last"]) - streams)
@@ -120,13 +120,13 @@ def pack_for_pages(ragged: Ragged, pages: Sequence[PageList], scratch: int, to: 
 
 @dataclass(frozen=True)
 class SlotTokens:
-    """Tokens of S streams for their slots, on their device; some of both may be padding.
+    """Packed tokens of S streams for their slots, on their device, with padding.
 
     Attributes:
         tokens, positions: `[T]` int64.
-        rows: `[T]` int64, the place of each in `[S, longest]`.
+        rows: `[T]` int64, place of each token in `[S, longest]`.
         counts: `[S]` int64, tokens of each stream.
-        last: `[S]` int64, where in T each stream ends.
+        last: `[S]` int64, last token of each stream.
         longest: most tokens of a stream, or more.
     """
 
@@ -139,19 +139,21 @@ class SlotTokens:
 
     @staticmethod
     def fields(tokens: int, streams: int) -> Fields:
-        """What crosses to the device for so many of them."""
+        """Types and shapes of the arrays to copy, for so many tokens and streams."""
         by_token = dict.fromkeys(("tokens", "positions", "rows"), (torch.int64, (tokens,)))
         return {**by_token, **dict.fromkeys(("counts", "last"), (torch.int64, (streams,)))}
 
     @classmethod
     def of(cls, given: Mapping[str, Tensor], longest: int) -> SlotTokens:
-        """From those fields."""
+        """From those arrays."""
         return cls(given["tokens"], given["positions"], given["rows"], given["counts"], given["last"], longest)
 
 
 def pack_for_slots(ragged: Ragged, longest: int, to: Mapping[str, NDArray[Any]]) -> None:
-    """Write the fields of `SlotTokens`, the arrays `to` of the host. Beyond these tokens and streams there are streams
-    without tokens, and tokens that are nobody's: behind those of the first stream, which then has fewer than longest.
+    """Write the fields of `SlotTokens` to the host arrays `to`.
+
+    Further streams have no tokens; further tokens follow those of the first stream, which then has fewer than
+    `longest`.
     """
     tokens, streams = len(ragged.tokens), len(ragged.counts)
     places = np.arange(streams) * longest - np.array(ragged.begins, np.int64)
@@ -164,11 +166,11 @@ def pack_for_slots(ragged: Ragged, longest: int, to: Mapping[str, NDArray[Any]])
 
 
 def _padding(tokens: int, streams: int) -> list[int]:
-    """Tokens of the streams that are padding, of so many at most together."""
+    """Token counts of padding streams, at most `tokens` together."""
     owned = min(tokens, streams)
     return [1] * owned + [0] * (streams - owned)
 
 
 def _repeated(numbers: NDArray[np.int64], counts: list[int]) -> NDArray[np.int64]:
-    """Each so many times."""
+    """Each number repeated `counts` times."""
     return np.repeat(numbers, np.array(counts, np.int64))

@@ -1,11 +1,9 @@
-"""Kernels around the mixers of many sequences' tokens side by side, in which a token's bits are its own.
+"""Kernels around the mixers for packed tokens of many sequences; a token does not depend on the others, bit for bit.
 
-    arrange    queries, keys and values in the rotating frame, and the gates of the slots, where their mixer takes them
-    settle     e^{i omega t} times what a mixer gives, and the gates of the outputs; and what is told of the last tokens
+    arrange    queries, keys and values in the rotating frame, and slot gates, to where the mixer reads them
+    settle     e^{i omega t} times the output of a mixer, output gates, and latent and evidence of the last tokens
 
-All else is that of a step (`decoder_triton`), the products too (`product_triton`).
-
-Layout: tokens `[T, …]`, contiguous, float32.
+Other operations are those of a step (`decoder_triton`, `product_triton`). Layout: tokens `[T, …]`, contiguous, float32.
 """
 
 # Kernels are typed by their compiler.
@@ -34,13 +32,13 @@ from rfa.model.recurrence.slots_reference import SlotInputs
 from rfa.model.recurrence.triton_token import load_vector, store_vector
 from rfa.runtime.text.config import GATE_RANGE, PROCESS_GATE_SCALE
 
-# A shorter vector is not made one of length one, as in `torch.nn.functional.normalize`.
+# Shorter vectors are divided by this, as in `torch.nn.functional.normalize`.
 SHORTEST = tl.constexpr(1e-12)
 
 
 @triton.jit
 def of_length_one(b_x):
-    """A vector [2, D] by its length."""
+    """Normalise a vector [2, D]."""
     length = tl.sqrt_rn(tl.sum(tl.sum(b_x * b_x, axis=0), axis=0))
     return b_x / tl.maximum(length, SHORTEST, propagate_nan=tl.PropagateNan.ALL)
 
@@ -53,8 +51,12 @@ def arrange_kernel(
     LOWEST: tl.constexpr, HIGHEST: tl.constexpr, PROCESS_SCALE: tl.constexpr,
     IS_UNIT: tl.constexpr, TURNS_VALUES: tl.constexpr, FOR_SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """Program (t, h): head h of token t. FOR_SLOTS: the query goes to the token's place, too, and there are gates; else
-    what is not finite is told of the token's stream."""
+    """Program (t, h): head h of token t.
+
+    FOR_SLOTS: the query goes to the place of the token too, and there are gates; else numbers that are not finite are
+    flagged
+    for the stream.
+    """
     i_t, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_d = tl.arange(0, BD)  # [D]
     m_d = o_d < D  # [D]
@@ -94,13 +96,15 @@ def arrange_kernel(
 
 @functools.cache
 def power_of_two(size: int) -> int:
-    """The next one; Triton's own function takes the host as long as some launches."""
+    """The next power of two; Triton's function is as slow as a launch."""
     return int(triton.next_power_of_2(size))
 
 
 class Watch(NamedTuple):
-    """Where what is not finite is told: of streams `[T]` int64, whose the tokens are, -1 of nobody's, as a 1 in broken
-    `[S, H]` int32, which is of zeros."""
+    """Where numbers that are not finite are flagged: streams `[T]` int64 of the tokens, -1 for none; broken `[S, H]`
+    int32,
+    zeros before.
+    """
 
     streams: Tensor
     broken: Tensor
@@ -114,12 +118,12 @@ def arrange_for_pages(
 
     Args:
         joint: `[T, 3 · H · 2D + …]` float32: query, key, value.
-        turn: of each token.
-        keys, values: pools `[…, H, 2D]` of one dtype, that of the queries too.
-        places: `[T]` int64, the row of each token in them.
-        watch: of the keys and values as they are kept.
-        is_unit: queries and keys are of length one.
-        turns_values: values are turned too.
+        turn: rotation of each token.
+        keys, values: pools `[…, H, 2D]` of one dtype, which the queries get too.
+        places: `[T]` int64, row of each token in them.
+        watch: for keys and values as stored.
+        is_unit: normalise queries and keys.
+        turns_values: rotate values too.
     """
     tokens, heads, dims = turn.cos.shape
     q = keys.new_empty((tokens, heads, 2 * dims))
@@ -135,11 +139,11 @@ def arrange_for_pages(
 
 
 def arrange_for_slots(joint: Tensor, turn: Turned, gates: Gates, rows: Tensor, shape: tuple[int, int]) -> SlotInputs:
-    """What tokens bring to the slots, `[B, N, …]` float32.
+    """Inputs of the slots, `[B, N, …]` float32.
 
     Args:
-        joint: as above; behind query, key and value it has what the gates get, `[T, 2 · H · S]`.
-        rows: `[T]` int64, the place of each token in B · N; of the other places nothing is written.
+        joint: `[T, 3 · H · 2D + 2 · H · S]`: query, key, value, logits of the gates.
+        rows: `[T]` int64, place of each token in B · N; other places are not written.
         shape: B, N.
     """
     tokens, heads, dims = turn.cos.shape
@@ -164,8 +168,10 @@ def settle_kernel(
     HAS_ROWS: tl.constexpr, IS_TURNED: tl.constexpr, IS_GATED: tl.constexpr, IS_LAST: tl.constexpr,
     IS_SAMPLED: tl.constexpr,
 ):  # fmt: skip
-    """Program (t, h): head h of token t, or, IS_LAST, of the last token of stream t, in the layer that is told of.
-    IS_SAMPLED: its latent is."""
+    """Program (t, h): head h of token t or, IS_LAST, of the last token of stream t in the last layer.
+
+    IS_SAMPLED: its latent is sampled.
+    """
     i_out, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_d = tl.arange(0, BD)  # [D]
     m_d = o_d < D  # [D]
@@ -196,14 +202,14 @@ def settle_kernel(
 
 
 class LastTokens(NamedTuple):
-    """The last tokens of S streams in the last layer, and where what is told of them goes.
+    """The last tokens of S streams in the last layer, and their outputs.
 
     Attributes:
-        places: `[S]` int64, which of the T they are.
-        precision: of the mixer, as x but for its last dim.
-        noise: `[S, H, 2D]` for the sample of the latent, or None for its mean.
+        places: `[S]` int64, which of the T tokens they are.
+        precision: of the mixer, as x without its last dim.
+        noise: `[S, H, 2D]` for the sample of the latent; None: the mean.
         gamma2: `[H]`.
-        outcome: gets latent and evidence.
+        outcome: receives latent and evidence.
     """
 
     places: Tensor
@@ -217,14 +223,14 @@ def settle(
     x: Tensor, turn: Turned | None, gates: tuple[Tensor, Tensor] | None, dtype: torch.dtype,
     rows: Tensor | None = None, last: LastTokens | None = None,
 ) -> Tensor:  # fmt: skip
-    """What a mixer gives on its way to the residual stream, `[T, H · 2D]` in `dtype`, or of the last ones.
+    """Input of the output projection from the output of a mixer, `[T, H · 2D]` in `dtype`, or of the last tokens.
 
     Args:
         x: `[T, H, 2D]` float32, or with rows `[…, H, 2D]`.
-        turn: of each token; None where x is not in the rotating frame.
-        gates: of the outputs `[T, H]`, those of a token side by side, and their bias `[H]`; None where there are none.
-        rows: `[T]` int64, the place of each token in x; None where they lie in order.
-        last: the tokens that it is wanted of, in the last layer; None in the others, of all.
+        turn: rotation of each token; None if x is not in the rotating frame.
+        gates: logits of the output gates `[T, H]`, those of a token contiguous, and their bias `[H]`; None: no gates.
+        rows: `[T]` int64, place of each token in x; default in order.
+        last: in the last layer, the tokens to compute; None: all.
     """
     heads, width = x.shape[-2:]
     tokens = len(x) if rows is None else len(rows)

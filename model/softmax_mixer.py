@@ -1,4 +1,4 @@
-"""Causal dot-product attention, the baselines of Robust Filter Attention at the same projections (RFA E.2).
+"""Causal dot-product attention: baselines of Robust Filter Attention with the same projections (RFA E.2).
 
     B1  RoPE           score = Re(q̃† k̃) / √(2D), every head with the bank 10000^{-n/D}, n = 0 … D-1
     B2  ALiBi          score = q · k / √(2D) - slope_h lag, slope_h = 2^{-8h/H}, h = 1 … H
@@ -32,7 +32,7 @@ def alibi_slopes(n_heads: int) -> Tensor:
 
 
 class SoftmaxMixer(TokenMixer):
-    """Dot-product attention with the positions that the configuration names."""
+    """Dot-product attention with the positional bias of the config."""
 
     omega: Tensor
     slope: Tensor
@@ -48,7 +48,7 @@ class SoftmaxMixer(TokenMixer):
         self.register_buffer("mu", mu.to(torch.get_default_dtype()), persistent=False)
 
     def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
-        """`[B, N, d]`; a dot product carries no evidence, so log_precision is zero."""
+        """`[B, N, d]`; log_precision is zero, for a dot product has no evidence."""
         batch, length, _ = x.shape
         shape = (batch, length, self.config.n_heads, 2 * self.config.head_dim)
         phase = wrapped_phase(self.omega, torch.arange(length, device=x.device), torch.float32)

@@ -1,8 +1,9 @@
-"""What the linear and the deep filter share: a dense linear-Gaussian head, its states, and the outside interface.
+"""Base of the linear and the deep filter: a dense linear-Gaussian head, its states, and the public interface.
 
-A filter takes observations with missing components at irregular times and gives, after each of them, the state in
-observation units with its covariance. `mode` chooses how: "recurrent" carries a state of fixed size, "attention" looks
-at every earlier observation of the request. Both end in a state from which the recurrence goes on and forecasts start.
+Filters take observations with missing components at irregular times, and give the state in observation units with its
+covariance after each. `mode` "recurrent" carries a state of fixed size, "attention" uses every earlier observation of
+the
+request. After both the recurrence can continue, and forecasts can start.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ State = dict[str, Tensor]
 class Token(NamedTuple):
     """One observation of every stream.
 
-    value `[B, P]`; present `[B, P]`, 1 where seen; dt `[B]` since the observation before (0 for a stream's first, whose
-    prior is the initial state); noise_scale `[B]`, which multiplies the standard deviation of its measurement noise.
+    value `[B, P]`; present `[B, P]`, 1 if observed; dt `[B]` since the last observation (0 for the first, whose prior
+    is the
+    initial state); noise_scale `[B]`, factor on the standard deviation of the measurement noise.
     """
 
     value: Tensor
@@ -35,10 +37,9 @@ class Token(NamedTuple):
 
 
 class Past(NamedTuple):
-    """What attention looks back at, one row per earlier observation.
+    """Earlier observations for attention.
 
-    rows `[B, C, …]` by name, as earlier calls returned them; lag `[B, C]`, the time since each; valid `[B, C]`, 1 where
-    there is one.
+    rows `[B, C, …]` by name, from earlier calls; lag `[B, C]`, the time since each; valid `[B, C]`, 1 or 0.
     """
 
     rows: State
@@ -47,12 +48,14 @@ class Past(NamedTuple):
 
 
 class FilterOutput(NamedTuple):
-    """One step `[B, …]` or a sequence `[B, N, …]` of them, in observation units unless said otherwise.
+    """One step `[B, …]` or a sequence `[B, N, …]`, in observation units unless stated otherwise.
 
-    mean `[P]`, covariance `[P, P]`: the state after the observation. precision: P / trace(covariance). weight: share of
-    the observation used. innovation `[P]` (0 where missing), innovation_covariance `[P, P]`, log_likelihood. For
-    smoothing, in the coordinates of the state: transition `[n, n]`, predicted_mean `[n]`, predicted_covariance `[n,
-    n]`, state_mean `[n]`, state_covariance `[n, n]`.
+    mean `[P]`, covariance `[P, P]`: state after the observation. precision: P / trace(covariance). weight: share of the
+    observation used. innovation `[P]` (0 if missing), innovation_covariance `[P, P]`, log_likelihood. For smoothing, in
+    state
+    coordinates: transition `[n, n]`, predicted_mean `[n]`, predicted_covariance `[n, n]`, state_mean `[n]`,
+    state_covariance
+    `[n, n]`.
     """
 
     mean: Tensor
@@ -71,7 +74,7 @@ class FilterOutput(NamedTuple):
 
 
 class StateFilter(nn.Module):
-    """Base of the filters. `step` and `attend` advance one observation of every stream; `forward` runs sequences."""
+    """Base of the filters: `step` and `attend` take one observation of every stream, `forward` sequences."""
 
     observation_size: int
     inner: int
@@ -107,18 +110,18 @@ class StateFilter(nn.Module):
 
     @abstractmethod
     def step(self, token: Token, state: State) -> tuple[FilterOutput, State]:
-        """One observation, and the state after it."""
+        """One observation; returns the output and the state after it."""
 
     @abstractmethod
     def attend(self, token: Token, state: State, past: Past) -> tuple[FilterOutput, State, State]:
-        """The same step with exact attention over the earlier observations.
+        """One observation with exact attention over the earlier ones.
 
         Returns:
-            the step, the next state (from which `step` can go on), and this observation's own row `[B, …]`.
+            the output, the next state, from which `step` can continue, and the row `[B, …]` of this observation.
         """
 
     def takes_passes(self) -> bool:
-        """Whether `step` and `attend` also take the passes `[B]` of each observation, from 1 to `inner`."""
+        """Whether `step` and `attend` also take the passes `[B]` of each observation, 1 to `inner`."""
         return False
 
     @abstractmethod
@@ -150,13 +153,15 @@ class StateFilter(nn.Module):
         )
 
     def noise_scales(self, state: State) -> tuple[Tensor, Tensor]:
-        """Factors on the process and the measurement covariance for what comes after `state`, `[B]` each."""
+        """Factors on process and measurement covariance after `state`, `[B]` each."""
         one = torch.ones_like(state["mean"][..., 0])
         return one, one
 
     def forecast(self, state: State, horizon: Tensor) -> tuple[Tensor, Tensor]:
-        """Future observations at `horizon` `[F]` or `[B, F]` after the state: mean `[B, F, P]`, covariance `[B, F, P,
-        P]`."""
+        """Future observations at `horizon` `[F]` or `[B, F]` after the state.
+
+        Returns mean `[B, F, P]` and covariance `[B, F, P, P]`.
+        """
         process, measurement = self.noise_scales(state)
         f, q = transition(self.drift(), horizon)
         sensor = self.sensor()
@@ -174,9 +179,9 @@ class StateFilter(nn.Module):
         noise_scale: Tensor | None = None,
         state: State | None = None,
     ) -> Iterator[tuple[FilterOutput, State]]:
-        """Filter sequences `[B, N, P]` at `times` `[B, N]` float64, in the current mode: each step, and the state then.
+        """Filter sequences `[B, N, P]` at `times` `[B, N]` float64 in the current mode; yields each output and state.
 
-        A carried state needs the time of its last observation: put it in `state["time"]` `[B]` float64.
+        A carried state needs the time of its last observation in `state["time"]` `[B]` float64.
         """
         batch, length = observation.shape[:2]
         scale = torch.ones_like(observation[..., 0]) if noise_scale is None else noise_scale
@@ -207,7 +212,7 @@ class StateFilter(nn.Module):
         noise_scale: Tensor | None = None,
         state: State | None = None,
     ) -> tuple[FilterOutput, State]:
-        """`walk` to the end: all steps as one output `[B, N, …]`, and the state, which another call goes on from."""
+        """`walk` to the end: outputs `[B, N, …]` and the final state, from which another call can continue."""
         outputs, states = zip(*self.walk(observation, present, times, noise_scale, state), strict=True)
         stacked = FilterOutput(*(torch.stack(field, dim=1) for field in zip(*outputs, strict=True)))
         return stacked, {**states[-1], "time": times[:, -1]}

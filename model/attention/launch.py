@@ -1,12 +1,11 @@
-"""Launch parameters of the fused kernels of attention: one frozen table, nothing is tuned while requests wait.
+"""Launch parameters of the attention kernels: a fixed table, without tuning at run time.
 
-No 16-bit entry of 64 or 128 reals spills in its main loop or asks for more shared memory than a program may have
-(`rfa bench aot` has the limits and the test). Among those, on sm_90 what an H200 was fastest with, in the notes of
-27 November 2026; elsewhere what `rfa bench cost` predicts to be: a model of issue and latency over all loops.
-Programs of four warps are two to an SM: one issues while the other waits. Where there is one, two stages make every
-turn wait for L2, for then the copies of a turn begin when the turn before ends; with three they begin a turn earlier.
+No 16-bit entry of 64 or 128 reals spills registers in its main loop or exceeds the shared memory of a program
+(`rfa bench aot` tests this). For sm_90 the fastest on an H200 of 27 November 2026; for others the best by the model of
+`rfa bench cost`. Programs of four warps run two to an SM. Where one runs alone, three stages start the copies a turn
+earlier than two.
 
-An architecture that is not listed takes the nearest lower one, a width the next larger one.
+An architecture that is not listed takes the next lower one, a width the next larger one.
 """
 
 from __future__ import annotations
@@ -35,16 +34,15 @@ class Launch:
     num_stages: int
 
 
-# pass → {capability: {largest width: launch}}, of inputs of 16 bits. Above each, microseconds of the kernel by the
-# model of `rfa bench cost`, at 64 reals; at 128: of 16,384 tokens of 2,048 reals, in sequences of 512 and in one.
+# pass → {capability: {largest width: launch}} for inputs of 16 bits. Comments: microseconds by the model of `rfa bench
+# cost` at 64 reals; at 128, for 16,384 tokens of 2,048 reals, in sequences of 512 and in one.
 _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
     "forward": {
-        # Machine code for sm_80 serves all of 8.0 to 8.9, which have the same entry therefore: an A100 alone would take
-        # 64 × 64 by 4 warps (526 and 10,263), and 128 × 64 (468 and 9,533), in more memory than the others have.
-        # A100: 568 and 10,243; 491 and 10,034.
-        # RTX 4090: 489 and 10,432; 453 and 9,967.
+        # Machine code for sm_80 serves 8.0 to 8.9, so they share an entry. An A100 alone would take 64 × 64 by 4 warps
+        # (526 and 10,263) and 128 × 64 (468 and 9,533), which need more memory than the others have. A100: 568 and
+        # 10,243; 491 and 10,034. RTX 4090: 489 and 10,432; 453 and 9,967.
         (8, 0): {64: Launch(128, 64, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
-        # At 128 reals better by 13 % on an H200 than 128 × 64 by 8 warps, though not by the model.
+        # At 128 reals faster by 13 % on an H200 than 128 × 64 by 8 warps, though not by the model.
         # H100: 270 and 3,900; 189 and 3,089.
         (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(64, 32, 4, 3), 256: Launch(64, 32, 8, 2)},
         # B200: 331 and 2,957; 207 and 2,044.
@@ -52,7 +50,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # RTX 5090: 374 and 8,694; 383 and 8,840.
         (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 32, 8, 2)},
     },
-    # A sum more per row.
+    # One more sum per row.
     "forward_precision": {
         # A100: 580 and 10,258; 494 and 10,037.
         # RTX 4090: 494 and 10,437; 454 and 9,967.
@@ -64,7 +62,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # RTX 5090: 376 and 8,696; 385 and 8,842.
         (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 32, 8, 2)},
     },
-    # Those with the gradient of precision, a sum more, take up to 5 % longer.
+    # With the gradient of precision up to 5 % longer.
     "backward_rows": {
         # A100: 743 and 16,525; 751 and 17,416.
         # RTX 4090: 616 and 15,033; 668 and 15,566.
@@ -75,7 +73,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # RTX 5090: 495 and 12,227; 544 and 13,043.
         (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
     },
-    # With the gradient of mu, and that of precision, whose figures these are, or without.
+    # With the gradient of mu; figures with that of precision.
     "backward_rows_decay": {
         # A100: 1,033 and 23,841; 834 and 17,934.
         # RTX 4090: 679 and 16,568; 685 and 15,783.
@@ -91,7 +89,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # A100: 829 and 20,343; 922 and 21,523.
         # RTX 4090: 759 and 19,504; 852 and 19,973.
         (8, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 128, 8, 3), 256: Launch(16, 64, 4, 1)},
-        # At 128 reals better by 14 % on an H200 than two stages, though not by the model.
+        # At 128 reals faster by 14 % on an H200 than two stages, though not by the model.
         # H100: 367 and 7,342; 291 and 5,828.
         (9, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 64, 4, 3), 256: Launch(16, 64, 4, 1)},
         # B200: 335 and 6,168; 210 and 3,915.
@@ -100,7 +98,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         (12, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 128, 8, 3), 256: Launch(16, 64, 4, 1)},
     },
 }
-# Products of float32 keep whole rows of both factors in registers: few scores a thread, or they go to the stack.
+# Products of float32 keep whole rows of both factors in registers, so a thread has few scores.
 _FLOAT32: dict[int, Launch] = {64: Launch(32, 32, 8, 1), 128: Launch(32, 32, 8, 1), 256: Launch(16, 16, 4, 1)}
 
 
@@ -110,6 +108,6 @@ def launch(pass_name: PassName, device_capability: tuple[int, int], width: int, 
         by_width = _FLOAT32
     else:
         by_capability = _HALF[pass_name]
-        # A device older than all of them takes the oldest: it refuses by itself what it cannot do.
+        # An older device takes the oldest entry.
         by_width = by_capability[max((a for a in by_capability if a <= device_capability), default=min(by_capability))]
     return by_width[min(limit for limit in by_width if limit >= width)]

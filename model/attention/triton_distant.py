@@ -1,19 +1,21 @@
-"""log V between distant blocks as a matrix product, so that a score of the forward pass costs two hardware functions.
+"""log V between distant blocks as a matrix product, so that a score of the forward pass needs two hardware functions.
 
-With token numbers as times log V depends on the lag only, and between BM queries and BN keys that are `gap` and more
-apart it is smooth. Per column c its Chebyshev series in the row r is therefore cut after ORDERS terms:
+With token numbers as times log V depends on the lag only, and between BM queries and BN keys at least `gap` apart it is
+smooth. Per column c its Chebyshev series in the row r is cut after ORDERS terms:
 
     f(r, c) = tau (kappa - 1) log2 V(gap + r + BN - 1 - c) + constant  ≈  Σ_k a_k(c) T_k(x_r),    -1 <= x_r <= 1
 
-a product [BM, TERMS] @ [TERMS, BN] of float16 numbers. The larger coefficients are split in high + low, T_2 too, and
-two terms subtract the row's shift. The second factor is the same for all pairs of blocks of a head that are equally far
-apart: a table over that distance, computed here with less work than the pairs' by a factor of BM.
-The blocks of keys at the queries themselves are not smooth in that sense, but have only BM lags: E, V and log V of each
-lie in a second table.
+a product [BM, TERMS] @ [TERMS, BN] of float16 numbers. Large coefficients and T_2 are split into high + low parts; two
+terms subtract the shift of the row. The second factor depends only on the head and the distance of the blocks: a table
+over distances, computed here with less work than the pairs by a factor of BM. Blocks at the queries themselves have
+only
+BM lags: a second table holds E, V and log V of each.
 
-Error: the same kernel forms the product and the exact f of all pairs of the blocks, and marks the distance as one to be
-computed exactly unless every difference of exponents is <= BOUND, a relative error of the weights of 1.7e-4. Beyond
-LARGEST_SHIFT the rounding of a row's shift would exceed that.
+Error: the kernel compares the product with the exact f for all pairs of the blocks. If a difference of exponents
+exceeds
+BOUND (a relative error of the weights of 1.7e-4) the distance is marked to be computed exactly. Beyond LARGEST_SHIFT
+the
+rounding of the shift would exceed that.
 """
 
 # Kernels are typed by their compiler.
@@ -34,48 +36,49 @@ from rfa.model.attention.triton_score import LOG2E, accumulated, exponential, lo
 from rfa.model.placement import capability_of
 
 ORDERS = tl.constexpr(10)
-# Of their polynomials, padded to what a product takes.
+# Nodes of the polynomials, padded to the size of a product.
 NODES = tl.constexpr(16)
-# 1 and T_1 against high, low; T_2 high, high, low against high, low, high; T_3 …; the row's shift against 1.
+# 1 and T_1 with high, low; T_2 high, high, low with high, low, high; T_3 …; the shift of the row with 1.
 TERMS = tl.constexpr(16)
-# Of every lag from BM down to 1 - BM, those below 0 as if 0: E; V; tau (kappa - 1) log2 V; 0.
+# For lags BM … 1 - BM, negative ones as 0: E; V; tau (kappa - 1) log2 V; 0.
 LAG_NUMBERS = tl.constexpr(4)
 SHIFT_TERM = tl.constexpr(14)
 BOUND = tl.constexpr(2.0**-12)
 LARGEST_SHIFT = tl.constexpr(1024.0)
-# E may stand in a weight's exponent and be divided out of the sum again while it is above 2^-this.
+# E may be part of the exponent of a weight, and be divided out of the sum, while it is above 2^-this.
 LIGHT_EXPONENT = tl.constexpr(60.0)
 
 
 @triton.jit
 def is_slow_head(mu, BN: tl.constexpr):
-    """Whether phi(u + s) = phi(u) + E(u + s)² phi(s) / E(s)² is good for a distant block; else (1 - E²) / (2 mu) is."""
+    """Whether phi(u + s) = phi(u) + E(u + s)² phi(s) / E(s)² is accurate for a distant block; else use (1 - E²) / (2
+    mu)."""
     return 2.0 * mu * BN < 1.0
 
 
 @triton.jit
 def n_light_distances(mu, BM: tl.constexpr, BN: tl.constexpr):
-    """So many distances have no pair whose E is below 2^-LIGHT_EXPONENT."""
+    """Number of distances without a pair whose E is below 2^-LIGHT_EXPONENT."""
     longest = LIGHT_EXPONENT * 0.6931471805599453 / tl.maximum(mu, 1e-9) - (BM + BN)
     return tl.cast(tl.maximum(longest / BN, 0.0), tl.int32)
 
 
 @triton.jit
 def _low(x):
-    """What rounding to float16 takes from x."""
+    """The part of x that rounding to float16 loses."""
     return x - x.to(tl.float16).to(tl.float32)
 
 
 @triton.jit
 def _order(o_term):
-    """Order of a term's polynomial; beyond ORDERS for the row's shift."""
+    """Order of the polynomial of a term; ORDERS or more for the shift of the row."""
     lowest = tl.where(o_term < 2, 0, tl.where(o_term < 4, 1, 2))
     return tl.where(o_term < 7, lowest, o_term - 4)
 
 
 @triton.jit
 def _cosine(i_step):
-    """cos(pi i / (2 ORDERS)), i >= 0: as the sine of at most a quarter turn, by its series."""
+    """cos(pi i / (2 ORDERS)), i >= 0, as the sine of at most a quarter turn by its series."""
     step = i_step.to(tl.float32)
     from_turn = step - 4 * ORDERS * tl.floor(step * (0.25 / ORDERS) + 0.5)
     x = (ORDERS - tl.abs(from_turn)) * (1.5707963267948966 / ORDERS)
@@ -90,7 +93,7 @@ def _cosine(i_step):
 
 @triton.jit
 def _row_terms(BM: tl.constexpr):
-    """First factor [BM, TERMS], without the row's shift. T_1 is scaled to numbers that float16 holds."""
+    """First factor [BM, TERMS] without the shift; T_1 is scaled to numbers that float16 holds."""
     o_term = tl.arange(0, TERMS)[None, :]  # [1, TERMS]
     order = _order(o_term)  # [1, TERMS]
     b_whole = (2 * tl.arange(0, BM) - (BM - 1)).to(tl.float32)[:, None]  # [BM, 1]
@@ -105,7 +108,7 @@ def _row_terms(BM: tl.constexpr):
 
 @triton.jit
 def shifted_row_terms(p_rows, b_shift, BM: tl.constexpr):
-    """First factor [BM, TERMS] float16, with the row's shift."""
+    """First factor [BM, TERMS] float16 with the shift of the row."""
     o_term = tl.arange(0, TERMS)[None, :]  # [1, TERMS]
     b_terms = tl.load(p_rows + tl.arange(0, BM)[:, None] * TERMS + o_term)  # [BM, TERMS]
     b_terms = tl.where(o_term == SHIFT_TERM, -b_shift[:, None].to(tl.float16), b_terms)
@@ -114,9 +117,9 @@ def shifted_row_terms(p_rows, b_shift, BM: tl.constexpr):
 
 @triton.jit
 def numbers_of_lags(p_lag, FAST: tl.constexpr):
-    """E, V and tau (kappa - 1) log2 V at places of the table of lags, blocks of any shape.
+    """E, V and tau (kappa - 1) log2 V at addresses of the table of lags.
 
-    FAST loads all of them at once, where they are used: a load of Triton's would go by shared memory.
+    FAST loads them at once into the threads that use them; a load of Triton would go through shared memory.
     """
     if FAST:
         b_decay, b_variance, b_level, _ = tl.inline_asm_elementwise(
@@ -133,14 +136,15 @@ def table_kernel(
     p_heads, p_rows, p_table, p_marks, p_lags, p_horizons, n_distances,
     WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_FAR_FIELD: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """One distance of one head: second factor [H, T, TERMS, BN]; the first one [BM, TERMS] without shifts.
+    """One distance of one head: second factor [H, T, TERMS, BN] and marks [H, T] int32; the first factor without
+    shifts.
 
-    And, [H, T] int32, distance + 1 where the product is too far off, else 0. Distance 0 also writes what there is to
-    know of the lags within a block of queries, [H, 2 BM, LAG_NUMBERS].
+    A mark is distance + 1 if the product is too inaccurate, else 0. Distance 0 also writes the table of lags,
+    [H, 2 BM, LAG_NUMBERS].
     """
     i_distance, i_head = tl.program_id(0), tl.program_id(1)
     if HAS_FAR_FIELD:  # noqa: SIM102 - the outer one is decided by the compiler
-        # Nobody asks for the distances of the far field; the first one writes the rows' factor too.
+        # Distances of the far field are not used; the first one also writes the factor of the rows.
         if (i_distance > 0) & (i_distance * BN + 1 >= tl.load(p_horizons + i_head)):
             return
     mu = tl.load(p_heads + i_head * 6)
@@ -154,22 +158,22 @@ def table_kernel(
     constant = (slope + tau) * (tl.log2(nu) - 1.0)
     gap = (i_distance * BN + 1).to(tl.float32)
     before_anchor = (BN - 1 - tl.arange(0, BN)).to(tl.float32)  # [BN]
-    # Of a light distance, the exponent of E is part of the table.
+    # For a light distance the exponent of E is part of the table.
     transported = tl.where(i_distance < n_light_distances(mu, BM, BN), mu * LOG2E, 0.0)
 
     o_term = tl.arange(0, TERMS)  # [TERMS]
     order = _order(o_term)  # [TERMS]
     o_node = tl.arange(0, NODES)  # [NODES]
     b_node = _cosine(2 * o_node + 1)  # [NODES]
-    # What the keys bring is one more row, at its lag before the anchor: a thread of the pairs has too many columns to
-    # compute it for itself.
+    # The numbers of the keys are one more row, at its lag before the anchor: a thread of the pairs has too many
+    # columns.
     is_key = o_node == ORDERS  # [NODES]
     b_from_anchor = tl.where(is_key, 0.0, gap + 0.5 * (BM - 1) * (1.0 + b_node))  # [NODES]
     b_lag = b_from_anchor[:, None] + before_anchor[None, :]  # [NODES, BN]
     b_spread = spread(b_lag, exponential(-2.0 * mu * b_lag), mu, sigma2, eta2, 0.0)  # [NODES, BN]
     b_key_variance = tl.sum(tl.where(is_key[:, None], b_spread, 0.0), 0)  # [BN]
     b_exponents = slope * log2(b_spread + gamma2, FAST) + constant - transported * b_lag  # [NODES, BN]
-    b_exponents = tl.where(is_key[:, None], 0.0, b_exponents)  # of a V that is 0 it is infinite
+    b_exponents = tl.where(is_key[:, None], 0.0, b_exponents)  # it is infinite for V = 0
     scale = tl.where(order == 0, 0.5, tl.where(order == 1, BM / (BM - 1.0), 1.0)) * (2.0 / ORDERS)  # [TERMS]
     m_polynomials = (order < ORDERS)[:, None] & (o_node < ORDERS)[None, :]  # [TERMS, NODES]
     b_polynomials = scale[:, None] * _cosine(order[:, None] * (2 * o_node + 1)[None, :])  # [TERMS, NODES]
@@ -190,7 +194,7 @@ def table_kernel(
     b_transported = transported * (gap + o_row)[:, None] + (transported * before_anchor)[None, :]  # [BM, BN]
     b_exact = slope * log2(b_variance, FAST) + (constant - b_transported)  # [BM, BN]
     b_product = tl.dot(b_rows, b_terms)  # [BM, BN]
-    # As whole numbers floats without a sign are in the same order, and NaN above all of them.
+    # As integers, positive floats keep their order, and NaN is the largest.
     b_error = tl.abs(b_product - b_exact).to(tl.int32, bitcast=True)  # [BM, BN]
     error = tl.max(b_error).to(tl.float32, bitcast=True)
 

@@ -1,11 +1,10 @@
-"""Into the rotating frame and out of it in one pass over memory: `rfa.model.dynamics.rotate`, fused.
+"""Rotation into and out of the rotating frame in one pass over memory: `rfa.model.dynamics.rotate`, fused.
 
     y = e^{i phase} x, or e^{-i phase} x
 
-x [B, N, H, 2D], real half first, float32, float16 or bfloat16; cosine and sine of the phase [1 or B, N, H, D] float32;
-computed in float32 and rounded to the dtype of x. Eager code writes and reads x a dozen times for it, in float32: over
-a few hundred tokens that takes as long as attention itself. The gradient of x is the other rotation; the phase gets
-none.
+x [B, N, H, 2D], real half first, float32, float16 or bfloat16; cosine and sine of the phase [1 or B, N, H, D] float32.
+Computed in float32 and rounded to the dtype of x. Eager code reads and writes x a dozen times, which over a few hundred
+tokens takes as long as attention. The gradient of x is the inverse rotation; the phase has none.
 """
 
 # Kernels are typed by their compiler.
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from rfa.model.attention.triton_blocks import is_interpreted
 
-# Complex numbers that a program turns, and its warps.
+# Complex numbers of a program, and its warps.
 BLOCK = 2048
 WARPS = 4
 
@@ -31,7 +30,7 @@ def _rotation_kernel(
     p_x, p_cos, p_sin, p_out, n_rows, n_phases,
     DIMS: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, IS_INVERSE: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_R rows of D complex numbers; row r of x has row r modulo n_phases of the phases."""
+    """BLOCK_R rows of D complex numbers; row r of x has the phases of row r modulo n_phases."""
     o_row = (tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R))[:, None]  # [R, 1]
     o_d = tl.arange(0, BLOCK_D)[None, :]  # [1, D]
     m_x = (o_row < n_rows) & (o_d < DIMS)  # [R, D]
@@ -49,9 +48,9 @@ def _rotation_kernel(
 
 
 def rotation(x: Tensor, cos: Tensor, sin: Tensor, is_inverse: bool) -> Tensor:
-    """x turned by the phase, contiguous; the caller has checked them."""
+    """x rotated by the phase, contiguous; the caller has checked the arguments."""
     if x.dtype == torch.bfloat16 and is_interpreted():
-        # Triton's interpreter cuts bfloat16 off where the hardware rounds.
+        # Triton's interpreter truncates to bfloat16, the hardware rounds.
         return rotation(x.float(), cos, sin, is_inverse).to(x.dtype)
     x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
     out = x.new_empty(x.shape)

@@ -1,13 +1,14 @@
-"""What every kernel of attention computes per pair of tokens: lag, E, V, U; on the device, for a block.
+"""What attention kernels compute per pair of tokens: lag, E, V, U.
 
-Source: Racioppo, Robust Filter Attention, section 3, as in `reference.py`, the division by V taken out of the logit:
+Source: Racioppo, Robust Filter Attention, section 3, as in `reference.py`, with the division by V taken out of the
+logit:
 
     E = e^{-mu lag}     V = sigma2 phi(lag) + eta2 E² + gamma2     R² = |q|² + E² |k|² - 2 E q·k
     U = V + R² / nu     L = tau ((kappa - 1) log V - kappa log U)                        Student-t
                         L = -tau (log V + R² / (nu V))                                   Gaussian
 
-FAST takes the hardware's approximate functions (2 ulp, subnormals are zero), for inputs of 16 bits; the interpreter
-knows them not. Logarithms are to base 2: the kernels scale by ln 2 where they hand numbers out.
+FAST uses approximate hardware functions (2 ulp, subnormals are zero), for inputs of 16 bits and not in the interpreter.
+Logarithms are to base 2; results are scaled by ln 2 when they are stored.
 """
 
 # Kernels are typed by their compiler.
@@ -22,18 +23,18 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 # Below this the series of phi is exact to rounding in float32, above it the quotient is.
 SMALL_EXPONENT = tl.constexpr(0.5)
-# The same for results of 16 bits, and five terms.
+# The same for results of 16 bits and five terms.
 COARSE_EXPONENT = tl.constexpr(0.125)
-# ln 2 = LN2_HIGH + LN2_LOW, the first of so few bits that its product with a whole number is exact.
+# ln 2 = LN2_HIGH + LN2_LOW; products of the first with whole numbers are exact.
 LN2_HIGH = tl.constexpr(0.693145751953125)
 LN2_LOW = tl.constexpr(1.428606820309417e-06)
-# So many threads hold a row of a product, two neighbouring columns of every eight each.
+# Threads that hold a row of a product, each two neighbouring columns of eight.
 LANES = tl.constexpr(4)
 
 
 @triton.jit
 def log2(x, FAST: tl.constexpr):
-    """Logarithm to base 2. `tl.log2` is 25 instructions of software, this one."""
+    """Logarithm to base 2; `tl.log2` is 25 instructions, the hardware's is one."""
     if FAST:
         return tl.inline_asm_elementwise(
             "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
@@ -44,7 +45,7 @@ def log2(x, FAST: tl.constexpr):
 
 @triton.jit
 def log2_of_one_plus(x):
-    """log2(1 + x) for x >= 0, with what the sum rounds away put back."""
+    """log2(1 + x) for x >= 0, corrected for the rounding of the sum."""
     total = 1.0 + x
     return tl.log2(total) + (x - (total - 1.0)) / total * LOG2E
 
@@ -62,13 +63,13 @@ def reciprocal(x, FAST: tl.constexpr):
 
 @triton.jit
 def by_lane(b_pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Sums over columns, [ROWS, LANES]: each within a thread, where a product's columns lie so."""
+    """Sums over columns, [ROWS, LANES], each within a thread."""
     return tl.sum(tl.sum(tl.reshape(b_pairs, (ROWS, COLUMNS // (2 * LANES), LANES, 2)), 3), 1)
 
 
 @triton.jit
 def exponential(x):
-    """e^x for x <= 0 to rounding. `tl.exp` rounds x log2(e) first: its relative error is |x| times that."""
+    """e^x for x <= 0 to rounding; the relative error of `tl.exp` grows with |x|."""
     whole = tl.floor(tl.maximum(x, -127.0) * LOG2E + 0.5)
     rest = (tl.maximum(x, -150.0) - whole * LN2_HIGH) - whole * LN2_LOW
     return tl.exp2(whole) * tl.exp2(rest * LOG2E)
@@ -82,9 +83,9 @@ def transport(lag, mu):
 
 @triton.jit
 def accumulated(lag, transport2, mu, IS_EXACT: tl.constexpr = True):
-    """phi(lag), with `transport2` = E²: its quotient, or its series where that cancels; lag itself at mu = 0.
+    """phi(lag) for `transport2` = E²: the quotient, or its series where the quotient cancels; lag at mu = 0.
 
-    To rounding, or, for inputs of 16 bits, to 3e-6.
+    IS_EXACT: to rounding, else to 3e-6 for inputs of 16 bits.
     """
     x = 2.0 * mu * lag
     if IS_EXACT:

@@ -1,7 +1,7 @@
-"""Every rule about the inputs of Robust Filter Attention, in one place.
+"""Checks of the inputs of Robust Filter Attention.
 
-`fused_refusal` says what the fused kernels cannot run, all else is refused everywhere. Rules about values look at the
-data, so they hold in eager code only: a compiled graph would break at them.
+`fused_refusal` states the limits of the fused kernels; all other checks hold for every implementation. Checks of values
+read the data, so they are skipped in compiled graphs.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from rfa.model.placement import capability_of, is_stood_in_for
 
 IMPLEMENTATIONS = ("auto", "reference", "triton")
 FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# Reals of a head that the fused kernels hold in one block.
+# Reals of a head that fit into one block of the fused kernels.
 FUSED_WIDTHS = (16, 256)
-# Reals up to which "auto" runs float32 fused. There products are made by the lanes of float32, which the eager code's
-# are too; but that moves 303 bytes for each pair of tokens, causal or not: 41 clocks of an SM of an H100 for a score,
-# where the kernels need 4 (64 reals) and 8 (128). Beyond, a thread's rows go to its stack, 5 kB for a score of 256
-# reals: 180 clocks. By machine code, lanes and bandwidths (`benchmarks/cost/gpus.py`); not timed.
+# Reals up to which "auto" runs float32 fused. On an H100 a score takes eager code 41 clocks of an SM (303 bytes of
+# memory traffic), the kernels 4 (64 reals) or 8 (128), but 180 at 256 reals, where rows spill to the stack. Estimated
+# from machine code and bandwidths (`benchmarks/cost/gpus.py`), not timed.
 AUTO_FLOAT32_WIDTH = 128
-# The largest nu in 16 bits, and of nu times a tau above 1: the kernels take tau kappa log U from tau (kappa - 1) log V
-# in float32, which beyond it costs more than rounding to 16 bits does.
+# Largest nu, and nu tau, in 16 bits: beyond it the difference tau (kappa - 1) log V - tau kappa log U in float32 is
+# less accurate than rounding to 16 bits.
 FUSED_NU = 1e5
-# Errors that the closed form of the far field may be asked for.
+# Smallest and largest error of the far field.
 FAR_FIELDS = (1e-8, 1e-2)
 # The first NVIDIA architecture that multiplies bfloat16.
 FUSED_CAPABILITY = (8, 0)
@@ -36,7 +35,7 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> None:
-    """q, k, v: the same `[B, N, H, 2D]`, floating dtype and device, fitting the dynamics' heads and dims."""
+    """q, k, v: the same `[B, N, H, 2D]`, floating dtype and device, fitting heads and dims of the dynamics."""
     if q.dim() != 4:
         raise ValueError(f"q must have shape [B, N, H, 2D], got {list(q.shape)}")
     for name, tensor in (("k", k), ("v", v)):
@@ -58,7 +57,7 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> None:
 
 
 def check_dynamics(dynamics: Dynamics) -> None:
-    """Scalars of the heads: `[H]` and in the range of `Dynamics`, nu finite (kappa would be infinite with it)."""
+    """Scalars of the heads: `[H]`, in the range of `Dynamics`, nu finite (kappa would be infinite)."""
     d = dynamics
     rules = {
         "mu": (d.mu, "finite and >= 0", d.mu.isfinite() & (d.mu >= 0)),
@@ -71,7 +70,7 @@ def check_dynamics(dynamics: Dynamics) -> None:
     for name, (value, _, _) in rules.items():
         if value.shape != (d.n_heads,):
             raise ValueError(f"{name} must have shape [{d.n_heads}], one per head, got {list(value.shape)}")
-    # One look at the data for all of them.
+    # One synchronisation for all of them.
     if torch.compiler.is_compiling() or bool(torch.stack([holds for _, _, holds in rules.values()]).all()):
         return
     for name, (value, expected, holds) in rules.items():
@@ -80,7 +79,7 @@ def check_dynamics(dynamics: Dynamics) -> None:
 
 
 def check_times(times: Tensor, batch: int, length: int, cu_seqlens: Tensor | None = None) -> None:
-    """times: `[N]` or `[B, N]`, finite and non-decreasing, in each packed sequence by itself."""
+    """times: `[N]` or `[B, N]`, finite and non-decreasing within each packed sequence."""
     if tuple(times.shape) not in ((length,), (batch, length)):
         raise ValueError(f"times must have shape [{length}] or [{batch}, {length}], got {list(times.shape)}")
     if torch.compiler.is_compiling():
@@ -97,7 +96,7 @@ def check_times(times: Tensor, batch: int, length: int, cu_seqlens: Tensor | Non
 
 
 def check_far_field(far_field: float | None, times: Tensor | None) -> None:
-    """far_field: None or an error within FAR_FIELDS, and then no times: the closed form counts tokens."""
+    """far_field: None, or an error within FAR_FIELDS without times: the closed form counts tokens."""
     if far_field is None:
         return
     smallest, largest = FAR_FIELDS
@@ -108,7 +107,7 @@ def check_far_field(far_field: float | None, times: Tensor | None) -> None:
 
 
 def check_sequences(cu_seqlens: Tensor, q: Tensor) -> None:
-    """cu_seqlens: int32 `[S + 1]` on the device of q, from 0 to N, every sequence with a token, in a batch of one."""
+    """cu_seqlens: int32 `[S + 1]` on the device of q, increasing from 0 to N, with a batch of one."""
     batch, length = q.shape[:2]
     if batch != 1:
         raise ValueError(f"cu_seqlens packs sequences into a batch of one, got a batch of {batch}")
@@ -130,7 +129,7 @@ def check_sequences(cu_seqlens: Tensor, q: Tensor) -> None:
 def fused_refusal(
     device: torch.device, dtype: torch.dtype, width: int, times: Tensor | None = None, dynamics: Dynamics | None = None
 ) -> str | None:
-    """Why the fused kernels cannot run heads of `width` reals, or None; nu and tau are looked at in eager code."""
+    """Why the fused kernels cannot run heads of `width` reals, or None; nu and tau are checked in eager code only."""
     narrowest, widest = FUSED_WIDTHS
     if not HAS_TRITON:
         return "triton is not installed"
@@ -158,5 +157,5 @@ def _device_refusal(device: torch.device) -> str | None:
     return f"it runs on NVIDIA GPUs, and on a CPU in triton's interpreter (TRITON_INTERPRET=1), got {device.type}"
 
 
-# What `torch.compiler.assume_constant_result` sets, which imports the compiler: more than torch itself.
+# What `torch.compiler.assume_constant_result` sets, without importing the compiler.
 _device_refusal._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -1,7 +1,8 @@
-"""Inverses of small symmetric positive definite matrices, by sweeps: ONNX has no inverse, and no Cholesky.
+"""Inverses of small symmetric positive definite matrices by sweeps: ONNX has neither inverse nor Cholesky.
 
-One arithmetic in four places: written out for a gradient and for a graph of few sweeps, in place where neither is asked
-for, a loop of an exported graph (scanned_inverse.py), and the closed form of a pair.
+Four forms of one calculation: unrolled, for gradients and small graphs; in place, without gradients; a loop for
+exported
+graphs (`scanned_inverse.py`); and the closed form for 2 × 2.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Sweeps of `spd_inverse` that an exported graph has one by one; more are a loop.
+# Most sweeps that an exported graph unrolls; more are a loop.
 MOST_UNROLLED = 4
 
 
 def _inverse_2x2(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The closed form: a fifth of the operations of the sweeps, and most systems have two components."""
+    """The closed form, a fifth of the operations."""
     a, b, d = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
     # The Schur complement keeps the digits that a d - b² loses when the components are nearly collinear.
     schur = d - b * b / a
@@ -26,15 +27,14 @@ def _inverse_2x2(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Inverse and log determinant of a symmetric positive definite `[..., p, p]`, by sweeps over a fixed p: that of
-    observed components, or of states."""
+    """Inverse and log determinant of a symmetric positive definite `[..., p, p]`."""
     size = matrix.shape[-1]
-    if size == 1:  # the sweeps would square it, and a variance in the unit of the data may be 1e20
+    if size == 1:  # the sweeps would square it, which may overflow
         return 1 / matrix, torch.log(matrix[..., 0, 0])
     if size == 2:
         return _inverse_2x2(matrix)
     if size > MOST_UNROLLED and torch.compiler.is_exporting():
-        # Brings in a part of torch that only the exporter needs.
+        # Imported late: only the exporter needs this part of torch.
         from rfa.model.recurrence.scanned_inverse import scanned_inverse
 
         return scanned_inverse(matrix)
@@ -55,7 +55,7 @@ def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _swept_in_place(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The sweeps of `spd_inverse` bit for bit, for no gradient: three passes over the matrix each, not a dozen."""
+    """`spd_inverse` without gradients, bit for bit, with less memory traffic."""
     swept, outer = matrix.clone(), torch.empty_like(matrix)
     log_det = torch.zeros_like(matrix[..., 0, 0])
     for k in range(matrix.shape[-1]):
@@ -67,6 +67,3 @@ def _swept_in_place(matrix: Tensor) -> tuple[Tensor, Tensor]:
         swept[..., k : k + 1, k : k + 1] = 1 / pivot
         log_det += torch.log(pivot[..., 0, 0])
     return (swept + swept.mT) / 2, log_det
-
-
-__all__ = ["MOST_UNROLLED", "spd_inverse"]

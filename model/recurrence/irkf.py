@@ -1,7 +1,7 @@
-"""The plain IRKF (one slot per head): `irkf_scan` over a sequence and `irkf_step` for one token, with the same numbers.
+"""The plain IRKF (one slot per head): `irkf_scan` for sequences and `irkf_step` for one token, with the same results.
 
-The equations are in `irkf_reference`. States carry over: a sequence may be filtered in one call, in segments, or token
-by token, and a row does not depend on the other rows of its batch.
+Equations: `irkf_reference.py`. A sequence may be filtered at once, in segments or token by token. Rows of a batch are
+independent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _check(v: Tensor, dynamics: Dynamics, inner: int, rule: str) -> None:
 
 
 def _elapsed(times: Tensor | None, state: IRKFState, v: Tensor, is_continued: bool) -> Tensor:
-    """Time of every token since the carried state's token, `[B, N]` float64; the first token of all has none."""
+    """Time of every token since the carried state, `[B, N]` float64; without one, since the first token."""
     batch, n_tokens = v.shape[:2]
     if times is None:
         steps = torch.arange(n_tokens, dtype=torch.float64, device=v.device)
@@ -69,17 +69,21 @@ def irkf_scan(
     """Filter measurements with one isotropic robust filter per head.
 
     Args:
-        v: `[B, N, H, 2D]`, real half first, float32 or float64.
-        dynamics: of the layer; `nu = inf` is the Kalman filter. tau is not used.
-        times: `[N]` or `[B, N]`, non-decreasing; default one per token, going on from the carried state.
-        inner: number K of reweighting passes.
-        mask: `[N]` or `[B, N]` bool, False = missing (predict only). Values there are ignored, NaN included.
-        state: carried from an earlier call.
+        v: measurements `[B, N, H, 2D]`, real half first, float32 or float64.
+        dynamics: `nu = inf` is the Kalman filter; tau is not used.
+        times: `[N]` or `[B, N]`, non-decreasing; default: one per token after the carried state.
+        inner: reweighting passes K.
+        rule: weight rule, "capped" or "paper".
+        mask: `[N]` or `[B, N]` bool, False: missing (predict only); values there may be NaN.
+        state: from an earlier call.
         delta: damping of the mean, `[H]` or a number in (0, 1].
 
     Returns:
         means `[B, N, H, 2D]`, precisions `[B, N, H]` (inverse variance per complex dim), the state after the last
         token.
+
+    Raises:
+        ValueError: shapes, times or rule do not fit.
     """
     _check(v, dynamics, inner, rule)
     is_continued = state is not None
@@ -113,7 +117,7 @@ def irkf_step(
     mask: Tensor | None = None,
     delta: float | Tensor = 1.0,
 ) -> tuple[Tensor, Tensor, IRKFState]:
-    """One token `[B, H, 2D]` after `dt` (a number or `[B]`, in time units, >= 0); `mask` `[B]` bool.
+    """One token `[B, H, 2D]`, `dt` (a number or `[B]`, >= 0, in time units) after the state; `mask` `[B]` bool.
 
     Returns:
         mean `[B, H, 2D]`, precision `[B, H]` and the next state.

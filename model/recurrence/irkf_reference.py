@@ -1,18 +1,18 @@
 """The plain IRKF, eager: an isotropic robust Kalman filter per head, as a loop over the tokens.
 
-Source: Racioppo, Adaptive Filter Attention, B.4 and Alg. 4. Per head a mean m ∈ C^D and one scalar precision p (inverse
-variance per complex dim); for a measurement v after a lag:
+Source: Racioppo, Adaptive Filter Attention, B.4 and Alg. 4. A head has a mean m ∈ C^D and a scalar precision p (inverse
+variance per complex dim). For a measurement v after a lag:
 
     predict   m⁻ = e^{(-mu + i omega) lag} m          1/p⁻ = e^{-2 mu lag} / p + sigma2 phi(lag)
     weight    d² = |v - m_k|² / (1/p⁻ + r),  r = eta2 + gamma2    w = min(1, (nu + D) / (nu + d²))    rule "capped"
     update    p = p⁻ + w / r                                      m_{k+1} = m⁻ + delta (w / r) / p (v - m⁻)
 
-Rule "paper" whitens by the posterior precision p_k + 1/r, does not cap, and makes each pass the prior of the next, so K
-passes count one measurement K times. nu = inf gives w = 1: with delta = 1 the Kalman filter of the isotropic model.
+Rule "paper" whitens by the posterior precision p_k + 1/r, does not cap, and uses each pass as the prior of the next, so
+K
+passes count a measurement K times. nu = inf gives w = 1: with delta = 1 the Kalman filter of the isotropic model.
 
-The precision form p⁻ = p / (E² + p sigma2 phi) holds at p = 0 (nothing seen yet): there m = v and p = w / r, whatever
-delta.
-The mean is carried in the frame that rotates with omega, so that transport inside a call is the real factor E.
+The precision form p⁻ = p / (E² + p sigma2 phi) also holds at p = 0 (no token yet): there m = v and p = w / r for any
+delta. The mean is carried in the frame rotating with omega, so that transport is the real factor E.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Rule = Literal["capped", "paper"]
 
 
 class IRKFState(NamedTuple):
-    """mean `[B, H, 2D]` and precision `[B, H]` (0 = nothing seen) after the last token, and its time `[B]` float64."""
+    """mean `[B, H, 2D]` and precision `[B, H]` (0: no token yet) after the last token, and its time `[B]` float64."""
 
     mean: Tensor
     precision: Tensor
@@ -63,7 +63,7 @@ def _update_paper(
 ) -> tuple[Tensor, Tensor]:
     """One measurement under rule "paper": each pass is the prior of the next."""
     damping = torch.where(prior > 0, delta, torch.ones_like(prior))
-    # Before the first token the residual is not one of the model: the paper starts from m = v.
+    # Before the first token the paper starts from m = v.
     mean = torch.where((prior > 0)[..., None], mean, v)
     precision = prior
     for _ in range(inner):
@@ -93,10 +93,10 @@ def irkf_loop(
 
     Args:
         v: measurements `[B, N, H, 2D]`.
-        elapsed: `[B, N]` float64, time of each token since the carried state's token, non-decreasing.
-        mask: `[B, N]` bool, False where the measurement is missing (predict only).
+        elapsed: `[B, N]` float64, time since the carried state, non-decreasing.
+        mask: `[B, N]` bool, False: missing (predict only).
         mean, precision: carried, `[B, H, 2D]` and `[B, H]`.
-        delta: damping of the mean's update, broadcastable to `[H]`.
+        delta: damping of the mean, broadcastable to `[H]`.
 
     Returns:
         means `[B, N, H, 2D]` and precisions `[B, N, H]`.
@@ -113,7 +113,7 @@ def irkf_loop(
     for i in range(v.shape[1]):
         predicted = keep[:, :, i].T[..., None] * mean
         spread = keep[:, :, i].T.square() + precision * process[:, :, i].T
-        # Without process noise a long gap drives the precision to infinity; the bound keeps its products finite.
+        # Without process noise the precision grows without bound in a long gap; its products stay finite.
         prior = (precision / spread.clamp(min=limit.tiny)).clamp(max=limit.max**0.5)
         updated, posterior = update(turned[:, i], predicted, prior, noise, dynamics.nu, delta, inner=inner)
         seen = mask[:, i, None]

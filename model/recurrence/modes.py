@@ -30,7 +30,7 @@ from rfa.runtime.filters.spectrum import threshold
 
 
 class Chains(NamedTuple):
-    """The blocks of a drift that has no eigenbasis, real and imaginary parts.
+    """Blocks of a drift without an eigenbasis, real and imaginary parts.
 
     rate `[c]` of each cluster; member `[n, c]`; basis V, dual V⁻¹ `[n, n]`; power N^k / k! `[K, n, n]`; noise C_m
     `[2K - 1, n, n]`; nodes `[G]` and node_weights `[G, 2K - 1]` of the Gauss-Legendre sums.
@@ -106,7 +106,7 @@ def seen_from_now(drift: Drift, matrix: Tensor, lag: Tensor) -> tuple[Tensor, Te
 
 
 def _decayed_power(rate: Tensor, lag: Tensor, k: int) -> Tensor:
-    """t^k e^{rate t}. As a power of t e^{rate t / k}, which neither overflows nor vanishes before the product does."""
+    """t^k e^{rate t}, as a power of t e^{rate t / k}, which neither overflows nor underflows before it does."""
     return torch.exp(rate * lag) if k == 0 else (lag * torch.exp(rate * lag / k)) ** k
 
 
@@ -159,6 +159,3 @@ def _integrals(drift: Chains, lag: Tensor) -> tuple[Tensor, Tensor]:
         found_re.append(torch.where(is_near, power * near_re[..., m], far_re))
         found_im.append(torch.where(is_near, power * near_im[..., m], far_im))
     return torch.stack(found_re, dim=-3), torch.stack(found_im, dim=-3)
-
-
-__all__ = ["Chains", "Drift", "backward", "seen_from_now", "transition"]

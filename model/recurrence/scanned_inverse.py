@@ -1,8 +1,8 @@
-"""The inverse by sweeps of `inverse.spd_inverse`, written once for a loop of an exported graph.
+"""`inverse.spd_inverse` as a loop in an exported graph.
 
-Unrolled, a sweep is some 25 nodes of the graph, and the attention mode of a filter of n states inverts four [n, n]
-matrices: at n = 25 that is 2,500 nodes, which the exporter takes minutes over. Here they are one Scan each, over the
-rows of the identity; the arithmetic is that of the unrolled sweeps, and sums that select a row or a column add zeros.
+Unrolled, a sweep is 25 nodes: four [n, n] inverses at n = 25 are 2,500 nodes, which take minutes to export. Here each
+is
+one Scan over the rows of the identity, with the same results as unrolled.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ def scanned_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
         return inside + edges + unit_row * unit_column / pivot, torch.log(pivot[..., 0, 0])
 
     units = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
-    # Not its front door `scan`, which compiles the sweep first: half a second a loop, and nothing of it is kept.
+    # Not `scan`, which compiles the sweep first, half a second each.
     swept, logs = scan_op(sweep, [matrix.contiguous()], [units], ())
     return (swept + swept.mT) / 2, logs.sum(0)
-
-
-__all__ = ["scanned_inverse"]

@@ -1,9 +1,8 @@
-"""Gated filter slots on a CPU: the whole scan of a layer, forward and backward, in one compiled loop per (batch, head).
+"""Gated filter slots on a CPU: the scan of a layer, forward and backward, compiled; a loop per (batch, head).
 
-Equations: `slots_reference.py`. Layout: contiguous float32, tokens `[B, N, H, …]`, state `[B, H, S, 4D]`.
-The forward pass keeps the means of every token for the backward pass (S·4D floats per token and head) when gradients
-are wanted, nothing otherwise; the K passes are run again. Gradients flow from the read-out and its log_norm to all
-inputs, the initial state and all parameters; not through the evidence and the final state.
+Equations: `slots_reference.py`. Layout: contiguous float32, tokens `[B, N, H, …]`, state `[B, H, S, 4D]`. If gradients
+are needed the forward pass stores the means after every token (S·4D floats per token and head); the K passes are
+recomputed. All inputs, the initial state and all parameters have gradients, from the read-out and log_norm only.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -119,7 +118,7 @@ def _backward(  # type: ignore[no-untyped-def]
     n_slots = pi.shape[3]
     gq, gk, gv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     gpi, gqn = np.zeros_like(pi), np.zeros_like(qn)
-    # Every stream has its own sum, tokens only where they have their own decay.
+    # A sum per stream, and per token if tokens have their own decay.
     gdecay = np.zeros((n_batch, decay.shape[1], n_heads, n_slots), np.float64)
     gtransport = np.zeros((n_batch, n_heads, n_slots), np.float64)
     gdelay = np.zeros((n_batch, n_heads, n_slots), np.float64)
@@ -131,7 +130,7 @@ def _backward(  # type: ignore[no-untyped-def]
         logits = np.empty(n_slots, np.float32)
         excesses = np.empty(n_slots, np.float32)
         ga = np.empty(n_slots, np.float32)
-        # of the K passes: what was left of r² at the start of each, the log of its ratio to the scale, the gain
+        # Per pass: r² at its start, the log of its ratio to the scale, the gain.
         left = np.empty(inner, np.float32)
         log_ratio = np.empty(inner, np.float32)
         gain = np.empty(inner, np.float32)
@@ -299,30 +298,18 @@ def slot_scan_numba(
     lag: SlotLag | None,
     lengths: Tensor | None,
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """`slot_scan_reference` for float32 tensors on a CPU. Only `out` and `log_norm` carry gradients."""
+    """`slot_scan_reference` for float32 tensors on a CPU; only `out` and `log_norm` carry gradients."""
     n_threads = min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     numba.set_num_threads(n_threads)
-    table = torch.stack(
-        [
-            parameters.nu,
-            parameters.kappa,
-            parameters.weight_exponent,
-            parameters.residual_noise,
-            parameters.gamma2,
-            parameters.tau,
-            parameters.delta,
-        ],
-        dim=-1,
-    )
-    table_of_slots = parameters.decay.shape[-2:]
-    here = SlotLag(parameters.decay.new_ones(table_of_slots), parameters.decay.new_zeros(table_of_slots))
+    decay, *scalars = parameters
+    no_lag = SlotLag(decay.new_ones(decay.shape[-2:]), decay.new_zeros(decay.shape[-2:]))
     out, log_norm, precision, means, precisions = _SlotScan.apply(
         inner,
         innovation == "value",
         *tokens,
-        parameters.decay if parameters.decay.dim() > 2 else parameters.decay[None, None],
-        table,
-        *(here if lag is None else lag),
+        decay if decay.dim() > 2 else decay[None, None],
+        torch.stack(scalars, dim=-1),
+        *(no_lag if lag is None else lag),
         means.contiguous(),
         precisions.contiguous(),
         torch.full(means.shape[:1], tokens.k.shape[1]) if lengths is None else lengths.long(),

@@ -1,19 +1,17 @@
-"""Gated filter slots, eager: one step, and the scan as a loop of it.
+"""Gated filter slots, eager: one step, and the scan as a loop over it.
 
-Each head keeps S slots; a slot is an isotropic Kalman filter over the joint key and value with a mean m ∈ C^{2D} and
-one scalar precision p, in the rotating frame, so that transport over one token is the real factor E. Per token, for
-every slot (math: RFA's filter, AFA Alg. 4, with input-dependent noises):
+A head has S slots. A slot is an isotropic Kalman filter over the joint key and value, with a mean m ∈ C^{2D} and one
+scalar precision p, in the rotating frame, where transport over a token is the real factor E. Per token and slot (RFA's
+filter, AFA Alg. 4, with noises that depend on the input):
 
     predict    m⁻ = E m                       1/p⁻ = E² / p + q
     weight     w = (1 + r² / (nu (1/p⁻ + R)))^(-kappa'),   r² = |k - m⁻_k|²,   R = gamma² + eta²      (K passes)
     update     p = p⁻ + w pi                  g = delta w pi / p              m = m⁻ + g (z - m⁻),     z = (k, v)
     read-out   RFA over the S slots at lag 0: variance 1/p + gamma², residual |q - m_k|², values m_v
 
-With kappa' = 0 the weight is one and every slot is a Kalman filter with input-dependent noises.
-The K passes are scalar arithmetic on one inner product: a token costs O(S (D + K)).
-The innovation that drives the weight may be that of the value, r² = |v - m⁻_v|², instead of the key's.
-Slots that lag behind the query (a window of exact tokens is between them) are read as E_l m with the variance
-E_l² / p + q_l + gamma²: transported over the lag, with the noise of it.
+kappa' = 0 gives w = 1: Kalman filters with input-dependent noises. A token costs O(S (D + K)). The innovation of the
+weight may be that of the value, r² = |v - m⁻_v|². Slots behind a window of exact tokens are read at a lag: mean E_l m,
+variance E_l² / p + q_l + gamma².
 """
 
 from __future__ import annotations
@@ -27,12 +25,9 @@ from rfa.runtime.text.config import INNOVATIONS, Innovation
 
 
 class SlotInputs(NamedTuple):
-    """What one token, or a sequence of tokens, brings to the slots of one layer (leading dims `[...]` = `[B]` or
-    `[B, N]`).
+    """Inputs of the slots of one layer for tokens `[...]` = `[B]` or `[B, N]`.
 
-    q, k, v: `[..., H, 2D]` in the rotating frame; measurement (pi) and process (q), `[..., H, S]`: measurement
-        precision
-    and process variance of this token.
+    q, k, v `[..., H, 2D]` in the rotating frame; measurement precision (pi) and process variance (q) `[..., H, S]`.
     """
 
     q: Tensor
@@ -45,7 +40,7 @@ class SlotInputs(NamedTuple):
 class SlotParameters(NamedTuple):
     """Constrained parameters of the slots of one layer: decay `[H, S]`, all others `[H]`.
 
-    Of a sequence whose tokens have lags of their own, decay is `[B, N, H, S]`, over the lag before each.
+    With irregular lags decay is `[B, N, H, S]`, over the lag before each token.
     """
 
     decay: Tensor
@@ -59,7 +54,7 @@ class SlotParameters(NamedTuple):
 
 
 class SlotLag(NamedTuple):
-    """What lies between the last token of the slots and the query: transport (E_l) and noise (q_l), `[H, S]`."""
+    """Lag between the slots and the query: transport (E_l) and noise (q_l), `[H, S]`."""
 
     transport: Tensor
     noise: Tensor
@@ -74,7 +69,7 @@ class SlotReadout(NamedTuple):
 
 
 def wants_gradients(*tensors: Tensor) -> bool:
-    """Whether what is computed from them may be asked for gradients."""
+    """Whether gradients may be requested of a function of these tensors."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
@@ -91,7 +86,7 @@ def _gain(
         weighted = (1 + remaining2 / scale) ** exponent * token.measurement
         precision = prior + weighted
         gain = parameters.delta[:, None] * weighted / precision
-        # Each part of the mean moves along its own innovation, so its residual only shrinks.
+        # The mean moves along its innovation, so the residual only shrinks.
         remaining2 = (1 - gain).square() * residual2
     return gain, precision
 
@@ -110,10 +105,10 @@ def slot_step(
 
     Args:
         token: leading dims `[B]`.
-        means: `[B, H, S, 4D]`, precisions: `[B, H, S]`.
-        inner: IRLS passes K >= 1.
-        innovation: which part of it drives the weight.
-        lag: of the slots behind the query; none by default.
+        means, precisions: `[B, H, S, 4D]`, `[B, H, S]`.
+        inner: reweighting passes K >= 1.
+        innovation: of the key or the value, for the weight.
+        lag: of the slots behind the query; default none.
     """
     decay = parameters.decay
     predicted = decay[..., None] * means
@@ -128,7 +123,7 @@ def slot_step(
 def slot_read(
     q: Tensor, means: Tensor, precisions: Tensor, parameters: SlotParameters, lag: SlotLag | None = None
 ) -> SlotReadout:
-    """RFA over the slots as if they were S tokens, at lag 0 if none is given. q: `[..., H, 2D]`."""
+    """RFA over the slots as S tokens, at lag 0 by default; q: `[..., H, 2D]`."""
     width = q.shape[-1]
     variance = 1 / precisions + parameters.gamma2[:, None]
     if lag is not None:
@@ -154,9 +149,9 @@ def slot_scan_reference(
     lag: SlotLag | None = None,
     lengths: Tensor | None = None,
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """A loop of `slot_step` over dim 1. tokens: leading dims `[B, N]`; returns `[B, N, …]` and the final state.
+    """A loop of `slot_step` over dim 1 of tokens `[B, N]`; returns read-outs `[B, N, …]` and the final state.
 
-    lengths: `[B]`, tokens that a row has: those behind leave its state as it is, and their read-outs are 0.
+    lengths: `[B]`, tokens of each row; later ones leave its state unchanged, and their read-outs are 0.
     """
     readouts = []
     for i in range(tokens.k.shape[1]):

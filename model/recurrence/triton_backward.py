@@ -1,12 +1,11 @@
-"""Gated filter slots on a GPU, backward; without autograd.
+"""Gradient of the scan of gated filter slots on a GPU; without autograd.
 
-The gradient needs the state before every token. The forward pass kept it every `interval` tokens; the backward pass
-takes these segments from the last to the first, repeats a segment from its checkpoint while writing the states to a
-scratch of `interval` states, and walks back through them: N / interval + interval states of memory instead of N.
+The gradient needs the state before every token. The forward pass stores it every `interval` tokens. The backward pass
+takes these segments from last to first, recomputes the states of a segment into a scratch, and goes back through them:
+N / interval + interval states of memory instead of N.
 
-Programs as in `triton_forward`. The gradients of the parameters are summed per slot and segment, and those sums over
-slots, segments and sequences in float64: no atomics, the same bits in every run.
-Layout: as in `triton_forward`; gradients of tokens in the dtypes of the tokens, everything else in float32.
+Programs and layout as in `triton_forward`; gradients of tokens have the dtypes of the tokens, all others are float32.
+Gradients of parameters are summed per slot and segment, then in float64: no atomics, deterministic.
 """
 
 # Kernels are typed by their compiler.
@@ -49,7 +48,7 @@ def repeat_segment(
     b_mk, b_mv, b_p, b_common, nu, exponent, residual_noise, delta,
     i_row, n_heads, n_inside, o_s, o_d, m_s, m_d, S: tl.constexpr, D: tl.constexpr, OWN_DECAY: tl.constexpr,
 ):  # fmt: skip
-    """Write the states before the tokens of a segment, the first of which is in row i_row, to the scratch."""
+    """Recompute the states before the tokens of a segment, whose first token is in row i_row, into the scratch."""
     b_k, b_v, b_pi, b_process = load_measurement(p_k, p_v, p_measurement, p_process, i_row, o_s, o_d, m_s, m_d, S, D)
     i_last_row = i_row + (n_inside - 1) * n_heads
     for i_t in range(n_inside):
@@ -66,7 +65,7 @@ def repeat_segment(
             b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, 1, False
         )
         b_k, b_v, b_pi, b_process = b_next_k, b_next_v, b_next_pi, b_next_process
-    # The threads that read the scratch need not be those that wrote it.
+    # Other threads may read what this thread wrote.
     tl.debug_barrier()
 
 
@@ -75,7 +74,7 @@ def load_for_gradient(
     p_q, p_k, p_v, p_measurement, p_process, p_grad_out, p_grad_log_norm, p_grad_evidence,
     p_scratch_means, p_scratch_precisions, i_row, i_t, o_s, o_d, m_s, m_d, S: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """The state before token i_t of the segment, the token itself, which is in row i_row, and what came back for it."""
+    """The state before token i_t of a segment, the token in row i_row, and the gradients of its outputs."""
     o_t = tl.cast(i_t, tl.int64) * S
     b_mk, b_mv, b_p = load_state(p_scratch_means + o_t * 4 * D, p_scratch_precisions + o_t, o_s, o_d, m_s, m_d, D)
     b_q = load_vector(p_q + i_row * 2 * D, o_d, m_d, D)  # [2, D]
@@ -99,7 +98,7 @@ def scan_gradient_kernel(
 ):  # fmt: skip
     """p_gparameters `[B, H, n_checkpoints, N_SUMS, S]`: sums over one segment.
 
-    OWN_DECAY: decay is `[B, N, H, S]`, and so is its gradient p_gdecay, which is nothing where one is for all tokens.
+    OWN_DECAY: decay and its gradient p_gdecay are `[B, N, H, S]`, else p_gdecay is not used.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
@@ -146,7 +145,7 @@ def scan_gradient_kernel(
             p_scratch_means, p_scratch_precisions, i_row, i_t, o_s, o_d, m_s, m_d, S, D,
         )  # fmt: skip
         for _ in range(n_inside):
-            # The token before this one is on its way; before the first, the first once more.
+            # Prefetch the token before this one; before the first, the first again.
             i_before_t = tl.maximum(i_t - 1, 0)
             i_before_row = i_row - (i_t - i_before_t) * n_heads
             (
@@ -211,7 +210,7 @@ def scan_gradient_kernel(
 
 
 def checkpoint_interval(n_tokens: int) -> int:
-    """Tokens per segment: the root of N rounded up, where N / interval + interval is smallest."""
+    """Tokens per segment: √N rounded up, where N / interval + interval is smallest."""
     return math.isqrt(n_tokens - 1) + 1
 
 
@@ -223,11 +222,12 @@ def scan_gradient(
     kept_precisions: Tensor,
     interval: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """From the gradients of out, log_norm, precision and the final state, everything contiguous.
+    """Gradients from those of out, log_norm, precision and the final state; all contiguous.
 
     Returns:
         gradients of the five inputs, the initial state, decay `[H, S]` (or `[B, N, H, S]`) and the other seven
-        parameters `[7, H]`.
+        parameters
+        `[7, H]`.
     """
     batch, n_tokens, heads, width = tokens.k.shape
     kept, slots = kept_precisions.shape[2:]

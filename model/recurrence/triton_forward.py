@@ -1,16 +1,15 @@
-"""Gated filter slots on a GPU, forward: the scan of a sequence, without autograd.
+"""Scan of gated filter slots on a GPU, without autograd: three kernels.
 
-Three kernels after one another. What a token does to a slot, its gain, depends on that slot's own key mean (or value
-mean) and precision alone: a warp takes some slots of a head from their first token to their last, and no two warps
-wait for each other. Then the slots are weighed for all tokens at once. Then the value means, every real of which is a
-recurrence of its own once the gains are known, are moved and read by the weights.
+The gain of a token for a slot depends only on that slot's key mean (or value mean) and precision: a warp runs some
+slots
+of a head over all tokens, and no two warps wait for each other. The second kernel weighs the slots for all tokens. The
+third moves the value means by the gains, each real a recurrence of its own, and reads them by the weights.
 
-Programs share nothing: a row does not depend on the rest of its batch, and every run gives the same bits. The step of a
-decoder (`rfa.model.decoder_triton`) calls the same functions, in one kernel, so that from the same inputs a sequence at
-once and its tokens one by one agree bit for bit.
+Rows of a batch are independent and results deterministic. The step of a decoder (`rfa.model.decoder_triton`) calls the
+same functions, so that a sequence at once and token by token agree bit for bit.
 
-Layout: contiguous tokens `[B, N, H, …]` in float32, bfloat16 or float16; the state `[B, H, S, 4D]`, `[B, H, S]`, and
-everything handed out in float32.
+Layout: contiguous tokens `[B, N, H, …]` in float32, bfloat16 or float16; state `[B, H, S, 4D]`, `[B, H, S]` and all
+results in float32.
 """
 
 # Kernels are typed by their compiler.
@@ -28,18 +27,19 @@ from torch import Tensor
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters
 from rfa.model.recurrence.triton_token import distance, innovation, load_gates, moved, read_weights, weigh, weighted
 
-OF_A_WARP = 512  # reals of key means that a warp of the scan holds
+OF_A_WARP = 512  # reals of key means in a warp of the scan
 REALS_OF_A_WARP = 32  # of the value means of all slots
-STAGES = 4  # of a token on its way: three are asked for before they are needed
-ROWS = 32  # of the slots of a head and token, that a warp weighs
+STAGES = 4  # three tokens are loaded ahead
+ROWS = 32  # tokens and heads that a warp weighs
 
 
 @triton.jit
 def offsets_of_dims(D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr):
-    """Of a vector of 2D reals for each slot, its parts and halves apart, and which there are; [4, S, D / 2].
+    """Offsets of a vector of 2D reals for each slot, split into parts and halves, and a mask; [4, S, D / 2].
 
-    A thread has some of each of the four. A vector that all slots share is loaded for each: it then is where it is
-    needed. One dim has no halves: [2, S, 1].
+    A thread has some of each of the four. A vector shared by all slots is loaded for each slot, to be in the right
+    threads.
+    One dim has no halves: [2, S, 1].
     """
     HALVES: tl.constexpr = 2 if BD > 1 else 1
     HALF: tl.constexpr = BD // HALVES
@@ -50,7 +50,7 @@ def offsets_of_dims(D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit
 def load_driving(p_k, p_v, i_row, o_i, m_i, D: tl.constexpr, BY_VALUE: tl.constexpr):
-    """Key, and value if it drives the weight (else the key), of row i_row of tokens, [4, S, D / 2]."""
+    """Key, and value if BY_VALUE (else the key), of row i_row, [4, S, D / 2]."""
     b_k = tl.load(p_k + i_row * 2 * D + o_i, mask=m_i, other=0.0).to(tl.float32)
     b_v = b_k
     if BY_VALUE:
@@ -70,11 +70,12 @@ def scan_kernel(
 ):  # fmt: skip
     """Program i, j runs slots j · BS … of head i mod H of sequence i div H: their key means and precisions.
 
-    KEEP: store the states before tokens 0, interval, …. HAS_LENGTHS: of a sequence only so many tokens are read. A
-    length that is none, below 0 or above n_tokens, is a mistake of the caller: its precisions after it are NaN.
-    OWN_DECAY: decay is `[B, N, H, S]`, of each token, in place of `[H, S]`.
-    A turn of the loop advances the slots by a token and compares the query before it with what that left: two chains
-    that do not depend on each other. The token of the next turn is on its way meanwhile.
+    KEEP: store the states before tokens 0, interval, …. HAS_LENGTHS: read only so many tokens of a sequence; a length
+    below 0 or above n_tokens gives NaN precisions. OWN_DECAY: decay is `[B, N, H, S]`, else `[H, S]`. A turn of the
+    loop
+    advances the slots by a token and compares the previous query with the result: two independent chains. The next
+    token
+    is loaded meanwhile.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
@@ -94,7 +95,7 @@ def scan_kernel(
     p_kept_precisions += i_bh * n_checkpoints * S
 
     length = n_tokens
-    n_read = n_tokens  # at least one, whose numbers are not used if there is none
+    n_read = n_tokens  # at least one; unused if the length is 0
     if HAS_LENGTHS:
         length = tl.load(p_lengths + i_bh // n_heads)
         n_read = tl.minimum(tl.maximum(length, 1), n_tokens).to(tl.int32)
@@ -102,7 +103,7 @@ def scan_kernel(
     i_before = i_row - n_heads
     b_first = tl.load(p_decay + (i_row if OWN_DECAY else i_h) * S + o_s, mask=m_s, other=1.0)  # [S]
     b_k, b_v = load_driving(p_k, p_v, i_row, o_i, m_i, D, BY_VALUE)
-    # Of the token before: there is none yet.
+    # Placeholders: there is no token before the first.
     b_gain, b_d = b_p, b_mk
     b_yk, b_yv = innovation(b_mk, b_k, b_first), b_mv  # [4, S, D / 2]
     if BY_VALUE:
@@ -143,9 +144,9 @@ def scan_kernel(
 
 @triton.jit
 def store_course(p_course, b_gain, b_r2, b_p, o_s, m_s, BS: tl.constexpr):
-    """What a token did to the slots, [S, 4]: gain, squared distance of its query from the key mean after it, precision.
+    """Store for each slot [S, 4]: gain, squared distance of the query from the key mean after it, and precision.
 
-    Of the threads that share a slot each stores one number.
+    Each thread of a slot stores one number.
     """
     LANES: tl.constexpr = max(4, 32 // BS)
     o_x = tl.arange(0, LANES)[None, :]  # [1, X]
@@ -158,9 +159,9 @@ def weights_kernel(
     p_course, p_nu, p_kappa, p_gamma2, p_tau, p_log_norm, p_precision, p_lengths, n_rows, n_heads,
     S: tl.constexpr, BS: tl.constexpr, BLOCK: tl.constexpr, HAS_LENGTHS: tl.constexpr,
 ):  # fmt: skip
-    """A program weighs the slots for BLOCK of the n_rows tokens and heads of a sequence, a thread each.
+    """A program weighs the slots for BLOCK of the n_rows tokens and heads of a sequence, one per thread.
 
-    In the course, gains and weights, [2, S], take the place of what was there.
+    Gains and weights [2, S] replace the content of the course.
     """
     n_blocks = tl.cdiv(n_rows, BLOCK)
     i_b = (tl.program_id(0) // n_blocks).to(tl.int64)
@@ -180,7 +181,7 @@ def weights_kernel(
     b_a, b_log_norm, b_precision = read_weights(
         b_r2, b_p, m_s, tl.load(p_nu + i_h), tl.load(p_kappa + i_h), tl.load(p_gamma2 + i_h), tl.load(p_tau + i_h)
     )
-    # A thread may store what belongs to another's token: all of them have read by then.
+    # A thread may overwrite numbers of another thread's token: all must have read.
     tl.debug_barrier()
     tl.store(p_course + i_row * 4 * S + o_s, b_gain, mask=m_read & m_s)
     tl.store(p_course + i_row * 4 * S + S + o_s, b_a, mask=m_read & m_s)
@@ -195,9 +196,11 @@ def values_kernel(
     S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BW: tl.constexpr, KEEP: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     OWN_DECAY: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Program i, j moves reals j · BW … of the value means of head i mod H of sequence i div H by the gains, and reads
-    them by the weights: a thread has a real of all slots. KEEP, HAS_LENGTHS, OWN_DECAY: as of `scan_kernel`; read-outs
-    behind a length are 0. one: 1, which the compiler must not know: else a thread gets four neighbours in memory.
+    """Program i, j moves reals j · BW … of the value means of head i mod H of sequence i div H, and reads them.
+
+    A thread has one real of all slots. Read-outs after a length are 0. one: 1, unknown to the compiler, which else
+    gives a
+    thread four neighbours in memory.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
@@ -238,13 +241,13 @@ def blocks(slots: int, width: int) -> tuple[int, int]:
 
 
 def warps(slots: int, width: int) -> int:
-    """Warps of a program that holds a head: 16 floats of the state to a thread, 32 in the largest."""
+    """Warps of a program that holds a head: 16 floats of the state a thread, 32 in the largest."""
     block_s, block_d = blocks(slots, width)
     return max(1, min(8, 4 * block_s * block_d // 512))
 
 
 def slots_of_a_warp(slots: int, width: int) -> int:
-    """Slots whose key means a warp of the scan holds: 16 reals to a thread. Nothing is then summed across warps."""
+    """Slots whose key means a warp of the scan holds: 16 reals a thread, so that no sum crosses warps."""
     block_s, block_d = blocks(slots, width)
     return min(block_s, OF_A_WARP // max(2 * block_d, 16))
 
@@ -252,7 +255,7 @@ def slots_of_a_warp(slots: int, width: int) -> int:
 def scan_outputs(
     k: Tensor, means: Tensor, precisions: Tensor, interval: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Unwritten tensors for what `scan` returns."""
+    """Uninitialised tensors for the results of `scan`."""
     batch, n_tokens, heads, width = k.shape
     slots = precisions.shape[2]
     kept = (n_tokens + interval - 1) // interval if interval else 0

@@ -1,14 +1,13 @@
-"""What one token does to the slots of one head, and its gradient: on the device, shared by the scan and by the step.
+"""What one token does to the slots of one head, and its gradient: device functions for the scan and the step.
 
-Equations: `slots_reference.py`. The gradient knows K = 1 and the innovation of the key alone: more passes would need
-that of a fixed number of nested weights, the scalars of every pass kept per slot and their chain run backwards.
+Equations: `slots_reference.py`. The gradient is for K = 1 and the innovation of the key only.
 
-A head is a tile of its key means and one of its value means, real and imaginary parts [2, S, D], and its precisions
-[S], all float32. Slots and dims that pad a tile to a power of two carry means 0, precision 1, measurement precision 0,
-process variance 1 and decay 1, which leaves every sum over them 0; only the softmax over the slots needs the mask.
+A head is a tile of key means and one of value means, real and imaginary parts [2, S, D], and precisions [S], all
+float32. Padding slots and dims have mean 0, precision 1, measurement precision 0, process variance 1 and decay 1, which
+add 0 to every sum; only the softmax over the slots needs a mask.
 
-Kernels lay the same numbers out differently, and leave the same bits all the same: a sum adds two numbers at a time, in
-an order that is written out, and where a product goes into a sum it is written whether it is rounded in between.
+Kernels with different layouts give the same bits: sums add two numbers at a time in an explicit order, and `tl.fma`
+states where a product is not rounded before a sum.
 """
 
 # Kernels are typed by their compiler.
@@ -26,7 +25,7 @@ POWER_23 = tl.constexpr(8388608.0)  # 2^23: the last bits of a float of that siz
 
 @triton.jit
 def log1p(x):
-    """ln(1 + x), x >= 0, with the digits that 1 + x rounds away."""
+    """ln(1 + x), x >= 0, corrected for the rounding of 1 + x."""
     u = 1.0 + x
     is_lost = u == 1.0
     return tl.where(is_lost, x, tl.log(u) * (x / tl.where(is_lost, 1.0, u - 1.0)))
@@ -34,10 +33,9 @@ def log1p(x):
 
 @triton.jit
 def log2_near_one(f):
-    """log2 f, sqrt(1/2) <= f <= sqrt(2): off by 2.4 · 2^-24 of it at most.
+    """log2 f, sqrt(1/2) <= f <= sqrt(2), with a relative error of at most 2.4 · 2^-24.
 
-    r / ln 2 + r² P(r), P of degree 8 least far from it where the relative error is largest, its terms in pairs: what
-    waits for it waits for six operations, not for eleven.
+    r / ln 2 + r² P(r), P a minimax polynomial of degree 8, evaluated in pairs to shorten the chain of operations.
     """
     r = f - 1.0
     r2 = r * r
@@ -49,11 +47,11 @@ def log2_near_one(f):
 
 @triton.jit
 def negative_power(u, exponent):
-    """u^-exponent and ln u, u >= 1, as exact as a float allows.
+    """u^-exponent and ln u, u >= 1, to float accuracy.
 
-    exp(-exponent ln u) would carry the rounding of its argument: ten times that of the result where u is far out. So u
-    is split into 2^n f, f near 1, and exponent · n into an exact product and a small rest. The slots wait for this:
-    whole numbers become floats and powers of two by their bits, a GPU's own conversions take as long as a logarithm.
+    exp(-exponent ln u) would be off by ten roundings for large u. So u is split into 2^n f, f near 1, and exponent · n
+    into
+    an exact product and a small rest. Conversions use the bits of floats, which is faster than a GPU's own.
     """
     bits = u.to(tl.int32, bitcast=True)
     whole = (bits - SQRT_HALF_BITS) >> 23

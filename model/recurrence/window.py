@@ -1,15 +1,14 @@
-"""A window of exact tokens before the slots: both read by one RFA softmax.
+"""A window of exact tokens and the slots behind it, both read by one RFA softmax.
 
-The ring keeps the W most recent tokens, the query's own among them. A token enters the slots when it leaves the ring,
-so at token t they hold the tokens up to t - W (`slots_reference.py`, on tokens delayed by W), and are read across that
-lag:
+The ring has the W most recent tokens, including the query's own. A token enters the slots when it leaves the ring, so
+at
+token t the slots have the tokens up to t - W (`slots_reference.py`), and are read at that lag:
 
     slot s            mean E_l m, variance E_l² / p + q_l + gamma²,    E_l = e^{-mu_s W}, q_l = noise(mu_s, W)
     token at lag τ    mean E(τ) k, variance V(τ)                       as in attention, τ = 0 … W - 1
 
-with one softmax over the S + W logits. Each part is normalised on its own; log_norm says how much each weighs.
-Before the first token the ring holds W places that say nothing: measurement 0, the forget gate at rest. The window does
-not see a token of measurement 0, and in the slots time passes.
+with one softmax over the S + W logits: each part is normalised alone, and log_norm gives its weight. Before the first
+token the ring has W empty places of measurement 0; the window ignores them, and in the slots time passes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def ring_width(width: int, slots: int) -> int:
 
 
 def empty_ring(window: int, process: Tensor, width: int) -> Tensor:
-    """The ring before the first token, `[W, H, 4D + 2S]`; process `[H, S]` is that of a token that says nothing."""
+    """The ring before the first token, `[W, H, 4D + 2S]`; process `[H, S]` is that of an empty place."""
     heads, slots = process.shape
     nothing = process.new_zeros(heads, 2 * width + slots)
     return torch.cat([nothing, process], dim=-1).expand(window, heads, ring_width(width, slots))
@@ -52,11 +51,11 @@ def window_scan(
     """Run ring and slots over a sequence.
 
     Args:
-        tokens: leading dims `[B, N]`; their measurement is > 0.
-        means, precisions: of the slots, as of `slot_scan`.
+        tokens: leading dims `[B, N]`; measurement > 0.
+        means, precisions: of the slots.
         ring: `[B, W, H, 4D + 2S]`, oldest token first; read-only.
         lag: of the slots behind the query, W tokens.
-        inner, innovation, impl: of `slot_scan`.
+        inner, innovation, impl: as in `slot_scan`.
 
     Returns:
         read-out of every token, the slots and the ring after the last.
@@ -81,7 +80,7 @@ def window_scan(
 
 
 def joined(distant: SlotReadout, recent: AttentionResult) -> SlotReadout:
-    """The softmax over slots and recent tokens, from the softmax over each."""
+    """The softmax over slots and recent tokens together, from the softmax over each."""
     share = torch.sigmoid(distant.log_norm - recent.log_norm)[..., None]
     return SlotReadout(
         recent.out + share * (distant.out - recent.out),

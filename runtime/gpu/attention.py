@@ -84,7 +84,7 @@ class PagedStepRunner:
         pages = [stream.table() for stream in streams]
         self._set_inputs(ragged, pages, noise, draws)
         if self._ragged.attention_refusal is not None:
-            output, finite = self._ragged.extend_and_look(ragged, pages, *self._pool.rows, self._noise)
+            output, finite = self._ragged.extend_and_check(ragged, pages, *self._pool.rows, self._noise)
             self._draw.compute(output, finite, is_filtered=draws.are_filtered)
         elif not self._graphs:
             output = self._compute(is_filtered=draws.are_filtered)

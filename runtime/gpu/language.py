@@ -243,7 +243,7 @@ class TorchLanguageRuntime(Language):
         with bounded_memory():
             ragged = Ragged.of(pieces, [stream.position for stream in streams], device)
             pages = [stream.table() for stream in streams]
-            output, finite = self._ragged.extend_and_look(ragged, pages, *self.pages.rows, sent(noise, device))
+            output, finite = self._ragged.extend_and_check(ragged, pages, *self.pages.rows, sent(noise, device))
         return output, _paged_advances(streams, list(map(len, pieces)), finite.bool().cpu().numpy())
 
     def draw(

@@ -178,7 +178,7 @@ def test_softmax_baseline_has_no_recurrent_twin(tokens):
     assert model(tokens).logits.shape == (3, 40, 61)
     with pytest.raises(ValueError, match="softmax model runs in"):
         model.mode = "recurrent"
-    with pytest.raises(ValueError, match="no recurrent twin"):
+    with pytest.raises(ValueError, match="no recurrent mode"):
         model.init_state(1)
 
 
@@ -205,7 +205,7 @@ def test_a_model_without_slots_has_no_recurrent_twin(tokens):
     assert model(tokens).logits.isfinite().all()
     with pytest.raises(ValueError, match="rfa model runs in \\('attention',\\)"):
         model.mode = "recurrent"
-    with pytest.raises(ValueError, match="without slots has no recurrent twin"):
+    with pytest.raises(ValueError, match="without slots has no recurrent mode"):
         model.init_state(1)
 
 
@@ -232,7 +232,7 @@ def test_ablations_over_a_cache_equal_their_full_pass(tokens, given):
 
 def test_only_rfa_keeps_a_cache(tokens):
     model = LanguageModel(LanguageModelConfig(**{**SMALL, "mixer": "softmax", "n_slots": 0}))
-    with pytest.raises(ValueError, match="a softmax model keeps no cache"):
+    with pytest.raises(ValueError, match="a softmax model has no cache"):
         model.extend(tokens, model.init_cache(3, 1))
 
 

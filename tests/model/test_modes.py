@@ -9,8 +9,9 @@ from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence import eigenpairs, modes
+from rfa.model.recurrence.eigenpairs import Eigenpairs
 from rfa.model.recurrence.inverse import spd_inverse
-from rfa.model.recurrence.modes import Chains, Eigenpairs, backward, seen_from_now, transition
+from rfa.model.recurrence.modes import Chains, backward, seen_from_now, transition
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.filters.spectrum import EXTRA_NODES, mode_arrays, spectrum, stationary, threshold
 from tests.model.oracles import filterpy_filter, float64_filter

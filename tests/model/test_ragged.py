@@ -229,7 +229,7 @@ def test_a_layer_of_a_piece_is_few_launches(mode: str, by_kernels: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "dtype", "reason"),
     [
-        ({"n_slots": 0, "prior": "additive"}, torch.float32, "it knows the prior 'lyapunov', got 'additive'"),
+        ({"n_slots": 0, "prior": "additive"}, torch.float32, "it runs prior 'lyapunov', got 'additive'"),
         ({"head_dim": 6}, torch.float32, "it takes heads of 16 to 256 reals, got 12"),
     ],
 )

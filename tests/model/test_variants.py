@@ -108,7 +108,7 @@ def test_the_models_of_the_papers_run_as_attention_alone(name):
     assert made.config.modes == ("attention",) and made.mode == "attention"
     with pytest.raises(ValueError, match=r"model runs in .*not in 'recurrent'"):
         made.mode = "recurrent"
-    with pytest.raises(ValueError, match="no recurrent twin"):
+    with pytest.raises(ValueError, match="no recurrent mode"):
         made.init_state(1)
 
 

@@ -69,7 +69,7 @@ class Streams:
     def extend(self, pieces: Sequence[Sequence[int]], noise: torch.Tensor) -> Any:
         ragged = Ragged.of(pieces, [context.position for context in self.contexts], CPU)
         pages = [context.table() for context in self.contexts]
-        found = self.ragged.extend_and_look(ragged, pages, *self.pool.rows, noise)
+        found = self.ragged.extend_and_check(ragged, pages, *self.pool.rows, noise)
         for context, piece in zip(self.contexts, pieces, strict=True):
             context.position += len(piece)
         return found
@@ -106,7 +106,7 @@ def digits(drawn: DrawnToken) -> str:
 
 
 def test_steps_have_the_bits_of_pieces_of_one_token() -> None:
-    """`extend_and_look` reads prompts, and its numbers are held to the eager code."""
+    """`extend_and_check` reads prompts, and its numbers are held to the eager code."""
     ragged = RaggedDecoder(decoder_of(ATTENTION[0]))
     ours, theirs = (Streams(ragged, (0, 1)) for _ in range(2))
     found = ours.steps(4)

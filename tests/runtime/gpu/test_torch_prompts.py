@@ -71,7 +71,7 @@ def test_keys_of_prompts_beside_padding_are_those_of_prompts_alone() -> None:
     expected, others = pool_of(ragged)
     for index in (0, 2):
         noise = torch.zeros(1, 2, WIDTH)
-        _, good = ragged.extend_and_look(ragged_of([index]), [others[index].table()], *expected.rows, noise)
+        _, good = ragged.extend_and_check(ragged_of([index]), [others[index].table()], *expected.rows, noise)
         assert good.tolist() == [1.0]
     ours = [contexts[index].rows(0, BEGINS[index] + COUNTS[index]) for index in (0, 2)]
     for part, right in zip(pool.rows, expected.rows, strict=True):
