@@ -2,16 +2,14 @@
 
 For every mode:
 
-    state      multipliers of the model's std per level: conformal on the simulated truth, or, for recorded data (no
-               truth), the normal quantile times the scale of the one-step innovations
-    forecast   the same per horizon, always conformal on held-out observations
+    state      multipliers of the model's std per level: conformal on the simulated truth or, for recorded data, the
+               normal quantile times the scale of the one-step innovations
+    forecast   the same per horizon, conformal on held-out observations
     anomaly    quantiles of the surprise (Wilson-Hilferty of the nis) and the scale of its upper tail
-    confidence how often the next observation's components fell inside their 0.9 interval, by the running surprise
-               before it
-    precision  what makes one over the model's variance right on the simulated truth (precision_calibration.py); none
-               where there is no truth
+    confidence share of the next observation's components inside their 0.9 interval, by the running surprise before it
+    precision  tables that calibrate the variance on the simulated truth (precision_calibration.py), if there is one
 
-The n scores of one split give coverage in [level, level + 1/(n + 1)] on exchangeable data.
+n scores of one split give coverage in [level, level + 1/(n + 1)] on exchangeable data.
 """
 
 from __future__ import annotations
@@ -36,17 +34,16 @@ LEADS = (1, 2, 5, 10, 20)
 ONE_SIGMA = 0.6827
 ANOMALY_SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 CONFIDENCE_BINS = 8
-# That the forecasts of many origins hold at a time.
+# Most numbers in forecasts at a time.
 FORECAST_NUMBERS = 2_000_000
-# Steps at the start of a stream that are left out: there the prior speaks, not the model.
+# Steps at the start of a stream to leave out: they depend on the prior.
 BURN_IN = 1
-# Errors three times as large as the filter says; the default bundles have 0.7 to 1.
+# Variance ratio of errors to warn at: three times the std; the default bundles have 0.7 to 1.
 FAR = 9.0
 
 
 class Evaluation(NamedTuple):
-    """Arrays `[B, N, …]` of one mode over a batch; the forecasts are indexed [lead, B, N, P] and belong to the step
-    they are for."""
+    """Arrays `[B, N, …]` of one mode over a batch; forecasts are [lead, B, N, P] at the step that they predict."""
 
     mean: np.ndarray
     deviation: np.ndarray
@@ -61,14 +58,14 @@ class Evaluation(NamedTuple):
 
 @torch.no_grad()
 def evaluate(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...] = LEADS) -> Evaluation:
-    """Filter a batch and forecast every observation from `leads` observations before it (NaN where there is none)."""
+    """Filter a batch and forecast every observation from `leads` observations before it (NaN if there is none)."""
     y, present, times = batch.tensors()
     size, length, components = y.shape
     usable = tuple(lead for lead in leads if lead < length)
     means, deviations, nis, gains = [], [], [], []
     forecasts = np.full((2, len(usable), size, length, components), np.nan)
     states: list[State] = []
-    # A forecast holds a covariance of the state per origin and lead.
+    # A forecast has a state covariance per origin and lead.
     most = max(1, FORECAST_NUMBERS // max(1, model.init_state(size)["covariance"].numel() * len(usable)))
     with in_mode(model, mode):
         for i, (output, state) in enumerate(model.walk(y, present, times)):
@@ -103,7 +100,7 @@ def _forecast_from(
     leads: tuple[int, ...],
     forecasts: np.ndarray,
 ) -> None:
-    """Forecast from the states after the observations `first` and on, and put the results where they are for."""
+    """Forecast from the states after observation `first` and later, and store forecasts at their targets."""
     if not leads:
         return
     size, length = times.shape
@@ -111,7 +108,7 @@ def _forecast_from(
     targets = origins[:, None] + torch.tensor(leads)
     ends = targets.clamp(max=length - 1)
     horizons = (times[:, ends] - times[:, origins, None]).float().flatten(0, 1)
-    # Of a regular grid once: a transition costs more than what it is applied to.
+    # On a regular grid transitions are computed once: they cost more than their application.
     is_regular = bool((horizons == horizons[:1]).all())
     merged = {name: torch.stack([state[name] for state in states], dim=1).flatten(0, 1) for name in states[0]}
     mean, covariance = model.forecast(merged, horizons[0] if is_regular else horizons)
@@ -157,8 +154,7 @@ def calibrate_mode(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[in
         }
     z, running = surprises(found)
     seen = found.present.any(-1)
-    # The body and the tail of the surprise; its tail scale comes from the upper half, so a few outliers do not stretch
-    # it.
+    # The scale of the tail is from the upper half of the surprise, so that few outliers do not change it.
     table = np.quantile(z[seen], ANOMALY_SHARES)
     middle, upper = np.quantile(z[seen], (0.5, 0.9))
     return {
@@ -176,13 +172,13 @@ def calibrate_mode(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[in
 
 
 def precision_of(found: Evaluation, truth: np.ndarray) -> dict[str, Any]:
-    """The tables of the precision of one mode, from what it made of data whose truth `[B, N, P]` is known."""
+    """Precision tables of one mode, from its evaluation on data with truth `[B, N, P]`."""
     error2, variance = ((truth - found.mean) ** 2).mean(-1), (found.deviation**2).mean(-1)
     return precision_tables(error2 / variance, found.gain, surprises(found)[1])
 
 
 def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
-    """Surprise and its running mean after every observation, `[B, N]`; the same formulas as in the runtime."""
+    """Surprise and its running mean after every observation, `[B, N]`; formulas of the runtime."""
     count = found.present.sum(-1)
     z = wilson_hilferty(np.maximum(found.nis, 0), count)
     running = np.zeros_like(z)
@@ -194,8 +190,7 @@ def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier: float) -> dict[str, list[float]]:
-    """Share of the next observation's components inside their 0.9 interval, in bins of the running surprise before
-    it."""
+    """Share of the next observation's components inside their 0.9 interval, binned by the running surprise before."""
     error = np.abs(batch.observations - found.forecast_mean[0]) / found.forecast_deviation[0]
     is_observed = np.isfinite(error[:, 1:])
     inside = (error[:, 1:] <= multiplier) & is_observed
@@ -215,7 +210,7 @@ def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier
 
 
 def modes_of(model: StateFilter) -> tuple[Mode, ...]:
-    """That a bundle of it runs in: attention mode takes graphs, which a linear filter has none of."""
+    """Modes of a bundle: a linear filter has no graphs, hence no attention mode."""
     return ("recurrent",) if isinstance(model, LinearFilter) else MODES
 
 
@@ -234,7 +229,7 @@ def calibrate(model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS) 
 
 
 def describe_problem(summary: Mapping[str, Any]) -> str | None:
-    """What to say of a filter whose errors are not at all as large as it says; None where nothing is to be said.
+    """A warning if the errors of a filter are much larger than its model says, else None.
 
     Args:
         summary: of the calibration, as in the manifest.
@@ -243,6 +238,6 @@ def describe_problem(summary: Mapping[str, Any]) -> str | None:
     if widest <= FAR:
         return None
     return (
-        f"the filter's errors are {widest**0.5:.3g} times as large as it says itself: its intervals were widened by "
-        "that. Look at its noises, and at initial_mean and initial_covariance, which must allow for where data begin"
+        f"the errors are {widest**0.5:.3g} times as large as the filter expects, and its intervals were widened by "
+        "that factor. Check its noises, initial_mean and initial_covariance"
     )

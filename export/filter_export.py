@@ -39,17 +39,17 @@ from rfa.runtime.golden import Named
 
 VALIDATION_FILE = "validation.safetensors"
 RECORD_FILE = "train.json"
-# Dimensions must differ from each other and from 1 while tracing, else the tracer takes them for constants.
+# Sizes while tracing: all different, none 1, or the tracer takes a dimension for a constant.
 TRACE_BATCH, TRACE_CACHE, TRACE_HORIZON = 2, 5, 3
 
 
-# What a graph gives of a step; the last two fields are its next.mean and next.covariance.
+# Outputs of a step; the last two fields of FilterOutput are next.mean and next.covariance.
 STEP_FIELDS = FilterOutput._fields[:-2]
 TOKEN = len(Token._fields)
 
 
 def _token(model: StateFilter, inputs: tuple[Tensor, ...]) -> tuple[Token, tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The observation, its passes where the model takes them, and what is left."""
+    """The observation, its passes if the model takes them, and the remaining inputs."""
     end = TOKEN + model.takes_passes()
     return Token(*inputs[:TOKEN]), inputs[TOKEN:end], inputs[end:]
 
@@ -95,7 +95,7 @@ class _Forecast(nn.Module):
 
 
 class GraphSource(NamedTuple):
-    """What a graph is traced from."""
+    """Module and example inputs of a graph."""
 
     module: nn.Module
     inputs: dict[str, Tensor]  # examples, in the order of `forward`
@@ -104,7 +104,7 @@ class GraphSource(NamedTuple):
 
 
 def build_graph(source: GraphSource) -> Graph:
-    """One graph. The tracer wants a parameter per input, so the variadic `forward` gets a signature that names them."""
+    """Export a graph; the exporter needs a named parameter per input, so the variadic `forward` gets a signature."""
     variadic = source.module.forward
 
     def forward(*tensors: Tensor) -> Any:
@@ -121,7 +121,7 @@ def build_graph(source: GraphSource) -> Graph:
 
 
 class _TorchSession:
-    """A step or a forecast as the model itself computes it, with the interface of an ONNX session."""
+    """A step or a forecast of the model with the interface of an ONNX session."""
 
     def __init__(self, source: GraphSource) -> None:
         self._source = source
@@ -140,7 +140,7 @@ class _TorchSession:
 
 
 def graph_sources(model: StateFilter) -> dict[str, GraphSource]:
-    """What the graphs of a filter are traced from, or of a linear filter what its golden outputs are of."""
+    """Sources of the graphs of a filter, or of the golden outputs of a linear filter."""
     p = model.observation_size
     state = {name: tensor.detach().clone() for name, tensor in model.init_state(TRACE_BATCH).items()}
     names = list(state)
@@ -181,14 +181,14 @@ def graph_sources(model: StateFilter) -> dict[str, GraphSource]:
 
 
 def build_graphs(model: StateFilter) -> dict[str, Graph]:
-    """The graphs of a filter: none of a linear one, whose step is compiled from its configuration."""
+    """The graphs of a filter; none for a linear one, which is compiled from its config."""
     if isinstance(model, LinearFilter):
         return {}
     return {name: build_graph(source) for name, source in graph_sources(model).items()}
 
 
 def bundle_weights(model: StateFilter) -> dict[str, np.ndarray]:
-    """The model's tensors, its initial state, and the map from state to observation units."""
+    """Tensors of the model, its initial state, and the map from state to observation units."""
     with torch.no_grad():
         sensor = model.sensor()
         initial = {f"initial.{name}": tensor[0] for name, tensor in model.init_state(1).items()}
@@ -197,7 +197,7 @@ def bundle_weights(model: StateFilter) -> dict[str, np.ndarray]:
 
 
 def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[str, np.ndarray]) -> dict[str, Any]:
-    """A few steps with a gap, a missing component and an outlier, in the modes that there are, and a forecast."""
+    """A few steps with a gap, a missing component and an outlier in each mode, and a forecast."""
     sessions: dict[str, Any] = {name: open_session(graph, weights) for name, graph in graphs.items()}
     if not graphs:
         sessions = {name: _TorchSession(source) for name, source in graph_sources(model).items()}
@@ -232,10 +232,10 @@ def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[s
 
 
 def load_batch(path: Path) -> Batch:
-    """Data that training left in a run.
+    """Load data that training wrote to a run.
 
     Raises:
-        FileNotFoundError: there are none; then it is not a filter run.
+        FileNotFoundError: the file is missing.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path.parent} has no {path.name}; make the run with `rfa train filter`")
@@ -245,7 +245,7 @@ def load_batch(path: Path) -> Batch:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """What a filter computes in a step is small: on a machine that is busy, threads wait for each other longer."""
+    """Limit torch to one thread: steps of a filter are small."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -258,7 +258,10 @@ def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) 
     """Write the bundle of a filter run.
 
     Args:
-        name: of the bundle; default the folder's name.
+        name: of the bundle; default: the folder's name.
+
+    Raises:
+        ValueError: the run is not that of a filter.
     """
     source, target = Path(run), Path(out)
     model: StateFilter = load_run(source)

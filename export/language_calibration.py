@@ -1,11 +1,11 @@
-"""How far the probabilities of a language model can be trusted, and the temperature that makes them trustworthy.
+"""Calibration of a language model: the temperature of its confidence, and the error that remains.
 
-The confidence of a token is softmax(logits / T)[token] (`rfa.runtime.bundle.token_confidence`), with T fitted per
-decoding mode by least NLL (Guo et al. 2017, On Calibration of Modern Neural Networks) on the first half of the
-validation windows. Its expected calibration error is measured on the second half, with bins of equal mass, for two
-choices of the token: the most likely one ("top"), and one drawn from the calibrated distribution ("sampled", what a
-user of /generate sees).
-Never on test data. Some of its tokens are kept for those who open the bundle (`rfa.runtime.bundle.held_out`).
+The confidence of a token is softmax(logits / T)[token] (`rfa.runtime.bundle.token_confidence`). T minimises the NLL per
+mode (Guo et al. 2017, On Calibration of Modern Neural Networks) on the first half of the validation windows. The
+expected
+calibration error is measured on the second half, with bins of equal mass, for the most likely token ("top") and for one
+drawn from the calibrated distribution ("sampled"). Some tokens are stored for checks at load
+(`rfa.runtime.bundle.held_out`).
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from rfa.runtime.text.config import Mode, in_mode
 Array = NDArray[np.float32]
 Reals = NDArray[np.float64]
 
-# 65,536 tokens of the default window to judge by: of a perfectly calibrated model they would measure an ECE of 0.4 %.
+# 65,536 tokens of the default window to evaluate on: a perfectly calibrated model has an ECE of 0.4 % on them.
 MAX_WINDOWS = 256
-# Logits held at once, to fit the temperature: bounds memory at 256 MiB.
+# Logits in memory to fit the temperature: 256 MiB.
 MAX_LOGITS = 1 << 26
 NEWTON_STEPS = 50
-# A model that knows nothing has its least NLL at an infinite temperature; this is where the search ends.
+# Upper bound: an uninformative model has its least NLL at an infinite temperature.
 HIGHEST_TEMPERATURE = 20.0
 SEED = 0
 
 
 @dataclass(frozen=True)
 class ScoredTokens:
-    """logits `[n, V]` float32 and the token that came next `[n]`."""
+    """logits `[n, V]` float32 and the actual next token `[n]`."""
 
     logits: Array
     targets: NDArray[np.int64]
@@ -49,19 +49,19 @@ class ScoredTokens:
 
 @dataclass(frozen=True)
 class ChosenTokens:
-    """Tokens that one rule chose: log softmax(logits / T)[token] `[n]`, and whether it was the one that came."""
+    """Tokens chosen by a rule: log softmax(logits / T)[token] `[n]`, and whether it was the actual one."""
 
     log_probability: Reals
     is_right: NDArray[np.bool_]
 
 
 def fit_temperature(scored: ScoredTokens) -> float:
-    """The temperature of least NLL in [1/20, 20]: Newton on b = 1/T, in which the NLL is convex."""
+    """Temperature of least NLL in [1/20, 20], by Newton on b = 1/T, in which the NLL is convex."""
     inverse = 1.0
     for _ in range(NEWTON_STEPS):
         slope, curvature = _moments(scored, inverse)
         step = slope / max(curvature, 1e-12)
-        # At most a factor of two at once: the quadratic model holds only nearby.
+        # At most a factor of two per step.
         following = float(np.clip(inverse - step, inverse / 2, inverse * 2))
         following = min(max(following, 1 / HIGHEST_TEMPERATURE), HIGHEST_TEMPERATURE)
         is_settled = abs(following - inverse) < 1e-6 * inverse
@@ -72,10 +72,10 @@ def fit_temperature(scored: ScoredTokens) -> float:
 
 
 def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: int = WINDOW) -> dict[str, Any]:
-    """Content of calibration.json, from the validation tokens of the run.
+    """Content of calibration.json.
 
     Args:
-        tokens: ids of the validation split; windows are spread over it, the first half fits, the second half judges.
+        tokens: ids of the validation split; the first half of its windows fits, the second half evaluates.
 
     Raises:
         ValueError: fewer tokens than two windows.
@@ -109,7 +109,7 @@ def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: in
 
 
 def _moments(scored: ScoredTokens, inverse: float) -> tuple[float, float]:
-    """The first two derivatives of the NLL E[lse(b z) − b z_y] in b = 1/T: E[E_p z − z_y], E[Var_p z]."""
+    """First two derivatives of the NLL E[lse(b z) − b z_y] in b = 1/T: E[E_p z − z_y], E[Var_p z]."""
     totals = np.zeros(2)
     for i in range(0, len(scored.targets), 1024):
         logits, targets = scored.logits[i : i + 1024], scored.targets[i : i + 1024]
@@ -126,7 +126,7 @@ def _moments(scored: ScoredTokens, inverse: float) -> tuple[float, float]:
 
 
 def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Iterator[ScoredTokens]:
-    """Window by window, each from nothing."""
+    """Logits of each window, without earlier context."""
     for window in tqdm(windows, desc=f"calibrate {mode}", unit="window", leave=False):
         with torch.no_grad(), in_mode(model, mode):
             logits = model(torch.from_numpy(window[None, :-1]), with_precision=False).logits[0]
@@ -134,7 +134,7 @@ def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Ite
 
 
 def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> float:
-    """That of as many of the windows, evenly spread, as `MAX_LOGITS` allows; at least of one."""
+    """Temperature fitted to evenly spread windows, as many as `MAX_LOGITS` allows, at least one."""
     most = max(1, MAX_LOGITS // (windows[0, 1:].size * model.config.vocab_size))
     parts = list(_passes(model, windows[:: -(-len(windows) // most)], mode))
     logits, targets = (np.concatenate(arrays) for arrays in zip(*((p.logits, p.targets) for p in parts), strict=True))
@@ -142,7 +142,7 @@ def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -
 
 
 def _chosen(parts: Iterable[ScoredTokens], temperatures: tuple[float, ...]) -> list[dict[str, ChosenTokens]]:
-    """For each temperature the tokens that were "top" and "sampled" by it, and "next", which came."""
+    """For each temperature the tokens "top" and "sampled", and the actual "next" ones."""
     generator = np.random.default_rng(SEED)
     found: list[dict[str, list[ChosenTokens]]] = [{"top": [], "sampled": [], "next": []} for _ in temperatures]
     for part in parts:
@@ -165,7 +165,7 @@ def _joined(parts: Iterable[ChosenTokens]) -> ChosenTokens:
 def _calibrate_mode(
     model: LanguageModel, mode: Mode, fit: NDArray[np.int64], held_out: NDArray[np.int64]
 ) -> dict[str, Any]:
-    """The entry of a mode, from windows of tokens `[windows, window + 1]`."""
+    """Entry of a mode, from windows of tokens `[windows, window + 1]`."""
     temperature = _temperature(model, fit, mode)
     raw, scaled = _chosen(_passes(model, held_out, mode), (1.0, temperature))
     confidence = TokenConfidence(temperature)

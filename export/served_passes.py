@@ -1,7 +1,7 @@
-"""What serving on a GPU runs of a language model, on tensors of a CPU: its decoder's own passes.
+"""The passes of a language model that serving on a GPU runs, on CPU tensors.
 
-Made and called as if on a GPU (`rfa.model.placement`), they launch what serving launches, for others to take; elsewhere
-they are the eager code that those kernels are held to.
+With `rfa.model.placement.as_on_gpu` they launch the kernels of serving, for interceptors; otherwise they are the eager
+code that the kernels are compared with.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rfa.model.ragged_layout import Ragged
 from rfa.model.recurrence.slots import is_on_gpu
 from rfa.runtime.text.config import Mode
 
-# Of the matrices: what serves on a GPU, and what is held to the golden outputs when a bundle is loaded there.
+# Dtypes of the matrices: for serving on a GPU, and for golden outputs at load.
 DTYPES = (torch.bfloat16, torch.float32)
 
 
@@ -36,14 +36,14 @@ class Cache(NamedTuple):
 
 
 class ServedPasses:
-    """The passes of a model in one dtype.
+    """Passes of a model in one dtype.
 
     Args:
         model: float32, on the CPU.
         dtype: of the matrices.
 
     Attributes:
-        has_slots, has_attention: whether kernels run this mode of it.
+        has_slots, has_attention: whether kernels run the mode.
 
     Raises:
         ValueError: no decoder runs the model.
@@ -67,7 +67,7 @@ class ServedPasses:
     ) -> tuple[StepOutput, SlotPool]:
         """One token of B streams; noise `[B, H, 2D]`, slots `[L, B, …]`."""
         pool = SlotPool(*(part.clone() for part in slots))
-        # As serving lays them: side by side, the noise wherever it comes to lie.
+        # As in serving: contiguous, with unaligned noise.
         rows = list(range(len(tokens)))
         token, position, source, target = torch.tensor([list(tokens), list(positions), rows, rows]).unbind()
         unaligned = noise.new_empty(1 + noise.numel())[1:].reshape(noise.shape).copy_(noise)
@@ -77,11 +77,11 @@ class ServedPasses:
     def extend(
         self, pieces: Sequence[Sequence[int]], held: Sequence[Cache], noise: Tensor
     ) -> tuple[StepOutput, list[Cache]]:
-        """The next tokens of B streams in attention mode; noise `[B, H, 2D]`. Returns the rows of those tokens."""
+        """The next tokens of B streams in attention mode; noise `[B, H, 2D]`. Returns outputs and rows of these tokens."""
         begins = [cache.keys.shape[1] for cache in held]
         totals = [begin + len(piece) for begin, piece in zip(begins, pieces, strict=True)]
         counts = [-(-total // PAGE_KEYS) for total in totals]
-        # From the last page of the pool to the first: none lies behind the one before it.
+        # Pages in descending order, so that none follows the one before it.
         free = iter(reversed(range(sum(counts))))
         pages = [[next(free) for _ in range(count)] for count in counts]
         layers, _, heads, width = held[0].keys.shape
@@ -96,8 +96,7 @@ class ServedPasses:
         return output, [Cache(keys[:, own].float(), values[:, own].float()) for own in new]
 
     def products(self, mode: Mode, rows: int) -> dict[str, Tensor]:
-        """What the matrices of a mode's first layer make of so many rows of noise: large batches and long prompts go
-        through kernels that few rows do not launch."""
+        """Products of a mode's first layer with rows of noise: many rows launch other kernels than few."""
         x, layer = self._noise(rows, self.decoder.config.d_model), self.decoder.stack(mode).layers[0]
         readout = layer.readout
         mixed, total = self._noise(rows, readout.mix_out.shape[1]).to(readout.mix_out.dtype), x.clone()
@@ -113,10 +112,10 @@ class ServedPasses:
         return {"joint": joint, "total": total}
 
     def logits(self, mode: Mode, rows: int) -> dict[str, Tensor]:
-        """Those of so many rows of noise."""
+        """Logits of rows of noise."""
         stack, embedding, config = self.decoder.stack(mode), self.decoder.embedding, self.decoder.config
         x = self._noise(rows, config.d_model)
-        # Behind a step layers tell whether their slots are finite, behind a prompt they do not.
+        # After a step layers have flags for their slots, after a prompt they have none.
         layer_counts = {"logits": len(stack.layers), "logits of prompts": 0}
         if not is_on_gpu(embedding):
             return dict.fromkeys(layer_counts, product(normed(x, stack.norm), embedding))
@@ -136,8 +135,7 @@ class ServedPasses:
         return torch.randn(rows, width, generator=torch.Generator().manual_seed(rows))
 
     def draw(self, output: StepOutput, is_filtered: bool) -> Drawn:
-        """The next tokens after outputs of B rows, the middle of what they are drawn from: of all tokens, or of the
-        first row of nine tenths of the best half."""
+        """Next tokens after outputs of B rows; filtered: with top_p and top_k in the first row."""
         rows, vocabulary = output.logits.shape
         ones = torch.ones(rows)
         top_p, last_place = torch.full((rows,), math.inf, dtype=torch.float64), torch.full((rows,), vocabulary - 1)
@@ -149,16 +147,16 @@ class ServedPasses:
         return drawn
 
     def empty_cache(self) -> Cache:
-        """Of a stream without tokens."""
+        """Cache of a stream without tokens."""
         config = self.decoder.config
         return Cache(*(torch.zeros(config.n_layers, 0, config.n_heads, 2 * config.head_dim) for _ in range(2)))
 
     def silence(self, streams: int) -> Tensor:
-        """The noise of none, `[B, H, 2D]`."""
+        """Zero noise, `[B, H, 2D]`."""
         return torch.zeros(streams, self.decoder.config.n_heads, 2 * self.decoder.config.head_dim)
 
 
 def initial_slots(model: LanguageModel, streams: int) -> SlotPool:
-    """Those of B streams before their first token."""
+    """Slots of B streams before their first token."""
     state = model.init_state(streams)
     return SlotPool(*(part.transpose(0, 1).contiguous() for part in (state.means, state.precisions)))

@@ -1,10 +1,10 @@
-"""Is a bundle whole, does it compute what it did when it was made, and is it the model that it carries?
+"""Verify a bundle.
 
-whole       `open_bundle`: every byte, every shape
-as made     golden outputs, on this machine's runtime
-the model   where torch is installed: the graphs, or what is compiled, against the torch model rebuilt from config and
-            weights, in a fresh process, over 1,000 recurrent steps, and across the ways of computing the same thing
-its kernels compiled for GPUs: hashes, signature and form, as `open_bundle` checks them; they are not run
+files       `open_bundle`: every byte and every shape
+outputs     golden outputs on this machine's runtime
+model       if torch is installed: the graphs, or the compiled model, against the torch model rebuilt from config and
+            weights, in a subprocess, over 1,000 recurrent steps, and between modes
+kernels     for GPUs: hashes, signature and form, by `open_bundle`; they are not run
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from rfa.runtime.bundle.bundle import Bundle, BundleError, StoredKernel, check_g
 if TYPE_CHECKING:
     from rfa.runtime.bundle.signing import PublicKey
 
-# What a report says of kernels for GPUs: a server runs none without a signature that it trusts.
+# States of kernels for GPUs: servers run none without a trusted signature.
 TRUSTED_KERNELS = "signed by a given key"
 UNTRUSTED_KERNELS = "no key was given: servers load them only with a signature that they trust"
 STEPS = 1000
-# Largest difference, in units of the output's largest magnitude (at least 1).
+# Largest difference relative to the largest magnitude of the output, at least 1.
 LIMIT = 1e-5
-# Phases grow with the position: one of the compared streams starts here.
+# Position of one compared stream: phases grow with the position.
 FAR_POSITION = 1_000_000
 PREFIX = 64
 CONTINUATION = 16
@@ -41,7 +41,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Comparison:
-    """`what` was compared, the largest relative difference and the limit for it."""
+    """Largest relative difference of a comparison, and its limit."""
 
     what: str
     error: float
@@ -54,9 +54,9 @@ class Comparison:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What was checked; `comparisons` is empty where torch is not installed.
+    """Results of `verify_bundle`; `comparisons` is empty without torch.
 
-    kernels: where the bundle has kernels compiled for GPUs, whether a given key has signed them.
+    kernels: if the bundle has kernels for GPUs, whether a given key signed them.
     """
 
     name: str
@@ -77,10 +77,10 @@ class VerifyReport:
 
 
 def verify_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> VerifyReport:
-    """Check a bundle in all the ways that this installation can.
+    """Verify a bundle as far as this installation allows.
 
     Args:
-        trusted_keys: as of `open_bundle`.
+        trusted_keys: as in `open_bundle`.
 
     Returns:
         the report; `passed` is False if a graph differs from the torch model by more than the limit.
@@ -101,7 +101,7 @@ def verify_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> V
 
 
 def _compiled_sessions(bundle: Bundle) -> dict[str, Any]:
-    """What golden outputs of a bundle without graphs are run as, where there is a compiler."""
+    """Sessions for the golden outputs of a bundle without graphs, if there is a compiler."""
     if bundle.manifest.graphs or importlib.util.find_spec("numba") is None:
         return {}
     if bundle.kind == "filter":
@@ -116,7 +116,7 @@ def _compiled_sessions(bundle: Bundle) -> dict[str, Any]:
 
 
 def bundle_info(path: str | Path) -> dict[str, Any]:
-    """What a checked bundle says of itself: kind, config, sizes, interfaces, calibration, metrics, provenance."""
+    """Description of a checked bundle: kind, config, sizes, interfaces, calibration, metrics, provenance."""
     bundle = open_bundle(path)
     manifest = bundle.manifest
     return {
@@ -140,13 +140,13 @@ def bundle_info(path: str | Path) -> dict[str, Any]:
 
 
 def _kernel_info(kernel: StoredKernel) -> dict[str, Any]:
-    """What it is and takes; all else is for whoever launches it."""
+    """Fields of a kernel for people."""
     fields = {"name", "file", "architecture", "warps", "registers", "stack_bytes", "shared_bytes", "triton", "cuda"}
     return kernel.entry.model_dump(include=fields)
 
 
 def compare_with_torch(bundle: Bundle) -> list[Comparison]:
-    """The bundle's graphs against the torch model rebuilt from it, in this process."""
+    """Compare the graphs of a bundle with the torch model rebuilt from it, in this process."""
     import torch
 
     from rfa.model.loading import model_of
@@ -159,7 +159,7 @@ def compare_with_torch(bundle: Bundle) -> list[Comparison]:
 
 
 def difference(actual: np.ndarray, expected: np.ndarray) -> float:
-    """Largest difference in units of the largest expected magnitude, at least 1."""
+    """Largest difference relative to the largest expected magnitude, at least 1."""
     if actual.shape != expected.shape:
         return float("inf")
     scale = max(1.0, float(np.abs(expected).max(initial=0)))
@@ -187,9 +187,9 @@ class _Largest:
     def __init__(self) -> None:
         self.errors: dict[str, float] = {}
 
-    def see(self, name: str, actual: np.ndarray, expected: Any) -> None:
+    def add(self, name: str, actual: np.ndarray, expected: Any) -> None:
         error = difference(actual, expected.numpy())
-        # Not max(): it would drop a NaN.
+        # Not max(), which would drop a NaN.
         if not error <= self.errors.get(name, 0.0):
             self.errors[name] = error
         self.errors.setdefault(name, 0.0)
@@ -209,8 +209,10 @@ def _compare_language(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 
 
 def _compare_series(bundle: Bundle, model: Any) -> Iterator[Comparison]:
-    """What is compiled from the weights against the network, about the golden stream: a token that came before its
-    patch was whole read the slots, and left them as they were."""
+    """Compare the compiled network with torch on the golden stream.
+
+    A token before the end of its patch reads the slots without changing them.
+    """
     import torch
 
     from rfa.export.series_export import GOLDEN_LEADS
@@ -240,19 +242,19 @@ def _compare_series(bundle: Bundle, model: Any) -> Iterator[Comparison]:
             torch.from_numpy(ends)[None],
             LeadQueries(leads, paths, calendar),
         )
-        largest.see("quantiles", np.arcsinh(found[i]), reference_values[0, -1])
+        largest.add("quantiles", np.arcsinh(found[i]), reference_values[0, -1])
         if lag == PATCH:
             whole.append(i)
     yield from largest.comparisons("stream")
 
 
 def _carried(state: Any) -> dict[str, Any]:
-    """The parts of a recurrent state that the graphs carry."""
+    """Parts of a recurrent state that the graphs carry."""
     return {name: part for name, part in state._asdict().items() if name != "position"}
 
 
 def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
-    """Both keep their own state, so errors may build up; the second stream is far along its text."""
+    """Steps with independent states; the second stream starts at a large position."""
     import torch
 
     session, largest = bundle.session("step"), _Largest()
@@ -269,14 +271,14 @@ def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[
         )
         carried = {name: found[f"next_{name}"] for name in carried}
         for name in ("logits", "log_precision", "latent"):
-            largest.see(name, found[name], getattr(output, name))
+            largest.add(name, found[name], getattr(output, name))
         for name, part in _carried(state).items():
-            largest.see(name, carried[name], part)
+            largest.add(name, carried[name], part)
     yield from largest.comparisons(f"step against torch over {tokens.shape[1]} steps")
 
 
 def _language_prefill(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
-    """Rows of different length in one call, against torch steps; a row's padding must not show."""
+    """Rows of different length against torch steps; padding must have no effect."""
     import torch
 
     session, largest = bundle.session("prefill"), _Largest()
@@ -290,21 +292,21 @@ def _language_prefill(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterato
         for token in tokens[row, :length]:
             output, state = model.step(torch.tensor([token]), state)
         for name in ("logits", "log_precision", "latent"):
-            largest.see(name, found[name][row : row + 1], getattr(output, name))
+            largest.add(name, found[name][row : row + 1], getattr(output, name))
         for name, part in _carried(state).items():
-            largest.see(name, found[f"next_{name}"][row : row + 1], part)
+            largest.add(name, found[f"next_{name}"][row : row + 1], part)
     yield from largest.comparisons("prefill against torch step by step")
 
 
 def _language_attention(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
-    """A prompt at once, then tokens over the cache, against torch's parallel pass."""
+    """A prompt, then tokens over the cache, against torch's parallel pass."""
     import torch
 
     session, largest = bundle.session("attention"), _Largest()
     model.mode = "attention"
     parallel = model(torch.from_numpy(tokens))
     config = model.config
-    capacity = tokens.shape[1] + 7  # rows that hold nothing must not matter
+    capacity = tokens.shape[1] + 7  # empty rows must have no effect
     keys = np.full((1, config.n_layers, config.n_heads, capacity, 2 * config.head_dim), 3.0, np.float32)
     values = keys.copy()
     silent = np.zeros((1, config.n_heads, 2 * config.head_dim), np.float32)
@@ -316,13 +318,13 @@ def _language_attention(bundle: Bundle, model: Any, tokens: np.ndarray) -> Itera
         keys[..., done : done + count, :] = found["new_keys"]
         values[..., done : done + count, :] = found["new_values"]
         done += count
-        largest.see("logits", found["logits"], parallel.logits[:, done - 1])
-        largest.see("log_precision", found["log_precision"], parallel.log_precision[:, done - 1])
+        largest.add("logits", found["logits"], parallel.logits[:, done - 1])
+        largest.add("log_precision", found["log_precision"], parallel.log_precision[:, done - 1])
     yield from largest.comparisons("attention over a cache against torch's parallel pass")
 
 
 def _language_constants(bundle: Bundle, model: Any) -> Iterator[Comparison]:
-    """What the compiled decoder takes for the constrained parameters."""
+    """Constants of the compiled decoder."""
     from rfa.model.decoder_constants import decoder_constants
 
     found = bundle.constants()
@@ -330,12 +332,12 @@ def _language_constants(bundle: Bundle, model: Any) -> Iterator[Comparison]:
         return
     largest = _Largest()
     for name, expected in decoder_constants(model).items():
-        largest.see(name, found.get(name, np.empty(0)), expected)
+        largest.add(name, found.get(name, np.empty(0)), expected)
     yield from largest.comparisons("decoder.safetensors against torch")
 
 
 def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
-    """Both keep their own state; one observation in ten is missing, times are irregular."""
+    """Steps with independent states, irregular times and one missing observation in ten."""
     import torch
 
     from rfa.model.state_filter import Token
@@ -358,16 +360,16 @@ def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
             token["passes"] = np.full(2, model.inner, np.float32)
         found = _run(session, {**token, **{f"state.{name}": array for name, array in carried.items()}})
         carried = {name: found[f"next.{name}"] for name in carried}
-        # What is the same tensor as a part of the next state comes out of the graph only as that.
+        # A graph outputs a tensor once, if it is also part of the next state.
         for name in found.keys() & set(output._fields):
-            largest.see(name, found[name], getattr(output, name))
+            largest.add(name, found[name], getattr(output, name))
         for name, expected in state.items():
-            largest.see(f"state.{name}", carried[name], expected)
+            largest.add(f"state.{name}", carried[name], expected)
     yield from largest.comparisons(f"step against torch over {STEPS} steps")
 
 
 def main() -> None:
-    """`python -m rfa.export.verify BUNDLE`: the comparisons as one JSON list; what `verify_bundle` runs."""
+    """`python -m rfa.export.verify BUNDLE`: comparisons as a JSON list, for `verify_bundle`."""
     json.dump([asdict(comparison) for comparison in compare_with_torch(open_bundle(sys.argv[1]))], sys.stdout)
 
 

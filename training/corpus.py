@@ -1,4 +1,4 @@
-"""Text folders → tokens: a byte-level BPE trained on the training split, and token files read through memory maps.
+"""Text folders → tokens: a byte-level BPE trained on the training split, and memory-mapped token files.
 
 A corpus folder has `train`, `valid` and `test`, each a folder of `.txt` files or one `.txt` file.
 """
@@ -17,12 +17,12 @@ from tqdm import tqdm
 
 SPLITS = ("train", "valid", "test")
 END_OF_TEXT = "<|endoftext|>"
-# Encoding goes paragraph group by paragraph group: bounded memory, and a progress bar that moves.
+# Characters encoded at a time, for bounded memory.
 PIECE_CHARACTERS = 1 << 16
 
 
 def split_files(folder: Path, split: str) -> list[Path]:
-    """The text files of one split, sorted.
+    """Text files of one split, sorted.
 
     Raises:
         FileNotFoundError: the folder has no such split.
@@ -35,7 +35,7 @@ def split_files(folder: Path, split: str) -> list[Path]:
 
 
 def train_tokenizer(files: list[Path], vocab_size: int) -> Tokenizer:
-    """Byte-level BPE, so that any text has tokens and every token sequence has bytes."""
+    """Byte-level BPE: any text has tokens, and any tokens have bytes."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -50,7 +50,7 @@ def train_tokenizer(files: list[Path], vocab_size: int) -> Tokenizer:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Cut at a line break followed by text, so that no token could span a cut; the pieces join to the text."""
+    """Cut at line breaks followed by text, which no token spans."""
     start = 0
     while start < len(text):
         end = text.find("\n", start + PIECE_CHARACTERS)
@@ -60,7 +60,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def encode_files(tokenizer: Tokenizer, files: list[Path]) -> np.ndarray:
-    """Token ids of all files, each followed by end-of-text, uint16 (or uint32 for a large vocabulary)."""
+    """Token ids of all files, each followed by end-of-text, uint16 (uint32 for large vocabularies)."""
     kind = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
     end = tokenizer.token_to_id(END_OF_TEXT)
     parts: list[np.ndarray] = []
@@ -73,7 +73,7 @@ def encode_files(tokenizer: Tokenizer, files: list[Path]) -> np.ndarray:
 
 
 def file_hashes(files: list[Path]) -> dict[str, str]:
-    """sha256 by file name: the provenance of what was learned."""
+    """sha256 by file name."""
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
@@ -81,7 +81,7 @@ def file_hashes(files: list[Path]) -> dict[str, str]:
 class Corpus:
     """Tokenised splits on disk.
 
-    `bytes_per_token` of each split turns nats per token into bits per byte.
+    `bytes_per_token` of each split converts nats per token to bits per byte.
     """
 
     directory: Path
@@ -89,14 +89,12 @@ class Corpus:
     bytes_per_token: dict[str, float]
 
     def tokens(self, split: str) -> np.ndarray:
-        """The ids of one split, memory-mapped."""
+        """Memory-mapped ids of one split."""
         return np.load(self.directory / f"{split}.npy", mmap_mode="r", allow_pickle=False)
 
 
 def prepare_corpus(folder: Path, directory: Path, vocab_size: int) -> Corpus:
-    """Train the tokenizer on the training split and tokenise that and validation into `directory`; what is there and
-    fits is reused.
-    """
+    """Train the tokenizer and tokenise training and validation splits into `directory`; matching files are reused."""
     directory.mkdir(parents=True, exist_ok=True)
     files = {split: split_files(folder, split) for split in ("train", "valid")}
     request = {"vocab_size": vocab_size, "files": {split: file_hashes(paths) for split, paths in files.items()}}
@@ -115,17 +113,16 @@ def prepare_corpus(folder: Path, directory: Path, vocab_size: int) -> Corpus:
 
 
 class Blocks:
-    """Shuffled windows of `context` tokens: every epoch cuts at a new offset and in a new order, fixed by (seed,
-    epoch).
+    """Shuffled windows of `context` tokens, with an offset and an order for each epoch from (seed, epoch).
 
-    The order is a function of the step alone, so a resumed run sees what an uninterrupted one would have seen.
+    The order depends only on the step, so a resumed run sees the same windows.
     """
 
     def __init__(self, tokens: np.ndarray, context: int, batch: int, seed: int) -> None:
         if len(tokens) < context + 2:
             raise ValueError(f"the training split has {len(tokens)} tokens; context {context} needs {context + 2}")
         self._tokens, self._context, self._batch, self._seed = tokens, context, batch, seed
-        # One context less than fits leaves room for the offset.
+        # One window less than fits, for the offset.
         self._per_epoch = max(1, (len(tokens) - 1) // context - 1)
         self._epoch, self._order, self._offset = -1, np.empty(0, np.int64), 0
 

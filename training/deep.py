@@ -1,5 +1,4 @@
-"""Train a deep filter: first the nominal filter alone, then the head, averaged over both modes, so that one set of
-weights serves attention and recurrence.
+"""Train a deep filter: the nominal filter, then the head on both modes, so that one set of weights serves both.
 
 The loss is the negative one-step predictive log-likelihood of noisy measurements; inputs get outliers and gaps.
 """
@@ -32,17 +31,17 @@ from rfa.training.simulate import NOISE_SETTINGS
 
 METRICS_FILE = "metrics.jsonl"
 OPTIMISER_FILE = "optimiser.safetensors"
-# Beside the optimiser's: where the draws of rows and disturbances stand.
+# Key of the random generator in the file of the optimiser.
 DRAWS = "draws"
 
 
 @dataclass(frozen=True)
 class FilterTrainingConfig(StrictConfig):
-    """How to train. The learning rate is the peak of a cosine with 5 % warm-up, one for the nominal steps and one for
-    the rest.
+    """How to train. The learning rate is the peak of a cosine with 5 % warm-up, for the nominal phase and for the rest.
 
-    outliers, missing: shares of training inputs disturbed on recorded data (simulated data bring their own).
-    noise_settings: (sigma², eta²) of the simulated systems.
+    Attributes:
+        outliers, missing: shares of disturbed inputs for recorded data (simulated data have their own).
+        noise_settings: (sigma², eta²) of the simulated systems.
     """
 
     steps: int = 600
@@ -69,10 +68,10 @@ class FilterTrainingConfig(StrictConfig):
 
 
 def deep_config(values: Mapping[str, Any], train: Batch) -> DeepFilterConfig:
-    """The config with what the data say filled in: number of columns and the median step.
+    """The config with number of columns and median step from the data.
 
     Raises:
-        ValueError: it is of another number of columns.
+        ValueError: it has another number of columns.
     """
     lags = np.diff(train.times, axis=1)
     step = float(np.median(lags[lags > 0])) if (lags > 0).any() else 1.0
@@ -85,12 +84,12 @@ def deep_config(values: Mapping[str, Any], train: Batch) -> DeepFilterConfig:
 
 @dataclass
 class DeepTrainer:
-    """One run: a model, how it moves, and where it stands. A directory with progress is resumed.
+    """One run: model, optimiser and progress. A directory with progress is resumed.
 
     Args:
-        data: what the batches come from, as a request tells it: the hashes of the files, or a name.
-        is_recorded: they come from files, and bring no disturbances of their own.
-        extended_at: numbers of steps that were asked for before, and got more: there the schedule jumped.
+        data: source of the batches for the request: hashes of files, or a name.
+        is_recorded: batches are from files, without disturbances.
+        extended_at: earlier numbers of steps, at which the schedule jumped.
 
     Raises:
         ValueError: the directory holds another run.
@@ -132,7 +131,7 @@ class DeepTrainer:
             load_moments(self.model, [self.optimiser], tensors)
 
     def _check(self, found: dict[str, Any]) -> None:
-        """Refuse a directory of another run, and see whether this one goes beyond it."""
+        """Refuse the directory of another run, and set whether this run extends it."""
         if not {"data", "model", "training"} <= set(found):
             raise ValueError(f"{self.out} holds a run of another kind; choose another --out")
         earlier = FilterTrainingConfig.from_dict(found["training"])
@@ -144,11 +143,11 @@ class DeepTrainer:
 
     @property
     def steps(self) -> int:
-        """Those of both phases."""
+        """Steps of both phases."""
         return self.training.nominal_steps + self.training.steps
 
     def save(self) -> None:
-        """Model, optimiser and progress: the run continues from here bit for bit."""
+        """Save model, optimiser and progress; the run continues from them bit for bit."""
         tensors = {name: tensor.contiguous() for name, tensor in moments(self.model, [self.optimiser]).items()}
         progress = {"step": self.step, "seconds": self.seconds, "extended_at": self.extended_at}
         with written_whole(self.out) as folder:
@@ -163,7 +162,7 @@ class DeepTrainer:
             report: called with every line of the metrics file.
 
         Raises:
-            Stopped: a signal came; the step that it came in is saved.
+            Stopped: a signal came; the current step is saved.
         """
         self.out.mkdir(parents=True, exist_ok=True)
         if self.is_extended:
@@ -226,10 +225,10 @@ def _normalise(model: DeepFilter, batch: Batch) -> None:
 def _loss(
     model: DeepFilter, y: Tensor, present: Tensor, times: Tensor, *, with_blocks: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Mean negative log-likelihood per component over the parts, and the parts."""
+    """Mean negative log-likelihood per component over the trained parts, and all parts."""
     lags = torch.diff(times, dim=1, prepend=times[:, :1]).float()
     ones = torch.ones_like(lags)
-    # With the blocks the nominal filter is only read: its parameters are the head's, and learn there.
+    # With the blocks the nominal filter gets no gradient: the head trains its parameters.
     with torch.set_grad_enabled(torch.is_grad_enabled() and not with_blocks):
         tokens, nominal = model.nominal_scan(y, present, lags, ones)
     parts = {"nominal": -mean_per_component(nominal, present)}
@@ -245,7 +244,7 @@ def _loss(
 def _disturb(
     y: Tensor, present: Tensor, scale: Tensor, config: FilterTrainingConfig, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Recorded data: drop rows, and add outliers to the inputs."""
+    """Drop rows of recorded data and add outliers."""
     kept = (torch.rand(y.shape[:2], generator=generator) >= config.missing).float()[..., None]
     hit = (torch.rand(y.shape[:2], generator=generator) < config.outliers).float()[..., None]
     present = present * kept
@@ -253,7 +252,7 @@ def _disturb(
 
 
 def _schedule(step: int, config: FilterTrainingConfig) -> float:
-    """Warm-up over 5 %, then a cosine to 2 %; one for the nominal phase, one for the rest."""
+    """Warm-up over 5 %, then a cosine to 2 %, for each phase."""
     is_nominal = step < config.nominal_steps
     length = config.nominal_steps if is_nominal else config.steps
     position = step if is_nominal else step - config.nominal_steps

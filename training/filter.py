@@ -1,8 +1,8 @@
-"""Train a deep filter, fit a structural one, or write the run of a linear one: what `rfa train filter` does.
+"""`rfa train filter`: train a deep filter, fit a structural one, or write the run of a linear one.
 
-A deep filter is trained on noisy measurements, without true states (`rfa.training.deep`). A structural filter is fitted
-to a CSV by maximum likelihood (`rfa.fitting.structural`) and becomes a linear filter: what reads its run knows only
-that.
+A deep filter is trained on noisy measurements without true states (`rfa.training.deep`). A structural filter is fitted
+to
+a CSV by maximum likelihood (`rfa.fitting.structural`), and its run is that of a linear filter.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_oscillat
 SIMULATED = "simulate:oscillator"
 VALIDATION_FILE = "validation.safetensors"
 RECORD_FILE = "train.json"
-# Columns that a structural fit has finished, until all are.
+# Finished columns of a structural fit in progress.
 FITTED_FILE = "fitted.jsonl"
-# Seeds of the simulated splits; tests and the bench use others.
+# Seeds of the simulated splits; tests and benchmarks use others.
 SEEDS = {"train": 1, "validation": 2}
 VALIDATION_SEQUENCES = 480
-# Steps: a longer season leaves few forecasts in a calibration window.
+# Longest season, in steps, to calibrate: a calibration window has few forecasts of longer ones.
 LONGEST_LEAD = 48
 DISTURBANCES = (
     Disturbance(),
@@ -57,7 +57,7 @@ FAMILIES = ("linear", "structural", "deep")
 
 @dataclass(frozen=True)
 class FilterRun:
-    """A config file: family ("linear", "structural" or "deep"), model, and training but for "structural"."""
+    """A config file: family ("linear", "structural" or "deep"), model, and training (not for "structural")."""
 
     family: str
     model: dict[str, Any]
@@ -92,7 +92,7 @@ class FilterData:
 
 
 def simulated(count: int, length: int, seed: int, settings: tuple[tuple[float, float], ...] = NOISE_SETTINGS) -> Batch:
-    """Sequences of the oscillator at the noise settings, a quarter of them under each disturbance."""
+    """Sequences of the oscillator at the noise settings, a quarter under each disturbance."""
     size = max(len(settings), count // len(DISTURBANCES))
     parts = [
         simulate_oscillator(size, length, settings=settings, disturbance=d, seed=seed * 100 + i)
@@ -102,7 +102,7 @@ def simulated(count: int, length: int, seed: int, settings: tuple[tuple[float, f
 
 
 def joined(parts: Sequence[Batch]) -> Batch:
-    """Batches of one length, of which all have a truth."""
+    """Concatenate batches of one length with truth."""
     truth = [part.truth for part in parts if part.truth is not None]
     return Batch(
         np.concatenate([part.times for part in parts]),
@@ -112,7 +112,7 @@ def joined(parts: Sequence[Batch]) -> Batch:
 
 
 def save_batch(path: Path, batch: Batch) -> None:
-    """A batch as a file that export reads."""
+    """Write a batch for export."""
     tensors = {"times": batch.times, "observations": batch.observations}
     if batch.truth is not None:
         tensors["truth"] = batch.truth
@@ -120,7 +120,7 @@ def save_batch(path: Path, batch: Batch) -> None:
 
 
 def load_data(source: str, config: FilterTrainingConfig) -> FilterData:
-    """A CSV path, or "simulate:oscillator"."""
+    """Data from a CSV path or "simulate:oscillator"."""
     if source == SIMULATED:
         parts = (("train", config.sequences), ("validation", VALIDATION_SEQUENCES))
         train, validation = (simulated(n, config.length, SEEDS[name], config.noise_settings) for name, n in parts)
@@ -140,19 +140,19 @@ def train_filter(
     report: Callable[[dict[str, float]], None] | None = None,
     show_progress: bool = True,
 ) -> StateFilter:
-    """Train (deep), fit (structural) or build (linear) a filter and write its run: config.json, model.safetensors,
-    validation.safetensors, train.json, and of a deep one metrics.jsonl.
+    """Train (deep), fit (structural) or build (linear) a filter, and write its run.
+
+    Files: config.json, model.safetensors, validation.safetensors, train.json; of a deep filter also metrics.jsonl. A
+    directory with progress of a deep filter is resumed; a finished run is left as it is, or continues with more steps.
 
     Args:
         config: a config file, or its content.
-        data: path of a CSV, or "simulate:oscillator". A linear filter uses it for calibration at export only.
+        data: path of a CSV, or "simulate:oscillator"; for a linear filter only for calibration at export.
         report: called with every line of metrics.jsonl.
 
-    A directory with progress of a deep filter is resumed, a finished one left as it is; with more steps it goes on.
-
     Raises:
-        ValueError: the data are not what the config is for, or the directory holds a run of another config.
-        Stopped: a signal came; the run is saved, and the same call goes on.
+        ValueError: the data do not fit the config, or the directory holds another run.
+        Stopped: a signal came; the run is saved, and the same call continues it.
     """
     run = config if isinstance(config, FilterRun) else FilterRun.from_file(config)
     directory = Path(out)
@@ -211,7 +211,7 @@ def _train_deep(
 def _written(
     directory: Path, family: str, model: StateFilter, record: dict[str, Any], validation: Batch
 ) -> StateFilter:
-    """A finished run, with what export calibrates on."""
+    """Write a finished run with its validation data for calibration."""
     save_checkpoint(directory, family, model)
     save_batch(directory / VALIDATION_FILE, validation)
     (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
@@ -236,7 +236,7 @@ def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: b
     longest = max(found.seasons, default=0.0)
     record = {
         "data": data,
-        # Steps ahead that export calibrates beside the usual ones: a season, the horizon that users ask for.
+        # Horizons for export to calibrate beside the usual ones: seasons.
         "leads": sorted({round(period) for period in found.seasons if period <= LONGEST_LEAD}),
         "columns": found.columns,
         "joint": found.joint,
@@ -246,6 +246,3 @@ def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: b
     written = _written(directory, "linear", model, record, windowed)
     kept.remove()
     return written
-
-
-__all__ = ["FilterRun", "FilterTrainingConfig", "load_data", "simulated", "train_filter"]

@@ -1,11 +1,11 @@
-"""How the weights move: parameter groups and their optimisers, the schedule of the rates, the running average.
+"""Optimisers: parameter groups, learning rate schedule, running average of the weights.
 
-The default is the paper's recipe (Racioppo, Robust Filter Attention, E.1): Adam for all, one cycle of the learning
-rate, a group of its own for the SDE scalars with beta1 = 0 and a tighter clip. Each choice replaces one part of it:
-    muon   W [A, B] ← W − rate · 0.2 √max(A, B) · U Vᵀ of the momentum's U S Vᵀ, for the matrices inside the blocks
-           (Jordan et al. 2024; the factor, Liu et al. 2025, gives a step the size of one of Adam)
+The default is the paper's recipe (Racioppo, Robust Filter Attention, E.1): Adam, one cycle of the learning rate, and a
+group of its own for the SDE scalars with beta1 = 0 and a tighter clip. Options replace parts of it:
+    muon   W [A, B] ← W − rate · 0.2 √max(A, B) · U Vᵀ of the momentum's U S Vᵀ, for matrices inside the blocks
+           (Jordan et al. 2024; the factor of Liu et al. 2025 gives steps of Adam's size)
     wsd    warm-up, a constant rate, a decay to zero over the last `decay_fraction` of the steps (Hu et al. 2024)
-    ema    w̄ ← ema · w̄ + (1 − ema) · w after every step; validation and the saved model take w̄
+    ema    w̄ ← ema · w̄ + (1 − ema) · w after every step; w̄ is validated and saved
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ SCHEDULES = ("onecycle", "wsd")
 DECAYS = ("linear", "sqrt")
 PRECISIONS = ("bf16", "fp32")
 
-# Narrower ones are tables of heads and slots: neither decayed nor orthogonalised.
+# Narrower matrices are tables of heads and slots, without weight decay and Muon.
 NARROWEST_MATRIX = 17
-# Labels of what is stored beside the optimisers' own state.
+# Keys of the running average in the state.
 WEIGHTS, COUNT = "weights", "n_averaged"
 
 
 @dataclass(frozen=True)
 class OptimiserConfig(StrictConfig):
-    """How the weights move; learning rates are the peaks of the schedule.
+    """Optimiser settings; learning rates are the peaks of the schedule.
 
-    optimiser: "muon" moves the matrices of the blocks by Muon at `matrix_learning_rate`, all else by Adam.
-    decay: the last `decay_fraction` of the steps under "wsd" falls as 1 − x ("linear") or 1 − √x ("sqrt").
-    ema: share of the old in the running average of the weights; 0 = no average.
-    matrix_precision: what Muon orthogonalises in; processors without bf16 are quicker in fp32.
+    Attributes:
+        optimiser: "muon" updates the matrices of the blocks by Muon at `matrix_learning_rate`, others by Adam.
+        decay: shape of the last `decay_fraction` of the steps under "wsd": 1 − x ("linear") or 1 − √x ("sqrt").
+        ema: share of the old weights in the running average; 0: no average.
+        matrix_precision: precision of Muon; fp32 is faster on processors without bf16.
     """
 
     steps: int
@@ -81,7 +82,7 @@ class OptimiserConfig(StrictConfig):
 
 
 def one_cycle(step: float, steps: int, warmup_fraction: float) -> float:
-    """Cosine both ways: from 1/25 of the peak up, then down to 1e-4 of the start (torch's OneCycleLR)."""
+    """Cosine from 1/25 of the peak up, then down to 1e-4 of the start (torch's OneCycleLR)."""
     start, end = 1 / 25, 1 / 25 / 1e4
     warmup = max(1.0, warmup_fraction * steps) - 1
     if step <= warmup:
@@ -94,21 +95,21 @@ def one_cycle(step: float, steps: int, warmup_fraction: float) -> float:
 def warmup_stable_decay(
     step: float, steps: int, warmup_fraction: float, decay_fraction: float, decay: Literal["linear", "sqrt"]
 ) -> float:
-    """Linear up to the peak, the peak, then down so that step `steps`, which is never taken, would have rate zero."""
+    """Linear warm-up, the peak, then a decay that would reach zero at step `steps`."""
     up = (step + 1) / max(1.0, warmup_fraction * steps)
     done = max(0.0, 1 - (steps - step) / (decay_fraction * steps))
     return min(1.0, up) * (1 - (math.sqrt(done) if decay == "sqrt" else done))
 
 
 def rate_factor(step: float, config: OptimiserConfig) -> float:
-    """The learning rates of a step as a share of their peaks."""
+    """Learning rate of a step as a share of its peak."""
     if config.schedule == "wsd":
         return warmup_stable_decay(step, config.steps, config.warmup_fraction, config.decay_fraction, config.decay)
     return one_cycle(step, config.steps, config.warmup_fraction)
 
 
 def is_sde_parameter(name: str) -> bool:
-    """The scalars of the SDE (noises, nu, tau), which the paper trains in a group of their own."""
+    """Scalars of the SDE (noises, nu, tau), a group of their own in the paper."""
     return ".dynamics." in name
 
 
@@ -117,8 +118,10 @@ def _is_matrix(parameter: Tensor) -> bool:
 
 
 def block_matrices(module: nn.Module) -> list[Tensor]:
-    """Weights of the linear layers in the blocks: they map activations to activations, as Muon assumes; the embedding,
-    which is also the head, and the tables of heads and slots do not."""
+    """Weights of the linear layers in the blocks, for Muon.
+
+    The embedding, which is also the head, and the tables of heads and slots are no maps between activations.
+    """
     return [
         parameter
         for name, layer in module.named_modules()
@@ -129,7 +132,7 @@ def block_matrices(module: nn.Module) -> list[Tensor]:
 
 
 def parameter_groups(module: nn.Module, config: OptimiserConfig) -> list[dict[str, Any]]:
-    """What Adam moves: matrices (decayed), the rest of the weights, and the SDE scalars."""
+    """Groups of Adam: matrices (with weight decay), other weights, SDE scalars."""
     elsewhere = {id(p) for p in block_matrices(module)} if config.optimiser == "muon" else set()
     named = [(name, p) for name, p in module.named_parameters() if id(p) not in elsewhere]
     sde = [p for name, p in named if is_sde_parameter(name)]
@@ -146,7 +149,7 @@ def parameter_groups(module: nn.Module, config: OptimiserConfig) -> list[dict[st
 
 
 def clip_gradients(module: nn.Module, config: OptimiserConfig) -> None:
-    """The norm over the weights and the norm over the SDE scalars, each to its own limit."""
+    """Clip the norm over the weights and that over the SDE scalars separately."""
     sde: list[nn.Parameter] = []
     weights: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
@@ -157,7 +160,7 @@ def clip_gradients(module: nn.Module, config: OptimiserConfig) -> None:
 
 
 def moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """What torch's optimisers hold of each parameter, by `<what>.<parameter>`."""
+    """State of torch's optimisers by `<key>.<parameter>`."""
     return {
         f"{key}.{name}": value
         for name, parameter in module.named_parameters()
@@ -167,7 +170,7 @@ def moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer]) -> dict[s
 
 
 def load_moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer], tensors: Mapping[str, Tensor]) -> None:
-    """Give it back to optimisers of the same parameters; one that never had a gradient has none."""
+    """Load `moments`; a parameter that never had a gradient has none."""
     named = dict(module.named_parameters())
     part_of = {p: part for part in parts for group in part.param_groups for p in group["params"]}
     for label, tensor in tensors.items():
@@ -176,9 +179,9 @@ def load_moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer], tens
 
 
 class Optimiser:
-    """Moves every parameter of a module once a step, and keeps their running average if the config wants one.
+    """Updates every parameter of a module, and their running average if configured.
 
-    The average starts as a copy of `module`: a run that goes on builds this from the saved model, then `load_state`.
+    The average starts as a copy of `module`: to resume, build it from the saved model, then call `load_state`.
     """
 
     def __init__(self, module: nn.Module, config: OptimiserConfig) -> None:
@@ -202,7 +205,7 @@ class Optimiser:
 
     @property
     def averaged(self) -> nn.Module:
-        """The module to validate and to save: the running average, or the trained one where there is none."""
+        """The running average, or the trained module without one."""
         return self.module if self.average is None else self.average.module
 
     def zero_grad(self) -> None:
@@ -210,7 +213,7 @@ class Optimiser:
             part.zero_grad(set_to_none=True)
 
     def step(self, step: float) -> None:
-        """Clip the gradients and move by them, at the rates of step `step`, or between two of them."""
+        """Clip the gradients and update at the rates of step `step`, or between two steps."""
         clip_gradients(self.module, self.config)
         factor = rate_factor(step, self.config)
         for part in self.parts:
@@ -221,7 +224,7 @@ class Optimiser:
             self.average.update_parameters(self.module)
 
     def state(self) -> dict[str, Tensor]:
-        """All that going on needs beside the saved model, by `<what>.<parameter>`."""
+        """State to resume from, beside the saved model, by `<key>.<parameter>`."""
         tensors = moments(self.module, self.parts)
         if self.average is not None:
             tensors |= {f"{WEIGHTS}.{name}": parameter for name, parameter in self.module.named_parameters()}
@@ -230,7 +233,7 @@ class Optimiser:
 
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from a `state`; a parameter that never had a gradient has no state."""
+        """Resume from `state`; a parameter that never had a gradient has none."""
         named, rest = dict(self.module.named_parameters()), {}
         for label, tensor in tensors.items():
             key, _, name = label.partition(".")

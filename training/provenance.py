@@ -1,4 +1,4 @@
-"""Where a result comes from: data hashes, code version, library versions, machine."""
+"""Provenance of a result: data hashes, code version, library versions, machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rfa.training.corpus import file_hashes
 
 
 def provenance(files: list[Path], device: torch.device) -> dict[str, Any]:
-    """What a run's record says of its origin; file names without their folders."""
+    """Provenance for the record of a run; file names without folders."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
         "data": file_hashes(files),

@@ -1,4 +1,4 @@
-"""Files to learn from or to be judged by: what was decided in reading them is said, as `rfa filter` says it."""
+"""Load recorded files for training and evaluation, and print the loader's notes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rfa.data import Series, load_series
 
 
 def load_recorded(source: str | Path) -> Series:
-    """A series of a file; notes of the loader go to stderr.
+    """Load a series from a file; notes of the loader go to stderr.
 
     Raises:
-        ValueError: it cannot be read, or is no file: the record of a run keeps the hash of what it learned from.
+        ValueError: it cannot be read, or is not a file (the record of a run has its hash).
     """
     if str(source) == "-" or "://" in str(source):
-        raise ValueError(f"data to learn from are a file, whose hash is kept; save {str(source)!r} as one first")
+        raise ValueError(f"training data must be a file, whose hash is recorded: save {str(source)!r} to one first")
     series = load_series(source)
     for note in series.notes:
         tqdm.write(f"{Path(source).name}: {note}", file=sys.stderr)

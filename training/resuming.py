@@ -1,8 +1,8 @@
-"""Runs that are stopped and go on: signals wait for the step under way, and checkpoints are whole or not there.
+"""Resumable runs with atomic checkpoints.
 
-A run directory holds `request.json`, what was asked for, and `progress.json`, how far it has come. The same request
-goes on from there, and so does one for more steps; any other is refused. `checkpoint.sha256` has the digests of a
-checkpoint's files as `sha256sum` writes them: what does not agree with it is not gone on from.
+A run directory has `request.json`, what was requested, and `progress.json`. The same request continues the run, and so
+does one for more steps; others are refused. `checkpoint.sha256` has the digests of a checkpoint's files, as `sha256sum`
+writes them; files that do not match are refused.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ REQUEST_FILE = "request.json"
 PROGRESS_FILE = "progress.json"
 OPTIMISER_FILE = "optimiser.safetensors"
 DIGESTS_FILE = "checkpoint.sha256"
-# The first two as `rfa.model.checkpoint` names them: a fit takes this file, and has no torch.
+# Not imported from `rfa.model.checkpoint`: fitting uses this file without torch.
 CHECKPOINT = ("config.json", "model.safetensors", OPTIMISER_FILE, PROGRESS_FILE, REQUEST_FILE)
-# A checkpoint that is whole, while its files take their places; those that were never finished have more in their name.
+# Name of a complete checkpoint while its files are moved; unfinished ones have a suffix.
 WHOLE = ".checkpoint"
-# What is said of a run that has nothing left to do.
-LEFT = "{} is finished: left as it is (--steps with a larger number goes on)"
+# Message for a finished run.
+LEFT = "{} is finished: left as it is (a larger --steps continues it)"
 
 
 @contextmanager
 def written_whole(directory: Path) -> Iterator[Path]:
-    """A folder whose files, and their digests, take the place of those in `directory` once all are written.
+    """A folder whose files, with their digests, replace those in `directory` once all are written.
 
-    Once it has its name the folder counts as written: what a kill leaves of it there, `has_checkpoint` puts in place.
+    After its rename the folder counts as written: `has_checkpoint` moves files that a killed process left there.
 
     Raises:
-        FloatingPointError: a tensor in it is not finite; `directory` is as it was.
+        FloatingPointError: a tensor is not finite; `directory` is unchanged.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory, prefix=f"{WHOLE}-") as folder:
@@ -52,7 +52,7 @@ def written_whole(directory: Path) -> Iterator[Path]:
 
 
 def copy_checkpoint(out: Path, to: Path) -> None:
-    """Write the checkpoint of a run to another folder, whole."""
+    """Copy the checkpoint of a run to another folder, atomically."""
     with written_whole(to) as folder:
         for name in CHECKPOINT:
             shutil.copyfile(out / name, folder / name)
@@ -67,7 +67,7 @@ def _put_in_place(directory: Path) -> None:
 
 
 def _digest(path: Path) -> str:
-    """The line of `sha256sum`."""
+    """A line of `sha256sum`."""
     return f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}"
 
 
@@ -82,15 +82,15 @@ def _check_finite(files: Path, directory: Path) -> None:
 
 
 def what_is_left(out: Path) -> str:
-    """Of a run that failed, for its message."""
+    """What remains of a failed run, for its message."""
     return "the last checkpoint is intact" if (out / PROGRESS_FILE).is_file() else "nothing was saved"
 
 
 def has_checkpoint(out: Path) -> bool:
-    """Whether a run directory has a checkpoint to go on from, after what a kill has left there is tidied up.
+    """Whether a run directory has a checkpoint; completes what a killed process left unfinished.
 
     Raises:
-        ValueError: a file of it is gone, or is not the one that was saved.
+        ValueError: a file is missing or does not match its digest.
     """
     _put_in_place(out)
     for unfinished in out.glob(f"{WHOLE}-*"):
@@ -116,7 +116,7 @@ def differing(requested: Mapping[str, Any], found: Mapping[str, Any]) -> list[st
 
 
 def check_request(out: Path, requested: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Whether a run goes beyond the steps, or minutes, that an earlier one in its directory asked for.
+    """Whether a request has more steps, or minutes, than an earlier one in its directory, and is otherwise the same.
 
     Raises:
         ValueError: it differs in anything else, or has fewer.

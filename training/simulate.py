@@ -25,8 +25,7 @@ OUTLIER_SCALE = 10.0
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What happens to measurements: share of outliers and what their noise is multiplied by, share of missing rows,
-    irregular (exponential) lags."""
+    """Disturbance of measurements: share and scale of outliers, share of missing rows, irregular (exponential) lags."""
 
     outliers: float = 0.0
     missing: float = 0.0
@@ -35,7 +34,7 @@ class Disturbance:
 
 
 def discretise(drift: np.ndarray, lag: float) -> tuple[np.ndarray, np.ndarray]:
-    """e^{A lag}, and the covariance that unit white noise leaves after it."""
+    """e^{A lag}, and the covariance from unit white noise over the lag."""
     rates, basis = np.linalg.eig(drift)
     dual = np.linalg.inv(basis)
     transition = (basis * np.exp(rates * lag)) @ dual
@@ -45,7 +44,7 @@ def discretise(drift: np.ndarray, lag: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _paths(lags: np.ndarray, sigma2: np.ndarray, rng: np.random.Generator, steps: str) -> np.ndarray:
-    """States `[B, N, 2]` after each of the common lags `[N]` (the first is the initial state); sigma2 `[B]`."""
+    """States `[B, N, 2]` after each of the lags `[N]`, the initial state first; sigma2 `[B]`."""
     batch, length = len(sigma2), len(lags)
     state = np.sqrt(INITIAL_VARIANCE) * rng.standard_normal((batch, 2))
     truth = np.empty((batch, length, 2))
@@ -83,7 +82,7 @@ def simulate_oscillator(
     rng = np.random.default_rng(seed)
     chosen = np.array([settings[b % len(settings)] for b in range(batch)])
     regular = STEP * STEPS_PER_MEASUREMENT
-    # One grid of times for the batch, so that its rows share their transitions.
+    # Rows of the batch share times and transitions.
     lags = rng.exponential(regular, length) if changes.is_irregular else np.full(length, regular)
     truth = _paths(lags, chosen[:, 0], rng, steps)
     scale = np.where(rng.random((batch, length, 1)) < changes.outliers, changes.outlier_scale, 1.0)

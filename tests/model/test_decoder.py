@@ -229,5 +229,5 @@ def test_there_are_no_constants_of_slots_that_are_not_compiled(given: dict[str, 
 def test_a_model_without_slots_takes_no_step() -> None:
     decoder, noise = Decoder(model_of(n_slots=0), torch.float32), torch.zeros(STREAMS, 2, 12)
     pool = SlotPool(torch.zeros(3, 7, 2, 5, 24), torch.ones(3, 7, 2, 5))
-    with pytest.raises(ValueError, match="runs in attention mode alone"):
+    with pytest.raises(ValueError, match="runs in attention mode only"):
         decoder.step(tokens_of(1)[:, 0], FAR, noise, pool, ROWS)

@@ -1,6 +1,6 @@
-"""What a language model must beat: a unigram over the same tokens, and general-purpose compressors on the same bytes.
+"""Baselines for a language model: a unigram over the same tokens, and compressors on the same bytes.
 
-A compressor may read the training text first, as the models did, as far as it can look back.
+A compressor may read the training text first, as far as its window reaches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 Compressor = Literal["gzip", "xz"]
 
-# How far back each one finds a repeated string, in bytes: RFC 1951, and the dictionary of xz at its highest preset.
+# Window of each in bytes: RFC 1951, and the dictionary of xz at its highest preset.
 WINDOWS: dict[Compressor, int] = {"gzip": 32 * 1024, "xz": 64 * 1024 * 1024}
 
 
@@ -41,11 +41,11 @@ def unigram(train: np.ndarray, test: np.ndarray, vocab_size: int, test_bytes: in
 
 
 def compressor_bits_per_byte(text: bytes, name: Compressor, *, prefix: bytes = b"") -> float:
-    """Bits per byte of the whole text at the highest level.
+    """Bits per byte of the text at the highest compression level.
 
     Args:
-        prefix: text that the compressor has read before, of which it keeps what its window holds (see `WINDOWS`). What
-            counts is how much the file grows when `text` follows.
+        prefix: text read before, as far as the window reaches (`WINDOWS`); the result is the growth of the file by
+            `text`.
     """
     if not text:
         raise ValueError("the text is empty")

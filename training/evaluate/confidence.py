@@ -1,11 +1,8 @@
-"""Whether the confidence of a token can be believed: windows of a test text, each from nothing, in both modes, against
-the token that came.
+"""Calibration of token confidence: separate windows of a test text in both modes, compared with the actual tokens.
 
-The expected calibration error (15 bins of equal mass) is that of the confidence as it is served, of the most likely
-token and of one drawn from the model; beside it that of the plain softmax.
-
-Tokens of one text are not independent: intervals take windows for the independent unit. A perfectly calibrated model
-has an error, too, on a finite text: its expectation stands beside each error as its "floor".
+The expected calibration error (15 bins of equal mass) is measured for the served confidence of the most likely and of a
+sampled token, and for the plain softmax. Intervals resample windows, for tokens of a text are not independent. The
+"floor" is the expected error of a perfectly calibrated model on a text of this size.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ Claims = NDArray[np.bool_]
 TOKENS = 131_072
 RULES = ("top", "sampled")
 STAGES = ("softmax", "served")
-# Places in the window, by the number of tokens before the predicted one's predecessor.
+# Ranges of places in the window.
 PLACES = ((0, 16), (16, 64), (64, 256), (256, WINDOW))
 BAR = 0.01
 REPLICATES, FLOOR_DRAWS = 1000, 20
@@ -49,13 +46,13 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Observed:
-    """What one mode said at the n places of some windows.
+    """Predictions of one mode at the n places of some windows.
 
     Attributes:
         stated: probability of the chosen token by stage and rule, `[n]`.
-        is_right: whether it came, by rule, `[n]`.
-        nats: of the token that came, `[n]`.
-        place, window: where in which window, `[n]`.
+        is_right: whether it was the actual token, by rule, `[n]`.
+        nats: of the actual token, `[n]`.
+        place, window: place in the window and its number, `[n]`.
     """
 
     stated: dict[str, dict[str, Reals]]
@@ -66,7 +63,7 @@ class Observed:
 
 
 def spread_windows(tokens: NDArray[Any], limit: int) -> Integers:
-    """As many windows as `limit` tokens fill, spread over a text without overlap: `[windows, WINDOW + 1]`.
+    """Windows of at most `limit` tokens, spread over a text without overlap: `[windows, WINDOW + 1]`.
 
     Raises:
         ValueError: the text or the limit is shorter than two windows.
@@ -83,7 +80,7 @@ def spread_windows(tokens: NDArray[Any], limit: int) -> Integers:
 
 @torch.no_grad()
 def observe(model: LanguageModel, windows: Integers, mode: Mode, confidence: TokenConfidence) -> Observed:
-    """What a mode says of windows of tokens `[windows, length + 1]`, with the confidence of its calibration."""
+    """Predictions of a mode on windows of tokens `[windows, length + 1]`, with its calibrated confidence."""
     model.mode = mode
     generator = np.random.default_rng(SEED)
     parts = []
@@ -126,10 +123,9 @@ def _observe_window(
 
 
 def calibration_error(stated: Reals, is_right: Claims, window: Integers) -> dict[str, Any]:
-    """The bins and ECE of `reliability`, its 95 % interval by resampling windows, and its floor.
+    """Bins and ECE of `reliability`, its 95 % interval by resampling windows, and its floor.
 
-    The interval is a percentile one with the bins of the whole text: a resampled text has the noise of two texts, so it
-    lies too high rather than too low.
+    The percentile interval uses the bins of the whole text: resampled texts have more noise, so it is rather too high.
     """
     table = reliability(stated, is_right)
     place = np.empty(len(stated), np.int64)
@@ -167,7 +163,7 @@ def calibration_part(seen: Observed) -> dict[str, Any]:
 
 
 def unseen_files(bundle: Bundle, data: Path) -> list[Path]:
-    """The test files of a corpus.
+    """Test files of a corpus.
 
     Raises:
         ValueError: the bundle was trained or calibrated on one of them.
@@ -176,15 +172,15 @@ def unseen_files(bundle: Bundle, data: Path) -> list[Path]:
     trained_on = set(bundle.manifest.provenance["training"]["data"].values())
     seen = [name for name, digest in file_hashes(files).items() if digest in trained_on]
     if seen:
-        raise ValueError(f"{', '.join(seen)}: bundle {bundle.name!r} was made with this text, it tests nothing")
+        raise ValueError(f"{', '.join(seen)}: bundle {bundle.name!r} was trained on this text")
     return files
 
 
 def report(path: Path, data: Path, *, limit: int = TOKENS) -> dict[str, Any]:
-    """The whole measurement of a language bundle on a corpus with `test`.
+    """Calibration of a language bundle on a corpus with `test`.
 
     Args:
-        limit: tokens of the test text that are scored.
+        limit: tokens of the test text to score.
     """
     bundle, model = open_bundle(path), load_model(path)
     files = unseen_files(bundle, data)
@@ -207,7 +203,7 @@ def report(path: Path, data: Path, *, limit: int = TOKENS) -> dict[str, Any]:
 
 
 def bars(modes: dict[str, Any]) -> list[dict[str, Any]]:
-    """ECE of at most 1 % as served, of the most likely and of the sampled token, in every mode."""
+    """ECE of at most 1 % as served, for the most likely and the sampled token, in every mode."""
     rows = []
     for mode, part in modes.items():
         for rule in ("top", "sampled"):
@@ -219,7 +215,7 @@ def bars(modes: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(document: dict[str, Any]) -> list[str]:
-    """What a terminal shows."""
+    """Lines for the terminal."""
     lines = [
         f"{'mode':<10} {'token':<8} {' '.join(f'{stage:>11}' for stage in STAGES)} {'served, 95 %':>15} {'floor':>7}"
     ]

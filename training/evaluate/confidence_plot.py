@@ -1,4 +1,4 @@
-"""The picture of `rfa.training.evaluate.confidence`: how often tokens are right, by what was said of them."""
+"""Reliability diagram of `rfa.training.evaluate.confidence`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TITLES = {"top": "most likely token", "sampled": "token drawn from the model"}
 
 
 def draw_reliability(document: Mapping[str, Any], path: str | Path) -> None:
-    """A row of panels per mode, a column per kind of token; the format follows the suffix of `path`."""
+    """A row of panels per mode, a column per kind of token; the suffix of `path` sets the format."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -35,6 +35,3 @@ def draw_reliability(document: Mapping[str, Any], path: str | Path) -> None:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
-
-
-__all__ = ["draw_reliability"]

@@ -1,7 +1,8 @@
-"""One-step forecasts of a served filter on data that it has not seen: error, likelihood, coverage.
+"""One-step forecasts of a served filter on test data: error, likelihood, coverage.
 
-The filter runs as the service runs it. Before every observation it forecasts it; the forecast error stands beside that
-of the naive forecast, the last value seen. Simulated data also have a true state, recorded data have none.
+The filter runs as in the service. The forecast error is compared with that of the last value. Simulated data also have
+a
+true state.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SIMULATED_OUTLIERS = 0.05
 
 
 def load_test_data(source: str) -> Batch:
-    """The last part of a CSV as one stream, or fresh simulated streams with one outlier in twenty observations.
+    """The last part of a CSV as one stream, or new simulated streams with 5 % outliers.
 
     Raises:
         ValueError: unknown simulation.
@@ -82,10 +83,10 @@ def _score_stream(
 
 
 def score_filter(path: Path, source: str) -> dict[str, Any]:
-    """Run a filter bundle over a CSV's last part, or over simulated streams, and score its forecasts.
+    """Score the forecasts of a filter bundle on the last part of a CSV or on simulated streams.
 
     Raises:
-        ValueError: the data have another number of components than the filter takes.
+        ValueError: the data do not have the columns of the filter, or no value.
     """
     runtime = FilterRuntime(open_bundle(path))
     batch = load_test_data(source)

@@ -1,7 +1,7 @@
-"""Perplexity and bits per byte of language models on a test text, by mode and by context length.
+"""Perplexity and bits per byte of language models on a test text, by mode and context length.
 
-Windows do not overlap: every window starts from nothing, so a longer window sees more context. All lengths score the
-same tokens. Bits per byte compare models with different vocabularies, and with compressors.
+Windows do not overlap, and each starts without context. All lengths score the same tokens. Bits per byte compare models
+with different vocabularies, and compressors.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from rfa.training.corpus import END_OF_TEXT, encode_files, file_hashes, split_fi
 from rfa.training.evaluate.baselines import compressor_bits_per_byte, unigram
 
 LENGTHS = (256, 1024, 4096)
-# A batch holds about this many tokens: bounds the logits at 4,096 tokens × vocabulary.
+# Tokens of a batch, to bound the memory of logits.
 BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True)
 class Score:
-    """nats per token, its perplexity, and bits per byte of the text; `tokens` scored."""
+    """nats per token, its perplexity, bits per byte of the text, and the number of tokens scored."""
 
     mode: str
     length: int
@@ -43,7 +43,7 @@ class Score:
 
 
 def token_bytes(tokenizer: Tokenizer) -> np.ndarray:
-    """Bytes each token stands for, `[V]`: byte-level BPE writes one character per byte; end-of-text stands for none."""
+    """Bytes of each token, `[V]`: byte-level BPE has a character per byte; end-of-text has none."""
     sizes = np.zeros(tokenizer.get_vocab_size(), np.int64)
     for token, index in tokenizer.get_vocab().items():
         sizes[index] = 0 if token == END_OF_TEXT else len(token)
@@ -63,10 +63,9 @@ def window_losses(
     """Nats of every scored token, `[windows, scored]`.
 
     Args:
-        length: tokens that a window reads; it starts from nothing.
-        scored: of each window the last so many predictions count, and the windows advance by so many: every token is
-            scored once. Default: all of them, non-overlapping windows.
-        first: index of the last token before the first scored one; the first window may not start before the text.
+        length: tokens of a window, which starts without context.
+        scored: predictions scored at the end of each window, and step between windows; default: all, without overlap.
+        first: index of the last token before the first scored one; the first window starts in the text.
     """
     model.mode = mode
     scored = scored or length
@@ -105,9 +104,8 @@ def evaluate_model(
 
     Args:
         path: run or bundle directory with tokenizer.json.
-        lengths: context lengths; the scored tokens are cut to a multiple of the longest, so that all lengths share
-            them.
-        limit: score at most this many tokens.
+        lengths: context lengths; scored tokens are cut to a multiple of the longest.
+        limit: most tokens to score.
 
     Raises:
         ValueError: the text or the limit is shorter than the longest context.
@@ -130,7 +128,7 @@ def evaluate_model(
 
 
 def evaluate_baselines(tokenizer_file: Path, data: Path) -> dict[str, Any]:
-    """Unigram over the same tokens, and general-purpose compressors on the same bytes."""
+    """Unigram over the same tokens, and compressors on the same bytes."""
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
     train, test = (encode_files(tokenizer, split_files(data, split)) for split in ("train", "test"))
     sizes = token_bytes(tokenizer)
@@ -140,15 +138,13 @@ def evaluate_baselines(tokenizer_file: Path, data: Path) -> dict[str, Any]:
         "unigram": {"nats_per_token": nats, "perplexity": math.exp(nats), "bits_per_byte": bits},
         "gzip": {"bits_per_byte": compressor_bits_per_byte(text, "gzip")},
         "xz": {"bits_per_byte": compressor_bits_per_byte(text, "xz")},
-        # The fairer one: it has read what the models were trained on. Minutes, not seconds.
+        # With the training text of the models as prefix; takes minutes.
         "xz_after_train": {"bits_per_byte": compressor_bits_per_byte(text, "xz", prefix=seen)},
     }
 
 
 def report(models: dict[str, Path], data: Path, *, limit: int | None = None) -> dict[str, Any]:
-    """The table of the README: every model in every mode and length, and the baselines of the first model's
-    tokenizer.
-    """
+    """Scores of every model in every mode and length, and baselines with the first model's tokenizer."""
     files = split_files(data, "test")
     first = next(iter(models.values()))
     return {
