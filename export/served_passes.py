@@ -77,7 +77,7 @@ class ServedPasses:
     def extend(
         self, pieces: Sequence[Sequence[int]], held: Sequence[Cache], noise: Tensor
     ) -> tuple[StepOutput, list[Cache]]:
-        """The next tokens of B streams in attention mode; noise `[B, H, 2D]`. Returns outputs and rows of these tokens."""
+        """The next tokens of B streams in attention mode, and their rows; noise `[B, H, 2D]`."""
         begins = [cache.keys.shape[1] for cache in held]
         totals = [begin + len(piece) for begin, piece in zip(begins, pieces, strict=True)]
         counts = [-(-total // PAGE_KEYS) for total in totals]

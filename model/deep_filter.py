@@ -146,14 +146,21 @@ class DeepFilter(StateFilter):
 
     # Part 1: the nominal filter and its tokens.
 
-    def nominal_step(
+    def _update(
         self,
         token: Token,
         moves: tuple[Tensor, Tensor],
         state: tuple[Tensor, Tensor],
         rules: tuple[Sensor, Robustness],
-    ) -> DenseUpdate:
-        return head_update(propagate(*state, *moves), token, rules[0], token.noise_scale.square(), rules[1])
+        log_factors: Tensor | None = None,
+    ) -> tuple[DenseUpdate, tuple[Tensor, Tensor]]:
+        """Predict and update; also returns the prediction. The head has factors, from the earlier tokens."""
+        (f, q), factor = moves, token.noise_scale.square()
+        if log_factors is not None:
+            process, measurement = torch.exp(log_factors).unbind(-1)
+            q, factor = q * process[..., None, None], measurement * factor
+        prior = propagate(*state, f, q)
+        return head_update(prior, token, rules[0], factor, rules[1]), prior
 
     def features(self, update: DenseUpdate, token: Token, previous: Tensor) -> tuple[Tensor, Tensor]:
         """Features `[B, 4P + 2]` of one observation, and its bounded innovation for the next product."""
@@ -168,26 +175,12 @@ class DeepFilter(StateFilter):
         """Bounded log factors `[..., 2]` on process and measurement covariance."""
         return LOG_FACTOR_RANGE * torch.tanh(self.readout(x) * (LOG_FACTOR_GAIN / LOG_FACTOR_RANGE))
 
-    def head_step(
-        self,
-        token: Token,
-        moves: tuple[Tensor, Tensor],
-        state: tuple[Tensor, Tensor],
-        rules: tuple[Sensor, Robustness],
-        log_factors: Tensor,
-    ) -> tuple[DenseUpdate, tuple[Tensor, Tensor]]:
-        """Predict and update with the factors of the earlier tokens; also returns the prediction."""
-        process, measurement = torch.exp(log_factors).unbind(-1)
-        prior = propagate(*state, moves[0], moves[1] * process[..., None, None])
-        factor = measurement * token.noise_scale.square()
-        return head_update(prior, token, rules[0], factor, rules[1]), prior
-
     def _both_filters(self, token: Token, state: State) -> tuple[FilterOutput, State, Tensor]:
         """Head and nominal filter for one observation: output, state without blocks, embedded features."""
         moves = transition(self.drift(), token.dt)
         rules = self.sensor(), self.robustness()
-        head, prior = self.head_step(token, moves, (state["mean"], state["covariance"]), rules, state["log_factors"])
-        nominal = self.nominal_step(token, moves, (state["nominal_mean"], state["nominal_covariance"]), rules)
+        head, prior = self._update(token, moves, (state["mean"], state["covariance"]), rules, state["log_factors"])
+        nominal, _ = self._update(token, moves, (state["nominal_mean"], state["nominal_covariance"]), rules)
         features, bounded = self.features(nominal, token, state["previous"])
         partial = {
             "mean": head.mean,
@@ -250,7 +243,7 @@ class DeepFilter(StateFilter):
         tokens, log_likelihoods = [], []
         for i in range(observation.shape[1]):
             token = Token(observation[:, i], present[:, i], lags[:, i], noise_scale[:, i])
-            update = self.nominal_step(token, (f[:, i], q[:, i]), state, rules)
+            update, _ = self._update(token, (f[:, i], q[:, i]), state, rules)
             features, previous = self.features(update, token, previous)
             state = update.mean, update.covariance
             tokens.append(features)
@@ -282,7 +275,7 @@ class DeepFilter(StateFilter):
         log_likelihoods = []
         for i in range(observation.shape[1]):
             token = Token(observation[:, i], present[:, i], lags[:, i], noise_scale[:, i])
-            update, _ = self.head_step(token, (f[:, i], q[:, i]), state, rules, before[:, i])
+            update, _ = self._update(token, (f[:, i], q[:, i]), state, rules, before[:, i])
             state = update.mean, update.covariance
             log_likelihoods.append(update.log_likelihood)
         return torch.stack(log_likelihoods, 1)

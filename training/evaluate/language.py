@@ -6,11 +6,9 @@ with different vocabularies, and compressors.
 
 from __future__ import annotations
 
-import argparse
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +16,10 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from rfa.measured import origin, write_result
 from rfa.model.language import LanguageModel
 from rfa.model.loading import load_model
 from rfa.runtime.text.config import Mode
-from rfa.training.corpus import END_OF_TEXT, encode_files, file_hashes, split_files
-from rfa.training.evaluate.baselines import compressor_bits_per_byte, unigram
+from rfa.training.corpus import END_OF_TEXT, encode_files
 
 LENGTHS = (256, 1024, 4096)
 # Tokens of a batch, to bound the memory of logits.
@@ -125,56 +121,3 @@ def evaluate_model(
         for mode in model.config.modes
         for length in lengths
     ]
-
-
-def evaluate_baselines(tokenizer_file: Path, data: Path) -> dict[str, Any]:
-    """Unigram over the same tokens, and compressors on the same bytes."""
-    tokenizer = Tokenizer.from_file(str(tokenizer_file))
-    train, test = (encode_files(tokenizer, split_files(data, split)) for split in ("train", "test"))
-    sizes = token_bytes(tokenizer)
-    seen, text = (b"".join(path.read_bytes() for path in split_files(data, split)) for split in ("train", "test"))
-    nats, bits = unigram(train, test, tokenizer.get_vocab_size(), int(sizes[np.asarray(test, np.int64)].sum()))
-    return {
-        "unigram": {"nats_per_token": nats, "perplexity": math.exp(nats), "bits_per_byte": bits},
-        "gzip": {"bits_per_byte": compressor_bits_per_byte(text, "gzip")},
-        "xz": {"bits_per_byte": compressor_bits_per_byte(text, "xz")},
-        # With the training text of the models as prefix; takes minutes.
-        "xz_after_train": {"bits_per_byte": compressor_bits_per_byte(text, "xz", prefix=seen)},
-    }
-
-
-def report(models: dict[str, Path], data: Path, *, limit: int | None = None) -> dict[str, Any]:
-    """Scores of every model in every mode and length, and baselines with the first model's tokenizer."""
-    files = split_files(data, "test")
-    first = next(iter(models.values()))
-    return {
-        **origin("python -m rfa.training.evaluate.language"),
-        "data": file_hashes(files),
-        "models": {
-            name: {
-                "parameters": sum(parameter.numel() for parameter in load_model(path).parameters()),
-                "scores": [asdict(row) for row in evaluate_model(path, files, limit=limit)],
-            }
-            for name, path in models.items()
-        },
-        "baselines": evaluate_baselines(first / "tokenizer.json", data),
-    }
-
-
-def main() -> None:
-    """`python -m rfa.training.evaluate.language books=bundles/books rope=runs/books_rope --data CORPUS --out FILE`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", metavar="NAME=DIR", help="a run or a bundle; the first one's tokenizer")
-    parser.add_argument("--data", type=Path, required=True, help="corpus folder with train and test")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--limit", type=int, help="score at most so many tokens")
-    arguments = parser.parse_args()
-    pairs = [model.partition("=") for model in arguments.models]
-    if not all(name and path for name, _, path in pairs):
-        parser.error("give every model as NAME=DIR")
-    models = {name: Path(path) for name, _, path in pairs}
-    write_result(arguments.out, report(models, arguments.data, limit=arguments.limit))
-
-
-if __name__ == "__main__":
-    main()

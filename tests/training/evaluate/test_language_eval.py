@@ -1,6 +1,5 @@
-"""The scores of a language model and its baselines, on cases whose answer is known."""
+"""Scores of a language model on cases with a closed form."""
 
-import json
 import math
 
 import numpy as np
@@ -12,8 +11,7 @@ from rfa.model.checkpoint import save_checkpoint
 from rfa.model.language import LanguageModel
 from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.corpus import train_tokenizer
-from rfa.training.evaluate.baselines import compressor_bits_per_byte, unigram
-from rfa.training.evaluate.language import evaluate_model, main, token_bytes, window_losses
+from rfa.training.evaluate.language import evaluate_model, token_bytes, window_losses
 
 TEXT = "the cat sat on the mat — naïve. " * 60
 
@@ -64,40 +62,3 @@ def test_windows_start_from_nothing(run):
 def test_too_short_a_text_is_refused(run):
     with pytest.raises(ValueError, match="longest context needs 4097"):
         evaluate_model(run, [run / "text.txt"])
-
-
-def test_unigram_of_a_given_source():
-    train = np.array([0] * 79 + [1] * 19)  # add-one: 80 % and 20 %
-    nats, bits = unigram(train, np.array([0, 0, 0, 0, 1]), 2, 10)
-    expected = -(4 * math.log(0.8) + math.log(0.2))
-    assert nats == pytest.approx(expected / 5)
-    assert bits == pytest.approx(expected / math.log(2) / 10)
-
-
-def test_compressors_see_structure():
-    noise = np.random.default_rng(0).integers(0, 256, 20_000, np.uint8).tobytes()
-    for name in ("gzip", "xz"):
-        assert compressor_bits_per_byte(noise, name) > 7.99
-        assert compressor_bits_per_byte(TEXT.encode() * 10, name) < 0.5
-    with pytest.raises(ValueError, match="empty"):
-        compressor_bits_per_byte(b"", "gzip")
-
-
-def test_the_report_has_every_model_and_baseline(run, tmp_path, monkeypatch):
-    (tmp_path / "data").mkdir()
-    for split in ("train", "test"):
-        (tmp_path / "data" / f"{split}.txt").write_text(TEXT, encoding="utf-8")
-    monkeypatch.setattr(
-        "rfa.training.evaluate.language.evaluate_model.__kwdefaults__", {"lengths": (16, 32), "limit": None}
-    )
-    out = tmp_path / "results" / "language.json"
-    arguments = ["language_eval", f"tiny={run}", "--data", str(tmp_path / "data"), "--out", str(out), "--limit", "64"]
-    monkeypatch.setattr("sys.argv", arguments)
-    main()
-    document = json.loads(out.read_text())
-    assert [(row["mode"], row["length"], row["tokens"]) for row in document["models"]["tiny"]["scores"]] == [
-        ("attention", 16, 64), ("attention", 32, 64), ("recurrent", 16, 64), ("recurrent", 32, 64)
-    ]  # fmt: skip
-    assert set(document["baselines"]) == {"unigram", "gzip", "xz", "xz_after_train"}
-    # The test text is the training text: what was read before costs next to nothing.
-    assert document["baselines"]["xz_after_train"]["bits_per_byte"] < document["baselines"]["xz"]["bits_per_byte"] / 2

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rfa.training.evaluate.baselines import WINDOWS, compressor_bits_per_byte, unigram
+from rfa.benchmarks.language.baselines import WINDOWS, compressor_bits_per_byte, unigram
 
 
 def noise(seed: int, size: int) -> bytes:
@@ -58,7 +58,7 @@ def test_unigram_refuses_ids_that_cannot_be(train, test, size, message):
 @pytest.mark.parametrize(("name", "unpack"), [("gzip", gzip.decompress), ("xz", lzma.decompress)])
 def test_the_compressed_text_holds_the_text(name, unpack, monkeypatch):
     """The figure is the size of something from which the text comes back."""
-    from rfa.training.evaluate import baselines
+    from rfa.benchmarks.language import baselines
 
     packed = []
     real = baselines._compressed

@@ -1,0 +1,66 @@
+"""The report of perplexities and its baselines."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from rfa.benchmarks.language.baselines import compressor_bits_per_byte, unigram
+from rfa.benchmarks.language.perplexity import main
+from rfa.model.checkpoint import save_checkpoint
+from rfa.model.language import LanguageModel
+from rfa.runtime.text.config import LanguageModelConfig
+from rfa.training.corpus import train_tokenizer
+
+TEXT = "the cat sat on the mat — naïve. " * 60
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("run")
+    (directory / "text.txt").write_text(TEXT, encoding="utf-8")
+    tokenizer = train_tokenizer([directory / "text.txt"], 280)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    torch.manual_seed(0)
+    config = LanguageModelConfig(tokenizer.get_vocab_size(), d_model=16, n_layers=1, n_heads=2, head_dim=4, n_slots=2)
+    save_checkpoint(directory, "language", LanguageModel(config))
+    return directory
+
+
+def test_unigram_of_a_given_source():
+    train = np.array([0] * 79 + [1] * 19)  # add-one: 80 % and 20 %
+    nats, bits = unigram(train, np.array([0, 0, 0, 0, 1]), 2, 10)
+    expected = -(4 * math.log(0.8) + math.log(0.2))
+    assert nats == pytest.approx(expected / 5)
+    assert bits == pytest.approx(expected / math.log(2) / 10)
+
+
+def test_compressors_see_structure():
+    noise = np.random.default_rng(0).integers(0, 256, 20_000, np.uint8).tobytes()
+    for name in ("gzip", "xz"):
+        assert compressor_bits_per_byte(noise, name) > 7.99
+        assert compressor_bits_per_byte(TEXT.encode() * 10, name) < 0.5
+    with pytest.raises(ValueError, match="empty"):
+        compressor_bits_per_byte(b"", "gzip")
+
+
+def test_the_report_has_every_model_and_baseline(run, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "data" / f"{split}.txt").write_text(TEXT, encoding="utf-8")
+    monkeypatch.setattr(
+        "rfa.benchmarks.language.perplexity.evaluate_model.__kwdefaults__", {"lengths": (16, 32), "limit": None}
+    )
+    out = tmp_path / "results" / "language.json"
+    arguments = ["language_eval", f"tiny={run}", "--data", str(tmp_path / "data"), "--out", str(out), "--limit", "64"]
+    monkeypatch.setattr("sys.argv", arguments)
+    main()
+    document = json.loads(out.read_text())
+    assert [(row["mode"], row["length"], row["tokens"]) for row in document["models"]["tiny"]["scores"]] == [
+        ("attention", 16, 64), ("attention", 32, 64), ("recurrent", 16, 64), ("recurrent", 32, 64)
+    ]  # fmt: skip
+    assert set(document["baselines"]) == {"unigram", "gzip", "xz", "xz_after_train"}
+    # The test text is the training text: what was read before costs next to nothing.
+    assert document["baselines"]["xz_after_train"]["bits_per_byte"] < document["baselines"]["xz"]["bits_per_byte"] / 2
