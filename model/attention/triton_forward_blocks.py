@@ -143,20 +143,9 @@ def masked_block(
     b_variance = spread(b_lag, b_decay2, mu, sigma2, eta2, gamma2, b_q.dtype == tl.float32)  # [BM, BN]
     b_dot = similarity(b_q, b_k, INTERPRETED)  # [BM, BN]
     b_logit, b_weighted_precision = logits(
-        b_decay,
-        b_variance,
-        b_dot,
-        (0.5 * b_q2)[:, None],
-        b_half_k2[None, :],
-        0.0,
-        nu,
-        tau,
-        kappa,
-        IS_GAUSSIAN,
-        WITH_PRECISION,
-        b_q.dtype == tl.float32,
-        FAST,
-    )
+        b_decay, b_variance, b_dot, (0.5 * b_q2)[:, None], b_half_k2[None, :], 0.0, nu, tau, kappa, IS_GAUSSIAN,
+        WITH_PRECISION, b_q.dtype == tl.float32, FAST,
+    )  # fmt: skip
     m_pair = o_key[None, :] <= o_row[:, None]  # [BM, BN]
     b_out, b_sum, b_top, b_evidence = add_weighted(
         state, tl.where(m_pair, b_logit, float("-inf")), b_decay, b_v, HEADROOM, INTERPRETED
@@ -232,20 +221,9 @@ def earlier_block(
     b_variance = b_query_variance[:, None] + (b_query_decay * b_query_decay)[:, None] * b_key_variance[None, :]
     b_dot = similarity(b_q, b_k, INTERPRETED)  # [BM, BN]
     b_logit, b_weighted_precision = logits(
-        b_decay,
-        b_variance,
-        b_dot,
-        (0.5 * b_q2)[:, None],
-        b_half_k2[None, :],
-        b_shift[:, None],
-        nu,
-        tau,
-        kappa,
-        IS_GAUSSIAN,
-        WITH_PRECISION,
-        b_q.dtype == tl.float32,
-        FAST,
-    )
+        b_decay, b_variance, b_dot, (0.5 * b_q2)[:, None], b_half_k2[None, :], b_shift[:, None], nu, tau, kappa,
+        IS_GAUSSIAN, WITH_PRECISION, b_q.dtype == tl.float32, FAST,
+    )  # fmt: skip
     b_weight = tl.exp2(b_logit)  # [BM, BN]
     b_out = accumulate(b_out, b_weight, b_decay, b_v, INTERPRETED)  # [BM, W]
     b_sum += tl.sum(b_weight, 1)  # [BM]

@@ -191,18 +191,14 @@ def slot_scan_triton(
 
 
 def slot_states_triton(
-    tokens: SlotInputs,
-    means: Tensor,
-    precisions: Tensor,
-    parameters: SlotParameters,
-    *,
-    inner: int = 1,
-    innovation: Innovation = "key",
+    tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters
 ) -> tuple[Tensor, Tensor]:
-    """States before each of N >= 1 tokens and after the last, `[B, N + 1, H, S, 4D]` and `[B, N + 1, H, S]`; no
-    gradients."""
-    _, _, _, last_means, last_precisions, kept_means, kept_precisions = torch.ops.rfa.slot_scan(
-        *tokens, means, precisions, *parameters, None, inner, innovation == "value", 1
+    """States before each of N >= 1 tokens and after the last, without gradients.
+
+    Returns `[B, N + 1, H, S, 4D]` and `[B, N + 1, H, S]`.
+    """
+    *_, last_means, last_precisions, kept_means, kept_precisions = torch.ops.rfa.slot_scan(
+        *tokens, means, precisions, *parameters, None, 1, False, 1
     )
     return (
         torch.cat([kept_means.transpose(1, 2), last_means[:, None]], 1),
