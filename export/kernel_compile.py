@@ -24,7 +24,7 @@ from typing import Any
 from tqdm import tqdm
 
 import rfa
-from rfa.export.kernel_recording import are_launched, common, serving_launches
+from rfa.export.kernel_recording import launches_kernels, merge_launches, serving_launches
 from rfa.model.kernel_launches import THREADS_OF_A_WARP, KernelLaunch, source_hash
 from rfa.runtime.bundle.documents import canonical_json
 from rfa.runtime.bundle.stored_kernels import ENTRY, KERNELS_FILE, MAX_KERNELS_OF_A_GPU, TARGET
@@ -57,7 +57,7 @@ def kernel_files(config: LanguageModelConfig, architectures: Sequence[int]) -> d
     Raises:
         KernelCompilationError: no kernel runs the model, there are too many, or one does not compile.
     """
-    if not are_launched(config, min(architectures)):
+    if not launches_kernels(config, min(architectures)):
         raise KernelCompilationError("no kernel of a GPU runs this model")
     with _Bar(len(architectures)) as bar, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         parts = pool.map(lambda architecture: list(_compile_in_subprocess(config, architecture, bar)), architectures)
@@ -144,7 +144,7 @@ def tool(name: str, *arguments: str) -> str:
     return subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
 
 
-def stored(launch: KernelLaunch, architecture: int, file: str) -> tuple[dict[str, Any], dict[str, bytes]]:
+def compiled_kernel(launch: KernelLaunch, architecture: int, file: str) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Compile a kernel: its entry in kernels.json and its files.
 
     Raises:
@@ -171,7 +171,7 @@ def stored(launch: KernelLaunch, architecture: int, file: str) -> tuple[dict[str
     assembler = CUDA.search(tool("ptxas", "--version"))
     assert assembler is not None
     document = {
-        **asked_for(launch),
+        **launch_fields(launch),
         "file": file,
         "architecture": f"sm_{architecture}",
         "target": target[1],
@@ -187,7 +187,7 @@ def stored(launch: KernelLaunch, architecture: int, file: str) -> tuple[dict[str
     return document, {f"{file}.cubin": cubin, f"{file}.ptx": ptx.encode("ascii")}
 
 
-def asked_for(launch: KernelLaunch) -> dict[str, Any]:
+def launch_fields(launch: KernelLaunch) -> dict[str, Any]:
     """The part of an entry that `StoredKernel.fits` compares with launches."""
     parameters = [_parameter(launch, index, key) for index, key in enumerate(launch.signature)]
     return {"name": launch.call.name, "parameters": parameters, "options": dict(launch.call.options)}
@@ -213,13 +213,13 @@ def main() -> None:
 
     request = json.loads(sys.argv[1])
     architecture = int(request["architecture"])
-    launches = common(serving_launches(LanguageModelConfig.from_dict(request["config"]), architecture))
+    launches = merge_launches(serving_launches(LanguageModelConfig.from_dict(request["config"]), architecture))
     write(len(launches))
     numbers: Counter[str] = Counter()
     for launch in launches:
         stem = launch.call.name.strip("_")
         numbers[stem] += 1
-        entry, made = stored(launch, architecture, f"{stem}-{numbers[stem]}.sm_{architecture}")
+        entry, made = compiled_kernel(launch, architecture, f"{stem}-{numbers[stem]}.sm_{architecture}")
         files = {name: base64.b64encode(data).decode() for name, data in made.items()}
         write([entry, files])
 

@@ -14,17 +14,17 @@ import torch
 from rfa.export.served_passes import DTYPES, ServedPasses, initial_slots
 from rfa.model.kernel_launches import KernelLaunch, recorded_launches
 from rfa.model.language import LanguageModel, StepOutput
-from rfa.model.placement import as_on_gpu
+from rfa.model.placement import simulated_gpu
 from rfa.runtime.text.config import LanguageModelConfig
 
 # Streams and tokens to record: one and many, divisible by 16 or not, and enough for every block size of the products.
 SIZES = ((1, 1), (3, 5), (16, 32), (5, 300), (40, 1), (100, 1))
 
 
-def are_launched(config: LanguageModelConfig, architecture: int) -> bool:
+def launches_kernels(config: LanguageModelConfig, architecture: int) -> bool:
     """Whether serving a model on a GPU launches kernels of this package."""
     try:
-        with as_on_gpu(divmod(architecture, 10)):
+        with simulated_gpu(divmod(architecture, 10)):
             found = ServedPasses(LanguageModel(config), DTYPES[0])
     except ValueError:  # no decoder for this model
         return False
@@ -64,7 +64,7 @@ def _run_draws(passes: ServedPasses, output: StepOutput) -> None:
         passes.draw(output, is_filtered)
 
 
-def common(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:
+def merge_launches(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:
     """One launch for each group that one kernel can serve, with what the group has in common."""
     groups: dict[str, list[KernelLaunch]] = defaultdict(list)
     for launch in launches:

@@ -1,7 +1,7 @@
 """The passes of a language model that serving on a GPU runs, on CPU tensors.
 
-With `rfa.model.placement.as_on_gpu` they launch the kernels of serving, for interceptors; otherwise they are the eager
-code that the kernels are compared with.
+With `rfa.model.placement.simulated_gpu` they launch the kernels of serving, for interceptors; otherwise they are the
+eager code that the kernels are compared with.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def clamped(b_x, LOWEST: tl.constexpr, HIGHEST: tl.constexpr):
 
 
 @triton.jit
-def gates_of(
+def load_slot_gates(
     p_gates, p_bias, p_eta2, p_own_process, i_h, n_heads, o_s, m_s,
     S: tl.constexpr, LOWEST: tl.constexpr, HIGHEST: tl.constexpr, PROCESS_SCALE: tl.constexpr,
 ):  # fmt: skip
@@ -190,7 +190,7 @@ def slots_kernel(
     b_k = turned_vector(p_joint + (n_heads + i_h) * 2 * D, b_cos, b_sin, o_d, m_d, D)  # [2, D]
     b_v = turned_vector(p_joint + (2 * n_heads + i_h) * 2 * D, b_cos, b_sin, o_d, m_d, D)  # [2, D]
     p_joint += n_heads * 6 * D
-    b_pi, b_process = gates_of(
+    b_pi, b_process = load_slot_gates(
         p_joint, p_gate_bias, p_eta2, p_own_process, i_h, n_heads, o_s, m_s, S, LOWEST, HIGHEST, PROCESS_SCALE
     )  # [S]
 

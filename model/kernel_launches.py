@@ -22,7 +22,7 @@ from triton.compiler import make_backend
 from triton.language import constexpr
 from triton.runtime.jit import KernelInterface, create_function_from_signature
 
-from rfa.model.placement import as_on_gpu
+from rfa.model.placement import simulated_gpu
 
 THREADS_OF_A_WARP = 32
 
@@ -71,7 +71,7 @@ class KernelLaunch:
 Taker = Callable[[KernelCall], bool]
 
 
-def take_launches(taker: Taker) -> Callable[[], None]:
+def intercept_launches(taker: Taker) -> Callable[[], None]:
     """Offer every launch of this process to `taker` before Triton; call the result to stop."""
     before = KernelInterface.__getitem__
 
@@ -91,9 +91,9 @@ def take_launches(taker: Taker) -> Callable[[], None]:
 
 
 @contextmanager
-def launches_taken(taker: Taker) -> Iterator[None]:
-    """`take_launches` as a context manager."""
-    end = take_launches(taker)
+def intercepted_launches(taker: Taker) -> Iterator[None]:
+    """`intercept_launches` as a context manager."""
+    end = intercept_launches(taker)
     try:
         yield
     finally:
@@ -149,7 +149,7 @@ def recorded_launches(architecture: int) -> Iterator[list[KernelLaunch]]:
         launches.append(described(call, architecture))
         return True
 
-    with as_on_gpu(divmod(architecture, 10)), launches_taken(take):
+    with simulated_gpu(divmod(architecture, 10)), intercepted_launches(take):
         yield launches
 
 

@@ -15,7 +15,7 @@ _CAPABILITIES: list[tuple[int, int]] = []
 
 
 @contextmanager
-def as_on_gpu(capability: tuple[int, int]) -> Iterator[None]:
+def simulated_gpu(capability: tuple[int, int]) -> Iterator[None]:
     """Treat tensors of any device as those of a GPU of this compute capability."""
     _CAPABILITIES.append(capability)
     try:
@@ -24,14 +24,14 @@ def as_on_gpu(capability: tuple[int, int]) -> Iterator[None]:
         _CAPABILITIES.pop()
 
 
-def is_stood_in_for() -> bool:
+def is_simulated() -> bool:
     """Whether launches are intercepted for a simulated GPU."""
     return bool(_CAPABILITIES)
 
 
 def is_gpu(device: torch.device) -> bool:
     """Whether tensors on a device go to GPU kernels."""
-    return device.type == "cuda" or is_stood_in_for()
+    return device.type == "cuda" or is_simulated()
 
 
 def capability_of(device: torch.device) -> tuple[int, int]:

@@ -110,7 +110,7 @@ class RaggedDecoder:
         residual, joint, q = self._keep(batch, keys, values, outcome.broken)
         result = paged_attention(q, keys[-1], values[-1], self._heads[-1], batch.pieces)
         last_tokens = LastTokens(batch.last, result.precision, noise, layers[-1].dynamics.gamma2, outcome)
-        return residual.conclude(result.out, joint, last_tokens, is_turned=config.rotate_values)
+        return residual.finish_last(result.out, joint, last_tokens, is_turned=config.rotate_values)
 
     def write_batch(self, batch: PagedTokens, keys: Tensor, values: Tensor) -> Tensor:
         """Write keys and values of prompt tokens to the pages, without outputs.
@@ -162,7 +162,7 @@ class RaggedDecoder:
         # No layers: the owner of the slots checks whether they are finite.
         outcome = Outcome.empty(streams, 0, config.n_heads, 2 * config.head_dim, means.device)
         last_tokens = LastTokens(batch.last, readout.precision, None, residual.layers[-1].dynamics.gamma2, outcome)
-        output, _ = residual.conclude(readout.out.flatten(0, 1), joint, last_tokens, is_turned=True, rows=batch.rows)
+        output, _ = residual.finish_last(readout.out.flatten(0, 1), joint, last_tokens, is_turned=True, rows=batch.rows)
         return output, after_means, after_precisions
 
     def scan_batch(self, batch: SlotTokens, means: Tensor, precisions: Tensor) -> tuple[Tensor, Tensor]:
@@ -244,17 +244,17 @@ class _Residual:
 
     def mix(self, index: int, out: Tensor, joint: Tensor, *, is_turned: bool, rows: Tensor | None = None) -> None:
         """Finish a layer with the output of its mixer."""
-        from rfa.model.ragged_triton import settle
+        from rfa.model.ragged_triton import leave_frame
 
         turn = self.turn if is_turned else None
-        self._finish(index, settle(out, turn, self._output_gates(index, joint), self._decoder.dtype, rows))
+        self._finish(index, leave_frame(out, turn, self._output_gates(index, joint), self._decoder.dtype, rows))
 
     def _finish(self, index: int, mixed: Tensor) -> None:
         from rfa.model.decoder_triton import finish_layer
 
         finish_layer(self._x, mixed, self.layers[index])
 
-    def conclude(
+    def finish_last(
         self, out: Tensor, joint: Tensor, last: LastTokens, *, is_turned: bool, rows: Tensor | None = None
     ) -> tuple[StepOutput, Tensor]:
         """Outputs of the last tokens `[S]`, and `[S]` float32, 1 if the watched numbers are finite.
@@ -263,10 +263,10 @@ class _Residual:
         """
         from rfa.model.decoder_triton import compute_logits
         from rfa.model.product_triton import Norm
-        from rfa.model.ragged_triton import settle
+        from rfa.model.ragged_triton import leave_frame
 
         index, turn = len(self.layers) - 1, self.turn if is_turned else None
-        mixed = settle(out, turn, self._output_gates(index, joint), self._decoder.dtype, rows, last)
+        mixed = leave_frame(out, turn, self._output_gates(index, joint), self._decoder.dtype, rows, last)
         if len(last.places) < len(self._x):  # else they are all tokens, in order
             self._x = self._x[last.places]
         self._finish(index, mixed)

@@ -24,7 +24,7 @@ from rfa.model.decoder_triton import (
     Outcome,
     Turned,
     exponential,
-    gates_of,
+    load_slot_gates,
     turned_back,
     turned_vector,
 )
@@ -37,7 +37,7 @@ SHORTEST = tl.constexpr(1e-12)
 
 
 @triton.jit
-def of_length_one(b_x):
+def normalise(b_x):
     """Normalise a vector [2, D]."""
     length = tl.sqrt_rn(tl.sum(tl.sum(b_x * b_x, axis=0), axis=0))
     return b_x / tl.maximum(length, SHORTEST, propagate_nan=tl.PropagateNan.ALL)
@@ -70,7 +70,7 @@ def arrange_kernel(
     b_q = turned_vector(p_joint + i_h * 2 * D, b_cos, b_sin, o_d, m_d, D)  # [2, D]
     b_k = turned_vector(p_joint + (H + i_h) * 2 * D, b_cos, b_sin, o_d, m_d, D)  # [2, D]
     if IS_UNIT:
-        b_q, b_k = of_length_one(b_q), of_length_one(b_k)
+        b_q, b_k = normalise(b_q), normalise(b_k)
     if TURNS_VALUES:
         b_v = turned_vector(p_joint + (2 * H + i_h) * 2 * D, b_cos, b_sin, o_d, m_d, D)  # [2, D]
     else:
@@ -87,7 +87,7 @@ def arrange_kernel(
     if FOR_SLOTS:
         o_s = tl.arange(0, BS)  # [S]
         m_s = o_s < S  # [S]
-        b_pi, b_process = gates_of(
+        b_pi, b_process = load_slot_gates(
             p_joint + H * 6 * D, p_bias, p_eta2, p_own_process, i_h, H, o_s, m_s, S, LOWEST, HIGHEST, PROCESS_SCALE
         )  # [S]
         tl.store(p_measurement + i_row * S + o_s, b_pi, mask=m_s)
@@ -161,7 +161,7 @@ def arrange_for_slots(joint: Tensor, turn: Turned, gates: Gates, rows: Tensor, s
 
 
 @triton.jit(do_not_specialize=["gates_t"])
-def settle_kernel(
+def leave_frame_kernel(
     p_x, p_rows, p_cos, p_sin, p_gates, p_bias, p_out,
     p_last, p_precision, p_noise, p_gamma2, p_latent, p_evidence, gates_t,
     H: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
@@ -219,7 +219,7 @@ class LastTokens(NamedTuple):
     outcome: Outcome
 
 
-def settle(
+def leave_frame(
     x: Tensor, turn: Turned | None, gates: tuple[Tensor, Tensor] | None, dtype: torch.dtype,
     rows: Tensor | None = None, last: LastTokens | None = None,
 ) -> Tensor:  # fmt: skip
@@ -242,7 +242,7 @@ def settle(
     out = x.new_empty((tokens, heads * width), dtype=dtype)
     logits, bias = gates or (x, x)
     with torch.cuda.device_of(x):
-        settle_kernel[(tokens, heads)](
+        leave_frame_kernel[(tokens, heads)](
             x, x if rows is None else rows, *(turn or (x, x)), logits, bias, out, *last_arguments, logits.stride(0),
             H=heads, D=width // 2, BD=power_of_two(width // 2), HAS_ROWS=rows is not None,
             IS_TURNED=turn is not None, IS_GATED=gates is not None, IS_LAST=last is not None,

@@ -26,7 +26,7 @@ from rfa.model.deep_blocks import DeepFilterConfig
 from rfa.model.deep_filter import DeepFilter, mean_per_component
 from rfa.runtime.text.config import StrictConfig
 from rfa.training.optimiser import load_moments, moments
-from rfa.training.resuming import PROGRESS_FILE, REQUEST_FILE, check_request, written_whole
+from rfa.training.resuming import PROGRESS_FILE, REQUEST_FILE, atomic_checkpoint, check_request
 from rfa.training.simulate import NOISE_SETTINGS
 
 METRICS_FILE = "metrics.jsonl"
@@ -150,7 +150,7 @@ class DeepTrainer:
         """Save model, optimiser and progress; the run continues from them bit for bit."""
         tensors = {name: tensor.contiguous() for name, tensor in moments(self.model, [self.optimiser]).items()}
         progress = {"step": self.step, "seconds": self.seconds, "extended_at": self.extended_at}
-        with written_whole(self.out) as folder:
+        with atomic_checkpoint(self.out) as folder:
             save_checkpoint(folder, "deep", self.model)
             save_file(tensors | {DRAWS: self.generator.get_state()}, folder / OPTIMISER_FILE)
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")

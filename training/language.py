@@ -31,7 +31,7 @@ from rfa.training.language_config import LanguageRun, find_config
 from rfa.training.optimiser import Optimiser
 from rfa.training.plot import METRICS_FILE, plot_metrics
 from rfa.training.provenance import provenance
-from rfa.training.resuming import LEFT, PROGRESS_FILE, REQUEST_FILE, check_request, written_whole
+from rfa.training.resuming import LEFT, PROGRESS_FILE, REQUEST_FILE, atomic_checkpoint, check_request
 
 OPTIMISER_FILE = "optimiser.safetensors"
 TOKENIZER_FILE = "tokenizer.json"
@@ -139,7 +139,7 @@ class Trainer:
         progress = {
             "step": self.step, "seconds": self.seconds, "smooth": self.smooth, "extended_at": self.extended_at,
         }  # fmt: skip
-        with written_whole(self.out) as folder:
+        with atomic_checkpoint(self.out) as folder:
             save_checkpoint(folder, "language", self.averaged)
             save_file(self.optimiser.state(), folder / OPTIMISER_FILE)
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")

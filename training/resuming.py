@@ -31,7 +31,7 @@ LEFT = "{} is finished: left as it is (a larger --steps continues it)"
 
 
 @contextmanager
-def written_whole(directory: Path) -> Iterator[Path]:
+def atomic_checkpoint(directory: Path) -> Iterator[Path]:
     """A folder whose files, with their digests, replace those in `directory` once all are written.
 
     After its rename the folder counts as written: `has_checkpoint` moves files that a killed process left there.
@@ -53,7 +53,7 @@ def written_whole(directory: Path) -> Iterator[Path]:
 
 def copy_checkpoint(out: Path, to: Path) -> None:
     """Copy the checkpoint of a run to another folder, atomically."""
-    with written_whole(to) as folder:
+    with atomic_checkpoint(to) as folder:
         for name in CHECKPOINT:
             shutil.copyfile(out / name, folder / name)
 
@@ -77,11 +77,11 @@ def _check_finite(files: Path, directory: Path) -> None:
             for name in tensors.keys():  # noqa: SIM118 - it is no mapping
                 if not tensors.get_tensor(name).isfinite().all():
                     raise FloatingPointError(
-                        f"the training diverged: {name} of {path.name} is not finite; {what_is_left(directory)}"
+                        f"the training diverged: {name} of {path.name} is not finite; {remaining_state(directory)}"
                     )
 
 
-def what_is_left(out: Path) -> str:
+def remaining_state(out: Path) -> str:
     """What remains of a failed run, for its message."""
     return "the last checkpoint is intact" if (out / PROGRESS_FILE).is_file() else "nothing was saved"
 
@@ -110,7 +110,7 @@ def has_checkpoint(out: Path) -> bool:
     return True
 
 
-def differing(requested: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+def differing_settings(requested: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     """Names of the settings in which two requests differ."""
     return sorted(name for name in {*requested, *found} if requested.get(name) != found.get(name))
 
@@ -121,7 +121,7 @@ def check_request(out: Path, requested: Mapping[str, Any], found: Mapping[str, A
     Raises:
         ValueError: it differs in anything else, or has fewer.
     """
-    names = differing(requested, found)
+    names = differing_settings(requested, found)
     if not names:
         return False
     if names in (["steps"], ["minutes"]) and (requested[names[0]] or 0) > (found[names[0]] or math.inf):

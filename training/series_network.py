@@ -34,11 +34,11 @@ from rfa.training.resuming import (
     OPTIMISER_FILE,
     PROGRESS_FILE,
     REQUEST_FILE,
+    atomic_checkpoint,
     check_request,
     copy_checkpoint,
     has_checkpoint,
-    what_is_left,
-    written_whole,
+    remaining_state,
 )
 from rfa.training.series_batches import (
     NEAR_LEADS,
@@ -204,7 +204,7 @@ class SeriesTrainer:
         self.check_losses()
         progress = {"step": self.step, "seconds": self.seconds, "smooth": self.smooth}
         request = {"data": self.data, **self.run.to_dict()}
-        with written_whole(self.out) as folder:
+        with atomic_checkpoint(self.out) as folder:
             save_checkpoint(folder, "series", self.averaged)
             save_file(self.optimiser.state(), folder / OPTIMISER_FILE)
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
@@ -246,7 +246,7 @@ class SeriesTrainer:
         self._losses.clear()
         for step, loss in enumerate(losses, self.step - len(losses)):
             if not math.isfinite(loss):
-                raise FloatingPointError(f"the loss is {loss} at step {step}; {what_is_left(self.out)}")
+                raise FloatingPointError(f"the loss is {loss} at step {step}; {remaining_state(self.out)}")
             self.smooth = loss if math.isnan(self.smooth) else 0.98 * self.smooth + 0.02 * loss
 
     def validate(self, fixed: Sequence[SeriesBatch], mode: Mode) -> dict[str, float]:

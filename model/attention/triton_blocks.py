@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rfa.model.placement import is_stood_in_for
+from rfa.model.placement import is_simulated
 
 # Kernel arguments that depend on lengths, which Triton must not specialise: a variant for 1 and one for multiples of 16
 # would compile for seconds when a prompt of such a length comes.
@@ -63,7 +63,7 @@ def elapsed(hi, lo, earlier_hi, earlier_lo):
 
 def is_interpreted() -> bool:
     """Whether kernels run in Triton's interpreter, which has neither inline PTX nor products of bfloat16."""
-    return not isinstance(sequence, triton.JITFunction) and not is_stood_in_for()
+    return not isinstance(sequence, triton.JITFunction) and not is_simulated()
 
 
 def blocks_of(n_tokens: int, block: int) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rfa.model.dynamics import Dynamics
-from rfa.model.placement import capability_of, is_stood_in_for
+from rfa.model.placement import capability_of, is_simulated
 
 IMPLEMENTATIONS = ("auto", "reference", "triton")
 FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -147,7 +147,7 @@ def fused_refusal(
 
 
 def _device_refusal(device: torch.device) -> str | None:
-    if is_stood_in_for() or (device.type == "cuda" and torch.version.cuda is not None):
+    if is_simulated() or (device.type == "cuda" and torch.version.cuda is not None):
         capability = capability_of(device)
         if capability >= FUSED_CAPABILITY:
             return None

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from rfa.model.kernel_launches import KernelCall, source_hash, take_launches
+from rfa.model.kernel_launches import KernelCall, intercept_launches, source_hash
 from rfa.runtime.bundle.bundle import Bundle, StoredKernel
 from rfa.runtime.gpu.driver import CudaDriver, CudaError
 from rfa.runtime.outputs import GpuKernels
@@ -136,7 +136,7 @@ def _launches() -> StoredLaunches:
         torch.cuda.get_device_capability,
         lambda device: int(torch.cuda.current_stream(device).cuda_stream),
     )
-    take_launches(found.take)
+    intercept_launches(found.take)
     return found
 
 

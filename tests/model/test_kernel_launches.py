@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from rfa.model.attention.triton_rotation import _rotation_kernel
 from rfa.model.decoder_triton import slots_kernel
-from rfa.model.kernel_launches import KernelCall, launches_taken, source_hash, take_launches
+from rfa.model.kernel_launches import KernelCall, intercept_launches, intercepted_launches, source_hash
 from rfa.model.recurrence.triton_forward import scan_kernel
 from tests.kernels import interpreted
 
@@ -33,7 +33,7 @@ def test_a_launch_that_is_taken_does_not_run() -> None:
         seen.append(call)
         return True
 
-    with launches_taken(take):
+    with intercepted_launches(take):
         assert (turned() == 9.0).all()
     (call,) = seen
     assert call.name == "_rotation_kernel" and call.grid == (2, 1, 1)
@@ -46,22 +46,22 @@ def test_a_launch_that_is_taken_does_not_run() -> None:
 
 def test_a_grid_may_follow_from_the_arguments() -> None:
     seen: list[tuple[int, int, int]] = []
-    with launches_taken(lambda call: seen.append(call.grid) is None):
+    with intercepted_launches(lambda call: seen.append(call.grid) is None):
         turned(lambda values: (-(-values["n_rows"] // values["BLOCK_R"]), 3))
     assert seen == [(2, 3, 1)]
 
 
 def test_what_nobody_takes_goes_to_triton() -> None:
     expected = torch.tensor([[0.0, 1.0]] * 5)
-    with launches_taken(lambda call: call.name == "scan_kernel"):
+    with intercepted_launches(lambda call: call.name == "scan_kernel"):
         assert torch.equal(turned(), expected)
     assert torch.equal(turned(), expected)
 
 
 def test_who_came_last_is_asked_first() -> None:
     asked: list[str] = []
-    end = take_launches(lambda call: asked.append("first") is not None)
-    with launches_taken(lambda call: asked.append("second") is not None):
+    end = intercept_launches(lambda call: asked.append("first") is not None)
+    with intercepted_launches(lambda call: asked.append("second") is not None):
         turned()
     assert asked == ["second", "first"]
     end()

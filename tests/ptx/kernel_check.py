@@ -26,10 +26,10 @@ from torch import Tensor
 from rfa.export.kernel_recording import SIZES
 from rfa.export.served_passes import DTYPES, Cache, ServedPasses, initial_slots
 from rfa.model.decoder import SlotPool
-from rfa.model.kernel_launches import KernelCall, launches_taken, source_hash
+from rfa.model.kernel_launches import KernelCall, intercepted_launches, source_hash
 from rfa.model.language import StepOutput
 from rfa.model.loading import model_of
-from rfa.model.placement import as_on_gpu
+from rfa.model.placement import simulated_gpu
 from rfa.runtime.bundle.bundle import Bundle, open_bundle
 from rfa.runtime.bundle.documents import BundleError
 from rfa.runtime.bundle.golden import GoldenMismatch, run_golden
@@ -142,7 +142,7 @@ class Runs(NamedTuple):
     @classmethod
     def of(cls, model: Any, dtype: torch.dtype, emulated: Emulated, architecture: int) -> Runs:
         """For a GPU of this architecture."""
-        with as_on_gpu(divmod(architecture, 10)):
+        with simulated_gpu(divmod(architecture, 10)):
             launched = ServedPasses(model, dtype)
         return cls(dtype, launched, ServedPasses(model, dtype), emulated, architecture)
 
@@ -150,8 +150,8 @@ class Runs(NamedTuple):
     def by_kernels(self, name: str, *arguments: Any) -> Any:
         """A pass as on the GPU."""
         with ExitStack() as stack:
-            stack.enter_context(as_on_gpu(divmod(self.architecture, 10)))
-            stack.enter_context(launches_taken(self.emulated.take))
+            stack.enter_context(simulated_gpu(divmod(self.architecture, 10)))
+            stack.enter_context(intercepted_launches(self.emulated.take))
             return getattr(self.launched, name)(*arguments)
 
     @torch.no_grad()

@@ -19,7 +19,7 @@ from tests.ptx.launches import SCAN, Compiler, Emulator, emulated
 
 slow = partial(pytest.param, marks=pytest.mark.slow)
 ATTENTION = {"_columns_kernel", "table_kernel", "_forward_kernel"}
-AROUND = {"begin_kernel", "product_kernel", "arrange_kernel", "settle_kernel", "logits_kernel"}
+AROUND = {"begin_kernel", "product_kernel", "arrange_kernel", "leave_frame_kernel", "logits_kernel"}
 
 
 @pytest.fixture(params=[slow(80), 90], ids="sm_{}".format)

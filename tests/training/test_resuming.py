@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from rfa.training.resuming import CHECKPOINT, DIGESTS_FILE, has_checkpoint, written_whole
+from rfa.training.resuming import CHECKPOINT, DIGESTS_FILE, atomic_checkpoint, has_checkpoint
 
 
 def write(out, value):
     """A checkpoint of files that all tell this number."""
-    with written_whole(out) as folder:
+    with atomic_checkpoint(out) as folder:
         for name in CHECKPOINT:
             if name.endswith(".safetensors"):
                 save_file({"w": torch.tensor([value])}, folder / name)

@@ -41,7 +41,7 @@ ATTENTION = {"_columns_kernel", "table_kernel", "_forward_kernel"}
 SLOTS = {"scan_kernel", "weights_kernel", "values_kernel", "slots_kernel", "logits_kernel"}
 AROUND = {
     "draw_kernel", "extent_kernel", "narrow_kernel", "weigh_kernel", "begin_kernel", "normed_kernel", "product_kernel",
-    "arrange_kernel", "settle_kernel",
+    "arrange_kernel", "leave_frame_kernel",
 }  # fmt: skip
 emulated = pytest.mark.skipif(machine.missing() is not None, reason=str(machine.missing()))
 

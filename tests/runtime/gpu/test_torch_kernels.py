@@ -27,10 +27,10 @@ if machine.missing() is not None:
     pytest.skip(str(machine.missing()), allow_module_level=True)
 
 from rfa.export.served_passes import DTYPES, ServedPasses, initial_slots
-from rfa.model.kernel_launches import KernelCall, launches_taken
+from rfa.model.kernel_launches import KernelCall, intercepted_launches
 from rfa.model.language import LanguageModel
 from rfa.model.loading import model_of
-from rfa.model.placement import as_on_gpu
+from rfa.model.placement import simulated_gpu
 from rfa.runtime.bundle.signing import write_keys
 from rfa.runtime.bundle.stored_kernels import KernelEntry, Parameter
 from rfa.runtime.gpu import golden as torch_golden
@@ -52,8 +52,8 @@ from tests.small_kernels import ARCHITECTURE, with_kernels
 
 # What prompts and steps of the small model launch.
 ALL = (
-    "arrange_kernel", "begin_kernel", "draw_kernel", "extent_kernel", "logits_kernel", "product_kernel", "scan_kernel",
-    "settle_kernel", "slots_kernel", "values_kernel", "weigh_kernel", "weights_kernel",
+    "arrange_kernel", "begin_kernel", "draw_kernel", "extent_kernel", "leave_frame_kernel", "logits_kernel",
+    "product_kernel", "scan_kernel", "slots_kernel", "values_kernel", "weigh_kernel", "weights_kernel",
 )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def gpu(library: ctypes.CDLL, bundle: Bundle) -> FakeGpu:
 @pytest.fixture(autouse=True)
 def on_a_gpu() -> Iterator[None]:
     """Tensors of the CPU take the way of those of a GPU."""
-    with as_on_gpu(divmod(ARCHITECTURE, 10)):
+    with simulated_gpu(divmod(ARCHITECTURE, 10)):
         yield
 
 
@@ -119,7 +119,7 @@ def answers(runtime: TorchLanguageRuntime) -> list[np.ndarray]:
 
 
 def test_all_that_serving_launches_is_taken_and_gives_the_golden_outputs(bundle: Bundle, gpu: FakeGpu) -> None:
-    with launches_taken(gpu.take), kernels_of(bundle, is_trusted=True, launches=gpu.launches) as use:
+    with intercepted_launches(gpu.take), kernels_of(bundle, is_trusted=True, launches=gpu.launches) as use:
         runtime = runtime_of(bundle, torch.bfloat16)
         assert check_golden_on(runtime, bundle) > 0
     assert use.report() == torch_kernels.GpuKernels(ALL, (), None)
@@ -137,7 +137,7 @@ def test_numbers_are_those_of_what_triton_compiles_for_each_launch(bundle: Bundl
             expected = answers(runtime_of(bundle, torch.bfloat16))
     finally:
         compiler.close()
-    with launches_taken(gpu.take), kernels_of(bundle, is_trusted=True, launches=gpu.launches) as use:
+    with intercepted_launches(gpu.take), kernels_of(bundle, is_trusted=True, launches=gpu.launches) as use:
         found = answers(runtime_of(bundle, torch.bfloat16))
     assert use.stored == set(ALL) and not use.compiled
     for one, other in zip(found, expected, strict=True):
@@ -157,7 +157,7 @@ def kernels_used(bundle: Bundle, gpu: FakeGpu, *, is_trusted: bool = True) -> to
     passes = ServedPasses(model, torch.float32)
     with (
         torch.no_grad(),
-        launches_taken(gpu.take),
+        intercepted_launches(gpu.take),
         kernels_of(bundle, is_trusted=is_trusted, launches=gpu.launches) as use,
     ):
         _, slots = passes.prefill([[1, 2]], [0], initial_slots(model, 1))
@@ -219,8 +219,8 @@ def stop(self):
 type(driver).active = type(driver).default = property(stop)
 import numpy, torch
 from rfa.runtime.bundle.bundle import open_bundle
-from rfa.model.kernel_launches import launches_taken
-from rfa.model.placement import as_on_gpu
+from rfa.model.kernel_launches import intercepted_launches
+from rfa.model.placement import simulated_gpu
 from rfa.runtime.gpu.kernels import kernels_of
 from tests.runtime.gpu.fake_cuda import FakeGpu
 from tests.runtime.gpu.test_torch_kernels import answers, ctypes, runtime_of
@@ -228,7 +228,8 @@ assert "TRITON_INTERPRET" not in os.environ
 bundle = open_bundle(sys.argv[1])
 gpu = FakeGpu(ctypes.CDLL(sys.argv[2]), bundle.kernels)
 gpu._played = lambda *_: None
-with as_on_gpu((8, 0)), launches_taken(gpu.take), kernels_of(bundle, is_trusted=True, launches=gpu.launches) as use:
+kernels = kernels_of(bundle, is_trusted=True, launches=gpu.launches)
+with simulated_gpu((8, 0)), intercepted_launches(gpu.take), kernels as use:
     answers(runtime_of(bundle, torch.bfloat16))
 assert not use.compiled and use.reason is None, use
 print(*sorted(use.stored))
@@ -250,7 +251,7 @@ def test_info_says_which_kernels_run(
     monkeypatch.setattr(torch_language, "TorchLanguageRuntime", lambda bundle, **_: runtime_of(bundle))
     monkeypatch.setattr(torch_golden, "check_golden_on", lambda runtime, bundle: 0)
     keys = write_keys(tmp_path / "author").pub
-    with launches_taken(gpu.take):
+    with intercepted_launches(gpu.take):
         signed = device.language_loader(Settings(bundles=(), device="cuda", trusted_keys_file=keys))(bundle).kernels
     assert signed == torch_kernels.GpuKernels(ALL, (), None)
     info = json.loads(dumps(_facts(bundle, 0, "torch", ("recurrent",), signed)))
@@ -264,11 +265,11 @@ def test_info_says_which_kernels_run(
 
 RECORD = """
 import json, sys
-from rfa.export.kernel_compile import asked_for
-from rfa.export.kernel_recording import common, serving_launches
+from rfa.export.kernel_compile import launch_fields
+from rfa.export.kernel_recording import merge_launches, serving_launches
 from rfa.runtime.text.config import LanguageModelConfig
 config = LanguageModelConfig.from_dict(json.loads(sys.argv[1]))
-json.dump([asked_for(launch) for launch in common(serving_launches(config, int(sys.argv[2])))], sys.stdout)
+json.dump([launch_fields(launch) for launch in merge_launches(serving_launches(config, int(sys.argv[2])))], sys.stdout)
 """
 # Streams and tokens that are not recorded, among them so many that products take each of their blocks.
 PIECES = ([5], [1, 1], [16, 1, 2], [64, 7, 130], [600, 3, 700], [1] * 41, [3] * 90)
@@ -341,7 +342,7 @@ def serve(runtime: TorchLanguageRuntime, pieces: Sequence[int]) -> None:
 def test_serving_the_shipped_bundle_launches_what_is_stored_alone(books_bundle: Path, architecture: int) -> None:
     bundle = open_bundle(books_bundle)
     ledger = Ledger.of(bundle.config, architecture)
-    with as_on_gpu(divmod(architecture, 10)), launches_taken(ledger.take):
+    with simulated_gpu(divmod(architecture, 10)), intercepted_launches(ledger.take):
         for dtype in DTYPES:
             runtime = runtime_of(bundle, dtype, rows=max(map(len, PIECES)))
             for pieces in PIECES:
@@ -354,7 +355,7 @@ def test_serving_the_shipped_bundle_launches_what_is_stored_alone(books_bundle: 
 def test_serving_other_models_launches_what_is_stored_alone(what: str) -> None:
     config = LanguageModelConfig(vocab_size=61, **OTHERS[what])
     ledger, model = Ledger.of(config.to_dict(), ARCHITECTURE), LanguageModel(config)
-    with launches_taken(ledger.take):
+    with intercepted_launches(ledger.take):
         for passes in (ServedPasses(model, dtype) for dtype in DTYPES):
             for counts in PIECES:
                 pieces, begins, silence = [[1] * n for n in counts], [3] * len(counts), passes.silence(len(counts))
