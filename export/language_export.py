@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,8 @@ from tokenizers import Tokenizer
 from rfa.export.golden_recording import Earlier, Filled, GoldenRecorder, Source, Stored
 from rfa.export.language_calibration import calibrate_language
 from rfa.export.language_graphs import carried_state, language_graphs
-from rfa.export.provenance import export_provenance
 from rfa.export.writing import write_bundle
+from rfa.measured import git_commit
 from rfa.model.checkpoint import load_run
 from rfa.model.decoder_constants import decoder_constants
 from rfa.model.language import LanguageModel
@@ -31,6 +33,7 @@ VALIDATION_FILE = Path("corpus") / "valid.npy"
 TOKENIZER_FILE = "tokenizer.json"
 # Entries of the training record that the manifest repeats.
 METRICS = ("validation_loss", "bytes_per_token", "tokens", "parameters")
+LIBRARIES = ("torch", "onnx", "onnxscript", "onnxruntime", "numpy", "safetensors")
 TRAINING = ("config", "seconds", "data", "commit", "versions", "device")
 
 
@@ -80,10 +83,16 @@ def export_language(
         calibration=calibrate_language(model, validation, window=window),
         golden=language_golden(graphs, weights, model.config, tokenizer.encode(GOLDEN_PROMPT).ids),
         metrics={key: record[key] for key in METRICS},
-        provenance={"training": {key: record[key] for key in TRAINING}, "export": export_provenance()},
+        provenance={"training": {key: record[key] for key in TRAINING}, "export": _provenance()},
         state=family.state(),
         extra_files={**tokenizer_files, **constants, **kernels},
     )
+
+
+def _provenance() -> dict[str, Any]:
+    """Commit of the working tree (marked if changed, None outside a checkout) and library versions."""
+    versions = {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
+    return {"commit": git_commit(), "versions": versions}
 
 
 def _compiled_kernels(model: LanguageModel, architectures: Sequence[int]) -> dict[str, bytes]:

@@ -11,18 +11,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from rfa.model.attention.pages import PAGE_KEYS, places_of
-from rfa.model.decoder import Decoder, SlotPool, normed, product
-from rfa.model.decoder_layers import NORM_EPS
+from rfa.model.decoder import Decoder, SlotPool
 from rfa.model.draw import Distribution, Drawn, draw
 from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.ragged import RaggedDecoder
 from rfa.model.ragged_layout import Ragged
-from rfa.model.recurrence.slots import is_on_gpu
-from rfa.runtime.text.config import Mode
 
 # Dtypes of the matrices: for serving on a GPU, and for golden outputs at load.
 DTYPES = (torch.bfloat16, torch.float32)
@@ -94,45 +90,6 @@ class ServedPasses:
         output = self._ragged.extend(Ragged.of(pieces, begins, torch.device("cpu")), pages, keys, values, noise)
         new = [own[begin:] for own, begin in zip(places, begins, strict=True)]
         return output, [Cache(keys[:, own].float(), values[:, own].float()) for own in new]
-
-    def products(self, mode: Mode, rows: int) -> dict[str, Tensor]:
-        """Products of a mode's first layer with rows of noise: many rows launch other kernels than few."""
-        x, layer = self._noise(rows, self.decoder.config.d_model), self.decoder.stack(mode).layers[0]
-        readout = layer.readout
-        mixed, total = self._noise(rows, readout.mix_out.shape[1]).to(readout.mix_out.dtype), x.clone()
-        if not is_on_gpu(readout.mix_in):
-            total = total + product(mixed, readout.mix_out)
-            inner = F.gelu(product(normed(total, readout.feed_forward_norm), layer.up))
-            joint = product(normed(x, readout.mixer_norm), readout.mix_in)
-            return {"joint": joint, "total": total + product(inner, layer.down)}
-        from rfa.model.decoder_triton import finish_layer, joint_product
-
-        joint = joint_product(x, layer)
-        finish_layer(total, mixed, layer)
-        return {"joint": joint, "total": total}
-
-    def logits(self, mode: Mode, rows: int) -> dict[str, Tensor]:
-        """Logits of rows of noise."""
-        stack, embedding, config = self.decoder.stack(mode), self.decoder.embedding, self.decoder.config
-        x = self._noise(rows, config.d_model)
-        # After a step layers have flags for their slots, after a prompt they have none.
-        layer_counts = {"logits": len(stack.layers), "logits of prompts": 0}
-        if not is_on_gpu(embedding):
-            return dict.fromkeys(layer_counts, product(normed(x, stack.norm), embedding))
-        from rfa.model.decoder_triton import Outcome, compute_logits
-        from rfa.model.product_triton import Norm
-
-        found = {}
-        for name, layers in layer_counts.items():
-            outcome = Outcome.empty(rows, layers, config.n_heads, 1, embedding.device)
-            outcome.evidence.fill_(1)
-            outcome.broken.zero_()
-            found[name] = compute_logits(x, Norm(stack.norm, NORM_EPS), embedding, outcome)[0]
-        return found
-
-    @staticmethod
-    def _noise(rows: int, width: int) -> Tensor:
-        return torch.randn(rows, width, generator=torch.Generator().manual_seed(rows))
 
     def draw(self, output: StepOutput, is_filtered: bool) -> Drawn:
         """Next tokens after outputs of B rows; filtered: with top_p and top_k in the first row."""

@@ -21,15 +21,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rfa.export.kernel_recording import SIZES
 from rfa.export.served_passes import DTYPES, Cache, ServedPasses, initial_slots
-from rfa.model.decoder import SlotPool
+from rfa.model.decoder import SlotPool, normed, product
+from rfa.model.decoder_layers import NORM_EPS
 from rfa.model.kernel_launches import KernelCall, intercepted_launches, source_hash
 from rfa.model.language import StepOutput
 from rfa.model.loading import model_of
 from rfa.model.placement import simulated_gpu
+from rfa.model.recurrence.slots import is_on_gpu
 from rfa.runtime.bundle.bundle import Bundle, open_bundle
 from rfa.runtime.bundle.documents import BundleError
 from rfa.runtime.bundle.golden import GoldenMismatch, run_golden
@@ -130,12 +133,55 @@ def _parts(bundle: Bundle, runs: Runs) -> list[Callable[[dict[str, float]], None
     return [*parts, *(partial(_compare_products, runs, mode) for mode, has_any in modes.items() if has_any)]
 
 
+class CheckedPasses(ServedPasses):
+    """`ServedPasses`, and single products."""
+
+    def products(self, mode: Mode, rows: int) -> dict[str, Tensor]:
+        """Products of a mode's first layer with rows of noise: many rows launch other kernels than few."""
+        x, layer = _noise(rows, self.decoder.config.d_model), self.decoder.stack(mode).layers[0]
+        readout = layer.readout
+        mixed, total = _noise(rows, readout.mix_out.shape[1]).to(readout.mix_out.dtype), x.clone()
+        if not is_on_gpu(readout.mix_in):
+            total = total + product(mixed, readout.mix_out)
+            inner = F.gelu(product(normed(total, readout.feed_forward_norm), layer.up))
+            joint = product(normed(x, readout.mixer_norm), readout.mix_in)
+            return {"joint": joint, "total": total + product(inner, layer.down)}
+        from rfa.model.decoder_triton import finish_layer, joint_product
+
+        joint = joint_product(x, layer)
+        finish_layer(total, mixed, layer)
+        return {"joint": joint, "total": total}
+
+    def logits(self, mode: Mode, rows: int) -> dict[str, Tensor]:
+        """Logits of rows of noise."""
+        stack, embedding, config = self.decoder.stack(mode), self.decoder.embedding, self.decoder.config
+        x = _noise(rows, config.d_model)
+        # After a step layers have flags for their slots, after a prompt they have none.
+        layer_counts = {"logits": len(stack.layers), "logits of prompts": 0}
+        if not is_on_gpu(embedding):
+            return dict.fromkeys(layer_counts, product(normed(x, stack.norm), embedding))
+        from rfa.model.decoder_triton import Outcome, compute_logits
+        from rfa.model.product_triton import Norm
+
+        found = {}
+        for name, layers in layer_counts.items():
+            outcome = Outcome.empty(rows, layers, config.n_heads, 1, embedding.device)
+            outcome.evidence.fill_(1)
+            outcome.broken.zero_()
+            found[name] = compute_logits(x, Norm(stack.norm, NORM_EPS), embedding, outcome)[0]
+        return found
+
+
+def _noise(rows: int, width: int) -> Tensor:
+    return torch.randn(rows, width, generator=torch.Generator().manual_seed(rows))
+
+
 class Runs(NamedTuple):
     """The passes of a model in one dtype: those that launch kernels, which are emulated, and the eager ones."""
 
     dtype: torch.dtype
-    launched: ServedPasses
-    eager: ServedPasses
+    launched: CheckedPasses
+    eager: CheckedPasses
     emulated: Emulated
     architecture: int
 
@@ -143,8 +189,8 @@ class Runs(NamedTuple):
     def of(cls, model: Any, dtype: torch.dtype, emulated: Emulated, architecture: int) -> Runs:
         """For a GPU of this architecture."""
         with simulated_gpu(divmod(architecture, 10)):
-            launched = ServedPasses(model, dtype)
-        return cls(dtype, launched, ServedPasses(model, dtype), emulated, architecture)
+            launched = CheckedPasses(model, dtype)
+        return cls(dtype, launched, CheckedPasses(model, dtype), emulated, architecture)
 
     @torch.no_grad()
     def by_kernels(self, name: str, *arguments: Any) -> Any:
