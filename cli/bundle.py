@@ -84,11 +84,11 @@ def verify(
     from rfa.cli.bundles import find_bundle
     from rfa.export.verify import verify_bundle
     from rfa.runtime.bundle.signing import parse_public_keys
-    from rfa.service.vetting.vetting import vet
+    from rfa.service.bundle_checks.subprocess_check import check_bundles
 
     path = find_bundle(bundle)
     keys = [key for value in trusted_key or () for key in parse_public_keys(_key_text(value))]
-    asyncio.run(vet([path], trusted_keys=[str(key) for key in keys]))
+    asyncio.run(check_bundles([path], trusted_keys=[str(key) for key in keys]))
     report = verify_bundle(path, keys)
     document = report.to_dict()
     if not as_json:

@@ -20,7 +20,7 @@ def served_bundles(bundles: list[Path] | None = None, *, ignore: frozenset[str] 
     from rfa.service.settings import Settings, check_names
 
     check_names({name: value for name, value in os.environ.items() if name not in ignore})
-    found = tuple(bundles or ()) or Settings().bundles
+    found = tuple(bundles or ()) or Settings().models.bundles
     if not found:
         raise FileNotFoundError("no bundles: name one with --bundle, or set RFA_BUNDLES to their folders")
     return found

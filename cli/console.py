@@ -47,8 +47,11 @@ def explain(error: Exception) -> str:
         )
     if hasattr(error, "errors") and callable(error.errors):  # pydantic's ValidationError
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        name = f"{field} (RFA_{field.upper()})" if getattr(error, "title", None) == "Settings" else field
+        is_of_settings = getattr(error, "title", None) == "Settings"
+        # A setting's location begins with its group.
+        location = first["loc"][1:] if is_of_settings and len(first["loc"]) > 1 else first["loc"]
+        field = ".".join(map(str, location))
+        name = f"{field} (RFA_{field.upper()})" if is_of_settings else field
         return f"{name}: {_one_line(first['msg'])}"
     if isinstance(error, OSError) and error.strerror:
         return _one_line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)

@@ -1,10 +1,11 @@
-"""The application: routes over an engine, one error shape, nothing global."""
+"""The ASGI application: routes, middleware and errors."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -45,7 +46,7 @@ from rfa.service.state.keeper import make_keeper
 from rfa.service.validation import validation_failure
 
 NO_SUCH_PATH = "There is no such path; /openapi.json lists them."
-# FastAPI's own exports bodies that fail validation and messages of exceptions; `rfa.service.access.tracing` does not.
+# FastAPI's telemetry would export invalid bodies and messages of exceptions.
 NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 
 
@@ -53,54 +54,23 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     """The ASGI application.
 
     Args:
-        settings: defaults come from `RFA_*` environment variables.
-        load: opens the models at start-up; tests pass one that makes small hand-made models.
+        settings: by default from `RFA_*` environment variables.
+        load: opens the models at start-up; tests pass small models.
     """
     settings = settings or Settings()
     tracing = open_tracing(settings)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        models = await asyncio.to_thread(load, settings)
-        app.state.memory = open_budget(settings, app.state.metrics, models.kept_bytes)
-        engine = Engine(models, settings, app.state.metrics)
-        app.state.engine = engine
-        trimming = asyncio.create_task(return_free_memory())
-        if tracing:
-            tracing.start()
-        try:
-            yield
-        finally:
-            trimming.cancel()
-            app.state.engine = None
-            await asyncio.to_thread(engine.close)
-            await app.state.keeper.aclose()
-            if tracing:
-                await asyncio.to_thread(tracing.stop)
-
     app = FastAPI(
         title="rfa-server",
         version=info.server_version(),
         description="Text generation and state estimation that say how sure they are (Robust Filter Attention).",
-        lifespan=lifespan,
+        lifespan=partial(_lifespan, load=load, tracing=tracing),
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
         telemetry=NO_TELEMETRY,
     )
-    app.state.settings = settings
-    app.state.keys = load_keys(settings)
-    app.state.keeper = make_keeper(settings)
-    app.state.metrics = Metrics()
-    app.state.clients = Clients(
-        settings, app.state.keys, lambda quota: app.state.metrics.quota_refusals.labels(quota).inc()
-    )
-    app.state.exposition = Exposition(app.state.metrics)
-    app.state.memory = None
-    app.state.cooperative = CooperativeWork(lambda: app.state.engine is not None and app.state.engine.is_awaited)
-    app.state.draining = False
-    app.state.engine = None
+    _add_state(app, settings)
     for route in (generate, tgi, openai, filter, filter_stream, read, merge, health, info, page):
         app.include_router(route.router)
     app.router.default = _no_such_path
@@ -108,25 +78,59 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
         app.add_exception_handler(kind, _handle_named_error)
     app.add_exception_handler(HTTPException, _handle_http_exception)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
-    _add_layers(app, settings, tracing)
+    _add_middleware(app, settings, tracing)
     return app
 
 
-def _add_layers(app: FastAPI, settings: Settings, tracing: Tracing | None) -> None:
-    """What stands around the routes, from the inside out."""
+@asynccontextmanager
+async def _lifespan(app: FastAPI, load: Callable[[Settings], Models], tracing: Tracing | None) -> AsyncIterator[None]:
+    state = app.state
+    models = await asyncio.to_thread(load, state.settings)
+    state.memory = open_budget(state.settings, state.metrics, models.kept_bytes)
+    state.engine = engine = Engine(models, state.settings, state.metrics)
+    trimming = asyncio.create_task(return_free_memory())
+    if tracing:
+        tracing.start()
+    try:
+        yield
+    finally:
+        trimming.cancel()
+        state.engine = None
+        await asyncio.to_thread(engine.close)
+        await state.keeper.aclose()
+        if tracing:
+            await asyncio.to_thread(tracing.stop)
+
+
+def _add_state(app: FastAPI, settings: Settings) -> None:
+    state = app.state
+    state.settings = settings
+    state.keys = load_keys(settings)
+    state.keeper = make_keeper(settings)
+    state.metrics = metrics = Metrics()
+    state.clients = Clients(settings, state.keys, lambda quota: metrics.quota_refusals.labels(quota).inc())
+    state.exposition = Exposition(metrics)
+    state.memory = None
+    state.cooperative = CooperativeWork(lambda: state.engine is not None and state.engine.has_live_work)
+    state.draining = False
+    state.engine = None
+
+
+def _add_middleware(app: FastAPI, settings: Settings, tracing: Tracing | None) -> None:
+    """From the innermost to the outermost."""
     has_keys = len(app.state.keys) > 0
     if has_keys:
         app.add_middleware(QuotaGuard, clients=app.state.clients)
     app.add_middleware(Guard, keys=app.state.keys)
     app.add_middleware(OriginGuard, policy=OriginPolicy(settings, has_keys=has_keys))
     app.add_middleware(Boundary, metrics=app.state.metrics, tracing=tracing)
-    if settings.trusted_proxies:
-        # The client of a request is the last address in X-Forwarded-For that is no trusted proxy's.
-        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=[str(network) for network in settings.trusted_proxies])
+    if networks := settings.security.trusted_proxies:
+        # The client of a request is the last address in X-Forwarded-For that is not a trusted proxy's.
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=[str(network) for network in networks])
 
 
 async def _no_such_path(scope: Scope, receive: Receive, send: Send) -> None:
-    """Starlette would refuse a handshake without a word."""
+    """Starlette would refuse a WebSocket without an error document."""
     if scope["type"] != "websocket":
         raise HTTPException(404)
     await refuse_early(NotFound(NO_SUCH_PATH), scope, receive, send)
@@ -137,7 +141,7 @@ async def _handle_named_error(request: Request, error: Exception) -> Response:
 
 
 async def _handle_http_exception(request: Request, error: Exception) -> Response:
-    """404 and 405 come from the router in its own shape."""
+    """Convert 404 and 405 of the router."""
     status = getattr(error, "status_code", 500)
     if status == 404:
         return error_response(NotFound(NO_SUCH_PATH))
@@ -148,7 +152,7 @@ async def _handle_http_exception(request: Request, error: Exception) -> Response
 
 
 def _methods_of_path(request: Request) -> list[str]:
-    """What the path of this request can be asked with, by any of its routes: the router knows of the first only."""
+    """Methods of all routes with this path; the router reports those of the first."""
     routes = request.app.router.routes
     return [
         method

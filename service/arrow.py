@@ -1,8 +1,7 @@
-"""Arrow streams beside JSON: columns of numbers in, columns out (`application/vnd.apache.arrow.stream`).
+"""Arrow streams besides JSON: columns of numbers in, columns out (`application/vnd.apache.arrow.stream`).
 
-What JSON has as fields stands in the query of the URL, and is validated by the same model. A body is taken apart
-message by message: what is compressed is refused before anything is unpacked, for its size would be whatever it says,
-and so is what holds no numbers. pyarrow checks the rest.
+The query has the other fields of the JSON body, validated by the same model. Messages are checked before decoding:
+compressed ones could unpack to any size, and are refused. pyarrow checks the rest.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import orjson
 import pyarrow as pa
 from fastapi import Request, Response
 
-from rfa.service.body import BodyLimits, StrictJSONRoute, ValidatedRequest, hold, read_bytes, require_uncompressed
+from rfa.service.body import BodyLimits, BodyReader, StrictJSONRoute, ValidatedRequest, hold, require_uncompressed
 from rfa.service.disconnect import unless_disconnected
 from rfa.service.errors import InvalidRequest
 from rfa.service.json_cost import series_limits
 from rfa.service.long_format import MOST_KEYS, Groups, Keys, group, is_text, text_bytes
 from rfa.service.memory import Lease, lease_of
-from rfa.service.settings import Settings
+from rfa.service.settings import LimitSettings
 from rfa.service.validation import check_lengths, validated
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -33,17 +32,17 @@ ARROW_BODY: Final = {
     "schema": {
         "type": "string",
         "format": "binary",
-        "description": "A stream of record batches, uncompressed: a column of numbers for each component, in order, "
-        "and a clock: a column of timestamps, or named times, time, timestamp or t. The other fields of the JSON "
-        "body stand in the query, as `?model=metrics&levels=0.5,0.9`. With `by` the rows are of many series, in any "
-        "order but for those of a series, and a column of texts named `state` says where a series goes on.",
+        "description": "Uncompressed record batches: a column of numbers per component, in order, and optionally a "
+        "time column: timestamps, or named times, time, timestamp or t. The query has the other fields of the JSON "
+        "body, as `?model=metrics&levels=0.5,0.9`. With `by` the rows belong to many series, those of a series in "
+        "order; a text column `state` continues a series from that state.",
     }
 }
-# A column of one of these names, or of timestamps, is the clock; seconds since 1970 where it is of timestamps.
-CLOCKS: Final = ("times", "time", "timestamp", "t")
+# Names of the time column; timestamps become seconds since 1970.
+TIME_COLUMNS: Final = ("times", "time", "timestamp", "t")
 LISTS: Final = frozenset({"levels", "horizon", "fields"})
-TEXTS: Final = frozenset({"model", "state"})  # whatever they look like
-# Columns that tell the series of a body in long format apart, in the query.
+TEXTS: Final = frozenset({"model", "state"})  # never parsed as JSON
+# Query parameter with the key columns of a body in long format.
 BY: Final = "by"
 BY_PARAMETER: Final = {
     "name": BY,
@@ -51,32 +50,32 @@ BY_PARAMETER: Final = {
     "required": False,
     "schema": {"type": "string"},
     "example": "sensor",
-    "description": "of an Arrow stream: the columns of texts, integers, booleans or dates, separated by commas, that "
-    "tell the series in its rows apart",
+    "description": "for an Arrow stream: key columns of its series, separated by commas; texts, integers, booleans or "
+    "dates",
 }
 NUMBER_BYTES: Final = 8
-# Of memory for each row while rows are grouped: codes of its keys, and of all of them, and their order.
+# Per row while rows are grouped: key codes and order.
 GROUPING_BYTES: Final = 48
-# Of each series, and of each of its columns: they are views.
+# Per series, and per column of a series, which is a view.
 SERIES_BYTES, VIEW_BYTES = 512, 192
-# Places of fields in Arrow's Message.fbs.
+# Numbers of fields in Arrow's Message.fbs.
 _MESSAGE_HEADER: Final = 2
 _DICTIONARY_BATCH_DATA: Final = 1
 _RECORD_BATCH_COMPRESSION: Final = 3
-# Names of columns that every answer in long format has beside the keys.
+# Columns of every answer in long format.
 RESERVED: Final = frozenset({"index", "t", "state", "error"})
 STATE: Final = "state"
 
 
 def request_is_arrow(request: Request) -> bool:
-    """Whether the body is an Arrow stream, and the answer is to be one."""
+    """Whether body and answer are Arrow streams."""
     return request.headers.get("content-type", "").split(";")[0].strip().lower() == ARROW
 
 
 class ArrowRoute(StrictJSONRoute):
-    """A route that takes its model as JSON, or as an Arrow stream and a query."""
+    """A route that accepts JSON, or an Arrow stream with a query."""
 
-    def limits(self, settings: Settings) -> BodyLimits:
+    def limits(self, settings: LimitSettings) -> BodyLimits:
         return BodyLimits(settings.max_series_bytes, series_limits(settings))
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -88,42 +87,38 @@ class ArrowRoute(StrictJSONRoute):
                 return await handle_json(request)
             require_uncompressed(request.headers.get("content-encoding"))
             state = request.app.state
-            document = await _decoded(request, state.settings)
+            document = await _decoded(request, state.settings.limits)
             document |= _options(request, document)
-            check_lengths(document, state.settings)
+            check_lengths(document, state.settings.limits)
             found = await state.cooperative.run(partial(validated, model, document, "The query"), is_long=True)
             return await handle(ValidatedRequest(request, found))
 
         return read_then_handle
 
 
-async def _decoded(request: Request, settings: Settings) -> dict[str, Any]:
-    """The body as a document; if it is one in long format, `keys_of` the request has its keys."""
-    lease, by = lease_of(request), _keys_asked(request)
+async def _decoded(request: Request, settings: LimitSettings) -> dict[str, Any]:
+    """The body as a document; `keys_of` returns the keys of one in long format."""
+    lease, by, reader = lease_of(request), _keys_asked(request), BodyReader.of(request)
     if not by:
-        body = await read_bytes(request, settings, lease, settings.max_body_bytes)
+        body = await reader.read_bytes(settings.max_body_bytes)
         decode = partial(decode_arrow, body, settings, lease)
         found: dict[str, Any] = await request.app.state.cooperative.run(decode, is_long=True)
         return found
-    body = await read_bytes(request, settings, lease, settings.max_arrow_bytes)
-    # On a thread: the libraries let others go on meanwhile, and it takes longer than anybody should wait.
+    body = await reader.read_bytes(settings.max_arrow_bytes)
+    # On a thread: the libraries release the interpreter lock, and it takes long.
     decoding = asyncio.to_thread(decode_series, body, by, settings, lease)
     found, request.scope["state"]["keys"] = await unless_disconnected(request, decoding)
     return found
 
 
 def keys_of(request: Request) -> Keys | None:
-    """What tells the series of a body in long format apart; None where it holds one series."""
+    """The keys of a body in long format; None for one series."""
     keys: Keys | None = request.scope["state"].get("keys")
     return keys
 
 
 def check_apart(keys: Keys, columns: Collection[str]) -> None:
-    """Refuse keys that are called like columns of the answer, which would have two of one name.
-
-    Raises:
-        InvalidRequest: naming the first.
-    """
+    """Raises InvalidRequest if a key has the name of a column of the answer."""
     for name in keys.columns:
         if name in columns:
             message = f"by must not name {name}, which the answer has a column of: rename it, or ask for other `fields`"
@@ -133,21 +128,21 @@ def check_apart(keys: Keys, columns: Collection[str]) -> None:
 def _keys_asked(request: Request) -> list[str]:
     asked = request.query_params.getlist(BY)
     if len(asked) > 1:
-        raise InvalidRequest(f"{BY} stands in the query twice.", param=BY, code="duplicate")
+        raise InvalidRequest(f"{BY} is in the query twice.", param=BY, code="duplicate")
     return [name for text in asked for name in text.split(",")]
 
 
 def _options(request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The query as the fields of the document: numbers and words as in JSON, lists with commas.
+    """The query as fields of the document: numbers and words as in JSON, lists with commas.
 
     Raises:
-        InvalidRequest: a field stands there twice, or in the body, too.
+        InvalidRequest: a field is repeated, or also in the body.
     """
     options: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
         if name in options or name in body:
             place = "in the query twice" if name in options else "in the query and in the body"
-            raise InvalidRequest(f"{name} stands {place}.", param=name, code="duplicate")
+            raise InvalidRequest(f"{name} is {place}.", param=name, code="duplicate")
         if name in LISTS:
             options[name] = [_value(part) for part in text.split(",")]
         elif name != BY:
@@ -162,19 +157,19 @@ def _value(text: str) -> Any:
         return text
 
 
-def decode_arrow(body: bytes, settings: Settings, lease: Lease) -> dict[str, Any]:
-    """`values`, and `times` where a column is the clock, as float64 arrays with NaN where missing.
+def decode_arrow(body: bytes, settings: LimitSettings, lease: Lease) -> dict[str, Any]:
+    """`values`, and `times` if there is a time column, as float64 arrays; NaN is missing.
 
     Args:
-        lease: grows by what they take.
+        lease: grows by their memory.
 
     Raises:
-        InvalidRequest: it is no Arrow stream of numbers, or holds too many.
+        InvalidRequest: it is no Arrow stream of numbers, or has too many.
         PayloadTooLarge, Overloaded: there is no memory for them.
     """
     table = _read_table(body)
     names = table.column_names
-    clock = _clock(table, names)
+    clock = _time_column(table, names)
     check_lengths({"values": {name: range(table.num_rows) for name in names if name != clock}}, settings)
     hold(lease, NUMBER_BYTES * table.num_rows * len(names))
     columns = {name: _numbers(name, table[name]) for name in names}
@@ -182,16 +177,16 @@ def decode_arrow(body: bytes, settings: Settings, lease: Lease) -> dict[str, Any
     return {"values": columns} if times is None else {"values": columns, "times": times}
 
 
-def decode_series(body: bytes, by: Sequence[str], settings: Settings, lease: Lease) -> tuple[dict[str, Any], Keys]:
-    """`series` of a table in long format, named by their numbers, each as of `decode_arrow`, and their keys.
+def decode_series(body: bytes, by: Sequence[str], settings: LimitSettings, lease: Lease) -> tuple[dict[str, Any], Keys]:
+    """`series` of a table in long format, named "0", "1" …, each as in `decode_arrow`; and their keys.
 
-    A column of texts named `state` says where a series goes on: the first of its rows that is not null.
+    The first value of a text column `state` that is not null continues a series.
 
     Args:
-        lease: grows by what they take.
+        lease: grows by their memory.
 
     Raises:
-        InvalidRequest: it is no Arrow stream of numbers and keys, or holds too much.
+        InvalidRequest: it is no Arrow stream of numbers and keys, or has too many.
         PayloadTooLarge, Overloaded: there is no memory for them.
     """
     table = _read_table(body)
@@ -202,15 +197,15 @@ def decode_series(body: bytes, by: Sequence[str], settings: Settings, lease: Lea
     if not 0 < table.num_rows <= settings.max_arrow_observations:
         limit = settings.max_arrow_observations
         raise InvalidRequest(f"The body must have 1 to {limit} rows on this server.", code="too_large")
-    kept = NUMBER_BYTES * table.num_rows * len(names)
-    hold(lease, 2 * kept + GROUPING_BYTES * table.num_rows)
+    values_bytes = NUMBER_BYTES * table.num_rows * len(names)
+    hold(lease, 2 * values_bytes + GROUPING_BYTES * table.num_rows)
     keys, groups = group(table, by, settings.max_series, len(body))
     states = _states(table[STATE], groups, len(body)) if STATE in names and is_text(table[STATE].type) else None
     if states is not None:
         names.remove(STATE)
     hold(lease, len(groups) * (SERIES_BYTES + VIEW_BYTES * len(names)))
     parts = {name: groups.parts(_numbers(name, table[name])) for name in names}
-    times = parts.pop(_clock(table, names), None)
+    times = parts.pop(_time_column(table, names), None)
     found: dict[str, Any] = {}
     for k in range(len(groups)):
         one: dict[str, Any] = {"values": {name: part[k] for name, part in parts.items()}}
@@ -219,7 +214,7 @@ def decode_series(body: bytes, by: Sequence[str], settings: Settings, lease: Lea
             one["times"] = times[k]
         if states is not None:
             one["state"] = states[k]
-    lease.shrink(kept + GROUPING_BYTES * table.num_rows)
+    lease.shrink(values_bytes + GROUPING_BYTES * table.num_rows)
     return {"series": found}, keys
 
 
@@ -231,10 +226,10 @@ def _states(column: Any, groups: Groups, most_bytes: int) -> list[str | None]:
 
 
 def _read_table(body: bytes) -> Any:
-    """The body as a table whose columns have different names; memory is shared with it where that can be.
+    """The body as a table with distinct column names, sharing memory if possible.
 
     Raises:
-        InvalidRequest: it is no Arrow stream without compression.
+        InvalidRequest: it is no uncompressed Arrow stream.
     """
     try:
         _check_messages(body)
@@ -248,17 +243,16 @@ def _read_table(body: bytes) -> Any:
     return table
 
 
-def _clock(table: Any, names: Sequence[str]) -> str | None:
-    """The name of the column that is the clock."""
-    return next((name for name in names if _is_clock(name, table[name].type)), None)
+def _time_column(table: Any, names: Sequence[str]) -> str | None:
+    return next((name for name in names if _is_time_column(name, table[name].type)), None)
 
 
-def _is_clock(name: str, kind: Any) -> bool:
-    return pa.types.is_timestamp(kind) or name.lower() in CLOCKS
+def _is_time_column(name: str, kind: Any) -> bool:
+    return pa.types.is_timestamp(kind) or name.lower() in TIME_COLUMNS
 
 
 def _check_messages(body: bytes) -> None:
-    """Refuse what would be unpacked to whatever size it says; nothing is read yet."""
+    """Refuse compressed batches before they are decoded."""
     messages = iter(pa.ipc.MessageReader.open_stream(body))
     first = next(messages, None)
     if first is None or first.type != "schema":
@@ -271,7 +265,7 @@ def _check_messages(body: bytes) -> None:
 
 
 def _is_compressed(metadata: bytes, *, is_dictionary: bool) -> bool:
-    """Whether a record batch, or that of a dictionary, says how its body is compressed; see Message.fbs of Arrow."""
+    """Whether a record batch, or that of a dictionary, is compressed; see Message.fbs of Arrow."""
     (message,) = struct.unpack_from("<I", metadata)
     batch = _table(metadata, message, _MESSAGE_HEADER)
     if is_dictionary:
@@ -280,7 +274,7 @@ def _is_compressed(metadata: bytes, *, is_dictionary: bool) -> bool:
 
 
 def _table(data: bytes, table: int, number: int) -> int:
-    """Where the table is that a field of a flatbuffer's table refers to."""
+    """Offset of the table in a field of a flatbuffers table."""
     place = _field(data, table, number)
     if place is None:
         raise ValueError("a message without its parts")
@@ -290,7 +284,7 @@ def _table(data: bytes, table: int, number: int) -> int:
 
 
 def _field(data: bytes, table: int, number: int) -> int | None:
-    """Where a field of a flatbuffer's table is; None where it is not set."""
+    """Offset of a field of a flatbuffers table; None if it is not set."""
     (back,) = struct.unpack_from("<i", data, table)
     vtable = table - back
     (size,) = struct.unpack_from("<H", data, vtable)
@@ -307,14 +301,14 @@ def _numbers(name: str, column: Any) -> np.ndarray:
         ticks = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[kind.unit]
         column = pa.compute.divide(column.cast(pa.int64()).cast(pa.float64(), safe=False), float(ticks))
     elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
-        message = f"values.{name} must hold numbers, not {kind}; a column that tells series apart is named in `by`"
+        message = f"values.{name} must hold numbers, not {kind}; name key columns in `by`"
         raise InvalidRequest(message, param=f"values.{name}", code="not_numbers")
     values: np.ndarray = column.cast(pa.float64(), safe=False).to_numpy()
     return values
 
 
 def encode_arrow(columns: Mapping[str, np.ndarray], summary: bytes) -> bytes:
-    """Columns as one stream; NaN is null. `summary` goes to the metadata of the schema, as `rfa`."""
+    """Columns as one stream; NaN is null. The schema's metadata `rfa` is `summary`."""
     arrays = [_column(column) for column in columns.values()]
     fields = [pa.field(name, array.type) for name, array in zip(columns, arrays, strict=True)]
     schema = pa.schema(fields, metadata={b"rfa": summary})
@@ -325,14 +319,14 @@ def encode_arrow(columns: Mapping[str, np.ndarray], summary: bytes) -> bytes:
 
 
 class SeriesWriter:
-    """An Arrow stream of many series, a record batch for each, as bytes that can be sent as they are made.
+    """Writes an Arrow stream of many series, one record batch each.
 
-    A batch begins with the columns of keys. What is known of a series as a whole is JSON in the metadata `rfa` of its
-    batch. One that failed is a row of its keys and its error.
+    A batch begins with the key columns. Its metadata `rfa` is JSON about the whole series. A failed series is one row
+    with its keys and error.
 
     Args:
-        columns: of a series, empty.
-        has_states: whether there is a column of states, in the last row of each series.
+        columns: empty columns of a series.
+        has_states: adds a column of states, in the last row of each series.
     """
 
     def __init__(self, keys: Keys, columns: Mapping[str, np.ndarray], *, has_states: bool) -> None:
@@ -345,26 +339,26 @@ class SeriesWriter:
         self._writer = pa.ipc.new_stream(self._sink, self._schema)
 
     def begin(self) -> bytes:
-        """What comes first, also where no series does."""
-        return self._taken()
+        """The schema."""
+        return self._written()
 
-    def told(self, series: int, columns: Mapping[str, np.ndarray], state: str | None, summary: bytes) -> bytes:
-        """A series; a column that it lacks is null."""
+    def add(self, series: int, columns: Mapping[str, np.ndarray], state: str | None, summary: bytes) -> bytes:
+        """A series; missing columns are null."""
         rows = len(next(iter(columns.values())))
         if state is not None and not rows:
             return self._batch(series, 1, {}, {"state": state}, summary)
         return self._batch(series, rows, columns, {"state": state}, summary)
 
-    def failed(self, series: int, error: bytes) -> bytes:
-        """A series that has an error in the place of numbers."""
+    def add_failed(self, series: int, error: bytes) -> bytes:
+        """A series with an error instead of numbers."""
         return self._batch(series, 1, {}, {"error": error.decode()}, error)
 
     def end(self, summary: bytes) -> bytes:
-        """The last batch, without rows, and the end of the stream."""
+        """An empty batch, and the end of the stream."""
         nothing = pa.record_batch([pa.nulls(0, field.type) for field in self._schema], schema=self._schema)
         self._writer.write_batch(nothing, custom_metadata={b"rfa": summary})
         self._writer.close()
-        return self._taken()
+        return self._written()
 
     def _batch(
         self, series: int, rows: int, columns: Mapping[str, np.ndarray], texts: Mapping[str, str | None], summary: bytes
@@ -379,9 +373,9 @@ class SeriesWriter:
             arrays.append(missing if text is None else pa.concat_arrays([missing, pa.array([text], pa.string())]))
         batch = pa.record_batch(arrays, schema=self._schema)
         self._writer.write_batch(batch, custom_metadata={b"rfa": summary})
-        return self._taken()
+        return self._written()
 
-    def _taken(self) -> bytes:
+    def _written(self) -> bytes:
         written = self._sink.getvalue()
         self._sink.seek(0)
         self._sink.truncate()
@@ -389,5 +383,5 @@ class SeriesWriter:
 
 
 def _column(column: np.ndarray) -> Any:
-    """NaN is null; looking for it costs less than letting pyarrow do so."""
+    # NaN is null; looking for it here is faster than in pyarrow.
     return pa.array(np.ascontiguousarray(column), from_pandas=bool(np.isnan(column).any()))

@@ -1,4 +1,4 @@
-"""The files of the page, read once: what a browser is given, as they are and compressed."""
+"""Files of the web page, read once, plain and compressed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEDIA_TYPES: Final = {
 
 @dataclass(frozen=True)
 class Asset:
-    """A file; packed: the same by gzip; tag: changes with it."""
+    """A file: plain, compressed by gzip, and its ETag."""
 
     media_type: str
     plain: bytes
@@ -32,7 +32,7 @@ class Asset:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """By the path inside `pages`, such as `series.js`. What a browser does not read, such as licences, is left out."""
+    """By path inside `pages`, such as `series.js`; without licences and other types."""
     root = files("rfa.service").joinpath("pages")
     return {
         name: _asset(name, file) for name, file in sorted(_files(root)) if PurePosixPath(name).suffix in MEDIA_TYPES

@@ -1,11 +1,11 @@
-"""Reading a request body: JSON only, every byte and second of it bounded, one decoder.
+"""Reads request bodies: strict JSON within limits of size, time, memory and cost.
 
-    bytes     leased as they come, refused beyond the largest body, declared or not
-    seconds   between two pieces, and for the whole by a lowest rate
-    cost      counted piece by piece (`rfa.service.json_cost`): what would decode to too much is never decoded
-    others    one piece of a large body is counted, decoded or validated before other work runs
+    bytes     leased as they arrive; refused beyond the limit, declared or not
+    seconds   between two pieces, and a lowest rate for the whole
+    cost      counted piece by piece (`rfa.service.json_cost`); an expensive text is refused before decoding
+    turns     other work runs between the pieces of a large body
 
-FastAPI's own reading accepts NaN, 1e999 and lone surrogates, has no bound, and answers a refused body by repeating it.
+FastAPI's own reader accepts NaN, 1e999 and lone surrogates, has no limit, and repeats a refused body in its answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import orjson
 from fastapi import Request, Response
@@ -29,12 +29,12 @@ from rfa.service.errors import InvalidRequest, NotReady, PayloadTooLarge, Reques
 from rfa.service.json_cost import JsonCost, JsonCounts, JsonLimits, body_limits
 from rfa.service.json_members import check_members
 from rfa.service.memory import Lease, MemoryBudget, lease_of
-from rfa.service.settings import Settings
+from rfa.service.settings import LimitSettings
 from rfa.service.validation import check_lengths, validated
 
-# Counted at once: about a millisecond at worst.
+# Counted in about a millisecond at worst.
 PIECE_BYTES: Final = 65_536
-# A body of more is a large one: to decode, validate and check it may take half a millisecond.
+# Larger bodies may take half a millisecond to decode and validate.
 LARGE_BYTES: Final = 4_096
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -43,11 +43,11 @@ def decode_json(text: bytes | str, subject: str, members: int | None = None) -> 
     """Decode strict JSON (RFC 8259, finite numbers, valid Unicode, no name twice in an object).
 
     Args:
-        subject: what messages call it.
-        members: how many the text has, where somebody has counted.
+        subject: its name in messages.
+        members: number of members in the text, if known.
 
     Raises:
-        InvalidRequest: with the position of the fault or the name, never with the text around it.
+        InvalidRequest: with the position of the fault or the name, never with other text.
     """
     try:
         document = orjson.loads(text)
@@ -63,22 +63,22 @@ def decode_json(text: bytes | str, subject: str, members: int | None = None) -> 
 
 @dataclass(frozen=True)
 class BodyLimits:
-    """What a route takes: bytes, and what JSON may hold."""
+    """Limits of a route: bytes, and contents of JSON."""
 
     size: int
     json: JsonLimits
 
     @classmethod
-    def of(cls, settings: Settings) -> BodyLimits:
-        """Of all routes but those that take more."""
+    def of(cls, settings: LimitSettings) -> BodyLimits:
+        """Of most routes."""
         return cls(settings.max_body_bytes, body_limits(settings))
 
 
 def hold(lease: Lease, size: int) -> None:
-    """Lease what a body takes until it is taken apart.
+    """Lease memory for decoding a body.
 
     Raises:
-        PayloadTooLarge: there will never be so much.
+        PayloadTooLarge: more than a request may have.
         Overloaded: memory is short at this moment.
     """
     if lease.size + size > lease.largest:
@@ -89,91 +89,107 @@ def hold(lease: Lease, size: int) -> None:
     lease.grow(size)
 
 
-async def read_body(
-    request: Request,
-    model: type[Model],
-    settings: Settings,
-    lease: Lease,
-    cooperative: CooperativeWork,
-    limits: BodyLimits,
-) -> Model:
-    """The body as the model has it; afterwards the lease covers that, and no longer the bytes.
-
-    Raises:
-        PayloadTooLarge: before more than the largest body and one chunk are held, or it would take too much memory.
-        RequestTimeout: it comes too slowly.
-        InvalidRequest: it holds too much, is not JSON, or not what the model says.
-        Overloaded: memory is short at this moment.
-        ClientGone: the client left while a large one waited for its turn.
-    """
-    before = lease.size
-    pieces, counts = await _read_pieces(request, settings, lease, cooperative, limits)
-    is_long = counts.size > LARGE_BYTES
-    hold(lease, counts.decoding_bytes())
-    validating = _validated(pieces, counts.members, model, settings, cooperative, is_long=is_long)
-    # A client that disconnects leaves the queue: its body need not be validated.
-    body = await (unless_disconnected(request, validating) if is_long else validating)
-    lease.shrink(lease.size - before - counts.validated_bytes())
-    return body
-
-
-async def _validated(
-    pieces: list[bytes],
-    members: int,
-    model: type[Model],
-    settings: Settings,
-    cooperative: CooperativeWork,
-    *,
-    is_long: bool,
-) -> Model:
-    document = await cooperative.run(partial(_decode, pieces, members), is_long=is_long)
-    check_lengths(document, settings)
-    body = await cooperative.run(partial(validated, model, document, "The body"), is_long=is_long)
-    if is_long:
-        await cooperative.pause()  # what the caller does with it, up to where it waits
-    return body
-
-
-async def _read_pieces(
-    request: Request, settings: Settings, lease: Lease, cooperative: CooperativeWork, limits: BodyLimits
-) -> tuple[list[bytes], JsonCounts]:
-    cost = JsonCost(limits.json, "The body")
-    pieces: list[bytes] = []
-    size = 0
-    async with aclosing(_leased(request, settings, lease, limits.size)) as chunks:
-        async for chunk in chunks:
-            size += len(chunk)
-            pieces.append(chunk)
-            for start in range(0, len(chunk), PIECE_BYTES):
-                piece = chunk[start : start + PIECE_BYTES]
-                await cooperative.run(partial(cost.feed, piece), is_long=size > LARGE_BYTES)
-    return pieces, cost.counts
-
-
-async def read_bytes(request: Request, settings: Settings, lease: Lease, largest: int) -> bytes:
-    """The body as it is, held to its size and its pace; the lease covers it.
+class BodyReader:
+    """Reads the body of one request.
 
     Args:
-        largest: bytes.
-
-    Raises:
-        PayloadTooLarge, RequestTimeout, Overloaded
+        lease: grows by the memory of the body.
     """
-    async with aclosing(_leased(request, settings, lease, largest)) as chunks:
-        body = b"".join([chunk async for chunk in chunks])
-    lease.shrink(len(body))  # of the pieces
-    return body
 
+    def __init__(self, request: Request, settings: LimitSettings, lease: Lease, cooperative: CooperativeWork) -> None:
+        self._request = request
+        self._settings = settings
+        self._lease = lease
+        self._cooperative = cooperative
 
-async def _leased(request: Request, settings: Settings, lease: Lease, largest: int) -> AsyncGenerator[bytes]:
-    """The pieces of the body, not too many bytes of them, once the lease covers each."""
-    size = 0
-    async with aclosing(_in_time(request, settings, largest)) as chunks:
-        async for chunk in chunks:
+    @classmethod
+    def of(cls, request: Request) -> Self:
+        """With the settings and the lease of the request."""
+        state = request.app.state
+        return cls(request, state.settings.limits, lease_of(request), state.cooperative)
+
+    async def read_model(self, model: type[Model], limits: BodyLimits) -> Model:
+        """The validated body; afterwards the lease covers it, and no longer its bytes.
+
+        Raises:
+            PayloadTooLarge: it is too large, or would take too much memory.
+            RequestTimeout: it arrives too slowly.
+            InvalidRequest: it has too many values, is not JSON, or does not fit the model.
+            Overloaded: memory is short at this moment.
+            ClientGone: the client disconnected while a large body was waiting.
+        """
+        before = self._lease.size
+        pieces, counts = await self._read_pieces(limits)
+        is_long = counts.size > LARGE_BYTES
+        hold(self._lease, counts.decoding_bytes())
+        validating = self._validate(pieces, counts.members, model, is_long=is_long)
+        # The body of a client that disconnects need not be validated.
+        body = await (unless_disconnected(self._request, validating) if is_long else validating)
+        self._lease.shrink(self._lease.size - before - counts.validated_bytes())
+        return body
+
+    async def read_bytes(self, largest: int) -> bytes:
+        """The body as bytes, at most `largest`; the lease covers it.
+
+        Raises:
+            PayloadTooLarge, RequestTimeout, Overloaded
+        """
+        async with aclosing(self._leased(largest)) as chunks:
+            body = b"".join([chunk async for chunk in chunks])
+        self._lease.shrink(len(body))  # the pieces
+        return body
+
+    async def _validate(self, pieces: list[bytes], members: int, model: type[Model], *, is_long: bool) -> Model:
+        document = await self._cooperative.run(partial(_decode, pieces, members), is_long=is_long)
+        check_lengths(document, self._settings)
+        body = await self._cooperative.run(partial(validated, model, document, "The body"), is_long=is_long)
+        if is_long:
+            await self._cooperative.pause()  # before the caller's work with it
+        return body
+
+    async def _read_pieces(self, limits: BodyLimits) -> tuple[list[bytes], JsonCounts]:
+        cost = JsonCost(limits.json, "The body")
+        pieces: list[bytes] = []
+        size = 0
+        async with aclosing(self._leased(limits.size)) as chunks:
+            async for chunk in chunks:
+                size += len(chunk)
+                pieces.append(chunk)
+                for start in range(0, len(chunk), PIECE_BYTES):
+                    piece = chunk[start : start + PIECE_BYTES]
+                    await self._cooperative.run(partial(cost.feed, piece), is_long=size > LARGE_BYTES)
+        return pieces, cost.counts
+
+    async def _leased(self, largest: int) -> AsyncGenerator[bytes]:
+        """The pieces of the body, each covered by the lease."""
+        size = 0
+        async with aclosing(self._in_time(largest)) as chunks:
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > largest:
+                    raise _too_large(largest)
+                hold(self._lease, 2 * len(chunk))  # the piece, and its copy in the whole
+                yield chunk
+
+    async def _in_time(self, largest: int) -> AsyncGenerator[bytes]:
+        """The pieces of the body, within their time."""
+        _check_declared(self._request, largest)
+        gap, rate = self._settings.body_timeout_seconds, self._settings.min_body_rate
+        loop = asyncio.get_running_loop()
+        begin, size = loop.time(), 0
+        chunks = self._request.stream()
+        while True:
+            until_next, until_end = loop.time() + gap, begin + gap + size / rate
+            try:
+                async with asyncio.timeout_at(min(until_next, until_end)):
+                    chunk = await anext(chunks, None)
+            except TimeoutError:
+                if until_next <= until_end:
+                    raise RequestTimeout(f"The next piece of the body must come within {gap:g} s.") from None
+                raise RequestTimeout(f"The body must come at {rate} bytes a second or faster.") from None
+            if chunk is None:
+                return
             size += len(chunk)
-            if size > largest:
-                raise _too_large(largest)
-            hold(lease, 2 * len(chunk))  # the piece, and its place in the whole
             yield chunk
 
 
@@ -181,28 +197,6 @@ def _decode(pieces: list[bytes], members: int) -> Any:
     body = b"".join(pieces)
     pieces.clear()
     return decode_json(body, "The body", members)
-
-
-async def _in_time(request: Request, settings: Settings, largest: int) -> AsyncGenerator[bytes]:
-    """The pieces of the body, none too late, and all of them not too late together."""
-    _check_declared(request, largest)
-    gap, rate = settings.body_timeout_seconds, settings.min_body_rate
-    loop = asyncio.get_running_loop()
-    begin, size = loop.time(), 0
-    chunks = request.stream()
-    while True:
-        until_next, until_end = loop.time() + gap, begin + gap + size / rate
-        try:
-            async with asyncio.timeout_at(min(until_next, until_end)):
-                chunk = await anext(chunks, None)
-        except TimeoutError:
-            if until_next <= until_end:
-                raise RequestTimeout(f"The next piece of the body must come within {gap:g} s.") from None
-            raise RequestTimeout(f"The body must come at {rate} bytes a second or faster.") from None
-        if chunk is None:
-            return
-        size += len(chunk)
-        yield chunk
 
 
 def _check_declared(request: Request, largest: int) -> None:
@@ -229,7 +223,7 @@ def require_json(content_type: str | None) -> None:
 
 
 def require_uncompressed(content_encoding: str | None) -> None:
-    """Refuse a body in another coding: its bytes would be told to be no JSON.
+    """Refuse a compressed body, which would give a misleading error.
 
     Raises:
         UnsupportedMediaType
@@ -239,7 +233,7 @@ def require_uncompressed(content_encoding: str | None) -> None:
 
 
 def require_bare(content_type: str | None) -> None:
-    """Refuse a form around a file: its boundaries would be told to be rows.
+    """Refuse a form around a file, whose boundaries would be read as rows.
 
     Raises:
         UnsupportedMediaType
@@ -249,24 +243,24 @@ def require_bare(content_type: str | None) -> None:
 
 
 class ValidatedRequest(Request):
-    """A request whose body was read, decoded and validated already; FastAPI takes the model as it is."""
+    """A request with a validated body, which FastAPI uses unchanged."""
 
     def __init__(self, request: Request, body: BaseModel) -> None:
         super().__init__(request.scope, request.receive)
         self._validated = body
 
     async def body(self) -> Any:
-        return self._validated  # FastAPI asks whether there is one, and takes it where it is not called JSON
+        return self._validated  # FastAPI uses it for other content types than JSON
 
     async def json(self) -> BaseModel:
         return self._validated
 
 
 class StrictJSONRoute(APIRoute):
-    """A route that reads its body by the rules of this module, and whose requests lease what they hold."""
+    """A route that reads its body with this module, and whose requests lease memory."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; the lease of the request (`lease_of`) ends after the last byte of the answer.
+        """Answer; the lease of the request (`lease_of`) ends after the last byte.
 
         Raises:
             NotReady: before start-up.
@@ -278,12 +272,12 @@ class StrictJSONRoute(APIRoute):
             scope.setdefault("state", {})["lease"] = lease
             await super().handle(scope, receive, send)
 
-    def limits(self, settings: Settings) -> BodyLimits:
-        """Of its bodies of JSON."""
+    def limits(self, settings: LimitSettings) -> BodyLimits:
+        """Limits of JSON bodies."""
         return BodyLimits.of(settings)
 
     def plain_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's own, which a validated body is given to."""
+        """FastAPI's handler, for validated bodies."""
         return super().get_route_handler()
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -296,9 +290,7 @@ class StrictJSONRoute(APIRoute):
         async def read_then_handle(request: Request) -> Response:
             require_json(request.headers.get("content-type"))
             require_uncompressed(request.headers.get("content-encoding"))
-            state = request.app.state
-            limits = self.limits(state.settings)
-            body = await read_body(request, model, state.settings, lease_of(request), state.cooperative, limits)
+            body = await BodyReader.of(request).read_model(model, self.limits(request.app.state.settings.limits))
             return await handle(ValidatedRequest(request, body))
 
         return read_then_handle

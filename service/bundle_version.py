@@ -1,4 +1,4 @@
-"""One short name for what a server answers with."""
+"""A short name of a set of bundles."""
 
 from __future__ import annotations
 
@@ -9,8 +9,5 @@ LENGTH = 12
 
 
 def bundle_version(digests: Iterable[str]) -> str:
-    """The version of a set of bundles, given their digests in the order in which they are served.
-
-    The order counts: the first of a kind answers requests that name none.
-    """
+    """The version of a set of bundles; their order counts, since the first of a kind is the default."""
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:LENGTH]

@@ -1,4 +1,4 @@
-"""What the processes that a server starts find in their environment, that they end with it, and what bounds them."""
+"""Environment and resource limits of subprocesses."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from pathlib import Path
 import rfa
 
 PR_SET_PDEATHSIG = 1
-# For what numpy and the tokenizers call: more would fight over the cores of the other processes.
 GPUS, NO_GPU = "CUDA_VISIBLE_DEVICES", "-1"
+# For numeric libraries and tokenizers: more threads would compete with the other processes.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 
 
 def child_environment(inherited: Mapping[str, str], gpu: int | None = None) -> dict[str, str]:
-    """`inherited`, with one thread for each numeric library unless it says otherwise, and a path to this very `rfa`.
+    """`inherited`, with one thread per numeric library by default, and a PYTHONPATH to this `rfa`.
 
     Args:
-        gpu: of those that `inherited` lets be seen, the only one that the process sees; None leaves that as it is. One
-            that is not there is none.
+        gpu: index of the only visible GPU among those that `inherited` makes visible; None changes nothing.
     """
     modules = [str(Path(str(rfa.__file__)).parent.parent), os.environ.get("PYTHONPATH", "")]
     given = {**ONE_THREAD, **inherited, "PYTHONPATH": os.pathsep.join(filter(None, modules))}
@@ -36,18 +35,18 @@ def child_environment(inherited: Mapping[str, str], gpu: int | None = None) -> d
 
 
 def end_with_parent() -> None:
-    """Let the kernel, if it is Linux, kill this process when its parent dies, however that dies and whatever hangs."""
+    """On Linux, let the kernel kill this process when its parent dies."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def confine(*, seconds: float, memory_bytes: int, open_files: int) -> None:
-    """Bound this process by the kernel from here on, where what it reads is a stranger's.
+def limit_resources(*, seconds: float, memory_bytes: int, open_files: int) -> None:
+    """Let the kernel limit this process before it reads untrusted data; it can write no files.
 
     Args:
-        seconds: of the processor, beside what was used so far.
-        memory_bytes: that it may hold in all, what is mapped from files aside.
-        open_files: at most; it writes none.
+        seconds: of processor time from now on.
+        memory_bytes: in total, without mapped files.
+        open_files: number of open files.
     """
     end_with_parent()
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -65,8 +64,8 @@ def confine(*, seconds: float, memory_bytes: int, open_files: int) -> None:
             resource.setrlimit(kind, (most, most))
 
 
-def held_data_bytes() -> int:
-    """What RLIMIT_DATA counts of this process now; 0 where the system does not tell."""
+def data_bytes() -> int:
+    """Memory that RLIMIT_DATA counts; 0 if the system does not report it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmData:"):

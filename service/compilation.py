@@ -1,4 +1,4 @@
-"""The message about compiling kernels, logged once by whichever process compiles first."""
+"""The log message about compiling kernels."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ logger = logging.getLogger("rfa.server")
 
 @cache
 def log_compilation() -> None:
-    """Log it, once in this process."""
+    """Log it once in this process."""
     logger.info(COMPILING)

@@ -1,4 +1,4 @@
-"""A timeout that costs next to nothing while nothing is late."""
+"""A timeout for many short waits."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class Deadline:
-    """`asyncio.timeout(seconds)` for work that one task at a time does over and over, and that hardly ever takes long.
+    """`asyncio.timeout(seconds)` for one task that waits often and briefly.
 
-    Its timer is set when there is none, looks whether the work of that moment is late, and is left alone otherwise: a
-    timer for each of thousands of frames a second took a twentieth of a process.
+    All waits share one timer, which checks the current wait when it fires. A timer for each of thousands of frames a
+    second took 5 % of a process.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -27,28 +27,28 @@ class Deadline:
         self._task, self._cancelling, self._is_late = task, task.cancelling(), False
         self._until = loop.time() + self._seconds
         if self._timer is None:
-            self._timer = loop.call_at(self._until, self._look)
+            self._timer = loop.call_at(self._until, self._check)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         task, self._task = self._task, None
-        # As asyncio.timeout does: a task that someone else cancels as well stays cancelled.
+        # As in asyncio.timeout: a task that is also cancelled elsewhere stays cancelled.
         is_ours = self._is_late and task is not None and task.uncancel() <= self._cancelling
         if is_ours and kind is asyncio.CancelledError:
             raise TimeoutError
 
     def close(self) -> None:
-        """There is no more work to come: left alone, the timer would hold what its task held until it rings."""
+        """Cancel the timer, which would keep the task's objects alive."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = None
         if self._task is None:
             return
         if loop.time() < self._until:
-            self._timer = loop.call_at(self._until, self._look)
+            self._timer = loop.call_at(self._until, self._check)
         else:
             self._is_late = True
             self._task.cancel()

@@ -1,4 +1,4 @@
-"""Clients that leave before they are answered: what was to be done for them is not done."""
+"""Cancels work for clients that have disconnected."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Result = TypeVar("Result")
 
 
 class ClientGone(Exception):
-    """The client has closed the connection, lost it, or takes nothing: nobody is left to answer."""
+    """The client has disconnected, or reads nothing."""
 
 
 class Disconnected(ClientGone, OSError):
-    """Something was to be sent to a client that has left. ASGI says that this is an OSError."""
+    """Sending to a client that has disconnected; ASGI requires an OSError."""
 
 
 async def unless_disconnected(request: Request, work: Awaitable[Result]) -> Result:
-    """Wait for `work`, and cancel it when the client leaves: Starlette does not do that for plain handlers.
+    """Wait for `work`, and cancel it if the client disconnects; Starlette does not do that for plain handlers.
 
     The body must have been read.
 
     Raises:
-        ClientGone: when the client left first.
+        ClientGone: the client disconnected first.
     """
     task = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(disconnected(request.receive))
@@ -42,6 +42,6 @@ async def unless_disconnected(request: Request, work: Awaitable[Result]) -> Resu
 
 
 async def disconnected(receive: Receive) -> None:
-    """Until the client has left; what it sends before that is dropped."""
+    """Wait until the client disconnects; discard messages until then."""
     while (await receive())["type"] != "http.disconnect":
         pass

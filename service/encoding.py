@@ -1,7 +1,7 @@
-"""JSON in pieces: a document is encoded bit by bit, so that a long one never exists as a whole, nor holds a thread.
+"""Encodes JSON in pieces, so that a long document never exists as a whole and does not block a thread.
 
-The pieces joined are the bytes of `orjson.dumps` of the document in which every `Blocks` is the list of its items and
-every array of NumPy its `tolist()`.
+The joined pieces are the bytes of `orjson.dumps`, with each `Blocks` as the list of its items and each NumPy array as
+its `tolist()`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import orjson
 
 from rfa.runtime.blocks import PIECE_NUMBERS, Blocks
 
-# Stands where a long array belongs until it is encoded: JSON has no such byte, strings escape it.
-_PLACE: Final = b"\0"
+# Marks the position of a long array; JSON never contains this byte.
+_PLACEHOLDER: Final = b"\0"
 
 
 class Long(Blocks):
-    """What is made of each of a sequence of things as it is encoded.
+    """A sequence whose items are converted while it is encoded.
 
     Args:
-        numbers: about how many numbers that is.
+        numbers: estimated numbers per item.
     """
 
     def __init__(self, things: Sequence[Any], make: Callable[[Any], Any] = lambda thing: thing, numbers: int = 1):
@@ -52,18 +52,18 @@ class _LongArray(Blocks):
 
 
 def dumps(document: Any) -> bytes:
-    """The document as a whole; for those that are known to be short, and for what runs beside nothing else."""
+    """The document as a whole; for short ones."""
     return b"".join(pieces(document))
 
 
 def pieces(document: Any) -> Iterator[bytes]:
-    """The document in pieces: whatever is in a `Blocks` or an array is encoded block by block, all else at once."""
+    """The document in pieces: `Blocks` and arrays block by block, the rest at once."""
     found: list[Blocks] = []
     skeleton = orjson.dumps(document, default=_marking(found))
     if not found:
         yield skeleton
         return
-    head, *rest = skeleton.split(_PLACE)
+    head, *rest = skeleton.split(_PLACEHOLDER)
     for long, tail in zip(found, rest, strict=True):
         yield head + b"["
         for i, block in enumerate(long.blocks()):
@@ -75,7 +75,7 @@ def pieces(document: Any) -> Iterator[bytes]:
 
 
 def items(block: Sequence[Any]) -> Iterator[bytes]:
-    """A list without its brackets."""
+    """The encoded items of a list, without brackets."""
     encoded = pieces(block)
     piece = next(encoded)[1:]
     for following in encoded:
@@ -85,7 +85,7 @@ def items(block: Sequence[Any]) -> Iterator[bytes]:
 
 
 def _marking(found: list[Blocks]) -> Callable[[Any], Any]:
-    """What orjson asks about objects that it does not know: long arrays are noted, and encoded later."""
+    """The `default` of orjson: collects long arrays, which are encoded later."""
 
     def replace(value: Any) -> Any:
         if isinstance(value, np.generic):
@@ -95,10 +95,10 @@ def _marking(found: list[Blocks]) -> Callable[[Any], Any]:
                 return value.tolist()
             value = _LongArray(value)
         if not isinstance(value, Blocks):
-            raise TypeError(f"{type(value).__name__} is no JSON")
+            raise TypeError(f"{type(value).__name__} is not JSON")
         if value.is_short:
             return next(value.blocks(), [])
         found.append(value)
-        return orjson.Fragment(_PLACE)
+        return orjson.Fragment(_PLACEHOLDER)
 
     return replace

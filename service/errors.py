@@ -1,16 +1,16 @@
-"""Every way a request can fail: one status table, one shape on the wire.
+"""Errors of requests: one table of statuses, one JSON form.
 
     {"error": {"message": "...", "type": "invalid_request", "param": "parameters.top_p", "code": "less_than_equal"}}
 
 `message` names the field and what was expected; it never repeats what the client sent. `type` is the class of the
-failure and decides the status, `code` the precise reason, `param` the field as a path or null.
+error and determines the status, `code` is the precise reason, `param` the path of the field or null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from rfa.runtime.errors import CapacityError, InvalidInput
 from rfa.service.schemas.base import Reply, says
@@ -18,43 +18,44 @@ from rfa.service.schemas.base import Reply, says
 
 @dataclass(frozen=True)
 class ErrorBody(Reply):
-    """What went wrong."""
+    """One error."""
 
     message: Annotated[str, says("names the field and what was expected")]
-    type: Annotated[str, says("class of the failure, one per status")]
+    type: Annotated[str, says("class of the error, one per status")]
     param: Annotated[str | None, says("the field, as a path")]
     code: Annotated[str, says("the precise reason")]
 
 
 @dataclass(frozen=True)
 class ErrorReply(Reply):
-    """The one error shape, of every status and in streams."""
+    """The JSON form of errors, also in streams."""
 
     error: Annotated[ErrorBody, says("what is wrong, and with which field")]
 
 
 class ServiceError(Exception):
-    """A failure with a name, told to the client as it is."""
+    """An error that is reported to the client."""
 
-    default_code = "internal_error"
+    default_code: ClassVar[str | None] = None  # by default the type
+    extra_headers: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
-        self.code = code or self.default_code
+        self.code = code or self.default_code or ERROR_TYPES[type(self)]
 
     def payload(self) -> ErrorReply:
-        """The one error shape."""
+        """The JSON form."""
         return ErrorReply(ErrorBody(self.message, ERROR_TYPES[type(self)], self.param, self.code))
 
     def headers(self) -> dict[str, str]:
-        """Extra response headers of this failure."""
-        return {}
+        """Extra response headers."""
+        return dict(self.extra_headers)
 
 
 class InvalidRequest(ServiceError):
-    """The body is not JSON, or a field is not what it must be."""
+    """The body is not JSON, or a field is invalid."""
 
     default_code = "invalid_value"
 
@@ -64,26 +65,19 @@ class Unauthorized(ServiceError):
 
     default_code = "invalid_api_key"
 
-    def headers(self) -> dict[str, str]:
-        return {"WWW-Authenticate": "Bearer"}
+    extra_headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": "Bearer"}
 
 
 class Forbidden(ServiceError):
-    """A page of another origin asks for something that is not its to ask for."""
-
-    default_code = "forbidden"
+    """A page of another origin may not do this."""
 
 
 class NotFound(ServiceError):
     """No such path, or no such model."""
 
-    default_code = "not_found"
-
 
 class MethodNotAllowed(ServiceError):
     """The path exists, the method does not."""
-
-    default_code = "method_not_allowed"
 
     def __init__(self, message: str, *, allow: str) -> None:
         super().__init__(message)
@@ -94,12 +88,9 @@ class MethodNotAllowed(ServiceError):
 
 
 class RequestTimeout(ServiceError):
-    """The headers or the body came too slowly."""
+    """The headers or the body arrived too slowly."""
 
-    default_code = "request_timeout"
-
-    def headers(self) -> dict[str, str]:
-        return {"Connection": "close"}
+    extra_headers: ClassVar[Mapping[str, str]] = {"Connection": "close"}
 
 
 class Conflict(ServiceError):
@@ -111,38 +102,26 @@ class Conflict(ServiceError):
 class MalformedRequest(ServiceError):
     """The bytes are not HTTP."""
 
-    default_code = "malformed_request"
-
 
 class UpgradeRequired(ServiceError):
     """A WebSocket of a version that this server does not speak."""
 
-    default_code = "upgrade_required"
-
-    def headers(self) -> dict[str, str]:
-        return {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    extra_headers: ClassVar[Mapping[str, str]] = {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
 
 
 class HeadersTooLarge(ServiceError):
-    """The request line and headers are larger than the server reads."""
-
-    default_code = "headers_too_large"
+    """The request line and headers are too large."""
 
 
 class PayloadTooLarge(ServiceError):
-    """The body is larger than the server reads."""
+    """The body is too large."""
 
-    default_code = "payload_too_large"
-
-    def headers(self) -> dict[str, str]:
-        # The rest of the body is never read, so the connection cannot carry another request.
-        return {"Connection": "close"}
+    # The rest of the body is never read, so the connection cannot carry another request.
+    extra_headers: ClassVar[Mapping[str, str]] = {"Connection": "close"}
 
 
 class UnsupportedMediaType(ServiceError):
-    """The body is not declared as what is read: JSON, or a file as it is."""
-
-    default_code = "unsupported_media_type"
+    """The Content-Type of the body is not accepted here."""
 
 
 class MisdirectedRequest(ServiceError):
@@ -152,9 +131,7 @@ class MisdirectedRequest(ServiceError):
 
 
 class Overloaded(ServiceError):
-    """The queue or the memory for requests is full, or a quota is used up; the same request is welcome later."""
-
-    default_code = "overloaded"
+    """The queue or the memory for requests is full, or a quota is used up; try again later."""
 
     def __init__(self, message: str, *, retry_after_seconds: int, code: str | None = None) -> None:
         super().__init__(message, code=code)
@@ -165,29 +142,23 @@ class Overloaded(ServiceError):
 
 
 class NotReady(ServiceError):
-    """Bundles are not loaded, the engine is stalled, or the server is going down."""
+    """Bundles are not loaded, the engine is stalled, or the server is shutting down."""
 
-    default_code = "not_ready"
-
-    def headers(self) -> dict[str, str]:
-        return {"Retry-After": "1"}
+    extra_headers: ClassVar[Mapping[str, str]] = {"Retry-After": "1"}
 
 
 class EngineFailure(ServiceError):
-    """The model produced something unusable for this request; other requests are untouched."""
+    """The model's output for this request is unusable; other requests are not affected."""
 
-    default_code = "engine_error"
-
-    def headers(self) -> dict[str, str]:
-        # The same request fails again; OpenAI's clients would send it twice more.
-        return {"x-should-retry": "false"}
+    # The same request fails again; OpenAI's clients would send it twice more.
+    extra_headers: ClassVar[Mapping[str, str]] = {"x-should-retry": "false"}
 
 
 class InternalError(ServiceError):
-    """A fault of the server that has no better name."""
+    """An unexpected fault of the server."""
 
 
-# The one status table: class → (HTTP status, `type` on the wire).
+# HTTP status and `type` of each class.
 _TABLE: dict[type[ServiceError], tuple[int, str]] = {
     MalformedRequest: (400, "malformed_request"),
     Unauthorized: (401, "unauthorized"),
@@ -211,20 +182,20 @@ STATUS: dict[type[ServiceError], int] = {kind: status for kind, (status, _) in _
 ERROR_TYPES: dict[type[ServiceError], str] = {kind: name for kind, (_, name) in _TABLE.items()}
 
 
-# Errors of the runtime, as the failures of a request that they are.
-_OF_RUNTIME: dict[type[Exception], Callable[[Any], ServiceError]] = {
+# Errors of the runtime.
+_RUNTIME_ERRORS: dict[type[Exception], Callable[[Any], ServiceError]] = {
     InvalidInput: lambda error: InvalidRequest(error.message, param=error.param, code=error.code),
     CapacityError: lambda error: Overloaded(error.message, retry_after_seconds=error.retry_after_seconds),
 }
-# Exceptions with a status of their own. All others are faults of the server: they are logged, and answered with 500.
-NAMED: tuple[type[Exception], ...] = (ServiceError, *_OF_RUNTIME)
+# Exceptions with a status. Others are faults of the server: logged, and answered with 500.
+NAMED: tuple[type[Exception], ...] = (ServiceError, *_RUNTIME_ERRORS)
 
 
 def as_service_error(error: BaseException) -> ServiceError:
-    """The failure that a client is told of: a bare internal error for an exception without a status."""
+    """The error to report; an unspecific internal error for exceptions without a status."""
     if isinstance(error, ServiceError):
         return error
-    for kind, convert in _OF_RUNTIME.items():
+    for kind, convert in _RUNTIME_ERRORS.items():
         if isinstance(error, kind):
             return convert(error)
     return InternalError("The server failed on this request; the cause is in its log.")

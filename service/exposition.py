@@ -1,11 +1,11 @@
-"""One answer to `GET /metrics` from many processes.
+"""One reply to `GET /metrics` for many processes.
 
-A scrape reaches any one of the processes that share the port. That one asks its siblings for their text over UNIX
-sockets in a directory that only the server's user can enter, and merges: each sample carries the number of its
-process as `engine`, so that a process that was started anew is an ordinary counter reset of its own series.
+A scrape reaches one of the processes that share the port. It asks the others for their text over UNIX sockets in a
+private directory, and merges. Each sample has the label `engine`, the number of its process, so that a restarted
+process is an ordinary counter reset.
 
-prometheus_client's multiprocess mode was the alternative. It has no gauges that are read when scraped, keeps the files
-of dead processes, and must be switched on in the environment before the first import.
+prometheus_client's multiprocess mode has no gauges that are read when scraped, keeps files of dead processes, and must
+be enabled in the environment before the first import.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FAMILY = re.compile(r"^(?=# HELP )", re.MULTILINE)
 
 
 class Exposition:
-    """The metrics of this process, together with those of its siblings once it has joined them."""
+    """The metrics of this process, and of its siblings after `join`."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -32,25 +32,25 @@ class Exposition:
         self._server: asyncio.Server | None = None
 
     async def join(self, directory: Path, index: int, processes: int) -> None:
-        """Answer siblings at `directory/index`, and ask them from now on.
+        """Answer siblings at `directory/index`, and ask them.
 
         Raises:
-            OSError: the socket cannot be made.
+            OSError: the socket cannot be created.
         """
         own = directory / str(index)
-        own.unlink(missing_ok=True)  # of the process that had this place before
+        own.unlink(missing_ok=True)  # of the previous process with this index
         self._server = await asyncio.start_unix_server(self._answer, path=str(own))
         self._siblings = [directory / str(other) for other in range(processes) if other != index]
 
     def leave(self) -> None:
-        """Answer no longer."""
+        """Stop answering siblings."""
         if self._server is not None:
             self._server.close()
 
     async def render(self) -> bytes:
-        """The text exposition format; a sibling that does not answer in time is left out and counted."""
+        """The text exposition format; siblings that do not answer in time are left out and counted."""
         texts = await asyncio.gather(*(self._ask(path) for path in self._siblings))
-        own = await self._own()  # last, so that what was counted just now is in it
+        own = await self._own()  # last, to include siblings counted above
         return merge([own, *(text for text in texts if text is not None)]).encode()
 
     async def _own(self) -> str:
@@ -72,7 +72,7 @@ class Exposition:
 
 
 async def ask(path: Path) -> str | None:
-    """The metrics of the process that answers at a socket; None if it does not in time."""
+    """The metrics of the process at a socket; None if it does not answer in time."""
     try:
         async with asyncio.timeout(SIBLING_SECONDS):
             reader, writer = await asyncio.open_unix_connection(str(path))
@@ -85,7 +85,7 @@ async def ask(path: Path) -> str | None:
 
 
 def merge(texts: Iterable[str]) -> str:
-    """Expositions as one: every family described once, its samples from all of them together."""
+    """Merge expositions: each family once, with the samples of all."""
     families: dict[str, tuple[str, list[str]]] = {}
     for text in texts:
         for family in filter(None, _FAMILY.split(text)):

@@ -1,8 +1,8 @@
-"""The short way between a connection and an application: text frames without a task in between.
+"""Text frames between a connection and an application without a task in between.
 
-ASGI wakes a task for each message; of thousands of small frames a second that is most of the cost. A server of this
-project offers the short way in `scope["extensions"][FRAMES]`, beside ASGI and in order with it: whatever may have to
-wait, or to be refused, goes by ASGI. Other servers do not offer it, and all goes by ASGI.
+ASGI wakes a task for each message, which is most of the cost of thousands of small frames a second. Our HTTP server
+offers this interface in `scope["extensions"][FRAMES]`, in order with ASGI; messages that may have to wait or be refused
+use ASGI. With other servers all messages use ASGI.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ Take = Callable[[bytes], bool]
 
 
 class Frames(Protocol):
-    """What a connection offers."""
+    """Implemented by a connection."""
 
     def listen(self, take: Take | None) -> None:
-        """Offer frames that come while the application waits for one to `take`; those that it declines go by ASGI."""
+        """Pass frames that arrive while the application waits to `take`; refused ones go through ASGI."""
 
     def send_now(self, frames: Sequence[bytes]) -> bool:
-        """Send text frames if the client takes them without waiting; whether they were sent, all of them or none."""
+        """Send all text frames if that needs no waiting, else none; whether they were sent."""

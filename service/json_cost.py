@@ -1,7 +1,7 @@
-"""What a JSON text would cost, counted from its bytes as they come: nothing is built from one that costs too much.
+"""Cost of a JSON text, counted from its bytes as they arrive, so that an expensive text is never decoded.
 
-A decoder makes 80 to 140 bytes of each two-byte array and takes half a second for 2 MB of them, and no other thread
-runs meanwhile. Brackets, commas, colons and quotes are counted at a gigabyte in 5 s at worst, 65 kB in a millisecond.
+A decoder makes 80 to 140 bytes of each two-byte array and holds the interpreter lock for half a second for 2 MB of
+them. Counting brackets, commas, colons and quotes takes at most a millisecond for 65 kB.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import Final
 import numpy as np
 
 from rfa.service.errors import InvalidRequest
-from rfa.service.settings import Settings
+from rfa.service.settings import LimitSettings
 
-# What no legal text needs more of, whatever the limits of the server are.
-MAX_STRINGS: Final = 1_024  # names of members included
+# Independent of the settings.
+MAX_STRINGS: Final = 1_024  # including names of members
 MAX_MEMBERS: Final = 256
-# Of each of many series its own, its fields, and its columns or so.
+# Additional ones for each of many series.
 STRINGS_OF_SERIES: Final = 8
 MEMBERS_OF_SERIES: Final = 6
 CONTAINERS_OF_SERIES: Final = 6
-# Lists of a list for each observation: `observations`, `input`, `bias`; and arrays and objects beside them.
+# Fields with a list per observation: `observations`, `input`, `bias`; and other arrays and objects.
 LISTS_OF_ROWS: Final = 3
 OTHER_CONTAINERS: Final = 1_024
 
-# Bytes of memory, measured and rounded up. The decoder's own tree has as many for each value, and a copy of the text:
+# Bytes of memory, measured and rounded up. In the decoder's tree, for each value, besides a copy of the text:
 TREE_BYTES: Final = 24
-# Then there is an object and its place in a list, and for an array the list; validation makes all of them once more.
+# An object and its list slot, and the list of an array; decoding and validation make one copy each.
 VALUE_BYTES: Final = 40
 CONTAINER_BYTES: Final = 96
 COPIES: Final = 2
-# The fields of a request, given or not.
+# All fields of a request.
 MODEL_BYTES: Final = 4_096
-# A place in a dictionary, and a string beside its characters.
+# A dictionary entry, and a string besides its characters.
 MEMBER_BYTES: Final = 512
 STRING_BYTES: Final = 128
-# One character beyond Latin-1 makes four bytes of each character of its string, and validation adds its UTF-8.
+# A character beyond Latin-1 makes each character of its string four bytes; validation adds UTF-8.
 WIDE_BYTES: Final = 5
 
 _QUOTE, _COMMA, _COLON = b'",:'
@@ -50,12 +50,12 @@ _SLOPE[list(_CLOSING)] = -1
 
 @dataclass(frozen=True)
 class JsonLimits:
-    """What a text may hold.
+    """Limits of a text.
 
     Args:
         depth: nesting of arrays and objects.
         values: numbers, strings, nulls, booleans, arrays and objects.
-        containers: arrays and objects among them.
+        containers: arrays and objects.
     """
 
     depth: int
@@ -65,13 +65,13 @@ class JsonLimits:
     members: int = MAX_MEMBERS
 
     def most(self, size: int) -> JsonCounts:
-        """The dearest text of `size` bytes that is let through."""
+        """The most expensive accepted text of `size` bytes."""
         return JsonCounts(size, self.values, self.containers, self.strings, self.members, is_wide=True)
 
 
 @dataclass(frozen=True)
 class JsonCounts:
-    """What is in a text of `size` bytes; `is_wide`: a character beyond ASCII may be among its own."""
+    """Contents of a text of `size` bytes; `is_wide` if it may have characters beyond ASCII."""
 
     size: int
     values: int
@@ -81,11 +81,11 @@ class JsonCounts:
     is_wide: bool
 
     def decoding_bytes(self) -> int:
-        """Memory that the text takes at most while it is decoded and validated, its own bytes left out."""
+        """Upper bound of the memory for decoding and validation, without the text."""
         return TREE_BYTES * self.values + self.size + self._document_bytes(COPIES)
 
     def validated_bytes(self) -> int:
-        """What of it stays when it was decoded and validated."""
+        """Memory of the validated document."""
         return self._document_bytes(1)
 
     def _document_bytes(self, copies: int) -> int:
@@ -94,19 +94,19 @@ class JsonCounts:
         return MODEL_BYTES + arrays + strings + MEMBER_BYTES * self.members
 
 
-# A frame of a live stream: an observation, or what to tell about each. A small one is cheap whatever it holds.
+# A frame of a live stream. Small ones are cheap whatever they contain.
 FRAME_LIMITS: Final = JsonLimits(depth=8, values=8_192, containers=64, strings=64, members=64)
 SMALL_FRAME_BYTES: Final = 4_096
 
 
-def body_limits(settings: Settings) -> JsonLimits:
+def body_limits(settings: LimitSettings) -> JsonLimits:
     """Limits of a request body."""
     rows = LISTS_OF_ROWS * settings.max_observations
     return JsonLimits(settings.max_json_depth, settings.max_body_values, rows + OTHER_CONTAINERS)
 
 
-def series_limits(settings: Settings) -> JsonLimits:
-    """Limits of a body that may hold many series: a list for each observation, and a time and a number in it."""
+def series_limits(settings: LimitSettings) -> JsonLimits:
+    """Limits of a body of many series: per observation a list, a time and a number."""
     one, rows, series = body_limits(settings), settings.max_series_observations, settings.max_series
     containers = rows + CONTAINERS_OF_SERIES * series + OTHER_CONTAINERS
     return JsonLimits(
@@ -119,13 +119,10 @@ def series_limits(settings: Settings) -> JsonLimits:
 
 
 class JsonCost:
-    """Counts of one text so far.
-
-    Exact for JSON. For anything else exact up to the first fault, where the decoder stops.
+    """Counts of one text so far; exact up to the first syntax error, where the decoder stops.
 
     Args:
-        limits: what the text may hold.
-        subject: what messages call it.
+        subject: name of the text in messages.
     """
 
     def __init__(self, limits: JsonLimits, subject: str) -> None:
@@ -139,13 +136,13 @@ class JsonCost:
         self._depth = 0
         self._is_wide = False
         self._is_in_string = False
-        self._is_escaped = False  # the last byte so far was the backslash of an escape
+        self._is_escaped = False  # the last byte was the backslash of an escape
 
     def feed(self, piece: bytes) -> None:
         """Count the next piece of the text.
 
         Raises:
-            InvalidRequest: it is nested too deeply (`too_deep`) or holds too much (`too_many_values`).
+            InvalidRequest: it nests too deeply (`too_deep`) or has too much (`too_many_values`).
         """
         self._size += len(piece)
         self._is_wide = self._is_wide or not piece.isascii() or b"\\u" in piece
@@ -166,12 +163,12 @@ class JsonCost:
 
     @property
     def counts(self) -> JsonCounts:
-        """What was counted. An empty array counts as one with an item."""
+        """An empty array counts as one with an item."""
         values = self._commas + self._containers + 1
         return JsonCounts(self._size, values, self._containers, self._quotes, self._members, self._is_wide)
 
     def _without_escapes(self, piece: bytes) -> bytes:
-        """The piece without escaped backslashes and quotes; a run of backslashes may go on in the next piece."""
+        """The piece without escaped backslashes and quotes; an escape may continue in the next piece."""
         if self._is_escaped and piece:
             self._is_wide = self._is_wide or piece.startswith(b"u")
             piece, self._is_escaped = piece[1:], False

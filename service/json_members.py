@@ -1,7 +1,6 @@
-"""A name twice in an object of JSON: readers differ in which of the two they take, so that it is refused.
+"""Refuses JSON objects that repeat a name, since readers differ in which value they use.
 
-The decoder keeps the last and tells nothing. Whether there was another is a matter of counting: what was decoded has
-fewer members than the text.
+The decoder keeps the last value silently. A repeated name shows because the document has fewer members than the text.
 """
 
 from __future__ import annotations
@@ -15,25 +14,25 @@ import orjson
 from rfa.service.errors import InvalidRequest
 from rfa.service.validation import field_path
 
-# In a longer text the name is not looked for.
+# Longer texts are not searched for the name.
 SEARCHED_BYTES: Final = 65_536
-# A string, and whether it names a member; nothing is tried twice.
+# A string, and the colon after the name of a member; possessive, so without backtracking.
 _STRING = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")(\s*+:)?', re.DOTALL)
 
 
 def check_members(text: bytes | str, document: Any, subject: str, members: int | None = None) -> None:
-    """Hold a text to names that are there once in each object.
+    """Refuse a text that repeats a name in an object.
 
     Args:
         text: valid JSON.
-        document: what it was decoded to.
-        subject: what messages call it.
-        members: how many the text has in all its objects, where somebody has counted.
+        document: its decoded value.
+        subject: its name in messages.
+        members: number of members in the text, if known.
 
     Raises:
         InvalidRequest: `duplicate`, with the name.
     """
-    # A colon in a string counts too much, never too little: a plain document is through at once.
+    # Colons in strings can only make the count too large, so that plain documents pass here.
     count = (text.count(b":") if isinstance(text, bytes) else text.count(":")) if members is None else members
     if count == (len(document) if type(document) is dict else 0):
         return
@@ -56,7 +55,7 @@ def _named(text: bytes | str) -> list[bytes]:
 
 
 def _names(document: Any, most: int) -> list[str]:
-    """The names in a document, until there are so many; lists, which seldom hold any, last."""
+    """Up to `most` names of a document; lists, which seldom contain objects, come last."""
     names: list[str] = []
     objects: list[Any] = [document]
     lists: list[Any] = []

@@ -1,4 +1,4 @@
-"""Arrow tables in long format taken apart: the rows of many series below each other, told apart by key columns."""
+"""Arrow tables in long format: rows of many series, grouped by key columns."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import pyarrow.compute as pc
 from rfa.service.errors import InvalidRequest
 
 MOST_KEYS: Final = 8
-# Characters of a key, which stands in every row of the answer.
+# Characters of a key, which every row of the answer repeats.
 LONGEST_KEY: Final = 256
-# Of codes that numpy sorts by their digits, and not by comparing them.
+# numpy sorts 16-bit codes by radix.
 SHORT_CODES: Final = 1 << 16
 Array = np.ndarray
 
 
 @dataclass(frozen=True)
 class Keys:
-    """What the key columns say of each series.
+    """Values of the key columns, one per series.
 
     Attributes:
-        columns: one value a series, by the names of the columns and in their types.
+        columns: by name, in their own types.
     """
 
     columns: Mapping[str, Any]
@@ -36,23 +36,23 @@ class Keys:
 
     @property
     def fields(self) -> list[Any]:
-        """As fields of a schema."""
+        """Fields of a schema."""
         return [pa.field(name, column.type) for name, column in self.columns.items()]
 
     def repeated(self, series: int, rows: int) -> list[Any]:
-        """The keys of a series as columns of so many rows."""
+        """The keys of a series as columns of `rows` equal values."""
         places = pa.array(np.full(rows, series))
         return [column.take(places) for column in self.columns.values()]
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Which rows belong to which series, in the order of the series' first rows.
+    """Rows of each series; series in the order of their first rows.
 
     Attributes:
-        order: the rows, series by series, each in the order that it came in; None where they stand so.
-        bounds: of the series in it: the first row of each, and the end.
-        firsts: the first row of each in the table.
+        order: rows of the table, series by series; None if the table has that order.
+        bounds: where each series begins in `order`, and the end.
+        firsts: first row of each series in the table.
     """
 
     order: Array | None
@@ -63,12 +63,12 @@ class Groups:
         return len(self.firsts)
 
     def parts(self, column: Array) -> list[Array]:
-        """A column's part of each series."""
+        """The values of a column, by series."""
         sorted_ = column if self.order is None else column[self.order]
         return [sorted_[first:last] for first, last in itertools.pairwise(self.bounds.tolist())]
 
     def first_rows(self, selected: Array) -> list[int | None]:
-        """Of each series the first row in the table for which `wanted` holds."""
+        """First selected row of each series; None if there is none."""
         found: list[int | None] = []
         for begin, part in zip(self.bounds.tolist(), self.parts(selected), strict=False):
             place = int(part.argmax())
@@ -81,8 +81,8 @@ def group(table: Any, by: Sequence[str], most: int, most_bytes: int) -> tuple[Ke
     """Group the rows of a table by columns.
 
     Args:
-        most: series, before they are refused.
-        most_bytes: of the texts of a key column.
+        most: largest number of series.
+        most_bytes: largest size of the texts of a key column.
 
     Raises:
         InvalidRequest: naming `by`, or the column.
@@ -102,13 +102,13 @@ def group(table: Any, by: Sequence[str], most: int, most_bytes: int) -> tuple[Ke
 
 
 def too_many_series(most: int, param: str = "by") -> InvalidRequest:
-    """Refuses a request of more series than the server takes."""
-    message = f"{param} must make at most {most} series on this server: send fewer at a time"
+    """The error for too many series."""
+    message = f"{param} must give at most {most} series on this server: send fewer at a time"
     return InvalidRequest(message, param=param, code="too_large")
 
 
 def text_bytes(texts: Any) -> int:
-    """Of an array of texts as it would be without sharing: views may say the same characters over and over."""
+    """Bytes of an array of texts; views may share characters, which count each time."""
     if not pa.types.is_string_view(texts.type):
         return int(texts.nbytes)
     lengths = np.frombuffer(texts.buffers()[1], np.int32)[::4]  # each view begins with its length
@@ -126,7 +126,7 @@ def _groups(codes: Array, count: int) -> Groups:
 
 
 def _codes(name: str, column: Any, most: int, most_bytes: int) -> tuple[Array, Any]:
-    """A number for each row, equal where the values are, and the values by these numbers."""
+    """A code for each row, and the values by code."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not _is_key(kind):
         message = f"by must name columns of texts, integers or dates; {name} is of {kind}"
@@ -156,12 +156,12 @@ def _codes(name: str, column: Any, most: int, most_bytes: int) -> tuple[Array, A
 
 
 def _nameless(name: str) -> InvalidRequest:
-    message = f"{name} must say in every row which series it is of, in at most {LONGEST_KEY} characters"
+    message = f"{name} must have a value of at most {LONGEST_KEY} characters in every row"
     return InvalidRequest(message, param=name, code="no_key")
 
 
 def is_text(kind: Any) -> bool:
-    """Whether a type is one of texts."""
+    """Whether a type holds texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
@@ -174,7 +174,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _compared(kind: Any) -> Any:
-    """The type that keys are told apart as: dates as their numbers, for Python's end with the year 9999."""
+    """The type in which keys are compared; dates as numbers, since Python's end with the year 9999."""
     if not pa.types.is_date(kind):
         return _plain(kind)
     return pa.int32() if pa.types.is_date32(kind) else pa.int64()

@@ -1,4 +1,4 @@
-"""What the machine, or the container around this process, lets it use."""
+"""Cores and memory that the machine or container gives to this process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Cores this process may use: in a container fewer than the machine has, by affinity or by a quota of time.
+    """Cores that this process may use, by affinity and quotas of control groups.
 
     Args:
-        proc: the kernel's folder on this process.
-        cgroups: where control groups are mounted, of version 2, of version 1, or of both.
+        proc: the kernel's directory of this process.
+        cgroups: mount point of control groups, version 1, 2 or both.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     quotas = [_quota(folder) for folder in _group_folders(proc, cgroups, "cpu")]
@@ -25,7 +25,7 @@ def available_cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 
 def _quota(folder: Path) -> float | None:
-    """Cores' worth of time that a control group has; None where it has no quota, or there is no such group here."""
+    """Quota of a control group in cores; None if it has none or does not exist."""
     try:
         if (both := folder / "cpu.max").is_file():  # such as `400000 100000`, or `max 100000`
             time, period = map(int, both.read_text().split())
@@ -33,15 +33,15 @@ def _quota(folder: Path) -> float | None:
             time, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
     except (OSError, ValueError):
         return None
-    return time / period if time > 0 and period > 0 else None  # version 1 writes -1 for none
+    return time / period if time > 0 and period > 0 else None  # -1 in version 1 means none
 
 
 def memory_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Memory that this process and those beside it may use: the machine's, or less where a control group says so.
+    """Memory of the machine, or the limit of a control group.
 
     Args:
-        proc: the kernel's folder on this process.
-        cgroups: where control groups are mounted, of version 2, of version 1, or of both.
+        proc: the kernel's directory of this process.
+        cgroups: mount point of control groups, version 1, 2 or both.
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [_memory_limit(folder) for folder in _group_folders(proc, cgroups, "memory")]
@@ -50,11 +50,11 @@ def memory_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """Memory of this process that is in RAM, bytes.
+    """Resident memory of this process in bytes.
 
     Args:
-        own: what no other process has.
-        mapped: pages of files, such as libraries, which processes of the same program have together.
+        own: not shared.
+        mapped: pages of files such as libraries, shared by processes of the same program.
     """
 
     own: int
@@ -62,7 +62,7 @@ class ProcessMemory:
 
 
 def process_memory(proc: Path = PROC) -> ProcessMemory:
-    """What this process holds now; nothing where the system does not tell."""
+    """Current memory; 0 if the system does not report it."""
     page = os.sysconf("SC_PAGE_SIZE")
     try:
         _, resident, mapped, *_ = map(int, (proc / "statm").read_text().split())
@@ -72,8 +72,7 @@ def process_memory(proc: Path = PROC) -> ProcessMemory:
 
 
 def _group_folders(proc: Path, cgroups: Path, controller: str) -> Iterator[Path]:
-    """Folders of the groups of this process that a controller has, and of all groups around them, as far as they can
-    be seen from here."""
+    """Visible directories of this process's groups with a controller, and of their parents."""
     try:
         groups = (proc / "cgroup").read_text().splitlines()
     except OSError:  # not Linux
@@ -86,7 +85,7 @@ def _group_folders(proc: Path, cgroups: Path, controller: str) -> Iterator[Path]
             root = cgroups / controller
         else:
             continue
-        # In a container the path may be the host's, of which only the root is mounted: that is the container's group.
+        # In a container the path may be the host's, with only the container's group mounted as root.
         inner = root / path.lstrip("/")
         for folder in (inner, *inner.parents):
             yield folder
@@ -95,7 +94,7 @@ def _group_folders(proc: Path, cgroups: Path, controller: str) -> Iterator[Path]
 
 
 def _memory_limit(folder: Path) -> int | None:
-    """Bytes that a control group may hold; None where it has no limit, or there is no such group here."""
+    """Limit of a control group in bytes; None if it has none or does not exist."""
     file = folder / "memory.max"
     try:
         return int((file if file.is_file() else folder / "memory.limit_in_bytes").read_text())

@@ -1,17 +1,15 @@
-"""What requests may take of a process's memory: leased before it is used, refused where there is none.
+"""Memory of requests: leased before it is used, refused if there is none.
 
-`RFA_MAX_MEMORY` bounds a process. What is left of it once the bundles are loaded is the budget of requests, and every
-request leases from it, at an upper estimate and before the memory is paid for:
+`RFA_MAX_MEMORY` limits a process. The rest after loading the bundles, less `FilterRuntime.kept_bytes`, is the budget of
+requests. A request leases an upper estimate of:
 
-    the bytes of its body, as they arrive, and what JSON makes of them
-    what a handler builds from them, and the seats of its texts, as long as the request lives
-    the reply, from the first number to the last byte that is handed to the connection
+    its body, as bytes arrive, and the decoded document
+    what its handler builds, and the pool slots of its texts, until it ends
+    the reply, until its last byte is sent
 
-What models may come to keep from request to request (`FilterRuntime.kept_bytes`) is set aside before.
-
-Not counted, because other limits bound it: connections and their buffers (`RFA_MAX_CONNECTIONS`), seats of
-filters (a few kB for each of `RFA_MAX_STREAMS`), named sessions (`RFA_MAX_SESSION_BYTES`), systems that are kept for
-the next request (`rfa.service.engine.system_cache`), and a second set of bundles while they are loaded anew.
+Other limits bound connections (`RFA_MAX_CONNECTIONS`), pool slots of filters (a few kB for each of `RFA_MAX_STREAMS`),
+named sessions (`RFA_MAX_SESSION_BYTES`) and cached systems (`rfa.service.engine.system_cache`). A second set of bundles
+during a reload is not counted.
 """
 
 from __future__ import annotations
@@ -30,28 +28,27 @@ from rfa.service.errors import Overloaded
 from rfa.service.json_cost import body_limits
 from rfa.service.machine import ProcessMemory, memory_bytes, process_memory
 from rfa.service.metrics import Metrics
-from rfa.service.settings import ConfigurationError, Settings
+from rfa.service.settings import ConfigurationError, LimitSettings, Settings
 
 MIB: Final = 1 << 20
-# Of the machine or container, for all processes; the rest is for the supervisor, the kernel and the allocator.
+# Of the machine or container, for all processes; the supervisor, kernel and allocator use the rest.
 SHARE_OF_MACHINE: Final = 0.8
-# By default: enough to fill a process with work, and no more than a small container can give to two of them.
-USUAL_ROOM_BYTES: Final = 192 * MIB
-# Leases of more may come to this share of the budget together: however many large requests there are, or bodies that
-# are never finished, small ones are still let in.
+# Enough to use a process fully, and small enough for two processes in a small container.
+DEFAULT_BUDGET_BYTES: Final = 192 * MIB
+# Leases above this size share this part of the budget, so that small requests are always admitted.
 SMALL_BYTES: Final = 64 * 1024
 LARGE_SHARE: Final = 0.75
 RETRY_AFTER_SECONDS: Final = 1
 TRIM_SECONDS: Final = 10.0
-WORTH_TRIMMING_BYTES: Final = 8 * MIB
+TRIM_BYTES: Final = 8 * MIB
 
 
 class MemoryBudget:
-    """Bytes that the requests of one process may hold together; for use from any thread.
+    """Memory of all requests of one process. Thread-safe.
 
     Args:
-        limit_bytes: what all leases together may come to.
-        count_refusal: called for each lease that is refused.
+        limit_bytes: of all leases together.
+        count_refusal: called for each refused lease.
     """
 
     def __init__(self, limit_bytes: int, count_refusal: Callable[[], None] = lambda: None) -> None:
@@ -63,21 +60,21 @@ class MemoryBudget:
 
     @property
     def leased_bytes(self) -> int:
-        """What all leases come to at this moment."""
+        """Sum of all leases."""
         return self._leased_bytes
 
     def take(self, size: int) -> Lease:
         """A lease of `size` bytes.
 
         Raises:
-            Overloaded: there is not so much left (`memory_exhausted`); nothing was taken.
+            Overloaded: too little memory is left (`memory_exhausted`).
         """
         lease = Lease(self)
         lease.grow(size)
         return lease
 
     def _change(self, lease: Lease, by: int) -> None:
-        """Make a lease larger, or smaller down to nothing."""
+        """Grow or shrink a lease, down to 0."""
         with self._lock:
             if lease.is_over:
                 return
@@ -101,12 +98,11 @@ class MemoryBudget:
 
 
 class Lease:
-    """A part of the budget; `with` gives it back. Made by `MemoryBudget.take`; may be used from any thread.
+    """A part of the budget, from `MemoryBudget.take`; `with` releases it. Thread-safe.
 
     Attributes:
-        size: bytes held now.
-        is_over: it was given back, and takes nothing any more: work that goes on for a moment after its request ended
-            must not leave a part of the budget without an owner.
+        size: bytes.
+        is_over: released; it cannot grow again, even if work of the request continues for a moment.
     """
 
     def __init__(self, budget: MemoryBudget) -> None:
@@ -116,23 +112,23 @@ class Lease:
 
     @property
     def largest(self) -> int:
-        """What it can come to while nobody else holds anything."""
+        """Its largest possible size."""
         return int(LARGE_SHARE * self._budget.limit_bytes)
 
     def grow(self, size: int) -> None:
-        """Hold `size` bytes more.
+        """Lease `size` more bytes.
 
         Raises:
-            Overloaded: there is not so much left (`memory_exhausted`); the lease is as it was.
+            Overloaded: too little memory is left (`memory_exhausted`); the lease is unchanged.
         """
         self._budget._change(self, size)
 
     def shrink(self, size: int) -> None:
-        """Give back `size` of the bytes, or what there is of them."""
+        """Return up to `size` bytes."""
         self._budget._change(self, -size)
 
     def release(self) -> None:
-        """Give everything back; harmless when that was done."""
+        """Return everything; may be called again."""
         self._budget._end(self)
 
     def __enter__(self) -> Self:
@@ -149,15 +145,15 @@ def _if_large(size: int) -> int:
 
 
 def lease_of(connection: HTTPConnection) -> Lease:
-    """The lease of a request, which ends with the last byte of its answer."""
+    """The lease of a request, until the last byte of its answer."""
     lease: Lease = connection.scope["state"]["lease"]
     return lease
 
 
 async def return_free_memory() -> None:
-    """For ever: give what was freed back to the system, as far as its library can.
+    """Return freed memory to the system, for ever.
 
-    The allocator keeps free pages below the last one in use: 60 half bodies left 70 MB behind them.
+    The allocator keeps free pages below the last used one: 60 unfinished bodies left 70 MB.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
     if trim is not None:
@@ -165,59 +161,59 @@ async def return_free_memory() -> None:
     at_rest = process_memory().own
     while trim is not None:
         await asyncio.sleep(TRIM_SECONDS)
-        # Without asking what the last time brought: what was in use then may be free now, and still be held.
-        if process_memory().own - at_rest > WORTH_TRIMMING_BYTES:
+        if process_memory().own - at_rest > TRIM_BYTES:
             await asyncio.to_thread(trim, 0)
 
 
-def largest_request_bytes(settings: Settings) -> int:
-    """The most memory that a legal request takes: its body in pieces and as a whole, and what its JSON decodes to."""
-    size = settings.max_body_bytes
-    return 2 * size + body_limits(settings).most(size).decoding_bytes()
+def largest_request_bytes(limits: LimitSettings) -> int:
+    """Memory of the largest accepted request: its body twice, and its document."""
+    size = limits.max_body_bytes
+    return 2 * size + body_limits(limits).most(size).decoding_bytes()
 
 
 def open_budget(settings: Settings, metrics: Metrics, kept_bytes: int = 0) -> MemoryBudget:
-    """The budget of this process, whose bundles are loaded, and its gauges.
+    """The budget of this process, after its bundles are loaded, with its gauges.
 
     Args:
-        kept_bytes: that its models may come to keep.
+        kept_bytes: memory that its models may keep between requests.
 
     Raises:
-        ConfigurationError: a legal request would not fit.
+        ConfigurationError: the largest request would not fit.
     """
     budget = MemoryBudget(
         request_memory(settings, kept_bytes=kept_bytes),
         count_refusal=metrics.admission_rejections.labels("memory_exhausted").inc,
     )
-    metrics.watch("request_memory_bytes", "Memory that requests have leased.", lambda: budget.leased_bytes)
-    metrics.watch("request_memory_limit_bytes", "Memory that they may lease together.", lambda: budget.limit_bytes)
+    metrics.watch("request_memory_bytes", "Memory leased by requests.", lambda: budget.leased_bytes)
+    metrics.watch("request_memory_limit_bytes", "Limit of that memory.", lambda: budget.limit_bytes)
     return budget
 
 
 def request_memory(settings: Settings, held: ProcessMemory | None = None, kept_bytes: int = 0) -> int:
-    """Bytes for the requests of this process: what its limit leaves beside the loaded bundles and what they keep.
+    """Bytes for the requests of this process.
 
-    Without `RFA_MAX_MEMORY` that is `USUAL_ROOM_BYTES`, or less where the processes together would come to more than
-    their share of the container or machine.
+    Without `RFA_MAX_MEMORY` it is `DEFAULT_BUDGET_BYTES`, or less if all processes together would exceed their share of
+    the container or machine.
 
     Args:
-        held: what the process holds now, with its bundles loaded; measured if left out.
-        kept_bytes: that its models may come to keep.
+        held: memory of the process with its bundles loaded; measured by default.
+        kept_bytes: memory that its models may keep between requests.
 
     Raises:
-        ConfigurationError: a legal request would not fit.
+        ConfigurationError: the largest request would not fit.
     """
     held = held or process_memory()
     own = held.own + kept_bytes
-    needed = math.ceil(largest_request_bytes(settings) / LARGE_SHARE)
-    if settings.max_memory is not None:
-        available = settings.max_memory - own - held.mapped
+    needed = math.ceil(largest_request_bytes(settings.limits) / LARGE_SHARE)
+    if settings.limits.max_memory is not None:
+        available = settings.limits.max_memory - own - held.mapped
         remedy = f"RFA_MAX_MEMORY must be {needed - available} bytes more, or RFA_MAX_BODY_BYTES less"
     else:
-        share = (int(SHARE_OF_MACHINE * memory_bytes()) - held.mapped) // settings.processes
-        available = min(max(USUAL_ROOM_BYTES, 2 * needed), share - own)
+        processes = settings.models.processes
+        share = (int(SHARE_OF_MACHINE * memory_bytes()) - held.mapped) // processes
+        available = min(max(DEFAULT_BUDGET_BYTES, 2 * needed), share - own)
         remedy = (
-            f"{needed - available} bytes more for each of {settings.processes} processes; lower RFA_PROCESSES or "
+            f"{needed - available} bytes more for each of {processes} processes; lower RFA_PROCESSES or "
             "RFA_MAX_BODY_BYTES, or set RFA_MAX_MEMORY"
         )
     if available < needed:

@@ -1,7 +1,7 @@
-"""Prometheus metrics of one process, in a registry of its own; `rfa.service.exposition` puts processes together.
+"""Prometheus metrics of one process; `rfa.service.exposition` combines processes.
 
-Names are vLLM's with our prefix where the meaning is the same. Buckets begin below a millisecond: a recurrent step of
-a small model takes less. Labels are fixed sets: route templates, statuses and the names of loaded bundles.
+Names are vLLM's with our prefix where the meaning is the same. Buckets begin below a millisecond, since a recurrent
+step of a small model takes less. Labels are fixed sets: route templates, statuses and the names of loaded bundles.
 """
 
 from __future__ import annotations
@@ -22,132 +22,123 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """Counters, gauges and histograms, by what they measure.
+    """Counters, gauges and histograms.
 
-    `engine`, once set, is a label of every sample: the number of this process among those of the server.
+    `engine`, if set, is a label of every sample: the number of this process.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.engine: int | None = None
         self._gauges: dict[str, Gauge] = {}
-        self.http_requests = self._counter("http_requests", "Answered requests.", ["route", "method", "status"])
-        self.request_success = self._counter(
-            "request_success", "Finished generations.", ["model_name", "finished_reason"]
+        self._add_requests()
+        self._add_texts()
+        self._add_filters()
+        self._add_forecasts()
+        self.watch("process_resident_memory_bytes", "Resident memory of this process.", resident_memory_bytes)
+
+    def _add_requests(self) -> None:
+        counter, histogram = self._counter, self._histogram
+        self.http_requests = counter("http_requests", "Answered requests.", "route", "method", "status")
+        self.admission_rejections = counter("admission_rejections", "Requests refused before work.", "reason")
+        self.quota_refusals = counter("quota_refusals", "Requests and streams refused by a quota.", "quota")
+        self.corrupted_requests = counter(
+            "corrupted_requests", "Requests ended by a non-finite model output.", "model_name"
         )
-        self.admission_rejections = self._counter("admission_rejections", "Requests refused before work.", ["reason"])
-        self.quota_refusals = self._counter(
-            "quota_refusals", "Requests and streams beyond a quota of their client.", ["quota"]
+        self.e2e_request_latency = histogram("e2e_request_latency_seconds", "From arrival to the end.")
+        self.request_queue_time = histogram("request_queue_time_seconds", "From arrival to the first work.")
+        self.bundle_version = self._gauge("bundle_version_info", "1 for the served version of the bundles.", "version")
+        self.state_slots = self._gauge("state_slots", "Slots for the state of streams and requests.", "model_name")
+        self.state_slots_used = self._gauge("state_slots_used", "Slots in use.", "model_name")
+        self.connections_refused = counter(
+            "connections_refused", "Connections that the server ended, by error code.", "reason"
         )
-        self.corrupted_requests = self._counter(
-            "corrupted_requests", "Requests ended by a non-finite model output.", ["model_name"]
+        self.process_restarts = counter("process_restarts", "Server processes that were replaced.")
+        self.siblings_unanswered = counter("metrics_siblings_unanswered", "Processes missing from a scrape.")
+
+    def _add_texts(self) -> None:
+        counter, histogram = self._counter, self._histogram
+        self.request_success = counter("request_success", "Finished generations.", "model_name", "finished_reason")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens processed.", "model_name")
+        self.generation_tokens = counter("generation_tokens", "Tokens generated.", "model_name")
+        self.time_to_first_token = histogram("time_to_first_token_seconds", "From arrival to the first token.")
+        self.inter_token_latency = histogram("inter_token_latency_seconds", "Between two tokens of a continuation.")
+        self.request_prefill_time = histogram("request_prefill_time_seconds", "Time to read the prompt.")
+        self.request_decode_time = histogram("request_decode_time_seconds", "Time to generate.")
+        self.iteration_rows = histogram(
+            "iteration_rows", "Sequences in one decode step.", buckets=(1, 2, 4, 8, 16, 32, 64, 128)
         )
-        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens processed.", ["model_name"])
-        self.generation_tokens = self._counter("generation_tokens", "Tokens generated.", ["model_name"])
-        self.drift_tokens = self._counter(
-            "decoder_drift_tokens", "Generated tokens that were read again in both modes.", ["model_name", "decode"]
+        labels = "model_name", "decode"
+        self.drift_tokens = counter("decoder_drift_tokens", "Generated tokens decoded again in both modes.", *labels)
+        self.drift_nats = counter("decoder_drift_nats", "Sum of their KL divergence between the modes.", *labels)
+        self.drift_agreed = counter(
+            "decoder_drift_agreed_tokens", "Those whose most probable token is the same in both modes.", *labels
         )
-        self.drift_nats = self._counter(
-            "decoder_drift_nats", "Sum of their KL divergence from the other mode.", ["model_name", "decode"]
-        )
-        self.drift_agreed = self._counter(
-            "decoder_drift_agreed_tokens", "Those whose most probable token is the other's.", ["model_name", "decode"]
-        )
-        self.filter_observations = self._counter("filter_observations", "Observations filtered.", ["model_name"])
-        self.filter_scored = self._counter(
-            "filter_scored_observations", "Observations that have an anomaly score.", ["model_name"]
-        )
-        self.filter_inside = self._counter(
+
+    def _add_filters(self) -> None:
+        counter = self._counter
+        self.filter_step = self._histogram("filter_step_seconds", "Filtering time per observation.")
+        self.filter_observations = counter("filter_observations", "Observations filtered.", "model_name")
+        self.filter_scored = counter("filter_scored_observations", "Observations with an anomaly score.", "model_name")
+        self.filter_inside = counter(
             "filter_inside_observations",
-            "Scored observations with a score of at most the level: where the filter is calibrated, just that share.",
-            ["model_name", "level"],
+            "Scored observations with a score of at most the level; a calibrated filter has that share.",
+            "model_name",
+            "level",
         )
-        self.filter_series = self._counter(
-            "filter_series", "Series of requests of many, answered or failed.", ["model_name", "outcome"]
+        self.filter_series = counter(
+            "filter_series", "Series of requests with many, answered or failed.", "model_name", "outcome"
         )
-        self.filter_alarm_observations = self._counter(
-            "filter_alarm_observations", "Observations for which alarms were asked for.", ["model_name"]
+        self.filter_alarm_observations = counter(
+            "filter_alarm_observations", "Observations of requests with alarms.", "model_name"
         )
-        self.filter_alarms_expected = self._counter(
-            "filter_alarms_expected", "Alarms that there should be among them, by their rates.", ["model_name"]
+        self.filter_alarms_expected = counter(
+            "filter_alarms_expected", "Alarms expected from their rates.", "model_name"
         )
-        self.filter_alarms = self._counter("filter_alarms", "Alarms among them.", ["model_name"])
-        self.filter_forecast_observations = self._counter(
-            "filter_forecast_observations", "Observations that the one before them had forecast.", ["model_name"]
+        self.filter_alarms = counter("filter_alarms", "Alarms.", "model_name")
+        self.filter_warnings = counter(
+            "filter_warnings", "Replies and streams with this warning.", "model_name", "code"
         )
-        self.filter_weighted_nis = self._counter(
-            "filter_weighted_nis", "Sum over them of weight × nis / components: about 1 each.", ["model_name"]
+
+    def _add_forecasts(self) -> None:
+        counter = self._counter
+        self.filter_forecast_observations = counter(
+            "filter_forecast_observations", "Observations with a one-step forecast.", "model_name"
         )
-        self.filter_forecast_scored = self._counter(
-            "filter_forecast_scored_components", "Their components.", ["model_name"]
+        self.filter_weighted_nis = counter(
+            "filter_weighted_nis", "Their sum of weight × nis / components; about 1 each.", "model_name"
         )
-        self.filter_forecast_inside = self._counter(
+        self.filter_forecast_scored = counter("filter_forecast_scored_components", "Their components.", "model_name")
+        self.filter_forecast_inside = counter(
             "filter_forecast_inside_components",
-            "Those inside their one-step forecast interval: where it is calibrated, the share of the level.",
-            ["model_name", "level"],
+            "Components inside the one-step interval; a calibrated one holds the share of the level.",
+            "model_name",
+            "level",
         )
-        self.filter_outliers = self._counter(
-            "filter_outlier_observations",
-            "Those whose nis is rarer than one in a thousand, if the filter is right.",
-            ["model_name"],
+        self.filter_outliers = counter(
+            "filter_outlier_observations", "Those with a nis of tail probability below 1/1000.", "model_name"
         )
-        self.filter_warnings = self._counter(
-            "filter_warnings", "Replies and streams that warn of this.", ["model_name", "code"]
-        )
-        self.filter_pit = self._counter(
+        self.filter_pit = counter(
             "filter_forecast_pit_components",
-            "Those at this place in their forecast distribution, by the upper edge of ten bins; even if it is right.",
-            ["model_name", "bin"],
+            "Components by their quantile in the forecast, by upper edge of ten bins; uniform if calibrated.",
+            "model_name",
+            "bin",
         )
-        self.filter_nis = self._counter(
+        self.filter_nis = counter(
             "filter_forecast_nis_observations",
-            "Forecast observations by weight × nis / components, by the upper edge of eight bins.",
-            ["model_name", "bin"],
+            "Observations by weight × nis / components, by upper edge of eight bins.",
+            "model_name",
+            "bin",
         )
-        self.time_to_first_token = self._histogram(
-            "time_to_first_token_seconds", "From arrival to the first token.", ["model_name"]
-        )
-        self.inter_token_latency = self._histogram(
-            "inter_token_latency_seconds", "Between two tokens of a continuation.", ["model_name"]
-        )
-        self.e2e_request_latency = self._histogram(
-            "e2e_request_latency_seconds", "From arrival to the end.", ["model_name"]
-        )
-        self.request_queue_time = self._histogram(
-            "request_queue_time_seconds", "From arrival to the first work.", ["model_name"]
-        )
-        self.request_prefill_time = self._histogram(
-            "request_prefill_time_seconds", "Reading the prompt.", ["model_name"]
-        )
-        self.request_decode_time = self._histogram("request_decode_time_seconds", "Generating.", ["model_name"])
-        self.filter_step = self._histogram(
-            "filter_step_seconds", "Filtering, per observation of a quantum.", ["model_name"]
-        )
-        self.bundle_version = self._gauge(
-            "bundle_version_info", "1 for the version of the bundles that new requests are answered with.", ["version"]
-        )
-        self.state_slots = self._gauge("state_slots", "Places for the state of streams and requests.", ["model_name"])
-        self.state_slots_used = self._gauge("state_slots_used", "Those that have an owner.", ["model_name"])
-        self.iteration_rows = self._histogram(
-            "iteration_rows", "Sequences in one decode step.", ["model_name"], buckets=(1, 2, 4, 8, 16, 32, 64, 128)
-        )
-        self.connections_refused = self._counter(
-            "connections_refused", "Connections that the server ended, by error code.", ["reason"]
-        )
-        self.process_restarts = self._counter("process_restarts", "Server processes that had to be replaced.", [])
-        self.siblings_unanswered = self._counter(
-            "metrics_siblings_unanswered", "Processes left out of an answer to a scrape.", []
-        )
-        self.watch("process_resident_memory_bytes", "Memory of this process that is in RAM.", resident_memory_bytes)
 
     def watch(self, name: str, description: str, read: Callable[[], float]) -> None:
-        """A gauge that is read when scraped; a second one of the name takes the place of the first."""
+        """Add a gauge that is read when scraped; it replaces one of the same name."""
         if name not in self._gauges:
             self._gauges[name] = Gauge(f"rfa_{name}", description, registry=self.registry)
         self._gauges[name].set_function(read)
 
     def watch_reloads(self, read: Callable[[], Mapping[str, tuple[float, float]]]) -> None:
-        """Reloads by outcome, each with their number and the time of the last: read when scraped, of the server."""
+        """Add reloads of the server: for each outcome their number and the time of the last."""
         self.registry.register(_Reloads(read))
 
     def render(self) -> bytes:
@@ -158,31 +149,29 @@ class Metrics:
         labelled.register(_Labelled(self.registry, {"engine": str(self.engine)}))
         return generate_latest(labelled)
 
-    def _counter(self, name: str, description: str, labels: list[str]) -> Counter:
+    def _counter(self, name: str, description: str, *labels: str) -> Counter:
         return Counter(f"rfa_{name}", description, labels, registry=self.registry)
 
-    def _gauge(self, name: str, description: str, labels: list[str]) -> Gauge:
+    def _gauge(self, name: str, description: str, *labels: str) -> Gauge:
         return Gauge(f"rfa_{name}", description, labels, registry=self.registry)
 
-    def _histogram(
-        self, name: str, description: str, labels: list[str], buckets: tuple[float, ...] = FAST_SECONDS
-    ) -> Histogram:
-        return Histogram(f"rfa_{name}", description, labels, registry=self.registry, buckets=buckets)
+    def _histogram(self, name: str, description: str, buckets: tuple[float, ...] = FAST_SECONDS) -> Histogram:
+        return Histogram(f"rfa_{name}", description, ["model_name"], registry=self.registry, buckets=buckets)
 
 
 class _Reloads(Collector):
-    """What the supervisor counts; every process tells the same."""
+    """Counted by the supervisor; the same in every process."""
 
     def __init__(self, read: Callable[[], Mapping[str, tuple[float, float]]]) -> None:
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
         total = CounterMetricFamily(
-            "rfa_reloads", "Reloads of the bundles by all processes; each process tells the same.", labels=["outcome"]
+            "rfa_reloads", "Reloads of the bundles by all processes; the same in each.", labels=["outcome"]
         )
         last = GaugeMetricFamily(
             "rfa_last_reload_timestamp_seconds",
-            "When the last one ended so, since 1970; 0 is never.",
+            "Unix time of the last reload with this outcome; 0 is never.",
             labels=["outcome"],
         )
         for outcome, (count, ended) in self._read().items():
@@ -192,7 +181,7 @@ class _Reloads(Collector):
 
 
 class _Labelled(Collector):
-    """The samples of a registry with further labels."""
+    """The samples of a registry with more labels."""
 
     def __init__(self, registry: CollectorRegistry, labels: dict[str, str]) -> None:
         self._registry = registry
@@ -206,7 +195,7 @@ class _Labelled(Collector):
 
 
 def resident_memory_bytes() -> float:
-    """Resident set of this process; NaN where the system does not tell."""
+    """Resident set of this process; NaN if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:

@@ -1,7 +1,7 @@
-"""Fields of other servers' requests, read the way their clients send them.
+"""Fields of other servers' requests.
 
-A field that this server cannot honour is accepted at the values that change nothing, and refused by name at others: a
-client that always sends its defaults works, and nobody gets less than what was asked for without being told.
+Fields without support here accept the values that change nothing, and are refused with others. So clients that always
+send their defaults work, and no option is ignored silently.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 
 class Only:
-    """Annotation of a field that takes these values and no others: `Annotated[Any, Only(None, 1)]`.
+    """Annotation of a field with these values only: `Annotated[Any, Only(None, 1)]`.
 
-    Two of them are never equal: Python caches `Annotated[...]`, and 0.0 == False would make one field of two.
+    Without equality: Python caches `Annotated[...]`, and 0.0 == False would merge two fields.
     """
 
     def __init__(self, *values: Any) -> None:
         self.values = values
 
     def check(self, value: Any) -> Any:
-        """The value itself.
+        """The value.
 
         Raises:
-            PydanticCustomError: `not_supported`, for another value.
+            PydanticCustomError: `not_supported`.
         """
-        # In JSON 1 and 1.0 are one number, and neither is `true`.
+        # JSON's 1 equals 1.0, but not `true`.
         if any(isinstance(value, bool) == isinstance(own, bool) and value == own for own in self.values):
             return value
         named = " or ".join(orjson.dumps(own).decode() for own in self.values)
@@ -45,7 +45,7 @@ class Only:
 
 @dataclass(frozen=True, eq=False)
 class NullIs:
-    """Annotation of a field where null stands for the default, as a client that writes all fields sends it."""
+    """Annotation of a field where null is the default, as some clients send it."""
 
     default: Any
 
@@ -61,7 +61,7 @@ class NullIs:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Annotation of a union that answers a misfit once, in words, instead of once per member."""
+    """Annotation of a union with one error message instead of one per member."""
 
     expected: str
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document, completed by what FastAPI does not know: lines of a stream, keys, and slow bodies."""
+"""The OpenAPI document: FastAPI's, with streams, keys and errors of the middleware."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ STREAMS: dict[str, tuple[tuple[str, ...], tuple[type[Reply], ...]]] = {
         (FilterStepReply, FilterDone, SeriesSteps, SeriesColumns, SeriesError, FilterManyDone, ErrorReply),
     ),
 }
-# Whose replies hold a state to go on from, and what goes on from it.
+# Operations whose reply has a state, and the operation that continues from it.
 CONTINUED = {"/generate": "/generate", "/filter": "/filter", "/state/merge": "/filter"}
-# The header of the OpenAI clients, and one for those whose Authorization header a proxy has taken.
+# The header of OpenAI clients, and one for use behind proxies that need Authorization.
 KEY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -50,7 +50,7 @@ KEY_SCHEMES = {
 
 
 def openapi_of(app: FastAPI) -> dict[str, Any]:
-    """The document of `app`, made once."""
+    """The document of `app`, cached."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         lines = {line for _, models in STREAMS.values() for line in models}
@@ -73,18 +73,18 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
 
 
 def _add_link(operation: dict[str, Any], following: dict[str, Any]) -> None:
-    """A reply's `state` is where an operation goes on."""
+    """Link the `state` of a reply to the operation that continues from it."""
     operation["responses"]["200"]["links"] = {
         "continue": {
             "operationId": following["operationId"],
             "requestBody": {"state": "$response.body#/state"},
-            "description": "Goes on from the state that `return_state` asked for.",
+            "description": "Continues from the state of `return_state`.",
         }
     }
 
 
 def _item(media_type: str, line: dict[str, Any]) -> dict[str, Any]:
-    """Schema of one item of a stream, as OpenAPI 3.2 and FastAPI write it: a server-sent event holds JSON as text."""
+    """Schema of one item of a stream, as in OpenAPI 3.2; a server-sent event has JSON as text."""
     if media_type != SSE:
         return line
     data = {"type": "string", "contentMediaType": "application/json", "contentSchema": line}
@@ -92,11 +92,7 @@ def _item(media_type: str, line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_refusals(document: dict[str, Any], *, has_keys: bool) -> None:
-    """What the layers around the routes answer.
-
-    400, 408 and 431 to bytes that make no request, 421 under a strange name, 403 to a strange page, 401 without a key,
-    429 beyond its quota.
-    """
+    """Errors of the HTTP transport and the middleware."""
     if has_keys:
         document["components"]["securitySchemes"] = KEY_SCHEMES
     for path, operations in document["paths"].items():

@@ -1,7 +1,7 @@
-"""CPU kernels compiled before the server processes start, by processes that end afterwards.
+"""Compiles CPU kernels in subprocesses before the server processes start.
 
-A compiler needs about 400 MB, which a process keeps until it ends; so server processes only load compiled kernels. What
-was compiled is remembered by a marker in the kernel cache: the next start begins at once.
+The compiler needs about 400 MB, which a process keeps until it exits; server processes only load compiled kernels. A
+marker in the kernel cache lets the next start skip the compilation.
 
 `python -m rfa.service.precompile` reads settings as JSON from standard input and writes a line per compiled kernel.
 """
@@ -39,22 +39,22 @@ PROGRESS_SECONDS: Final = 10.0
 
 
 def compile_ahead(settings: Settings) -> float:
-    """Load the models as a server would, which compiles their kernels, and mark them as compiled.
+    """Load the models, which compiles their kernels, and mark them as compiled.
 
     Returns:
-        the seconds that it took.
+        seconds.
 
     Raises:
         BundleError: a bundle is refused.
     """
     begun = time.monotonic()
-    count = min(PROCESSES, settings.processes)
+    count = min(PROCESSES, settings.models.processes)
     folder = kernel_folder()
     with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
         for _ in pool.map(_load, [settings] * count):
             pass
     if folder is not None:
-        _marker(folder, settings.bundles).touch()
+        _marker(folder, settings.models.bundles).touch()
     return time.monotonic() - begun
 
 
@@ -62,14 +62,14 @@ def is_compiled(settings: Settings) -> bool:
     """Whether an earlier start has compiled the kernels of these bundles, or none are needed."""
     folder = kernel_folder()
     with contextlib.suppress(OSError):  # a folder that is no bundle
-        return settings.is_on_gpu or (folder is not None and _marker(folder, settings.bundles).exists())
+        return settings.models.is_on_gpu or (folder is not None and _marker(folder, settings.models.bundles).exists())
     return False
 
 
 async def ensure_compiled(settings: Settings) -> None:
-    """Compile the kernels of bundles that were checked, unless an earlier start has.
+    """Compile the kernels of checked bundles, unless a marker exists.
 
-    A failure is left to the server processes, which report it when they load the same bundles.
+    Server processes report failures when they load the same bundles.
     """
     if is_compiled(settings):
         return

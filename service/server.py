@@ -1,4 +1,4 @@
-"""The server as a whole: one address, and the processes behind it."""
+"""`serve`: one address and the server processes behind it."""
 
 from __future__ import annotations
 
@@ -10,37 +10,35 @@ from functools import partial
 
 from rfa.service.access.keys import check_exposure
 from rfa.service.access.logs import configure_logging
+from rfa.service.bundle_checks.subprocess_check import check_bundles
+from rfa.service.bundle_checks.trusted_keys import trusted_keys, with_trusted_keys
 from rfa.service.process.address import reserve
 from rfa.service.process.reloading import CheckBundles
 from rfa.service.process.settings_json import with_state_key
 from rfa.service.process.supervisor import PROGRAM, Supervisor
 from rfa.service.settings import Settings, check_names
-from rfa.service.vetting.trust import trusted_keys, with_trusted_keys
-from rfa.service.vetting.vetting import vet as check_bundles
 
 
 def serve(settings: Settings, program: Sequence[str] = PROGRAM, check: CheckBundles | None = None) -> None:
     """Serve until SIGINT or SIGTERM.
 
-    Running requests get `shutdown_grace_seconds` to end.
-
     Args:
-        program: command that starts a server process; tests pass one with hand-made models.
-        check: checks bundles before any process loads them; tests with small models pass one that does nothing.
+        program: command of a server process.
+        check: checks bundles before a process loads them.
 
     Raises:
-        ConfigurationError: the settings would serve anyone, their keys are unusable, or one is misspelt.
-        StartError: a bundle or a setting is refused, with the reason; nothing was served.
+        ConfigurationError: a public address without API keys, unusable keys, or a misspelt setting.
+        StartError: a bundle or a setting is refused.
         OSError: the address cannot be used.
-        SystemExit: the end was not orderly: a second signal, or a process that had to be killed.
+        SystemExit: after a second signal, or if a process had to be killed.
     """
     check_names(os.environ)
     check_exposure(settings)
     configure_logging(settings)
-    holder, address = reserve(settings.host, settings.port)
+    holder, address = reserve(settings.server.host, settings.server.port)
     with holder:
-        settings = with_trusted_keys(with_state_key(settings.model_copy(update={"port": address.port})))
-        keys = [str(key) for key in trusted_keys(settings)]
+        settings = with_trusted_keys(with_state_key(settings.replace(port=address.port)))
+        keys = [str(key) for key in trusted_keys(settings.security)]
         check = check or partial(check_bundles, trusted_keys=keys)
         code = asyncio.run(_supervise(settings, holder, program, check))
     if code:

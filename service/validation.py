@@ -1,4 +1,4 @@
-"""What is wrong with a document, in the one error shape: the field and what was expected, never the input."""
+"""Errors of invalid documents: the field and what was expected, never the input."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pydantic import BaseModel, ValidationError
 
 from rfa.service.errors import InvalidRequest
 from rfa.service.schemas.base import FieldError
-from rfa.service.settings import Settings
+from rfa.service.settings import LimitSettings
 
 Model = TypeVar("Model", bound=BaseModel)
 LONGEST_FIELD_NAME = 64
-# Fields with a value for each observation, beside the columns of `values`.
+# Fields with a value per observation, besides the columns of `values`.
 SERIES = ("observations", "times", "noise", "input", "bias")
 PLAIN_WORDS = {
     "missing": "Field required",
@@ -22,16 +22,16 @@ PLAIN_WORDS = {
     "model_type": "Must be a JSON object",
     "int_type": "Must be an integer of at most 64 bits",
 }
-# Of what is a row, and was given as the one number in it.
+# For a row that was sent as a number.
 ROW_WORDS = {
-    "observations": "Must be a list with a number for each column, also where there is one: "
+    "observations": "Must be a list with a number per column, even for one column: "
     '"observations": [[21.4], [21.5]], or "values": {"y": [21.4, 21.5]}',
-    "y": 'Must be a list with a number for each column, also where there is one: "y": [21.4]',
+    "y": 'Must be a list with a number per column, even for one column: "y": [21.4]',
 }
 
 
-def check_lengths(document: Any, settings: Settings) -> None:
-    """Hold what is counted in observations to their number, before a single value is looked at.
+def check_lengths(document: Any, settings: LimitSettings) -> None:
+    """Refuse too many observations before validation.
 
     Raises:
         InvalidRequest: naming the field.
@@ -49,8 +49,8 @@ def check_lengths(document: Any, settings: Settings) -> None:
             )
 
 
-def _check_series(series: Mapping[str, Any], settings: Settings) -> None:
-    """Hold many series to their number, and to that of their observations. Arrays came under limits of their own."""
+def _check_series(series: Mapping[str, Any], settings: LimitSettings) -> None:
+    # Arrow columns have limits of their own.
     if len(series) > settings.max_series:
         message = f"series must hold at most {settings.max_series} series on this server."
         raise InvalidRequest(message, param="series", code="too_large")
@@ -61,7 +61,7 @@ def _check_series(series: Mapping[str, Any], settings: Settings) -> None:
 
 
 def _of_observations(one: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What has a value for each observation of a series, by name, in whatever form it came; nothing is validated."""
+    """Names and values of fields with a value per observation; not validated."""
     yield from ((name, one.get(name)) for name in SERIES)
     columns = one.get("values")
     if type(columns) is dict:
@@ -71,31 +71,31 @@ def _of_observations(one: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _observations(one: Any) -> int:
-    """How many a series holds, as far as that can be told before anything was validated."""
+    """Number of observations of a series that is not validated."""
     if type(one) is not dict:
         return 0
     return max((len(values) for _, values in _of_observations(one) if type(values) is list), default=0)
 
 
 def validated(model: type[Model], document: Any, name: str) -> Model:
-    """The document as the model has it; `name` is what messages call it.
+    """The validated document; `name` is its name in messages.
 
     Raises:
-        InvalidRequest: the first of what is wrong with it.
+        InvalidRequest: its first error.
     """
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        # Without the input: of a document of any size, and nothing of it is told.
+        # The input may have any size, and messages never quote it.
         raise validation_failure(error.errors(include_url=False, include_input=False), name) from None
 
 
 def validation_failure(details: Sequence[Mapping[str, Any]], document: str = "The body") -> InvalidRequest:
-    """The first of pydantic's complaints.
+    """The first error of pydantic.
 
     Args:
         details: `errors()` of a ValidationError.
-        document: what was read, where no field is to name.
+        document: name of the document, for errors without a field.
     """
     first = details[0]
     cause = first.get("ctx", {}).get("error")
@@ -113,7 +113,7 @@ def validation_failure(details: Sequence[Mapping[str, Any]], document: str = "Th
 
 
 def field_path(location: tuple[int | str, ...]) -> str:
-    """`("observations", 2, 0)` as `observations[2][0]`; a name the client made up is cut and cleaned."""
+    """`("observations", 2, 0)` as `observations[2][0]`; unknown names are shortened and cleaned."""
     path = ""
     for part in location:
         if isinstance(part, int):

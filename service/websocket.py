@@ -1,7 +1,4 @@
-"""A WebSocket that carries JSON documents: strict and bounded in, encoded once out, one terminal frame.
-
-Straight on ASGI's messages: thousands of frames a second pass here.
-"""
+"""JSON documents over a WebSocket, on plain ASGI for thousands of frames a second."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from rfa.service.errors import (
 )
 from rfa.service.json_cost import FRAME_LIMITS, SMALL_FRAME_BYTES, JsonCost
 
-# What a client that offers subprotocols must offer, since a browser insists on the answer naming one of its own.
+# Browsers require that the server accepts an offered subprotocol.
 SUBPROTOCOL = "rfa.v1"
 # RFC 6455 section 7.4.1 and the IANA registry.
 NORMAL = 1000
@@ -38,7 +35,7 @@ TRY_LATER = 1013
 
 
 def close_code(error: ServiceError) -> int:
-    """What a connection that ends with this failure is closed with."""
+    """Close code of a connection that ends with this error."""
     if isinstance(error, (EngineFailure, InternalError)):
         return SERVER_FAULT
     return TRY_LATER if isinstance(error, (Overloaded, NotReady)) else POLICY
@@ -49,7 +46,7 @@ class JsonSocket:
 
     Args:
         max_bytes: of one message.
-        send_timeout: seconds after which a client that takes nothing is given up.
+        send_timeout: seconds after which a client that reads nothing is disconnected.
         cooperative: runs the pieces of long documents.
     """
 
@@ -67,7 +64,7 @@ class JsonSocket:
         """Complete the handshake.
 
         Args:
-            offered: the subprotocols that the client knows; ours is chosen if it is among them.
+            offered: subprotocols of the client.
         """
         if (await self._receive())["type"] != "websocket.connect":
             raise ClientGone
@@ -78,9 +75,9 @@ class JsonSocket:
         """The next document.
 
         Raises:
-            InvalidRequest: not text, not strict JSON, or JSON that holds too much.
+            InvalidRequest: not text, not strict JSON, or too many values.
             PayloadTooLarge: more than `max_bytes`.
-            ClientGone: instead of a document.
+            ClientGone: the client disconnected.
         """
         message = await self._receive()
         if message["type"] != "websocket.receive":
@@ -100,7 +97,7 @@ class JsonSocket:
             await self._cooperative.run(partial(cost.feed, frame[start : start + PIECE_BYTES]), is_long=True)
 
     async def write(self, documents: Sequence[Any]) -> None:
-        """Send documents, a frame each.
+        """Send documents, one frame each.
 
         Raises:
             ClientGone
@@ -116,7 +113,7 @@ class JsonSocket:
         await self._deliver([await _frame(document, self._cooperative), {"type": "websocket.close", "code": code}])
 
     def close(self) -> None:
-        """Nothing more is sent."""
+        """Release the timer."""
         self._deadline.close()
 
     async def _deliver(self, messages: Sequence[dict[str, Any]]) -> None:
@@ -129,7 +126,7 @@ class JsonSocket:
 
 
 async def _frame(document: Any, cooperative: CooperativeWork) -> dict[str, Any]:
-    """A message; others have their turn between the pieces of a long one."""
+    """A message; other work runs between the pieces of a long one."""
     encoded = pieces(document)
     parts = [next(encoded)]
     for piece in encoded:

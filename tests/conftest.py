@@ -80,7 +80,7 @@ LONGEST = (
     "tests/service/test_supervisor.py",
     "tests/service/test_torch_runtime.py",
     "tests/model/test_triton_backward.py",
-    "tests/service/test_vetting.py",
+    "tests/service/test_bundle_checks.py",
     "tests/export/test_language_export.py",
     "tests/soak/faults/test_kill.py",
     "tests/runtime/gpu/test_torch_kernels.py",

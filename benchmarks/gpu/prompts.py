@@ -34,16 +34,14 @@ from rfa.runtime.gpu.pages import PagePool
 from rfa.runtime.gpu.pool import DevicePool
 from rfa.runtime.gpu.prompts import PagedPromptRunner, SlotPromptRunner
 from rfa.runtime.text.config import Mode
-from rfa.service.settings import Settings
+from rfa.service.settings import FIELDS
 
 CHECKED: Final = (1, 63, 64, 65, 300)
 # Tokens of each prompt of a quantum, and how many were read before.
 QUANTA: Final = {"one prompt": ([1024], 0), "sixteen prompts": ([64] * 16, 0), "behind 3,072 tokens": ([1024], 3072)}
 # Of the largest piece, and the most streams in one, as served unless told otherwise.
 TOKENS: Final = TorchLanguageRuntime.prefill_tokens
-STREAMS: Final = Settings.model_fields["max_batch_rows"].get_default(
-    call_default_factory=True, validated_data={"device": "cuda"}
-)
+STREAMS: Final = FIELDS["max_batch_rows"].get_default(call_default_factory=True, validated_data={"device": "cuda"})
 MODES: Final[tuple[Mode, ...]] = ("attention", "recurrent")
 ROUNDS: Final = 20
 MILLISECONDS_BAR: Final = 10.0

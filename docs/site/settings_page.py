@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic.fields import FieldInfo
 
 from docs.site.schema_tables import cell, number
-from rfa.service.settings import PREFIX, Settings
+from rfa.service.settings import GROUPS, PREFIX, SettingsGroup
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
@@ -26,9 +26,17 @@ def _bounds(field: FieldInfo) -> str:
 
 
 def page() -> str:
-    """Markdown: one table."""
+    """Markdown: one section and table per group."""
+    return "\n".join(_section(group) for group in GROUPS.values())
+
+
+def _section(group: type[SettingsGroup]) -> str:
     rows = [
         f"| `{PREFIX}{name.upper()}` | {_default(field)} | {_bounds(field)} | {cell(field.description or '')} |"
-        for name, field in Settings.model_fields.items()
+        for name, field in group.model_fields.items()
     ]
-    return "| variable | default | bounds | |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
+    return (
+        f"## {(group.__doc__ or '').rstrip('.')}\n\n| variable | default | bounds | |\n|---|---|---|---|\n"
+        + "\n".join(rows)
+        + "\n"
+    )

@@ -69,10 +69,10 @@ def load_keys(settings: Settings) -> ApiKeys:
         ConfigurationError: see `ApiKeys`; or a setting is set without a key.
     """
     keys: list[str] = []
-    if settings.api_keys is not None:
-        keys += _non_empty(settings.api_keys.get_secret_value().split(","), "api_keys")
-    if settings.api_keys_file is not None:
-        keys += _non_empty(_lines(settings.api_keys_file), "api_keys_file")
+    if settings.security.api_keys is not None:
+        keys += _non_empty(settings.security.api_keys.get_secret_value().split(","), "api_keys")
+    if settings.security.api_keys_file is not None:
+        keys += _non_empty(_lines(settings.security.api_keys_file), "api_keys_file")
     return ApiKeys(keys)
 
 
@@ -82,10 +82,10 @@ def check_exposure(settings: Settings) -> None:
     Raises:
         ConfigurationError: what to do; also for invalid keys.
     """
-    if len(load_keys(settings)) or settings.insecure or is_loopback(settings.host):
+    if len(load_keys(settings)) or settings.security.insecure or is_loopback(settings.server.host):
         return
     raise ConfigurationError(
-        f"host {settings.host!r} can be reached from other machines and there is no API key: set RFA_API_KEYS "
+        f"host {settings.server.host!r} can be reached from other machines and there is no API key: set RFA_API_KEYS "
         "or RFA_API_KEYS_FILE (a key: `openssl rand -hex 32`), listen on 127.0.0.1, or set RFA_INSECURE=true to serve "
         "anyone"
     )

@@ -40,7 +40,7 @@ def configure_logging(settings: Settings) -> None:
         root.removeHandler(handler)
         handler.close()
     handler = BackgroundHandler(_write_stderr)
-    handler.setFormatter(JSONFormatter() if settings.log_format == "json" else TextFormatter())
+    handler.setFormatter(JSONFormatter() if settings.server.log_format == "json" else TextFormatter())
     root.addHandler(handler)
     root.setLevel(logging.INFO)
 

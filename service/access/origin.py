@@ -134,10 +134,12 @@ class OriginPolicy:
     """
 
     def __init__(self, settings: Settings, *, has_keys: bool) -> None:
-        listed = [host for host in settings.allowed_hosts if host != ANY]
-        self._takes_any_name = ANY in settings.allowed_hosts or (has_keys and not settings.allowed_hosts)
-        self._names = {"localhost", *_own_name(settings.host), *map(_listed_name, listed)}
-        self._origins = frozenset(map(_listed_origin, settings.allowed_origins))
+        listed = [host for host in settings.security.allowed_hosts if host != ANY]
+        self._takes_any_name = ANY in settings.security.allowed_hosts or (
+            has_keys and not settings.security.allowed_hosts
+        )
+        self._names = {"localhost", *_own_name(settings.server.host), *map(_listed_name, listed)}
+        self._origins = frozenset(map(_listed_origin, settings.security.allowed_origins))
 
     @property
     def has_origins(self) -> bool:

@@ -174,7 +174,7 @@ class Clients:
         clock: Clock = time.monotonic,
     ) -> None:
         self._streams: Counter[str] = Counter()
-        self._address_quotas = {"streams": float(settings.quota_streams)}
+        self._address_quotas = {"streams": float(settings.limits.quota_streams)}
         self._make: Callable[[str, Mapping[QuotaName, float]], Client] = lambda name, quotas: Client(
             name, quotas, self._streams, count_refusal, clock
         )
@@ -231,12 +231,14 @@ def reserve_tokens(connection: HTTPConnection, amount: int) -> Iterator[list[Gen
     client.spend("tokens", amount)
     refunds = connection.scope.get("state", {}).get("refunds")
     if refunds is not None:
-        refunds.append(lambda: client.spend("tokens", sum(job.spent for job in jobs) - amount))
+        refunds.append(lambda: client.spend("tokens", sum(job.token_count for job in jobs) - amount))
 
 
 def _quotas(settings: Settings, own: Mapping[QuotaName, float | None]) -> dict[QuotaName, float]:
     """The quotas of a key, else those of the settings."""
-    general: dict[QuotaName, float | None] = {name: getattr(settings, f"quota_{name}") for name in get_args(QuotaName)}
+    general: dict[QuotaName, float | None] = {
+        name: getattr(settings.limits, f"quota_{name}") for name in get_args(QuotaName)
+    }
     return {name: value for name, value in {**general, **own}.items() if value is not None}
 
 

@@ -33,7 +33,7 @@ def open_tracing(settings: Settings) -> Tracing | None:
     Raises:
         ConfigurationError: its packages are not installed.
     """
-    if not settings.tracing:
+    if not settings.server.tracing:
         return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

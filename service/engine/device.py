@@ -1,7 +1,6 @@
-"""Where the models of a server run, by its settings: on its CPUs, or on a GPU.
+"""Devices of models: the CPU, or a GPU for language models and long series of the series network.
 
-Language models go to the GPU whole, and of filters the network of a series, for long pieces of it. All other filters
-stay on the CPU: their steps are matrices of a few numbers, one after the other.
+Other filters stay on the CPU: their steps are small matrices, one after the other.
 """
 
 from __future__ import annotations
@@ -15,48 +14,50 @@ from rfa.runtime.gpu.device import gpu_refusal
 from rfa.runtime.outputs import LongSeries
 from rfa.runtime.text.language import Language
 from rfa.runtime.text.loading import load_on_cpu
+from rfa.service.bundle_checks.trusted_keys import trusted_keys
 from rfa.service.schemas.text_requests import MAX_SAMPLES
 from rfa.service.settings import ConfigurationError, Settings
-from rfa.service.vetting.trust import trusted_keys
 
 if TYPE_CHECKING:
     from rfa.runtime.series.device import SeriesDevice
 
 logger = logging.getLogger("rfa.engine")
 LoadLanguage = Callable[[Bundle], Language]
-# Why steps of a filter, by its family, stay on the CPU.
+# Why other filters stay on the CPU.
 FEW_NUMBERS = "a row is a few thousand operations that wait for those of the row before"
 
 
 def language_loader(settings: Settings) -> LoadLanguage:
-    """How language bundles are loaded for these settings.
+    """The loader of language bundles for these settings.
 
     Raises:
-        ConfigurationError: the device is not there, with what to do about it. The loader raises UnsupportedError when
-            the memory of the device is too small, or a bundle cannot run on the runtime that was asked for.
+        ConfigurationError: the device is missing. The loader raises UnsupportedError if the device has too little
+            memory, or a bundle does not fit the runtime.
     """
-    streams = settings.max_running * MAX_SAMPLES
-    if not settings.is_on_gpu:
-        pool_slots = streams + bool(settings.drift_every)  # one is of a text that is read again
-        return lambda bundle: load_on_cpu(bundle, settings.text_runtime, pool_slots, settings.max_batch_rows)
-    if settings.text_runtime != "auto":
+    streams = settings.limits.max_running * MAX_SAMPLES
+    if not settings.models.is_on_gpu:
+        pool_slots = streams + bool(settings.models.drift_every)  # one for the drift measurement
+        return lambda bundle: load_on_cpu(
+            bundle, settings.models.text_runtime, pool_slots, settings.models.max_batch_rows
+        )
+    if settings.models.text_runtime != "auto":
         raise ConfigurationError(
-            f"RFA_TEXT_RUNTIME={settings.text_runtime} is a runtime of the CPU, and RFA_DEVICE={settings.device} asks "
-            "for the GPU: leave one of them out"
+            f"RFA_TEXT_RUNTIME={settings.models.text_runtime} is a runtime of the CPU, and "
+            f"RFA_DEVICE={settings.models.device} asks for the GPU: leave one of them out"
         )
     check_gpu(settings)
     from rfa.runtime.gpu.golden import check_golden_on
     from rfa.runtime.gpu.kernels import kernels_of
     from rfa.runtime.gpu.language import TorchLanguageRuntime
 
-    is_trusted = bool(trusted_keys(settings))  # then every bundle that was opened is signed
+    is_trusted = bool(trusted_keys(settings.security))  # then every opened bundle is signed
 
     def load(bundle: Bundle) -> Language:
         with kernels_of(bundle, is_trusted=is_trusted) as use:
             runtime = TorchLanguageRuntime(
-                bundle, device="cuda", streams=streams, max_rows=settings.max_batch_rows,
-                attention_tokens=settings.max_running * settings.max_attention_tokens,
-                longest_attention=settings.max_attention_tokens,
+                bundle, device="cuda", streams=streams, max_rows=settings.models.max_batch_rows,
+                attention_tokens=settings.limits.max_running * settings.limits.max_attention_tokens,
+                longest_attention=settings.limits.max_attention_tokens,
             )  # fmt: skip
             runtime.golden_values = check_golden_on(runtime, bundle)
         runtime.kernels = use.report()
@@ -66,12 +67,12 @@ def language_loader(settings: Settings) -> LoadLanguage:
 
 
 def long_series_of(settings: Settings, bundle: Bundle) -> tuple[SeriesDevice | None, LongSeries | None]:
-    """Where a filter computes long pieces of a series, and what is told of it: nothing on a server without a GPU.
+    """The device for long series of a filter, and its description; None without a GPU.
 
     Raises:
         UnsupportedError: the memory of the GPU is too small.
     """
-    if not settings.is_on_gpu:
+    if not settings.models.is_on_gpu:
         return None, None
     reason: str | None = FEW_NUMBERS
     if bundle.kind == "series":
@@ -86,14 +87,10 @@ def long_series_of(settings: Settings, bundle: Bundle) -> tuple[SeriesDevice | N
 
 
 def check_gpu(settings: Settings) -> None:
-    """Find out whether torch can use the GPU that this process was given.
-
-    Raises:
-        ConfigurationError: it cannot.
-    """
+    """Raises ConfigurationError if torch cannot use the GPU of this process."""
     reason = gpu_refusal()
     if reason is not None:
-        processes = f" with RFA_PROCESSES={settings.processes}" if settings.processes > 1 else ""
+        processes = f" with RFA_PROCESSES={settings.models.processes}" if settings.models.processes > 1 else ""
         raise ConfigurationError(
-            f"RFA_DEVICE={settings.device}{processes} needs {reason}, or serve with RFA_DEVICE=cpu"
+            f"RFA_DEVICE={settings.models.device}{processes} needs {reason}, or serve with RFA_DEVICE=cpu"
         )

@@ -1,4 +1,4 @@
-"""A request on its way through the engine: a worker advances it, an event loop reads what it gives."""
+"""A request in the engine: a worker advances it, an event loop reads its events."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ class Stage(Protocol):
     def run(self, jobs: Sequence[Any]) -> None:
         """Advance every job: emit, finish or fail it, or set its next stage.
 
-        An exception must leave every job as it was: the scheduler then advances the jobs one by one to find the
-        one at fault.
+        An exception must leave every job unchanged: the scheduler then advances them one by one.
         """
 
 
-class Turn(Protocol):
-    """The time that a larger job gives to a part of it."""
+class TimeSlice(Protocol):
+    """The time of a part of a larger job."""
 
     @property
     def is_over(self) -> bool:
@@ -42,12 +41,12 @@ class Turn(Protocol):
 
 
 class Job:
-    """One request on its way through the engine.
+    """One request in the engine.
 
     A worker thread calls `emit`, `finish` and `fail`; the event loop calls `events`, `result` and `cancel`.
     """
 
-    is_stream = False  # a live stream: it stays until its client leaves, and is idle most of the time
+    is_stream = False  # a live stream: idle most of the time, until its client leaves
 
     def __init__(self, stage: Stage, *, deadline_seconds: float | None = None) -> None:
         self.stage = stage
@@ -56,13 +55,13 @@ class Job:
         self.deadline = math.inf if deadline_seconds is None else self.submitted + deadline_seconds
         self.cancelled = False
         self.done = False
-        self.interrupted = False  # the server goes down: hand back what there is
-        self.turn: Turn | None = None  # of a part of another job, which never enters the scheduler: whose turn it has
-        self._patience: asyncio.TimerHandle | None = None
+        self.interrupted = False  # the server shuts down: return what is done
+        self.time_slice: TimeSlice | None = None  # of a part of another job, which never enters the scheduler
+        self._queue_timer: asyncio.TimerHandle | None = None
         self._backlog = 0
         self._outbox: list[Any] = []
         self._emitted = 0
-        self._given = 0  # rows, on the scale of all live streams
+        self._start_tag = 0  # of fair queueing, in rows
         self._inbox: deque[Any] = deque()
         self._arrival = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -70,58 +69,58 @@ class Job:
 
     @property
     def rows(self) -> int:
-        """Sequences that one quantum of this job advances."""
+        """Cost of one quantum, in sequences."""
         return 1
 
     @property
     def event_rows(self) -> int:
-        """What an event weighs in the reader's buffer."""
+        """Weight of an event in the reader's buffer."""
         return 1
 
     def weight(self, _: Any) -> int:
-        """How many events an event counts for."""
+        """Number of events that this one counts as."""
         return 1
 
     @property
-    def _lag(self) -> int:
-        """What the reader has yet to take."""
+    def _unread(self) -> int:
+        """Weight of the events that the reader has not read."""
         return self._backlog * self.event_rows
 
     @property
-    def is_ahead(self) -> bool:
-        """On a worker: whether what the reader has yet to take, with this quantum's events, is enough."""
+    def is_buffer_full(self) -> bool:
+        """On a worker: whether unread events, with those of this quantum, fill the reader's buffer."""
         waiting = (self._backlog + self._emitted) * self.event_rows
         return self._scheduler is not None and waiting >= self._scheduler.stream_buffer
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the deadline has passed: the job ends with what it has."""
+        """Whether the deadline has passed; the job then ends with what it has."""
         return time.monotonic() > self.deadline
 
     @property
-    def is_in_the_way(self) -> bool:
-        """On a worker: whether a live stream waits for this quantum to end, or the turn that it is a part of has."""
-        if self.turn is not None:
-            return self.turn.is_over
+    def should_yield(self) -> bool:
+        """On a worker: whether a live stream waits for this quantum, or the time slice has ended."""
+        if self.time_slice is not None:
+            return self.time_slice.is_over
         return self._scheduler is not None and self._scheduler.live_waiting > 0
 
     @property
-    def is_quick(self) -> bool:
-        """Whether a quantum of this job takes microseconds: it is not worth the way to another thread."""
+    def runs_on_loop(self) -> bool:
+        """Whether a quantum takes microseconds, less than the way to another thread."""
         return False
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do until `Scheduler.wake`."""
+        """Whether there is nothing to do until `Scheduler.resume`."""
         return False
 
     @property
-    def keeps_place(self) -> bool:
-        """Whether the next quantum of this job comes before other jobs of its stage, instead of in turn."""
+    def runs_next(self) -> bool:
+        """Whether the next quantum of this job comes before other jobs of its stage."""
         return False
 
     def release(self) -> None:
-        """Give back what the job holds; called once, when it has left the scheduler, whatever the reason."""
+        """Release the job's resources; called once, when it has left the scheduler."""
 
     # On a worker thread.
 
@@ -136,14 +135,14 @@ class Job:
         self._outbox.append(_Finished(result))
 
     def fail(self, error: BaseException) -> None:
-        """End with an error; one without a name is logged and told as an internal error."""
+        """End with an error; an unexpected one is logged and reported as an internal error."""
         self.done = True
         if not isinstance(error, NAMED):
             logger.error("request failed", exc_info=error)
         self._outbox.append(as_service_error(error))
 
     def outcome(self) -> tuple[list[Any], Any]:
-        """Of a part that has ended: its events, and its result or ServiceError."""
+        """Events, and the result or ServiceError, of a part that has ended."""
         *events, end = self._outbox
         return events, end.result if isinstance(end, _Finished) else end
 
@@ -163,7 +162,7 @@ class Job:
                     self._arrival.clear()
                     await self._arrival.wait()
                 if isinstance(self._inbox[0], ServiceError):
-                    raise self._inbox.popleft()  # without a name: a frame and its error would keep each other alive
+                    raise self._inbox.popleft()  # unnamed: no reference cycle of frame and error
                 event = self._inbox.popleft()
                 if isinstance(event, _Finished):
                     yield event.result
@@ -175,19 +174,19 @@ class Job:
             self.cancel()
 
     async def result(self) -> Any:
-        """The finish result of a job whose events nobody needs."""
+        """The finish result; events are discarded."""
         last = None
         async for event in self.events():
             last = event
         return last
 
     def cancel(self) -> None:
-        """Stop working on this job; harmless when it is over."""
+        """Stop working on this job; does nothing if it has ended."""
         if self._scheduler is not None:
             self._scheduler.cancel(self)
 
     def deliver(self, events: list[Any]) -> None:
-        """Put events where the reader finds them."""
+        """Append events to the reader's inbox."""
         self._inbox.extend(events)
         self._arrival.set()
 

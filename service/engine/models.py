@@ -1,37 +1,31 @@
-"""The models of one process: opened, held to their golden outputs, ready to run."""
+"""The models of one process: opened, checked against their golden outputs, ready to run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from rfa.runtime.bundle.bundle import Bundle, BundleError, check_golden, open_bundle
-from rfa.runtime.choices import Mode
 from rfa.runtime.compiling import CompileTask, run_unlocked, run_with_locks
 from rfa.runtime.filters import auto, compiled_system
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.golden import filter_tasks, open_filter
 from rfa.runtime.outputs import GpuKernels, LongSeries
 from rfa.runtime.text.language import Language
+from rfa.service.bundle_checks.trusted_keys import trusted_keys
 from rfa.service.bundle_version import bundle_version
-from rfa.service.engine.device import LoadLanguage, language_loader, long_series_of
+from rfa.service.engine.device import language_loader, long_series_of
 from rfa.service.schemas.server_replies import ModelInfo
 from rfa.service.settings import Settings
-from rfa.service.vetting.trust import trusted_keys
 
-if TYPE_CHECKING:
-    from rfa.runtime.series.device import SeriesDevice
-
-
-# Of models of the server itself, that no bundle can have.
-TAKEN = frozenset({*auto.NAMES, "system"})
+# Names of models of the server itself.
+RESERVED_NAMES = frozenset({*auto.NAMES, "system"})
 
 
 @dataclass(frozen=True)
 class Models:
-    """Loaded models by name; the first of a kind answers requests that name none."""
+    """Loaded models by name; the first of a kind is the default."""
 
     languages: Mapping[str, Language]
     filters: Mapping[str, FilterRuntime]
@@ -39,120 +33,119 @@ class Models:
 
     @property
     def version(self) -> str:
-        """Of all of them together: equal where the same bundles are served."""
+        """A digest of all bundles."""
         return bundle_version(facts.digest for facts in self.facts if facts.name not in auto.NAMES)
 
     @property
     def kept_bytes(self) -> int:
-        """Of memory, that they may come to keep from request to request beside seats."""
+        """Memory that filters may keep between requests, besides pool slots."""
         return sum(model.kept_bytes for model in self.filters.values())
 
 
 def load_models(settings: Settings) -> Models:
-    """Open every bundle, hold it to its golden outputs (which warms its sessions up), and build its runtime.
+    """Open every bundle, reproduce its golden outputs, and build its runtime.
 
     Raises:
-        BundleError: naming the bundle and the reason; nothing is served from a set with a bad bundle.
-        ConfigurationError: the device is not there.
+        BundleError: names the bundle and the reason.
+        ConfigurationError: the device is missing.
         UnsupportedError: a bundle does not fit the device or the runtime of the settings.
     """
-    load_language = language_loader(settings)
-    languages: dict[str, Language] = {}
-    filters: dict[str, FilterRuntime] = {name: auto.AutoRuntime.of(1, name) for name in auto.NAMES}
-    opened: dict[str, tuple[Bundle, int]] = {}
-    long_series: dict[str, LongSeries | None] = {}
-    parts: list[CompileTask] = []
-    tasks: list[CompileTask] = []
-    texts: list[CompileTask] = []
-    longest: list[CompileTask] = []  # to compile: one process begins with it, and another does all else meanwhile
-    keys = trusted_keys(settings)
-    for path in settings.bundles:
-        bundle = open_bundle(path, keys)
-        if bundle.name in opened or bundle.name in TAKEN:
-            taken = "two bundles are" if bundle.name in opened else "a bundle is, as a model of the server itself,"
-            raise BundleError(f"{taken} named {bundle.name!r}; names must differ")
-        opened[bundle.name] = bundle, 0
+    loader = _Loader(settings)
+    keys = trusted_keys(settings.security)
+    for path in settings.models.bundles:
+        loader.add(open_bundle(path, keys))
+    return loader.finish()
+
+
+class _Loader:
+    """Collects the bundles, with the tasks that compile and check them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._load_language = language_loader(settings)
+        self._languages: dict[str, Language] = {}
+        self._filters: dict[str, FilterRuntime] = {name: auto.AutoRuntime.of(1, name) for name in auto.NAMES}
+        self._bundles: dict[str, Bundle] = {}
+        self._golden_values: dict[str, int] = {}
+        self._long_series: dict[str, LongSeries | None] = {}
+        self._first: list[CompileTask] = []
+        self._then: list[CompileTask] = []
+        self._texts: list[CompileTask] = []
+        self._longest: list[CompileTask] = []  # to compile: one process begins with it, another does the rest meanwhile
+
+    def add(self, bundle: Bundle) -> None:
+        """Schedule the tasks of a bundle."""
+        name = bundle.name
+        if name in self._bundles or name in RESERVED_NAMES:
+            taken = "two bundles are" if name in self._bundles else "a bundle is, as a model of the server itself,"
+            raise BundleError(f"{taken} named {name!r}; names must differ")
+        self._bundles[name], self._golden_values[name] = bundle, 0
         if bundle.kind == "lm":
-            texts.append((None, partial(_load_into, languages, opened, bundle, load_language)))
-        elif bundle.kind == "series":
-            device, long_series[bundle.name] = long_series_of(settings, bundle)
-            longest.append(_series_into(filters, bundle, opened, device))
+            self._texts.append((None, partial(self._add_language, bundle)))
+        elif bundle.kind == "filter":
+            self._filters[name] = model = open_filter(bundle)  # with the sessions that are checked
+            self._golden_values[name] = check_golden(bundle)
+            _, self._long_series[name] = long_series_of(self._settings, bundle)
+            first, then = filter_tasks(bundle, model, partial(self._golden_values.__setitem__, name))
+            self._first += first
+            self._then += then
         else:
-            filters[bundle.name] = model = open_filter(bundle)  # holds the sessions that are checked
-            opened[bundle.name] = bundle, check_golden(bundle)
-            _, long_series[bundle.name] = long_series_of(settings, bundle)
-            first, then = filter_tasks(bundle, model, partial(_count_into, opened, bundle))
-            parts += first
-            tasks += then
-    part, rest = compiled_system.tasks()
-    parts.append(part)
-    tasks.append(rest)
-    waiting = run_unlocked(longest)
-    run_with_locks([*parts, (auto, auto.warm)])
-    run_with_locks([*tasks, *texts, *waiting])
-    facts = [
-        *(
+            self._add_series(bundle)
+
+    def _add_language(self, bundle: Bundle) -> None:
+        self._languages[bundle.name] = model = self._load_language(bundle)
+        self._golden_values[bundle.name] = model.golden_values
+
+    def _add_series(self, bundle: Bundle) -> None:
+        from rfa.runtime.series.filter import COMPILED_MODULE, make_ready, open_series
+
+        device, self._long_series[bundle.name] = long_series_of(self._settings, bundle)
+        self._filters[bundle.name] = model = open_series(bundle, device)
+        self._longest.append(
+            (COMPILED_MODULE, lambda: self._golden_values.update({bundle.name: make_ready(bundle, model)}))
+        )
+
+    def finish(self) -> Models:
+        """Run the tasks."""
+        first, then = compiled_system.tasks()
+        self._first.append(first)
+        self._then.append(then)
+        waiting = run_unlocked(self._longest)
+        run_with_locks([*self._first, (auto, auto.warm)])
+        run_with_locks([*self._then, *self._texts, *waiting])
+        # A network of any series is the default before `auto`.
+        networks = [name for name in self._filters if name in self._bundles and self._bundles[name].kind == "series"]
+        filters = {name: self._filters[name] for name in [*networks, *self._filters]}
+        facts = [
             ModelInfo(name, "filter", auto.digest(name), 0, "compiled", ("recurrent",), {}, {}, auto.calibration())
             for name in auto.NAMES
-        ),
-        *(
-            _facts(bundle, values, filters[name].runtime, filters[name].modes, long_series=long_series[name])
-            if name in filters
-            else _facts(bundle, values, languages[name].runtime, languages[name].modes, languages[name].kernels)
-            for name, (bundle, values) in opened.items()
-            if name in filters or name in languages
-        ),
-    ]
-    return Models(languages, _usual_first(filters, opened), facts)
+        ]
+        facts += [self._facts(name) for name in self._bundles if name in filters or name in self._languages]
+        return Models(self._languages, filters, facts)
+
+    def _facts(self, name: str) -> ModelInfo:
+        bundle, count = self._bundles[name], self._golden_values[name]
+        if (language := self._languages.get(name)) is not None:
+            return model_info(bundle, count, language, language.kernels)
+        return model_info(bundle, count, self._filters[name], long_series=self._long_series[name])
 
 
-def _usual_first(
-    filters: Mapping[str, FilterRuntime], opened: Mapping[str, tuple[Bundle, int]]
-) -> dict[str, FilterRuntime]:
-    """In the order in which they answer requests that name none: a network of any series before `auto`."""
-    networks = [name for name in filters if name in opened and opened[name][0].kind == "series"]
-    return {name: filters[name] for name in [*networks, *filters]}
-
-
-def _series_into(
-    filters: dict[str, FilterRuntime], bundle: Bundle, opened: dict[str, tuple[Bundle, int]],
-    device: SeriesDevice | None,
-) -> CompileTask:  # fmt: skip
-    """A model of any series; what compiles it counts its golden values."""
-    from rfa.runtime.series.filter import COMPILED_MODULE, make_ready, open_series
-
-    filters[bundle.name] = model = open_series(bundle, device)
-
-    def run() -> None:
-        opened[bundle.name] = bundle, make_ready(bundle, model)
-
-    return COMPILED_MODULE, run
-
-
-def _count_into(opened: dict[str, tuple[Bundle, int]], bundle: Bundle, count: int) -> None:
-    """What is compiled counts its golden values once it runs."""
-    opened[bundle.name] = bundle, count
-
-
-def _load_into(
-    languages: dict[str, Language], opened: dict[str, tuple[Bundle, int]], bundle: Bundle, load: LoadLanguage
-) -> None:
-    languages[bundle.name] = model = load(bundle)
-    opened[bundle.name] = bundle, model.golden_values
-
-
-def _facts(
-    bundle: Bundle, golden_values: int, runtime: str, modes: tuple[Mode, ...], kernels: GpuKernels | None = None,
+def model_info(
+    bundle: Bundle,
+    golden_values: int,
+    model: Language | FilterRuntime,
+    kernels: GpuKernels | None = None,
     long_series: LongSeries | None = None,
-) -> ModelInfo:  # fmt: skip
+) -> ModelInfo:
+    """The entry of a model in the reply of /info."""
     manifest = bundle.manifest
     return ModelInfo(
         bundle.name,
         bundle.kind,
         bundle.digest,
         golden_values,
-        runtime,
-        modes,
+        model.runtime,
+        model.modes,
         manifest.config,
         manifest.metrics,
         manifest.calibration,

@@ -1,48 +1,41 @@
-"""Many requests on a few threads: cooperative, fair, bounded.
+"""Schedules many requests on a few threads: cooperative, fair, bounded.
 
-A request is a `Job`. A job is at a `Stage`; a worker thread takes the job at the head of the run queue together with
-others at the same stage, lets the stage advance them by one quantum (one decode step, one piece of a prompt, some
-observations) and puts the unfinished ones back at the tail. So no request waits for another to end, streams of one
-model share a step, live ones go first, and a request can be cancelled, or fail, between quanta without touching its
-neighbours.
+A request is a `Job` at a `Stage`. A worker takes the first job of the run queue and others at the same stage. The stage
+advances them by one quantum (a decode step, a piece of a prompt, some observations); unfinished jobs go to the end of
+the queue. So streams of one model share a step, live streams go first, and a job can be cancelled or fail between
+quanta without affecting others.
 
     submit → waiting (bounded) → runnable ⇄ in a worker → finished
                                      ⇅
                                   parked: its reader lags behind
                                   idle:   a live stream with nothing to do
 
-Jobs report to the event loop that submitted them; a worker wakes that loop once per quantum, not once per job, unless
-a stage has more to do for some of its jobs (`deliver_early`). What takes microseconds is done on that loop itself: live
-streams of a compiled filter that were woken in one round of the loop share a step at its end.
+Jobs report to the event loop that submitted them; a worker wakes that loop once per quantum, or when a stage calls
+`deliver_early`. Quanta of microseconds run on the loop itself: live streams of a compiled filter that were resumed in
+one round of the loop share a step at its end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import logging
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from rfa.service.engine.delivery import deliver_all, send_events
 from rfa.service.engine.job import Job, Stage
-from rfa.service.engine.line import WaitingLine
+from rfa.service.engine.run_queue import RunQueue
+from rfa.service.engine.wait_estimate import WaitEstimate
 from rfa.service.errors import NotReady, Overloaded
 
 logger = logging.getLogger("rfa.engine")
 
-LONGEST_RETRY_SECONDS = 60
 LONGEST_QUANTUM_SECONDS = 10
-SMOOTHING = 0.1
-# Rows of quick jobs in one round of an event loop: half a millisecond's work.
+# Rows in one round of an event loop: half a millisecond.
 QUICK_ROWS = 64
-# Quanta of live streams after which requests that wait have one, if there was none between them.
-LIVE_IN_A_ROW = 8
-Delivery = tuple[Job, list[Any]]
 
 
 class Scheduler:
@@ -50,12 +43,12 @@ class Scheduler:
 
     Args:
         workers: threads.
-        max_running: requests that may hold model state at the same time.
-        max_waiting: requests beyond that before `submit` refuses.
-        max_streams: live streams, idle ones included; they never wait: one too many is refused.
-        stream_buffer: undelivered events at which a job is parked until its reader catches up.
-        queue_seconds: a request that would wait longer, or did, is refused.
-        count_refusal: told the reason of every refusal: queue_full, queue_slow, queue_timeout or streams_full.
+        max_running: requests that hold model state at the same time.
+        max_waiting: length of the queue; `submit` refuses more.
+        max_streams: live streams, idle ones included; they do not queue.
+        stream_buffer: unread events at which a job is parked.
+        queue_seconds: longest wait in the queue, expected or actual.
+        count_refusal: called with queue_full, queue_slow, queue_timeout or streams_full.
     """
 
     def __init__(
@@ -78,26 +71,21 @@ class Scheduler:
         self._count_refusal = count_refusal
         self._lock = threading.Lock()
         self._work_arrived = threading.Condition(self._lock)
-        self._departed = threading.Condition(self._lock)
+        self._removed = threading.Condition(self._lock)
         self._jobs: set[Job] = set()
         self._waiting: dict[Job, None] = {}
-        self._runnable: dict[Stage, WaitingLine] = {}
+        self._runnable = RunQueue()
         self._parked: set[Job] = set()
         self._idle: set[Job] = set()
         self._quick: dict[asyncio.AbstractEventLoop, deque[Job]] = {}
         self._running = 0
         self._streams = 0
         self._busy = 0
-        self._live_waiting = 0
         self._live_busy = 0
-        self._live_in_a_row = 0
-        self._given = 0  # rows before those of the last stream that was served: where one that comes now begins
-        self._arrivals = itertools.count()
         self._draining = False
         self._closing = False
         self._progress = time.monotonic()
-        self._departure_interval = 0.0
-        self._last_departure = time.monotonic()
+        self._wait = WaitEstimate()
         self._threads = [
             threading.Thread(target=self._serve, name=f"rfa-worker-{index}", daemon=True) for index in range(workers)
         ]
@@ -111,7 +99,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a place."""
+        """Requests in the queue."""
         return len(self._waiting)
 
     @property
@@ -122,12 +110,12 @@ class Scheduler:
     @property
     def live_waiting(self) -> int:
         """Live streams that wait for a quantum."""
-        return self._live_waiting
+        return self._runnable.live_waiting
 
     @property
-    def live_at_work(self) -> bool:
-        """Whether live streams wait for a quantum or are in one: somebody waits for the answers."""
-        return self._live_waiting + self._live_busy > 0
+    def has_live_work(self) -> bool:
+        """Whether live streams wait for a quantum or are in one."""
+        return self.live_waiting + self._live_busy > 0
 
     def stalled_for(self) -> float:
         """Seconds since the last progress while there is work to do, else 0."""
@@ -138,122 +126,102 @@ class Scheduler:
         """Queue a job; called on its event loop.
 
         Raises:
-            Overloaded: when the queue is full, or the places of live streams are taken.
-            NotReady: when the scheduler is draining or closing.
+            Overloaded: the queue is full, or there are too many live streams.
+            NotReady: the scheduler is draining or closing.
         """
         with self._lock:
             if self._draining or self._closing:
                 raise NotReady("The server is shutting down.")
-            if not self._has_work():
-                self._progress = time.monotonic()
+            self._start_clock()
             if job.is_stream:
                 self._admit_stream(job)
                 return
             if self._running >= self._max_running and len(self._waiting) >= self._max_waiting:
-                raise self._refusal(
-                    "queue_full",
-                    f"The server works on {self._running} requests and {len(self._waiting)} wait; try again later.",
+                message = (
+                    f"The server works on {self._running} requests and {len(self._waiting)} wait; try again later."
                 )
-            if self._running >= self._max_running and self._expected_wait() > self._queue_seconds:
-                raise self._refusal("queue_slow", "The requests that wait already will take too long; try again later.")
+                raise self._refusal("queue_full", message)
+            if self._running >= self._max_running and self._wait.seconds(len(self._waiting)) > self._queue_seconds:
+                raise self._refusal("queue_slow", "The queue is too slow at this moment; try again later.")
             job._scheduler = self
             self._jobs.add(job)
             if not self._waiting:
-                self._last_departure = time.monotonic()
+                self._wait.restart()
             self._waiting[job] = None
             self._admit()
             patience = min(self._queue_seconds, job.deadline - job.submitted)
             if job in self._waiting and patience < math.inf:
-                job._patience = job._loop.call_later(patience, self._give_up, job)
+                job._queue_timer = job._loop.call_later(patience, self._time_out, job)
 
     def consumed(self, job: Job, events: int = 1) -> None:
-        """The reader took events; a parked job may go on once half of its buffer is free."""
+        """The reader read events; a parked job continues once half of its buffer is free."""
         with self._lock:
             job._backlog -= events
-            if job in self._parked and job._lag <= self.stream_buffer // 2:
+            if job in self._parked and job._unread <= self.stream_buffer // 2:
                 self._parked.remove(job)
                 self._queue(job)
 
-    def wake(self, job: Job) -> None:
-        """There is something to do for this job again; harmless when it was not idle."""
+    def resume(self, job: Job) -> None:
+        """Queue an idle job; does nothing for others."""
         with self._lock:
             if job in self._idle:
-                if not self._has_work():
-                    self._progress = time.monotonic()
+                self._start_clock()
                 self._idle.remove(job)
-                if job.is_quick:
-                    self._busy += 1
-                    self._live_busy += 1
+                if job.runs_on_loop:
                     self._queue_quick(job)
                 else:
                     self._queue(job)
 
     def cancel(self, job: Job) -> None:
-        """Drop a job: at once where it waits, after the quantum where a worker has it."""
+        """Drop a job: immediately while it waits, else after its quantum."""
         with self._lock:
             if job.cancelled or job.done:
                 return
             job.cancelled = True
-            if job in self._waiting:
-                del self._waiting[job]
-                self._jobs.discard(job)
-            elif job in self._parked or job in self._idle:
-                self._parked.discard(job)
-                self._idle.discard(job)
-                self._depart(job)
+            if not self._dequeue(job) and self._unpark(job):
+                self._remove(job)
 
     def drain(self, seconds: float) -> None:
-        """Take no new job, end live streams, give requests `seconds` to end, and then interrupt them too.
+        """Refuse new jobs, end live streams, and interrupt requests that take longer than `seconds`.
 
-        Returns when every job has ended, at the latest `LONGEST_QUANTUM_SECONDS` after the time given. Interrupted
-        jobs end in an orderly way: their stage hands back what it has, and where to go on.
+        Blocks until every job has ended, at most `LONGEST_QUANTUM_SECONDS` longer. Interrupted jobs return what they
+        have, with a state to continue from.
         """
         with self._lock:
             self._draining = True
             self._interrupt([job for job in self._jobs if job.is_stream])
-            self._departed.wait_for(lambda: not self._jobs, seconds)
+            self._removed.wait_for(lambda: not self._jobs, seconds)
             self._interrupt(list(self._jobs))
-            self._departed.wait_for(lambda: not self._jobs, LONGEST_QUANTUM_SECONDS)
+            self._removed.wait_for(lambda: not self._jobs, LONGEST_QUANTUM_SECONDS)
 
     def close(self) -> None:
-        """Stop the workers after their current quantum and fail what is left."""
+        """Stop the workers after their quantum; unfinished jobs fail."""
         with self._lock:
             self._closing = True
             self._work_arrived.notify_all()
         for thread in self._threads:
-            thread.join(LONGEST_QUANTUM_SECONDS)  # a thread that hangs in a model must not keep the process alive
+            thread.join(LONGEST_QUANTUM_SECONDS)  # a hanging model must not keep the process alive
         with self._lock:
-            left = list(self._jobs)
-        for job in left:
+            unfinished = list(self._jobs)
+        for job in unfinished:
             job.fail(NotReady("The server is shutting down."))
-            self._deliver([job])
+            send_events([job])
 
     def _serve(self) -> None:
         while (jobs := self._take()) is not None:
             self._advance(jobs)
             self._return(jobs)
-            del jobs  # nobody is kept while this thread waits
+            del jobs  # jobs must not stay alive while this thread waits
 
     def _take(self) -> list[Job] | None:
-        """The next jobs to advance together; None when closing. Work is shared evenly among the workers."""
+        """The next jobs to advance together, an even share of the work; None when closing."""
         with self._lock:
             while not self._runnable and not self._closing:
                 self._work_arrived.wait()
             if self._closing:
                 return None
-            is_live_first = self._is_turn_of_live()
-            stage = self._next_stage(is_live_first)
-            line = self._runnable.pop(stage)
-            most = math.ceil((len(line) + self._busy) / self._workers)
-            if is_live_first:
-                self._given = max(self._given, line.live[0][0])
-            jobs = line.take(most, stage.max_rows, is_live_first=is_live_first)
-            if line:
-                self._runnable[stage] = line
-            live = sum(job.is_stream for job in jobs)
-            self._live_in_a_row = self._live_in_a_row + 1 if is_live_first else 0
-            self._live_waiting -= live
-            self._live_busy += live
+            jobs = self._runnable.take(self._busy, self._workers)
+            self._live_busy += sum(job.is_stream for job in jobs)
             self._busy += len(jobs)
             now = time.monotonic()
             for job in jobs:
@@ -275,124 +243,82 @@ class Scheduler:
                 self._advance([job])
 
     def _run_quick(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On an event loop: a quantum of the quick jobs that were woken on it, those of a stage together."""
-        line = self._quick[loop]
+        """On an event loop: one quantum of the jobs that were resumed on it, batched by stage."""
+        queue = self._quick[loop]
         stages: dict[Stage, list[Job]] = {}
-        for _ in range(min(QUICK_ROWS, len(line))):
-            job = line.popleft()
+        for _ in range(min(QUICK_ROWS, len(queue))):
+            job = queue.popleft()
             stages.setdefault(job.stage, []).append(job)
         for jobs in stages.values():
             self._advance(jobs)
             self._return(jobs, loop)
-        if line:
+        if queue:
             loop.call_soon(self._run_quick, loop)
         else:
             del self._quick[loop]
 
     def _return(self, jobs: list[Job], loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Deliver the quantum's events, then queue, park, lay aside or dismiss every job.
+        """Deliver the quantum's events, then queue, park or remove every job.
 
         Args:
-            loop: that this is on; None on a worker.
+            loop: the calling event loop; None on a worker.
         """
         with self._lock:
             self._progress = time.monotonic()
             self._busy -= len(jobs)
             self._live_busy -= sum(job.is_stream for job in jobs)
-            # Before a job is queued: another worker that took it up would add to the same outbox, or deliver first.
-            own = self._deliver(jobs, loop)
-            # Those that keep their place go to the head of the line one by one: the last of them first.
-            kept = [job for job in reversed(jobs) if job.keeps_place]
-            for job in [*(job for job in jobs if not job.keeps_place), *kept]:
+            # Before a job is queued: another worker could add to its outbox, or deliver first.
+            own = send_events(jobs, loop)
+            # Jobs that run next go to the front one by one, so the last of them first.
+            front = [job for job in reversed(jobs) if job.runs_next]
+            for job in [*(job for job in jobs if not job.runs_next), *front]:
                 if job.done or job.cancelled:
-                    self._depart(job)
-                elif job._lag >= self.stream_buffer and not job.interrupted:
+                    self._remove(job)
+                elif job._unread >= self.stream_buffer and not job.interrupted:
                     self._parked.add(job)
                 elif job.is_idle and not job.interrupted:
                     self._idle.add(job)
                 elif loop is not None and not job.interrupted:
-                    self._busy += 1
-                    self._live_busy += 1
                     self._queue_quick(job)
                 else:
-                    self._queue(job, first=job.keeps_place)
-        _deliver_all(own)  # without the lock: readers that take what they are given at once say so
-
-    def _deliver(self, jobs: Sequence[Job], own: asyncio.AbstractEventLoop | None = None) -> list[Delivery]:
-        """Give readers what was emitted; every event loop concerned is woken once, but the one that this is on.
-
-        Returns:
-            What is left for the caller to deliver, on its own loop.
-        """
-        by_loop: dict[asyncio.AbstractEventLoop, list[Delivery]] = {}
-        for job in jobs:
-            if job._outbox:
-                job._backlog += job._emitted
-                job._emitted = 0
-                by_loop.setdefault(job._loop, []).append((job, job._outbox))
-                job._outbox = []
-        for_own = [] if own is None else by_loop.pop(own, [])
-        for loop, deliveries in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_deliver_all, deliveries)
-            except RuntimeError:
-                logger.debug("the event loop of %d requests is closed", len(deliveries))
-        return for_own
+                    self._queue(job, first=job.runs_next)
+        deliver_all(own)  # without the lock: readers may call `consumed`
 
     # With the lock held.
 
-    def _is_turn_of_live(self) -> bool:
-        if self._live_in_a_row >= LIVE_IN_A_ROW and any(line.requests for line in self._runnable.values()):
-            return False
-        return self._live_waiting > 0
-
-    def _next_stage(self, is_live_first: bool) -> Stage:
-        """That of the live stream that was given least; of requests stages take turns, so that no kind of work waits
-        for another to run dry."""
-        if is_live_first:
-            return min(
-                (stage for stage, line in self._runnable.items() if line.live),
-                key=lambda stage: self._runnable[stage].live[0][:2],
-            )
-        return next(stage for stage, line in self._runnable.items() if line.requests)
+    def _start_clock(self) -> None:
+        if not self._has_work():
+            self._progress = time.monotonic()
 
     def _has_work(self) -> bool:
         return bool(self._busy or self._runnable or self._waiting)
 
     def _queue(self, job: Job, first: bool = False) -> None:
-        line = self._runnable.setdefault(job.stage, WaitingLine())
-        if job.is_stream:
-            self._live_waiting += 1
-            begin = max(self._given, job._given)
-            job._given = begin + job.rows
-            heapq.heappush(line.live, (begin, next(self._arrivals), job))
-        elif first:
-            line.requests.appendleft(job)
-        else:
-            line.requests.append(job)
+        self._runnable.push(job, first=first)
         self._work_arrived.notify()
 
     def _queue_quick(self, job: Job) -> None:
-        line = self._quick.get(job._loop)
-        if line is None:
-            line = self._quick[job._loop] = deque()
+        self._busy += 1
+        self._live_busy += 1
+        queue = self._quick.get(job._loop)
+        if queue is None:
+            queue = self._quick[job._loop] = deque()
             job._loop.call_soon(self._run_quick, job._loop)
-        line.append(job)
+        queue.append(job)
 
     def _admit(self) -> None:
         while self._waiting and self._running < self._max_running:
             job = next(iter(self._waiting))
             del self._waiting[job]
-            if job._patience is not None:
-                job._loop.call_soon_threadsafe(job._patience.cancel)
+            if job._queue_timer is not None:
+                job._loop.call_soon_threadsafe(job._queue_timer.cancel)
             self._running += 1
             self._queue(job)
 
     def _admit_stream(self, job: Job) -> None:
         if self._streams >= self._max_streams:
-            raise self._refusal(
-                "streams_full", f"The server keeps {self._streams} live streams and has no place for another."
-            )
+            message = f"The server has {self._streams} live streams, which is its limit; try again later."
+            raise self._refusal("streams_full", message)
         job._scheduler = self
         self._jobs.add(job)
         self._streams += 1
@@ -401,75 +327,63 @@ class Scheduler:
         else:
             self._queue(job)
 
-    def _depart(self, job: Job) -> None:
+    def _remove(self, job: Job) -> None:
         self._jobs.discard(job)
         try:
             job.release()
-        except Exception:  # the other requests of this thread must not end with it
-            logger.exception("a request could not give back what it holds")
+        except Exception:  # must not affect the other requests of this thread
+            logger.exception("resources of a request could not be released")
         if job.is_stream:
             self._streams -= 1
         else:
-            self._measure_departure()
+            if self._waiting:
+                self._wait.count_removal()
             self._running -= 1
             self._admit()
         if not self._jobs:
-            self._departed.notify_all()
+            self._removed.notify_all()
+
+    def _dequeue(self, job: Job) -> bool:
+        """Whether the job was waiting; it is dropped then."""
+        if job not in self._waiting:
+            return False
+        del self._waiting[job]
+        self._jobs.discard(job)
+        return True
+
+    def _unpark(self, job: Job) -> bool:
+        """Whether the job was parked or idle; it is neither afterwards."""
+        was_parked = job in self._parked or job in self._idle
+        self._parked.discard(job)
+        self._idle.discard(job)
+        return was_parked
 
     def _interrupt(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             job.interrupted = True
-            if job in self._waiting:
-                del self._waiting[job]
-                self._jobs.discard(job)
+            if self._dequeue(job):
                 job.fail(NotReady("The server is shutting down."))
-                self._deliver([job])
-            elif job in self._parked or job in self._idle:
-                self._parked.discard(job)
-                self._idle.discard(job)
+                send_events([job])
+            elif self._unpark(job):
                 self._queue(job)
 
-    def _give_up(self, job: Job) -> None:
-        """On the event loop: the job has waited for as long as it may."""
+    def _time_out(self, job: Job) -> None:
+        """On the event loop: refuse a job that has waited too long."""
         with self._lock:
-            if job not in self._waiting:
+            if not self._dequeue(job):
                 return
-            del self._waiting[job]
-            self._jobs.discard(job)
-            refusal = self._refusal("queue_timeout", "The request waited too long for a place; try again later.")
+            refusal = self._refusal("queue_timeout", "The request was too long in the queue; try again later.")
         job.fail(refusal)
-        self._deliver([job])
+        send_events([job])
 
     def _refusal(self, reason: str, message: str) -> Overloaded:
         self._count_refusal(reason)
-        return Overloaded(message, retry_after_seconds=self._retry_after())
-
-    def _measure_departure(self) -> None:
-        """How fast requests leave, while others wait: an empty queue says nothing about that."""
-        if not self._waiting:
-            return
-        now = time.monotonic()
-        interval = min(now - self._last_departure, LONGEST_RETRY_SECONDS)
-        self._last_departure = now
-        weight = SMOOTHING if self._departure_interval else 1.0
-        self._departure_interval += weight * (interval - self._departure_interval)
-
-    def _expected_wait(self) -> float:
-        """Seconds until a request that came now would begin, at the rate at which requests left lately."""
-        return (len(self._waiting) + 1) * self._departure_interval
-
-    def _retry_after(self) -> int:
-        return max(1, min(LONGEST_RETRY_SECONDS, math.ceil(self._expected_wait())))
+        return Overloaded(message, retry_after_seconds=self._wait.retry_after(len(self._waiting)))
 
 
 def deliver_early(jobs: Sequence[Job]) -> None:
-    """On a worker that has these jobs: give readers what was emitted so far, instead of at the end of the quantum."""
+    """On a worker: deliver the events of its jobs before the end of the quantum."""
     scheduler = jobs[0]._scheduler if jobs else None
     if scheduler is not None:
         with scheduler._lock:
-            scheduler._deliver(jobs)
-
-
-def _deliver_all(deliveries: list[Delivery]) -> None:
-    for job, events in deliveries:
-        job.deliver(events)
+            send_events(jobs)

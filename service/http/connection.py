@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 
 from rfa.service.memory import Lease, MemoryBudget
 from rfa.service.metrics import Metrics
-from rfa.service.settings import Settings
+from rfa.service.settings import LimitSettings
 
 if TYPE_CHECKING:
     from rfa.service.http.http1 import HTTPConnection
@@ -47,7 +47,7 @@ class ConnectionManager:
     """
 
     app: ASGIApp
-    settings: Settings
+    limits: LimitSettings
     metrics: Metrics
     memory: MemoryBudget
     state: ServerState
@@ -114,7 +114,7 @@ class ConnectionManager:
 
     def has_capacity(self) -> bool:
         """Whether a new connection can be served, if necessary after closing the one that has waited longest."""
-        if len(self.state.connections) <= self.settings.max_connections:
+        if len(self.state.connections) <= self.limits.max_connections:
             return True
         for longest in self.waiting:
             self.count("made_room")
@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol):
         read = self._sent_bytes - pending
         if pending == 0 or read > self._read_bytes or self._pending == 0:
             self._pending_since = now
-        elif now - self._pending_since >= self.manager.settings.send_timeout_seconds:
+        elif now - self._pending_since >= self.manager.limits.send_timeout_seconds:
             self.manager.count("stalled_reader")
             self.transport.abort()
         self._pending, self._read_bytes = pending, read

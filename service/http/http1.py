@@ -75,7 +75,7 @@ class HTTPConnection(Connection):
             self.transport.close()
             return
         self.manager.waiting[self] = None
-        self._set_timer(self.manager.settings.header_timeout_seconds, self._on_head_timeout)
+        self._set_timer(self.manager.limits.header_timeout_seconds, self._on_head_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unregister()
@@ -186,7 +186,7 @@ class HTTPConnection(Connection):
     # The head.
 
     def _read_head(self) -> bool:
-        unread, limit = self._unread, self.manager.settings.max_header_bytes
+        unread, limit = self._unread, self.manager.limits.max_header_bytes
         while not self._searched and unread.startswith(LINE_END):  # RFC 9112, 2.2
             del unread[:2]
             self._framing_bytes += 2
@@ -202,7 +202,7 @@ class HTTPConnection(Connection):
             if self._is_half_closed:
                 self.transport.close()
             elif self._is_kept_alive and (unread or self._framing_bytes):
-                self._set_timer(self.manager.settings.header_timeout_seconds, self._on_head_timeout)
+                self._set_timer(self.manager.limits.header_timeout_seconds, self._on_head_timeout)
             return False
         head = bytes(unread[: end + len(END)])
         del unread[: end + len(END)]
@@ -247,7 +247,7 @@ class HTTPConnection(Connection):
     def _on_head_timeout(self) -> None:
         self._timer = None
         if self._unread or self._framing_bytes:
-            seconds = self.manager.settings.header_timeout_seconds
+            seconds = self.manager.limits.header_timeout_seconds
             self._send_error(RequestTimeout(f"The headers must end within {seconds:g} s.", code="header_timeout"))
         else:
             self.transport.close()
@@ -263,7 +263,7 @@ class HTTPConnection(Connection):
         if isinstance(event, h11.Data):
             self._framing_bytes -= len(event.data)
             if current.is_complete:
-                self._discard(len(event.data), self.manager.settings.max_body_bytes)
+                self._discard(len(event.data), self.manager.limits.max_body_bytes)
             current.feed(event.data)
         elif isinstance(event, h11.EndOfMessage):  # its headers are the trailers, which are ignored
             current.end_body()
@@ -283,7 +283,7 @@ class HTTPConnection(Connection):
         piece = bytes(self._unread[:size])
         del self._unread[: len(piece)]
         self._framing_bytes += len(piece)
-        limit = self.manager.settings.max_body_bytes
+        limit = self.manager.limits.max_body_bytes
         if self._body_is_chunked and self._framing_bytes > limit:
             raise PayloadTooLarge(f"Chunk sizes and trailers of a body must not be larger than {limit} bytes.")
         parser.receive_data(piece)
@@ -321,14 +321,14 @@ class HTTPConnection(Connection):
                 self._queue()
         else:
             # Discard the rest of the body, for a limited time, so that the connection can be reused.
-            self._set_timer(self.manager.settings.body_timeout_seconds, self.transport.close)
+            self._set_timer(self.manager.limits.body_timeout_seconds, self.transport.close)
             self.read_more_body()
 
     def _await_next_request(self) -> None:
         self._phase, self.current = "head", None
         self._searched = self._framing_bytes = 0
         self.manager.waiting[self] = None
-        self._set_timer(self.manager.settings.keep_alive_seconds, self.transport.close)
+        self._set_timer(self.manager.limits.keep_alive_seconds, self.transport.close)
         self._is_kept_alive = True
 
     def _finish(self) -> None:

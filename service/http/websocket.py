@@ -70,7 +70,7 @@ class WebSocketConnection(Connection):
     def __init__(self, manager: ConnectionManager, request: h11.Request, scope: Scope) -> None:
         super().__init__(manager)
         # The application refuses a message that is a little too large with an explanation; a larger one is not read.
-        self._frames = ServerProtocol(state=State.OPEN, max_size=2 * manager.settings.max_message_bytes, logger=QUIET)
+        self._frames = ServerProtocol(state=State.OPEN, max_size=2 * manager.limits.max_message_bytes, logger=QUIET)
         self._request = request
         offered = [value for name, value in request.headers if name == b"sec-websocket-protocol"]
         self._scope: Scope = {

@@ -86,8 +86,8 @@ class ServerProcess:
         self._load = load
         self._settings = read_settings(hello["settings"])
         configure_logging(self._settings)
-        allow_open_files(self._settings.max_connections)
-        self._status = SharedStatus(hello["board"], self._settings.processes)
+        allow_open_files(self._settings.limits.max_connections)
+        self._status = SharedStatus(hello["board"], self._settings.models.processes)
         self._app: FastAPI | None = None
         self._generation: int | None = None  # being prepared, or prepared
         self._loading = asyncio.Lock()
@@ -140,7 +140,7 @@ class ServerProcess:
         app.state.metrics.process_restarts.inc(self._hello["restarts"])
         app.state.metrics.watch_reloads(self._status.reloads)
         try:
-            await app.state.exposition.join(Path(directory), index, self._settings.processes)
+            await app.state.exposition.join(Path(directory), index, self._settings.models.processes)
         except OSError as error:  # such as a path too long for a socket
             logger.warning("no metrics socket (%s): /metrics has those of one process", error.strerror)
         serving = asyncio.Event()
@@ -167,7 +167,7 @@ class ServerProcess:
         while True:
             engine = self._app.state.engine if self._app is not None else None
             await self._channel.send("beat", stalled=engine.stalled_for() if engine is not None else 0.0)
-            await asyncio.sleep(min(LONGEST_BEAT_SECONDS, self._settings.stall_seconds / 4))
+            await asyncio.sleep(min(LONGEST_BEAT_SECONDS, self._settings.server.stall_seconds / 4))
 
     async def _handle_commands(self, app: FastAPI, serving: asyncio.Event) -> None:
         await serving.wait()
@@ -181,7 +181,7 @@ class ServerProcess:
                     preparing.add(task)
                     task.add_done_callback(preparing.discard)
                 case "commit" if engine is not None:
-                    engine.settle()
+                    engine.switch_when_due()
                 case "abort" if engine is not None:
                     self._generation = None
                     engine.abandon()
@@ -191,7 +191,7 @@ class ServerProcess:
 
     async def _prepare_next(self, engine: Engine, generation: int, bundles: list[str]) -> None:
         """Load other bundles beside those that are served, and report the result."""
-        settings = self._settings.model_copy(update={"bundles": tuple(map(Path, bundles))})
+        settings = self._settings.replace(bundles=tuple(map(Path, bundles)))
         version, reason = None, None
         async with self._loading:  # a load cannot be cancelled; an abandoned one may still run
             if self._generation != generation:

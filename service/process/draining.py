@@ -74,7 +74,7 @@ class DrainingServer(uvicorn.Server):
         await super().startup([])
         manager = ConnectionManager(
             app=self.config.loaded_app,
-            settings=self._settings,
+            limits=self._settings.limits,
             metrics=self._app.state.metrics,
             memory=self._app.state.memory,
             state=self.server_state,
@@ -101,7 +101,7 @@ class DrainingServer(uvicorn.Server):
 
         Takes at most `shutdown_grace_seconds`, and a few seconds more if jobs have to be interrupted.
         """
-        deadline = time.monotonic() + self._settings.shutdown_grace_seconds
+        deadline = time.monotonic() + self._settings.server.shutdown_grace_seconds
         self._app.state.draining = True
         for server in self.servers:
             server.close()
@@ -118,7 +118,7 @@ class DrainingServer(uvicorn.Server):
     async def _drain_engine(self) -> float:
         """Drain the engine, if there is one that can. Returns the monotonic time of its end."""
         drain = getattr(self._app.state.engine, "drain", None)
-        seconds = self._settings.shutdown_grace_seconds
+        seconds = self._settings.server.shutdown_grace_seconds
         if drain is not None:
             work = drain(seconds) if inspect.iscoroutinefunction(drain) else asyncio.to_thread(drain, seconds)
             try:

@@ -88,12 +88,12 @@ async def health_listener(
     Raises:
         OSError: the port is in use.
     """
-    if settings.health_port is None:
+    if settings.server.health_port is None:
         yield
         return
     probes = Probes(settings, health_status, directory)
-    host = settings.host or None  # "" is every interface
-    server = await asyncio.start_server(probes.serve, host, settings.health_port, limit=LARGEST_HEAD_BYTES)
+    host = settings.server.host or None  # "" is every interface
+    server = await asyncio.start_server(probes.serve, host, settings.server.health_port, limit=LARGEST_HEAD_BYTES)
     logger.info("health on port %d", server.sockets[0].getsockname()[1])
     try:
         yield
@@ -107,7 +107,9 @@ class Probes:
 
     def __init__(self, settings: Settings, health_status: Callable[[], HealthStatus], directory: str | None) -> None:
         self._health_status = health_status
-        self._sockets = [Path(directory) / str(index) for index in range(settings.processes)] if directory else []
+        self._sockets = (
+            [Path(directory) / str(index) for index in range(settings.models.processes)] if directory else []
+        )
         self._keys = load_keys(settings)
         self._policy = OriginPolicy(settings, has_keys=len(self._keys) > 0)
         self._open: dict[asyncio.Task[None], None] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import SecretStr
+from pydantic_core import to_jsonable_python
 
 from rfa.runtime.state.keys import ephemeral_key
 from rfa.service.settings import Settings, configured_keys
@@ -12,11 +13,11 @@ from rfa.service.settings import Settings, configured_keys
 
 def write_settings(settings: Settings) -> dict[str, Any]:
     """Every setting as a plain JSON type, secrets in clear text."""
-    document = settings.model_dump(mode="json")
-    for name in document:
-        value = getattr(settings, name)
-        if isinstance(value, SecretStr):
-            document[name] = value.get_secret_value()
+    values = {
+        name: value.get_secret_value() if isinstance(value, SecretStr) else value
+        for name, value in settings.flat().items()
+    }
+    document: dict[str, Any] = to_jsonable_python(values)
     return document
 
 
@@ -29,4 +30,4 @@ def with_state_key(settings: Settings) -> Settings:
     """Settings with a key for state tokens: a random one for all processes if the operator set none."""
     if configured_keys(settings):
         return settings
-    return settings.model_copy(update={"state_keys": SecretStr(ephemeral_key())})
+    return settings.replace(state_keys=SecretStr(ephemeral_key()))

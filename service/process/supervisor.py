@@ -66,8 +66,8 @@ class Supervisor:
         self._listener = listener
         self._program = program
         self._check = check
-        self._address = Address(settings.host, settings.port)
-        self._status = create_shared_status(settings.processes)
+        self._address = Address(settings.server.host, settings.server.port)
+        self._status = create_shared_status(settings.models.processes)
         self._children: dict[int, Child] = {}
         self._started: dict[int, StartedProcess] = {}  # for the first children
         self._stopping = asyncio.Event()
@@ -78,8 +78,8 @@ class Supervisor:
         self._is_announced = False
         self._reloading: asyncio.Task[None] | None = None
         # Twice the stall time, counted in ticks: after the supervisor itself was suspended, no process looks silent.
-        self._tick_seconds = min(1.0, settings.stall_seconds / 4)
-        self._patience_ticks = 2 * settings.stall_seconds / self._tick_seconds
+        self._tick_seconds = min(1.0, settings.server.stall_seconds / 4)
+        self._patience_ticks = 2 * settings.server.stall_seconds / self._tick_seconds
 
     async def run(self) -> int:
         """Serve until a signal.
@@ -92,7 +92,9 @@ class Supervisor:
             OSError: no temporary directory or shared memory is available.
         """
         with private_directory() as directory:
-            store = BundleStore(self._settings.bundles, directory, self._settings.max_bundle_bytes, self._check)
+            store = BundleStore(
+                self._settings.models.bundles, directory, self._settings.models.max_bundle_bytes, self._check
+            )
             reloader = Reloader(store, self._status, self._serving_children, self._retire_outdated)
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -111,7 +113,7 @@ class Supervisor:
 
     def _health_status(self) -> HealthStatus:
         """The health of the processes, for probes."""
-        processes, stall = self._children.values(), self._settings.stall_seconds
+        processes, stall = self._children.values(), self._settings.server.stall_seconds
         return HealthStatus.from_processes(
             processes, tick=self._tick_seconds, stall=stall, is_stopping=self._stopping.is_set()
         )
@@ -134,11 +136,11 @@ class Supervisor:
 
     async def _load_first(self, reloader: Reloader) -> None:
         if self._program != PROGRAM or is_compiled(self._settings):
-            for index in range(self._settings.processes):  # they import while the bundles are checked
+            for index in range(self._settings.models.processes):  # they import while the bundles are checked
                 self._started[index] = await self._start_process(index)
         await reloader.begin()
         if self._program == PROGRAM:
-            settings = self._settings.model_copy(update={"bundles": reloader.current.bundles})
+            settings = self._settings.replace(bundles=reloader.current.bundles)
             await ensure_compiled(settings)
 
     async def _reload_once_open(self, reloader: Reloader) -> None:
@@ -148,7 +150,9 @@ class Supervisor:
     async def _keep_all(self, directory: Path, reloader: Reloader) -> list[bool]:
         """Keep all processes running until the server stops. Returns whether each of the last ones ended well."""
         self._reloading = asyncio.create_task(self._reload_once_open(reloader))
-        keepers = [asyncio.create_task(self._keep(i, directory, reloader)) for i in range(self._settings.processes)]
+        keepers = [
+            asyncio.create_task(self._keep(i, directory, reloader)) for i in range(self._settings.models.processes)
+        ]
         try:
             return await asyncio.gather(*keepers)
         except (StartError, ChannelError):
@@ -186,7 +190,7 @@ class Supervisor:
             restarts += 1
 
     async def _start(self, index: int, restarts: int, directory: Path, snapshot: Snapshot) -> Child:
-        settings = self._settings.model_copy(update={"bundles": snapshot.bundles})
+        settings = self._settings.replace(bundles=snapshot.bundles)
         hello = {
             "restarts": restarts,
             "directory": str(directory),
@@ -199,7 +203,7 @@ class Supervisor:
 
     async def _start_process(self, index: int) -> StartedProcess:
         descriptors = (self._listener.fileno(), self._status.descriptor)
-        return await StartedProcess.start(self._program, descriptors, self._settings.gpu_of(index))
+        return await StartedProcess.start(self._program, descriptors, self._settings.models.gpu_of(index))
 
     async def _attend(self, child: Child, reloader: Reloader) -> None:
         """Read the messages of a process and watch its heartbeat until it ends."""
@@ -244,7 +248,7 @@ class Supervisor:
         match message["kind"]:
             case "beat":
                 # A stalled engine counts as silence: one counter covers both.
-                if message["stalled"] < 2 * self._settings.stall_seconds:
+                if message["stalled"] < 2 * self._settings.server.stall_seconds:
                     child.silent_ticks = 0
                 child.stalled = message["stalled"]
             case "compiling":
@@ -284,7 +288,7 @@ class Supervisor:
             raise ChannelError(f"it loaded version {version} of the bundles instead of {child.snapshot.version}")
         self._models = models or "no bundles"
         if not self._opened.is_set():
-            if sum(other.is_loaded for other in self._children.values()) < self._settings.processes:
+            if sum(other.is_loaded for other in self._children.values()) < self._settings.models.processes:
                 return
             listen(self._listener)
             self._opened.set()
@@ -310,7 +314,7 @@ class Supervisor:
 
     def _announce(self, reloader: Reloader) -> None:
         serving = sum(child.has_served for child in self._children.values())
-        if serving == self._settings.processes and not self._is_announced:
+        if serving == self._settings.models.processes and not self._is_announced:
             self._is_announced = True
             count = f"{serving} process{'es' if serving > 1 else ''}"
             logger.info(
@@ -324,7 +328,7 @@ class Supervisor:
             logger.warning("%s again: killing all processes", self._forced.name)
             self._kill_all()
         else:
-            grace = self._settings.shutdown_grace_seconds
+            grace = self._settings.server.shutdown_grace_seconds
             name = signal.Signals(number).name
             logger.info("%s: draining; active requests have %d s; a second signal kills", name, grace)
         self._stopping.set()
@@ -336,7 +340,7 @@ class Supervisor:
         """On a stop signal let the process drain; kill it after the grace time."""
         await self._stopping.wait()
         child.signal(signal.SIGTERM)
-        await asyncio.sleep(self._settings.shutdown_grace_seconds + CLOSE_SECONDS)
+        await asyncio.sleep(self._settings.server.shutdown_grace_seconds + CLOSE_SECONDS)
         logger.error("%s did not end in time and is killed", child.name)
         child.signal(signal.SIGKILL)
 

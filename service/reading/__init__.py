@@ -1,1 +1,1 @@
-"""Files of strangers are read apart from what serves."""
+"""Reads uploaded files in a subprocess."""

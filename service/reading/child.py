@@ -1,7 +1,7 @@
-"""Reads a file: `python -m rfa.service.reading.child OPTIONS`, started by `reading.apart` and by nobody else.
+"""The subprocess that reads a file: `python -m rfa.service.reading.child OPTIONS`.
 
-The file comes on standard input, the answer goes to standard output: a letter, and JSON. Everything is imported before
-the limits are set, and the first byte of the file is read after that.
+Standard input is the file; standard output is a letter and JSON. Imports come before the limits are set; the file is
+read after that.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from rfa.data import Series, key_name, read_frame
 from rfa.data.file_formats import read_table
 from rfa.data.table import unique_names
 from rfa.data.wide import melt_wide
-from rfa.service.child_environment import confine, held_data_bytes
+from rfa.service.child_environment import data_bytes, limit_resources
 
 ANSWERED: Final = b"a"
 REFUSED: Final = b"r"
 EXHAUSTED: Final = b"x"
-# What the loader imports when it is needed; the last is an extra.
+# Late imports of the loader; the last is an extra.
 LATE: Final = ("pyarrow.compute", "pyarrow.csv", "pyarrow.parquet", "zoneinfo", "python_calamine")
 OPEN_FILES: Final = 64
 LONGEST_NAME: Final = 64
 
 
 class WithoutPandas(MetaPathFinder):
-    """pyarrow imports pandas where it is installed, for objects that no file has: seconds, and more than files take."""
+    """pyarrow would import pandas, which takes seconds and is not needed."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name == "pandas":
@@ -42,15 +42,15 @@ class WithoutPandas(MetaPathFinder):
 
 
 def main() -> None:
-    """Answer, once."""
+    """Read the file and answer."""
     options: dict[str, Any] = json.loads(sys.argv[1])
     sys.meta_path.insert(0, WithoutPandas())
     for name in LATE:
         with suppress(ModuleNotFoundError):
             import_module(name)
     pa.set_cpu_count(1)
-    memory = held_data_bytes() + options.pop("memory_bytes")
-    confine(seconds=options.pop("seconds"), memory_bytes=memory, open_files=OPEN_FILES)
+    memory = data_bytes() + options.pop("memory_bytes")
+    limit_resources(seconds=options.pop("seconds"), memory_bytes=memory, open_files=OPEN_FILES)
     kind, document = _answer(sys.stdin.buffer.read(), **options)
     sys.stdout.buffer.write(kind + document)
 
@@ -65,7 +65,7 @@ def _answer(content: bytes, *, sheet: str | None, most_numbers: int, **reading: 
         document = {key_name(key): _document(series) for key, series in found.items()}
         return ANSWERED, orjson.dumps({"series": document}, option=orjson.OPT_SERIALIZE_NUMPY)
     except ValueError as error:
-        if isinstance(error.__context__, MemoryError):  # which the loader takes for a fault of the file
+        if isinstance(error.__context__, MemoryError):  # the loader reports it as an error of the file
             return EXHAUSTED, b""
         return REFUSED, orjson.dumps(_of_fields(str(error)))
     except (MemoryError, pa.ArrowMemoryError):
@@ -85,12 +85,12 @@ def _document(series: Series) -> dict[str, Any]:
 
 
 def _plain(name: str) -> str:
-    """A name as `values` of /filter takes it."""
+    """A valid name of a column of /filter."""
     return re.sub(r"[\x00-\x1f\x7f]", " ", name)[:LONGEST_NAME] or "value"
 
 
 def _of_fields(message: str) -> str:
-    """What the loader says of options, said of fields."""
+    """Replace command-line options by field names."""
     return re.sub(r"--(\w+)", r"`\1`", message)
 
 

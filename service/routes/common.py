@@ -52,7 +52,7 @@ async def get_engine(request: Request) -> Engine:
     engine: Engine | None = request.app.state.engine
     if engine is None:
         raise NotReady("The bundles are not loaded.")
-    engine.settle()
+    engine.switch_when_due()
     return engine
 
 
@@ -141,7 +141,7 @@ class PieceStream(Response):
         self._pieces = pieces
         self._source = source
         self._cooperative: CooperativeWork = request.app.state.cooperative
-        self._deadline = Deadline(request.app.state.settings.send_timeout_seconds)
+        self._deadline = Deadline(request.app.state.settings.limits.send_timeout_seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send_all(send))

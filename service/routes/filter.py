@@ -72,7 +72,7 @@ async def filter_sequence(body: FilterRequest, request: Request, engine: EngineD
     job = engine.filter(choice, options, lease_of(request))
     client.spend("observations", count)
     record_of(request).filtered(name, count)
-    running = RunningFilter(request, job, name, passes, exchange, engine.retirement(body.model))
+    running = RunningFilter(request, job, name, passes, exchange, engine.retirement_warnings(body.model))
     if body.values is not None:
         columns = Columns(list(body.values), body.fields, body.horizon)
         if request_is_arrow(request):
@@ -89,7 +89,7 @@ async def _prepare(
 ) -> tuple[ModelChoice, str, int, StateExchange, FilterOptions]:
     """The model, its name and passes, the states of the request, and the filter options."""
     size = _size(body)
-    choice = await engine.choice(body.model, body.system)
+    choice = await engine.resolve_filter(body.model, body.system)
     model = _model(body, engine, choice, size)
     kind = partial(engine.filter_state, choice, size)
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
@@ -102,7 +102,7 @@ async def _part(request: Request, engine: Engine, body: FilterRequest, place: in
     """One of several series: like a single one, with a part of their common job."""
     choice, name, passes, exchange, options = await _prepare(request, engine, body)
     part = engine.filter_part(choice, options, place)
-    return part, RunningFilter(request, part.job, name, passes, exchange, engine.retirement(body.model))
+    return part, RunningFilter(request, part.job, name, passes, exchange, engine.retirement_warnings(body.model))
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class RunningFilter:
     async def summary(self, filtered: Filtered) -> FilterSummary:
         """The results at the end; refunds observations that were not processed."""
         if filtered.finish_reason != "complete":
-            left, record = len(self.job.options.observations) - self.job.taken, record_of(self.request)
+            left, record = len(self.job.options.observations) - self.job.filtered, record_of(self.request)
             client_of(self.request).spend("observations", -left)
             record.filtered(self.model, -left)
             record.finish_reasons = (filtered.finish_reason,)

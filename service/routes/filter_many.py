@@ -48,7 +48,7 @@ async def answer_many(body: FilterRequest, request: Request, engine: Engine, beg
     Raises:
         ServiceError: the request as a whole is invalid.
     """
-    model = engine.filter_model(await engine.choice(body.model, body.system))
+    model = engine.filter_model(await engine.resolve_filter(body.model, body.system))
     mode: dict[str, Any] = {} if body.mode == "recurrent" else {"mode": body.mode}
     model.readout(tuple(body.levels or model.levels), tuple(body.horizon), body.samples, passes=body.passes, **mode)
     batch = await unless_disconnected(request, SeriesBatch.of(body, request, begin))
@@ -156,9 +156,9 @@ class SeriesBatch:
                 if not isinstance(event, SeriesEnd):
                     self._timings = event
                     continue
-                one = self.running.pop(event.part.place)
-                self._observations += one.part.job.taken
-                yield self._result(event.part.place, await _reply(one, event))
+                one = self.running.pop(event.part.index)
+                self._observations += one.part.job.filtered
+                yield self._result(event.part.index, await _reply(one, event))
         finally:
             if self.job is not None:
                 self.job.cancel()
@@ -200,7 +200,7 @@ def _series_request(document: Any, shared: dict[str, Any], request: Request) -> 
     """
     if type(document) is not dict:
         raise InvalidRequest("A series must be a JSON object.", code="model_type")
-    check_lengths(document, request.app.state.settings)
+    check_lengths(document, request.app.state.settings.limits)
     for name in document:
         if name in FilterRequest.model_fields and name not in FilterSeries.model_fields:
             raise InvalidRequest(
@@ -276,7 +276,7 @@ async def _arrow(batch: SeriesBatch, keys: Keys) -> AsyncIterator[bytes]:
 
 def _batch(writer: SeriesWriter, one: SeriesResult) -> bytes:
     if isinstance(one.reply, ServiceError):
-        return writer.failed(one.place, dumps(one.reply.payload()))
+        return writer.add_failed(one.place, dumps(one.reply.payload()))
     assert isinstance(one.reply, FilterColumns)
     summary = {**vars(one.reply), "state": None}
-    return writer.told(one.place, summary.pop("columns"), one.reply.state, dumps(summary))
+    return writer.add(one.place, summary.pop("columns"), one.reply.state, dumps(summary))

@@ -72,8 +72,8 @@ class FilterStream:
         socket = JsonSocket(
             receive,
             send,
-            max_bytes=settings.max_message_bytes,
-            send_timeout=settings.send_timeout_seconds,
+            max_bytes=settings.limits.max_message_bytes,
+            send_timeout=settings.limits.send_timeout_seconds,
             cooperative=scope["app"].state.cooperative,
         )
         try:
@@ -116,10 +116,10 @@ async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[StreamDo
     engine: Engine | None = state.engine
     if engine is None:
         raise NotReady("The bundles are not loaded.")
-    request = await _read_request(socket, state.settings.body_timeout_seconds)
+    request = await _read_request(socket, state.settings.limits.body_timeout_seconds)
     client = client_of(connection)
     with client.stream(), state.memory.take(0) as lease:
-        engine.settle()  # a stream begins with its first frame, not with its connection
+        engine.switch_when_due()  # a stream begins with its first frame, not with its connection
         stream = await _open(connection, engine, request, lease)
         try:
             await socket.write([stream.ready()])
@@ -128,7 +128,7 @@ async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[StreamDo
             frames: Frames | None = connection.scope.get("extensions", {}).get(FRAMES)
             if frames is not None:
                 stream.use_direct_path(frames, 0 if pace is not None else socket.small_bytes)
-            stream.end_when_idle(state.settings.stream_idle_seconds)
+            stream.end_when_idle(state.settings.limits.stream_idle_seconds)
             try:
                 return await _reply(socket, stream)
             finally:
@@ -149,7 +149,7 @@ async def _read_request(socket: JsonSocket, seconds: float) -> FilterStreamReque
 
 
 async def _open(connection: HTTPConnection, engine: Engine, request: FilterStreamRequest, lease: Lease) -> LiveStream:
-    choice = await engine.choice(request.model, request.system)
+    choice = await engine.resolve_filter(request.model, request.system)
     kind = partial(engine.filter_state, choice, request.size)
     exchange = await open_exchange(connection, kind, state=request.state, return_state=request.return_state)
     resumed = (
@@ -187,7 +187,7 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
         asyncio.Event(),
         lease,
         request.fields,
-        engine.retirement(request.model),
+        engine.retirement_warnings(request.model),
     )
 
 

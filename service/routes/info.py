@@ -34,7 +34,7 @@ def server_version() -> str:
 async def info(request: Request, engine: EngineDep) -> Response:
     """Bundles, versions, device, limits and calibration."""
     settings: Settings = request.app.state.settings
-    is_on_gpu = settings.is_on_gpu
+    is_on_gpu = settings.models.is_on_gpu
     libraries = (*LIBRARIES, "torch") if is_on_gpu else LIBRARIES
     return json_response(
         Info(
@@ -44,6 +44,9 @@ async def info(request: Request, engine: EngineDep) -> Response:
             device="cuda" if is_on_gpu else "cpu",
             versions={"python": platform.python_version(), **{name: version(name) for name in libraries}},
             models=engine.models.facts,
-            limits={name: getattr(settings, name) for name in LIMITS},
+            limits={
+                name: getattr(settings.limits if hasattr(settings.limits, name) else settings.models, name)
+                for name in LIMITS
+            },
         )
     )

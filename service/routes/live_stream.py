@@ -136,7 +136,7 @@ class LiveStream:
         self.frames, self.small_bytes = frames, small_bytes
         if small_bytes:
             frames.listen(self._on_frame)
-        if self.job.is_quick:
+        if self.job.runs_on_loop:
             self.job.listen(self._send_steps)
 
     def _on_frame(self, frame: bytes) -> bool:

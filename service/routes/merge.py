@@ -12,7 +12,7 @@ from rfa.service.access.record import record_of
 from rfa.service.body import StrictJSONRoute
 from rfa.service.disconnect import unless_disconnected
 from rfa.service.engine.engine import Engine, ModelChoice
-from rfa.service.engine.filter.merging import MergedBelief
+from rfa.service.engine.filter.merging import MergedState
 from rfa.service.errors import InvalidRequest
 from rfa.service.memory import lease_of
 from rfa.service.routes.common import EngineDep, document_response, encode_document
@@ -36,7 +36,7 @@ async def merge_states(body: MergeRequest, request: Request, engine: EngineDep) 
     The given states do not change. Only the estimates are merged; everything else a stream has learned is taken from
     the first state.
     """
-    choice = engine.merging_name(await engine.choice(body.model, body.system))
+    choice = engine.merge_model(await engine.resolve_filter(body.model, body.system))
     engine.filter_model(choice).check_merges()
     client = client_of(request)
     client.afford("observations", len(body.states))
@@ -50,7 +50,7 @@ async def merge_states(body: MergeRequest, request: Request, engine: EngineDep) 
     client.spend("observations", len(body.states))
     model = engine.filter_model(choice).name
     record_of(request).filtered(model, len(body.states))
-    merged: MergedBelief = await unless_disconnected(request, job.result())
+    merged: MergedState = await unless_disconnected(request, job.result())
     state = None if merged.state is None else await exchange.save(merged.state.payload, merged.state.count)
     reply = _reply(model, body, merged, state)
     return await document_response(request, encode_document(reply))
@@ -78,7 +78,7 @@ def _options(body: MergeRequest, model: ModelChoice, engine: Engine, exchange: S
     )
 
 
-def _reply(model: str, body: MergeRequest, merged: MergedBelief, state: str | None) -> MergeReply:
+def _reply(model: str, body: MergeRequest, merged: MergedState, state: str | None) -> MergeReply:
     shared = ("index", "t", "mean", "std", "precision", "confidence", "interval", "forecast")
     return MergeReply(
         model=model,

@@ -133,22 +133,22 @@ def _is_list_of_prompts(body: CompletionRequest) -> bool:
 def _limit(body: CompletionRequest, per_token: int, settings: Settings) -> None:
     """Refuse requests that are too large as a whole; the engine checks each prompt."""
     count = len(_prompts(body))
-    capacity = settings.max_running + settings.max_waiting
+    capacity = settings.limits.max_running + settings.limits.max_waiting
     if count > capacity:
         raise InvalidRequest(
             f"prompt must have at most {capacity} items on this server.", param="prompt", code="too_large"
         )
-    if count * body.n > settings.max_choices:
+    if count * body.n > settings.limits.max_choices:
         raise InvalidRequest(
-            f"prompt and n must ask for at most {settings.max_choices} choices together on this server.",
+            f"prompt and n must ask for at most {settings.limits.max_choices} choices together on this server.",
             param="n",
             code="too_large",
         )
     numbers = count * body.n * body.max_tokens * per_token
-    if numbers > settings.max_reply_numbers:
+    if numbers > settings.limits.max_reply_numbers:
         raise InvalidRequest(
             f"max_tokens, with this prompt, n, logprobs and return_latents, asks for a reply of about {numbers} "
-            f"numbers; this server sends at most {settings.max_reply_numbers}.",
+            f"numbers; this server sends at most {settings.limits.max_reply_numbers}.",
             param="max_tokens",
             code="reply_too_large",
         )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rfa.service.body import StrictJSONRoute, hold, read_bytes, require_bare, require_uncompressed
+from rfa.service.body import BodyReader, StrictJSONRoute, hold, require_bare, require_uncompressed
 from rfa.service.disconnect import unless_disconnected
 from rfa.service.errors import (
     InvalidRequest,
@@ -17,10 +17,10 @@ from rfa.service.errors import (
     UnsupportedMediaType,
 )
 from rfa.service.memory import lease_of
-from rfa.service.reading.apart import BASE_BYTES, FILE_BYTES, read_apart
+from rfa.service.reading.subprocess_reader import BASE_BYTES, FILE_BYTES, read_in_subprocess
 from rfa.service.routes.common import EngineDep, error_responses
 from rfa.service.schemas.files import ReadReply, ReadRequest
-from rfa.service.settings import Settings
+from rfa.service.settings import LimitSettings
 
 # For FastAPI a route without a body: it is read here.
 router = APIRouter(route_class=StrictJSONRoute)
@@ -47,11 +47,11 @@ async def read_file(options: Annotated[ReadRequest, Query()], request: Request, 
     """Read a file of recorded series: `times` and `values` for /filter, and notes on how they were read."""
     require_uncompressed(request.headers.get("content-encoding"))
     require_bare(request.headers.get("content-type"))
-    settings: Settings = request.app.state.settings
+    settings: LimitSettings = request.app.state.settings.limits
     lease = lease_of(request)
-    content = await read_bytes(request, settings, lease, settings.max_body_bytes)
+    content = await BodyReader.of(request).read_bytes(settings.max_body_bytes)
     hold(lease, BASE_BYTES + FILE_BYTES)
     reading: dict[str, Any] = {**options.model_dump(), "most_numbers": settings.max_body_values}
-    document = await unless_disconnected(request, read_apart(content, reading))
+    document = await unless_disconnected(request, read_in_subprocess(content, reading))
     lease.shrink(BASE_BYTES + FILE_BYTES - len(document))
     return Response(document, media_type="application/json")

@@ -1,4 +1,4 @@
-"""Where routes take states from and give them to: one keeper for an application (`app.state.keeper`)."""
+"""Loads and stores the states of requests: `app.state.keeper`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ logger = logging.getLogger("rfa.state")
 
 
 class StateKeeper:
-    """Opens what a request's `state` refers to and stores what it asks to have returned.
+    """Opens the `state` of a request, and stores the state of its reply.
 
     Args:
-        tokens: seals and opens what clients hold.
-        sessions: where named sessions live; None refuses them.
+        tokens: seals and opens state tokens.
+        sessions: stores named sessions; None refuses them.
     """
 
     def __init__(self, tokens: Tokens, sessions: SessionStore | None = None) -> None:
@@ -34,13 +34,13 @@ class StateKeeper:
         """The state behind a request's `state`: a sealed token, `session:NAME` or `session:NAME@STEP`.
 
         Args:
-            reference: as the client sent it, of any length and content.
-            scope: who asks, with which bundle.
-            max_bytes: the largest payload that a state of this bundle can have.
+            reference: any text of the client.
+            scope: tenant and bundle.
+            max_bytes: the largest payload of a state of this bundle.
 
         Raises:
-            InvalidRequest: no token of this server for this scope, or an expired one (`state_invalid`, always
-                the same words); a malformed session name (`session_name`); sessions are off (`sessions_off`).
+            InvalidRequest: an invalid or expired token (`state_invalid`, always with the same message); a malformed
+                session name (`session_name`); sessions are off (`sessions_off`).
             NotFound: no such session, or it has expired (`session_not_found`).
             Conflict: the session is at another step (`session_moved`), or its record cannot be opened
                 (`session_unreadable`).
@@ -55,7 +55,7 @@ class StateKeeper:
         return opened
 
     async def check_new(self, session: SessionName, scope: StateScope) -> None:
-        """Before work for a request that will create `session`: fail now if it cannot. `save` still decides.
+        """Fail early if a request cannot create `session`; `save` checks again.
 
         Raises:
             InvalidRequest, Conflict, Overloaded, NotReady: as `save` would.
@@ -65,18 +65,17 @@ class StateKeeper:
     async def save(
         self, scope: StateScope, payload: bytes, step: int, *, session: SessionName | None, expected: int | None
     ) -> str:
-        """Store a state; returns the reference to it, for the reply's `state`.
+        """Store a state; returns its reference, the `state` of the reply.
 
         Args:
-            session: None seals a token; else the state is written to this session.
-            expected: the step that the session was loaded at; None creates the session. Must be None without a session.
+            session: where to store it; None returns a token.
+            expected: step at which the session was loaded; None creates the session.
 
         Raises:
-            Conflict: another request moved it first (`session_moved`), or it exists already (`session_exists`);
-                nothing is overwritten.
+            Conflict: another request changed it first (`session_moved`), or it exists (`session_exists`).
             NotFound: the session expired in the meantime (`session_not_found`).
             InvalidRequest: sessions are off (`sessions_off`).
-            Overloaded: the session store is full (`sessions_full`); live sessions are never dropped for new ones.
+            Overloaded: the session store is full (`sessions_full`).
             NotReady: the session store does not answer.
         """
         state = Opened(payload, step)
@@ -92,7 +91,7 @@ class StateKeeper:
         return str(SessionReference(session, step))
 
     async def aclose(self) -> None:
-        """Give back connections; sessions in Redis stay."""
+        """Close connections."""
         if self._sessions is not None:
             await self._sessions.aclose()
 
@@ -108,35 +107,34 @@ class StateKeeper:
 
 
 def make_keeper(settings: Settings) -> StateKeeper:
-    """The keeper that the settings ask for.
+    """The keeper for these settings.
 
-    Without configured keys a single process makes its own, and its tokens end with it.
+    Without configured keys the process uses a random one, and its tokens end with it.
 
     Raises:
-        ValueError: a key is badly sized, weak or repeated, or several processes would not share sessions.
+        ValueError: a key is badly sized, weak or repeated, or processes would not share sessions.
     """
     keys = configured_keys(settings)
     if not keys:
         logger.info("no state keys are set: state tokens end with this process")
-    sealer = Sealer(StateKeys(keys or [secrets.token_bytes(KEY_BYTES)]), settings.state_audience)
-    return StateKeeper(Tokens(sealer, settings.state_seconds), _open_store(settings, sealer))
+    sealer = Sealer(StateKeys(keys or [secrets.token_bytes(KEY_BYTES)]), settings.state.state_audience)
+    return StateKeeper(Tokens(sealer, settings.state.state_seconds), _open_store(settings, sealer))
 
 
 def _open_store(settings: Settings, sealer: Sealer) -> SessionStore | None:
-    if settings.sessions == "off":
+    state = settings.state
+    if state.sessions == "off":
         return None
-    if settings.sessions == "memory":
-        if settings.processes > 1:
+    if state.sessions == "memory":
+        if settings.models.processes > 1:
             raise ValueError("sessions=memory is one process's memory: set processes to 1, or sessions to a Redis URL")
-        return MemorySessions(settings.session_seconds, settings.max_sessions, settings.max_session_bytes)
+        return MemorySessions(state.session_seconds, state.max_sessions, state.max_session_bytes)
     try:
         from rfa.service.state.redis_sessions import RedisSessions
     except ModuleNotFoundError:
         raise ValueError("sessions in Redis need its client: pip install 'rfa-server[redis]'") from None
-    password = _read_password(settings.sessions_password_file)
-    return RedisSessions(
-        settings.sessions, sealer, settings.state_audience, settings.session_seconds, password=password
-    )
+    password = _read_password(state.sessions_password_file)
+    return RedisSessions(state.sessions, sealer, state.state_audience, state.session_seconds, password=password)
 
 
 def _read_password(path: Path | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Named sessions in the memory of one process: fast, bounded, gone with it."""
+"""Named sessions in the memory of one process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from rfa.runtime.state.names import Opened
 from rfa.service.errors import Overloaded
 from rfa.service.state.sessions import SessionAddress, exists, moved, not_found, store_full
 
-# What a session takes beside its payload (key, entry, place in the table): CPython 3.11, 64 bit, measured where the
-# table has just doubled, which is at its largest.
+# Memory of a session besides its payload, measured on CPython 3.11 just after the table has doubled.
 ENTRY_BYTES = 384
-# Expired sessions forgotten by one call, so that no call pays for a hundred thousand.
-_FORGET_AT_ONCE = 100
+# Expired sessions that one call removes.
+_MAX_REMOVED = 100
 
 
 @dataclass(slots=True)
@@ -32,17 +31,16 @@ class _Entry:
 
 
 class MemorySessions:
-    """A table of sessions, the longest untouched first.
+    """A table of sessions, the longest unused first; if it is full, new sessions are refused.
 
-    Full means refused: a live session is never dropped. Where tenants have API keys, each may hold only as much as
-    is still free (Choudhury and Hahne's dynamic threshold), so that no one tenant's create storm shuts the others out:
-    alone it gets half of the room, beside an equally greedy one a third.
+    With API keys a tenant may use only as much as is still free (Choudhury and Hahne's dynamic threshold): half of the
+    table alone, a third beside an equally large one. So one tenant cannot fill it.
 
     Args:
-        seconds: a session not written for so long is forgotten.
-        max_sessions: sessions at one time.
-        max_bytes: memory they may take, `ENTRY_BYTES` and the payload each.
-        clock: monotonic seconds; a change of the wall clock expires nothing.
+        seconds: lifetime of an unused session.
+        max_sessions: number of sessions.
+        max_bytes: their memory, `ENTRY_BYTES` and the payload each.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -58,23 +56,23 @@ class MemorySessions:
         self._tenant_bytes: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        """Sessions held, those expired but not yet forgotten included."""
+        """Number of sessions, including expired ones that are not removed yet."""
         return len(self._entries)
 
     @property
     def bytes_held(self) -> int:
-        """Memory that the sessions take, computed."""
+        """Computed memory of the sessions."""
         return self._bytes
 
-    # No method awaits anything between its check and its change: on the one event loop each is atomic.
+    # No method awaits between check and change, so each is atomic on the event loop.
 
     async def read(self, address: SessionAddress, max_bytes: int) -> Opened:
-        """The session's state; `max_bytes` bounds what comes from outside, and nothing here does."""
+        """The session's state; `max_bytes` is for data from outside."""
         entry = self._live(_key(address))
         return Opened(entry.payload, entry.step)
 
     async def check_new(self, address: SessionAddress) -> None:
-        """Raise what `create` would raise now for an empty payload."""
+        """Raise as `create` for an empty payload."""
         self._check_new(address, ENTRY_BYTES)
 
     async def create(self, address: SessionAddress, state: Opened) -> None:
@@ -95,19 +93,19 @@ class MemorySessions:
         self._put(key, _Entry(state.payload, state.step, entry.tenant, self._clock() + self._seconds))
 
     async def aclose(self) -> None:
-        """Forget everything."""
+        """Remove all sessions."""
         while self._entries:
             self._remove(next(iter(self._entries)))
 
     def _live(self, key: bytes) -> _Entry:
-        self._forget_expired()
+        self._remove_expired()
         entry = self._entries.get(key)
         if entry is None or entry.expires <= self._clock():
             raise not_found()
         return entry
 
     def _check_new(self, address: SessionAddress, size: int) -> None:
-        self._forget_expired()
+        self._remove_expired()
         key = _key(address)
         found = self._entries.get(key)
         if found is not None and found.expires > self._clock():
@@ -121,15 +119,15 @@ class MemorySessions:
             raise self._full()
 
     def _full(self) -> Overloaded:
-        """Room comes when the longest untouched session expires, unless its owner goes on with it."""
+        # The longest unused session expires next.
         oldest = next(iter(self._entries.values()), None)
         wait = max(1, math.ceil(oldest.expires - self._clock())) if oldest else self._seconds
         return store_full(retry_after_seconds=wait)
 
-    def _forget_expired(self) -> None:
-        # Every write moves a session to the end with the same time to live: the first to expire is the first here.
+    def _remove_expired(self) -> None:
+        # Every write moves a session to the end with the same lifetime, so that the first expires first.
         now = self._clock()
-        for _ in range(_FORGET_AT_ONCE):
+        for _ in range(_MAX_REMOVED):
             key = next(iter(self._entries), None)
             if key is None or self._entries[key].expires > now:
                 return

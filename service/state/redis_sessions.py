@@ -1,12 +1,11 @@
-"""Named sessions in Redis: they outlive the server and are shared by all of its processes and replicas.
+"""Named sessions in Redis, shared by all processes and replicas of a server.
 
     key   = rfa:session: and 64 hex digits, the digest of audience, tenant, bundle, kind and name
-    value = step (u64) and payload, sealed with the server's keys for exactly this session
+    value = step (u64) and payload, sealed with the server's keys for this session
 
-Redis sees neither states nor names. Who can write to it can delete sessions and put older records of a session back,
-but cannot forge one nor move one to another session. Its own clock counts the time to live. Compare-and-set is
-WATCH, GET, MULTI, SET, EXEC; no scripts. Give it `maxmemory-policy noeviction`: a full store then refuses new
-sessions, where an evicting one loses live ones.
+Redis sees neither states nor names. Whoever can write to it can delete sessions or restore older records, but cannot
+forge a record or move it to another session. Redis counts the time to live. Compare-and-set is WATCH, GET, MULTI, SET,
+EXEC; no scripts. Set `maxmemory-policy noeviction`: a full store then refuses new sessions instead of losing live ones.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from rfa.runtime.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
 from rfa.service.state.sessions import SessionAddress, exists, moved, not_found, store_full, unavailable, unreadable
 
 CONNECTIONS = 32
-# One network round trip to a healthy Redis takes a millisecond; a client should hear of a sick one soon.
+# A round trip takes a millisecond; clients should learn of an outage soon.
 TIMEOUT_SECONDS = 2.0
-# A refused transaction is tried again only while the session is still at the expected step, which few calls see twice.
+# A refused transaction is retried only while the session is at the expected step.
 _ATTEMPTS = 3
 _FULL_RETRY_SECONDS = 30
 _STEP = struct.Struct("<Q")
@@ -39,19 +38,19 @@ logger = logging.getLogger("rfa.state")
 
 
 class RedisSessions:
-    """Sessions in one Redis, over a bounded pool of connections that come back by themselves.
+    """Sessions in one Redis, over a bounded pool of connections that reconnect.
 
     Args:
         url: `redis://` or `rediss://`.
-        sealer: seals what Redis keeps.
+        sealer: seals the records.
         audience: part of every key.
-        seconds: a session not written for so long is forgotten.
-        connections: pool size; a request waits at most `timeout_seconds` for one.
+        seconds: lifetime of an unused session.
+        connections: pool size.
         timeout_seconds: longest wait for a connection and for each answer.
-        password: of Redis, where the URL has none.
+        password: of Redis, if the URL has none.
 
     Raises:
-        ValueError: the URL is not one.
+        ValueError: the URL is malformed.
     """
 
     def __init__(
@@ -60,6 +59,7 @@ class RedisSessions:
         sealer: Sealer,
         audience: str,
         seconds: int,
+        *,
         connections: int = CONNECTIONS,
         timeout_seconds: float = TIMEOUT_SECONDS,
         password: str | None = None,
@@ -71,7 +71,7 @@ class RedisSessions:
             timeout=timeout_seconds,
             socket_timeout=timeout_seconds,
             socket_connect_timeout=timeout_seconds,
-            # One more try on a new connection: the pooled one may be of a Redis that has restarted since.
+            # Retry on a new connection: Redis may have restarted.
             retry=Retry(NoBackoff(), 1),
             retry_on_error=[RedisConnectionError, RedisTimeoutError],
         )
@@ -82,7 +82,7 @@ class RedisSessions:
 
     async def read(self, address: SessionAddress, max_bytes: int) -> Opened:
         """The session's state."""
-        async with _telling_outages():
+        async with _reporting_outages():
             record = await self._redis.get(self._key(address))
         if record is not None and len(record) > OVERHEAD_BYTES + _STEP.size + max_bytes:
             logger.error("a session record is larger than any state of its model")
@@ -90,8 +90,8 @@ class RedisSessions:
         return self._open(record, address)
 
     async def check_new(self, address: SessionAddress) -> None:
-        """Raise `Conflict` where the session exists."""
-        async with _telling_outages():
+        """Raise `Conflict` if the session exists."""
+        async with _reporting_outages():
             found = await self._redis.exists(self._key(address))
         if found:
             raise exists()
@@ -99,31 +99,31 @@ class RedisSessions:
     async def create(self, address: SessionAddress, state: Opened) -> None:
         """Store a new session."""
         key, record = self._key(address), self._seal(state, address)
-        async with _telling_outages():
+        async with _reporting_outages():
             stored = await self._redis.set(key, record, nx=True, px=self._milliseconds)
-            # A first try whose answer was lost makes the second one see its own session.
+            # The first try may have succeeded without an answer.
             if not stored and await self._redis.get(key) != record:
                 raise exists()
 
     async def replace(self, address: SessionAddress, state: Opened, expected: int) -> None:
         """Overwrite the session if it is at step `expected`."""
         key, record = self._key(address), self._seal(state, address)
-        async with _telling_outages():
+        async with _reporting_outages():
             for _ in range(_ATTEMPTS):
                 if await self._compare_and_set(key, record, address, expected):
                     return
-                # Another writer came between, or the connection broke after the write: every seal is another, so
-                # our own record there means that the write arrived.
+                # Another writer interfered, or the connection broke after the write. Seals are unique: our own record
+                # means that the write succeeded.
                 if await self._redis.get(key) == record:
                     return
         raise unavailable()
 
     async def aclose(self) -> None:
-        """Close the connections; the sessions stay."""
+        """Close the connections."""
         await self._redis.aclose()
 
     async def _compare_and_set(self, key: str, record: bytes, address: SessionAddress, expected: int) -> bool:
-        """Whether the record was written; False where the transaction was refused."""
+        """Whether the record was written; False if the transaction was refused."""
         async with self._redis.pipeline(transaction=True) as transaction:
             await transaction.watch(key)
             found = self._open(await transaction.get(key), address)
@@ -161,8 +161,8 @@ def _purpose(address: SessionAddress) -> str:
 
 
 @asynccontextmanager
-async def _telling_outages() -> AsyncIterator[None]:
-    """Every failure of Redis as one of the service's errors; none becomes a fresh state."""
+async def _reporting_outages() -> AsyncIterator[None]:
+    """Raise failures of Redis as errors of the service."""
     try:
         yield
     except OutOfMemoryError:

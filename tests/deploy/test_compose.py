@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rfa.service.access.keys import load_keys
-from rfa.service.settings import Settings, configured_keys
+from rfa.service.settings import FIELDS, Settings, configured_keys
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,8 +76,8 @@ def interpolated(text: str) -> str:
 def test_everything_is_published_on_this_machine_only() -> None:
     published = {name: description["ports"] for name, description in SERVICES.items() if "ports" in description}
     assert {name: list(map(interpolated, lines)) for name, lines in published.items()} == {
-        "server": [f"127.0.0.1:8000:{Settings.model_fields['port'].default}"],
-        "server-gpu": [f"127.0.0.1:8001:{Settings.model_fields['port'].default}"],
+        "server": [f"127.0.0.1:8000:{FIELDS['port'].default}"],
+        "server-gpu": [f"127.0.0.1:8001:{FIELDS['port'].default}"],
         "prometheus": ["127.0.0.1:9090:9090"],
         "grafana": ["127.0.0.1:3000:3000"],
     }
@@ -152,21 +152,21 @@ def test_a_service_that_waits_for_health_waits_for_one_that_has_a_check() -> Non
 @pytest.mark.parametrize("service", SERVERS)
 def test_the_environment_is_one_that_the_server_reads(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = {name for name in SERVICES[service]["environment"] if name.startswith("RFA_")}
-    assert ours <= {f"RFA_{name.upper()}" for name in Settings.model_fields}
+    assert ours <= {f"RFA_{name.upper()}" for name in FIELDS}
     settings = server_settings(service, monkeypatch)
-    assert settings.sessions.startswith("redis://redis:")
+    assert settings.state.sessions.startswith("redis://redis:")
     # The limit on CPUs says how many processes there are (`rfa.service.machine`), but for a GPU, which takes one.
     assert "RFA_PROCESSES" not in SERVICES[service]["environment"]
     assert int(interpolated(SERVICES[service]["deploy"]["resources"]["limits"]["cpus"])) == 2
-    assert settings.processes == 1 or settings.device != "cuda"
-    assert not settings.insecure
+    assert settings.models.processes == 1 or settings.models.device != "cuda"
+    assert not settings.security.insecure
 
 
 @pytest.mark.parametrize("service", SERVERS)
 def test_a_server_is_given_time_and_sockets(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = server_settings(service, monkeypatch)
-    assert seconds(SERVICES[service]["stop_grace_period"]) > settings.shutdown_grace_seconds
-    assert SERVICES[service]["ulimits"]["nofile"] > settings.max_connections
+    assert seconds(SERVICES[service]["stop_grace_period"]) > settings.server.shutdown_grace_seconds
+    assert SERVICES[service]["ulimits"]["nofile"] > settings.limits.max_connections
 
 
 def made(folder: Path) -> dict[str, dict[str, str]]:
@@ -194,14 +194,14 @@ def test_the_server_takes_the_secrets_that_are_made(
 ) -> None:
     secrets = made(tmp_path)
     settings = server_settings(service, monkeypatch)
-    assert settings.api_keys is None and settings.state_keys is None
-    files = (settings.api_keys_file, settings.state_keys_file, settings.sessions_password_file)
+    assert settings.security.api_keys is None and settings.state.state_keys is None
+    files = (settings.security.api_keys_file, settings.state.state_keys_file, settings.state.sessions_password_file)
     assert all(file is not None and file.parent == Path("/run/secrets") for file in files)
     assert {file.name for file in files if file is not None} == set(secrets[mounted_secrets(service)])
     here = {
         f"{name}_file": tmp_path / "server" / name for name in ("api_keys", "state_keys")
     } | {"sessions_password_file": tmp_path / "server" / "redis_password"}  # fmt: skip
-    found = settings.model_copy(update=here)
+    found = settings.replace(**here)
     assert len(load_keys(found)) == 2 and len(configured_keys(found)) == 1
 
 
@@ -248,7 +248,7 @@ def test_secrets_of_ones_own_stay_out_of_git_and_the_build() -> None:
 
 def test_the_gpu_is_reserved_in_a_profile_of_its_own_and_used(monkeypatch: pytest.MonkeyPatch) -> None:
     (device,) = SERVICES["server-gpu"]["deploy"]["resources"]["reservations"]["devices"]
-    assert server_settings("server-gpu", monkeypatch).device == "cuda"
+    assert server_settings("server-gpu", monkeypatch).models.device == "cuda"
     assert device["capabilities"] == ["gpu"]
     assert SERVICES["server-gpu"]["profiles"] == ["gpu"]
 

@@ -16,7 +16,7 @@ import yaml
 
 from rfa.cli.main import app
 from rfa.model.attention.validation import FUSED_CAPABILITY
-from rfa.service.settings import Settings
+from rfa.service.settings import FIELDS, Settings
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "deploy" / "kubernetes"
 DOCKERFILE = (FOLDER.parents[2] / "Dockerfile").read_text()
@@ -126,7 +126,7 @@ def test_what_no_gpu_changes_is_the_same_under_another_name(name: str) -> None:
 def test_ports_agree_with_the_server(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, server = deployed.settings(monkeypatch), deployed.server
     port, health = server["ports"]
-    assert (port["containerPort"], health["containerPort"]) == (settings.port, settings.health_port)
+    assert (port["containerPort"], health["containerPort"]) == (settings.server.port, settings.server.health_port)
     assert [entry["targetPort"] for entry in deployed.manifests["service"]["spec"]["ports"]] == [port["name"]]
     clients, monitoring = deployed.manifests["networkpolicy"]["spec"]["ingress"]
     assert [rule["ports"][0]["port"] for rule in (clients, monitoring)] == [port["name"], health["name"]]
@@ -151,21 +151,21 @@ def test_prometheus_finds_the_pods_and_has_a_key(deployed: Deployed) -> None:
 @BOTH
 def test_the_environment_is_one_that_the_server_reads(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = {variable["name"] for variable in deployed.server["env"] if variable["name"].startswith("RFA_")}
-    assert ours <= {f"RFA_{name.upper()}" for name in Settings.model_fields}
-    assert not deployed.settings(monkeypatch).insecure
+    assert ours <= {f"RFA_{name.upper()}" for name in FIELDS}
+    assert not deployed.settings(monkeypatch).security.insecure
 
 
 def test_a_process_has_a_core_or_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     on_cpu, on_gpu = (deployed.settings(monkeypatch) for deployed in (ON_CPU, ON_GPU))
-    assert on_cpu.device != "cuda" and on_gpu.device == "cuda"
-    assert on_cpu.processes == int(ON_CPU.server["resources"]["requests"]["cpu"])
-    assert on_gpu.processes == int(ON_GPU.server["resources"]["limits"][GPU])
+    assert on_cpu.models.device != "cuda" and on_gpu.models.device == "cuda"
+    assert on_cpu.models.processes == int(ON_CPU.server["resources"]["requests"]["cpu"])
+    assert on_gpu.models.processes == int(ON_GPU.server["resources"]["limits"][GPU])
 
 
 @BOTH
 def test_a_pod_is_killed_only_after_it_has_drained(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
     pause = deployed.server["lifecycle"]["preStop"]["sleep"]["seconds"]
-    grace = deployed.settings(monkeypatch).shutdown_grace_seconds
+    grace = deployed.settings(monkeypatch).server.shutdown_grace_seconds
     assert deployed.pod["terminationGracePeriodSeconds"] > pause + grace
 
 
@@ -229,7 +229,7 @@ def test_what_can_be_written_is_bounded(pod: dict[str, Any], container: dict[str
 @BOTH
 def test_keys_come_from_a_mounted_secret(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, mounts = deployed.settings(monkeypatch), written(deployed.pod, deployed.server)
-    for path in (settings.api_keys_file, settings.state_keys_file):
+    for path in (settings.security.api_keys_file, settings.state.state_keys_file):
         assert path is not None
         assert "secret" in mounts[path.parent]
 
@@ -270,8 +270,8 @@ def test_the_autoscaler_adds_a_pod_before_places_run_out(monkeypatch: pytest.Mon
     metrics = [entry["pods"] for entry in ON_GPU.manifests["horizontalpodautoscaler"]["spec"]["metrics"]]
     expected = {entry["metric"]["name"]: float(entry["target"]["averageValue"]) for entry in metrics}
     assert set(expected) == {"rfa_num_requests_running", "rfa_num_requests_waiting"}
-    assert expected["rfa_num_requests_running"] == 0.75 * settings.max_running
-    assert expected["rfa_num_requests_waiting"] < settings.max_waiting
+    assert expected["rfa_num_requests_running"] == 0.75 * settings.limits.max_running
+    assert expected["rfa_num_requests_waiting"] < settings.limits.max_waiting
 
 
 def test_the_check_is_given_the_time_and_the_arguments_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

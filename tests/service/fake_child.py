@@ -50,10 +50,10 @@ class Moody(FakeLanguage):
 
 
 def load(settings: Settings) -> Models:
-    assert settings.state_keys is not None
+    assert settings.state.state_keys is not None
     begun, is_first = time.monotonic(), not list(NOTES.glob(f"load-{PID}-*"))
-    (NOTES / f"key-{PID}").write_text(settings.state_keys.get_secret_value())
-    contents = [(path / "manifest.json").read_bytes() for path in settings.bundles]
+    (NOTES / f"key-{PID}").write_text(settings.state.state_keys.get_secret_value())
+    contents = [(path / "manifest.json").read_bytes() for path in settings.models.bundles]
     if not is_first:
         misbehave()
     if (NOTES / "compile").exists():

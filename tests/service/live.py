@@ -50,14 +50,14 @@ class Live:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def limit(self, **settings: Any) -> None:
-        """Change settings of the connections; one must be open.
+    def limit(self, **limits: Any) -> None:
+        """Change limits of the connections; one must be open.
 
         For a timeout that is short because it is waited for: one that began with the connection might end before the
         first bytes are read, on a machine that is slow enough.
         """
         manager = next(iter(self.server.server_state.connections)).manager
-        manager.settings = manager.settings.model_copy(update=settings)
+        manager.limits = manager.limits.model_copy(update=limits)
 
     def connect(self, receive_buffer: int | None = None) -> socket.socket:
         """A raw connection; a small receive buffer lets the server notice soon that nobody reads."""
@@ -81,7 +81,7 @@ def running(
     # Raw requests call the server anything.
     own = {"bundles": (), "processes": 1, "workers": 2, "shutdown_grace_seconds": 5, "allowed_hosts": "*"}
     given = Settings.model_validate({**own, **settings})
-    load = {} if given.bundles else {"load": lambda _: models or fake_models()}
+    load = {} if given.models.bundles else {"load": lambda _: models or fake_models()}
     app = create_app(given, **load)
     prepare(app)
     serving = threading.Event()

@@ -23,10 +23,10 @@ import sys
 from rfa.service.server import serve
 from rfa.service.settings import Settings
 
-async def vet(paths):
+async def check(paths):
     pass
 
-serve(Settings(), (sys.executable, *sys.argv[1:]), vet)
+serve(Settings(), (sys.executable, *sys.argv[1:]), check)
 """
 # Of the hand-made models that FAKE_CHILD has; it takes their digests from here.
 FAKE_BUNDLES = ("recite", "mean")

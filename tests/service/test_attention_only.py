@@ -18,10 +18,9 @@ from rfa.runtime.gpu.golden import check_golden_on
 from rfa.runtime.gpu.language import TorchLanguageRuntime
 from rfa.runtime.text.language import Language, LanguageRuntime
 from rfa.runtime.text.loading import load_on_cpu
-from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models, load_models
+from rfa.service.engine.request_size import generation_request_bytes
 from rfa.service.engine.text.options import GenerateOptions
-from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
 from tests.runtime.text.exact import EPS, ExactModel, begun, largest_errors, prompt_of, read_on, silence, stepped
 from tests.service.conftest import Connect
@@ -169,17 +168,11 @@ async def test_the_server_says_how_it_decodes(connect: Connect, models: Models) 
     assert re.findall(r'rfa_state_slots\{model_name="(.*)"\}', metrics) == ["auto", "auto-joint"]
 
 
-def test_a_request_is_charged_with_its_cache_whether_it_names_the_mode_or_not(
-    models: Models, attention_bundle: Path
-) -> None:
-    engine = Engine(models, settings_of(attention_bundle), Metrics())
-    try:
-        (model,) = models.languages.values()
-        silent, named = (
-            engine._generation_bytes(model, GenerateOptions(prompt="a" * 100, max_new_tokens=600, seed=0, mode=mode))
-            for mode in (None, "attention")
-        )
-        # A token of the prompt has at most four bytes: room for 400 + 600 tokens, in a power of two.
-        assert silent == named >= 1024 * 2 * 2 * 2 * 12 * 4
-    finally:
-        engine.close()
+def test_a_request_is_charged_with_its_cache_whether_it_names_the_mode_or_not(models: Models) -> None:
+    (model,) = models.languages.values()
+    silent, named = (
+        generation_request_bytes(model, GenerateOptions(prompt="a" * 100, max_new_tokens=600, seed=0, mode=mode), 256)
+        for mode in (None, "attention")
+    )
+    # A token of the prompt has at most four bytes: 400 + 600 tokens, in a power of two.
+    assert silent == named >= 1024 * 2 * 2 * 2 * 12 * 4

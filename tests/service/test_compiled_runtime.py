@@ -176,10 +176,10 @@ def test_a_runtime_of_the_cpu_is_refused_with_a_gpu() -> None:
 
 
 def test_the_choice_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Settings(bundles=()).text_runtime == "auto"
+    assert Settings(bundles=()).models.text_runtime == "auto"
     monkeypatch.setenv("RFA_TEXT_RUNTIME", "onnx")
-    assert Settings(bundles=()).text_runtime == "onnx"
-    assert read_settings(write_settings(Settings(bundles=()))).text_runtime == "onnx"
+    assert Settings(bundles=()).models.text_runtime == "onnx"
+    assert read_settings(write_settings(Settings(bundles=()))).models.text_runtime == "onnx"
 
 
 @pytest.mark.anyio

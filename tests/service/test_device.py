@@ -95,19 +95,21 @@ def test_memory_that_is_gone_while_loading_is_a_refusal(books_bundle: Path, monk
 
 
 def test_a_gpu_has_one_process_unless_more_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Settings(bundles=()).processes == available_cores()
-    assert Settings(bundles=(), device="cuda").processes == 1
-    assert Settings(bundles=(), device="cuda", processes=3).processes == 3
+    assert Settings(bundles=()).models.processes == available_cores()
+    assert Settings(bundles=(), device="cuda").models.processes == 1
+    assert Settings(bundles=(), device="cuda", processes=3).models.processes == 3
     monkeypatch.setenv("RFA_DEVICE", "cuda")
-    assert Settings(bundles=()).processes == 1
-    assert read_settings(write_settings(Settings(bundles=(), processes=2))).processes == 2
+    assert Settings(bundles=()).models.processes == 1
+    assert read_settings(write_settings(Settings(bundles=(), processes=2))).models.processes == 2
 
 
 def test_each_process_has_a_gpu_of_its_own() -> None:
     one, second = (Settings(bundles=(), device=name, processes=2) for name in ("cuda", "cuda:1"))
-    assert [one.gpu_of(k) for k in range(2)] == [0, 1] and [second.gpu_of(k) for k in range(2)] == [1, 2]
-    assert one.is_on_gpu and second.is_on_gpu and Settings(bundles=(), device="cuda:1").processes == 1
-    assert Settings(bundles=()).gpu_of(1) is None
+    assert [one.models.gpu_of(k) for k in range(2)] == [0, 1] and [second.models.gpu_of(k) for k in range(2)] == [1, 2]
+    assert (
+        one.models.is_on_gpu and second.models.is_on_gpu and Settings(bundles=(), device="cuda:1").models.processes == 1
+    )
+    assert Settings(bundles=()).models.gpu_of(1) is None
     for name in ("cuda:", "cuda:x", "cuda:-1", "gpu", "mps", "CUDA", "cuda:100", "cuda:1\n"):
         with pytest.raises(ValueError, match="device") as error:
             Settings(bundles=(), device=name)
@@ -178,8 +180,8 @@ def test_the_runtime_for_a_gpu_gets_the_limits_and_must_reproduce_the_golden_out
     models = load_models(settings)
     assert list(models.languages.values()) == made == checked
     assert list(models.filters) == ["auto", "auto-joint", "linear"]
-    assert made[0].pool.capacity == 16 * settings.max_running
-    assert made[0].batch_sizes.sizes[-1] == settings.max_batch_rows
+    assert made[0].pool.capacity == 16 * settings.limits.max_running
+    assert made[0].batch_sizes.sizes[-1] == settings.models.max_batch_rows
     create_app(settings, load=lambda _: models)
     told = {facts.name: facts.kernels for facts in models.facts}
     assert told["books"] == GpuKernels((), (), "the bundle has none") and told["linear"] is None

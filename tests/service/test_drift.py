@@ -19,8 +19,8 @@ from rfa.runtime.text.contexts import StepOutput
 from rfa.runtime.text.loading import load_on_cpu
 from rfa.service.engine.device import language_loader
 from rfa.service.engine.text.drift import (
-    MOST_PROMPT,
-    MOST_TOKENS,
+    MAX_PROMPT,
+    MAX_TOKENS,
     DriftMeter,
     DriftSample,
     DriftTally,
@@ -149,7 +149,7 @@ async def test_a_model_that_breaks_down_is_counted_nowhere(connect: Any, caplog:
     model.by_mode["attention"].poison = "say"
     async with connect(fake_models(model), drift_every=1) as client:
         await generate(client)
-        await until(lambda: "the drift of a text could not be told" in caplog.text)
+        await until(lambda: "the drift of a text could not be measured" in caplog.text)
         await until(lambda: not model.open)
         assert counted(client, "tokens") == 0
         assert (await generate(client))["generated_text"]
@@ -171,11 +171,11 @@ def test_what_is_read_again_is_bounded() -> None:
     sample = drift_sample(finished())
     assert sample is not None
     assert (sample.mode, sample.other, sample.prompt, sample.tokens) == ("recurrent", "attention", (1, 2), (3, 4))
-    long = drift_sample(finished(prompt=[7] * MOST_PROMPT, ids=list(range(1000))))
+    long = drift_sample(finished(prompt=[7] * MAX_PROMPT, ids=list(range(1000))))
     assert long is not None
-    assert (len(long.prompt), long.tokens) == (MOST_PROMPT - 1, (7, *range(MOST_TOKENS - 1)))
+    assert (len(long.prompt), long.tokens) == (MAX_PROMPT - 1, (7, *range(MAX_TOKENS - 1)))
     for change in (
-        {"prompt": [7] * (MOST_PROMPT + 1)}, {"ids": []}, {"modes": ("recurrent",)}, {"resumed": object()},
+        {"prompt": [7] * (MAX_PROMPT + 1)}, {"ids": []}, {"modes": ("recurrent",)}, {"resumed": object()},
         {"runtime": "torch"},
     ):  # fmt: skip
         assert drift_sample(finished(**change)) is None

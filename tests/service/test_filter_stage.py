@@ -81,7 +81,7 @@ async def has_stopped_at(inbox: Sequence[object], count: int) -> bool:
 
 
 async def seats_are_free(engine: Engine) -> None:
-    await until(lambda: not engine.seats_in_use)
+    await until(lambda: not engine.pool_slots_in_use)
 
 
 def number(metrics: Metrics, name: str, **labels: str) -> float:
@@ -278,7 +278,7 @@ async def test_streams_have_their_own_bound_and_rest_between_observations() -> N
         with pytest.raises(Overloaded, match="live streams"):
             engine.filter_stream(None, stream_options())
         assert len(await steps_of(engine.filter(None, options(5)))) == 5
-        assert engine.seats_in_use <= 1
+        assert engine.pool_slots_in_use <= 1
         for step in range(4):
             for stream in streams:
                 stream.push(Observed(float(step), [float(step), 0.0], 1.0))
@@ -287,7 +287,7 @@ async def test_streams_have_their_own_bound_and_rest_between_observations() -> N
                 assert isinstance(replies, list)
                 (reply,) = replies
                 assert (reply.step.index, reply.step.mean) == (step, [step / 2, 0.0])
-        assert engine.seats_in_use == 3
+        assert engine.pool_slots_in_use == 3
         for stream in streams:
             stream.close()
             steps, end = await drained(stream)
@@ -340,7 +340,7 @@ async def test_a_client_that_leaves_frees_the_slot() -> None:
         stream = engine.filter_stream(None, stream_options())
         stream.push(Observed(0.0, [1.0, 1.0], 1.0))
         await stream.replies()
-        assert engine.seats_in_use == 1
+        assert engine.pool_slots_in_use == 1
         stream.leave()
         with pytest.raises(ClientGone):
             await stream.replies()
@@ -400,7 +400,7 @@ async def test_calibration_can_be_watched() -> None:
     stage = FilterStage(model, StatePool(model.state_fields, 1), metrics)
     (stepped,) = model.advance(stage.pool, [FilterJob(stage, options(1)).next_row()])
     assert stepped is not None
-    done = filtering._Done(stepped.tally, 6, [np.array([0.2, 0.5]), np.array([0.7, 0.95, 0.995])])
+    done = filtering._QuantumCounts(stepped.tally, 6, [np.array([0.2, 0.5]), np.array([0.7, 0.95, 0.995])])
     stage._observe(done, 0.01)
     assert number(metrics, "rfa_filter_scored_observations_total") == 5
     assert number(metrics, "rfa_filter_inside_observations_total", level="0.5") == 2

@@ -107,7 +107,7 @@ class Socket:
 
 async def seats_are_free(app: FastAPI) -> None:
     engine = app.state.engine
-    await until(lambda: not engine.seats_in_use and not engine._scheduler.streams)
+    await until(lambda: not engine.pool_slots_in_use and not engine._scheduler.streams)
 
 
 def terminal(frame: Any) -> bool:
@@ -332,7 +332,7 @@ async def test_a_stream_whose_answer_is_due_is_not_idle(connect: Any, monkeypatc
         socket = Socket(http.app)
         await socket.start()
         socket.frame({"y": [1, 2]})
-        await until(lambda: http.app.state.engine._scheduler.live_at_work)
+        await until(lambda: http.app.state.engine._scheduler.has_live_work)
         clock.advance(4_000)
         gate.release(10)
         assert (await socket.reply())["mean"] == [1, 2]
@@ -412,11 +412,11 @@ async def test_a_client_that_leaves_frees_its_slot(connect: Any, moment: str) ->
             gate.release()
             socket.frame({"y": [1, 2]})
             await socket.reply()
-            assert http.app.state.engine.seats_in_use == 1
+            assert http.app.state.engine.pool_slots_in_use == 1
         if moment in ("working", "full"):
             for _ in range(2 if moment == "working" else 50):
                 socket.frame({"y": [1, 2]})
-            await until(lambda: http.app.state.engine._scheduler.live_at_work)
+            await until(lambda: http.app.state.engine._scheduler.has_live_work)
         if moment == "full":  # it reads no further, so it learns of the end from the socket it writes to
             gate.release(1)
         await asyncio.sleep(0.05)
@@ -625,7 +625,7 @@ async def test_a_real_client_gets_replies_in_order_and_close_codes(address: tupl
         await client.recv()
         await client.send('{"y": [1, 2]}')
         await client.recv()
-    assert app.state.engine.seats_in_use == 20
+    assert app.state.engine.pool_slots_in_use == 20
     for client in clients:
         client.transport.abort()
     await seats_are_free(app)

@@ -34,7 +34,7 @@ KEY = "k" * 32
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[Live]:
-    with running(max_header_bytes=4096, max_body_bytes=50_000, max_series_bytes=50_000) as server:
+    with running(max_header_bytes=4096, max_body_bytes=25_000) as server:
         yield server
 
 

@@ -17,13 +17,13 @@ from starlette.websockets import WebSocketDisconnect
 from websockets.server import ServerProtocol
 from websockets.sync.client import connect as connect_websocket
 
-from rfa.service.body import BodyLimits, read_body
+from rfa.service.body import BodyLimits, BodyReader
 from rfa.service.cooperative import CooperativeWork
 from rfa.service.errors import RequestTimeout
 from rfa.service.http.websocket import BURST_BYTES
 from rfa.service.memory import MemoryBudget
 from rfa.service.schemas.stream_requests import StreamClose
-from rfa.service.settings import Settings
+from rfa.service.settings import LimitSettings
 from tests.service.live import Live, check_refusal, read_answer, read_to_end, running
 from tests.service.models import FakeLanguage, fake_models
 from tests.waiting import PATIENCE, wait_until
@@ -175,24 +175,24 @@ def slow_body(pieces: list[bytes], seconds: float) -> Request:
 
 @pytest.mark.anyio
 async def test_a_body_may_take_long_at_the_rate_asked_for() -> None:
-    settings = Settings(bundles=(), body_timeout_seconds=1.2, min_body_rate=1)
+    settings = LimitSettings(body_timeout_seconds=1.2, min_body_rate=1)
     pieces = [b'{"c', b"lo", b'se":', *[b" "] * 12, b"true}"]
     lease = MemoryBudget(10_000).take(0)
     assert (
-        await read_body(
-            slow_body(pieces, 0.1), StreamClose, settings, lease, CooperativeWork(), BodyLimits.of(settings)
+        await BodyReader(slow_body(pieces, 0.1), settings, lease, CooperativeWork()).read_model(
+            StreamClose, BodyLimits.of(settings)
         )
     ).close
 
 
 @pytest.mark.anyio
 async def test_a_body_that_never_pauses_and_never_ends_is_timed_out() -> None:
-    settings = Settings(bundles=(), body_timeout_seconds=0.3, min_body_rate=1_000_000)
+    settings = LimitSettings(body_timeout_seconds=0.3, min_body_rate=1_000_000)
     budget = MemoryBudget(10_000)
     pieces = [b" "] * 1_000
     with pytest.raises(RequestTimeout), budget.take(0) as lease:
-        await read_body(
-            slow_body(pieces, 0.01), StreamClose, settings, lease, CooperativeWork(), BodyLimits.of(settings)
+        await BodyReader(slow_body(pieces, 0.01), settings, lease, CooperativeWork()).read_model(
+            StreamClose, BodyLimits.of(settings)
         )
     assert len(pieces) > 900
     assert budget.leased_bytes == 0

@@ -18,7 +18,7 @@ from rfa.service.json_cost import JsonCost, JsonLimits, body_limits
 from rfa.service.schemas.filter_requests import FilterRequest
 from rfa.service.schemas.openai import CompletionRequest
 from rfa.service.schemas.text_requests import GenerateRequest
-from rfa.service.settings import Settings
+from rfa.service.settings import LimitSettings
 
 ANYTHING = JsonLimits(depth=10**6, values=10**9, containers=10**9, strings=10**9, members=10**9)
 DOCUMENTS = st.recursive(
@@ -108,7 +108,7 @@ DEAR = {
 
 @pytest.mark.parametrize("case", DEAR)
 def test_a_dear_body_is_refused_before_half_of_it_was_read(case: str) -> None:
-    cost = JsonCost(body_limits(Settings(bundles=())), "The body")
+    cost = JsonCost(body_limits(LimitSettings()), "The body")
     with pytest.raises(InvalidRequest, match="must not hold more than") as refused:
         cost.feed(DEAR[case][: SIZE // 2])
     assert refused.value.code == "too_many_values"
@@ -134,7 +134,7 @@ LEGAL: dict[str, tuple[type[BaseModel], bytes]] = {
 @pytest.mark.parametrize("case", LEGAL)
 def test_a_legal_body_takes_no_more_than_is_leased(case: str, pieces: int) -> None:
     model, text = LEGAL[case]
-    settings = Settings(bundles=())
+    settings = LimitSettings()
     cost = JsonCost(body_limits(settings), "The body")
     for start in range(0, len(text), len(text) // pieces):
         cost.feed(text[start : start + len(text) // pieces])
@@ -154,7 +154,7 @@ def test_a_legal_body_takes_no_more_than_is_leased(case: str, pieces: int) -> No
 
 
 def test_every_observation_may_have_an_input_and_a_bias() -> None:
-    settings = Settings(bundles=(), max_observations=2_000)
+    settings = LimitSettings(max_observations=2_000)
     rows = [[1.0, 2.0]] * settings.max_observations
     body = {"model": "linear", "observations": rows, "input": rows, "bias": rows}
     JsonCost(body_limits(settings), "The body").feed(json.dumps(body).encode())

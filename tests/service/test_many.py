@@ -21,9 +21,9 @@ from rfa.service.access.quotas import Client
 from rfa.service.app import create_app
 from rfa.service.arrow import ARROW, GROUPING_BYTES, NUMBER_BYTES, decode_series
 from rfa.service.errors import ErrorReply
-from rfa.service.memory import USUAL_ROOM_BYTES, MemoryBudget
+from rfa.service.memory import DEFAULT_BUDGET_BYTES, MemoryBudget
 from rfa.service.schemas.many import FilterManyDone, FilterManyReply, SeriesColumns, SeriesError, SeriesSteps
-from rfa.service.settings import Settings
+from rfa.service.settings import LimitSettings, Settings
 from tests.service.replies import read
 from tests.waiting import PATIENCE, until
 
@@ -156,7 +156,7 @@ async def test_a_series_among_many_is_as_alone(threads: int, more: dict[str, Any
             len(one.get("observations") or one["values"].popitem()[1]) for one in series.values()
         )
         assert client.app.state.memory.leased_bytes == 0
-        assert client.app.state.engine.seats_in_use == 0
+        assert client.app.state.engine.pool_slots_in_use == 0
 
 
 async def test_a_bad_series_fails_alone_with_the_error_that_it_has_alone() -> None:
@@ -238,7 +238,7 @@ async def test_a_document_with_a_part_replaced_ends_no_server() -> None:
                 read(FilterManyReply, response.content)
                 assert response.json()["count"] == len(document["series"])
         assert client.app.state.memory.leased_bytes == 0
-        assert client.app.state.engine.seats_in_use == 0
+        assert client.app.state.engine.pool_slots_in_use == 0
     assert statuses == {200, 422}
 
 
@@ -377,7 +377,7 @@ async def test_a_key_is_not_called_like_a_column_of_the_answer(name: str) -> Non
         answer = await send(client, body, by=name, fields="nis")
         assert pa.ipc.open_stream(answer.content).schema.names == [name, "index", "t", "nis", "error"]
         assert client.app.state.memory.leased_bytes == 0
-        assert client.app.state.engine.seats_in_use == 0
+        assert client.app.state.engine.pool_slots_in_use == 0
 
 
 async def test_what_would_unfold_is_refused_before_it_does() -> None:
@@ -408,14 +408,14 @@ async def test_what_would_unfold_is_refused_before_it_does() -> None:
 @pytest.mark.parametrize("order", ["by series", "by time"])
 def test_the_largest_table_fits_into_the_usual_budget(order: str) -> None:
     """With what is leased for it, from its bytes to its series."""
-    settings = Settings(bundles=())
+    settings = LimitSettings()
     rows = settings.max_arrow_observations
     keys = np.repeat([f"room of floor {k:04d}" for k in range(1_200)], rows // 1_200)
     columns = {"id": keys, "t": np.tile(np.arange(rows // 1_200, dtype=float), 1_200), "y": np.zeros(rows)}
     table = pa.table(columns)
     body = stream(table.sort_by("t") if order == "by time" else table, 100_000)
     assert 0.9 * settings.max_arrow_bytes < len(body) <= settings.max_arrow_bytes
-    lease = MemoryBudget(USUAL_ROOM_BYTES).take(len(body))
+    lease = MemoryBudget(DEFAULT_BUDGET_BYTES).take(len(body))
     tracemalloc.start()
     try:
         found, of_series = decode_series(body, ["id"], settings, lease)
@@ -581,7 +581,7 @@ async def test_a_client_that_leaves_ends_its_series(kind: str, taken: int) -> No
         async with asyncio.timeout(PATIENCE):
             await app(scope, receive, take)
         assert b'"done":true' not in b"".join(pieces)
-        await until(lambda: not app.state.engine.seats_in_use and not app.state.engine._scheduler.running)
+        await until(lambda: not app.state.engine.pool_slots_in_use and not app.state.engine._scheduler.running)
         assert app.state.memory.leased_bytes == 0
 
 
@@ -593,8 +593,8 @@ async def test_more_than_the_server_takes_is_refused_before_it_is_looked_at() ->
     short = {name: {"values": [1.0] * 4} for name in "ab"}
     limits: list[tuple[dict[str, int], dict[str, Any], str | None]] = [
         ({"max_series": 1}, {"series": series}, "series"),
-        ({"max_series_observations": 7}, {"series": series}, "series"),
-        ({"max_series_observations": 7}, {"series": short}, "series"),
+        ({"max_observations": 1}, {"series": series}, "series"),
+        ({"max_observations": 1}, {"series": short}, "series"),
         ({"max_series_numbers": 1_000}, {"series": {"a": {"values": {"y": [0.0] * 100}}}}, "series"),
     ]
     for settings, body, param in limits:
@@ -609,14 +609,14 @@ async def test_more_than_the_server_takes_is_refused_before_it_is_looked_at() ->
             "values",
             None,
         ]
-    table = stream(pa.table({"id": [1, 2, 2], "y": [1.0, 2.0, 3.0]}))
+    table = stream(pa.table({"id": [1] + [2] * 60, "y": [1.0] * 61}))
     for settings, param in (
         ({"max_series": 1}, "by"),
-        ({"max_arrow_observations": 2}, None),
-        ({"max_arrow_bytes": 1_000}, None),
+        ({"max_observations": 1}, None),
+        ({"max_body_bytes": 1_000}, None),
     ):
         async with serving(**settings) as client:
-            response = await send(client, table + bytes(1_000) * ("max_arrow_bytes" in settings), by="id")
+            response = await send(client, table + bytes(24_000) * ("max_body_bytes" in settings), by="id")
             assert response.status_code in (413, 422) and response.json()["error"]["param"] == param, response.text
 
 

@@ -59,7 +59,7 @@ async def ended(job: ManyJob) -> dict[int, SeriesEnd]:
     """Every series by its place; the last event is the request's own."""
     *series, timings = [event async for event in job.events()]
     assert isinstance(timings, FilterTimings)
-    return {event.part.place: event for event in series}
+    return {event.part.index: event for event in series}
 
 
 def turns(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -164,7 +164,7 @@ async def test_a_request_holds_a_seat_for_each_series_at_work_and_gives_it_back(
     gate = threading.Semaphore(0)
     async with running(FakeFilter(gate=gate), series_threads=3, max_running=1, max_streams=1) as (engine, _):
         many = request(engine, [4] * 50)
-        await until(lambda: engine.seats_in_use == 3)
+        await until(lambda: engine.pool_slots_in_use == 3)
         gate.release(2)
         many.cancel()
         gate.release(1_000)
@@ -197,9 +197,9 @@ async def test_a_deadline_ends_what_is_under_way() -> None:
     async with running(FakeFilter(gate=gate), series_threads=1) as (engine, _):
         many = request(engine, [4, 4])
         gate.release(6)
-        await until(lambda: many.lanes[0].part is not None and many.lanes[0].part.place == 1)
+        await until(lambda: many.workers[0].part is not None and many.workers[0].part.index == 1)
         await until(lambda: gate._value == 0)  # it is at an observation of the second
-        many.lanes[0].part.job.deadline = 0.0
+        many.workers[0].part.job.deadline = 0.0
         gate.release(100)
         found = await ended(many)
         await seats_are_free(engine)
@@ -225,7 +225,7 @@ async def test_a_request_leases_what_its_series_take_at_the_same_time() -> None:
         with budget.take(0) as lease:
             parts = [engine.filter_part(None, options(100), place) for place in range(3)]
             many = engine.filter_many(parts, None, lease)
-            assert lease.size >= sum(part.kept_bytes + part.held_bytes for part in parts)
+            assert lease.size >= sum(part.waiting_bytes + part.ended_bytes for part in parts)
             await ended(many)
         assert budget.leased_bytes == 0
         with pytest.raises(InvalidRequest, match="series asks for a reply"):
@@ -273,7 +273,7 @@ async def test_a_series_that_waits_takes_no_more_than_its_estimate(monkeypatch: 
             held = tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()
-        found.append((held, sum(one.part.kept_bytes for one in many.running.values())))
+        found.append((held, sum(one.part.waiting_bytes for one in many.running.values())))
         return many
 
     monkeypatch.setattr(filter_many.SeriesBatch, "of", of)

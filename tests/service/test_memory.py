@@ -14,10 +14,10 @@ from rfa.service import memory
 from rfa.service.errors import STATUS, Overloaded
 from rfa.service.machine import ProcessMemory, memory_bytes, process_memory
 from rfa.service.memory import (
+    DEFAULT_BUDGET_BYTES,
     LARGE_SHARE,
     MIB,
     SMALL_BYTES,
-    USUAL_ROOM_BYTES,
     MemoryBudget,
     largest_request_bytes,
     request_memory,
@@ -71,7 +71,7 @@ def test_what_is_asked_for_after_the_end_is_not_held() -> None:
     assert (budget.leased_bytes, lease.size) == (0, 0)
 
 
-def test_large_requests_leave_room_for_small_ones() -> None:
+def test_large_requests_leave_memory_for_small_ones() -> None:
     limit = 40 * SMALL_BYTES
     budget = MemoryBudget(limit)
     large = []
@@ -142,34 +142,32 @@ def test_threads_never_hold_more_than_the_limit_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "processes", "room"),
+    ("machine", "processes", "budget_bytes"),
     [
-        (24_000 * MIB, 2, USUAL_ROOM_BYTES),
-        (2_048 * MIB, 1, USUAL_ROOM_BYTES),
+        (24_000 * MIB, 2, DEFAULT_BUDGET_BYTES),
+        (2_048 * MIB, 1, DEFAULT_BUDGET_BYTES),
         (1_000 * MIB, 2, 75 * MIB),
         (4_096 * MIB, 8, 140.85 * MIB),
     ],
 )
 def test_the_default_is_bounded_by_the_share_of_the_machine(
-    monkeypatch: pytest.MonkeyPatch, machine: int, processes: int, room: int
+    monkeypatch: pytest.MonkeyPatch, machine: int, processes: int, budget_bytes: int
 ) -> None:
     monkeypatch.setattr(memory, "memory_bytes", lambda: machine)
-    assert request_memory(settings(processes=processes), HELD) == pytest.approx(room, abs=1)
+    assert request_memory(settings(processes=processes), HELD) == pytest.approx(budget_bytes, abs=1)
 
 
 def test_larger_bodies_have_a_larger_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "memory_bytes", lambda: 24_000 * MIB)
     given = settings(processes=1, max_body_bytes=50 * MIB)
-    room = request_memory(given, HELD)
-    assert room > USUAL_ROOM_BYTES
-    lease = MemoryBudget(room).take(largest_request_bytes(given))
+    budget_bytes = request_memory(given, HELD)
+    assert budget_bytes > DEFAULT_BUDGET_BYTES
+    lease = MemoryBudget(budget_bytes).take(largest_request_bytes(given.limits))
     assert lease.size > 100 * MIB
 
 
 @pytest.mark.parametrize("given", [{"max_memory": 420 * MIB}, {"processes": 5}, {"max_body_bytes": 200 * MIB}])
-def test_a_budget_without_room_for_one_request_is_refused(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
-) -> None:
+def test_a_budget_smaller_than_one_request_is_refused(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> None:
     monkeypatch.setattr(memory, "memory_bytes", lambda: 2_048 * MIB)
     with pytest.raises(ConfigurationError, match="RFA_MAX_"):
         request_memory(settings(**{"processes": 1, **given}), HELD)

@@ -20,7 +20,7 @@ class Script:
 
     def __init__(self, *lines: Any) -> None:
         self.lines = lines
-        self.taken = 0
+        self.filtered = 0
         self.cancelled = False
 
     async def events(self) -> AsyncIterator[Any]:
@@ -28,7 +28,7 @@ class Script:
             if isinstance(line, Exception):
                 raise line
             await asyncio.sleep(0)
-            self.taken += 1
+            self.filtered += 1
             yield line
 
     def cancel(self) -> None:
@@ -51,7 +51,7 @@ async def test_a_slow_reader_holds_every_job_back() -> None:
             for _ in range(50):
                 await asyncio.sleep(0)
             # One event waits in every job's hand, and one between them and the reader.
-            assert sum(job.taken for job in jobs) <= read + len(jobs) + 1
+            assert sum(job.filtered for job in jobs) <= read + len(jobs) + 1
     assert all(job.cancelled for job in jobs)
 
 
@@ -61,7 +61,7 @@ async def test_a_failure_is_the_last_event_of_all() -> None:
     heard = [pair async for pair in merge_events(jobs)]  # type: ignore[arg-type]
     assert heard[-1] == (1, failure)
     assert [event for position, event in heard if position == 1] == ["a", failure]
-    assert all(job.cancelled for job in jobs) and jobs[0].taken < 1000
+    assert all(job.cancelled for job in jobs) and jobs[0].filtered < 1000
 
 
 async def test_a_failure_without_a_name_is_told_as_one() -> None:
@@ -78,11 +78,11 @@ async def test_a_reader_that_is_cancelled_cancels_every_job() -> None:
                 pass
 
     reader = asyncio.create_task(read())
-    while not all(job.taken > 3 for job in jobs):
+    while not all(job.filtered > 3 for job in jobs):
         await asyncio.sleep(0)
     reader.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reader
-    taken = [job.taken for job in jobs]
+    taken = [job.filtered for job in jobs]
     await asyncio.sleep(0)
-    assert all(job.cancelled for job in jobs) and taken == [job.taken for job in jobs]
+    assert all(job.cancelled for job in jobs) and taken == [job.filtered for job in jobs]

@@ -46,7 +46,7 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
         "/read": {},
     }
     async with connect(
-        models, api_keys=KEY, workers=1, max_running=1, max_waiting=0, max_body_bytes=5000, max_series_bytes=5000,
+        models, api_keys=KEY, workers=1, max_running=1, max_waiting=0, max_body_bytes=2500,
         stall_seconds=0.01,
         sessions="memory", allowed_hosts="localhost",
     ) as client:  # fmt: skip

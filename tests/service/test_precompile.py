@@ -66,7 +66,7 @@ async def test_the_second_start_compiles_nothing(
 
 async def test_changed_bundles_are_compiled_again(cache: Path, settings: Settings) -> None:
     await precompile.ensure_compiled(settings)
-    (settings.bundles[0] / "manifest.json").write_text("[]")
+    (settings.models.bundles[0] / "manifest.json").write_text("[]")
     await precompile.ensure_compiled(settings)
     assert len(markers(cache)) == 2
 

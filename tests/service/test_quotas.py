@@ -195,9 +195,9 @@ class TestClients:
         assert client.pacer() is None
 
     def test_one_client_leaves_a_quarter_of_the_places(self) -> None:
-        assert Settings(bundles=()).quota_streams == 3072
-        assert Settings(bundles=(), max_streams=1).quota_streams == 1
-        assert Settings(bundles=(), max_streams=8, quota_streams=8).quota_streams == 8
+        assert Settings(bundles=()).limits.quota_streams == 3072
+        assert Settings(bundles=(), max_streams=1).limits.quota_streams == 1
+        assert Settings(bundles=(), max_streams=8, quota_streams=8).limits.quota_streams == 8
 
 
 class TestKeysFile:

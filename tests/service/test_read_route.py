@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from rfa.data import load_series
 from rfa.service.memory import MemoryBudget
-from rfa.service.reading.apart import read_apart
+from rfa.service.reading.subprocess_reader import read_in_subprocess
 from rfa.service.schemas.files import ReadReply
 from tests.service.replies import read
 
@@ -102,9 +102,9 @@ async def test_a_form_around_a_file_is_refused_with_what_to_do(connect: Any) -> 
 
 async def test_more_numbers_than_a_body_may_hold_are_refused() -> None:
     text = "y\n" + "0.5\n" * 400
-    assert len(json.loads(await read_apart(text.encode(), OPTIONS))["series"][""]["times"]) == 400
+    assert len(json.loads(await read_in_subprocess(text.encode(), OPTIONS))["series"][""]["times"]) == 400
     with pytest.raises(Exception, match=r"The file has 800 numbers, 700 are taken"):
-        await read_apart(text.encode(), {**OPTIONS, "most_numbers": 700})
+        await read_in_subprocess(text.encode(), {**OPTIONS, "most_numbers": 700})
 
 
 async def test_a_server_without_memory_for_a_file_says_so(connect: Any) -> None:
@@ -115,5 +115,5 @@ async def test_a_server_without_memory_for_a_file_says_so(connect: Any) -> None:
 
 
 async def test_names_of_columns_are_such_as_filter_takes() -> None:
-    answer = orjson.loads(await read_apart(f'"{"x" * 80}","a\tb"\n1.5,2\n3,5\n'.encode(), OPTIONS))
+    answer = orjson.loads(await read_in_subprocess(f'"{"x" * 80}","a\tb"\n1.5,2\n3,5\n'.encode(), OPTIONS))
     assert list(answer["series"][""]["values"]) == ["x" * 64, "a b"]

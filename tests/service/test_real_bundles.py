@@ -48,7 +48,7 @@ async def generate(client: httpx.AsyncClient, inputs: str = PROMPT, **parameters
 
 @pytest.mark.anyio
 async def test_ready_with_all_default_bundles(bundles: Path) -> None:
-    paths = Settings().bundles
+    paths = Settings().models.bundles
     assert {path.name for path in paths} >= {"books", "linear", "oscillator"}
     assert all(path.parent == bundles for path in paths)
     async with serving(*paths) as client:
@@ -211,7 +211,7 @@ gaps = st.lists(st.sampled_from([0.0, 1e-9, 0.1, 1.0, 1e6, 1e14]), min_size=5, m
 
 @pytest.fixture(scope="module")
 def extremes() -> Iterator[Any]:
-    paths = tuple(path for path in Settings().bundles if path.name in ("linear", "oscillator"))
+    paths = tuple(path for path in Settings().models.bundles if path.name in ("linear", "oscillator"))
     app = create_app(Settings(bundles=paths, processes=1, workers=1))
     with (
         anyio.from_thread.start_blocking_portal() as portal,

@@ -116,13 +116,13 @@ async def test_a_request_between_the_bundles_is_answered_as_if_it_had_come_later
 
         async def load_during_reload(*arguments: Any) -> Any:
             stage(client, models("bbbbbb", "2"))
-            client.app.state.engine.settle()  # type: ignore[attr-defined]
+            client.app.state.engine.switch_when_due()  # type: ignore[attr-defined]
             return await load(keeper, *arguments)
 
         async def check_new_during_reload(*arguments: Any) -> None:
             await check_new(keeper, *arguments)
             stage(client, models("cccccc", "3"))
-            client.app.state.engine.settle()  # type: ignore[attr-defined]
+            client.app.state.engine.switch_when_due()  # type: ignore[attr-defined]
             monkeypatch.undo()
 
         with monkeypatch.context() as patch:

@@ -67,13 +67,13 @@ class Server:
         self.bundle.mkdir()
         self.put("a")
         self.order: list[int] = []
-        self.vetted = asyncio.Event()
-        self.vet: Callable[[], None] = lambda: None
+        self.checked = asyncio.Event()
+        self.check: Callable[[], None] = lambda: None
         self.outdated = 0
         self.board: SharedStatus = create_shared_status(1)
         home = folder / "home"
         home.mkdir()
-        self.shelf = BundleStore([self.bundle], home, 1_000_000, self._vet)
+        self.shelf = BundleStore([self.bundle], home, 1_000_000, self._check)
         self.reloader = Reloader(self.shelf, self.board, lambda: cast(Any, self.members), self._retire)
         self.members: list[Process] = []
         self._count = count
@@ -106,9 +106,9 @@ class Server:
     def copies(self) -> set[str]:
         return {path.name for path in (self.folder / "home").iterdir()}
 
-    async def _vet(self, paths: Sequence[Path]) -> None:
-        self.vetted.set()
-        self.vet()
+    async def _check(self, paths: Sequence[Path]) -> None:
+        self.checked.set()
+        self.check()
 
     def _retire(self) -> None:
         self.outdated += 1
@@ -184,7 +184,7 @@ async def test_what_is_refused_before_any_process_reaches_none(
         raise BundleError("linear: step.onnx: does not end")
 
     async with running(tmp_path) as server:
-        server.vet = refuse
+        server.check = refuse
         before, now = await reload(server, "b")
         assert now == before and server.order == [] and server.outcomes() == {"refused": 1}
         check_none(server, before, caplog, "linear: step.onnx: does not end")

@@ -129,7 +129,7 @@ async def test_a_reader_that_leaves_ends_the_work(connect: Any) -> None:
             assert not reader.is_complete
         done = await has_stopped(lambda: len(model.batches))
         assert done < 9_000
-        await until(lambda: not client.app.state.engine.seats_in_use)
+        await until(lambda: not client.app.state.engine.pool_slots_in_use)
         assert client.app.state.memory.leased_bytes == 0
 
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from rfa.service.engine.delivery import send_events
 from rfa.service.engine.job import Job
-from rfa.service.engine.scheduler import LIVE_IN_A_ROW, Scheduler, deliver_early
+from rfa.service.engine.run_queue import LIVE_IN_A_ROW
+from rfa.service.engine.scheduler import Scheduler, deliver_early
 from rfa.service.errors import NotReady, Overloaded
 from tests.service.models import FakeFilter, FakeLanguage, fake_models
 from tests.waiting import PATIENCE, until
@@ -92,13 +94,12 @@ async def test_events_arrive_in_order_and_end(make: Any) -> None:
 
 async def test_several_workers_lose_and_reorder_no_event(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = make(workers=4, stream_buffer=10_000)
-    deliver = scheduler._deliver
 
-    def deliver_late(jobs: list[Job], *own: Any) -> Any:
-        time.sleep(0.0005)  # time for another worker to take the job up
-        return deliver(jobs, *own)
+    def send_late(jobs: list[Job], *own: Any) -> Any:
+        time.sleep(0.0005)  # time for another worker to take the job
+        return send_events(jobs, *own)
 
-    monkeypatch.setattr(scheduler, "_deliver", deliver_late)
+    monkeypatch.setattr("rfa.service.engine.scheduler.send_events", send_late)
     stage = Counting(max_rows=1)
     jobs = [submitted(scheduler, Count(stage, 100)) for _ in range(4)]
     for events in await asyncio.gather(*(collect(job) for job in jobs)):
@@ -122,7 +123,7 @@ async def test_jobs_at_one_stage_advance_together_and_others_in_turn(make: Any) 
 
 async def test_a_job_that_keeps_its_place_ends_before_the_next_begins(make: Any) -> None:
     class Kept(Count):
-        keeps_place = True
+        runs_next = True
 
     gate = threading.Semaphore(0)
     first, second = Counting(max_rows=1, gate=gate), Counting(max_rows=1, gate=gate)
@@ -137,7 +138,7 @@ async def test_a_job_that_keeps_its_place_ends_before_the_next_begins(make: Any)
 
 async def test_jobs_that_keep_their_places_together_stay_in_order(make: Any) -> None:
     class Kept(Count):
-        keeps_place = True
+        runs_next = True
 
     gate = threading.Semaphore(0)
     stage, blocking = Counting(max_rows=2, gate=gate), Counting(gate=gate)
@@ -301,7 +302,7 @@ async def test_a_live_stream_is_idle_until_it_is_woken(make: Any) -> None:
     events = job.events()
     for number in range(100):
         job.inbox.append(number)
-        scheduler.wake(job)
+        scheduler.resume(job)
         assert await anext(events) == number
     assert (scheduler.streams, scheduler.running, scheduler.stalled_for()) == (1, 0, 0)
     await events.aclose()  # type: ignore[attr-defined]
@@ -439,9 +440,9 @@ async def test_a_request_that_was_admitted_in_time_is_not_refused_later(make: An
     gate.release()
     await first.result()
     await until(lambda: second.started is not None)
-    assert second._patience is not None
-    await until(second._patience.cancelled)
-    scheduler._give_up(second)  # as the timer does that rang before it was told
+    assert second._queue_timer is not None
+    await until(second._queue_timer.cancelled)
+    scheduler._time_out(second)  # as the timer does that rang before it was told
     gate.release()
     assert await second.result() == 1
 

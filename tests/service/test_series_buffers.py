@@ -10,7 +10,7 @@ import pytest
 from rfa.runtime.series.buffer_pool import BufferPool
 from rfa.runtime.series.filter import SeriesRuntime
 from rfa.service.engine.models import Models
-from rfa.service.engine.served import MOST_SIZES, Served
+from rfa.service.engine.served import MAX_SIZES, Served
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
@@ -68,21 +68,21 @@ def test_the_buffer_of_a_call_that_failed_is_returned():
 def test_numbers_of_columns_are_kept_for_as_long_as_they_are_used(runtime):
     settings, metrics = Settings(bundles=(), max_streams=2, max_running=2), Metrics()
     served = Served.build(Models({}, {"series": runtime}, []), settings, metrics, DriftMeter(0, metrics))
-    own = served.place(runtime)
-    busy = served.place(runtime.sized(2))
+    own = served.get_stages(runtime)
+    busy = served.get_stages(runtime.sized(2))
     slot = busy.filtering.pool.acquire()
     first = weakref.ref(runtime.sized(3))
-    served.place(runtime.sized(3))
-    for size in range(4, 5 + MOST_SIZES):
-        served.place(runtime.sized(size))
-    assert len(served.places) == len(served.pools) == 1 + MOST_SIZES
-    assert served.place(runtime) is own and served.place(runtime.sized(2)) is busy
+    served.get_stages(runtime.sized(3))
+    for size in range(4, 5 + MAX_SIZES):
+        served.get_stages(runtime.sized(size))
+    assert len(served.stages) == len(served.pools) == 1 + MAX_SIZES
+    assert served.get_stages(runtime) is own and served.get_stages(runtime.sized(2)) is busy
     gc.collect()
     assert first() is None
     busy.filtering.pool.release(slot)
-    for size in range(20, 20 + MOST_SIZES):
-        served.place(runtime.sized(size))
-    assert ("series", 2) not in served.places and len(served.places) == 1 + MOST_SIZES
+    for size in range(20, 20 + MAX_SIZES):
+        served.get_stages(runtime.sized(size))
+    assert ("series", 2) not in served.stages and len(served.stages) == 1 + MAX_SIZES
 
 
 def test_an_unused_state_of_many_columns_takes_no_memory(runtime):

@@ -142,10 +142,10 @@ async def test_a_dear_row_shares_its_quantum_with_no_other(monkeypatch):
     stream_options = FilterStreamOptions((0.9,), (), 0, 1, state=state)
     stream = StreamJob(stage, stream_options, limit=10)
     stream.push(Observed(60.0, [1.0], 1.0))
-    assert stream.is_quick
+    assert stream.runs_on_loop
     stream = StreamJob(stage, stream_options, limit=10)
     stream.push(Observed(4000.0, [1.0], 1.0))
-    assert not stream.is_quick and stream.rows > stage.max_rows
+    assert not stream.runs_on_loop and stream.rows > stage.max_rows
     _, wide = watched(8)
     assert FilterJob(wide, gapped(20, 1, 8)).rows == 8
     # Two that have become dear do not go on in the same quantum; one alone does.

@@ -9,7 +9,7 @@ import pytest
 
 from rfa.cli.console import explain
 from rfa.service.machine import available_cores
-from rfa.service.settings import ConfigurationError, Settings, check_names
+from rfa.service.settings import FIELDS, RETIRED, ConfigurationError, Settings, check_names
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -92,8 +92,15 @@ def test_a_name_like_no_other_is_refused_too(name: str) -> None:
         check_names({name: "1"})
 
 
+@pytest.mark.parametrize("name", RETIRED)
+def test_a_retired_name_is_refused_with_the_setting_that_replaces_it(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} is retired; .* {RETIRED[name]}") as refused:
+        check_names({name: "12345"})
+    assert "12345" not in str(refused.value)
+
+
 @pytest.mark.parametrize("value", ["", "on", "redis", "redis://", "http://a", "memory\n"])
-def test_a_place_of_sessions_that_is_none_is_told_which_are(value: str) -> None:
+def test_an_invalid_value_of_sessions_is_refused_with_the_valid_ones(value: str) -> None:
     with pytest.raises(ValueError, match="sessions") as error:
         Settings(bundles=(), sessions=value)
     said = "sessions (RFA_SESSIONS): must be off, memory, or a Redis as redis://host:6379/0 or rediss://…"
@@ -101,6 +108,6 @@ def test_a_place_of_sessions_that_is_none_is_told_which_are(value: str) -> None:
 
 
 def test_every_setting_may_be_set_in_either_case_and_others_are_not_ours() -> None:
-    check_names({f"RFA_{name.upper()}": "" for name in Settings.model_fields})
-    check_names({f"rfa_{name}": "" for name in Settings.model_fields})
+    check_names({f"RFA_{name.upper()}": "" for name in FIELDS})
+    check_names({f"rfa_{name}": "" for name in FIELDS})
     check_names({"RFA_DEBUG": "1", "RFAX": "1", "XRFA_PORT": "1", "PATH": "/bin", "RFA": "1"})

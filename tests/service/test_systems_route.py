@@ -240,9 +240,9 @@ async def test_thousands_of_systems_do_not_fill_a_server() -> None:
             reply = await post(client, system=document, observations=[[1.0], [2.0]], fields=["mean"])
             if k % 100 == 0:
                 found[k] = document, reply
-        kept = engine_of(client)._systems
-        assert kept.kept <= systems.MOST_KEPT and kept.at_work <= systems.MOST_KEPT + 1
-        assert sum(place.own_bytes for place in kept._kept.values()) <= systems.MOST_KEPT_BYTES
+        cache = engine_of(client)._systems
+        assert cache.cached <= systems.MAX_CACHED and cache.count <= systems.MAX_CACHED + 1
+        assert sum(system.own_bytes for system in cache._cached.values()) <= systems.MAX_CACHED_BYTES
         for document, reply in found.values():
             again = await post(client, system=document, observations=[[1.0], [2.0]], fields=["mean"])
             assert (again["steps"], again["model"]) == (reply["steps"], reply["model"])
@@ -260,16 +260,16 @@ async def test_large_systems_are_kept_by_their_bytes() -> None:
         for k in range(12):
             large = {**LEVEL, "dimensions": 40, "process_noise": 1 + k}
             await post(client, system=large, observations=[[1.0] * 40], fields=["mean"])
-        kept = engine_of(client)._systems
-        held = sum(place.own_bytes for place in kept._kept.values())
-    assert 0 < kept.kept < 12 and held <= systems.MOST_KEPT_BYTES
+        cache = engine_of(client)._systems
+        held = sum(system.own_bytes for system in cache._cached.values())
+    assert 0 < cache.cached < 12 and held <= systems.MAX_CACHED_BYTES
 
 
 async def test_a_request_leases_what_its_system_takes() -> None:
     async with serving() as client:
         engine, budget = engine_of(client), MemoryBudget(1 << 30)
-        choice = await engine.choice(None, SystemRequest.model_validate({**LEVEL, "dimensions": 64}))
-        assert isinstance(choice, systems.SystemPlace)
+        choice = await engine.resolve_filter(None, SystemRequest.model_validate({**LEVEL, "dimensions": 64}))
+        assert isinstance(choice, systems.ServedSystem)
         options = FilterOptions(np.zeros(1), np.zeros((1, 64)), np.ones(1), (0.9,))
         with budget.take(0) as lease:
             job = engine.filter(choice, options, lease)
@@ -278,7 +278,7 @@ async def test_a_request_leases_what_its_system_takes() -> None:
 
 
 async def test_systems_are_made_one_at_a_time_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systems, "MOST_WAITING", 3)
+    monkeypatch.setattr(systems, "MAX_WAITING", 3)
     async with serving() as client:
         documents = numbered()
         asked = [client.post("/filter", json={"system": next(documents), "observations": [[1.0]]}) for _ in range(12)]

@@ -429,7 +429,7 @@ def test_a_server_with_a_gpu_says_where_long_series_go(
 
     monkeypatch.setattr(torch_filter, "least_tokens", lambda _: LEAST)
     monkeypatch.setattr(torch_filter, "TorchSeries", Recorded)
-    models = load_models(settings.model_copy(update={"bundles": (bundle.path,)}))
+    models = load_models(settings.replace(bundles=(bundle.path,)))
     (facts,) = (facts for facts in models.facts if facts.name == "small-series")
     assert facts.long_series == LongSeries("cuda", LEAST, None)
     runtime = models.filters["small-series"]

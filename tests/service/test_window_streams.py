@@ -10,8 +10,8 @@ import pytest
 from rfa.runtime.bundle.bundle import Bundle, open_bundle
 from rfa.runtime.text.language import LanguageRuntime
 from rfa.runtime.text.loading import load_on_cpu
+from rfa.service.bundle_checks.large_inputs import check_large_inputs
 from rfa.service.errors import InvalidRequest
-from rfa.service.vetting.wide_trial import try_wide
 from tests.runtime.text.exact import EPS, begun, check_company, crowd, prompt_of, read_on, silence, stepped
 
 pytestmark = pytest.mark.slow  # the bundle takes a minute to export
@@ -37,7 +37,7 @@ def test_the_state_has_the_ring(bundle: Bundle, runtime: LanguageRuntime) -> Non
     slots = config.n_layers * config.n_heads * config.n_slots * (4 * config.head_dim + 1)
     assert runtime.context_bytes == 8 + 4 * (ring + slots)
     assert runtime.pool.host_bytes_per_slot >= 4 * (ring + slots)
-    try_wide(bundle, {name: bundle.session(name) for name in bundle.manifest.graphs})
+    check_large_inputs(bundle, {name: bundle.session(name) for name in bundle.manifest.graphs})
 
 
 @pytest.mark.parametrize("count", range(2, STREAMS + 1))

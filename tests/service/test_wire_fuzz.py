@@ -47,5 +47,5 @@ def test_every_request_is_answered_once_to_the_one_who_sent_it() -> None:
         wrong = asyncio.run(wrong_answers(live, truth))
         wait_until(lambda: live.server.open_connections() == 0)
         engine = live.app.state.engine
-        wait_until(lambda: engine.seats_in_use == 0 and engine._scheduler.streams == 0)
+        wait_until(lambda: engine.pool_slots_in_use == 0 and engine._scheduler.streams == 0)
     assert not wrong

@@ -1,1 +1,1 @@
-"""Filter requests and live streams at work."""
+"""Jobs and stages of filter requests and live streams."""

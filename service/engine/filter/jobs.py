@@ -1,4 +1,4 @@
-"""Filter requests: observations to take one after the other, or a sequence to look at as a whole."""
+"""Filter requests: one observation at a time, or a whole sequence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PackedState:
-    """A stream's state, and how many observations are in it."""
+    """A stream's state, and its number of observations."""
 
     payload: bytes
     count: int
@@ -28,7 +28,7 @@ class PackedState:
 
 @dataclass(frozen=True)
 class Filtered:
-    """A finished sequence, or one that its deadline or the server's end cut short; its steps were emitted before."""
+    """A finished or interrupted sequence; its steps were emitted before."""
 
     smoothed: list[Any] | None
     log_likelihood: float
@@ -41,9 +41,9 @@ class Filtered:
 
 
 class RecurrentJob(Job):
-    """A job that feeds observations to a recurrent filter, one after the other.
+    """A job that feeds observations to a recurrent filter.
 
-    Its seat is taken with its first observation and given back when it leaves the scheduler.
+    It has a pool slot from its first observation until it leaves the scheduler.
     """
 
     def __init__(self, stage: FilterStage, options: Any, *, deadline_seconds: float | None = None) -> None:
@@ -62,55 +62,55 @@ class RecurrentJob(Job):
 
     @property
     def rows(self) -> int:
-        """What its next observation costs, so that a dear one shares its quantum with no other."""
+        """Cost of the next observation, so that an expensive one has its own quantum."""
         if not self.has_next:
             return self._rows
-        return self.filtering.model.weight(self._rows, self.next_time, self._kept)
+        return self.filtering.model.weight(self._rows, self.next_time, self._tensor)
 
     @property
     def event_rows(self) -> int:
         return self._rows
 
     @property
-    def is_watched(self) -> bool:
-        """Whether each answer is sent as it is made."""
+    def is_streamed(self) -> bool:
+        """Whether each answer is sent immediately."""
         raise NotImplementedError
 
     @property
     def has_next(self) -> bool:
-        """Whether an observation is there."""
+        """Whether an observation is waiting."""
         raise NotImplementedError
 
     @property
     def next_time(self) -> float:
-        """Of the next observation."""
+        """Time of the next observation."""
         raise NotImplementedError
 
     @property
-    def place(self) -> str:
-        """The field that the next observation came in."""
+    def field_name(self) -> str:
+        """The request's field with the next observation."""
         raise NotImplementedError
 
     def next_row(self) -> Row:
-        """The next observation, which stays the next one until `accept`."""
+        """The next observation; `accept` advances."""
         raise NotImplementedError
 
     def accept(self, stepped: Stepped) -> None:
-        """Take the answer to the next observation."""
+        """Record the answer to the next observation."""
         self.log_likelihood += stepped.log_likelihood
         self._sums += stepped.tally
 
     def checks(self) -> ForecastChecks:
-        """What became of the forecasts so far."""
+        """Checks of the forecasts so far."""
         model, horizon = self.filtering.model, self.readout.horizon
         return summarise(self._sums, model.levels, model.observation_size, horizon, is_fresh=self._is_fresh)
 
-    def settle(self) -> None:
-        """Finish if nothing more will come."""
+    def finish_if_done(self) -> None:
+        """Finish if no more observations will come."""
         raise NotImplementedError
 
     def ensure_pool_slot(self) -> PoolSlot:
-        """The seat, set to the state on first use."""
+        """The pool slot, with the state from its first use."""
         if self.pool_slot is None:
             self.pool_slot = self.filtering.pool.acquire()
             self.filtering.model.put(self.filtering.pool, self.pool_slot, self._first_state())
@@ -118,27 +118,27 @@ class RecurrentJob(Job):
         return self.pool_slot
 
     def pack(self) -> PackedState:
-        """The state as it is now; on the worker that has the job."""
-        state = self.state_now()
+        """The current state, packed; on the job's worker."""
+        state = self.current_state()
         return PackedState(self.filtering.model.pack(state), state.count)
 
-    def state_now(self) -> Any:
-        """The state, as the model has it; on the worker that has the job."""
+    def current_state(self) -> Any:
+        """The current state; on the job's worker."""
         if self.pool_slot is None:
             return self._first_state()
         return self.filtering.model.get(self.filtering.pool, self.pool_slot, self.seed)
 
     def typical_lag(self) -> float:
-        """The stream's usual step so far; 0 where there was none, or no lead was asked for, of which it is needed."""
-        return float(self.state_now().step) if self.readout.horizon else 0.0
+        """The stream's usual time step; 0 without one, or if no horizon needs it."""
+        return float(self.current_state().step) if self.readout.horizon else 0.0
 
     def _first_state(self) -> Any:
         if self._resumed is None or not self._resumed.count:
             return self.filtering.model.start(self.seed)
         return replace(self._resumed, seed=self.seed)
 
-    def _kept(self, name: str) -> Any:
-        """What the stream keeps under a name; None before its first observation."""
+    def _tensor(self, name: str) -> Any:
+        """A tensor of the state; None before the first observation."""
         if self.pool_slot is not None:
             return self.filtering.pool.arrays[name][self.pool_slot.row]
         state = self._resumed
@@ -151,7 +151,7 @@ class RecurrentJob(Job):
 
 
 class FilterJob(RecurrentJob):
-    """A recurrent filter request. What nobody watches is told in columns, many observations an event."""
+    """A recurrent filter request. Without streaming, an event has columns of many observations."""
 
     def __init__(self, stage: FilterStage, options: FilterOptions) -> None:
         super().__init__(stage, options, deadline_seconds=options.deadline_seconds)
@@ -159,12 +159,12 @@ class FilterJob(RecurrentJob):
         self.position = 0
 
     @property
-    def is_watched(self) -> bool:
+    def is_streamed(self) -> bool:
         return self.options.is_streamed
 
     @property
-    def taken(self) -> int:
-        """Observations taken so far."""
+    def filtered(self) -> int:
+        """Number of observations filtered so far."""
         return self.position
 
     @property
@@ -176,7 +176,7 @@ class FilterJob(RecurrentJob):
         return float(self.options.times[self.position])
 
     @property
-    def place(self) -> str:
+    def field_name(self) -> str:
         return f"observations[{self.position}]"
 
     def weight(self, event: Any) -> int:
@@ -196,8 +196,7 @@ class FilterJob(RecurrentJob):
         self.emit(stepped.step)
 
     def next_piece(self, most: int) -> Piece:
-        """The next observations, which cost no more than so many plain ones and stay the next ones until
-        `accept_piece`."""
+        """The next observations, with the cost of at most `most` plain ones; `accept_piece` advances."""
         options, model = self.options, self.filtering.model
         most = min(most, model.piece_rows_of(options))
         series = Piece(
@@ -207,33 +206,33 @@ class FilterJob(RecurrentJob):
         return model.cut(self.filtering.pool, series.part(slice(self.position, self.position + most)), most)
 
     def accept_piece(self, steps: Steps) -> None:
-        """Take the answers to the next observations."""
+        """Record the answers to the next observations."""
         if len(steps):
             self.log_likelihood, self._sums = steps.add_to(self.log_likelihood, self._sums)
             self.position += len(steps)
             self.emit(steps.without_tally)
 
-    def settle(self) -> None:
+    def finish_if_done(self) -> None:
         if not self.has_next:
-            self._conclude("complete")
+            self._finish_with("complete")
         elif self.is_overdue:
             if not self.position:
                 self.emit(self.no_steps())
-            self._conclude("deadline")
-        elif self.interrupted and self.is_watched and self.position:
-            self._conclude("cancelled")  # its steps are out: the state says where to go on
+            self._finish_with("deadline")
+        elif self.interrupted and self.is_streamed and self.position:
+            self._finish_with("cancelled")  # its steps were sent; the state continues after them
         elif self.interrupted:
             self.fail(NotReady("The server is shutting down."))
 
     def no_steps(self) -> Steps:
-        """What is told where no observation was taken."""
+        """Outputs without observations."""
         return self.filtering.model.no_steps(self.readout)
 
-    def _conclude(self, reason: FilterFinishReason) -> None:
+    def _finish_with(self, reason: FilterFinishReason) -> None:
         state = self.pack() if self.options.wants_state or reason == "cancelled" else None
         ahead = None
         if self.options.ahead and self.position:
-            ahead = self.filtering.model.ahead(self.state_now(), self.options.levels, self.options.ahead)
+            ahead = self.filtering.model.ahead(self.current_state(), self.options.levels, self.options.ahead)
         timings, checks = self.filtering.observe_end(self), self.checks()
         is_whole = self._is_fresh and reason == "complete"
         warnings = self.filtering.warn(
@@ -254,12 +253,12 @@ class SequenceJob(Job):
         self._rows = reply_rows(options)
 
     @property
-    def taken(self) -> int:
-        """Observations told about so far."""
+    def filtered(self) -> int:
+        """Number of observations answered so far."""
         return self.steps
 
     def no_steps(self) -> Steps:
-        """What is told where no observation was taken."""
+        """Outputs without observations."""
         requested, model = self.options, self.sequences.model
         return model.no_steps(model.readout(requested.levels, requested.horizon, requested.samples, requested.mode))
 

@@ -1,4 +1,4 @@
-"""Merges at work: each is one short quantum."""
+"""Merges of states, one quantum each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rfa.service.schemas.filter_replies import FilterTimings
 
 
 @dataclass(frozen=True)
-class MergedBelief:
+class MergedState:
     """The result of a merge."""
 
     step: FilterStep
@@ -27,7 +27,7 @@ class MergedBelief:
 
 
 class MergeJob(Job):
-    """A request to merge beliefs."""
+    """A request to merge states."""
 
     def __init__(self, stage: MergeStage, options: MergeOptions) -> None:
         super().__init__(stage)
@@ -35,7 +35,7 @@ class MergeJob(Job):
 
 
 class MergeStage:
-    """Merges beliefs of one filter."""
+    """Merges states of one filter."""
 
     max_rows = 1
 
@@ -49,4 +49,4 @@ class MergeStage:
             packed = PackedState(self.model.pack(merged.state), merged.state.count)
             state = packed if job.options.wants_state else None
             timings = observe_end(job, self._metrics, self.model.label)
-            job.finish(MergedBelief(merged.step, merged.weights, merged.state.seed, timings, state))
+            job.finish(MergedState(merged.step, merged.weights, merged.state.seed, timings, state))

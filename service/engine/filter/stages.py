@@ -1,13 +1,11 @@
-"""Filter requests at work.
+"""Stages of filter requests.
 
-Streamed requests and live streams share steps: a quantum takes one observation of each. The answers that somebody
-watches leave at once; series that are answered in one piece go on, many observations at a time where the filter is
-compiled, until the quantum's time is up, or their reader lags. So a series needs few turns beside whatever else the
-server does, and never keeps a live stream waiting for longer than a quantum. Attention and smoothing look at a whole
-sequence: such a request has its quanta to itself. A quantum ends early where a live stream waits for it.
+A quantum takes one observation of each job, so that requests and live streams share steps. Streamed answers are
+delivered at once. Other series then continue, many observations at a time on a compiled filter, until the quantum's
+time is up or their reader lags. Attention and smoothing need a whole sequence and do not share quanta. A quantum ends
+early if a live stream waits for it.
 
-Every step is an event as soon as it is final: what waits for a reader is bounded by the scheduler's buffer, but for
-smoothing, which changes all steps at its end.
+Each step is an event as soon as it is final, except for smoothing; the scheduler's buffer limits unread ones.
 """
 
 from __future__ import annotations
@@ -49,33 +47,31 @@ from rfa.service.errors import NotReady
 from rfa.service.metrics import Metrics
 from rfa.service.schemas.filter_replies import FilterFinishReason, FilterTimings
 
-# Of the thread's processor time, not of the clock: where other threads or processes have the processor in between, a
-# turn would end after a single step, and a series would take as many turns as it has observations.
+# Processor time of the thread: elapsed time would end a quantum after one step whenever other threads run in between.
 QUANTUM_SECONDS = 0.005
 ROWS_PER_STEP = 64
-# Observations of a series at a time, where many are at work: fewer would pay more for the call than for the work.
-LEAST_PIECE = 16
+# Observations of a series in one call: fewer would cost more for the call than for the work.
+MIN_PIECE = 16
 NO_SCORES = np.empty(0)
-# Anomaly scores are also counted up to these.
+# Anomaly scores up to these are counted as well.
 ANOMALY_LEVELS = (0.99, 0.999)
 
 
 @dataclass
-class _Done:
-    """What a quantum did: observations, their tally, and their anomaly scores."""
+class _QuantumCounts:
+    """Observations of a quantum, their tally, and their anomaly scores."""
 
     tally: np.ndarray
     observations: int = 0
     scores: list[np.ndarray] = field(default_factory=list)
 
     def add(self, tally: np.ndarray) -> None:
-        """Count a tally, but for what it has by horizon: every request has its own."""
+        """Add a tally without its columns by horizon, which differ by request."""
         self.tally += tally[: len(self.tally)]
 
 
 class FilterStage:
-    """Advances recurrent jobs of one filter together: by one observation, and those that nobody watches by as many more
-    as the quantum has time for."""
+    """Advances recurrent jobs of one filter: streamed ones by one observation, others for the whole quantum."""
 
     max_rows = ROWS_PER_STEP
 
@@ -93,33 +89,33 @@ class FilterStage:
 
     def run(self, jobs: Sequence[RecurrentJob]) -> None:
         begun, until = time.monotonic(), time.thread_time() + QUANTUM_SECONDS
-        done = _Done(no_checks(len(self.model.levels)))
-        active = [job for job in jobs if _goes_on(job)]
+        done = _QuantumCounts(no_checks(len(self.model.levels)))
+        active = [job for job in jobs if _can_continue(job)]
         try:
             while active:
                 series = [job for job in active if self._replies_in_columns(job)]
                 self._advance([job for job in active if not self._replies_in_columns(job)], done)
                 for one in series:
-                    if _goes_on(one):  # a deadline may have passed behind the one before
-                        self._follow(one, max(LEAST_PIECE, self.model.piece_rows // len(series)), done)
-                unwatched = [job for job in active if not job.is_watched and _goes_on(job)]
-                if not unwatched or time.thread_time() >= until or _is_awaited(jobs) or self._are_dear(unwatched):
+                    if _can_continue(one):  # a deadline may have passed since
+                        self._filter_piece(one, max(MIN_PIECE, self.model.piece_rows // len(series)), done)
+                others = [job for job in active if not job.is_streamed and _can_continue(job)]
+                if not others or time.thread_time() >= until or _must_end(jobs) or self._are_expensive(others):
                     break
-                deliver_early([job for job in active if job.is_watched and not job.done])
-                active = unwatched
-        finally:  # also of a quantum that failed at one of its steps
+                deliver_early([job for job in active if job.is_streamed and not job.done])
+                active = others
+        finally:  # also if a step failed
             if done.observations:
                 self._observe(done, time.monotonic() - begun)
         for job in jobs:
             if not job.done:
-                job.settle()
+                job.finish_if_done()
 
-    def _are_dear(self, jobs: Sequence[RecurrentJob]) -> bool:
-        """Whether the next observations cost more than those of one quantum may, and are for several quanta."""
+    def _are_expensive(self, jobs: Sequence[RecurrentJob]) -> bool:
+        """Whether the next observations of all jobs cost more than one quantum."""
         return len(jobs) > 1 and sum(job.rows for job in jobs) > self.max_rows
 
     def _replies_in_columns(self, job: RecurrentJob) -> TypeGuard[FilterJob]:
-        return isinstance(job, FilterJob) and not job.is_watched and self.model.piece_rows > 1
+        return isinstance(job, FilterJob) and not job.is_streamed and self.model.piece_rows > 1
 
     def observe_end(self, job: Job) -> FilterTimings:
         """Count a finished request."""
@@ -134,11 +130,11 @@ class FilterStage:
         is_whole: bool = False,
         followed: int = 0,
     ) -> list[FilterWarning]:
-        """What a reply warns of, counted."""
+        """Warnings of a reply, counted."""
         return warn(checks, self._metrics, self.model, step=step, ahead=ahead, is_whole=is_whole, followed=followed)
 
-    def _advance(self, jobs: Sequence[RecurrentJob], done: _Done) -> None:
-        """One observation of each job; a job whose numbers are not finite fails alone."""
+    def _advance(self, jobs: Sequence[RecurrentJob], done: _QuantumCounts) -> None:
+        """One observation of each job; only a job with non-finite numbers fails."""
         if not jobs:
             return
         for job, stepped in zip(jobs, self.model.advance(self.pool, [job.next_row() for job in jobs]), strict=True):
@@ -151,8 +147,8 @@ class FilterStage:
             if stepped.step.anomaly is not None:
                 done.scores.append(np.array([stepped.step.anomaly]))
 
-    def _follow(self, job: FilterJob, most: int, done: _Done) -> None:
-        """The next observations of a recorded series, up to one whose numbers are not finite."""
+    def _filter_piece(self, job: FilterJob, most: int, done: _QuantumCounts) -> None:
+        """The next observations of a series, up to one with non-finite numbers."""
         piece = job.next_piece(most)
         steps = self.model.follow(self.pool, piece)
         job.accept_piece(steps)
@@ -164,9 +160,9 @@ class FilterStage:
 
     def _fail(self, job: RecurrentJob) -> None:
         self._corrupted.inc()
-        job.fail(out_of_range(job.place, self.model.name))
+        job.fail(out_of_range(job.field_name, self.model.name))
 
-    def _observe(self, done: _Done, seconds: float) -> None:
+    def _observe(self, done: _QuantumCounts, seconds: float) -> None:
         self._observations.inc(done.observations)
         self._step_time.observe(seconds / done.observations)
         self._forecasts.add(done.tally)
@@ -176,13 +172,13 @@ class FilterStage:
             counter.inc(int((scores <= level).sum()))
 
 
-def _goes_on(job: RecurrentJob) -> bool:
-    return job.has_next and not (job.done or job.cancelled or job.interrupted or job.is_ahead or job.is_overdue)
+def _can_continue(job: RecurrentJob) -> bool:
+    return job.has_next and not (job.done or job.cancelled or job.interrupted or job.is_buffer_full or job.is_overdue)
 
 
-def _is_awaited(jobs: Sequence[RecurrentJob]) -> bool:
-    """Whether a live stream waits for the end of these jobs' quantum: one of them, or another."""
-    return jobs[0].is_in_the_way or any(job.is_stream and job.has_next and not job.done for job in jobs)
+def _must_end(jobs: Sequence[RecurrentJob]) -> bool:
+    """Whether a live stream waits for the end of the quantum: one of these jobs, or another."""
+    return jobs[0].should_yield or any(job.is_stream and job.has_next and not job.done for job in jobs)
 
 
 class SequenceStage:
@@ -203,7 +199,7 @@ class SequenceStage:
             try:
                 self._advance(job)
             except StopIteration as stop:
-                self._conclude(job, stop.value)
+                self._finish(job, stop.value)
 
     def _advance(self, job: SequenceJob) -> None:
         until = time.thread_time() + QUANTUM_SECONDS
@@ -213,15 +209,15 @@ class SequenceStage:
                 self._check(output.samples if isinstance(output, Steps) else output, f"observations[{job.steps}]")
                 job.steps += job.weight(output)
                 job.emit(output)
-            if job.is_ahead or time.thread_time() >= until or job.is_in_the_way:
+            if job.is_buffer_full or time.thread_time() >= until or job.should_yield:
                 return
 
-    def _check(self, part: Any, place: str) -> None:
+    def _check(self, part: Any, field_name: str) -> None:
         if not _is_finite(part):
             self._metrics.corrupted_requests.labels(self.model.label).inc()
-            raise out_of_range(place, self.model.name)
+            raise out_of_range(field_name, self.model.name)
 
-    def _conclude(self, job: SequenceJob, result: Any) -> None:
+    def _finish(self, job: SequenceJob, result: Any) -> None:
         self._check((result.smoothed, result.log_likelihood), "observations")
         self._metrics.filter_observations.labels(self.model.label).inc(job.steps)
         self._forecasts.add(result.tally)
@@ -269,17 +265,17 @@ class _ForecastCounters:
         self._counters = [columns[i] for i in range(len(columns))]
 
     def add(self, sums: np.ndarray) -> None:
-        """Count the forecasts of a tally, but for what it has by horizon."""
+        """Count the forecasts of a tally, without its columns by horizon."""
         for counter, value in zip(self._counters, sums[: len(self._counters)].tolist(), strict=True):
             if value:
                 counter.inc(value)
 
 
 def observe_end(job: Job, metrics: Metrics, name: str) -> FilterTimings:
-    """Count a finished request of a filter; a series of many is none."""
+    """Count a finished request; a series of many is not one."""
     now = time.monotonic()
     started = job.started or now
-    if job.turn is None:
+    if job.time_slice is None:
         metrics.request_queue_time.labels(name).observe(started - job.submitted)
         metrics.e2e_request_latency.labels(name).observe(now - job.submitted)
     return FilterTimings(
@@ -297,7 +293,7 @@ def warn(
     is_whole: bool,
     followed: int,
 ) -> list[FilterWarning]:
-    """What a reply of a filter warns of, counted; see `diagnose`."""
+    """Warnings of a reply, counted."""
     found = diagnose(model, checks, step=step, ahead=ahead, is_whole=is_whole, followed=followed)
     for code in {warning.code for warning in found}:
         metrics.filter_warnings.labels(model.name, code).inc()
@@ -305,7 +301,7 @@ def warn(
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether every number in a reply is one: JSON has no other."""
+    """Whether every number in a reply is finite, as JSON requires."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, np.ndarray):

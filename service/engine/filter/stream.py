@@ -1,4 +1,4 @@
-"""A live stream of observations: fed by its client, answered step by step, idle in between."""
+"""A live stream of observations."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rfa.service.schemas.filter_replies import EndReason
 
 @dataclass(frozen=True)
 class FilterStreamOptions:
-    """What to tell about each observation.
+    """Outputs of a live stream.
 
     Attributes:
-        alarm: when it is one.
-        passes: K, of the robust weight; None is the model's own.
-        state: where to continue, as the model unpacked it; None is a fresh start.
-        state_every: pack the state with every so many-th step; 0 never.
-        wants_state: pack the state at the end.
+        alarm: rule for alarms.
+        passes: K, of the robust weight; None is the model's default.
+        state: unpacked state to continue from; None starts anew.
+        state_every: return the state with every n-th step; 0 never.
+        wants_state: return the state at the end.
     """
 
     levels: tuple[float, ...]
@@ -42,7 +42,7 @@ class FilterStreamOptions:
 
 
 class Observed(NamedTuple):
-    """One observation, checked."""
+    """One validated observation."""
 
     t: float
     y: list[float | None] | None
@@ -51,7 +51,7 @@ class Observed(NamedTuple):
 
 
 class StreamStep(NamedTuple):
-    """The answer to one observation; `warnings` come with the state."""
+    """The answer to one observation; warnings come with the state."""
 
     step: Any
     state: PackedState | None
@@ -60,7 +60,7 @@ class StreamStep(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamEnd:
-    """The last event of a stream that ended well; all but the state is of this stream's own steps."""
+    """The last event of a stream without error, about its own steps."""
 
     steps: int
     log_likelihood: float
@@ -71,17 +71,17 @@ class StreamEnd:
 
 
 class StreamJob(RecurrentJob):
-    """A live stream.
+    """A live stream; observations are answered in order.
 
-    The event loop calls `push`, `close`, `leave` and `replies`; observations are answered in the order of `push`.
+    The event loop calls `push`, `close`, `leave` and `replies`.
 
     Args:
-        limit: observations without an answer from which on `is_full` holds.
-        answer_bytes: what an observation takes until its answer is sent.
+        limit: unanswered observations at which `is_full` holds.
+        answer_bytes: memory of an observation until its answer is sent.
     """
 
     is_stream = True
-    is_watched = True
+    is_streamed = True
 
     def __init__(self, stage: FilterStage, options: FilterStreamOptions, *, limit: int, answer_bytes: int = 0) -> None:
         super().__init__(stage, options)
@@ -93,7 +93,7 @@ class StreamJob(RecurrentJob):
         self._refusal: ServiceError | None = None
         self._steps = 0
         self._listener: Callable[[Sequence[Any]], bool] | None = None
-        self._is_awaited = False  # `replies` waits, and nothing was put where it looks
+        self._is_awaited = False  # `replies` waits for the inbox
 
     # On the event loop.
 
@@ -104,32 +104,32 @@ class StreamJob(RecurrentJob):
 
     @property
     def unanswered(self) -> int:
-        """Observations whose answers were not taken."""
+        """Observations without a delivered answer."""
         return len(self._pending) + self._backlog
 
     def push(self, observed: Observed) -> None:
-        """Take an observation."""
+        """Queue an observation."""
         self._pending.append(observed)
         if len(self._pending) == 1:
             self._wake()
 
     def close(self, refusal: ServiceError | None = None, reason: EndReason = "close") -> None:
-        """Nothing more will come: end after the observations taken so far, with an error if there is one."""
+        """End after the queued observations, with an error if one is given."""
         self._refusal = refusal
         self._closing = reason
         self._wake()
 
     def leave(self) -> None:
-        """The client has left."""
+        """The client has disconnected."""
         self.cancel()
         self.deliver([ClientGone()])
 
     async def replies(self, most: int = 16) -> list[StreamStep] | StreamEnd:
-        """Answers that are there, at least one and `most` at most, or the end.
+        """The next answers, 1 to `most`, or the end.
 
         Raises:
-            ServiceError: instead of the end, when the job failed or the client's frame was refused.
-            ClientGone: it left.
+            ServiceError: instead of the end, if the job failed or a frame was refused.
+            ClientGone: the client disconnected.
         """
         while not self._inbox:
             self._arrival.clear()
@@ -145,16 +145,16 @@ class StreamJob(RecurrentJob):
             self.consumed(len(ready))
             return ready
         if isinstance(self._inbox[0], Exception):
-            raise self._inbox.popleft()  # without a name: a frame and its error would keep each other alive
+            raise self._inbox.popleft()  # unnamed: no reference cycle of frame and error
         end: StreamEnd = self._inbox.popleft().result
         return end
 
     def listen(self, take: Callable[[Sequence[Any]], bool] | None) -> None:
-        """Offer events that come while `replies` waits to `take`: it has `consumed` them, or declines all of them."""
+        """Pass events that arrive while `replies` waits to `take`, which consumes all or none."""
         self._listener = take
 
     def consumed(self, count: int) -> None:
-        """So many answers were taken."""
+        """Count delivered answers."""
         if self._scheduler is not None:
             self._scheduler.consumed(self, count)
 
@@ -165,12 +165,12 @@ class StreamJob(RecurrentJob):
 
     def _wake(self) -> None:
         if self._scheduler is not None:
-            self._scheduler.wake(self)
+            self._scheduler.resume(self)
 
-    # On a worker thread, or on the event loop where it is quick.
+    # On a worker thread, or on the event loop.
 
     @property
-    def is_quick(self) -> bool:
+    def runs_on_loop(self) -> bool:
         return self.rows == 1 and self.filtering.model.piece_rows > 1
 
     @property
@@ -186,7 +186,7 @@ class StreamJob(RecurrentJob):
         return self._pending[0].t
 
     @property
-    def place(self) -> str:
+    def field_name(self) -> str:
         return "y"
 
     def next_row(self) -> Row:
@@ -206,12 +206,12 @@ class StreamJob(RecurrentJob):
         else:
             self.emit(StreamStep(stepped.step, None))
 
-    def settle(self) -> None:
+    def finish_if_done(self) -> None:
         if self.interrupted:
             self._end("drain")
         elif self._closing is not None and not self._pending:
             if self._refusal is not None:
-                refusal, self._refusal = self._refusal, None  # its frames hold this job
+                refusal, self._refusal = self._refusal, None  # its traceback refers to this job
                 self.fail(refusal)
             else:
                 self._end(self._closing)

@@ -1,1 +1,1 @@
-"""Texts at work."""
+"""Jobs and stages of text generation."""

@@ -1,4 +1,4 @@
-"""One token of every live stream per step: of all requests to a model in a mode together."""
+"""Decodes one token of each sequence per step, for all requests to a model in one mode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rfa.runtime.text.language import Language
 from rfa.runtime.text.sampling import Choice, DrawnToken, Draws, generator
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.generated import TokenEvent, TopTokens
-from rfa.service.engine.text.job import GenerateJob, GrowingText
+from rfa.service.engine.text.job import GenerateJob, TextSequence
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.errors import EngineFailure
 from rfa.service.metrics import Metrics
@@ -23,7 +23,7 @@ from rfa.service.schemas.text_replies import FinishReason, Token
 
 
 class DecodeStage:
-    """One step for every live stream of a batch of requests to one model in one decoding mode."""
+    """One decode step for every unfinished continuation of a batch of requests."""
 
     def __init__(self, model: Language, mode: Mode, max_rows: int, metrics: Metrics, drift: DriftMeter) -> None:
         self.max_rows = max_rows
@@ -46,9 +46,9 @@ class DecodeStage:
                 job.fail(error)
             first += count
 
-    def conclude(self, job: GenerateJob, last: TokenEvent | None) -> None:
-        """Finish a request and count it."""
-        generation = job.conclude(last)
+    def finish(self, job: GenerateJob, last: TokenEvent | None) -> None:
+        """Finish and count a request."""
+        generation = job.generation(last)
         name, timings = self._model.name, generation.timings
         for text in generation.texts:
             self._metrics.request_success.labels(name, text.finish_reason).inc()
@@ -60,12 +60,12 @@ class DecodeStage:
         job.finish(generation)
         self._drift.offer(job)
 
-    def broken(self) -> EngineFailure:
-        """The failure of a request whose numbers are none any more; its neighbours are untouched."""
+    def non_finite_error(self) -> EngineFailure:
+        """The error of a request with non-finite outputs, counted."""
         self._metrics.corrupted_requests.labels(self._model.name).inc()
         return EngineFailure("The model gave a value that is not finite for this request.", code="non_finite_output")
 
-    def _step(self, rows: Sequence[tuple[GenerateJob, GrowingText]]) -> list[_Step]:
+    def _step(self, rows: Sequence[tuple[GenerateJob, TextSequence]]) -> list[_Step]:
         noise = np.zeros((len(rows), *self._model.latent_shape), dtype=np.float32)
         for row, (job, stream) in enumerate(rows):
             scale = job.options.latent_noise
@@ -83,9 +83,9 @@ class DecodeStage:
         return [_Step(*row) for row in zip(advances, drawn, strict=True)]
 
     def _accept(self, job: GenerateJob, steps: Sequence[_Step]) -> None:
-        """Take the token of every live stream of a request, and commit its context."""
+        """Append a token to every continuation of a request, and commit its context."""
         if not all(step.is_finite() for step in steps):
-            raise self.broken()
+            raise self.non_finite_error()
         early: FinishReason | None = None
         if job.interrupted:
             early = "cancelled"
@@ -98,10 +98,10 @@ class DecodeStage:
             for event in events:
                 job.emit(event)
         if last is not None:
-            self.conclude(job, last)
+            self.finish(job, last)
 
     def _append(
-        self, options: GenerateOptions, stream: GrowingText, step: _Step, early: FinishReason | None
+        self, options: GenerateOptions, stream: TextSequence, step: _Step, early: FinishReason | None
     ) -> TokenEvent:
         vocabulary, drawn = self._model.vocabulary, step.drawn
         token, top = drawn.token, drawn.top
@@ -126,10 +126,10 @@ class DecodeStage:
                 confidence=float(self._model.confidence(self._mode)(drawn.calibrated)),
             ),
             top_tokens=None if top is None else TopTokens(top.tokens, top.log_probabilities, vocabulary),
-            # A copy: the step's is a part of the whole batch's.
+            # A copy: the original is a view of the batch.
             latent=None if drawn.latent is None else drawn.latent.copy(),
         )
-        # What a stream has told already is not told again at its end.
+        # A streamed reply does not repeat details at its end.
         stream.events.append(replace(event, top_tokens=None, latent=None) if options.is_streamed else event)
         stream.pending = token
         step.advance.commit()
@@ -146,18 +146,18 @@ class DecodeStage:
 
 
 class _Step(NamedTuple):
-    """One row of a step: where it leads, and the token that it gave."""
+    """One row of a step: its context update and token."""
 
     advance: Advance
     drawn: DrawnToken
 
     def is_finite(self) -> bool:
-        """Whether everything that would be sent or kept is a number."""
+        """Whether all outputs and the context are finite."""
         return self.drawn.is_finite and self.advance.is_finite()
 
 
-def _choice(options: GenerateOptions, stream: GrowingText) -> Choice:
-    """What is wanted of a stream's next logits, with the random number that takes the token."""
+def _choice(options: GenerateOptions, stream: TextSequence) -> Choice:
+    """Sampling options of a continuation's next token, with its random number."""
     temperature, uniform = None, 0.0
     if options.is_sampled:
         temperature = options.temperature

@@ -1,13 +1,11 @@
-"""How far the two decoders of a bundle are apart on the texts that are served: some of them, read again in both modes.
+"""Compares the two decoding modes on texts that the server generates.
 
-The same weights run as slots of constant size and as attention over everything; the second is what the first stands
-for. Where the two drift apart on live texts, held-out text no longer says how good the served one is. Of every so many
-texts one is taken, its first tokens are put through both modes without noise, and at each generated token
+The same weights run as slots of constant size, which approximate attention over all tokens. One of every n texts is
+decoded again in both modes without noise. At each generated token
 
-    KL(p ‖ q) = Σ p log(p / q)        p of the mode that generated, q of the other; and whether their first tokens agree
+    KL(p ‖ q) = Σ p log(p / q)        p of the mode that generated, q of the other; and whether the top tokens agree
 
-are added to counters. That happens on a thread of its own, behind the request's back: one text at a time, a share
-`DUTY` of a processor at most, so many tokens and no more. While one is at work no other is taken.
+are added to counters. A separate thread processes one text at a time, with at most a share `DUTY` of a core.
 """
 
 from __future__ import annotations
@@ -31,19 +29,21 @@ from rfa.service.metrics import Metrics
 
 logger = logging.getLogger("rfa.engine")
 
-# Longer prompts are not taken, and of a text no more tokens are.
-MOST_PROMPT: Final = 448
-MOST_TOKENS: Final = 64
+# Longest prompt, and tokens of a text.
+MAX_PROMPT: Final = 448
+MAX_TOKENS: Final = 64
 PIECE: Final = 64
-# Of the time that a text is at work, this share is spent on it; the rest is waited.
+# Share of a core.
 DUTY: Final = 0.1
 CLOSE_SECONDS: Final = 10
 
 
 @dataclass(frozen=True)
 class DriftSample:
-    """A served text: the prompt but for its last token, and from that token on what each step read; `mode` is that
-    which generated it, `other` the one that it is held against."""
+    """A generated text: `prompt` without its last token, and `tokens` from there, the input of each step.
+
+    It was generated in `mode` and is compared with `other`.
+    """
 
     model: Language
     mode: Mode
@@ -54,7 +54,7 @@ class DriftSample:
 
 @dataclass
 class DriftTally:
-    """Generated tokens that were looked at, their KL in nats, and how often both modes have the same first token."""
+    """Number of compared tokens, sum of their KL in nats, and number with the same top token."""
 
     tokens: int = 0
     nats: float = 0.0
@@ -62,7 +62,7 @@ class DriftTally:
 
 
 class DriftMeter:
-    """Takes every `every`-th text; 0 takes none."""
+    """Compares every `every`-th text; 0 disables it."""
 
     def __init__(self, every: int, metrics: Metrics) -> None:
         self._every = every
@@ -73,7 +73,7 @@ class DriftMeter:
         self._closing = threading.Event()
 
     def offer(self, job: GenerateJob) -> None:
-        """A text has ended. On a worker: takes no longer than a look at a counter, or the start of a thread."""
+        """Consider a finished text; called on a worker."""
         if not self._every:
             return
         with self._lock:
@@ -82,18 +82,18 @@ class DriftMeter:
                 return
             sample = drift_sample(job)
             if sample is None:
-                return  # the next one that can be taken is
+                return  # the next suitable text is used
             self._texts = 0
             thread = threading.Thread(target=self._work, args=(sample,), name="rfa-drift", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # no thread to be had: the text itself is answered
-                logger.warning("the drift of a text could not be told: %s", error)
+            except RuntimeError as error:  # no thread is available; the request itself succeeds
+                logger.warning("the drift of a text could not be measured: %s", error)
             else:
                 self._thread = thread
 
     def close(self) -> None:
-        """Leave what is at work."""
+        """Stop the comparison in progress."""
         self._closing.set()
         with self._lock:
             thread = self._thread
@@ -112,7 +112,7 @@ class DriftMeter:
             else:
                 return
         except Exception:
-            logger.warning("the drift of a text could not be told", exc_info=True)
+            logger.warning("the drift of a text could not be measured", exc_info=True)
             return
         finally:
             steps.close()
@@ -123,20 +123,20 @@ class DriftMeter:
 
 
 def drift_sample(job: GenerateJob) -> DriftSample | None:
-    """What of a text is read again; None where it cannot be: the model has one mode, nothing was generated, or the
-    prompt is too long, or not known here because the text went on from a state."""
+    """The sample of a text; None if the model has one mode, nothing was generated, the prompt is too long, or the text
+    continued a state."""
     others = [mode for mode in job.model.modes if mode != job.mode]
     if not others or not job.streams or job.options.resumed is not None or job.model.runtime == "torch":
         return None
     generated = [event.token.id for event in job.streams[0].events]
-    if not generated or not 1 <= len(job.prompt) <= MOST_PROMPT:
+    if not generated or not 1 <= len(job.prompt) <= MAX_PROMPT:
         return None
-    read = [job.prompt[-1], *generated[:-1]][:MOST_TOKENS]
+    read = [job.prompt[-1], *generated[:-1]][:MAX_TOKENS]
     return DriftSample(job.model, job.mode, others[0], tuple(job.prompt[:-1]), tuple(read))
 
 
 def drift_steps(sample: DriftSample, tally: DriftTally) -> Generator[bool]:
-    """Read the text in both modes, a piece or a token at a time; closing it gives the contexts back.
+    """Decode the text in both modes, a piece or token at a time; closing releases the contexts.
 
     Raises:
         ValueError: a number is not finite.
@@ -145,7 +145,7 @@ def drift_steps(sample: DriftSample, tally: DriftTally) -> Generator[bool]:
     contexts: list[Context] = []
     try:
         for mode in (sample.mode, sample.other):
-            contexts.append(model.start(mode))  # noqa: PERF401 - each is given back, also where the next cannot be had
+            contexts.append(model.start(mode))  # noqa: PERF401 - each is released, also if the next fails
         for first in range(0, len(sample.prompt), PIECE):
             for context in contexts:
                 (advance,) = model.prefill([context], [sample.prompt[first : first + PIECE]])
@@ -157,7 +157,7 @@ def drift_steps(sample: DriftSample, tally: DriftTally) -> Generator[bool]:
             if not np.isfinite(nats):
                 raise ValueError("a probability is not finite")
             tally.tokens += 1
-            tally.nats += max(nats, 0.0)  # rounding may take what is none below it
+            tally.nats += max(nats, 0.0)  # rounding may make it negative
             tally.agreed += int(mine.argmax() == other.argmax())
             yield True
     finally:
@@ -166,7 +166,7 @@ def drift_steps(sample: DriftSample, tally: DriftTally) -> Generator[bool]:
 
 
 def _log_probabilities(model: Language, context: Context, token: int) -> NDArray[np.float64]:
-    """Of the next token, without noise; the context moves on."""
+    """Of the next token, without noise; advances the context."""
     noise = np.zeros((1, *model.latent_shape), np.float32)
     output, (advance,) = model.step([context], [token], noise)
     advance.commit()

@@ -1,4 +1,4 @@
-"""What a generate request gives: tokens as they come, and the finished texts."""
+"""Outputs of a generate request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rfa.service.schemas.text_replies import FinishReason, GenerateTimings, Toke
 
 
 class TopTokens(Blocks):
-    """The most probable tokens at a position: numbers, until they are told. As records they take ten times as much."""
+    """The most probable tokens at a position, as arrays: records would take ten times the memory."""
 
     __slots__ = ("_ids", "_logprobs", "_vocabulary")
 
@@ -41,7 +41,7 @@ class TopTokens(Blocks):
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """What one step gave to one continuation."""
+    """One token of one continuation."""
 
     index: int
     sample: int
@@ -51,7 +51,7 @@ class TokenEvent:
 
 
 def latents_of(events: Sequence[TokenEvent]) -> Blocks:
-    """The latents of some tokens, told one by one: each may be a piece of its own."""
+    """The latents of tokens, encoded one by one."""
     return Long(events, attrgetter("latent"), PIECE_NUMBERS)
 
 
@@ -66,11 +66,11 @@ class FinishedText:
 
 @dataclass(frozen=True)
 class Generation:
-    """A finished request. `last` is the token that ended it; it was not emitted before."""
+    """A finished request; `last` is the final token, which was not emitted."""
 
     last: TokenEvent | None
     texts: list[FinishedText]
     input_length: int
     timings: GenerateTimings
     state: LanguageState | None = None
-    position: int = 0  # tokens that the state has seen
+    position: int = 0  # tokens in the state

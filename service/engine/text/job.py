@@ -1,4 +1,4 @@
-"""A generate request at work: its prompt, its context, and its continuations while they grow."""
+"""A generate request: its prompt, context and continuations."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class GrowingText:
-    """One continuation while it grows."""
+class TextSequence:
+    """One continuation in progress."""
 
     sample: int
     context: Any
     pending: int
     text: TextStream
-    earlier: int = 0  # tokens drawn by the requests that this one continues
+    earlier: int = 0  # tokens sampled by previous requests
     events: list[TokenEvent] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     tail: str = ""
 
     @property
     def draws(self) -> int:
-        """Tokens drawn so far: the counter of the next draw."""
+        """Tokens sampled so far: the counter of the next draw."""
         return self.earlier + len(self.events)
 
     def end(self, reason: FinishReason) -> str:
-        """Grow no more; the text that was held back."""
+        """End; returns the text that was held back."""
         self.finish_reason = reason
         self.tail = self.text.held
         return self.text.flush()
@@ -51,9 +51,9 @@ class GenerateJob(Job):
     """A generate request.
 
     Args:
-        reader: of its prompt, where one has begun.
-        lease: of memory, that holds its attention contexts.
-        room: tokens that each of these is leased for.
+        reader: of its prompt, if it has begun.
+        lease: memory of its attention contexts.
+        capacity: leased tokens of each context.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class GenerateJob(Job):
         self.prompt: list[int] = []
         self.prefilled = 0
         self.context: Any = None
-        self._forks: list[Any] = []  # of it, until all are made
-        self.streams: list[GrowingText] = []
+        self._forks: list[Any] = []  # of the context, until all are made
+        self.streams: list[TextSequence] = []
         self.decode_started: float | None = None
         self.last_token_at: float | None = None
 
@@ -86,42 +86,44 @@ class GenerateJob(Job):
         return len(self.live) if self.streams else 1
 
     @property
-    def keeps_place(self) -> bool:
-        """Prompts are read one after another: in turns, all of them would be late."""
+    def runs_next(self) -> bool:
+        """Prompts are read one after another: alternating would delay all of them."""
         return not self.streams
 
     @property
-    def spent(self) -> int:
+    def token_count(self) -> int:
         """Tokens read and generated so far."""
         return (len(self.prompt) if self.streams else self.prefilled) + sum(len(s.events) for s in self.streams)
 
     @property
     def prompt_text(self) -> str:
-        """The prompt as the request has it, as text."""
+        """The prompt as text."""
         prompt = self.options.prompt
         return prompt if isinstance(prompt, str) else self.model.vocabulary.decode(prompt)
 
     @property
-    def live(self) -> list[GrowingText]:
-        """Continuations that still grow."""
+    def live(self) -> list[TextSequence]:
+        """Unfinished continuations."""
         return [stream for stream in self.streams if stream.finish_reason is None]
 
     def shrink_capacity(self, tokens: int) -> None:
-        """Give back what is leased for more tokens of an attention context than so many."""
+        """Reduce the leased tokens of each attention context."""
         if self._lease is not None and self._capacity > tokens:
             self._lease.shrink(cache_bytes(self.model.cache_bytes, self._capacity - tokens, self.options.samples))
             self._capacity = tokens
 
     def begin_decoding(self, stage: DecodeStage) -> None:
-        """The prompt is read but for its last token: fork one stream per sample. Forks before one that fails are the
-        job's like the context, and there is no stream yet."""
+        """Fork one continuation per sample, once the prompt is read except for its last token.
+
+        If a fork fails, the job still owns the context and the other forks.
+        """
         for _ in range(1, self.options.samples):
             self._forks.append(self.context.fork())
         resumed = None if self.options.prompt else self.options.resumed
         left = (resumed.undecoded, resumed.tail) if resumed else (b"", "")
         earlier = self.options.resumed.generated if self.options.resumed else 0
         self.streams = [
-            GrowingText(
+            TextSequence(
                 sample,
                 context,
                 self.prompt[-1],
@@ -135,13 +137,13 @@ class GenerateJob(Job):
         self.stage = stage
 
     def release(self) -> None:
-        """Give back the contexts."""
+        """Release the contexts."""
         for context in (self.context, *self._forks, *(stream.context for stream in self.streams)):
             if context is not None:
                 context.release()
 
-    def conclude(self, last: TokenEvent | None) -> Generation:
-        """The finished request; continuations that still grew ran into the deadline, or the server goes down."""
+    def generation(self, last: TokenEvent | None) -> Generation:
+        """The result; unfinished continuations end with "deadline" or "cancelled"."""
         early: FinishReason = "cancelled" if self.interrupted else "deadline"
         prefix = self.prompt_text if self.options.return_full_text else ""
         texts = [
@@ -152,13 +154,13 @@ class GenerateJob(Job):
             )
             for stream in self.streams
         ] or [FinishedText(prefix, early, [])] * self.options.samples
-        # Where the deadline passed before the prompt was tokenised, the model saw nothing.
+        # 0 if the deadline passed before the prompt was tokenised.
         input_length = max(0, len(self.prompt) - (self.options.resumed is not None))
         state, position = self._state()
         return Generation(last, texts, input_length, self._timings(), state, position)
 
     def _state(self) -> tuple[LanguageState | None, int]:
-        """Where the first continuation was left, if that was asked for or the server broke the text off."""
+        """State of the first continuation, if requested, or if the server interrupted it."""
         needs_state = self.options.returns_state or (self.interrupted and self.options.samples == 1)
         if not (needs_state and self.streams and self.mode == "recurrent"):
             return None, 0

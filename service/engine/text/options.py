@@ -1,4 +1,4 @@
-"""What to generate, and what a prompt is held to."""
+"""Options of a generation, and limits of prompts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from rfa.runtime.choices import Mode
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import InvalidRequest
 
-LONG_PROMPT = 1_000  # characters; prompts beyond take turns with shorter ones, which therefore never wait for them
+LONG_PROMPT = 1_000  # characters; longer prompts have a stage of their own, so that shorter ones do not wait
 
 
 @dataclass(frozen=True)
 class FieldNames:
-    """What a request calls the fields that can be refused; `whole` is what its reply's size is the fault of."""
+    """Names of the request's fields in errors; `whole` for the size of the reply."""
 
     prompt: str = "inputs"
     max_new_tokens: str = "parameters.max_new_tokens"
@@ -24,11 +24,11 @@ class FieldNames:
 
 @dataclass(frozen=True)
 class GenerateOptions:
-    """What to generate, complete but for the mode.
+    """Options of a generation.
 
     Args:
         prompt: text, or tokens of the model's vocabulary.
-        mode: None is the default of the model that answers.
+        mode: None is the model's default.
     """
 
     prompt: str | tuple[int, ...]
@@ -55,21 +55,21 @@ class GenerateOptions:
 
 @dataclass(frozen=True)
 class PromptLimits:
-    """Tokens that a prompt, and a prompt with its continuation in attention mode, may have."""
+    """Largest number of tokens: of a prompt, and of a prompt with its continuation in attention mode."""
 
     prompt_tokens: int
     attention_tokens: int
 
     def max_prompt_tokens(self, options: GenerateOptions) -> int:
-        """Tokens to read from the end of a prompt: those that are kept, or one more than there may be."""
+        """Tokens to read from the end of a prompt: `truncate`, or one more than the limit."""
         most = self.prompt_tokens + 1
         return most if options.truncate is None else min(options.truncate, most)
 
     def check_size(self, options: GenerateOptions, longest_token: int) -> None:
-        """Refuse a prompt that has too many tokens whatever they are, before the first one is looked for.
+        """Refuse a prompt that must exceed the limit, before tokenising it.
 
         Args:
-            longest_token: bytes of the longest token of the model; so many at most become one.
+            longest_token: bytes of the model's longest token.
 
         Raises:
             InvalidRequest: `prompt_too_long`.
@@ -82,7 +82,7 @@ class PromptLimits:
             raise self.too_long(options.names)
 
     def too_long(self, names: FieldNames) -> InvalidRequest:
-        """The refusal of a prompt."""
+        """The error of a prompt that is too long."""
         message = (
             f"{names.prompt} must not have more than {self.prompt_tokens} tokens; {names.truncate} keeps the last ones."
         )

@@ -1,7 +1,7 @@
-"""Prompts: tokenised and read in pieces.
+"""Tokenises and reads prompts in pieces.
 
-The last prompt token is not part of the prefill: it is the first token that a step takes. So every logit that is
-sampled from comes from the same graph, with its latent noise, and a stream is always (context, pending token).
+The last token of a prompt is the input of the first decode step, so that all sampled logits come from the same graph,
+with its latent noise, and a continuation is always a context and a pending token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rfa.service.errors import InvalidRequest, NotReady
 
 
 class PrefillStage:
-    """Tokenises prompts and reads them, a piece of each per quantum, as many together as their model takes."""
+    """Tokenises and reads prompts, a piece of each per quantum, in batches."""
 
     def __init__(self, model: Language, limits: PromptLimits, decode: DecodeStage) -> None:
         self.max_rows = model.prefill_rows
@@ -29,7 +29,7 @@ class PrefillStage:
 
     def run(self, jobs: Sequence[GenerateJob]) -> None:
         pieces: dict[GenerateJob, Sequence[int]] = {}
-        # Where a batch failed, its jobs come again, one by one: those that have gone on stay where they are.
+        # After a failed batch the jobs come again one by one; some may have advanced already.
         for job in (job for job in jobs if not job.done and not job.streams):
             with _own_failure(job):
                 piece = self._next_piece(job)
@@ -44,13 +44,13 @@ class PrefillStage:
                     job.begin_decoding(self._decode)
 
     def _next_piece(self, job: GenerateJob) -> Sequence[int] | None:
-        """What of the prompt comes next, empty where nothing is left to read; None where it is not known yet."""
+        """The next piece of the prompt, empty at its end; None while it is not tokenised."""
         if not job.prompt:
             self._tokenize_piece(job)
         if job.interrupted:
             raise NotReady("The server is shutting down.")
         if job.is_overdue:
-            self._decode.conclude(job, None)
+            self._decode.finish(job, None)
             return None
         return job.prompt[job.prefilled : -1][: self._model.prefill_tokens] if job.prompt else None
 
@@ -59,12 +59,12 @@ class PrefillStage:
         for job, piece, advance in zip(jobs, pieces, advances, strict=True):
             with _own_failure(job):
                 if not advance.is_finite():
-                    raise self._decode.broken()
+                    raise self._decode.non_finite_error()
                 advance.commit()
                 job.prefilled += len(piece)
 
     def _tokenize_piece(self, job: GenerateJob) -> None:
-        """Tokenise a piece of the prompt; with the last one comes the context that is to take it."""
+        """Tokenise a piece of the prompt; the last one creates the context."""
         prompt, resumed = job.options.prompt, job.options.resumed
         if isinstance(prompt, str):
             reader = job.reader = job.reader or PromptReader(
@@ -79,7 +79,7 @@ class PrefillStage:
 
     def _start(self, job: GenerateJob) -> Context:
         new, samples, names = job.options.max_new_tokens, job.options.samples, job.options.names
-        # The last token of the prompt is the first of each continuation.
+        # The last token of the prompt belongs to each continuation.
         capacity, common = len(job.prompt) + new, len(job.prompt) - 1
         all_tokens = capacity + (samples - 1) * new
         if job.mode == "attention" and not job.model.fits(capacity, samples, common):
@@ -93,7 +93,7 @@ class PrefillStage:
         return job.model.start(job.mode, capacity=capacity, forks=samples - 1, common=common)
 
     def _complete(self, job: GenerateJob, read: Sequence[int]) -> list[int]:
-        """The prompt with what goes before it, within its limits."""
+        """The whole prompt, with the pending token of a state; checks its limits."""
         options, names = job.options, job.options.names
         tokens = list(read) if options.truncate is None else list(read[-options.truncate :])
         if options.resumed is not None:
@@ -118,7 +118,7 @@ class PrefillStage:
 
 @contextmanager
 def _own_failure(job: GenerateJob) -> Iterator[None]:
-    """What goes wrong with a job ends that one alone."""
+    """An exception ends only this job."""
     try:
         yield
     except Exception as error:

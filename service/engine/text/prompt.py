@@ -1,7 +1,7 @@
-"""A prompt as tokens, piece by piece from its end: the tokens are those of the whole, the work is that of what is kept.
+"""Tokenises a prompt piecewise from its end; the tokens are those of the whole text.
 
-A tokeniser takes a second for 1.9 MB, and 150 bytes a token. Here it is never given more than `LONGEST_PIECE`
-characters, between which other work has its turn, and nothing of a text once as many tokens are there as are wanted.
+A tokeniser takes a second and 150 bytes per token for 1.9 MB. So it gets at most `LONGEST_PIECE` characters at a time,
+other work runs in between, and it stops once enough tokens are read.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from rfa.service.engine.text.options import GenerateOptions, PromptLimits
 from rfa.service.errors import InvalidRequest
 
 USUAL_PIECE: Final = 2_048  # characters: about a millisecond
-LONGEST_PIECE: Final = 8_192  # where there is no better place to cut: some 20 ms at worst
+LONGEST_PIECE: Final = 8_192  # without a better place to cut; 20 ms at worst
 
 
 class PromptReader:
     """Reads the last tokens of a prompt.
 
     Args:
-        text: the prompt.
-        most: tokens that are wanted, from the end; one more than a limit tells whether that was kept.
+        most: tokens from the end; one more than the limit shows whether it is exceeded.
     """
 
     def __init__(self, vocabulary: Vocabulary, text: str, most: int) -> None:
@@ -41,7 +40,7 @@ class PromptReader:
         """Tokenise one more piece.
 
         Raises:
-            InvalidRequest: it has no place where it could be cut (`word_too_long`).
+            InvalidRequest: it cannot be cut (`word_too_long`).
         """
         begin = self._begin()
         piece = self._vocabulary.encode(self._text[begin : self._end])
@@ -51,17 +50,17 @@ class PromptReader:
 
     @property
     def at_most(self) -> int:
-        """Tokens that it can come to: of what is not read yet, one a byte."""
+        """Upper bound of its tokens: one per unread byte."""
         return min(self._count + len(self._text[: self._end].encode()), self._most)
 
     @property
     def tokens(self) -> list[int]:
-        """The last `most` tokens, as far as they were read."""
+        """The last `most` tokens read so far."""
         found = [token for piece in reversed(self._pieces) for token in piece]
         return found[max(0, len(found) - self._most) :]
 
     def _begin(self) -> int:
-        """Where the piece begins that ends where the last one began."""
+        """Start of the next piece."""
         end = self._end
         if end <= USUAL_PIECE:
             return 0
@@ -80,10 +79,9 @@ class PromptReader:
 def attention_capacity(
     vocabulary: Vocabulary, options: GenerateOptions, limits: PromptLimits
 ) -> tuple[PromptReader | None, int]:
-    """The reader of a prompt that is text, and the most tokens that an attention context of it can come to.
+    """The reader of a text prompt, and the largest number of tokens in its attention context.
 
-    Those of a short prompt are counted at once: where each byte is taken for a token, a budget of memory holds a few of
-    the contexts that fit into it.
+    Short prompts are tokenised immediately: a bound of one token per byte would lease too much memory.
     """
     prompt, reader = options.prompt, None
     count = len(prompt)
@@ -92,6 +90,6 @@ def attention_capacity(
         if len(prompt) <= USUAL_PIECE:
             reader.read()
         count = reader.at_most
-    # One more: what a state has left to be read, or the end of a text that is the whole of an empty prompt.
+    # One more: the pending token of a state, or the end-of-text token of an empty prompt.
     capacity = min(count, options.truncate or count) + 1 + options.max_new_tokens
     return reader, min(capacity, limits.attention_tokens)

@@ -1,10 +1,10 @@
-"""Where a generation was left: all that its continuation depends on beside the request's own parameters.
+"""State of a continuation, on which later requests depend besides their own parameters.
 
     version u8 | flags u8 = 0 | tail bytes u16 | seed u64 | generated u64 | pending u32 | undecoded length u8, bytes 3
     | tail, UTF-8 | context of the model
 
-Little-endian, no padding. A continuation draws with the same seed and goes on counting its draws, so that a text in two
-requests is the text of one, bit for bit.
+Little-endian, no padding. A continuation keeps the seed and the counter of draws, so that a text in two requests equals
+the text of one, bit for bit.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class LanguageState:
 
     Attributes:
         seed: of the draws so far.
-        generated: tokens drawn so far; the counter of the next draw.
-        pending: the last token; the model has not read it yet.
-        undecoded: bytes at the end of the text that are no character yet, at most 3.
-        tail: text that was given out although it may begin a stop sequence.
-        context: what the model packed.
+        generated: tokens sampled so far; the counter of the next draw.
+        pending: the last token, which the model has not read.
+        undecoded: up to 3 bytes of an incomplete character at the end.
+        tail: emitted text that may begin a stop sequence.
+        context: packed by the model.
     """
 
     seed: int
@@ -52,7 +52,7 @@ class LanguageState:
         """Inverse of `pack`.
 
         Raises:
-            InvalidInput: these bytes are not such a state (`state_invalid`).
+            InvalidInput: the bytes are not a state (`state_invalid`).
         """
         if len(payload) < _HEADER.size:
             raise invalid_state()

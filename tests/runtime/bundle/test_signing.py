@@ -25,10 +25,10 @@ from rfa.runtime.bundle.signing import (
     verify_signature,
     write_keys,
 )
+from rfa.service.bundle_checks.subprocess_check import check_bundles
+from rfa.service.bundle_checks.trusted_keys import trusted_keys, with_trusted_keys
 from rfa.service.engine.models import load_models
-from rfa.service.settings import ConfigurationError, Settings
-from rfa.service.vetting.trust import trusted_keys, with_trusted_keys
-from rfa.service.vetting.vetting import vet
+from rfa.service.settings import ConfigurationError, SecuritySettings, Settings
 from tests.waiting import PATIENCE
 
 # Made by minisign 0.11 from a key of its own, which nobody has any more.
@@ -181,12 +181,12 @@ def test_nothing_else_is_read_of_a_bundle_that_is_not_trusted(bundle: Path, monk
 def test_a_server_trusts_the_keys_of_both_settings(tmp_path: Path) -> None:
     (tmp_path / "keys.pub").write_text(f"untrusted comment: ours\n{KEY.public}\n")
     given = Settings(bundles=(), trusted_keys=str(OTHER_KEY.public), trusted_keys_file=tmp_path / "keys.pub")
-    assert trusted_keys(given) == (OTHER_KEY.public, KEY.public)
-    assert trusted_keys(Settings(bundles=())) == ()
+    assert trusted_keys(given.security) == (OTHER_KEY.public, KEY.public)
+    assert trusted_keys(SecuritySettings()) == ()
     # Its processes are told the keys, and read no file.
     with_keys = with_trusted_keys(given)
     (tmp_path / "keys.pub").unlink()
-    assert trusted_keys(with_keys) == (OTHER_KEY.public, KEY.public)
+    assert trusted_keys(with_keys.security) == (OTHER_KEY.public, KEY.public)
     assert with_trusted_keys(Settings(bundles=())) == Settings(bundles=())
 
 
@@ -194,11 +194,11 @@ def test_a_server_trusts_the_keys_of_both_settings(tmp_path: Path) -> None:
 def test_a_setting_without_a_key_is_no_setting_without_a_guard(tmp_path: Path, value: str) -> None:
     (tmp_path / "keys.pub").write_text(value)
     with pytest.raises(ConfigurationError, match="RFA_TRUSTED_KEYS: "):
-        trusted_keys(Settings(bundles=(), trusted_keys=value))
+        trusted_keys(SecuritySettings(trusted_keys=value))
     with pytest.raises(ConfigurationError, match="RFA_TRUSTED_KEYS_FILE: "):
-        trusted_keys(Settings(bundles=(), trusted_keys_file=tmp_path / "keys.pub"))
+        trusted_keys(SecuritySettings(trusted_keys_file=tmp_path / "keys.pub"))
     with pytest.raises(ConfigurationError, match="RFA_TRUSTED_KEYS_FILE: "):
-        trusted_keys(Settings(bundles=(), trusted_keys_file=tmp_path / "none.pub"))
+        trusted_keys(SecuritySettings(trusted_keys_file=tmp_path / "none.pub"))
 
 
 def test_a_server_with_trusted_keys_loads_and_vets_only_signed_bundles(bundle: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_server_with_trusted_keys_loads_and_vets_only_signed_bundles(bundle: P
     assert load_models(settings(KEY)).filters.keys() == {"auto", "auto-joint", "linear"}
     with pytest.raises(BundleError, match="not trusted"):
         load_models(settings(OTHER_KEY))
-    (found,) = asyncio.run(vet([bundle], trusted_keys=[str(KEY.public)]))
+    (found,) = asyncio.run(check_bundles([bundle], trusted_keys=[str(KEY.public)]))
     assert found.name == "linear"
     with pytest.raises(BundleError, match=r"^linear: .*not trusted"):
-        asyncio.run(vet([bundle], trusted_keys=[str(OTHER_KEY.public)]))
+        asyncio.run(check_bundles([bundle], trusted_keys=[str(OTHER_KEY.public)]))

@@ -43,7 +43,7 @@ from rfa.runtime.text.config import LanguageModelConfig
 from rfa.runtime.text.sampling import Choice, Draws
 from rfa.service.encoding import dumps
 from rfa.service.engine import device
-from rfa.service.engine.models import _facts
+from rfa.service.engine.models import model_info
 from rfa.service.settings import Settings
 from tests.kernels import interpreted
 from tests.ptx.launches import Compiler, Emulator, emulated
@@ -254,7 +254,8 @@ def test_info_says_which_kernels_run(
     with intercepted_launches(gpu.take):
         signed = device.language_loader(Settings(bundles=(), device="cuda", trusted_keys_file=keys))(bundle).kernels
     assert signed == torch_kernels.GpuKernels(ALL, (), None)
-    info = json.loads(dumps(_facts(bundle, 0, "torch", ("recurrent",), signed)))
+    model: Any = SimpleNamespace(runtime="torch", modes=("recurrent",))
+    info = json.loads(dumps(model_info(bundle, 0, model, signed)))
     assert info["kernels"] == {"stored": list(ALL), "compiled": [], "reason": None}
     monkeypatch.setattr(torch_language, "TorchLanguageRuntime", lambda bundle, **_: SimpleNamespace(kernels=None))
     found = device.language_loader(Settings(bundles=(), device="cuda"))(bundle).kernels

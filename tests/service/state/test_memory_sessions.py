@@ -110,7 +110,7 @@ async def test_28_a_full_store_refuses_new_sessions_and_keeps_every_live_one() -
         await store.replace(address(f"s{number}"), Opened(b"after", number + 1), expected=number)
 
 
-async def test_a_full_store_says_when_there_may_be_room_and_is_right() -> None:
+async def test_a_full_store_says_when_to_try_again() -> None:
     clock = Clock(0.0)
     store = make(clock, sessions=2)
     await store.create(address("a"), Opened(b"", 0))
@@ -140,7 +140,7 @@ async def test_the_memory_bound_is_exact_and_counts_growth() -> None:
     assert store.bytes_held == 2 * ENTRY_BYTES + 100
 
 
-async def test_room_comes_back_in_full_after_expiry() -> None:
+async def test_expiry_frees_the_whole_store() -> None:
     clock = Clock(0.0)
     store = make(clock, sessions=1_000)
     for _ in range(3):
@@ -154,7 +154,7 @@ async def test_room_comes_back_in_full_after_expiry() -> None:
     assert len(store) == store.bytes_held == 0
 
 
-async def test_27_a_create_storm_of_one_tenant_leaves_room_for_others() -> None:
+async def test_27_a_create_storm_of_one_tenant_does_not_fill_the_store() -> None:
     """Each may hold as much as is free: half of the room alone, then the next half of the rest."""
     store = make(Clock(0.0), sessions=100)
     held = {}
@@ -176,7 +176,7 @@ async def test_27_one_tenant_cannot_take_all_memory_with_few_large_sessions() ->
     await store.create(address("small", "other"), Opened(b"state", 0))
 
 
-async def test_a_server_without_keys_uses_all_of_the_room() -> None:
+async def test_a_server_without_keys_uses_the_whole_store() -> None:
     store = make(Clock(0.0), sessions=100)
     await fill(store, 100)
     assert len(store) == 100

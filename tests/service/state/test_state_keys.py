@@ -83,10 +83,10 @@ def test_a_bad_key_stops_the_start_and_is_not_printed(name: str, from_file: bool
         values = {"state_keys": f"{text(KEY)},{bad}"}
     with pytest.raises(ValueError, match=f"key 2 .*{reason}") as caught:
         make_keeper(settings(**values))
-    told = str(caught.value)
-    assert "openssl rand -base64 32" in told
-    assert not bad or bad not in told
-    assert text(KEY) not in told
+    message = str(caught.value)
+    assert "openssl rand -base64 32" in message
+    assert not bad or bad not in message
+    assert text(KEY) not in message
     assert not bad or bad not in "".join(traceback.format_exception(caught.value))
 
 

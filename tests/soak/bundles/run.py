@@ -19,7 +19,7 @@ import onnx
 from rfa.runtime.bundle.bundle import Bundle, BundleError, open_bundle
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.bundle.signing import PublicKey, SecretKey, sign_bundle
-from rfa.service.vetting import vetting
+from rfa.service.bundle_checks import subprocess_check
 from tests.soak.bundles import graphs
 from tests.soak.bundles.case import Case
 from tests.soak.bundles.live import Offered, offer
@@ -132,10 +132,10 @@ def _try(case: Case, home: Path, original: Bundle) -> Tried:
     shutil.copytree(original.path, copy)
     case.apply(copy)
     trace = home / "trace"
-    vetting.PROGRAM = (*STRACE, f"--output={trace}", *_PROGRAM)  # type: ignore[assignment]
+    subprocess_check.PROGRAM = (*STRACE, f"--output={trace}", *_PROGRAM)  # type: ignore[assignment]
     start = time.perf_counter()
     try:
-        asyncio.run(vetting.vet([copy], seconds=SECONDS, memory_bytes=MEMORY_BYTES))
+        asyncio.run(subprocess_check.check_bundles([copy], seconds=SECONDS, memory_bytes=MEMORY_BYTES))
         outcome, reason = _accepted(original, open_bundle(copy)), ""
     except BundleError as error:
         outcome, reason = "refused", str(error)
@@ -146,7 +146,7 @@ def _try(case: Case, home: Path, original: Bundle) -> Tried:
     return Tried(case, outcome, reason, seconds, opened, unsigned)
 
 
-_PROGRAM = vetting.PROGRAM
+_PROGRAM = subprocess_check.PROGRAM
 
 
 def _is_refused(path: Path, keys: Sequence[PublicKey]) -> bool:

@@ -1,10 +1,7 @@
-"""Tries bundles: `python -m rfa.service.vetting.child REQUEST`, started by `vetting.vet` and by nobody else.
+"""The subprocess that checks bundles: `python -m rfa.service.bundle_checks.child REQUEST`.
 
-Everything is imported before the limits are set; the first byte of a bundle is read after that. Answers are lines of
-JSON on standard output: one that it is ready, and one for each bundle.
-
-Graphs are run here. Compiled code, whose weights are numbers of checked shapes, is held to the golden outputs by the
-processes that serve.
+Imports come before the limits are set; bundles are read after that. It prints lines of JSON: one when it is ready, and
+one for each bundle. It runs graphs; server processes check compiled code against the golden outputs.
 """
 
 from __future__ import annotations
@@ -19,34 +16,34 @@ from rfa.runtime.bundle.bundle import Bundle, BundleError, check_golden, open_bu
 from rfa.runtime.bundle.signing import PublicKey, parse_public_keys
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.text.incremental import Vocabulary
-from rfa.service.child_environment import confine
-from rfa.service.vetting.wide_trial import try_wide
+from rfa.service.bundle_checks.large_inputs import check_large_inputs
+from rfa.service.child_environment import limit_resources
 
 MAX_REASON = 300
 OPEN_FILES = 32
 
 
 def main() -> None:
-    """Answer for each bundle of the request, up to the first that is refused."""
+    """Check the bundles of the request up to the first that is refused."""
     request: dict[str, Any] = json.loads(sys.argv[1])
     answers = _private_output()
     keys = parse_public_keys("\n".join(request["trusted_keys"])) if request["trusted_keys"] else ()
     os.chdir(request["directory"])
-    # Of the processor for all bundles together; each alone is held to the clock.
+    # Processor time of all bundles; the parent limits the elapsed time of each.
     seconds = request["seconds"] * len(request["bundles"])
-    confine(seconds=seconds, memory_bytes=request["memory_bytes"], open_files=OPEN_FILES)
+    limit_resources(seconds=seconds, memory_bytes=request["memory_bytes"], open_files=OPEN_FILES)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for path in request["bundles"]:
-        answer = _tried(Path(path), keys, request["memory_bytes"])
+        answer = _check(Path(path), keys, request["memory_bytes"])
         print(json.dumps(answer), file=answers, flush=True)
         if "refused" in answer:
             return
 
 
-def _tried(path: Path, keys: tuple[PublicKey, ...], memory_bytes: int) -> dict[str, Any]:
+def _check(path: Path, keys: tuple[PublicKey, ...], memory_bytes: int) -> dict[str, Any]:
     try:
         bundle = open_bundle(path, keys)
-        count = _run(bundle)
+        count = _reproduce_golden(bundle)
     except MemoryError:
         return {"refused": f"needs more than {memory_bytes >> 20} MiB"}
     except Exception as error:
@@ -55,13 +52,13 @@ def _tried(path: Path, keys: tuple[PublicKey, ...], memory_bytes: int) -> dict[s
     return {"name": bundle.name, "kind": bundle.kind, "digest": bundle.digest, "golden_values": count}
 
 
-def _run(bundle: Bundle) -> int:
-    """Run the graphs on golden and large inputs; returns how many values were compared."""
+def _reproduce_golden(bundle: Bundle) -> int:
+    """Run the graphs on golden and large inputs; returns the number of compared values."""
     if not bundle.manifest.graphs:
         return 0
     sessions = {name: bundle.session(name) for name in bundle.manifest.graphs}
     count = check_golden(bundle, sessions)
-    try_wide(bundle, sessions)
+    check_large_inputs(bundle, sessions)
     if bundle.kind == "filter":
         FilterRuntime(bundle)
     else:
@@ -70,7 +67,7 @@ def _run(bundle: Bundle) -> int:
 
 
 def _private_output() -> Any:
-    """Standard output for the answers alone: what a library prints goes nowhere."""
+    """Standard output for the answers alone; what libraries print is discarded."""
     answers = os.fdopen(os.dup(1), "w")
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), 1)

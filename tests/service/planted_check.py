@@ -1,6 +1,6 @@
-"""A vetting process whose trial of a bundle misbehaves: `python -m tests.service.planted_vetting REQUEST`.
+"""A bundle check that misbehaves: `python -m tests.service.planted_check REQUEST`.
 
-What it does is the name of the bundle's folder.
+The name of the bundle's directory selects what it does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rfa.service.vetting import child as vetting_child
+from rfa.service.bundle_checks import child as check_child
 
 
 def _endless(_: Path) -> None:
@@ -62,10 +62,10 @@ def _leaving(_: Path) -> None:
     os._exit(7)
 
 
-def _trial(path: Path, _: object) -> Any:
+def _misbehave(path: Path, _: object) -> Any:
     sys.modules[__name__].__dict__[f"_{path.name}"](path)
 
 
 if __name__ == "__main__":
-    vetting_child.open_bundle = _trial  # type: ignore[assignment]
-    vetting_child.main()
+    check_child.open_bundle = _misbehave  # type: ignore[assignment]
+    check_child.main()

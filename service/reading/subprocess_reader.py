@@ -1,8 +1,7 @@
-"""A file that somebody sent is read in a process of its own.
+"""Reads an uploaded file in a subprocess.
 
-What it unpacks to is not known before it is unpacked, and the readers of Parquet, archives and workbooks are large. So
-the kernel bounds that process: its memory, its processor time, its open files, the size of written files (none). A file
-that asks for more costs that process, and nothing of the others. The other side is `child.py`.
+The uncompressed size of a file is unknown, and readers of Parquet, archives and workbooks are large programs. So the
+kernel limits the subprocess (`child.py`): memory, processor time, open files, no written files.
 """
 
 from __future__ import annotations
@@ -21,34 +20,34 @@ from rfa.service.errors import InvalidRequest, PayloadTooLarge
 from rfa.service.reading.child import ANSWERED, REFUSED
 
 PROGRAM: Final = (sys.executable, "-P", "-m", "rfa.service.reading.child")
-# The interpreter and its libraries, and what the file may take beside them.
+# Leased for the interpreter and its libraries, and for the file.
 BASE_BYTES: Final = 64 << 20
 FILE_BYTES: Final = 64 << 20
 SECONDS: Final = 10.0
-# By the clock, the start of the process included.
-PATIENCE: Final = 60.0
-# Keys and what else an operator sets are nothing to a file.
-KEPT_VARIABLES: Final = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TZDIR")
-# Arrow's own allocator reserves more than it uses, which would count.
+# Elapsed time, including the start of the process.
+TIMEOUT_SECONDS: Final = 60.0
+# Not API keys and other settings.
+INHERITED_VARIABLES: Final = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TZDIR")
+# Arrow's own allocator reserves more than it uses.
 PLAIN_ALLOCATOR: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
 
 
-async def read_apart(content: bytes, options: dict[str, Any]) -> bytes:
+async def read_in_subprocess(content: bytes, options: dict[str, Any]) -> bytes:
     """The series of a file, as the JSON of `ReadReply`; cancelling ends the process.
 
     Args:
-        options: of the loader, and `most_numbers` that are taken.
+        options: of the loader, and `most_numbers`, the limit.
 
     Raises:
-        InvalidRequest: what the loader says of the file, which may tell a cell or a column of it.
-        PayloadTooLarge: it takes more memory or time than there is for one.
+        InvalidRequest: the loader's message, which may name a cell or column.
+        PayloadTooLarge: the file takes too much memory or time.
     """
-    asked = json.dumps({**options, "memory_bytes": FILE_BYTES, "seconds": SECONDS})
-    environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    request = json.dumps({**options, "memory_bytes": FILE_BYTES, "seconds": SECONDS})
+    environment = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     with tempfile.TemporaryDirectory(prefix="rfa-read-") as empty:
         process = await asyncio.create_subprocess_exec(
             *PROGRAM,
-            asked,
+            request,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -57,7 +56,7 @@ async def read_apart(content: bytes, options: dict[str, Any]) -> bytes:
             start_new_session=True,
         )
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 answer, _ = await process.communicate(content)
         except TimeoutError:
             answer = b""
@@ -70,7 +69,7 @@ async def read_apart(content: bytes, options: dict[str, Any]) -> bytes:
         return document
     if kind == REFUSED:
         raise InvalidRequest(_sentence(orjson.loads(document)), code="unreadable_file")
-    raise PayloadTooLarge("The file takes more memory or time to read than there is for one: send a part of it.")
+    raise PayloadTooLarge("The file takes too much memory or time to read: send a part of it.")
 
 
 def _sentence(message: str) -> str:

@@ -1,4 +1,4 @@
-"""What tries a bundle has limits: whatever the bundle makes of it, one short reason comes back, in time."""
+"""Bundle checks have limits: whatever a bundle does, one short reason comes back in time."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ import pytest
 
 from rfa.runtime.bundle.bundle import BundleError, open_bundle
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
-from rfa.service.vetting import vetting
-from rfa.service.vetting.vetting import MAX_REASON, Vetted, vet
+from rfa.service.bundle_checks import subprocess_check
+from rfa.service.bundle_checks.subprocess_check import MAX_REASON, CheckedBundle, check_bundles
 from tests.soak.bundles.graphs import FOR_THE_TRIAL
 from tests.soak.bundles.mutations import seal
 from tests.waiting import PATIENCE, until
 
-PLANTED = (sys.executable, "-P", "-m", "tests.service.planted_vetting")
+PLANTED = (sys.executable, "-P", "-m", "tests.service.planted_check")
 
 
-def vetted(paths: Sequence[Path], **limits: Any) -> tuple[Vetted, ...]:
-    return asyncio.run(vet(paths, **limits))
+def check(paths: Sequence[Path], **limits: Any) -> tuple[CheckedBundle, ...]:
+    return asyncio.run(check_bundles(paths, **limits))
 
 
-def test_good_bundles_are_named_with_what_was_vetted() -> None:
+def test_good_bundles_are_named_with_what_was_checked() -> None:
     paths = [BUNDLE_ROOT / "linear", BUNDLE_ROOT / "books"]
-    linear, books = vetted(paths)
+    linear, books = check(paths)
     bundles = [open_bundle(path) for path in paths]
     assert [(found.name, found.kind, found.digest) for found in (linear, books)] == [
         (bundle.name, bundle.kind, bundle.digest) for bundle in bundles
@@ -70,18 +70,18 @@ def test_a_bundle_whose_calibration_error_does_not_hold_is_refused(
     (copy / "calibration.json").write_text(json.dumps(document))
     seal(copy)
     with pytest.raises(BundleError, match=rf"^mine: calibration\.json: .*{reason}"):
-        vetted([copy])
+        check([copy])
 
 
 def test_nothing_is_nothing() -> None:
-    assert vetted([]) == ()
+    assert check([]) == ()
 
 
 def test_a_damaged_bundle_is_refused_by_folder_file_and_reason(tmp_path: Path) -> None:
     copy = Path(shutil.copytree(BUNDLE_ROOT / "linear", tmp_path / "mine"))
     (copy / "golden.json").write_bytes((copy / "golden.json").read_bytes()[:-1])
     with pytest.raises(BundleError, match=r"^mine: golden\.json: .*truncated") as refusal:
-        vetted([BUNDLE_ROOT / "linear", copy])
+        check([BUNDLE_ROOT / "linear", copy])
     assert str(tmp_path) not in str(refusal.value)
 
 
@@ -102,24 +102,24 @@ def test_a_damaged_bundle_is_refused_by_folder_file_and_reason(tmp_path: Path) -
 def test_a_bundle_that_misbehaves_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, reason: str
 ) -> None:
-    monkeypatch.setattr(vetting, "PROGRAM", PLANTED)
+    monkeypatch.setattr(subprocess_check, "PROGRAM", PLANTED)
     monkeypatch.setenv("RFA_API_KEYS", "a key that is nothing to a bundle")
     (tmp_path / what).mkdir()
     seconds = 1 if "1 s" in reason else PATIENCE
     with pytest.raises(BundleError, match=f"^{what}: .*({reason})"):
-        vetted([tmp_path / what], seconds=seconds, memory_bytes=512 << 20)
+        check([tmp_path / what], seconds=seconds, memory_bytes=512 << 20)
 
 
 def test_a_reason_is_one_short_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vetting, "PROGRAM", PLANTED)
+    monkeypatch.setattr(subprocess_check, "PROGRAM", PLANTED)
     (tmp_path / "talkative").mkdir()
     with pytest.raises(BundleError) as refusal:
-        vetted([tmp_path / "talkative"])
+        check([tmp_path / "talkative"])
     assert len(str(refusal.value)) <= MAX_REASON + len("talkative: ") and "\n" not in str(refusal.value)
 
 
-def test_a_vetting_that_is_cancelled_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vetting, "PROGRAM", PLANTED)
+def test_a_check_that_is_cancelled_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess_check, "PROGRAM", PLANTED)
     (tmp_path / "sleeping").mkdir()
     started: list[asyncio.subprocess.Process] = []
 
@@ -131,7 +131,7 @@ def test_a_vetting_that_is_cancelled_leaves_no_process(tmp_path: Path, monkeypat
             return started[-1]
 
         monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
-        task = asyncio.create_task(vet([tmp_path / "sleeping"]))
+        task = asyncio.create_task(check_bundles([tmp_path / "sleeping"]))
         await until(lambda: started)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -163,7 +163,7 @@ def test_a_graph_that_gives_its_golden_outputs_and_no_more_is_refused(tmp_path: 
     seal(copy)
     seconds = 5 if "5 s" in reason else PATIENCE
     with pytest.raises(BundleError, match=f"^oscillator: .*({reason})"):
-        vetted([copy], seconds=seconds, memory_bytes=1 << 30)
+        check([copy], seconds=seconds, memory_bytes=1 << 30)
 
 
 def test_nothing_is_imported_once_a_bundle_is_looked_at(tmp_path: Path) -> None:
@@ -173,10 +173,10 @@ def test_nothing_is_imported_once_a_bundle_is_looked_at(tmp_path: Path) -> None:
     (bad / "manifest.json").write_text(json.dumps(manifest))
     seal(bad)
     code = (
-        "import sys; from pathlib import Path; import rfa.service.vetting.child as child\n"
-        "known = set(sys.modules)\n"
-        "answers = [child._tried(Path(name), (), 1 << 30) for name in sys.argv[1:]]\n"
-        "print([answer.get('refused', '') for answer in answers], sorted(set(sys.modules) - known))\n"
+        "import sys; from pathlib import Path; import rfa.service.bundle_checks.child as child\n"
+        "before = set(sys.modules)\n"
+        "answers = [child._check(Path(name), (), 1 << 30) for name in sys.argv[1:]]\n"
+        "print([answer.get('refused', '') for answer in answers], sorted(set(sys.modules) - before))\n"
     )
     command = [sys.executable, "-c", code, *(str(BUNDLE_ROOT / name) for name in ("linear", "series")), str(bad)]
     result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
@@ -185,7 +185,10 @@ def test_nothing_is_imported_once_a_bundle_is_looked_at(tmp_path: Path) -> None:
 
 def test_a_supervisor_can_import_it_cheaply() -> None:
     """Neither numpy nor the runtime come with it."""
-    code = "import sys, rfa.service.vetting.vetting; sys.exit('numpy' in sys.modules or 'onnxruntime' in sys.modules)"
+    code = (
+        "import sys, rfa.service.bundle_checks.subprocess_check\n"
+        "sys.exit('numpy' in sys.modules or 'onnxruntime' in sys.modules)"
+    )
 
     async def imported() -> int:
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)

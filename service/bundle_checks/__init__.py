@@ -1,0 +1,1 @@
+"""Checks of bundles before they are served."""

@@ -1,0 +1,179 @@
+"""Checks bundles in a subprocess before a serving process opens them.
+
+The kernel limits the subprocess: processor time, memory, open files, no written files; the parent limits its time. So a
+bundle that hangs, exhausts memory or crashes the runtime affects only the subprocess (`child.py`).
+
+The supervisor imports this module: it must not import numpy or the runtime.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rfa.runtime.bundle.documents import BundleError
+from rfa.service import machine
+from rfa.service.child_environment import child_environment
+
+# -P: the working directory must not provide modules.
+PROGRAM = (sys.executable, "-P", "-m", "rfa.service.bundle_checks.child")
+START_SECONDS = 60.0  # imports, before the first bundle is read
+SECONDS = 60.0  # per bundle; the four default ones take 2 s together
+# The interpreter and its libraries; and each byte of a bundle: the file, its arrays and the runtimes' copies.
+BASE_BYTES = 1 << 30
+COPIES = 16
+MAX_LINE_BYTES = 4096
+MAX_REASON = 300
+# Not API keys, proxies and other settings of the operator.
+INHERITED_VARIABLES = (
+    "HOME", "LANG", "LD_LIBRARY_PATH", "NUMBA_CACHE_DIR", "NUMBA_CPU_FEATURES", "NUMBA_CPU_NAME", "PATH",
+    "XDG_CACHE_HOME",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CheckedBundle:
+    """A bundle that passed the check.
+
+    Attributes:
+        digest: SHA-256 of the manifest, which covers every byte of the bundle.
+        golden_values: number of recorded values that its graphs reproduced.
+    """
+
+    name: str
+    kind: Literal["lm", "filter", "series"]
+    digest: str
+    golden_values: int
+
+
+async def check_bundles(
+    paths: Sequence[Path],
+    *,
+    seconds: float = SECONDS,
+    memory_bytes: int | None = None,
+    trusted_keys: Sequence[str] = (),
+) -> tuple[CheckedBundle, ...]:
+    """Open bundles in a limited subprocess and reproduce the golden outputs of their graphs.
+
+    Cancelling ends the subprocess.
+
+    Args:
+        paths: bundle directories.
+        seconds: limit per bundle, of elapsed and of processor time.
+        memory_bytes: limit of the subprocess. Default: 1 GiB plus 16 bytes per byte of the bundles, at most three
+            quarters of the machine's memory.
+        trusted_keys: minisign public keys, one of which must have signed each bundle; none accepts any bundle.
+
+    Returns:
+        In the order of `paths`.
+
+    Raises:
+        BundleError: names the directory of the first refused bundle, and the reason in at most 300 characters.
+    """
+    if not paths:
+        return ()
+    paths = [path.resolve() for path in paths]
+    request = {
+        "bundles": [str(path) for path in paths],
+        "seconds": seconds,
+        "memory_bytes": memory_bytes or _memory_for(paths),
+        "trusted_keys": list(trusted_keys),
+    }
+    with tempfile.TemporaryDirectory(prefix="rfa-check-") as directory:
+        process = await _start({**request, "directory": directory}, directory)
+        try:
+            answer = await _read_answer(process, START_SECONDS)
+            if answer is None:
+                raise BundleError(f"bundles cannot be checked: the subprocess {await _describe_exit(process)}")
+            return tuple([await _read_result(process, path, seconds) for path in paths])
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def _start(request: Mapping[str, Any], directory: str) -> asyncio.subprocess.Process:
+    inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+    return await asyncio.create_subprocess_exec(
+        *PROGRAM,
+        json.dumps(request),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        limit=MAX_LINE_BYTES,
+        cwd=directory,
+        env=child_environment({**inherited, "TOKENIZERS_PARALLELISM": "false"}),
+        start_new_session=True,
+    )
+
+
+async def _read_result(process: asyncio.subprocess.Process, path: Path, seconds: float) -> CheckedBundle:
+    try:
+        answer = await _read_answer(process, seconds)
+    except TimeoutError:
+        raise BundleError(f"{path.name}: did not finish within {seconds:g} s") from None
+    if answer is None:
+        raise BundleError(f"{path.name}: the subprocess that checked it {await _describe_exit(process)}")
+    match answer:
+        case {"refused": str(reason)}:
+            raise BundleError(f"{path.name}: {_plain(reason)}")
+        case {
+            "name": str(name),
+            "kind": "lm" | "filter" | "series" as kind,
+            "digest": str(digest),
+            "golden_values": int(count),
+        }:
+            return CheckedBundle(name, kind, digest, count)
+    raise BundleError(f"{path.name}: the subprocess that checked it gave no answer")
+
+
+async def _read_answer(process: asyncio.subprocess.Process, seconds: float) -> Mapping[str, Any] | None:
+    """The next line; None if there is none or it is malformed: a bundle may have taken over the subprocess.
+
+    Raises:
+        TimeoutError: none came in time.
+    """
+    assert process.stdout is not None
+    async with asyncio.timeout(seconds):
+        try:
+            answer = json.loads(await process.stdout.readline())
+        except ValueError:  # too long, no text, no JSON, or the end
+            return None
+    return answer if isinstance(answer, dict) else None
+
+
+async def _describe_exit(process: asyncio.subprocess.Process) -> str:
+    try:
+        code = await asyncio.wait_for(process.wait(), 1.0)
+    except TimeoutError:
+        return "gave no answer"
+    if code == -signal.SIGXCPU:
+        return "used up its processor time"
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def _plain(reason: str) -> str:
+    """One short line."""
+    return "".join(character if character.isprintable() else "?" for character in reason[:MAX_REASON])
+
+
+def _memory_for(paths: Sequence[Path]) -> int:
+    # A sparse file may claim any size.
+    return min(BASE_BYTES + COPIES * sum(map(_size, paths)), machine.memory_bytes() * 3 // 4)
+
+
+def _size(directory: Path) -> int:
+    """Bytes of its files; 0 if it is missing, which the subprocess reports."""
+    try:
+        with os.scandir(directory) as entries:
+            return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+    except OSError:
+        return 0

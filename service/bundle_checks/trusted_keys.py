@@ -1,0 +1,43 @@
+"""The public keys that must have signed bundles: `RFA_TRUSTED_KEYS` and `RFA_TRUSTED_KEYS_FILE`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rfa.service.settings import ConfigurationError, SecuritySettings, Settings
+
+if TYPE_CHECKING:
+    from rfa.runtime.bundle.signing import PublicKey
+
+
+def trusted_keys(settings: SecuritySettings) -> tuple[PublicKey, ...]:
+    """The keys of both settings; empty if neither is set, and every bundle is trusted.
+
+    Raises:
+        ConfigurationError: a setting has no key, or is malformed.
+    """
+    texts: dict[str, str] = {}
+    if settings.trusted_keys is not None:
+        texts["RFA_TRUSTED_KEYS"] = settings.trusted_keys
+    if settings.trusted_keys_file is not None:
+        try:
+            texts["RFA_TRUSTED_KEYS_FILE"] = settings.trusted_keys_file.read_text()
+        except (OSError, ValueError):
+            raise ConfigurationError("RFA_TRUSTED_KEYS_FILE: cannot be read as text") from None
+    if not texts:
+        return ()
+    from rfa.runtime.bundle.signing import KeyFormatError, parse_public_keys
+
+    keys: list[PublicKey] = []
+    for name, text in texts.items():
+        try:
+            keys += parse_public_keys(text)
+        except KeyFormatError as error:
+            raise ConfigurationError(f"{name}: {error}") from None
+    return tuple(keys)
+
+
+def with_trusted_keys(settings: Settings) -> Settings:
+    """Settings with the keys of the file: all processes use the same, even if the file changes."""
+    keys = ",".join(map(str, trusted_keys(settings.security)))
+    return settings.replace(trusted_keys=keys or None, trusted_keys_file=None)

@@ -1,0 +1,44 @@
+"""Sends the events of jobs from workers to the event loops of their readers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from rfa.service.engine.job import Job
+
+logger = logging.getLogger("rfa.engine")
+Delivery = tuple[Job, list[Any]]
+
+
+def send_events(jobs: Sequence[Job], own: asyncio.AbstractEventLoop | None = None) -> list[Delivery]:
+    """Send emitted events to their event loops, each woken once. Call with the scheduler's lock.
+
+    Args:
+        own: the calling event loop.
+
+    Returns:
+        The events for `own`, which the caller delivers.
+    """
+    by_loop: dict[asyncio.AbstractEventLoop, list[Delivery]] = {}
+    for job in jobs:
+        if job._outbox:
+            job._backlog += job._emitted
+            job._emitted = 0
+            by_loop.setdefault(job._loop, []).append((job, job._outbox))
+            job._outbox = []
+    own_deliveries = [] if own is None else by_loop.pop(own, [])
+    for loop, deliveries in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(deliver_all, deliveries)
+        except RuntimeError:
+            logger.debug("the event loop of %d requests is closed", len(deliveries))
+    return own_deliveries
+
+
+def deliver_all(deliveries: list[Delivery]) -> None:
+    """On the event loop of the jobs: give each its events."""
+    for job, events in deliveries:
+        job.deliver(events)

@@ -1,0 +1,101 @@
+"""Sizes of requests: numbers in the reply, and bytes of memory until it is sent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.text.language import Language
+from rfa.runtime.uncertainty.interface import FilterOptions, MergeOptions, reply_rows
+from rfa.service.engine.filter.stream import FilterStreamOptions
+from rfa.service.engine.reply_size import (
+    LEAD,
+    PART,
+    STATE_COPIES,
+    TEXT_COPIES,
+    StepShape,
+    ahead_bytes,
+    filter_bytes,
+    frame_bytes,
+    generation_bytes,
+    series_bytes,
+    smoothing_bytes,
+    whole_bytes,
+)
+from rfa.service.engine.text.options import GenerateOptions
+
+# Besides those in the buffer: one that is encoded, and those that a quantum adds before it looks.
+STEPS_BEYOND_BUFFER = 3
+# Besides the merged states: their prior and the result.
+STATES_OF_A_MERGE = 2
+
+
+def step_shape(model: FilterRuntime, options: FilterOptions | FilterStreamOptions) -> StepShape:
+    """Size of one step of the reply."""
+    return StepShape(model.observation_size, len(options.levels), len(options.horizon), options.samples)
+
+
+def reply_numbers(shape: StepShape, options: FilterOptions) -> int:
+    """Numbers in the reply to all observations, forecast rows included."""
+    reply_shape = replace(shape, horizon=shape.horizon - options.followed)
+    return len(options.observations) * reply_shape.numbers + len(options.ahead) * shape.numbers_ahead
+
+
+def filter_request_bytes(model: FilterRuntime, options: FilterOptions, stream_buffer: int) -> int:
+    """Memory of a filter request."""
+    shape, count = step_shape(model, options), len(options.observations)
+    size = _fixed_bytes(model, shape, options)
+    if options.is_whole:
+        size += whole_bytes(shape, count)
+    if options.smooth:
+        return size + smoothing_bytes(shape, count, model.state_size, is_streamed=options.is_streamed)
+    ahead = stream_buffer // reply_rows(options) + STEPS_BEYOND_BUFFER
+    return size + filter_bytes(shape, count, ahead, is_streamed=options.is_streamed)
+
+
+def part_bytes(model: FilterRuntime, options: FilterOptions) -> tuple[int, int]:
+    """Memory of one series of many: until it ends, and from its end until it is encoded."""
+    shape, count = step_shape(model, options), len(options.observations)
+    ended = _fixed_bytes(model, shape, options) + series_bytes(shape, count)
+    if options.smooth:
+        ended += smoothing_bytes(shape, count, model.state_size, is_streamed=True)
+    waiting = PART + options.times.nbytes + options.observations.nbytes + options.noise.nbytes
+    waiting += LEAD * (len(options.horizon) + len(options.ahead))
+    return waiting + (0 if options.state is None else model.state_bytes), ended
+
+
+def _fixed_bytes(model: FilterRuntime, shape: StepShape, options: FilterOptions) -> int:
+    has_state = options.wants_state or options.state is not None
+    states = STATE_COPIES * model.state_bytes if has_state else 0
+    return model.own_bytes + states + ahead_bytes(shape, len(options.ahead))
+
+
+def answer_bytes(model: FilterRuntime, options: FilterStreamOptions) -> int:
+    """Memory of one observation of a live stream until its answer is sent."""
+    return frame_bytes(step_shape(model, options)) + (STATE_COPIES * model.state_bytes if options.state_every else 0)
+
+
+def stream_bytes(model: FilterRuntime, options: FilterStreamOptions) -> int:
+    """Memory of a live stream with one observation in progress."""
+    return step_shape(model, options).readout_bytes + answer_bytes(model, options) + model.own_bytes
+
+
+def merge_bytes(model: FilterRuntime, shape: StepShape, options: MergeOptions) -> int:
+    """Memory of a merge."""
+    states = (len(options.states) + STATES_OF_A_MERGE) * STATE_COPIES * model.state_bytes
+    return states + shape.readout_bytes + frame_bytes(shape) + model.own_bytes
+
+
+def generation_request_bytes(model: Language, options: GenerateOptions, stream_buffer: int) -> int:
+    """Memory of a generation, attention contexts excepted."""
+    tokens, latent = options.max_new_tokens * options.samples, math.prod(model.latent_shape)
+    ahead = stream_buffer + options.samples if options.is_streamed else None
+    size = generation_bytes(tokens, options.top_n_tokens, latent if options.return_latents else 0, ahead)
+    if (options.mode or model.default_mode) == "recurrent":
+        size += (options.samples + 1) * model.pool.host_bytes_per_slot
+    if options.return_full_text:
+        size += TEXT_COPIES * options.samples * len(options.prompt)
+    if options.returns_state or options.resumed is not None:
+        size += STATE_COPIES * model.context_bytes
+    return size

@@ -1,1 +1,0 @@
-"""Bundles are tried before they are served."""
