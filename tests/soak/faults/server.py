@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -221,7 +221,7 @@ class Server:
             tail = self.log[-2_000:] if self._log.is_file() else ""
             raise FaultError(f"the server {complaint}: {tail or '(no log)'}")
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:
