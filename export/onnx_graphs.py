@@ -81,9 +81,9 @@ def _program(
     module: nn.Module, examples: tuple[Tensor, ...], options: dict[str, Any], decompose: bool
 ) -> torch.onnx.ONNXProgram:
     source = module if decompose else _captured(module, examples, options["dynamic_shapes"])
-    arguments = {"args": examples} if decompose else {}
+    arguments: dict[str, Any] = {"args": examples} if decompose else {}
     table = EXACT if decompose else EXACT | PLAIN
-    fixed = {"dynamo": True, "optimize": False, "verbose": False, "custom_translation_table": table}
+    fixed: dict[str, Any] = {"dynamo": True, "optimize": False, "verbose": False, "custom_translation_table": table}
     program: torch.onnx.ONNXProgram | None = torch.onnx.export(source, **arguments, **options, **fixed)
     if program is None:
         raise ValueError("the exporter returned no graph")

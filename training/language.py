@@ -246,7 +246,7 @@ def train_language(
     """
     path = find_config(config)
     run = LanguageRun.from_file(path, variant)
-    overrides = {name: value for name, value in (("seed", seed), ("steps", steps)) if value is not None}
+    overrides: dict[str, Any] = {name: value for name, value in (("seed", seed), ("steps", steps)) if value is not None}
     run = replace(run, training=replace(run.training, **overrides))
     chosen = choose_device(device)
     out.mkdir(parents=True, exist_ok=True)

@@ -172,6 +172,7 @@ def calibrate(names: Iterable[str]) -> None:
             for _, batch in simulate(name, FIT_STREAMS[name], FIT_STEPS, outliers, CALIBRATION_SEED + 1_000 * k)
         ]
         path, simulated = BUNDLE_ROOT / name, joined(parts)
+        assert simulated.truth is not None  # of simulated states
         bundle, model = open_bundle(path), load_model(path)
         calibration = dict(bundle.calibration)
         for mode in modes_of(model):

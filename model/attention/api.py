@@ -166,7 +166,7 @@ def robust_filter_attention(
     if cu_seqlens is not None:
         check_sequences(cu_seqlens, q)
     if times is not None:
-        check_times(times, *q.shape[:2], cu_seqlens)
+        check_times(times, q.shape[0], q.shape[1], cu_seqlens)
     out_dtype, dtype = q.dtype, torch.float64 if q.dtype == torch.float64 else torch.float32
     positions = token_positions(q.shape[1], cu_seqlens, q.device) if times is None else times
     phase = wrapped_phase(dynamics.omega, positions, dtype)

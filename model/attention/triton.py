@@ -85,7 +85,7 @@ def _gradient(
 ) -> tuple[Tensor | None, ...]:
     """Gradients of q, k, v and heads; the other arguments have none."""
     *tensors, horizons, out, log_norm = ctx.saved_tensors
-    call = AttentionCall(*tensors, *ctx.numbers, horizons, ctx.needs_decay)
+    call = AttentionCall._make((*tensors, *ctx.numbers, horizons, ctx.needs_decay))
     gradients = attention_backward_op(
         torch.zeros_like(out) if grad_out is None else grad_out,
         torch.zeros_like(log_norm) if grad_log_norm is None else grad_log_norm,

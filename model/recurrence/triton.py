@@ -106,7 +106,7 @@ def _scan(*arguments: Any) -> tuple[Tensor, ...]:
 
 @_scan.register_fake
 def _(*arguments: Any) -> tuple[Tensor, ...]:
-    return forward.scan_outputs(arguments[1], *arguments[N_TOKENS : N_TOKENS + 2], arguments[-1])
+    return forward.scan_outputs(arguments[1], arguments[N_TOKENS], arguments[N_TOKENS + 1], arguments[-1])
 
 
 @torch.library.custom_op(
