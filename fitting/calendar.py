@@ -1,14 +1,13 @@
-"""The weekly pattern of a series: least squares with a smooth prior, robust against days that are unlike the others.
+"""The weekly pattern of a series: least squares with a smooth prior, robust against unusual days.
 
     y = X β + z              X: which nodes of the week a row lies between (`Days.nodes`)
     β ~ N(0, K)              K = a_day K_day + a_week K_week, and a_holiday for holidays
 
-The prior makes the pattern smooth over the day (the part that all days have) and over the week (how the days differ). A
-holiday is like a Sunday but for a smooth difference. How much of each there is, a, maximises the marginal likelihood.
+The prior makes the pattern smooth over the day (the part that all days share) and over the week (how the days differ).
+A holiday is a Sunday with a smooth difference. The scales a maximise the marginal likelihood.
 
-What a pattern leaves is alike within a day, a storm, an event, a day that people take off: so a day counts as a few
-observations and not as one a row, and has one Student-t weight, by its mean squared rest. The structural model is then
-fitted to what the pattern leaves.
+Residuals are correlated within a day. So a day counts as a few observations, whatever its number of rows, and has one
+Student-t weight, by its mean squared residual. The structural model is then fitted to the residuals.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from scipy.optimize import minimize
 
 from rfa.runtime.filters.calendar import DAY_SECONDS, WEEKDAYS, Days, Nodes, is_moment
 
-# Nodes of a day, at most: half-hours, and hours where the scales are found.
-MOST_NODES, OF_SCALES = 48, 24
-# Days that a pattern needs: each weekday twice in what it is fitted to.
+# Most nodes of a day: half-hours, and hours for the estimate of the scales.
+MOST_NODES, SCALE_NODES = 48, 24
+# Least number of days in the training part.
 LEAST_DAYS = 3 * WEEKDAYS
-# Hours over which the pattern of all days, the differences between days (a short and a long one) and a holiday's
-# difference from a Sunday are alike.
+# Correlation lengths in hours: of the pattern of all days, of the differences between days (short and long), and of a
+# holiday's difference from a Sunday.
 DAY_HOURS, WEEK_HOURS, HOLIDAY_HOURS = 2.0, (3.0, 24.0), 6.0
-# Of the scales a: start (in squared spreads), and the range of their logs about it.
+# Scales a: start (in squared spreads), and the range of their logs around it.
 SCALES, SCALE_RANGE = (0.5, 0.1, 0.1), 7.0
-# So that the prior's covariance can be inverted.
+# Keeps the prior's covariance invertible.
 JITTER = 1e-6
-# Independent observations that a day counts as, at most; degrees of freedom of its weight; and how often it is weighed.
-OF_A_DAY, NU, PASSES = 4.0, 4.0, 6
+# Most independent observations of a day; degrees of freedom of its weight; passes of reweighting.
+DAY_OBSERVATIONS, NU, PASSES = 4.0, 4.0, 6
 SUNDAY = 6
 
 
-def _alike(distance: np.ndarray, hours: float) -> np.ndarray:
-    """Matérn's correlation of order 3/2 at distances in hours."""
+def _matern(distance: np.ndarray, hours: float) -> np.ndarray:
+    """Matérn correlation of order 3/2 at distances in hours."""
     x = np.sqrt(3.0) * distance / hours
     found: np.ndarray = (1 + x) * np.exp(-x)
     return found
@@ -51,23 +50,23 @@ class Prior:
     def __init__(self, days: Days) -> None:
         slots, week = days.slots, WEEKDAYS * days.slots
         hours = np.arange(week) * (24.0 / slots)
-        # A holiday is the Sunday, and what is its own.
+        # A holiday shares the Sunday's part, and has one of its own.
         of_week = np.concatenate([np.arange(week), SUNDAY * slots + np.arange(slots)])[: days.types * slots]
         apart = np.abs(hours[:, None] - hours)
-        # Chords, of circles on which a day and a week lie: a correlation of the way around is none.
+        # Chords of the circles of a day and a week: arc lengths give no valid correlation.
         around_day, around_week = (
             span / np.pi * np.abs(np.sin(np.pi * apart / span)) for span in (24.0, 24.0 * WEEKDAYS)
         )
-        day = _alike(around_day, DAY_HOURS)
-        differences = np.mean([_alike(around_week, span) for span in WEEK_HOURS], axis=0)
+        day = _matern(around_day, DAY_HOURS)
+        differences = np.mean([_matern(around_week, span) for span in WEEK_HOURS], axis=0)
         own = np.zeros((len(of_week), len(of_week)))
         if days.holidays:
-            own[week:, week:] = _alike(around_day[:slots, :slots], HOLIDAY_HOURS)
+            own[week:, week:] = _matern(around_day[:slots, :slots], HOLIDAY_HOURS)
         self.parts = np.stack([day[np.ix_(of_week, of_week)], differences[np.ix_(of_week, of_week)], own])
         self.count = 2 + bool(days.holidays)
 
     def covariance(self, scales: np.ndarray) -> np.ndarray:
-        """At the log scales."""
+        """The covariance at the log scales."""
         found: np.ndarray = np.tensordot(np.exp(scales), self.parts[: self.count], axes=1)
         found[np.diag_indices_from(found)] += JITTER * np.exp(scales).sum()
         return found
@@ -80,7 +79,7 @@ def pattern_at(pattern: np.ndarray, nodes: Nodes) -> np.ndarray:
 
 
 def fit_pattern(times: np.ndarray, y: np.ndarray, days: Days) -> np.ndarray:
-    """β `[K]`, a type of day after the other.
+    """β `[K]`, one type of day after the other.
 
     Args:
         times: `[N]`, seconds since 1970.
@@ -95,11 +94,11 @@ def fit_pattern(times: np.ndarray, y: np.ndarray, days: Days) -> np.ndarray:
     pattern = _first(y, nodes, size)
     for step in range(PASSES):
         rest = np.bincount(day, (y - pattern_at(pattern, nodes)) ** 2) / count
-        # Of a series that repeats exactly nothing is left.
+        # A series that repeats exactly has no residuals.
         spread = max(float(np.median(rest)), 1e-12)
         weight = np.minimum((NU + 1) / (NU + rest / spread), 1.0)
         variance = max(float((weight * rest).sum() / weight.sum()), 1e-12)
-        per_row = weight[day] * min(OF_A_DAY, typical) / (typical * variance)
+        per_row = weight[day] * min(DAY_OBSERVATIONS, typical) / (typical * variance)
         information, evidence = _normal(y, nodes, per_row, size)
         if step == 1:
             scales = _scales(times[seen], y, per_row, days, scales)
@@ -108,7 +107,7 @@ def fit_pattern(times: np.ndarray, y: np.ndarray, days: Days) -> np.ndarray:
 
 
 def _first(y: np.ndarray, nodes: Nodes, size: int) -> np.ndarray:
-    """Where weighing starts: the median of what lies nearest to each node, and of all where none does."""
+    """The first pattern: the median of the values nearest to each node, or of all values if there are none."""
     nearest = np.where(nodes.share < 0.5, nodes.before, nodes.after)
     order = np.argsort(nearest, kind="stable")
     bounds = np.searchsorted(nearest[order], np.arange(size + 1))
@@ -121,10 +120,11 @@ def _normal(y: np.ndarray, nodes: Nodes, weight: np.ndarray, size: int) -> tuple
     """Xᵀ W X and Xᵀ W y."""
     information, evidence = np.zeros((size, size)), np.zeros(size)
     ends = (nodes.before, 1 - nodes.share), (nodes.after, nodes.share)
-    for at, share in ends:
-        evidence += np.bincount(at, weight * share * y, size)
-        for other, beside in ends:
-            information += np.bincount(at * size + other, weight * share * beside, size * size).reshape(size, size)
+    for node, share in ends:
+        evidence += np.bincount(node, weight * share * y, size)
+        for other, other_share in ends:
+            product = np.bincount(node * size + other, weight * share * other_share, size * size)
+            information += product.reshape(size, size)
     return information, evidence
 
 
@@ -142,9 +142,8 @@ def _posterior(
 
 
 def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, start: np.ndarray) -> np.ndarray:
-    """How much there is of each part, by the marginal likelihood of a pattern of hours: that of half-hours costs eight
-    times as much."""
-    hourly = Days(days.zone, min(days.slots, OF_SCALES), days.holidays)
+    """The scales, by the marginal likelihood of a pattern of hours; one of half-hours costs eight times as much."""
+    hourly = Days(days.zone, min(days.slots, SCALE_NODES), days.holidays)
     prior, size = Prior(hourly), hourly.types * hourly.slots
     information, evidence = _normal(y, hourly.nodes(times), weight, size)
     bounds = [(math.log(x) - SCALE_RANGE, math.log(x) + SCALE_RANGE) for x in SCALES[: prior.count]]
@@ -156,11 +155,13 @@ def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, st
 
 
 def days_for(times: np.ndarray, fitted: int, zone: str, holidays: tuple[str, ...]) -> Days | None:
-    """The clock of a calendar for a series in seconds since 1970, None where its rows are too far apart or of days that
-    it has not, or the first `fitted` are of too few days. Holidays count where the series has one among these."""
+    """The days of a calendar for a series in seconds since 1970.
+
+    None if the rows are more than a day apart, a time is outside the range of calendars, or the first `fitted` rows
+    have too few days. Holidays are used if one is among these.
+    """
     lags = np.diff(times)
     step = float(np.median(lags[lags > 0])) if (lags > 0).any() else math.inf
-    # Beyond, rows fall on some days only; and calendars know no days before 1971.
     if step > DAY_SECONDS * 1.01 or not is_moment(times).all():
         return None
     days = Days(zone, int(np.clip(round(DAY_SECONDS / step), 1, MOST_NODES)), holidays)
@@ -168,6 +169,3 @@ def days_for(times: np.ndarray, fitted: int, zone: str, holidays: tuple[str, ...
     if len(dates) < LEAST_DAYS:
         return None
     return days if days.is_holiday(dates).any() else Days(zone, days.slots)
-
-
-__all__ = ["days_for", "fit_pattern", "pattern_at"]

@@ -1,8 +1,8 @@
-"""Structural models of many series, each a system of its own: what `rfa fit` does. No torch.
+"""Fit a structural model to each of many series, as `rfa fit` does.
 
-A series in seconds since 1970, of three weeks or more, may have a calendar: a pattern of the week by the clock on the
-wall, with holidays, and a structural model of what it leaves. It has one where that predicts its last quarter better
-than seasons of the model. Then both are fitted again to all of it.
+A series in seconds since 1970, of three weeks or more, may have a calendar: a weekly pattern in local time, with
+holidays, and a structural model of the rest. It gets one if that predicts its last quarter better than seasons do. Then
+both are fitted again to the whole series.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from rfa.fitting.maximum_likelihood import (
 )
 from rfa.fitting.model import Structure, matrices, robustness
 from rfa.fitting.parallel import fit_each
-from rfa.fitting.progress import Kept
+from rfa.fitting.progress import SavedFits
 from rfa.fitting.structural import StructuralConfig, describe_fit, joint_config, periods_of
 from rfa.runtime.filters.calendar import DAY_SECONDS, Calendar, Days
 from rfa.runtime.filters.fitted import Models, series_label
 from rfa.runtime.filters.system import System
 
-# Of a series the first part is fitted, and the rest chooses; then all of it is fitted.
+# The first part of a series is fitted and the rest chooses the modes; then the whole series is fitted.
 FITTED_SHARE = 0.75
-# Harmonics of a season at most: beside a calendar few are left, and a system has up to 64 states.
+# Most harmonics of a season, and beside a calendar, which leaves few; a system has up to 64 states.
 MOST_HARMONICS, BESIDE_CALENDAR = 8, 4
-# Holidays are listed up to so many years after the last row.
+# Holidays are listed for this many years after the last row.
 YEARS_AHEAD = 10
-# Name of what is kept beside models until all are there.
+# Suffix of the file of finished series.
 FITTED = ".fitted"
 
 
@@ -61,17 +61,17 @@ def fit_series(
     """Fit a model to every column of every series.
 
     Args:
-        series: by their keys, as `rfa.data.read_frame` gives them; the key () is that of a table with one series.
+        series: by their keys, as `rfa.data.read_frame` returns them; the key of a single series is ().
         zone: time zone of the days of calendars.
-        country: whose holidays are days of their own, such as US, or DE-BY for a part of one; needs `holidays`.
-        holidays: more such dates, as 2026-12-24.
+        country: its holidays get their own pattern: US, or DE-BY for a part of a country; needs `holidays`.
+        holidays: more such dates, like 2026-12-24.
         config: how to fit.
-        report: called after every step with a line of progress, and the series' worth of work that is done.
-        keep: a file where finished series are kept until all are, so that the same call goes on after a stop.
+        report: called after every step with a line of progress, and the share of a series' work that it was.
+        keep: a file for finished series, so that the same call continues after a stop.
 
     Raises:
         ValueError: an argument is wrong, or nothing could be fitted: the first reason.
-        Stopped: a signal came; what was finished is kept, and the same call goes on.
+        Stopped: a signal came; finished series are saved.
     """
     chosen = StructuralConfig() if config is None else config
     items: dict[str, Series] = {}
@@ -82,17 +82,17 @@ def fit_series(
                 raise ValueError(f"two series are called {label!r}")
             items[label] = part
     listed = _holidays(list(items.values()), country, holidays)
-    clock = Days(zone, 1, listed)  # checks them
+    clock = Days(zone, 1, listed)  # checks the zone and the dates
 
-    def fit(one: Series, tell: Report) -> dict[str, Any]:
-        return _fit_one(one, clock, chosen, tell)
+    def fit(one: Series, advance: Report) -> dict[str, Any]:
+        return _fit_one(one, clock, chosen, advance)
 
-    asked = [asdict(chosen), zone, listed, sorted(items)]
+    request = [asdict(chosen), zone, listed, sorted(items)]
     arrays = [array for _, one in sorted(items.items()) for array in (one.times, one.values)]
-    kept = None if keep is None else Kept(keep, asked, arrays)
+    saved = None if keep is None else SavedFits(keep, request, arrays)
     failed: dict[str, str] = {}
     found = fit_each(
-        items, fit, report=report, kept=kept, refused=lambda name, error: failed.update({name: str(error)})
+        items, fit, report=report, saved=saved, refused=lambda name, error: failed.update({name: str(error)})
     )
     if not found:
         raise ValueError(next(iter(failed.values()), "there is no series to fit"))
@@ -101,14 +101,14 @@ def fit_series(
 
 
 def fit_to(out: Path, series: Mapping[Key, Series], **how: Any) -> Models:
-    """Fit, and write the models; what a stop leaves is kept beside them, and the same call goes on.
+    """Fit and write the models. After a stop, the same call continues.
 
     Args:
         out: a file of JSON.
         how: see `fit_series`.
 
     Raises:
-        ValueError: also where that file may not be written, before any work.
+        ValueError: also if the file may not be written, before any work.
     """
     if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
         raise ValueError(f"{str(out)!r} may not be written: give a file in a folder that is there")
@@ -120,7 +120,7 @@ def fit_to(out: Path, series: Mapping[Key, Series], **how: Any) -> Models:
 
 
 def _holidays(series: Sequence[Series], country: str | None, more: Sequence[str]) -> tuple[str, ...]:
-    """Dates of the years that the series have, and some after them."""
+    """Dates of the years of the series, and of some years after them."""
     if country is None:
         return tuple(more)
     dated = [one for one in series if one.is_dated and len(one.times)]
@@ -140,8 +140,8 @@ def _holidays(series: Sequence[Series], country: str | None, more: Sequence[str]
     return tuple(sorted({*more, *(day.isoformat() for day in found)}))
 
 
-def _fit_one(series: Series, clock: Days, config: StructuralConfig, tell: Report) -> dict[str, Any]:
-    """System and record of a series of one column."""
+def _fit_one(series: Series, clock: Days, config: StructuralConfig, report: Report) -> dict[str, Any]:
+    """System and record of a series with one column."""
     start = time.monotonic()
     times, values, name = series.times, series.values[:, 0], series.names[0]
     fitted = int(FITTED_SHARE * len(times))
@@ -150,22 +150,22 @@ def _fit_one(series: Series, clock: Days, config: StructuralConfig, tell: Report
     periods = periods_of(column, times[:fitted], values[:fitted], config)
     days = days_for(times, fitted, clock.zone, clock.holidays) if series.is_dated else None
     if days is not None:
-        beside = replace(limits, harmonics=min(limits.harmonics, BESIDE_CALENDAR))
-        left, own = _without(column, times, days), [p for p in [DAY_SECONDS / column.time_step] if p > 2]
-        if _gains(left, own, beside, column, periods, limits):
-            column, periods, limits = left, own, beside
+        fewer = replace(limits, harmonics=min(limits.harmonics, BESIDE_CALENDAR))
+        rest = _without_pattern(column, times, days), [p for p in [DAY_SECONDS / column.time_step] if p > 2], fewer
+        if _validation(*rest) > _validation(column, periods, limits) + MIN_GAIN:
+            column, periods, limits = rest
         else:
             days = None
-    search = fit_column(column, periods, limits, lambda line, share: tell(line, 0.8 * share))
+    search = fit_column(column, periods, limits, lambda line, share: report(line, 0.8 * share))
     whole = make_column(name, times, values, len(times))
     pattern: np.ndarray | None = None
     if days is not None:
         pattern = fit_pattern(times, whole.y, days)
         whole = replace(whole, y=whole.y - pattern_at(pattern, days.nodes(times)))
-    # What is a spread differs a little between the part and the whole: only where the search starts.
+    # The spread of the whole differs a little from that of the part; it only sets where the search starts.
     final = fit_structure(whole, search.structure, limits, search.values())
     errors = standard_errors(whole, final, limits.inner)
-    tell("all of it", 0.2)
+    report("all of it", 0.2)
     system = _system(whole, final, limits.inner)
     if days is not None and pattern is not None:
         shaped = (whole.spread * pattern).reshape(1, days.types, days.slots)
@@ -175,33 +175,21 @@ def _fit_one(series: Series, clock: Days, config: StructuralConfig, tell: Report
     return {"system": dict(System.from_document(system).document), "fit": record}
 
 
-def _without(column: Column, times: np.ndarray, days: Days) -> Column:
-    """A column less the pattern of the part that is fitted."""
+def _without_pattern(column: Column, times: np.ndarray, days: Days) -> Column:
+    """A column less the weekly pattern of its training part."""
     pattern = fit_pattern(times[: column.fitted], column.y[: column.fitted], days)
     return replace(column, y=column.y - pattern_at(pattern, days.nodes(times)))
 
 
-def _gains(
-    left: Column, own: list[float], beside: Limits, column: Column, periods: list[float], limits: Limits
-) -> bool:
-    """Whether a calendar predicts the validation part better than seasons do, by one model of each."""
-    with_calendar, without = (
-        fit_structure(part, _seasonal(found, bounds), bounds).validation
-        for part, found, bounds in ((left, own, beside), (column, periods, limits))
-    )
-    return with_calendar > without + MIN_GAIN
-
-
-def _seasonal(periods: list[float], limits: Limits) -> Structure:
+def _validation(column: Column, periods: list[float], limits: Limits) -> float:
+    """Validation log likelihood of a model with all seasons."""
     seasons = tuple((period, max(1, min(limits.harmonics, int(period / 2)))) for period in periods)
-    return Structure(seasons=seasons, relaxations=min(1, limits.free_modes))
+    structure = Structure(seasons=seasons, relaxations=min(1, limits.free_modes))
+    return fit_structure(column, structure, limits).validation
 
 
 def _system(column: Column, fit: Fit, inner: int) -> dict[str, Any]:
-    """Document of the system of a column."""
+    """The system of a column, as a document."""
     found = matrices(fit.structure, fit.raw, step=column.time_step, center=column.center, spread=column.spread)
     config = joint_config([found], np.eye(1), "nothing", robustness(fit.structure, fit.raw), inner)
     return dict(System.of(config).document)
-
-
-__all__ = ["fit_series", "fit_to"]

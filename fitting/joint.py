@@ -1,11 +1,11 @@
-"""Likelihood of the rows of several columns under their structural models and what these share, compiled.
+"""Likelihood of several columns under their structural models and the noise that they share, compiled.
 
     d ∘ m, d dᵀ ∘ P + Q      e = y - C m - b,  S = C P Cᵀ + R         of the components seen
     T = C P Cᵀ + R / w        P - P Cᵀ T⁻¹ C P                         one weight w for the row
 
-The state is that of the columns one after the other, each in the coordinates of `scan.py`, in which F is
-diagonal. So a row costs two passes over P and one for each column, where matrices F would cost the cube of the states.
-The numbers are those of the filter that is served (`rfa.model.recurrence.dense`) without its jumps.
+The state is the columns' states one after the other, in the coordinates of `scan.py`, in which F is diagonal. So a row
+costs two passes over P and one for each column, instead of the cube of the number of states. The numbers are those of
+the filter in service (`rfa.model.recurrence.dense`) without jumps.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -31,6 +31,19 @@ class Robust(NamedTuple):
     contamination: float
     outlier_scale: float
     inner: int
+
+
+class _JointSystem(NamedTuple):
+    """All columns as one system: decay `[U, n]` and noise `[U, n, n]` of every distinct lag, the prior covariance
+    `[n, n]`, the sensors `[N, n]`, the first state of each column `[P + 1]`, offsets `[P]` and R `[P, P]`."""
+
+    decay: np.ndarray
+    noise: np.ndarray
+    prior: np.ndarray
+    sensor: np.ndarray
+    first: np.ndarray
+    offset: np.ndarray
+    measurement: np.ndarray
 
 
 @compiled
@@ -106,60 +119,84 @@ def _log_density(nis, log_det, count, robust):
 
 
 @compiled
-def _joint_scan(y, step, decay, noise, prior, sensor, first, offset, measurement, robust):
-    """Log likelihood of every row `[N]`; `first` `[P + 1]`, where the states of each column begin."""
+def _seen_columns(row, seen):
+    """Put the indices of the observed columns into `seen`; returns their number."""
+    count = 0
+    for a in range(len(row)):
+        if not np.isnan(row[a]):
+            seen[count] = a
+            count += 1
+    return count
+
+
+@compiled
+def _innovate(system, row, sensor, seen, state, work):
+    """Innovation e, C P and C P Cᵀ of the columns seen, and their R, into `work`."""
+    mean, covariance = state
+    e, h, signal, noise = work
+    first, count, n = system.first, len(seen), len(mean)
+    for a in range(count):
+        c = seen[a]
+        e[a] = row[c] - system.offset[c]
+        h[a] = 0.0
+        for i in range(first[c], first[c + 1]):
+            e[a] -= sensor[i] * mean[i]
+            for j in range(n):
+                h[a, j] += sensor[i] * covariance[i, j]
+    for a in range(count):
+        for b in range(count):
+            c = seen[b]
+            signal[a, b] = 0.0
+            noise[a, b] = system.measurement[seen[a], c]
+            for j in range(first[c], first[c + 1]):
+                signal[a, b] += h[a, j] * sensor[j]
+
+
+@compiled
+def _condition(count, w, state, work):
+    """Mean and covariance given the row: P - (L⁻¹ C P)ᵀ (L⁻¹ C P)."""
+    mean, covariance = state
+    e, h, signal, noise = work
+    n = len(mean)
+    for a in range(count):
+        for b in range(count):
+            signal[a, b] += noise[a, b] / w
+    _solve(signal, count, e)
+    # L⁻¹ C P, one row after the other.
+    for a in range(count):
+        for b in range(a):
+            for j in range(n):
+                h[a, j] -= signal[a, b] * h[b, j]
+        for j in range(n):
+            h[a, j] /= signal[a, a]
+        for i in range(n):
+            mean[i] += h[a, i] * e[a]
+            for j in range(n):
+                covariance[i, j] -= h[a, i] * h[a, j]
+
+
+@compiled
+def _joint_scan(y, step, system, robust):
+    """Log likelihood of every row `[N]`."""
     length, p = y.shape
-    n = len(prior)
-    found = np.zeros(length)
-    mean, covariance = np.zeros(n), prior.copy()
-    seen, e = np.zeros(p, np.int64), np.zeros(p)
-    h, signal, own = np.zeros((p, n)), np.zeros((p, p)), np.zeros((p, p))
+    n = len(system.prior)
+    found, columns = np.zeros(length), np.zeros(p, np.int64)
+    mean, covariance = np.zeros(n), system.prior.copy()
+    work = np.zeros(p), np.zeros((p, n)), np.zeros((p, p)), np.zeros((p, p))
     for t in range(length):
         if t > 0:
-            d, q = decay[step[t]], noise[step[t]]
+            d, q = system.decay[step[t]], system.noise[step[t]]
             for i in range(n):
                 mean[i] *= d[i]
                 for j in range(n):
                     covariance[i, j] = d[i] * d[j] * covariance[i, j] + q[i, j]
-        count = 0
-        for a in range(p):
-            if not np.isnan(y[t, a]):
-                seen[count] = a
-                count += 1
+        count = _seen_columns(y[t], columns)
         if count == 0:
             continue
-        for a in range(count):
-            c = seen[a]
-            e[a] = y[t, c] - offset[c]
-            h[a] = 0.0
-            for i in range(first[c], first[c + 1]):
-                e[a] -= sensor[t, i] * mean[i]
-                for j in range(n):
-                    h[a, j] += sensor[t, i] * covariance[i, j]
-        for a in range(count):
-            for b in range(count):
-                c = seen[b]
-                signal[a, b] = 0.0
-                own[a, b] = measurement[seen[a], c]
-                for j in range(first[c], first[c + 1]):
-                    signal[a, b] += h[a, j] * sensor[t, j]
-        w, nis, log_det = _row_weight(e, signal, own, count, robust)
+        _innovate(system, y[t], system.sensor[t], columns[:count], (mean, covariance), work)
+        w, nis, log_det = _row_weight(work[0], work[2], work[3], count, robust)
         found[t] = _log_density(nis, log_det, count, robust)
-        for a in range(count):
-            for b in range(count):
-                signal[a, b] += own[a, b] / w
-        _solve(signal, count, e)
-        # L⁻¹ C P, a row after the other: P - (L⁻¹ C P)ᵀ (L⁻¹ C P).
-        for a in range(count):
-            for b in range(a):
-                for j in range(n):
-                    h[a, j] -= signal[a, b] * h[b, j]
-            for j in range(n):
-                h[a, j] /= signal[a, a]
-            for i in range(n):
-                mean[i] += h[a, i] * e[a]
-                for j in range(n):
-                    covariance[i, j] -= h[a, i] * h[a, j]
+        _condition(count, w, (mean, covariance), work)
     return found
 
 
@@ -176,29 +213,39 @@ def joint_log_likelihood(
         columns, fits: at the same times.
         noises: correlation of the measurement noises and of what drives the levels, `[P, P]` each.
     """
-    systems = [Likelihood(column, fit.structure, robust.inner) for column, fit in zip(columns, fits, strict=True)]
-    tables = [made.system.tables(fit.raw) for made, fit in zip(systems, fits, strict=True)]
-    scalars = [made.system.measurement(fit.raw, robust.inner) for made, fit in zip(systems, fits, strict=True)]
+    likelihoods = [Likelihood(column, fit.structure, robust.inner) for column, fit in zip(columns, fits, strict=True)]
+    system = _join(likelihoods, fits, noises, columns[0].lags)
+    y = np.stack([column.y for column in columns], axis=1)
+    rows = _joint_scan(y, columns[0].step, system, tuple(robust))
+    seen = [int(np.isfinite(column.y[skip:]).sum()) for column in columns]
+    scale = sum(count * math.log(column.spread) for count, column in zip(seen, columns, strict=True))
+    return float(rows[skip:].sum()) - scale
+
+
+def _join(
+    likelihoods: Sequence[Likelihood], fits: Sequence[Fit], noises: tuple[np.ndarray, np.ndarray], lags: np.ndarray
+) -> _JointSystem:
+    pairs = list(zip(likelihoods, fits, strict=True))
+    tables = [one.system.tables(fit.raw) for one, fit in pairs]
+    scalars = [one.system.measurement(fit.raw, one.inner) for one, fit in pairs]
     first = np.cumsum([0, *(len(table.prior) for table in tables)])
-    lags, n = columns[0].lags, int(first[-1])
+    n = int(first[-1])
     noise, prior = np.zeros((len(lags), n, n)), block_diag(*(np.diag(table.prior) for table in tables))
-    for at, table in zip(first, tables, strict=False):
-        own = slice(at, at + len(table.prior))
-        noise[:, own, own] += table.noise[:, :, None] * np.eye(len(table.prior))
+    for start, table in zip(first, tables, strict=False):
+        states = slice(start, start + len(table.prior))
+        noise[:, states, states] += table.noise[:, :, None] * np.eye(len(table.prior))
         if len(table.prior) > 1:
-            noise[:, at, at + 1] = noise[:, at + 1, at] = table.cross
-            prior[at, at + 1] = prior[at + 1, at] = table.prior_cross[0]
-    levels = [made.system.level(fit.raw) for made, fit in zip(systems, fits, strict=True)]
+            noise[:, start, start + 1] = noise[:, start + 1, start] = table.cross
+            prior[start, start + 1] = prior[start + 1, start] = table.prior_cross[0]
+    levels = [one.system.level(fit.raw) for one, fit in pairs]
     for i, (rate, intensity) in enumerate(levels):
-        for j, (other, beside) in enumerate(levels[:i]):
-            total = rate + other
+        for j, (other_rate, other_intensity) in enumerate(levels[:i]):
+            total = rate + other_rate
             spans = lags if total == 0 else -np.expm1(-total * lags) / total
-            found = noises[1][i, j] * math.sqrt(intensity * beside) * spans
-            noise[:, first[i], first[j]] = noise[:, first[j], first[i]] = found
+            shared = noises[1][i, j] * math.sqrt(intensity * other_intensity) * spans
+            noise[:, first[i], first[j]] = noise[:, first[j], first[i]] = shared
     deviation = np.sqrt([one.variance for one in scalars])
-    rows = _joint_scan(
-        np.stack([column.y for column in columns], axis=1),
-        columns[0].step,
+    return _JointSystem(
         np.concatenate([table.decay for table in tables], axis=1),
         noise,
         prior,
@@ -206,11 +253,4 @@ def joint_log_likelihood(
         first,
         np.array([one.offset for one in scalars]),
         noises[0] * deviation[:, None] * deviation[None, :],
-        tuple(robust),
     )
-    seen = [int(np.isfinite(column.y[skip:]).sum()) for column in columns]
-    scale = sum(count * math.log(column.spread) for count, column in zip(seen, columns, strict=True))
-    return float(rows[skip:].sum()) - scale
-
-
-__all__ = ["Robust", "joint_log_likelihood"]

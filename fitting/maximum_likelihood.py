@@ -1,11 +1,10 @@
 """Maximum likelihood of a structural model of one series, and the choice of its modes by validation likelihood.
 
-The likelihood is that of the filter as it is served (capped Student-t weights, contaminated normal density), so nu and
-the contamination are fitted with the rest and outliers in the data do not spoil the noises. L-BFGS on the raw
-parameters with the exact gradient. Modes are added one kind at a time, each fitted from the best parameters so far (a
-cycle from the strongest frequency that the innovations have left), and kept where the log likelihood of the validation
-part gains more than `MIN_GAIN`. The modes that were chosen are fitted on while that part gains, and the inverse of the
-observed information, the Hessian there, gives the parameters' standard errors.
+The likelihood is that of the filter in service (capped Student-t weights, contaminated normal density). So nu and the
+contamination are fitted too, and outliers do not bias the noises. L-BFGS on the raw parameters with the exact gradient.
+Modes are added one kind at a time, each fitted from the best parameters so far (a cycle from the strongest frequency in
+the innovations), and kept if the validation log likelihood gains more than `MIN_GAIN`. The chosen modes are fitted
+further while that part gains. The inverse of the observed information, the Hessian there, gives standard errors.
 """
 
 from __future__ import annotations
@@ -23,17 +22,16 @@ from rfa.fitting.model import Standing, Structure, constrain, parameters, raw_bo
 from rfa.fitting.scan import Scan, gradient, scan_series
 from rfa.fitting.seasons import strongest_rate
 
-# Nats of the whole validation part: less than this is noise.
+# Nats of the whole validation part; a smaller gain is noise.
 MIN_GAIN = 2.0
-# How often what was chosen is fitted on, at most.
+# Most further fits of the chosen modes.
 MORE_FITS = 4
 # Relative change of the mean log likelihood at which the search of one fit stops.
 TOLERANCE = 1e-8
 
 # Called after every fit with a line of progress, and the share of a column's work that it was.
 Report = Callable[[str, float], None]
-# Step of the raw parameters that the Hessian is differenced over, and the standard error of one above which it is not
-# determined by the data.
+# Step of the raw parameters for the Hessian, and the standard error above which the data do not determine a parameter.
 HESSIAN_STEP, WORST_ERROR = 1e-4, 3.0
 
 
@@ -54,7 +52,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the search may use: harmonics of a season, free modes (relaxations and cycles), L-BFGS iterations of a fit,
+    """Limits of the search: harmonics of a season, free modes (relaxations and cycles), L-BFGS iterations of a fit,
     passes K of the filter."""
 
     harmonics: int
@@ -66,7 +64,7 @@ class Limits:
 @dataclass(frozen=True)
 class Fit:
     """A structure at its maximum: raw parameters, log likelihoods of both parts, the log of the search, and standard
-    errors of the parameters (None where the data do not determine one, or its range ends)."""
+    errors of the parameters (None where the data do not determine one, or at the end of its range)."""
 
     structure: Structure
     raw: np.ndarray
@@ -92,17 +90,17 @@ class Fit:
 
 
 def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -> Column:
-    """Normalise a column by its first `fitted` values; the others validate, if there are any.
+    """Normalise a column by its first `fitted` values; any others validate.
 
     Raises:
-        ValueError: they hold too little to fit a model to: names the column and says what.
+        ValueError: the data are not enough for a fit; names the column.
     """
     start_values = values[:fitted][np.isfinite(values[:fitted])]
     if not start_values.size:
         raise ValueError(f"column {name!r} has no value in the training part")
     if start_values.size < MIN_VALUES:
-        held = f"{start_values.size} value{'' if start_values.size == 1 else 's'}"
-        raise ValueError(f"column {name!r} has {held} in the training part; a structural model needs {MIN_VALUES}")
+        count = f"{start_values.size} value{'' if start_values.size == 1 else 's'}"
+        raise ValueError(f"column {name!r} has {count} in the training part; a structural model needs {MIN_VALUES}")
     if np.nanmax(np.abs(values)) > MOST_SIZE:
         raise ValueError(
             f"column {name!r} has values beyond {MOST_SIZE:g} in size, which filters do not take: give other units"
@@ -119,14 +117,14 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
     if not (gaps > 0).any():
         raise ValueError("the times of the training part do not advance")
     time_step = float(np.median(gaps[gaps > 0]))
-    # Lags that differ by rounding only share one transition.
+    # Lags that differ only by rounding share a transition.
     lags, step = np.unique(np.round(np.diff(times, prepend=times[0]) / time_step, 9), return_inverse=True)
     return Column(name, (values - middle) / spread, step, lags, fitted, float(middle), float(spread), time_step)
 
 
-# Values that a column needs in its training part: a few for every parameter of the smallest structure.
+# Least values in the training part: a few for every parameter of the smallest structure.
 MIN_VALUES = 40
-# Size of a value that filters take, and a spread whose square is one that they compute with.
+# Largest value of a filter, and the least spread whose square does not underflow.
 MOST_SIZE, LEAST_SPREAD = 1e12, 1e-60
 
 
@@ -189,27 +187,27 @@ def standard_errors(column: Column, fit: Fit, inner: int) -> dict[str, float | N
     for i, variance in zip(inside[reported], np.diag(covariance), strict=True):
         error = math.sqrt(variance) if variance > 0 else math.inf
         if error <= WORST_ERROR:
-            # The raw parameter is the log, but of the offset.
+            # The raw parameter is the log of all but the offset.
             found[names[i]] = error if names[i] == "offset" else values[names[i]] * error
     return found
 
 
 def fit_column(column: Column, periods: list[float], limits: Limits, report: Report | None = None) -> Fit:
-    """Choose the modes of a column by validation likelihood, and fit these on while it gains.
+    """Choose the modes of a column by validation likelihood, and fit them further while it gains.
 
     Args:
         periods: candidate seasons in steps, strongest first.
-        report: called after every fit; the shares of one column come to 1.
+        report: called after every fit; the shares of a column sum to 1.
     """
     start = time.monotonic()
     tried: list[dict[str, object]] = []
     stages = list(_stages(periods, limits))
     reached, reported = 0, 0.0
 
-    def tell(line: str) -> None:
+    def advance(line: str) -> None:
         nonlocal reported
         if report is not None:
-            # As many parts as stages, one for the first fit and one for what follows.
+            # A part for each stage, one for the first fit and one for the further fits.
             done = (reached + 1) / (len(stages) + 2)
             report(line, done - reported)
             reported = done
@@ -219,31 +217,31 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
         tried.append(
             {"structure": structure.describe(), "validation": fit.validation, "seconds": round(fit.seconds, 2)}
         )
-        tell(structure.describe())
+        advance(structure.describe())
         return fit
 
     best = attempt(Structure(relaxations=min(1, limits.free_modes)), None)
-    for reached, candidates in enumerate(stages, start=1):  # noqa: B007 - `tell` reads it
+    for reached, candidates in enumerate(stages, start=1):  # noqa: B007 - `advance` reads it
         for change in candidates:
             structure = change(best.structure)
             if structure is None or structure == best.structure:
                 continue
             found = attempt(structure, _carry(best, structure) | _first_rate(column, best, structure, limits.inner))
-            # Fewer modes are better unless they lose what more would have to gain.
+            # Fewer modes are better unless they lose more than MIN_GAIN.
             needed = MIN_GAIN if structure.state_size >= best.structure.state_size else -MIN_GAIN
             if found.validation <= best.validation + needed:
                 break
             best = found
-    final = _fitted_on(column, best, limits)
+    final = _fit_further(column, best, limits)
     errors = standard_errors(column, final, limits.inner)
     reached = len(stages) + 1
-    tell(f"{best.structure.describe()}, fitted on")
+    advance(f"{best.structure.describe()}, fitted on")
     return replace(final, seconds=time.monotonic() - start, errors=errors, tried=tried)
 
 
-def _fitted_on(column: Column, best: Fit, limits: Limits) -> Fit:
-    """A fit that is gone on with while that gains on the validation part: its iterations may end far from the maximum,
-    and the maximum may fit what only the training part has."""
+def _fit_further(column: Column, best: Fit, limits: Limits) -> Fit:
+    """Continue a fit while the validation part gains: its iterations may end far from the maximum, and the maximum may
+    overfit the training part."""
     for _ in range(MORE_FITS):
         further = fit_structure(column, best.structure, limits, best.values())
         if further.validation <= best.validation:
@@ -256,9 +254,9 @@ Change = Callable[[Structure], Structure | None]
 
 
 def _stages(periods: list[float], limits: Limits) -> Iterator[list[Change]]:
-    """Kinds of change, each a list of growing sizes of which the search takes as many as gain."""
+    """Kinds of change, each a list of growing sizes; the search takes them while they gain."""
     for period in periods:
-        # As many harmonics as may be first: a pattern may show in its high ones and not in the first.
+        # The most harmonics first: a pattern may appear only in high ones.
         yield [_with_season(period, _most_harmonics(period, limits.harmonics))]
         yield [_with_fewer_harmonics(period)] * len(SIZES)
     yield [lambda s: replace(s, level="damped")]
@@ -276,7 +274,7 @@ def _with_season(period: float, count: int) -> Change:
     return change
 
 
-# Harmonics that a season may have.
+# Numbers of harmonics of a season.
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 
 
@@ -297,12 +295,12 @@ def _within(structure: Structure, limits: Limits) -> Structure | None:
 
 
 def _carry(best: Fit, structure: Structure) -> dict[str, float]:
-    """What the best fit so far found, for the parameters that both structures have."""
+    """Values of the best fit, for the parameters that both structures have."""
     return {name: value for name, value in best.values().items() if name in parameters(structure)}
 
 
 def _first_rate(column: Column, best: Fit, structure: Structure, inner: int) -> dict[str, float]:
-    """Where the search for the frequency of a new cycle starts: the likelihood has a maximum at every one there is."""
+    """The start of a new cycle's frequency: the likelihood has a maximum at every cycle in the data."""
     if structure.cycles <= best.structure.cycles:
         return {}
     scan = Likelihood(column, best.structure, inner).scan(best.raw, column.fitted)
@@ -310,8 +308,3 @@ def _first_rate(column: Column, best: Fit, structure: Structure, inner: int) -> 
     standard = scan.innovation * np.sqrt(scan.weight / np.where(scan.total > 0, scan.total, 1.0))
     rate = strongest_rate(places - places[0], standard)
     return {} if rate is None else {f"cycle{structure.cycles - 1}_omega": rate}
-
-
-__all__ = [
-    "Column", "Fit", "Likelihood", "Limits", "fit_column", "fit_structure", "make_column", "standard_errors",
-]  # fmt: skip

@@ -2,14 +2,14 @@
 
     y = b + level + Σ modes + e,  Var e = r                    every mode adds its first state to the observation
     level       dl = φ s dt + dw          random walk; with a trend s > 0, else dl = -μ l dt + dw ("damped")
-    trend       ds = -φ s dt + dw         s is how far the level will still go, so A keeps good eigenvectors as φ → 0
+    trend       ds = -φ s dt + dw         s is the rest of the level's way, so A keeps good eigenvectors as φ → 0
     relaxation  dx = -μ x dt + dw         AR(1) at a fixed lag
     season      harmonics k = 1 … of a period T, each a damped oscillator with ω = 2π k / T
     cycle       dz = (-μ + iω) z dt + dw  a damped oscillator of unknown frequency
 
 Harvey's structural model (Forecasting, Structural Time Series Models and the Kalman Filter, §2.3, §8, §9) in continuous
-time. `constrain` is the only way from raw parameters to constrained ones. Here time counts in median steps of the data
-and values in their spread; `config` puts them back into the units of the data.
+time. `constrain` maps raw parameters to constrained ones. Times are in median steps of the data and values in their
+spread; `matrices` converts to the units of the data.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from rfa.fitting.scan import Gradient, Measurement, Tables
 
 Level = Literal["random_walk", "damped"]
 
-# Prior variance of a level that may be anywhere in the data, and the most that a mode may have, in squared spreads.
+# Prior variance of a random-walk level, and the largest of a mode, in squared spreads.
 PRIOR = 4.0
-# Below this 1/nu the weights are 1: the filter is written as the Kalman filter.
+# Below this 1/nu the filter is the Kalman filter.
 GAUSSIAN = 2e-4
-# Two modes of nearly one frequency are one mode; relative distance.
+# Frequencies within this relative distance are the same.
 SAME_FREQUENCY = 1e-3
 
 
@@ -48,7 +48,7 @@ class Structure:
             raise ValueError("a trend needs level='random_walk'")
 
     def harmonics(self) -> list[tuple[int, float]]:
-        """(season, ω) of every oscillator of a season below Nyquist; what two seasons share belongs to the first."""
+        """(season, ω) of every oscillator of a season below Nyquist; a shared frequency belongs to the first season."""
         found: list[tuple[int, float]] = []
         for season, (period, count) in enumerate(self.seasons):
             for k in range(1, count + 1):
@@ -63,7 +63,7 @@ class Structure:
         return 1 + self.has_trend + self.relaxations + 2 * (len(self.harmonics()) + self.cycles)
 
     def describe(self) -> str:
-        """In words, periods in steps."""
+        """A description, with periods in steps."""
         parts = [f"{self.level.replace('_', ' ')} level"] + ["trend"] * self.has_trend
         parts += [f"season {period:g} x {count}" for period, count in self.seasons]
         parts += [f"{n} {name}{'s' * (n > 1)}" for name, n in self._free() if n]
@@ -74,7 +74,7 @@ class Structure:
 
 
 class Parameter(NamedTuple):
-    """A constrained parameter: where the search starts, and its range. All but the offset are positive."""
+    """A constrained parameter: its start and its range. All but the offset are positive."""
 
     start: float
     low: float
@@ -109,13 +109,13 @@ def parameters(structure: Structure) -> dict[str, Parameter]:
 
 
 def raw_start(structure: Structure, start_values: dict[str, float] | None = None) -> np.ndarray:
-    """Where the search starts: at `known` constrained values where given."""
+    """The raw start of the search, at the constrained `start_values` where given."""
     values = start_values or {}
     return np.array([_raw(name, values.get(name, p.start)) for name, p in parameters(structure).items()])
 
 
 def raw_bounds(structure: Structure) -> list[tuple[float, float]]:
-    """Between which raw values the search stays, in the order of `raw_start`."""
+    """Bounds of the raw values, in the order of `raw_start`."""
     return [(_raw(name, p.low), _raw(name, p.high)) for name, p in parameters(structure).items()]
 
 
@@ -161,8 +161,8 @@ def modes(structure: Structure) -> list[Mode]:
 class Standing:
     """A structure in the coordinates of `scan`, in which F is diagonal, at the rows of one series.
 
-    An oscillator turns with its own frequency, so it only decays, and the sensor turns: c = (cos ωt, -sin ωt). Of a
-    trend the second state is as it was and the first is where the level will end, l + s: a random walk.
+    The coordinates of an oscillator turn with its frequency, so the state only decays, and the sensor turns: c = (cos
+    ωt, -sin ωt). The first state of a trend is the level's limit l + s, a random walk.
 
     Args:
         lags: the distinct lags `[U]` in steps.
@@ -175,7 +175,7 @@ class Standing:
         self.modes = modes(structure)
         index = {name: i for i, name in enumerate(self.names)}
         each = [(mode, k) for mode in self.modes for k in range(mode.width)]
-        # Of every state, which parameters drive and damp it; -1 is none.
+        # Indices of the parameters that drive and damp each state; -1 is none.
         self._noise = np.array([index[mode.trend[1] if mode.trend and k else mode.noise] for mode, k in each])
         self._decay = np.array([index.get(_decay(mode, k), -1) for mode, k in each])
         self._is_damped = self._decay >= 0
@@ -196,7 +196,7 @@ class Standing:
         np.sin(-omega * self.places, out=self._sensor[:, column + 1])
 
     def tables(self, raw: np.ndarray) -> Tables:
-        """The system at the raw parameters; of a season's modes the sensor is shared with every other call."""
+        """The system at the raw parameters. Every call shares the sensor array."""
         rate, noise = self._rates(raw), np.exp(raw[self._noise])
         for i in range(self.structure.cycles):
             omega = math.exp(raw[self.names.index(f"cycle{i}_omega")])
@@ -241,7 +241,7 @@ class Standing:
         return slope
 
     def level(self, raw: np.ndarray) -> tuple[float, float]:
-        """How fast the level decays, and the noise that drives it."""
+        """Decay rate and noise of the level."""
         return float(self._rates(raw)[0]), math.exp(raw[self.names.index("level_noise")])
 
     def measurement(self, raw: np.ndarray, inner: int) -> Measurement:
@@ -342,9 +342,3 @@ def robustness(structure: Structure, raw: np.ndarray) -> dict[str, Any]:
         "contamination": contamination,
         "outlier_scale": scale,
     }
-
-
-__all__ = [
-    "Matrices", "Standing", "Structure", "constrain", "matrices", "parameters", "raw_bounds", "raw_start", "robustness",
-    "sensor",
-]  # fmt: skip

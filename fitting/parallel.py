@@ -1,4 +1,4 @@
-"""Fits side by side, a thread each: what is compiled needs no lock. A stop ends them at their next step."""
+"""Fits in parallel threads: compiled code needs no lock. A stop ends them at their next step."""
 
 from __future__ import annotations
 
@@ -6,22 +6,68 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from threadpoolctl import threadpool_limits
 
 from rfa.fitting.maximum_likelihood import Report
-from rfa.fitting.progress import Kept
+from rfa.fitting.progress import SavedFits
 from rfa.fitting.stopping import Stopped, StopSignals
 
 Item = TypeVar("Item")
 Document = dict[str, Any]
-# Seconds between looks for a signal.
+# Seconds between checks for a signal.
 PAUSE = 0.2
 
 
 class _Ended(Exception):
-    """Of one fit, because of another or a signal."""
+    """Ends a fit, because of another one or a signal."""
+
+
+class _Fits(Generic[Item]):
+    """Fits in progress: what their threads share.
+
+    Args:
+        refuses: whether an item that cannot be fitted is left out.
+    """
+
+    def __init__(
+        self, fit: Callable[[Item, Report], Document], report: Report | None, saved: SavedFits | None, *, refuses: bool
+    ) -> None:
+        self.is_over = threading.Event()
+        self._fit, self._report, self._saved, self._refuses = fit, report, saved, refuses
+        self._lock = threading.Lock()
+
+    def run(self, name: str, item: Item) -> Document:
+        """Fit an item, or return what was saved of it."""
+        found: Document | None = None if self._saved is None else self._saved.get(name)
+        if found is not None:
+            self._advance(f"{name}: was fitted before", 1.0)
+            return found
+        reported = 0.0
+
+        def advance(line: str, share: float) -> None:
+            nonlocal reported
+            reported += share
+            self._advance(f"{name}: {line}", share)
+
+        try:
+            found = self._fit(item, advance)
+        except ValueError:
+            if self._refuses:
+                self._advance(f"{name}: refused", 1.0 - reported)
+            raise
+        if self._saved is not None:
+            with self._lock:
+                self._saved.add(name, found)
+        return found
+
+    def _advance(self, line: str, share: float) -> None:
+        if self.is_over.is_set():
+            raise _Ended
+        if self._report is not None:
+            with self._lock:
+                self._report(line, share)
 
 
 def fit_each(
@@ -29,75 +75,44 @@ def fit_each(
     fit: Callable[[Item, Report], Document],
     *,
     report: Report | None = None,
-    kept: Kept | None = None,
+    saved: SavedFits | None = None,
     refused: Callable[[str, ValueError], object] | None = None,
 ) -> dict[str, Document]:
-    """What is found of each item, in their order, as JSON.
+    """Fit every item; returns the results in the order of the items, as JSON.
 
     Args:
-        fit: of an item; it calls the report after every step, with shares that come to 1.
-        report: is called one at a time.
-        kept: where what is finished is kept, and not done again.
-        refused: is told of an item that cannot be fitted, which is left out; without it the first such one raises.
+        fit: fits an item; it calls the report after every step, with shares whose sum is 1.
+        report: is called from one thread at a time.
+        saved: where finished items are saved, and not fitted again.
+        refused: is called with each item that cannot be fitted, which is left out; by default the first one raises.
 
     Raises:
-        Stopped: a signal came; what is finished is kept.
+        Stopped: a signal came; finished items are saved.
     """
-    lock, is_over = threading.Lock(), threading.Event()
-
-    def tell(line: str, share: float) -> None:
-        if is_over.is_set():
-            raise _Ended
-        if report is not None:
-            with lock:
-                report(line, share)
-
-    def run(name: str, item: Item) -> Document:
-        found: Document | None = None if kept is None else kept.get(name)
-        if found is not None:
-            tell(f"{name}: was fitted before", 1.0)
-            return found
-        reported = 0.0
-
-        def tell_of(line: str, share: float) -> None:
-            nonlocal reported
-            reported += share
-            tell(f"{name}: {line}", share)
-
-        try:
-            found = fit(item, tell_of)
-        except ValueError:
-            if refused is not None:
-                tell(f"{name}: refused", 1.0 - reported)
-            raise
-        if kept is not None:
-            with lock:
-                kept.add(name, found)
-        return found
-
+    fits = _Fits(fit, report, saved, refuses=refused is not None)
     workers = max(1, min(len(items), os.cpu_count() or 1))
-    # Threads of the linear algebra beside these wait for each other, four times as long as the work takes.
+    # Threads of linear algebra beside these would wait for each other, four times as long as the work takes.
     with StopSignals() as signals, threadpool_limits(1, "blas"), ThreadPoolExecutor(workers) as pool:
-        futures = {name: pool.submit(run, name, item) for name, item in items.items()}
+        futures = {name: pool.submit(fits.run, name, item) for name, item in items.items()}
         try:
-            while not _settled(futures, stop_at_failure=refused is None):
+            while not _have_ended(futures, stop_at_failure=refused is None):
                 if signals.received is not None:
-                    is_over.set()
+                    fits.is_over.set()
                     pool.shutdown(cancel_futures=True)
                     done = sum(_is_done(future) for future in futures.values())
                     if done < len(futures):
                         raise Stopped(signals.received, done, len(futures))
             return _results(futures, refused)
         finally:
-            is_over.set()
+            fits.is_over.set()
             pool.shutdown(cancel_futures=True)
 
 
-def _settled(futures: Mapping[str, Future[Document]], *, stop_at_failure: bool) -> bool:
-    """Whether all have ended, or one has failed that all wait for; waits a little."""
-    left = [future for future in futures.values() if not future.done()]
-    if left:
-        wait(left, PAUSE, FIRST_COMPLETED)
+def _have_ended(futures: Mapping[str, Future[Document]], *, stop_at_failure: bool) -> bool:
+    """Wait for at most PAUSE; whether all fits have ended, or one has failed and that ends all."""
+    pending = [future for future in futures.values() if not future.done()]
+    if pending:
+        wait(pending, PAUSE, FIRST_COMPLETED)
     failed = any(future.done() and future.exception() is not None for future in futures.values())
     return (failed and stop_at_failure) or all(future.done() for future in futures.values())
 
@@ -112,7 +127,7 @@ def _results(
     found: dict[str, Document] = {}
     for name, future in futures.items():
         if refused is None and not future.done():
-            continue  # one behind it has failed
+            continue  # another one failed
         error = future.exception()
         if error is None:
             found[name] = future.result()
@@ -121,6 +136,3 @@ def _results(
         else:
             raise error
     return found
-
-
-__all__ = ["fit_each"]

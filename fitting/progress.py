@@ -1,7 +1,7 @@
-"""What a long fit has finished, kept on disk as it goes: the same command, started again, does not do it again.
+"""Finished parts of a long fit, saved to disk: the same command, started again, does not repeat them.
 
-A file of lines of JSON. The first is a digest of what was asked and of what; a file with another is begun anew. A line
-that was not written to its end is not there, nor are those after one that cannot be read.
+The file has lines of JSON. The first is a digest of the request and its data; a file with another digest is started
+anew. A line that was not written to its end does not count, nor do lines after one that cannot be read.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import Any
 import numpy as np
 
 
-class Kept:
+class SavedFits:
     """Parts of a fit by their names.
 
     Args:
         path: of the file, made with its folder when the first part is added.
-        asked: what was asked, as JSON can say it.
-        arrays: what it was asked of.
+        request: what is fitted and how, as JSON.
+        arrays: the data.
     """
 
-    def __init__(self, path: Path, asked: Any, arrays: Iterable[np.ndarray]) -> None:
+    def __init__(self, path: Path, request: Any, arrays: Iterable[np.ndarray]) -> None:
         self.path = path
-        found = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
+        digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode())
         for array in arrays:
-            found.update(np.ascontiguousarray(array).tobytes())
-        self._digest = found.hexdigest()
+            digest.update(np.ascontiguousarray(array).tobytes())
+        self._digest = digest.hexdigest()
         self._parts: dict[str, Any] = {}
-        # Of the file, what is of this fit and whole.
-        self._whole = self._read()
+        self._valid_bytes = self._read()
 
     def _read(self) -> int:
+        """Read the parts; returns the bytes of the file that belong to this fit and are complete."""
         try:
             first, *lines = self.path.read_bytes().splitlines(keepends=True)
         except (OSError, ValueError):
@@ -54,34 +54,31 @@ class Kept:
         return len(self._parts)
 
     def get(self, name: str) -> Any:
-        """What was found, or None."""
+        """The result of a part, or None."""
         return self._parts.get(name)
 
     def add(self, name: str, found: Any) -> None:
-        """Keep a part."""
+        """Save a part."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         line = json.dumps({"name": name, "found": found}).encode() + b"\n"
-        if self._whole == 0:
+        if self._valid_bytes == 0:
             line = self._digest.encode() + b"\n" + line
         with self.path.open("r+b" if self.path.exists() else "wb") as file:
-            file.truncate(self._whole)
-            file.seek(self._whole)
+            file.truncate(self._valid_bytes)
+            file.seek(self._valid_bytes)
             file.write(line)
-        self._whole += len(line)
+        self._valid_bytes += len(line)
         self._parts[name] = found
 
     def remove(self) -> None:
-        """All is done."""
+        """Remove the file, once all is done."""
         self.path.unlink(missing_ok=True)
 
 
 def _part(line: bytes) -> dict[str, Any] | None:
-    """What a line holds; None where it is no whole one."""
+    """The content of a line; None unless it is complete."""
     try:
         part = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:
         return None
     return part if isinstance(part, dict) and set(part) == {"name", "found"} else None
-
-
-__all__ = ["Kept"]

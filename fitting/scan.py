@@ -4,14 +4,12 @@
     W = s + r/w,  h = P⁻c               m = m⁻ + h e/W,    P = P⁻ - h hᵀ/W
     log p(y) = log[(1 - ε) N(e; 0, S) + ε N(e; 0, k² S)]
 
-w is the capped Student-t weight (docs/MATH.md §2, K passes), so this is the filter that is served, in float64: with
-1/nu = 0 and ε = 0 the Kalman filter and its likelihood. A missing value is a prediction without an update. The state is
-written so that F is diagonal (`model.py`): an oscillator stands still in coordinates that turn with it, and
-the sensor c turns instead. So a step is two passes over P.
+w is the capped Student-t weight (docs/MATH.md §2, K passes), so this is the filter in service, in float64; with 1/nu =
+0 and ε = 0 it is the Kalman filter. A missing value is a prediction without an update. The coordinates make F diagonal
+(`model.py`): those of an oscillator turn with it, and the sensor c turns instead. So a step is two passes over P.
 
-The gradient runs the same equations backwards (reverse mode): its cost does not grow with the number of parameters,
-unlike that of forward sensitivities or differences. Covariances are kept for `SEGMENT` rows at a time, which the
-processor's cache holds, and made again from the first of each segment.
+The gradient runs the equations backwards (reverse mode), so its cost does not grow with the number of parameters.
+Covariances of `SEGMENT` rows at a time fit into the processor's cache; each segment recomputes them from its first.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -26,10 +24,10 @@ import numpy as np
 from numba import njit
 
 LOG_2PI = math.log(2 * math.pi)
-# Rows whose covariances are kept at a time.
+# Rows whose covariances are stored at a time.
 SEGMENT = 32
 
-# Sums in any order; missing values are NaN.
+# `reassoc`: sums in any order. No `nnan`: missing values are NaN.
 compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
 
 
@@ -76,7 +74,7 @@ class Gradient(NamedTuple):
 
 
 @compiled
-def _weight(e, s, r, a, inner):  # type: ignore[no-untyped-def]
+def _weight(e, s, r, a, inner):
     """w of the capped rule with a = 1/nu, and its derivatives by e, s, r and a."""
     w, w_e, w_s, w_r, w_a = 1.0, 0.0, 0.0, 0.0, 0.0
     for i in range(inner):
@@ -107,7 +105,7 @@ def _weight(e, s, r, a, inner):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _density(e, total, contamination, k):  # type: ignore[no-untyped-def]
+def _density(e, total, contamination, k):
     """The log density, and its derivatives by nis = e²/S (S in the determinant apart), ε and k."""
     nis = e * e / total
     base = -0.5 * (nis + math.log(total) + LOG_2PI)
@@ -138,7 +136,7 @@ def _first(prior, prior_cross, mean, covariance):
 
 @compiled
 def _observe(mean, covariance, sensor, y, measurement, h, outputs):
-    """Into h = P c and told (log likelihood, e, S, w, W)."""
+    """h = P c, and the outputs: log likelihood, e, S, w, W."""
     offset, r, a, contamination, k, inner = measurement
     n = len(mean)
     h[:] = 0.0
@@ -160,7 +158,7 @@ def _observe(mean, covariance, sensor, y, measurement, h, outputs):
 
 @compiled
 def _move(decay, noise, cross, h, along, wide, mean, covariance):
-    """Condition on an innovation, m + h along and P - h hᵀ/wide (nothing where wide is 0), and go over the lag."""
+    """Condition on an innovation, m + h along and P - h hᵀ/wide (not if wide is 0), and predict over the lag."""
     n = len(mean)
     inverse = 1 / wide if wide > 0 else 0.0
     for i in range(n):
@@ -176,7 +174,7 @@ def _move(decay, noise, cross, h, along, wide, mean, covariance):
 
 @compiled
 def _scan(y, step, tables, measurement, starts):
-    """All rows; where `starts` (means, covariances) has room, the predictions at the first row of every segment."""
+    """Outputs of all rows; `starts` (means, covariances), unless empty, gets the predictions where segments start."""
     decay, noise, cross, prior, prior_cross, sensor = tables
     means, covariances = starts
     length, n = len(y), len(prior)
@@ -240,7 +238,7 @@ def _adjoint(y, step, tables, measurement, turning):
             along_h = outputs[t, 1] / wide if is_seen else 0.0
             v[:] = 0.0
             if t + 1 < length:
-                # Back over the lag to the next row: from what holds of its prediction to what holds of P and m here.
+                # Back over the lag: from the adjoints of the next prediction to those of P and m here.
                 d = decay[step[t + 1]]
                 g = step[t + 1]
                 if n > 1:
@@ -316,10 +314,7 @@ def gradient(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measu
     """The log likelihood and its derivatives.
 
     Args:
-        turning: for so many states, the last ones, the derivatives by the sensor are wanted.
+        turning: the number of last states for which to return derivatives by the sensor.
     """
     outputs, parts, scalars = _adjoint(y, step, tuple(tables), tuple(measurement), turning)
     return Gradient(float(outputs[:, 0].sum()), Tables(*parts), scalars)
-
-
-__all__ = ["LOG_2PI", "Gradient", "Measurement", "Scan", "Tables", "compiled", "gradient", "scan_series"]

@@ -1,9 +1,9 @@
-"""Periods that a series may have: peaks of its periodogram that stand out of the spectrum around them.
+"""Candidate periods of a series: peaks of its periodogram well above the local background.
 
 The series is differenced (a level that wanders would hide everything at low frequencies), clipped, and tapered. A peak
 counts where its power is above `TIMES_BACKGROUND` times the local background: the power of one bin of noise is
-exponential, so noise of 10⁴ bins passes with probability 10⁴ e^-18, one in 6,000. Fundamentals are told from their
-harmonics. These are candidates only: validation likelihood decides.
+exponential, so noise of 10⁴ bins passes with probability 10⁴ e^-18, one in 6,000. Harmonics are assigned to their
+fundamentals. The validation likelihood decides between the candidates.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 from scipy.signal import find_peaks
 
 TIMES_BACKGROUND = 18.0
-# Bins on each side that make a peak's background.
+# Bins on each side of a peak in its background.
 BACKGROUND_BINS = 25
 # Multiples of a frequency that are its harmonics.
 HARMONICS = 12
 TAPER_BINS = 2.0
 MAX_PERIODS = 3
-# Cycles that the data must have of a period.
+# Least cycles of a period in the data.
 MIN_CYCLES = 3
 # Bins that are averaged for a cycle, as a share of the length.
 SMOOTHED_SHARE = 200
@@ -41,7 +41,7 @@ def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
         return []
     length = len(series)
     power = _periodogram(series)
-    # Lower frequencies than this have too few cycles, and a background of themselves.
+    # Lower frequencies have too few cycles, and would be their own background.
     first = MIN_CYCLES
     background = np.array(
         [np.median(power[max(first, i - BACKGROUND_BINS) : i + BACKGROUND_BINS + 1]) for i in range(len(power))]
@@ -55,9 +55,9 @@ def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
 def _fundamentals(peaks: list[float]) -> list[float]:
     """Bins of the periods behind the peaks, the best supported first.
 
-    A period is a peak or its divisor: a daily pattern may show in its 5th and 7th harmonic and not in itself. Every
-    peak that it explains counts for the log of how unlikely that is by chance, so a low frequency, of which nearly
-    everything is a multiple, needs more of them.
+    A fundamental is a peak or a divisor of one: a daily pattern may appear only in its 5th and 7th harmonics. Each peak
+    that it explains adds the negative log probability of that by chance. So a low frequency, of which nearly every bin
+    is a multiple, needs more peaks.
     """
     found: list[float] = []
     left = list(peaks)
@@ -66,9 +66,9 @@ def _fundamentals(peaks: list[float]) -> list[float]:
         base = max(bases, key=lambda base: _support(left, base, bases[base]))
         order = bases[base]
         own = {peak: round(peak / base) for peak in left if _misfit(peak, base, order) < 0}
-        # A line whose strength changes has side lobes beyond the taper's.
+        # The side lobes of a line of varying strength reach beyond the taper's.
         left = [peak for peak in left if _misfit(peak, base, order) >= TAPER_BINS]
-        # They say nothing of where the line is: of a harmonic's peaks the nearest counts.
+        # Side lobes do not locate the line: only the nearest peak of a harmonic counts.
         nearest = {times: min((q for q in own if own[q] == times), key=lambda q: abs(q - times * base))
                    for times in own.values()}  # fmt: skip
         found.append(float(sum(m * q for m, q in nearest.items()) / sum(m * m for m in nearest)))
@@ -76,8 +76,10 @@ def _fundamentals(peaks: list[float]) -> list[float]:
 
 
 def _misfit(peak: float, base: float, order: int) -> float:
-    """How far a peak is from a multiple of `base`, less what it may be: a taper spreads a line over two bins on each
-    side, and a base that is 1 / `order` of a peak is known to half a bin over `order`."""
+    """The distance of a peak from a multiple of `base`, less the tolerance.
+
+    A taper spreads a line over two bins on each side; a base that is 1 / `order` of a peak is uncertain by half a bin
+    over `order`."""
     times = round(peak / base)
     return abs(peak - times * base) - _tolerance(times, order) if 1 <= times <= HARMONICS else math.inf
 
@@ -87,7 +89,7 @@ def _tolerance(times: int, order: int) -> float:
 
 
 def _support(peaks: list[float], base: float, order: int) -> float:
-    """Nats of evidence for a period; of several peaks at one harmonic one counts."""
+    """Nats of evidence for a period; several peaks at one harmonic count once."""
     explained = {round(peak / base) for peak in peaks if _misfit(peak, base, order) < 0}
     return sum(math.log(max(base / (2 * _tolerance(times, order)), 1.0)) for times in explained)
 
@@ -109,7 +111,7 @@ def strongest_rate(places: np.ndarray, innovations: np.ndarray) -> float | None:
     power = np.abs(np.fft.rfft(series * np.hanning(size))) ** 2
     width = max(3, size // SMOOTHED_SHARE)
     smooth = np.convolve(power, np.ones(width) / width, mode="same")
-    # The lowest frequencies are the level's; the convolution has no full window at the ends.
+    # The lowest frequencies belong to the level; at the ends the convolution has no full window.
     first, last = max(MIN_CYCLES, width), len(power) - width
     if last <= first:
         return None
@@ -137,12 +139,12 @@ def _periodogram(series: np.ndarray) -> np.ndarray:
     limit = CLIP * 1.4826 * np.median(np.abs(change))
     if limit > 0:
         change = np.clip(change, -limit, limit)
-    # Padded to the length of the series, so that a bin is a cycle of it.
+    # Padded to the length of the series, so that a bin is one cycle.
     return np.abs(np.fft.rfft(change * np.hanning(len(change)), len(series))) ** 2
 
 
 def _refine(power: np.ndarray, peak: int) -> float:
-    """The peak's place between bins, by a parabola through the log powers."""
+    """The position of a peak between bins, by a parabola through the log powers."""
     if not 0 < peak < len(power) - 1:
         return float(peak)
     low, middle, high = np.log(np.maximum(power[peak - 1 : peak + 2], 1e-300))
@@ -151,7 +153,7 @@ def _refine(power: np.ndarray, peak: int) -> float:
 
 
 def _snap(periods: list[float], length: int) -> list[float]:
-    """A whole number of steps, or a multiple of a shorter period, where the resolution allows it."""
+    """Round periods to whole steps, or to multiples of a shorter period, where the resolution allows it."""
     kept: dict[float, float] = {}
     for period in sorted(periods):
         resolution = 0.5 * period**2 / length
@@ -159,6 +161,3 @@ def _snap(periods: list[float], length: int) -> list[float]:
         close = [value for value in nearest if abs(value - period) <= resolution]
         kept[period] = close[0] if close else period
     return [kept[period] for period in periods]
-
-
-__all__ = ["candidate_periods", "strongest_rate"]

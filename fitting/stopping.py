@@ -1,4 +1,4 @@
-"""Signals that stop a long fit or training: they wait for the step under way, so that what is done can be saved."""
+"""Stop signals of a long fit or training: they take effect after the current step, so that it can be saved."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ended the training after the step that it came in, which is saved.
+    """A signal ended the training after a step, which is saved.
 
-    No Exception: what goes on after a failure must not go on after this.
+    Not an Exception: handlers that continue after a failure must not catch it.
     """
 
     def __init__(self, received: int, step: int, steps: int) -> None:
@@ -32,14 +32,14 @@ class Stopped(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """As shells have it."""
+        """As in shells: 128 plus the signal."""
         return 128 + self.received
 
 
 class StopSignals:
-    """The first stop signal that came within `with`, where it does nothing else; later ones do nothing at all.
+    """Records the first stop signal within `with`; it has no other effect, and later ones have none.
 
-    Signals belong to the main thread: in others this sees none. One that is ignored (`nohup`) stays so.
+    Only the main thread receives signals. An ignored signal (`nohup`) stays ignored.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def check(self, step: int, steps: int, save: Callable[[], None]) -> None:
-        """Save and leave, if a signal has come and there are steps left.
+        """Save and raise, if a signal has come and steps are left.
 
         Raises:
             Stopped

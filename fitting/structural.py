@@ -1,10 +1,9 @@
 """Fit structural models to the columns of a series and join them into one linear filter.
 
-Each column gets its own modes (`maximum_likelihood`); the filter's state is all of them one after the other. What the
-columns share is then estimated from the correlation of their one-step innovations in the training part, as measurement
-noise (R dense) or as measurement and level noise, and kept where the validation likelihood of the joint filter gains.
-A row with missing components updates every column's state through what it has. Columns are fitted side by side, a
-thread each: what is compiled needs no lock. NumPy, SciPy and numba: no torch.
+Each column gets its own modes (`maximum_likelihood`); the filter's state is all of them one after the other. Shared
+noise is then estimated from the correlation of the columns' one-step innovations in the training part: as measurement
+noise (R dense), or as measurement and level noise. It is kept if the validation likelihood of the joint filter gains.
+Columns are fitted in parallel threads.
 """
 
 from __future__ import annotations
@@ -21,27 +20,31 @@ from rfa.fitting.joint import Robust, joint_log_likelihood
 from rfa.fitting.maximum_likelihood import MIN_GAIN, Column, Fit, Likelihood, Limits, Report, fit_column, make_column
 from rfa.fitting.model import Matrices, matrices, robustness
 from rfa.fitting.parallel import fit_each
-from rfa.fitting.progress import Kept
+from rfa.fitting.progress import SavedFits
 from rfa.fitting.seasons import candidate_periods
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.text.config import StrictConfig
 
 Shared = Literal["nothing", "measurement", "measurement and level"]
 
-# A bar of work that is not counted in things.
+# A progress bar of work without a unit.
 SHARES = "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
-# Correlations that columns with this many common values or fewer get are 0.
+# Columns with at most this many common values get the correlation 0.
 MIN_COMMON = 20
-# Innovations beyond so many standard deviations count as that many in a correlation.
+# Innovations are clipped at this many standard deviations for a correlation.
 CLIP = 3.0
 
 
 @dataclass(frozen=True)
 class StructuralConfig(StrictConfig):
-    """How to fit. seasons: "auto", or periods in the unit of the times (seconds for dates; empty for none).
+    """How to fit.
 
-    max_harmonics of a season and max_free_modes (relaxations and cycles) bound the search; inner is K of the filter;
-    iterations bounds every fit.
+    Attributes:
+        seasons: "auto", or periods in the unit of the times (seconds for dates; empty for none).
+        max_harmonics: of a season.
+        max_free_modes: relaxations and cycles.
+        inner: K of the filter.
+        iterations: of every fit.
     """
 
     seasons: str | tuple[float, ...] = "auto"
@@ -69,7 +72,7 @@ class StructuralConfig(StrictConfig):
 
 @dataclass(frozen=True)
 class StructuralFit:
-    """The filter, the seasons in steps, and a record of the search: per column, and of the joint noise."""
+    """The filter, the seasons in steps, and a record of the search: of each column, and of the joint noise."""
 
     config: LinearFilterConfig
     seasons: tuple[float, ...]
@@ -83,15 +86,15 @@ def fit_structural(
     config: StructuralConfig,
     *,
     report: Report | None = None,
-    kept: Kept | None = None,
+    saved: SavedFits | None = None,
 ) -> StructuralFit:
-    """Fit every column, then what they share.
+    """Fit every column, then their shared noise.
 
     Args:
         train, validation: consecutive parts of one series; parameters are fitted on the first, modes chosen by the
             likelihood of the second.
-        report: called after every fit with a line of progress, and the columns' worth of work that is done.
-        kept: where columns that are finished are kept, and not fitted again.
+        report: called after every fit with a line of progress, and the share of a column's work that it was.
+        saved: where finished columns are saved, and not fitted again.
 
     Raises:
         ValueError: a column is constant or (nearly) empty.
@@ -102,7 +105,7 @@ def fit_structural(
     columns = [make_column(name, times, values[:, i], count) for i, name in enumerate(train.names)]
     limits = Limits(config.max_harmonics, config.max_free_modes, config.iterations, config.inner)
     periods = [periods_of(column, train.times, train.values[:, i], config) for i, column in enumerate(columns)]
-    fits = _fit_all(columns, periods, limits, report, kept)
+    fits = _fit_all(columns, periods, limits, report, saved)
     start = time.monotonic()
     chosen, shared, gains = _join(columns, fits, config.inner)
     record = [describe_fit(column, fit) for column, fit in zip(columns, fits, strict=True)]
@@ -112,16 +115,16 @@ def fit_structural(
 
 
 def _fit_all(
-    columns: list[Column], periods: list[list[float]], limits: Limits, report: Report | None, kept: Kept | None
+    columns: list[Column], periods: list[list[float]], limits: Limits, report: Report | None, saved: SavedFits | None
 ) -> list[Fit]:
     items = {column.name: (column, own) for column, own in zip(columns, periods, strict=True)}
     if len(items) < len(columns):
         raise ValueError("two columns have one name: name each differently")
 
-    def fit(item: tuple[Column, list[float]], tell: Report) -> dict[str, Any]:
-        return fit_column(*item, limits, tell).to_document()
+    def fit(item: tuple[Column, list[float]], advance: Report) -> dict[str, Any]:
+        return fit_column(*item, limits, advance).to_document()
 
-    found = fit_each(items, fit, report=report, kept=kept)
+    found = fit_each(items, fit, report=report, saved=saved)
     return [Fit.from_document(document) for document in found.values()]
 
 
@@ -136,7 +139,7 @@ def periods_of(column: Column, times: np.ndarray, values: np.ndarray, config: St
 
 
 def describe_fit(column: Column, fit: Fit) -> dict[str, Any]:
-    """What a run tells of a column, as JSON."""
+    """The record of a column, as JSON."""
     return {
         "name": column.name,
         "structure": fit.structure.describe(),
@@ -157,7 +160,7 @@ def _short(value: float) -> float:
 
 
 def _join(columns: list[Column], fits: list[Fit], inner: int) -> tuple[LinearFilterConfig, Shared, dict[str, float]]:
-    """The joint filter, what its columns share, and the validation log likelihoods that decided it."""
+    """The joint filter, its shared noise, and the validation log likelihoods that decided it."""
     systems = [
         matrices(fit.structure, fit.raw, step=column.time_step, center=column.center, spread=column.spread)
         for column, fit in zip(columns, fits, strict=True)
@@ -181,7 +184,7 @@ def _join(columns: list[Column], fits: list[Fit], inner: int) -> tuple[LinearFil
 
 
 def _joint_robustness(fits: list[Fit]) -> dict[str, Any]:
-    """One weight and one density for the row: the middle of the columns' nu, contamination and outlier scale."""
+    """Robustness of the row: the medians of the columns' nu, contamination and outlier scale."""
     found = [robustness(fit.structure, fit.raw) for fit in fits]
     inverse = float(np.median([0.0 if one["nu"] is None else 1 / one["nu"] for one in found]))
     middle = {name: float(np.median([one[name] for one in found])) for name in ("contamination", "outlier_scale")}
@@ -202,7 +205,7 @@ def innovation_correlation(columns: list[Column], fits: list[Fit], inner: int) -
             both = np.isfinite(standard[:, i]) & np.isfinite(standard[:, j])
             if both.sum() > MIN_COMMON:
                 found[i, j] = found[j, i] = np.corrcoef(standard[both, i], standard[both, j])[0, 1]
-    # Pairs seen at different rows may contradict each other; and R must stay well conditioned in float32.
+    # Pairs seen in different rows may contradict each other; and R must be well conditioned in float32.
     rates, basis = np.linalg.eigh(found)
     repaired = (basis * np.maximum(rates, 1e-3)) @ basis.T
     scale = np.sqrt(np.diag(repaired))
@@ -232,9 +235,3 @@ def joint_config(
             **robust,
         }
     )
-
-
-__all__ = [
-    "SHARES", "StructuralConfig", "StructuralFit", "describe_fit", "fit_structural", "innovation_correlation",
-    "joint_config", "periods_of",
-]  # fmt: skip

@@ -19,7 +19,7 @@ import torch
 from safetensors.numpy import save_file
 from tqdm import tqdm
 
-from rfa.fitting.progress import Kept
+from rfa.fitting.progress import SavedFits
 from rfa.fitting.structural import SHARES, StructuralConfig, fit_structural
 from rfa.model.batch import Batch
 from rfa.model.checkpoint import save_checkpoint
@@ -224,14 +224,14 @@ def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: b
     config = StructuralConfig.from_dict(run.model)
     train, validation, _ = split(load_recorded(data))
     arrays = (part for piece in (train, validation) for part in (piece.times, piece.values))
-    kept = Kept(directory / FITTED_FILE, [asdict(config), *train.names], arrays)
+    kept = SavedFits(directory / FITTED_FILE, [asdict(config), *train.names], arrays)
     with tqdm(total=len(train.names), disable=not show_progress, bar_format=SHARES) as bar:
 
         def advance(line: str, share: float) -> None:
             bar.set_postfix_str(line, refresh=False)
             bar.update(share)
 
-        found = fit_structural(train, validation, config, report=advance, kept=kept)
+        found = fit_structural(train, validation, config, report=advance, saved=kept)
     model = LinearFilter(found.config)
     longest = max(found.seasons, default=0.0)
     record = {

@@ -10,7 +10,7 @@ import pytest
 from rfa.data import Series
 from rfa.fitting.calendar import LEAST_DAYS, days_for, fit_pattern
 from rfa.fitting.fit import fit_series
-from rfa.fitting.progress import Kept
+from rfa.fitting.progress import SavedFits
 from rfa.fitting.structural import StructuralConfig
 from rfa.runtime.filters.calendar import Calendar
 from rfa.runtime.filters.compiled_system import SystemRuntime
@@ -190,12 +190,12 @@ def test_days_before_calendars_have_seasons():
 
 @pytest.mark.parametrize("line", [b"nonsense\n", b'{"a": 1}\n', b"[]\n", b"\xff\xfe\n", b'{"name": "b", "found"'])
 def test_what_is_kept_ends_where_it_cannot_be_read(tmp_path, line):
-    kept = Kept(tmp_path / "kept", "asked", [np.arange(3.0)])
+    kept = SavedFits(tmp_path / "kept", "asked", [np.arange(3.0)])
     kept.add("a", {"x": 1})
     with (tmp_path / "kept").open("ab") as file:
         file.write(line + b'{"name": "c", "found": {}}\n' * (line[-1:] == b"\n"))
-    again = Kept(tmp_path / "kept", "asked", [np.arange(3.0)])
+    again = SavedFits(tmp_path / "kept", "asked", [np.arange(3.0)])
     assert again.get("a") == {"x": 1} and len(again) == 1
     again.add("b", {"x": 2})
-    third = Kept(tmp_path / "kept", "asked", [np.arange(3.0)])
+    third = SavedFits(tmp_path / "kept", "asked", [np.arange(3.0)])
     assert [third.get(name) for name in "abc"] == [{"x": 1}, {"x": 2}, None]

@@ -30,7 +30,7 @@ from rfa.fitting.model import (
     raw_start,
     sensor,
 )
-from rfa.fitting.progress import Kept
+from rfa.fitting.progress import SavedFits
 from rfa.fitting.scan import SEGMENT, scan_series
 from rfa.fitting.seasons import candidate_periods, strongest_rate
 from rfa.fitting.structural import StructuralConfig, fit_structural, joint_config
@@ -405,7 +405,7 @@ def test_a_fit_that_was_stopped_goes_on_with_the_columns_that_are_left(tmp_path)
     whole = fit_structural(train, validation, config)
 
     def kept(asked="this"):
-        return Kept(tmp_path / "run" / "fitted.jsonl", asked, [train.values])
+        return SavedFits(tmp_path / "run" / "fitted.jsonl", asked, [train.values])
 
     class Stopped(Exception):
         pass
@@ -415,13 +415,13 @@ def test_a_fit_that_was_stopped_goes_on_with_the_columns_that_are_left(tmp_path)
             raise Stopped
 
     with pytest.raises(Stopped):
-        fit_structural(train, validation, config, report=stop, kept=kept())
+        fit_structural(train, validation, config, report=stop, saved=kept())
     assert len(kept()) == 1 and kept().get("a") is not None
     with kept().path.open("a") as file:  # the machine stopped in the middle of a line
         file.write('{"name": "b", "fou')
     lines = []
     again = fit_structural(
-        train, validation, config, report=lambda line, share: lines.append((line, share)), kept=kept()
+        train, validation, config, report=lambda line, share: lines.append((line, share)), saved=kept()
     )
     assert again.config == whole.config
     assert [line for line, _ in lines if line.startswith("a")] == ["a: was fitted before"]
