@@ -128,7 +128,7 @@ class Task:
     def _run(self, file: str, key: Key, series: Series, runtime: FilterRuntime, *, is_part: bool) -> Filtered:
         import numpy as np
 
-        from rfa.library.filtering import beyond_gate, output_columns
+        from rfa.library.filtering import beyond_gate
         from rfa.runtime.filters.ahead import followed
         from rfa.runtime.uncertainty.diagnostics import diagnose
         from rfa.runtime.uncertainty.forecast_checks import summarise
@@ -140,7 +140,7 @@ class Task:
         followed_leads = followed(runtime, step, distances[-1]) if distances else []
         checked = [*leads, *(lead for lead in followed_leads if lead not in leads)]
         sequence = run_filter(runtime, series, checked, smooth=self.smooth, lag=self.lag, alarm=self.alarm)
-        outputs = output_columns(series, sequence, checked)
+        outputs = sequence.columns(series.names, checked)
         seen = (~np.isnan(series.values)).sum(axis=1)
         checks = summarise(sequence.tally, runtime.levels, runtime.observation_size, checked, is_fresh=True)
         return Filtered(

@@ -259,7 +259,7 @@ def test_compiled_texts_need_numba_and_nothing_else_that_training_needs() -> Non
 
 @pytest.mark.parametrize(
     ("name", "missing", "extra"),
-    [("Dynamics", "torch", "train"), ("LinearStream", "numba", "fast"), ("fit", "scipy", "fit")],
+    [("Dynamics", "torch", "train"), ("fit", "scipy", "fit")],
 )
 def test_a_name_whose_extra_is_missing_says_which(name: str, missing: str, extra: str) -> None:
     result = run_without({missing}, f"from rfa import {name}")
@@ -349,24 +349,20 @@ def test_importing_the_package_imports_nothing_else() -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_streams_are_filtered_with_numba_alone() -> None:
-    """By both rules, of a drift with an eigenbasis and of one without (constant velocity); of sizes that other tests
-    compile too."""
+def test_streams_are_filtered_without_torch() -> None:
+    """Of a drift with an eigenbasis and of one without (constant velocity)."""
     statement = (
         "import numpy as np\n"
-        "from rfa import LinearFilterConfig, LinearStream, filter_streams\n"
-        "eye, none = np.eye(2), np.zeros((2, 2))\n"
-        "noises = {'process_noise': 0.1 * np.eye(4), 'measurement_noise': eye, 'observation': np.block([eye, none])}\n"
-        "noises |= {'initial_covariance': 9.0 * np.eye(4)}\n"
+        "import rfa\n"
+        "eye = np.eye(2)\n"
+        "noises = {'Q': 0.1 * np.eye(4), 'R': eye, 'C': np.block([eye, np.zeros((2, 2))]), 'P0': 9.0}\n"
         "for corner in (0.0, -0.1):\n"
         "    drift = np.block([[corner * eye, eye], [10 * corner * eye, corner * eye]])\n"
-        "    for rule in ('capped', 'learned'):\n"
-        "        config = LinearFilterConfig.from_dict({'drift': drift, 'rule': rule, **noises})\n"
-        "        stream = LinearStream(config)\n"
-        "        steps = [stream.step(t, [y, -y]) for t, y in ((0.0, 0.1), (0.5, 0.3), (1.5, 0.2))]\n"
-        "        y = np.array([0.1, 0.3, 0.2])\n"
-        "        result = filter_streams(config, [0.0, 0.5, 1.5], np.stack([y, -y], -1)[None])\n"
-        "        assert abs(result.mean[0, -1] - steps[-1].mean).max() < 1e-12\n"
+        "    stream = rfa.Stream(system={'A': drift, **noises})\n"
+        "    times, y = np.array([0.0, 0.5, 1.5]), np.array([[0.1, -0.1], [0.3, -0.3], [0.2, -0.2]])\n"
+        "    steps = [stream.update(t, row) for t, row in zip(times, y)]\n"
+        "    found = rfa.filter(y, time=times, system={'A': drift, **noises})\n"
+        "    assert found['y0_mean'][-1] == steps[-1].mean[0]\n"
     )
     result = run_without(NOT_INSTALLED_FOR_SERVING - {"numba"}, statement)
     assert result.returncode == 0, result.stderr

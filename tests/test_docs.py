@@ -154,7 +154,7 @@ def test_the_references_name_everything() -> None:
     page = http_page.page()
     assert all(f"### {method.upper()} {path}\n" in page for path, found in paths.items() for method in found)
     names = python_page.page()
-    assert all(f"}} rfa.{name}(" in names for name in (*rfa.__all__, "LinearStream", "filter_streams"))
+    assert all(f"}} rfa.{name}(" in names for name in rfa.__all__)
     settings = settings_page.page()
     assert all(f"| `RFA_{name.upper()}` |" in settings for name in FIELDS)
     commands = commands_page.page()

@@ -61,7 +61,8 @@ def measure(row: Row, job: Job, runs: int) -> dict[str, Any]:
             raise NotRun(f"{package} is not installed") from None
     own = job.cut(row.streams or len(job.y), row.steps or job.y.shape[1])
     call = row.prepare(own)
-    error = float(np.abs(call() - reference(own, row.rule)).max())
+    means = call()
+    error = float(np.abs(means - reference(own, row.rule)[:, : means.shape[1]]).max())
     if not error <= AGREEMENT:
         raise AssertionError(f"{row.name} ({row.job}) is off the reference by {error:.1e}")
     times = []

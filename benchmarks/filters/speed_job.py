@@ -7,11 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rfa.runtime.filters.noise_law import KEPT_PRIOR, MEMORY, NOISE_FACTORS, PRIOR_COUNTS
-
 Array = np.ndarray[Any, Any]
 JobName = Literal["online", "batch"]
-Rule = Literal["Kalman", "robust", "jumps", "learned"]
+Rule = Literal["Kalman", "robust", "jumps"]
 
 STEP = 0.1
 PROCESS, MEASUREMENT, PRIOR = 0.5, 1.0, 10.0
@@ -54,17 +52,12 @@ def reference(job: Job, rule: Rule) -> Array:
     streams, steps = job.y.shape[:2]
     mean, covariance = np.zeros((streams, 4)), np.tile(job.prior, (streams, 1, 1))
     offset, evidence = np.zeros((streams, 4)), np.zeros(streams)
-    counts = np.tile(PRIOR_COUNTS, (streams, 1))
     for t in range(steps):
         if t:
             mean, covariance = mean @ job.f.T, job.f @ covariance @ job.f.T + job.q
             offset = offset @ job.f.T
         error = job.y[:, t] - mean @ job.h.T
         inverse = np.linalg.inv(job.h @ covariance @ job.h.T + job.r)
-        if rule == "learned":
-            step, covariance, counts = _mixture(job, covariance, inverse, error, counts)
-            mean = mean + step
-            continue
         rival, is_jump = offset, np.zeros(streams, bool)
         if rule == "jumps":
             rival, evidence, wide, opened = _rival(job, covariance, inverse, error, offset, evidence)
@@ -100,30 +93,6 @@ def _rival(
     opened = np.linalg.inv(job.h @ wide @ job.h.T + job.r)
     kept = np.where((evidence <= 0) & (_distance(inverse, expected) >= 1), 0.0, 1.0)[:, None] * offset
     return kept + _apply(wide @ job.h.T @ opened, error - kept @ job.h.T), evidence, wide, opened
-
-
-def _mixture(job: Job, covariance: Array, inverse: Array, error: Array, counts: Array) -> tuple[Array, Array, Array]:
-    """The rule that learns the noise: a Kalman update for each factor on R, and the moments of their mixture; step of
-    the mean, covariance and counts."""
-    factors = np.tile(NOISE_FACTORS, (len(error), 1))
-    factors[:, -1] = np.maximum(factors[:, -1], _distance(inverse, error))
-    cross = (covariance @ job.h.T)[:, None]
-    noisy = (job.h @ covariance @ job.h.T)[:, None] + factors[..., None, None] * job.r
-    gain = cross @ np.linalg.inv(noisy)
-    steps = (gain @ error[:, None, :, None])[..., 0]
-    nis = np.einsum("bi,bkij,bj->bk", error, np.linalg.inv(noisy), error)
-    logs = np.log(counts) - 0.5 * (nis + np.linalg.slogdet(noisy)[1])
-    share = np.exp(logs - logs.max(1, keepdims=True))
-    share /= share.sum(1, keepdims=True)
-    step = np.einsum("bk,bki->bi", share, steps)
-    apart = steps - step[:, None]
-    parts = covariance[:, None] - gain @ np.swapaxes(cross, -1, -2) + apart[..., :, None] * apart[..., None, :]
-    kept = KEPT_PRIOR * np.array(PRIOR_COUNTS)
-    learned = counts + share - kept
-    counts = kept + learned * MEMORY / np.maximum(learned.sum(1, keepdims=True), MEMORY)
-    mixed = np.einsum("bk,bkij->bij", share, parts)
-    # What rounding leaves unsymmetric would grow from step to step.
-    return step, (mixed + np.swapaxes(mixed, -1, -2)) / 2, counts
 
 
 def _distance(matrix: Array, x: Array) -> Array:

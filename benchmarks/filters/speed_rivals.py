@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+import rfa
 from rfa.benchmarks.filters.speed_job import NU, PASSES, PATIENCE, PROCESS, STEP, Array, Job, JobName, Rule
-from rfa.runtime.filters.linear_config import LinearFilterConfig
 
 # What a slow peer is cut to.
 FEW_STREAMS, FEW_STEPS = 20, 500
@@ -24,7 +26,8 @@ class NotRun(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """A contestant. `prepare` gets a job and returns the call to time, which gives the final means `[B, 4]`."""
+    """A contestant. `prepare` gets a job and returns the call to time, which gives the final means, of the
+    state `[B, 4]` or of the position `[B, 2]`."""
 
     name: str
     job: JobName
@@ -38,46 +41,49 @@ class Row:
 # Ours.
 
 
-def config(job: Job, rule: Rule) -> LinearFilterConfig:
+def system(job: Job, rule: Rule) -> dict[str, Any]:
     """The same model by its continuous matrices."""
     drift, noise = np.zeros((4, 4)), np.zeros((4, 4))
     drift[0, 2] = drift[1, 3] = 1.0
     noise[2, 2] = noise[3, 3] = PROCESS
-    return LinearFilterConfig.from_dict(
-        {
-            "drift": drift.tolist(),
-            "process_noise": noise.tolist(),
-            "measurement_noise": job.r.tolist(),
-            "observation": job.h.tolist(),
-            "initial_covariance": job.prior.tolist(),
-            "nu": None if rule == "Kalman" else NU,
-            "inner": PASSES,
-            "reacquire": PATIENCE if rule == "jumps" else None,
-            "rule": "learned" if rule == "learned" else "capped",
-        }
-    )
+    return {
+        "A": drift,
+        "Q": noise,
+        "R": job.r,
+        "C": job.h,
+        "P0": job.prior,
+        "nu": None if rule == "Kalman" else NU,
+        "passes": PASSES,
+        "reacquire": PATIENCE if rule == "jumps" else None,
+    }
 
 
 def ours_online(job: Job, rule: Rule) -> Callable[[], Array]:
-    from rfa.runtime.filters.dense_numba import LinearStream
-
-    system, y = config(job, rule), job.y[0].tolist()
+    document, y = system(job, rule), job.y[0].tolist()
     times = [STEP * i for i in range(len(y))]
 
     def call() -> Array:
-        stream = LinearStream(system)
+        stream = rfa.Stream(system=document)
         for t, value in zip(times, y, strict=True):
-            mean = stream.step(t, value).mean
-        return mean[None]
+            mean = stream.update(t, value).mean
+        return np.array([mean])
 
     return call
 
 
 def ours_batch(job: Job, rule: Rule) -> Callable[[], Array]:
-    from rfa.runtime.filters.dense_numba import filter_streams
+    streams, steps = job.y.shape[:2]
+    columns = {name: job.y[:, :, i].ravel() for i, name in enumerate("xy")}
+    columns |= {"stream": np.repeat(np.arange(streams), steps), "t": np.tile(STEP * np.arange(steps), streams)}
+    table, document = pa.table(columns), system(job, rule)
 
-    system, times = config(job, rule), STEP * np.arange(job.y.shape[1])
-    return lambda: filter_streams(system, times, job.y).mean[:, -1]
+    def call() -> Array:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of the coverage of short streams with outliers
+            found = rfa.filter(table, time="t", columns=("x", "y"), by="stream", system=document)
+        return np.column_stack([found[f"{name}_mean"].to_numpy() for name in "xy"])[steps - 1 :: steps]
+
+    return call
 
 
 def ours(job: JobName, prepare: Callable[[Job, Rule], Callable[[], Array]]) -> list[Row]:
@@ -85,7 +91,6 @@ def ours(job: JobName, prepare: Callable[[Job, Rule], Callable[[], Array]]) -> l
         "Kalman": "rfa Kalman",
         "robust": "rfa robust",
         "jumps": "rfa robust, follows jumps",
-        "learned": "rfa robust, learns the noise",
     }
 
     def row(rule: Rule) -> Row:

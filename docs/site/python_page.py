@@ -18,8 +18,6 @@ MODULES = (
     "rfa.runtime.filters.fusion",
     "rfa.runtime.bundle.bundle",
 )
-# Names that need no torch are not in `rfa.__all__`.
-COMPILED = ("LinearStream", "filter_streams")
 SECTIONS = ("Args", "Returns", "Raises", "Yields")
 _SECTION = re.compile(rf"^({'|'.join(SECTIONS)}):\n((?:(?: {{4}}.*)?(?:\n|$))+)", re.MULTILINE)
 _ENTRY = re.compile(r"^([\w*, ]+): (.*)$", re.DOTALL)
@@ -84,7 +82,7 @@ def _public(module: ModuleType) -> Iterator[tuple[str, Any]]:
 def page() -> str:
     """Markdown: the names of `import rfa`, then the modules."""
     parts = ["## rfa\n"]
-    parts += [_entry(f"rfa.{name}", getattr(rfa, name)) for name in (*rfa.__all__, *COMPILED)]
+    parts += [_entry(f"rfa.{name}", getattr(rfa, name)) for name in rfa.__all__]
     for place in MODULES:
         module = import_module(place)
         parts.append(f"## {place}\n\n{markdown(module.__doc__ or '')}\n")

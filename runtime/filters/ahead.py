@@ -17,25 +17,25 @@ from rfa.runtime.uncertainty.steps import Steps
 if TYPE_CHECKING:
     from rfa.runtime.filters.filter import FilterRuntime
 
-# Forecasts that a step is asked for at a time.
-TOGETHER: Final = 256
+# Forecasts in one call.
+FORECASTS_AT_ONCE: Final = 256
 
 
 def forecasts_after(
     runtime: FilterRuntime, state: FilterState, levels: Sequence[float], leads: Sequence[float]
 ) -> Ahead:
-    """What is forecast at these leads, one at least.
+    """Forecasts at these leads, at least one.
 
-    A copy of the state is told that nothing was observed, no time later: no time passes, and nothing is learned.
+    They are those of a missing observation at the time of the state, which changes nothing.
 
     Raises:
-        InvalidInput: a lead is none, or takes the model out of its numbers.
+        InvalidInput: a lead is invalid, or exceeds the range of the model's numbers.
     """
     nothing = np.full((1, runtime.observation_size), np.nan)
     steps: list[Steps] = []
-    for begin in range(0, len(leads), TOGETHER):
+    for begin in range(0, len(leads), FORECASTS_AT_ONCE):
         options = FilterOptions(
-            np.array([state.time]), nothing, np.ones(1), tuple(levels), tuple(leads[begin : begin + TOGETHER]),
+            np.array([state.time]), nothing, np.ones(1), tuple(levels), tuple(leads[begin : begin + FORECASTS_AT_ONCE]),
             seed=state.seed, state=state,
         )  # fmt: skip
         steps += FilteredSequence.collect(runtime.work(options)).pieces
@@ -47,7 +47,7 @@ def forecasts_after(
 
 
 def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
-    """The same as steps tell forecasts."""
+    """The forecasts in the form of a step's."""
     names = [level_name(level) for level in levels]
     return [
         ForecastPoint(t, mean, std, dict(zip(names, bands, strict=True)))
@@ -58,8 +58,9 @@ def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
 
 
 def followed(runtime: FilterRuntime, step: float, furthest: float) -> list[float]:
-    """The leads that a recorded series is to be forecast at, row by row, before it is forecast so far ahead: so its
-    intervals have learned how wide they must be. Those that the model is calibrated at, and the furthest.
+    """Leads to forecast at each row of a recorded series, so that the intervals of a forecast up to `furthest` adapt.
+
+    They are those of the model's calibration, and the furthest.
 
     Args:
         step: the usual time from row to row.

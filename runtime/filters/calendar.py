@@ -1,10 +1,9 @@
-"""A weekly pattern by the clock on the wall: what a series adds on a day of the week at a time of the day, by column.
+"""A weekly pattern in local time: an offset for each type of day and time of day, by column.
 
-    value(t) = pattern[type of the day, time of the day]     straight lines between the nodes of a day
+    value(t) = pattern[type of the day, time of the day]     linear between the nodes of a day
 
-The type of a day is its weekday, or that of a holiday for the dates that are listed. Days are those of a time zone: a
-pattern stays with the local time when daylight saving begins and ends. A filter takes it as the known bias of its
-sensor: it is taken from an observation and put back on to forecasts.
+The type of a day is its weekday, or holiday for listed dates. The pattern follows local time through daylight saving. A
+filter subtracts it from observations, as a known bias of the sensor, and adds it to forecasts.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ import pyarrow.compute as pc
 
 DAY_SECONDS: Final = 86_400
 WEEKDAYS: Final = 7
-# Nodes of a day, a quarter of an hour apart, columns, and listed dates: what a document may hold.
+# Limits of a document: nodes of a day (every quarter of an hour), columns, and listed dates.
 MOST_SLOTS, MOST_COLUMNS, MOST_DATES = 96, 64, 1_000
 LARGEST: Final = 1e30
-# From 1971, before which numbers of rows lie, and what a date of four digits tells.
+# From 1971, since smaller numbers may count rows, to the years of four digits.
 FIRST_MOMENT, LAST_MOMENT = 365 * DAY_SECONDS, 253_402_300_799 - DAY_SECONDS
 _EPOCH = date(1970, 1, 1)
 
 
 class Nodes(NamedTuple):
-    """Where moments lie: between the nodes `before` and `after` `[N]`, type of day times slots plus slot, at `share`
+    """Positions of times: between the nodes `before` and `after` `[N]` (type of day times slots plus slot), at `share`
     `[N]` of the way."""
 
     before: np.ndarray
@@ -40,10 +39,10 @@ class Nodes(NamedTuple):
 
 @dataclass(frozen=True)
 class Days:
-    """The clock of a calendar: time zone, how many nodes a day has, and which dates are holidays.
+    """The days of a calendar: time zone, nodes of a day, and holidays.
 
     Raises:
-        ValueError: the zone is not known, or a number or date is not one.
+        ValueError: an unknown zone, or an invalid number or date.
     """
 
     zone: str
@@ -62,14 +61,14 @@ class Days:
 
     @property
     def types(self) -> int:
-        """Types of days: the weekdays, and holidays where there are any."""
+        """Types of days: the weekdays, and holidays if any."""
         return WEEKDAYS + bool(self.holidays)
 
     def nodes(self, times: np.ndarray) -> Nodes:
-        """Where `times` `[N]` lie, in seconds since 1970.
+        """Positions of `times` `[N]`, in seconds since 1970.
 
         Raises:
-            ValueError: a time is none of `is_moment`.
+            ValueError: a time is outside `is_moment`.
         """
         if not is_moment(times).all():
             raise ValueError("a calendar takes times in seconds since 1970, of the years 1971 to 9999")
@@ -81,16 +80,16 @@ class Days:
         return Nodes(self._type(day) * self.slots + slot, after, place - slot)
 
     def dates(self, times: np.ndarray) -> np.ndarray:
-        """The day of each time, numbered from 1970 on."""
+        """Days since 1970 of each time."""
         return self._local(times)[0]
 
     def is_holiday(self, dates: np.ndarray) -> np.ndarray:
-        """Which of these days are listed."""
+        """Which of these days are holidays."""
         listed: np.ndarray = getattr(self, "_holidays")  # noqa: B009 - set in __post_init__, no field
         return np.isin(dates, listed)
 
     def _local(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Day, and microseconds since it began by the clock on the wall."""
+        """Local day, and microseconds since its midnight."""
         micros = np.rint(1e6 * np.asarray(times, dtype=np.float64)).astype(np.int64)
         local = pc.local_timestamp(pa.array(micros, pa.timestamp("us", tz=self.zone))).to_numpy(zero_copy_only=False)
         day, rest = np.divmod(local.astype(np.int64), DAY_SECONDS * 1_000_000)
@@ -103,10 +102,10 @@ class Days:
 
 @dataclass(frozen=True)
 class Calendar:
-    """days, and their pattern `[P, types of days, slots]`, Monday first and holidays last.
+    """Days and their pattern `[P, types of days, slots]`, Monday first and holidays last.
 
     Raises:
-        ValueError: the pattern has other sizes, too many columns, or a value that is no finite number.
+        ValueError: the pattern has another shape, too many columns, or a value that is not finite.
     """
 
     days: Days
@@ -129,7 +128,7 @@ class Calendar:
         return (flat[:, before] + share * (flat[:, after] - flat[:, before])).T
 
     def to_document(self) -> dict[str, Any]:
-        """JSON of it."""
+        """The calendar as JSON."""
         days = self.days
         return {
             "zone": days.zone, "slots": days.slots, "holidays": list(days.holidays), "pattern": self.pattern.tolist()
@@ -140,7 +139,7 @@ class Calendar:
         """From JSON.
 
         Raises:
-            ValueError: names the entry and what is wrong with it.
+            ValueError: names the entry and what is wrong.
         """
         if not isinstance(document, Mapping):
             raise ValueError("calendar must be an object with zone, slots and pattern")
@@ -183,8 +182,5 @@ def _day(text: str) -> int:
 
 
 def is_moment(times: np.ndarray) -> np.ndarray:
-    """Which times may be seconds since 1970: not those that count rows, and none beyond four digits of years."""
+    """Which times may be seconds since 1970: not numbers of rows, and no years beyond four digits."""
     return (times >= FIRST_MOMENT) & (times <= LAST_MOMENT)
-
-
-__all__ = ["Calendar", "Days", "Nodes", "is_moment"]

@@ -1,8 +1,7 @@
-"""Filters whose step is compiled: linear systems, in float64, any sizes, an observation after the other.
+"""Filters whose step is compiled: linear systems of any size, in float64.
 
-One call takes many observations, of many live streams or of one recorded series, from the pool to what is told: no
-observation's numbers depend on the others of the call. Compiling takes half a minute, once per machine and version;
-what was compiled is kept on disk.
+One call takes many observations, of live streams or of one recorded series, from the pool to the outputs. The numbers
+of a stream do not depend on the other streams of a call. Compiling takes half a minute, once per machine and version.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -19,21 +18,28 @@ import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.compiling import disable_compilation, kernel_jit, source_inline_jit
-from rfa.runtime.filters import dense_numba, dense_numba_learned, filter_numba, noise_law
-from rfa.runtime.filters import observed as told_of_one
+from rfa.runtime.filters import (
+    dense_numba,
+    dense_numba_learned,
+    filter_numba,
+    linear_rows,
+    noise_law,
+    transition_numba,
+)
+from rfa.runtime.filters import observed as observed_module
 from rfa.runtime.filters import steps as filter_steps
-from rfa.runtime.filters.dense_numba import CompiledSystem
-from rfa.runtime.filters.filter_numba import LinearSystem, load_sensor
-from rfa.runtime.filters.linear_config import LinearFilterConfig
+from rfa.runtime.filters.dense_numba_learned import scratch_size
+from rfa.runtime.filters.filter_numba import LinearSystem, forecast, learns_noise, load_sensor
+from rfa.runtime.filters.linear_config import LinearFilterConfig, stationary_covariance
 from rfa.runtime.filters.observed import observed
 from rfa.runtime.filters.steps import (
     SHORTEST_LAG,
     Batch,
     Traced,
-    keep_trace,
-    room_of_known,
+    allocate_posterior,
+    allocate_trace,
+    store_trace,
     streams_of,
-    trace_room,
 )
 from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import StateField, StatePool
@@ -47,40 +53,41 @@ Array = np.ndarray
 STATE = "compiled.state"
 KEPT_MOVES = 64
 _MADE_OF = (
-    dense_numba, dense_numba_learned, filter_numba, filter_steps, noise_law, told_of_one, *scoring.SOURCES
+    dense_numba, dense_numba_learned, filter_numba, filter_steps, linear_rows, noise_law, observed_module,
+    transition_numba, *scoring.SOURCES,
 )  # fmt: skip
 
 
 @source_inline_jit
-def _take_rows(observe, forecast, system, work, out, moves, state, scorer, batch, told, trace, rooms):
-    """All observations of a batch; those of a stream after one that was not taken are not taken either."""
+def _filter_rows(observe, system, scorer, inputs, outputs, trace, buffers):
+    """Filter the observations of a batch; those of a stream after one that was refused are refused too."""
     streams = scorer.streams
-    seats, times, values, noise = batch
+    moves, state, (slots, times, values, noise) = inputs
+    work, out, posterior, after, moved = buffers
     n, horizon = out.predicted_mean.shape[0], len(scorer.spec.horizon)
-    known, after, moved = rooms
-    lost = -1
-    for row in range(len(seats)):
-        seat = seats[row]
-        if seat == lost:
-            told.is_good[row] = False
+    refused = -1
+    for row in range(len(slots)):
+        slot = slots[row]
+        if slot == refused:
+            outputs.is_good[row] = False
             continue
-        lag = times[row] - streams.time[seat] if streams.counts[seat] > 0 else 0.0
+        lag = times[row] - streams.time[slot] if streams.counts[slot] > 0 else 0.0
         total = 0.0
         for k in range(len(after)):
-            after[k] = state[seat, k]
+            after[k] = state[slot, k]
         observe(system, work, after, values[row], lag if lag >= SHORTEST_LAG else 0.0, noise[row], out)
         for k in range(len(after)):
             total += after[k]
         for h in range(horizon):
-            forecast(system, moves[h], after, moved, known.forecast_mean[h], known.forecast_covariance[h])
-        observation = Observation(seat, times[row], values[row])
-        if not scoring.score_observation(scorer, observation, known, np.isfinite(total), told, row):
-            lost = seat
+            forecast(system, moves[h], after, moved, posterior.forecast_mean[h], posterior.forecast_covariance[h])
+        observation = Observation(slot, times[row], values[row])
+        if not scoring.score_observation(scorer, observation, posterior, np.isfinite(total), outputs, row):
+            refused = slot
             continue
         for k in range(len(after)):
-            state[seat, k] = after[k]
+            state[slot, k] = after[k]
         if len(trace.state) > 0:
-            keep_trace(out, known, trace, row)
+            store_trace(out, posterior, trace, row)
             for i in range(n):
                 trace.mean[row, i] = after[i]
                 for j in range(n):
@@ -88,23 +95,17 @@ def _take_rows(observe, forecast, system, work, out, moves, state, scorer, batch
             copy1(after, trace.state[row])
 
 
-# Two functions and not one with a parameter: numba keeps a function by its name, and what it calls must be global.
+# Two functions, since numba caches by name, and the functions that a kernel calls must be global.
 
 
-def _capped(system, work, out, moves, state, scorer, batch, told, trace, rooms):
-    load_sensor(system, work)
-    _take_rows(
-        filter_numba.observe_capped, filter_numba.forecast, system, work, out, moves, state, scorer, batch, told,
-        trace, rooms,
-    )  # fmt: skip
+def _filter_capped(system, scorer, inputs, outputs, trace, buffers):
+    load_sensor(system, buffers[0])
+    _filter_rows(filter_numba.observe_capped, system, scorer, inputs, outputs, trace, buffers)
 
 
-def _learned(system, work, out, moves, state, scorer, batch, told, trace, rooms):
-    load_sensor(system, work)
-    _take_rows(
-        filter_numba.observe_learned, filter_numba.forecast, system, work, out, moves, state, scorer, batch, told,
-        trace, rooms,
-    )  # fmt: skip
+def _filter_learned(system, scorer, inputs, outputs, trace, buffers):
+    load_sensor(system, buffers[0])
+    _filter_rows(filter_numba.observe_learned, system, scorer, inputs, outputs, trace, buffers)
 
 
 @functools.cache
@@ -116,12 +117,12 @@ class CompiledSteps:
     """Steps of a linear filter; see `FilterSteps`.
 
     Args:
-        leads: that forecasts are followed as.
-        passes: that requests may choose.
-        kept: sets of horizons whose F and Q are kept.
+        leads: horizons of the forecasts that adapt.
+        passes: range for requests.
+        kept: number of sets of horizons whose F and Q are cached.
 
     Attributes:
-        module: that the kernel is compiled for.
+        module: of the slowest part of the kernel.
         layout: shapes of the parts of the state, by name.
     """
 
@@ -134,44 +135,44 @@ class CompiledSteps:
     ) -> None:
         self._leads = leads
         self._chooses = passes.are_chosen
-        self._linear = compiled = CompiledSystem(config)
-        self._system = LinearSystem.of(config, compiled)
-        self._kernel = _kernel(_learned if compiled.learns else _capped)
-        self._observe = filter_numba.observe_learned if compiled.learns else filter_numba.observe_capped
-        self.module = dense_numba_learned if compiled.learns else filter_numba
-        self.size, self.state_size = compiled.p, compiled.n
-        first = compiled.pack(None)
-        self._scratch = compiled.size + 1
-        n = compiled.n
+        self._system = system = LinearSystem.of(config)
+        learns = learns_noise(config)
+        self._kernel = _kernel(_filter_learned if learns else _filter_capped)
+        self._observe = filter_numba.observe_learned if learns else filter_numba.observe_capped
+        self.module = dense_numba_learned if learns else filter_numba
+        n, self.size, _ = system.sizes
+        self.state_size = n
+        self._scratch = scratch_size(system.sizes, learns=learns)
         shapes = {"mean": (n,), "covariance": (n, n), "jump_offset": (n,), "jump_evidence": (1,)}
-        if compiled.learns:
+        if learns:
             shapes["noise_counts"] = (len(noise_law.PRIOR_COUNTS),)
-        unused = () if compiled.follows else ("jump_offset", "jump_evidence")
-        self.initial: Mapping[str, Array] = {STATE: first}
-        self.fields: Mapping[str, StateField] = {STATE: StateField(first.shape, np.float64)}
+        unused = () if system.rule[2] else ("jump_offset", "jump_evidence")
         self._places = _places(shapes)
         self.layout = {name: shape for name, shape in shapes.items() if name not in unused}
-        # Not a method's: an object that its own cache holds lives until the collector comes by.
-        self._moves = functools.lru_cache(kept)(functools.partial(_moves_of, self._linear))
+        self._numbers = self._places["noise_counts" if learns else "jump_evidence"].stop
+        self.initial: Mapping[str, Array] = {STATE: self.joined(_prior(config))}
+        self.fields: Mapping[str, StateField] = {STATE: StateField((self._numbers,), np.float64)}
+        # Not on a method: its cache would hold `self`, which then waits for the garbage collector.
+        self._moves = functools.lru_cache(kept)(functools.partial(_moves_of, system))
 
     @classmethod
     def of(cls, bundle: Bundle, leads: Horizons) -> Self:
-        """Those of a bundle."""
+        """The steps of a bundle."""
         return cls(LinearFilterConfig(**bundle.config), leads, PassesRange.of(bundle))
 
     def joined(self, parts: Mapping[str, Array]) -> Array:
-        """A state from its parts; what no part is given of is 0."""
-        state = np.zeros_like(self.initial[STATE])
+        """A state from its parts; missing parts are 0."""
+        state = np.zeros(self._numbers)
         for name, part in parts.items():
             state[self._places[name]] = part.ravel()
         return state
 
     def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """The state whose parts these are."""
+        """The state from its parts, as a field."""
         return {STATE: self.joined(tensors)}
 
     def begin(self) -> None:
-        """Compile the filter's own part of its kernel, where that takes long."""
+        """Compile the slowest part of the kernel."""
         work, value, nothing = np.zeros(self._scratch), np.zeros(self.size), self.initial[STATE].copy()
         self._observe(self._system, work, nothing, value, 0.0, 1.0, observed(self.size, self.state_size))
 
@@ -180,7 +181,7 @@ class CompiledSteps:
         disable_compilation(self._kernel)
 
     def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """The inverse: the parts of a state."""
+        """The parts of a state: the inverse of `adopt`."""
         return {name: part[0] for name, part in self.split(tensors[STATE][None]).items()}
 
     def split(self, states: Array) -> dict[str, Array]:
@@ -189,32 +190,39 @@ class CompiledSteps:
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
         """See `FilterSteps`."""
-        rows, horizon = len(batch.seats), len(readout.horizon)
-        told = StepOutputs.allocate(rows, self.size, readout)
-        kept = len(self.initial[STATE])
-        trace = trace_room(rows if traced else 0, self.size, self.state_size, kept, horizon)
+        rows, horizon, n = len(batch.slots), len(readout.horizon), self.state_size
+        outputs = StepOutputs.allocate(rows, self.size, readout)
+        trace = allocate_trace(rows if traced else 0, self.size, n, self._numbers, horizon)
         work = np.zeros(self._scratch)
         work[-1] = -1.0  # no lag
         system = self._system
         if self._chooses:
             inverse_nu, _, patience = system.rule
             system = system._replace(rule=(inverse_nu, readout.passes, patience))
-        out = observed(self.size, self.state_size)
-        rooms = room_of_known(out, horizon), np.empty(kept), np.empty(self.state_size * (self.state_size + 2))
+        out = observed(self.size, n)
         self._kernel(
-            system, work, out, self._moves(readout.horizon), pool.arrays[STATE],
-            Scorer.of(streams_of(pool), self._leads, readout), batch.packed(), told, trace, rooms,
+            system, Scorer.of(streams_of(pool), self._leads, readout),
+            (self._moves(readout.horizon), pool.arrays[STATE], batch.packed()), outputs, trace,
+            (work, out, allocate_posterior(out, horizon), np.empty(self._numbers), np.empty(n * (n + 2))),
         )  # fmt: skip
-        return told, trace
+        return outputs, trace
 
 
-def _moves_of(system: CompiledSystem, horizon: tuple[float, ...]) -> Array:
-    """What the forecasts so far ahead need: F and Q `[H, 2, n, n]`."""
-    times = np.array(horizon, np.float64)
-    return system.transitions(times).reshape(len(times), 2, system.n, system.n)
+def _prior(config: LinearFilterConfig) -> dict[str, Array]:
+    """The parts of a state before the first observation that are not 0."""
+    mean = np.zeros(len(config.drift)) if config.initial_mean is None else np.asarray(config.initial_mean)
+    given = config.initial_covariance
+    prior = {"mean": mean, "covariance": stationary_covariance(config) if given is None else np.asarray(given)}
+    return prior | ({"noise_counts": np.asarray(noise_law.PRIOR_COUNTS)} if learns_noise(config) else {})
+
+
+def _moves_of(system: LinearSystem, horizon: tuple[float, ...]) -> Array:
+    """F and Q `[H, 2, n, n]` of the times until the forecasts."""
+    moves: Array = transition_numba.transitions(np.array(horizon, np.float64), system.modes)
+    return moves
 
 
 def _places(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:
-    """Where the parts lie in a state."""
+    """Positions of the parts in a state."""
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()]).tolist()
     return {name: slice(end - math.prod(shape), end) for (name, shape), end in zip(shapes.items(), ends, strict=True)}

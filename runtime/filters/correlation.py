@@ -1,12 +1,12 @@
-"""The correlation of the columns of a stream, learned from what they were off by, and how far off a row is by it.
+"""The correlation of a stream's columns, learned from its innovations, and the joint square of a row under it.
 
-z `[P]` is how far off a row was, each column in its own deviations. With u, z bounded at BOUND and 0 where a column was
-missing, the running mean of u uᵀ is a covariance whatever was missing, and so
+z `[P]` are the innovations of a row in standard deviations. u is z bounded at BOUND, and 0 for missing columns. The
+running mean of u uᵀ is a covariance whatever was missing, so
 
     R = (1 - own) corr(mean of u uᵀ) + own I          own = OWN + (1 - OWN) (P + 1) / (P + 1 + n)
 
-is positive definite: few rows tell no correlation from none, and of what columns share always something is their own.
-A row is then z_sᵀ R_ss⁻¹ z_s off, s the columns that were seen, chi-square of as many where z is normal.
+is positive definite: n rows are shrunk towards no correlation, and each column keeps a part of its own. The joint
+square is z_sᵀ R_ss⁻¹ z_s for the columns s that were seen: chi-square with as many degrees of freedom if z is normal.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -18,7 +18,7 @@ import numpy as np
 
 from rfa.runtime.compiling import inline_jit
 
-# Deviations that a column counts for, at most; what is its own, at least; and rows over which is learned.
+# Bound of |z|; least part of a column of its own; rows of the running mean.
 BOUND, OWN, MEMORY = 3.0, 0.01, 1000.0
 
 
@@ -28,13 +28,13 @@ def joint_square(z, learned, factor):
 
     Args:
         z: `[P]`, NaN where a column is not in s.
-        learned: `[P + 1, P]`, means of products below and on the diagonal, and in the last row n.
+        learned: `[P + 1, P]`, means of products on and below the diagonal, and n in the last row.
         factor: `[P + 1, P]`, overwritten.
     """
     size, square, log_det = len(z), 0.0, 0.0
     shared = (1 - OWN) * learned[size, 0] / (size + 1 + learned[size, 0])
     for a in range(size):
-        # What is not seen stands for 0, and goes with nothing.
+        # A missing column counts as 0, without correlations.
         is_seen = z[a] == z[a]
         rest, pivot = z[a] if is_seen else 0.0, 1.0
         for b in range(a):
@@ -58,7 +58,7 @@ def joint_square(z, learned, factor):
 
 @inline_jit
 def learn(z, learned):
-    """Take a row into what is learned, if anything of it was seen; the arguments are those of `joint_square`."""
+    """Update the means with a row unless all of it is missing; the arguments are those of `joint_square`."""
     size, seen = len(z), 0
     for a in range(size):
         seen += 1 if z[a] == z[a] else 0

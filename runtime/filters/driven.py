@@ -1,18 +1,18 @@
-"""What a linear system makes of an input that is held over each lag.
+"""The response of a linear system to an input that is constant over each lag.
 
     dx = (A x + u) dt + dw
 
-A linear system answers to its noise and to its input each by itself: x = z + s, with z the system without an input and
+The responses to noise and input add up: x = z + s, with z the system without an input and
 
     s(t + lag) = F s(t) + G u          F = e^{A lag},   G = integral of e^{A r} over 0 <= r <= lag
 
-So a filter of z that is shown y - C s is one of x, whatever kind it is: what it says of z is moved by s. In the modes
-A = V (diag(l) + N) V⁻¹ of `rfa.runtime.filters.spectrum`
+So any filter of z, given y - C s, is a filter of x: its estimates of z are shifted by s. In the modes A = V (diag(l) +
+N) V⁻¹ of `rfa.runtime.filters.spectrum`
 
     F = V [ sum_k N^k / k! t^k e^{l t} ] V⁻¹         G = V [ sum_k N^k / k! I_k(l, t) ] V⁻¹
 
 with I_k the integral of r^k e^{l r} up to t: a Gauss-Legendre sum where |l t| is small, and (t^k e^{l t} - k I_{k-1}) /
-l elsewhere, as in `rfa.model.recurrence.modes`. Undamped and defective A (constant velocity, say) are no special cases.
+l elsewhere, as in `rfa.model.recurrence.modes`. It holds for undamped and defective A, such as constant velocity.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from rfa.runtime.filters.spectrum import Spectrum, spectrum
 
 Array = np.ndarray
-# Exact to rounding for |l t| up to the terms of a chain, of which there are a few.
+# Exact to rounding for |l t| up to the number of terms of a chain.
 NODES, WEIGHTS = (np.polynomial.legendre.leggauss(32)[i] / 2 for i in (0, 1))
 KEPT_LAGS = 4096
 
@@ -33,7 +33,7 @@ class HeldInput:
     """F and G of a drift A `[n, n]`.
 
     Args:
-        kept: lags of which both are kept.
+        kept: number of lags to cache.
 
     Raises:
         ValueError: as `spectrum`.
@@ -41,7 +41,7 @@ class HeldInput:
 
     def __init__(self, drift: Array, kept: int = KEPT_LAGS) -> None:
         found = spectrum(np.asarray(drift, np.float64))
-        # Of one lag at a time, so that they have the same bits in any company.
+        # One lag at a time: the bits do not depend on the other lags.
         self.moves = functools.lru_cache(kept)(functools.partial(_moves, found, found.powers()))
 
 
@@ -75,6 +75,3 @@ def _decayed_power(rates: Array, t: float, k: int) -> Array:
     """t^k e^{l t}, a product that does not overflow before it decays."""
     found: Array = np.exp(rates * t) if k == 0 else (t * np.exp(rates * t / k)) ** k
     return found
-
-
-__all__ = ["HeldInput"]

@@ -1,7 +1,7 @@
 """Filters of systems with a known input.
 
-A stream is followed as if there were none, and what is told is moved by what the system makes of it
-(`driven.py`): so every runtime takes an input, in every mode, with the numbers that it has without one.
+The filter runs without the input, and its outputs are shifted by the response to it (`driven.py`). So every runtime and
+mode takes an input.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from rfa.runtime.uncertainty.step_outputs import StepOutputs
 
 Array = np.ndarray
 RESPONSE = "response"
-# Of the state: F and G of a lag take n³ operations.
+# F and G of a lag take n³ operations.
 MOST_STATES = 16
-# Observations of a driven series at a time: each lag that was not met before takes a tenth of a millisecond.
+# Rows of a driven series at a time: each new lag takes a tenth of a millisecond.
 DRIVEN_ROWS = 32
 KEPT_HORIZONS = 8
 
 
 @dataclass(frozen=True)
 class Response:
-    """What the system makes of the inputs up to each observation.
+    """The response to the inputs up to each observation.
 
     Attributes:
-        states: `[R, n]`.
+        states: of the state, `[R, n]`.
         seen: of the observations, `[R, P]`.
-        ahead: of those to come, with the last input held, `[R, H, P]`.
+        ahead: of the forecasts, with the last input held, `[R, H, P]`.
     """
 
     states: Array
@@ -43,8 +43,8 @@ class Response:
     ahead: Array
 
     def hide(self, values: Array) -> Array:
-        """Observations `[R, P]` as without the input. Where the response is no number they are infinite, missing ones
-        too, which is refused."""
+        """Observations `[R, P]` less the response. Rows whose response is not finite are infinite, which filters
+        refuse."""
         parts = (part.reshape(len(values), -1) for part in (self.states, self.seen, self.ahead))
         is_finite = np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in parts])
         hidden: Array = np.where(is_finite[:, None], values - self.seen, np.inf)
@@ -57,7 +57,7 @@ class DrivenSystem:
     Args:
         drift: A `[n, n]`.
         matrix: C `[P, n]`.
-        lags, horizons: so many are kept with what they lead to.
+        lags, horizons: number of lags and of sets of horizons to cache.
     """
 
     def __init__(self, drift: Array, matrix: Array, *, lags: int = KEPT_LAGS, horizons: int = KEPT_HORIZONS) -> None:
@@ -67,7 +67,7 @@ class DrivenSystem:
 
     @classmethod
     def of(cls, bundle: Bundle, matrix: Array) -> Self | None:
-        """That of a bundle; None where the model is not linear, or too large."""
+        """The system of a bundle; None if the model is not linear, or too large."""
         if bundle.manifest.family != "linear" or matrix.shape[1] > MOST_STATES:
             return None
         return cls(np.array(bundle.config["drift"], np.float64), matrix)
@@ -75,21 +75,21 @@ class DrivenSystem:
     def respond(
         self, pool: StatePool, batch: Batch, inputs: Array | None, horizon: tuple[float, ...]
     ) -> Response | None:
-        """The response before each observation, or None where nothing drives or ever drove these streams.
+        """The response before each observation, or None if these streams never had an input.
 
-        A row at a time, so that it has the same bits in any company.
+        One row at a time: the bits do not depend on the other rows.
 
         Args:
-            inputs: per unit time, held since the observation before, `[R, n]`; a stream's first has none.
+            inputs: per unit time, since the observation before, `[R, n]`; that of a stream's first row has no effect.
         """
-        responses = pool.arrays[RESPONSE].take(batch.seats, axis=0)
+        responses = pool.arrays[RESPONSE].take(batch.slots, axis=0)
         if inputs is None:
             if not responses.any():
                 return None
             inputs = np.zeros_like(responses)
-        is_first = np.diff(batch.seats, prepend=-1) != 0
-        is_begun = pool.arrays["clock.count"].take(batch.seats) > 0
-        since = np.where(is_begun, pool.arrays["clock.time"].take(batch.seats), batch.times)
+        is_first = np.diff(batch.slots, prepend=-1) != 0
+        is_begun = pool.arrays["clock.count"].take(batch.slots) > 0
+        since = np.where(is_begun, pool.arrays["clock.time"].take(batch.slots), batch.times)
         lags = batch.times - np.where(is_first, since, np.roll(batch.times, 1))
         lags[lags < SHORTEST_LAG] = 0.0
         rows, size = len(lags), len(self._matrix)
@@ -104,25 +104,30 @@ class DrivenSystem:
         return Response(states, seen, ahead)
 
     def keep(self, pool: StatePool, batch: Batch, response: Response, is_good: Array) -> None:
-        """Let the streams that took their observations go on from the response."""
+        """Store the response of the streams that accepted their observations."""
         for row in np.flatnonzero(is_good).tolist():
-            pool.arrays[RESPONSE][batch.seats[row]] = response.states[row]
+            pool.arrays[RESPONSE][batch.slots[row]] = response.states[row]
 
 
 def _leads_of(held: HeldInput, matrix: Array, horizon: tuple[float, ...]) -> tuple[Array, Array]:
-    """C F and C G of each lead, `[H, P, n]`."""
+    """C F and C G of each horizon, `[H, P, n]`."""
     shape = len(horizon), *matrix.shape
     moves = [held.moves(lead) for lead in horizon]
     free, pushed = (np.array([matrix @ move[part] for move in moves]).reshape(shape) for part in (0, 1))
     return free, pushed
 
 
-def move(told: StepOutputs, trace: Traced, response: Response) -> None:
-    """Move what is told of a system without its input, and what smoothing needs, to the system with it."""
-    told.mean[:] += response.seen
-    told.interval[:] += response.seen[:, None, :, None]
-    told.moments[:, :, 0] += response.ahead
-    told.bands[:] += response.ahead[:, :, None, :, None]
+def shift(out: StepOutputs, seen: Array, ahead: Array) -> None:
+    """Add to the estimates `[R, P]` and the forecasts `[R, H, P]`."""
+    out.mean[:] += seen
+    out.interval[:] += seen[:, None, :, None]
+    out.moments[:, :, 0] += ahead
+    out.bands[:] += ahead[:, :, None, :, None]
+
+
+def shift_by(out: StepOutputs, trace: Traced, response: Response) -> None:
+    """Add the response to the input to the outputs, and to the trace."""
+    shift(out, response.seen, response.ahead)
     if len(trace.mean):
         trace.mean[:] += response.states
         trace.predicted_mean[:] += response.states

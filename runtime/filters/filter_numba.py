@@ -1,11 +1,11 @@
-"""One observation of a linear filter in compiled code, with every number that the graph of a filter tells.
+"""One observation of a linear filter in compiled code, with every output of a filter.
 
-Equations: those of `dense_numba.py` for a single stream, in float64; what is told is `FilterOutput` of
-`state_filter.py`. A stream's numbers are the same bits in whatever company: nothing is computed beside it.
+Equations: those of `dense_numba.py`, in float64; the outputs are those of `FilterOutput` in `state_filter.py`. A
+stream's numbers do not depend on the other streams of a call, to the bit.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
-# mypy: disable-error-code="no-untyped-def,call-arg"
+# mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
@@ -14,34 +14,55 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfa.runtime.compiling import cached_inline_jit, inline_jit, source_inline_jit
-from rfa.runtime.filters import dense_numba, dense_numba_learned, noise_law
-from rfa.runtime.filters.dense_numba import CompiledSystem, _rows, _transition
+from rfa.runtime.filters import dense_numba, dense_numba_learned, linear_rows, noise_law, transition_numba
+from rfa.runtime.filters.dense_numba_learned import FACTORS
 from rfa.runtime.filters.linear_config import LinearFilterConfig
+from rfa.runtime.filters.linear_rows import rows_of
 from rfa.runtime.filters.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
+from rfa.runtime.filters.spectrum import spectrum
+from rfa.runtime.filters.transition_numba import transition
 
 Array = np.ndarray[Any, Any]
 
 
 class LinearSystem(NamedTuple):
-    """What the compiled step needs of a system: sizes (n, P, C is the first rows of the identity), sensor (C, b, R in
-    one row), its modes (rates, basis, dual, powers, noises), rule (1/nu, passes or factors, patience) and outliers
-    (their share and size in the predictive density)."""
+    """What the compiled step needs of a system.
+
+    sizes: n, P, and whether C is the first rows of the identity. sensor: C, b and R in one row. modes: rates, basis,
+    dual, powers and noises. rule: 1/nu, passes or factors, and patience. outliers: their share and size in the
+    predictive density.
+    """
 
     sizes: tuple[int, int, bool]
     sensor: Array
-    modes: tuple[Array, Array, Array, Array, Array]
+    modes: tuple[Array, ...]
     rule: tuple[float, int, int]
     outliers: tuple[float, float]
 
     @classmethod
-    def of(cls, config: LinearFilterConfig, system: CompiledSystem) -> LinearSystem:
-        """Of a config and what was made of it."""
-        p, n = system.p, system.n
-        leads = bool(p <= n and (system.sensor[: p * n].reshape(p, n) == np.eye(p, n)).all())
-        inverse_nu, turns, patience = system.rule
-        rule = float(inverse_nu), int(turns), int(patience or 0)
-        outliers = float(config.contamination), float(config.outlier_scale)
-        return cls((n, p, leads), system.sensor, system.modes, rule, outliers)  # type: ignore[arg-type]
+    def of(cls, config: LinearFilterConfig) -> LinearSystem:
+        """That of a config."""
+        drift, noise = np.asarray(config.drift), np.asarray(config.measurement_noise)
+        n, p = len(drift), len(noise)
+        matrix = np.eye(n) if config.observation is None else np.asarray(config.observation)
+        offset = np.zeros(p) if config.offset is None else np.asarray(config.offset)
+        leads = bool(p <= n and (matrix == np.eye(p, n)).all())
+        found, process_noise = spectrum(drift), np.asarray(config.process_noise)
+        parts = (found.rates, found.basis, found.dual, found.powers(), found.noises(process_noise))
+        # Without robust weights every pass gives weight 1, and every jump is followed.
+        rule = 0.0, 1, 0
+        if config.nu is not None:
+            rule = 1 / config.nu, FACTORS if learns_noise(config) else config.inner, config.reacquire or 0
+        return cls(
+            (n, p, leads), np.concatenate([matrix.ravel(), offset, noise.ravel()]),
+            tuple(np.ascontiguousarray(part, np.complex128) for part in parts), rule,
+            (float(config.contamination), float(config.outlier_scale)),
+        )  # fmt: skip
+
+
+def learns_noise(config: LinearFilterConfig) -> bool:
+    """Whether the filter learns the law of the noise."""
+    return config.nu is not None and config.rule == "learned"
 
 
 @inline_jit
@@ -73,77 +94,102 @@ def _seen_mean(sensor, sizes, mean, out):
 
 @inline_jit
 def load_sensor(system, work):
-    """Put what does not change from one observation to the next where the step finds it."""
-    at = _rows(system.sizes)
+    """Put C, b and R where the step finds them: they are the same for every observation."""
+    rows = rows_of(system.sizes)
     for k in range(len(system.sensor)):
-        work[at.matrix + k] = system.sensor[k]
+        work[rows.matrix + k] = system.sensor[k]
 
 
-@source_inline_jit
-def _observe(update, beyond, system, work, state, value, lag, scale, out):
-    """Condition the stream `[S]` in `state`, as `CompiledSystem.pack` has it, on values with NaN where missing.
-
-    work: scratch whose F and Q are kept while the lag stays: its last number is theirs, below 0 at first.
-    beyond: how many rows the rule adds to those of the state.
-    """
+@inline_jit
+def _load(system, work, state, value, lag, scale):
+    """Put a stream's state, its observation, and F and Q of the lag into `work`."""
     n, p, _ = system.sizes
-    at = _rows(system.sizes)
+    rows = rows_of(system.sizes)
     if work[-1] != lag:
         work[-1] = lag
-        rates, basis, dual, powers, noises = system.modes
-        f, q = work[at.f : at.q].reshape(n, n), work[at.q : at.matrix].reshape(n, n)
-        _transition(lag, rates, basis, dual, powers, noises, f, q)
-    for k in range(at.scale):
+        f, q = work[rows.f : rows.q].reshape(n, n), work[rows.q : rows.matrix].reshape(n, n)
+        transition(lag, system.modes, f, q)
+    for k in range(rows.scale):
         work[k] = state[k]
-    for k in range(beyond):
-        work[at.end + k] = state[at.scale + k]
+    for k in range(rows.scale, len(state)):
+        work[rows.end - rows.scale + k] = state[k]
     for a in range(p):
-        work[at.value + a] = value[a]
-    work[at.scale] = scale
-    dense_numba._foresee(work, system.sizes, (1, 1))
+        work[rows.value + a] = value[a]
+    work[rows.scale] = scale
+
+
+@inline_jit
+def _report_innovation(system, work, scale, out):
+    """The innovation, its covariance, its nis and its log-likelihood."""
+    n, p, _ = system.sizes
+    rows = rows_of(system.sizes)
     log_det = 0.0
     for a in range(p):
-        log_det -= np.log(work[at.nominal + a * p + a])
-        out.innovation[a] = work[at.innovation + a]
-    out.scalars[NIS] = work[at.nis]
-    out.scalars[LOG_LIKELIHOOD] = predictive_log_density(work[at.nis], log_det, work[at.seen], system.outliers)
-    _seen_through(system.sensor, system.sizes, work[at.prior :], out.innovation_covariance)
+        log_det -= np.log(work[rows.nominal + a * p + a])
+        out.innovation[a] = work[rows.innovation + a]
+    out.scalars[NIS] = work[rows.nis]
+    out.scalars[LOG_LIKELIHOOD] = predictive_log_density(work[rows.nis], log_det, work[rows.seen], system.outliers)
+    _seen_through(system.sensor, system.sizes, work[rows.prior :], out.innovation_covariance)
     for a in range(p):
         for b in range(p):
             out.innovation_covariance[a, b] += system.sensor[p * n + p + a * p + b] * (scale * scale)
-    dense_numba._doubt(work, system.sizes, (1, 1), system.rule)
+
+
+@inline_jit
+def _report_prediction(system, work, out):
+    n, _, _ = system.sizes
+    rows = rows_of(system.sizes)
     for i in range(n):
-        out.predicted_mean[i] = work[at.prior_mean + i]
+        out.predicted_mean[i] = work[rows.prior_mean + i]
         for j in range(n):
-            out.transition[i, j] = work[at.f + i * n + j]
-            out.predicted_covariance[i, j] = work[at.prior + i * n + j]
-    update(work, system.sizes, (1, 1), system.rule)
-    _seen_mean(system.sensor, system.sizes, work[at.mean :], out.mean)
-    _seen_through(system.sensor, system.sizes, work[at.covariance :], out.covariance)
+            out.transition[i, j] = work[rows.f + i * n + j]
+            out.predicted_covariance[i, j] = work[rows.prior + i * n + j]
+
+
+@inline_jit
+def _report_posterior(system, work, state, out):
+    """The posterior, in `out` and as the stream's new state."""
+    _, p, _ = system.sizes
+    rows = rows_of(system.sizes)
+    _seen_mean(system.sensor, system.sizes, work[rows.mean :], out.mean)
+    _seen_through(system.sensor, system.sizes, work[rows.covariance :], out.covariance)
     trace = 0.0
     for a in range(p):
         trace += out.covariance[a, a]
     out.scalars[PRECISION] = p / trace
-    out.scalars[WEIGHT] = work[at.weight]
-    for k in range(at.scale):
+    out.scalars[WEIGHT] = work[rows.weight]
+    for k in range(rows.scale):
         state[k] = work[k]
-    for k in range(beyond):
-        state[at.scale + k] = work[at.end + k]
+    for k in range(rows.scale, len(state)):
+        state[k] = work[rows.end - rows.scale + k]
 
 
-# Kept, so that one process can have them ready while another compiles the rest of a kernel.
-@cached_inline_jit(dense_numba, noise_law)
+@source_inline_jit
+def _observe(update, system, work, state, value, lag, scale, out):
+    """Condition the stream `[S]` in `state` on values with NaN where missing.
+
+    work: scratch whose F and Q are kept while the lag stays: its last number is that lag, below 0 at first.
+    """
+    _load(system, work, state, value, lag, scale)
+    dense_numba.predict(work, system.sizes)
+    _report_innovation(system, work, scale, out)
+    dense_numba.detect_jump(work, system.sizes, system.rule)
+    _report_prediction(system, work, out)
+    update(work, system.sizes, system.rule)
+    _report_posterior(system, work, state, out)
+
+
+# Cached on their own, so that one process can compile them while another compiles the rest of a kernel.
+@cached_inline_jit(dense_numba, linear_rows, noise_law, transition_numba)
 def observe_capped(system, work, state, value, lag, scale, out):
     """An observation under the capped rule."""
-    _observe(dense_numba._update, 0, system, work, state, value, lag, scale, out)
+    _observe(dense_numba.update, system, work, state, value, lag, scale, out)
 
 
-@cached_inline_jit(dense_numba, dense_numba_learned, noise_law)
+@cached_inline_jit(dense_numba, dense_numba_learned, linear_rows, noise_law, transition_numba)
 def observe_learned(system, work, state, value, lag, scale, out):
-    """One under the rule that learns the noise."""
-    _observe(
-        dense_numba_learned._update, dense_numba_learned.FACTORS, system, work, state, value, lag, scale, out
-    )  # fmt: skip
+    """An observation under the rule that learns the noise."""
+    _observe(dense_numba_learned.update, system, work, state, value, lag, scale, out)
 
 
 @inline_jit

@@ -1,7 +1,7 @@
-"""Systems that were fitted to series, in one file of JSON: `{"series": {"name": system, …}, "fits": {"name": …}}`.
+"""Systems fitted to series, in one JSON file: `{"series": {"name": system, …}, "fits": {"name": …}}`.
 
-A system is a document of `system.py`, so `rfa filter --system FILE` takes the file as it is, and a request or
-`rfa.filter` any of its systems. What stands in `fits` tells how each was found, and is not read again.
+A system is a document of `system.py`. `rfa filter --system FILE` takes the file; a request or `rfa.filter` takes any of
+its systems. `fits` has the record of each fit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Models(Mapping[str, dict[str, Any]]):
     """Documents of systems by the names of their series.
 
     Attributes:
-        fits: of each how it was found: parameters with standard errors, likelihoods, what was tried.
-        failed: series that could not be fitted, and why.
+        fits: the record of each fit: parameters with standard errors, likelihoods, tried structures.
+        failed: the reasons why series could not be fitted.
     """
 
     systems: dict[str, dict[str, Any]]
@@ -38,7 +38,7 @@ class Models(Mapping[str, dict[str, Any]]):
         return len(self.systems)
 
     def save(self, path: str | Path) -> None:
-        """Write the file; it is there as a whole or not at all."""
+        """Write the file atomically."""
         content = json.dumps({"series": self.systems, "fits": self.fits}, allow_nan=False)
         part = Path(f"{path}.new")
         part.write_text(content + "\n", encoding="utf-8")
@@ -49,7 +49,7 @@ class Models(Mapping[str, dict[str, Any]]):
         """Read a file, and check every system in it.
 
         Raises:
-            ValueError: it is no such file, or names the system that is wrong, and how.
+            ValueError: the file is invalid; names the wrong system.
         """
         name = Path(path).name
         try:
@@ -68,19 +68,19 @@ class Models(Mapping[str, dict[str, Any]]):
 
 
 def are_models(document: object) -> bool:
-    """Whether it is models, or what stands in their file, and no single system."""
+    """Whether it is models or the content of their file, not a single system."""
     return isinstance(document, Models) or (isinstance(document, Mapping) and "series" in document)
 
 
 def system_for(document: object, column: str, key: str = "", *, is_only: bool = True) -> System:
-    """The system of one column of a series, of models or what stands in their file.
+    """The system of one column of a series, from models or the content of their file.
 
     Args:
-        key: what the series is called among others, where a table has several.
-        is_only: the series has no other columns. Of such a one the file may have had more, and does by both names.
+        key: of the series, where a table has several.
+        is_only: whether the series has no other columns. Models of more columns have it under the longer name.
 
     Raises:
-        InvalidSystem: there is none, or it is wrong.
+        InvalidSystem: there is none, or it is invalid.
     """
     whole = {"series": document.systems} if isinstance(document, Models) else document
     found = whole.get("series") if isinstance(whole, Mapping) and set(whole) <= {"series", "fits"} else None
@@ -95,9 +95,5 @@ def system_for(document: object, column: str, key: str = "", *, is_only: bool = 
 
 
 def series_label(key: str, column: str, *, is_only: bool) -> str:
-    """What a column is called among the series of a table: by its name, by the key, or where a key has several columns
-    by both."""
+    """The name of a column among the series of a table: the column, the key, or both for several columns of a key."""
     return (key if is_only else f"{key} / {column}") if key else column
-
-
-__all__ = ["Models", "are_models", "series_label", "system_for"]

@@ -1,19 +1,17 @@
-"""Posteriors of one state from several sensors, made one: by precision, or by intersection where errors may be shared.
+"""Combine posteriors of one state from several sensors: by precision, or by intersection if errors may be shared.
 
     fuse        P⁻¹ = P0⁻¹ + sum_i (Pi⁻¹ - Qi⁻¹)        P⁻¹ m = P0⁻¹ m0 + sum_i (Pi⁻¹ mi - Qi⁻¹ qi)
     intersect   P⁻¹ = sum_i wi Pi⁻¹                     P⁻¹ m = sum_i wi Pi⁻¹ mi,        wi >= 0, sum_i wi = 1
 
-(mi, Pi) is a posterior, (qi, Qi) the prior that it was made from, (m0, P0) what is known without any of them. With one
-prior for all of them and two posteriors P⁻¹ = P1⁻¹ + P2⁻¹ - P0⁻¹: each brings its own evidence, the prior counts once.
-Without any prior P⁻¹ = P1⁻¹ + P2⁻¹: whatever the posteriors were made from counts once for each of them.
+(mi, Pi) is a posterior, (qi, Qi) its prior, (m0, P0) the prior without any sensor. With one prior for two posteriors
+P⁻¹ = P1⁻¹ + P2⁻¹ - P0⁻¹: the prior counts once. Without a prior P⁻¹ = P1⁻¹ + P2⁻¹: the prior of each posterior counts.
 
-`fuse` is exact (Bayes' rule) where the posteriors' observations are independent given this state: the sensors' errors
-are independent, and no process noise came between the observations and the state. So fuse at every observation, with
-the predictions as priors, or whenever you like where there is no process noise; filters that ran for a while on their
-own share the process noise, and `fuse` would then be too sure. `intersect` (Julier and Uhlmann, American Control
-Conference 1997) is never too sure, whatever the posteriors share; its weights make the fused covariance's determinant
-least, which does not depend on the units of the state. It gains nothing from agreement, only from one posterior being
-sharp where another is blunt.
+`fuse` is exact (Bayes' rule) if the posteriors' observations are independent given this state: the sensors' errors are
+independent, and no process noise came between the observations and the state. So fuse at every observation, with the
+predictions as priors, or at any time without process noise. Filters that ran separately share the process noise, and
+`fuse` would be overconfident. `intersect` (Julier and Uhlmann, American Control Conference 1997) is never
+overconfident; its weights minimise the determinant of the fused covariance, whatever the units of the state. It does
+not gain from agreement, only from one posterior being precise where another is not.
 
 Units: those of the state. Computed in float64; leading dimensions are a batch.
 """
@@ -27,9 +25,9 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-# A posterior may say so much less than its prior, relative to it: the rounding of covariances in float32.
+# Relative tolerance of a posterior against its prior: the rounding of covariances in float32.
 TOLERANCE = 1e-5
-# Of the search for an intersection's weights: heights of its barrier in nats, when a height is done with, and at most.
+# Search for the weights of an intersection: heights of the barrier in nats, the tolerance, and most steps, of a height.
 BARRIERS = 10.0 ** -np.arange(10)
 CLOSE, MOST_STEPS = 1e-3, 50
 
@@ -44,16 +42,15 @@ class Gaussian(NamedTuple):
 def fuse(
     posteriors: Sequence[Gaussian], prior: Gaussian | None = None, own_priors: Sequence[Gaussian] | None = None
 ) -> Gaussian:
-    """Everything that posteriors of sensors with independent errors say about a state.
+    """The posterior of all sensors, whose errors are independent.
 
     Args:
-        posteriors: of the same state, each by its own sensor alone.
-        prior: of the state without any of the sensors; None = nothing is known, and the posteriors share nothing.
-        own_priors: what each posterior was made from; None = all from `prior`.
+        posteriors: of the same state, each by one sensor.
+        prior: of the state without any of the sensors; None = no information, and the posteriors share nothing.
+        own_priors: the prior of each posterior; None = `prior`.
 
     Raises:
-        ValueError: a covariance is not positive definite, shapes differ, or a posterior is less certain than the prior
-            that it was made from, so that it cannot have been made from it.
+        ValueError: a covariance is not positive definite, shapes differ, or a posterior is less certain than its prior.
     """
     if prior is None:
         if own_priors is not None:
@@ -64,9 +61,9 @@ def fuse(
     for i, (posterior, own) in enumerate(_pairs(posteriors, prior, own_priors)):
         name = f"posteriors[{i}]"
         seen, weighted = _information(name, posterior, shape)
-        known, expected = _information("prior" if own_priors is None else f"own_priors[{i}]", own, shape)
+        prior_information, expected = _information("prior" if own_priors is None else f"own_priors[{i}]", own, shape)
         _check_sharper(name, seen, own)
-        information = information + (seen - known)
+        information = information + (seen - prior_information)
         evidence = evidence + (weighted - expected)
     return _gaussian(information, evidence)
 
@@ -77,7 +74,7 @@ def _sum(posteriors: Sequence[Gaussian]) -> Gaussian:
 
 
 def intersection_weights(posteriors: Sequence[Gaussian]) -> list[float]:
-    """The weights of `intersect` that make the determinant least.
+    """The weights of `intersect` with the least determinant.
 
     Raises:
         ValueError: see there.
@@ -90,11 +87,11 @@ def intersection_weights(posteriors: Sequence[Gaussian]) -> list[float]:
 
 
 def intersect(posteriors: Sequence[Gaussian], weights: Sequence[float] | None = None) -> Gaussian:
-    """What posteriors say about a state together when nobody knows which errors they share (covariance intersection).
+    """Combine posteriors that may share errors (covariance intersection).
 
     Args:
         posteriors: of the same state, `[n]` and `[n, n]` each.
-        weights: one per posterior, not negative, of sum 1; None = those of the least determinant.
+        weights: one per posterior, not negative, of sum 1; None = `intersection_weights`.
 
     Raises:
         ValueError: a covariance is not positive definite, shapes differ, or the weights are not as above.
@@ -128,13 +125,14 @@ def _information(name: str, given: Gaussian, shape: tuple[int, ...] | None = Non
     """P⁻¹ and P⁻¹ m.
 
     Raises:
-        ValueError: naming what is wrong.
+        ValueError: names what is wrong.
     """
     mean, covariance = np.asarray(given.mean, np.float64), np.asarray(given.covariance, np.float64)
     if covariance.shape != (*mean.shape, *mean.shape[-1:]) or (shape is not None and mean.shape[-1:] != shape):
-        wanted = "[..., n] and [..., n, n]" if shape is None else f"[..., {shape[0]}] and [..., {shape[0]}, {shape[0]}]"
+        n = "n" if shape is None else shape[0]
         raise ValueError(
-            f"{name}: mean and covariance must be {wanted}, got {list(mean.shape)} and {list(covariance.shape)}"
+            f"{name}: mean and covariance must be [..., {n}] and [..., {n}, {n}], "
+            f"got {list(mean.shape)} and {list(covariance.shape)}"
         )
     if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
         raise ValueError(f"{name} must be finite")
@@ -149,7 +147,7 @@ def _information(name: str, given: Gaussian, shape: tuple[int, ...] | None = Non
 
 
 def _check_sharper(name: str, information: Array, own: Gaussian) -> None:
-    """That a posterior is at least as certain as its prior in every direction: L'P⁻¹L >= 1 for a prior of LL'."""
+    """Check that a posterior is at least as certain as its prior in every direction: L'P⁻¹L >= 1 for a prior LL'."""
     root = np.linalg.cholesky(np.asarray(own.covariance, np.float64))
     if np.linalg.eigvalsh(root.mT @ information @ root).min() < 1 - TOLERANCE:
         raise ValueError(
@@ -172,11 +170,10 @@ def _checked(weights: Sequence[float], count: int) -> Array:
 
 
 def _least_determinant(information: Array) -> Array:
-    """Weights that make log det(sum wi Pi⁻¹) largest: a concave problem, by Newton's steps inside of a log barrier.
+    """Weights that maximise log det(sum wi Pi⁻¹): a concave problem, by Newton's method with a log barrier.
 
-    The objective with the barrier, divided by the barrier's height, is self-concordant: steps damped by the decrement
-    stay inside and cannot fail to converge (Nesterov and Nemirovski, 1994). What is left of the optimum at the end is
-    at most the number of weights times the last height.
+    The objective with the barrier, divided by its height, is self-concordant: steps damped by the decrement stay inside
+    and converge (Nesterov and Nemirovski, 1994). The final gap is at most the number of weights times the last height.
     """
     count = len(information)
     shares = np.full(count, 1 / count)
@@ -192,6 +189,3 @@ def _least_determinant(information: Array) -> Array:
             if decrement < CLOSE:
                 break
     return np.asarray(shares / shares.sum())
-
-
-__all__ = ["Gaussian", "fuse", "intersect", "intersection_weights"]

@@ -1,4 +1,4 @@
-"""A filter that runs: the golden outputs of its bundle in compiled code, which so is ready before the first request."""
+"""Open a filter, compile it, and check it against the golden outputs of its bundle, before the first request."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Array = np.ndarray
 
 
 def open_filter(bundle: Bundle) -> FilterRuntime:
-    """A filter that is ready to run after its `filter_tasks`.
+    """A filter, ready to run after its `filter_tasks`.
 
     Raises:
-        BundleError: it cannot run so.
+        BundleError: it cannot run.
     """
     try:
         return FilterRuntime(bundle)
@@ -39,10 +39,10 @@ def open_filter(bundle: Bundle) -> FilterRuntime:
 def filter_tasks(
     bundle: Bundle, model: FilterRuntime, report: Callable[[int], None] = lambda _: None
 ) -> tuple[list[CompileTask], list[CompileTask]]:
-    """What compiles the parts of a filter's kernels; and what, after those of all filters, runs and settles them.
+    """Tasks that compile the parts of a filter's kernels; and tasks, after those of all filters, that run them.
 
     Args:
-        report: called with how many golden values a compiled filter reproduced.
+        report: called with the number of golden values that a compiled filter reproduced.
     """
     if model.runtime != "compiled":
         return [(scoring, partial(_observe_nothing, model))], []
@@ -51,8 +51,7 @@ def filter_tasks(
 
 
 def hold_to_golden(bundle: Bundle, model: FilterRuntime) -> int:
-    """Run the golden cases of a linear filter in compiled code, which then compiles no more; returns how many values
-    were compared.
+    """Run the golden cases of a linear filter, then disable compilation; returns the number of compared values.
 
     Raises:
         BundleError: a value differs.
@@ -66,17 +65,17 @@ def hold_to_golden(bundle: Bundle, model: FilterRuntime) -> int:
 
 
 def compiled_sessions(model: FilterRuntime) -> dict[str, CompiledSession]:
-    """The compiled step and forecast of a linear filter, as golden outputs and comparisons run them."""
+    """The compiled step and forecast of a linear filter, for golden outputs and comparisons."""
     steps = cast("CompiledSteps", model.steps)
     return {graph: CompiledSession(model, steps, graph) for graph in ("step", "forecast")}
 
 
 def _observe_nothing(model: FilterRuntime) -> None:
-    """One step on the graphs, so that what concludes it is compiled."""
+    """Run a step on the graphs, which compiles its scoring."""
     pool = StatePool(model.state_fields, 1)
-    seat = pool.acquire()
-    model.put(pool, seat, model.start())
-    nothing = Batch(pool.rows([seat]), np.zeros(1), np.full((1, model.observation_size), np.nan), np.ones(1))
+    slot = pool.acquire()
+    model.put(pool, slot, model.start())
+    nothing = Batch(pool.rows([slot]), np.zeros(1), np.full((1, model.observation_size), np.nan), np.ones(1))
     model.steps.advance(pool, nothing, model.readout((0.9,), (), 0), traced=False)
     model.steps.disable_compilation()
 
@@ -90,7 +89,7 @@ class CompiledSession:
     graph: str
 
     def get_outputs(self) -> list[Named]:
-        """What `run` can be asked for."""
+        """Names of the outputs."""
         names = ["forecast_mean", "forecast_covariance"]
         if self.graph == "step":
             names = [
@@ -101,7 +100,7 @@ class CompiledSession:
         return [Named(name) for name in names]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
-        """The outputs asked for, in that order, float32."""
+        """The named outputs, in order, float32."""
         rows = len(inputs["state.mean"])
         values, lags, noise = np.full((rows, self.steps.size), np.nan), np.zeros(rows), np.ones(rows)
         horizon: Sequence[float] = ()
@@ -114,22 +113,22 @@ class CompiledSession:
         return [outputs[name].astype(np.float32) for name in output_names or outputs]
 
     def _advance(self, inputs: Mapping[str, Array], batch: Batch, horizon: tuple[float, ...]) -> dict[str, Any]:
-        rows = len(batch.seats)
+        rows = len(batch.slots)
         pool = StatePool(self.model.state_fields, rows)
         for row in range(rows):
-            seat = pool.acquire()
-            self.model.put(pool, seat, self.model.start())
+            slot = pool.acquire()
+            self.model.put(pool, slot, self.model.start())
             given = {name: inputs[f"state.{name}"][row] for name in self.steps.layout}
-            pool.write(seat, {**self.steps.adopt(given), "clock.count": 1})
+            pool.write(slot, {**self.steps.adopt(given), "clock.count": 1})
         passes = int(inputs["passes"][0]) if "passes" in inputs else None  # a case has one row
         readout = self.model.readout((0.9,), horizon, 0, passes=passes)
-        told, trace = self.steps.advance(pool, batch, readout, traced=True)
+        out, trace = self.steps.advance(pool, batch, readout, traced=True)
         following = {f"next.{name}": part for name, part in self.steps.split(trace.state).items()}
         precision, weight, nis, log_likelihood = trace.scalars.T
         return {
-            "mean": told.mean, "covariance": trace.covariance, "precision": precision,
+            "mean": out.mean, "covariance": trace.covariance, "precision": precision,
             "weight": weight,
-            "innovation": np.nan_to_num(told.innovation),
+            "innovation": np.nan_to_num(out.innovation),
             "innovation_covariance": trace.innovation_covariance, "nis": nis,
             "log_likelihood": log_likelihood,
             "transition": trace.transition,

@@ -1,4 +1,4 @@
-"""What a linear filter is given: the matrices of its system, checked. `linear_filter.py` has the equations."""
+"""The configuration of a linear filter: the matrices of its system. `linear_filter.py` has the equations."""
 
 from __future__ import annotations
 
@@ -45,14 +45,20 @@ def _rows(matrix: np.ndarray) -> Matrix:
 class LinearFilterConfig(StrictConfig):
     """The matrices of the system, in the units of the observations and of their times.
 
-    drift A `[n, n]`, process_noise Q `[n, n]` per unit time, measurement_noise R `[P, P]`, observation C `[P, n]`
-    (identity if null), offset b `[P]` (zero if null), nu > 2 (null = the Kalman filter), inner = passes K. The prior of
-    the first observation is initial_mean (zero if null) and initial_covariance (the stationary covariance if null).
-    contamination and outlier_scale: share and size of outliers that the reported log-likelihood allows for.
-    reacquire: after how many rejected observations in a row that agree with each other the state is taken to have
-    jumped (math in `rfa.model.recurrence.dense`), >= 2; null = never. The Kalman filter rejects nothing and has no need
-    of it. rule: of the weights, "capped", or "learned": the law of the noise beyond R is learned from the stream (same
-    place); that carries more state and takes Q for right, and attention mode stays with "capped".
+    Attributes:
+        drift: A `[n, n]`.
+        process_noise: Q `[n, n]`, per unit time.
+        measurement_noise: R `[P, P]`.
+        observation: C `[P, n]`; null = identity.
+        offset: b `[P]`; null = zero.
+        nu: > 2; null = the Kalman filter.
+        inner: passes K.
+        initial_mean, initial_covariance: the prior of the first observation; null = zero and the stationary covariance.
+        contamination, outlier_scale: share and size of outliers in the reported log-likelihood.
+        reacquire: number of consecutive rejected observations that agree, after which the state has jumped, >= 2; null
+            = never (math in `rfa.model.recurrence.dense`).
+        rule: of the weights: "capped", or "learned", which learns the law of the noise beyond R from the stream. It has
+            a larger state and takes Q as correct; attention mode always uses "capped".
     """
 
     drift: Matrix

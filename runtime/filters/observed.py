@@ -1,4 +1,4 @@
-"""What a compiled filter tells of an observation, and how probable it was; needs no compiler."""
+"""The outputs of a compiled filter for one observation, and its predictive density."""
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
 # mypy: disable-error-code="no-untyped-def"
@@ -17,7 +17,7 @@ _LOG_TAU = math.log(2 * math.pi)
 
 
 class Observed(NamedTuple):
-    """What an observation told, for one stream at a time.
+    """Outputs of one observation of one stream.
 
     In units of the observation: mean `[P]`, covariance `[P, P]`, innovation `[P]` (0 where missing),
     innovation_covariance `[P, P]`. In those of the state, for smoothing: transition `[n, n]`, predicted_mean `[n]`,
@@ -38,14 +38,14 @@ PRECISION, WEIGHT, NIS, LOG_LIKELIHOOD = range(4)
 
 
 def observed(p: int, n: int) -> Observed:
-    """Room for an observation of P components and a state of n."""
+    """Buffers for an observation of P components and a state of n."""
     shapes = (p,), (p, p), (p,), (p, p), (n, n), (n,), (n, n), (4,)
     return Observed(*(np.zeros(shape) for shape in shapes))
 
 
 @inline_jit
 def predictive_log_density(nis, log_det, count, outliers):
-    """As that of `dense.py`."""
+    """See `dense.py`."""
     share, scale = outliers
     base = -0.5 * (nis + log_det + count * _LOG_TAU)
     if share == 0 or count == 0:

@@ -1,4 +1,4 @@
-"""From a system that is given from one sample to the next, F and Q of a lag, to the one in continuous time.
+"""A sampled system, F and Q of a lag, to one in continuous time.
 
     F = e^{A lag}        Q(lag) = integral of e^{A s} Q e^{Aᵀ s} over 0 <= s <= lag
 
@@ -8,8 +8,8 @@ Appl. 22, 2001). Q is found in the modes of A (`spectrum.py`), where Q(lag) is
 
     sum over a, b of I_{a+b}(z, lag) ∘ N^a Q̃ (N^b)ᴴ / (a! b!)
 
-With I_0 alone that is a division; what the powers of N add lies further up in each chain, so that as many rounds as the
-longest chain has places to rise give Q̃ exactly. numpy alone.
+With I_0 alone that is a division. The powers of N add terms further up in each chain, so as many rounds as the longest
+chain has steps give Q̃ exactly.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import numpy as np
 from rfa.runtime.filters.spectrum import EXTRA_NODES, Spectrum, spectrum, threshold
 
 Array = np.ndarray[Any, Any]
-# Of F less 1, up to which the approximant is exact to 1e-16 with so many nodes.
+# Norm of F - 1 up to which the approximant with NODES nodes is exact to 1e-16.
 NEAR_ONE, NODES = 0.25, 8
 MOST_ROOTS, MOST_ROUNDS = 60, 50
-# F and Q must come back to this, of their largest entries, times the conditions of what they were found by.
+# Relative tolerance of F and Q computed back from the result.
 TOLERANCE = 1e-9
 
 
@@ -32,7 +32,7 @@ def drift_of(transition: Array, lag: float) -> Array:
     """A `[n, n]` of a transition F `[n, n]` over a lag > 0.
 
     Raises:
-        ValueError: there is none that is real, or none that F can be had back from. The reason alone, without a name.
+        ValueError: there is no real one, or none that gives F back. The reason alone, without a name.
     """
     values = np.linalg.eigvals(transition)
     size = np.abs(values)
@@ -60,15 +60,15 @@ def noise_rate(found: Spectrum, noise: Array, lag: float) -> Array:
     """Q `[n, n]` per unit time, symmetric, whose noise over the lag is `noise`; it may have negative eigenvalues.
 
     Raises:
-        ValueError: its noise over the lag cannot be had back.
+        ValueError: it does not give the noise over the lag back.
     """
     integrals = _integrals(found, lag)
-    wanted = found.dual @ noise @ found.dual.conj().T
-    with np.errstate(all="ignore"):  # what is not finite does not come back
-        rate = wanted / integrals[0]
+    target = found.dual @ noise @ found.dual.conj().T
+    with np.errstate(all="ignore"):  # the check below refuses what is not finite
+        rate = target / integrals[0]
     longest = int(found.member.sum(axis=0).max())
     for _ in range(2 * (longest - 1) if found.terms > 1 else 0):
-        rate = rate + (wanted - _spread(found, rate, integrals)) / integrals[0]
+        rate = rate + (target - _spread(found, rate, integrals)) / integrals[0]
     rate = (found.basis @ rate @ found.basis.conj().T).real
     rate = (rate + rate.T) / 2
     if not np.abs(gathered(found, rate, lag) - noise).max() <= TOLERANCE * np.abs(noise).max():
@@ -123,7 +123,7 @@ def _square_root(matrix: Array) -> Array:
         inverse = np.linalg.inv(rest)
         root = root @ (one + inverse) / 2
         before, rest = rest, (one + (rest + inverse) / 2) / 2
-        # Quadratic until rounding: from there on it no longer changes by much.
+        # It converges quadratically down to rounding.
         if np.linalg.norm(rest - before, 1) <= 1e-15 * len(matrix) * np.linalg.norm(rest, 1):
             break
     return root
@@ -136,6 +136,3 @@ def _logarithm(matrix: Array) -> Array:
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     parts = zip((nodes + 1) / 2, weights / 2, strict=True)
     return np.asarray(sum(weight * np.linalg.solve(one + node * rest, rest) for node, weight in parts))
-
-
-__all__ = ["drift_of", "gathered", "moved", "noise_rate"]

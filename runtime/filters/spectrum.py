@@ -1,7 +1,6 @@
-"""The spectrum of a drift A: its eigenpairs, or the clusters that take their place where it has no eigenbasis.
+"""The spectrum of a drift A: its eigenpairs, or clusters of eigenvalues where it has no eigenbasis.
 
-numpy alone. `modes.py` and `dense_numba.py` make F and Q of a lag from it; the page of `modes.py` has the equations and
-says what is refused.
+`modes.py` and `transition_numba.py` compute F and Q of a lag from it; `modes.py` has the equations and the limits.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-# Above this condition number a basis is not one to compute in; float32 keeps two digits at it.
+# Largest condition number of a basis; float32 keeps two digits at it.
 MAX_CONDITION = 1e4
 # Real parts of eigenvalues up to this count as zero.
 STABILITY_TOLERANCE = 1e-9
@@ -81,7 +80,7 @@ def spectrum(drift: Array) -> Spectrum:
 
 
 def _nearest(rates: Array) -> complex:
-    """One of the two eigenvalues that are nearest to each other."""
+    """One of the two closest eigenvalues."""
     distance = np.abs(rates[:, None] - rates) + np.diag(np.full(len(rates), np.inf))
     return complex(rates[distance.min(0).argmin()])
 
@@ -99,7 +98,7 @@ def _clustered(drift: Array, values: Array) -> Spectrum:
             linked = ((linked @ linked) > 0).astype(np.float32)
         labels = linked.argmax(axis=1)
         if before is not None and (labels == before).all():
-            continue  # of n² distances n - 1 join clusters
+            continue  # only n - 1 of the n² distances join clusters
         before = labels
         inside = [labels == label for label in np.unique(labels)]
         found = []
@@ -115,7 +114,7 @@ def _clustered(drift: Array, values: Array) -> Spectrum:
     nilpotent, member = np.zeros((n, n), complex), np.zeros((n, len(found)))
     terms, start = 1, 0
     for c, (own, (_, triangle)) in enumerate(zip(inside, found, strict=True)):
-        # The mean is well conditioned, unlike the eigenvalues: those of a chain of two are off by sqrt(rounding).
+        # The mean is well conditioned; the eigenvalues of a chain of two are off by sqrt(rounding).
         rate, stop = values[own].mean(), start + len(triangle)
         block = triangle - rate * np.eye(len(triangle))
         nilpotent[start:stop, start:stop] = block
@@ -129,7 +128,7 @@ def _clustered(drift: Array, values: Array) -> Spectrum:
 def _invariant(drift: Array, values: Array, inside: Array) -> tuple[Array, Array] | None:
     """Orthonormal basis `[n, k]` of the invariant subspace of a cluster, and A on it, upper triangular.
 
-    One eigenvector after the other is split off by a unitary change of the rest, so each step has an error of rounding
+    Eigenvectors are split off one after the other by a unitary change of the rest. So each step has the rounding error
     of A, however ill-conditioned its eigenvalues are.
     """
     own, other = values[inside], values[~inside]
@@ -140,7 +139,7 @@ def _invariant(drift: Array, values: Array, inside: Array) -> tuple[Array, Array
         found = np.linalg.eigvals(rest)
         near = np.abs(found[:, None] - own).min(axis=1)
         if len(other) and (near < np.abs(found[:, None] - other).min(axis=1)).sum() != len(own) - k:
-            return None  # which eigenvalues are the cluster's is lost in rounding
+            return None  # rounding hides which eigenvalues are the cluster's
         vector = np.linalg.svd(rest - found[near.argmin()] * np.eye(len(rest)))[2][-1].conj()
         change = np.linalg.qr(np.column_stack([vector, np.eye(len(rest))]))[0]
         unitary[:, k:] = unitary[:, k:] @ change
@@ -199,6 +198,3 @@ def _split(parts: dict[str, Array]) -> dict[str, Array]:
 def threshold(count: int) -> float:
     """|z t| up to which the first `count` integrals are sums over nodes."""
     return float(max(4, count - 1))
-
-
-__all__ = ["Spectrum", "mode_arrays", "spectrum", "stationary"]

@@ -1,4 +1,4 @@
-"""The states of a filter's streams: fresh, in the seats of a pool, and as bytes that outlive the process."""
+"""States of a filter's streams: initial, in a pool, and as bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rfa.runtime.filters.steps import CLOCK
 from rfa.runtime.pool import PoolSlot, StateField, StatePool
 
 Array = np.ndarray
-# What states of filters begin with: of this version and of those before it.
+# First bytes of every state of a filter, of any version.
 STATE_FAMILY = b"RFA"
 _HEADER = struct.Struct("<5sQQddd")  # magic, seed, count, time, surprise, step
 
@@ -27,8 +27,8 @@ class FilterState:
         tensors: the filter's own state, without batch.
         time: of the last observation; meaningless at count 0.
         count: observations so far.
-        surprise: running surprise, which the confidence is read from.
-        adaptive: what the stream taught its forecast intervals and its anomaly score, by name of the field.
+        surprise: running surprise, for the confidence.
+        adaptive: state of the forecast intervals and the anomaly score, by field.
         seed: of the samples.
         step: typical lag; 0 before the first.
     """
@@ -43,13 +43,13 @@ class FilterState:
 
 
 class FilterStates:
-    """What a filter knows of its states.
+    """Creates, stores and packs the states of a filter.
 
     Args:
-        magic: what the states of a runtime begin with: its name and the version of their form.
-        initial: the filter's state before the first observation, without batch, in its order.
-        fields: of that.
-        adaptive: fields of what a stream teaches.
+        magic: first bytes of a packed state: the runtime and the version of the format.
+        initial: the filter's own state before the first observation, without batch, in the order of packing.
+        fields: of the filter's own state.
+        adaptive: fields of the adaptive state.
     """
 
     def __init__(
@@ -74,18 +74,18 @@ class FilterStates:
     def start(self, seed: int = 0) -> FilterState:
         """The state before the first observation."""
         tensors = {name: array.copy() for name, array in self._initial.items()}
-        untaught = {name: np.zeros(*self.state_fields[name]) for name in self._adaptive}
-        return FilterState(tensors, 0.0, 0, 0.0, untaught, seed)
+        adaptive = {name: np.zeros(*self.state_fields[name]) for name in self._adaptive}
+        return FilterState(tensors, 0.0, 0, 0.0, adaptive, seed)
 
-    def put(self, pool: StatePool, seat: PoolSlot, state: FilterState) -> None:
-        """Set a seat to a state."""
+    def put(self, pool: StatePool, slot: PoolSlot, state: FilterState) -> None:
+        """Set a slot to a state."""
         clock = {"clock.time": state.time, "clock.count": state.count, "clock.surprise": state.surprise}
         clock["clock.step"] = state.step
-        pool.write(seat, {**state.tensors, **clock, **state.adaptive})
+        pool.write(slot, {**state.tensors, **clock, **state.adaptive})
 
-    def get(self, pool: StatePool, seat: PoolSlot, seed: int) -> FilterState:
-        """The state in a seat."""
-        values = pool.read(seat)
+    def get(self, pool: StatePool, slot: PoolSlot, seed: int) -> FilterState:
+        """The state in a slot."""
+        values = pool.read(slot)
         return FilterState(
             {name: values[name] for name in self._names},
             float(values["clock.time"]),
@@ -97,11 +97,12 @@ class FilterStates:
         )
 
     def pack(self, state: FilterState) -> bytes:
-        """`state_bytes` little-endian bytes: magic, seed, count, time, surprise, step, then the tensors in the
-        manifest's order and the adaptive fields in theirs, each in its own type."""
-        held = {**state.tensors, **state.adaptive}
+        """`state_bytes` little-endian bytes: magic, seed, count, time, surprise, step, the tensors in the order of the
+        manifest, and the adaptive fields, each with its own type."""
+        fields = {**state.tensors, **state.adaptive}
         body = b"".join(
-            held[name].astype(np.dtype(field.dtype).newbyteorder("<")).tobytes() for name, field in self._packed.items()
+            fields[name].astype(np.dtype(field.dtype).newbyteorder("<")).tobytes()
+            for name, field in self._packed.items()
         )
         header = self._magic, state.seed & (2**64 - 1), state.count, state.time, state.surprise, state.step
         return _HEADER.pack(*header) + body
@@ -110,7 +111,7 @@ class FilterStates:
         """The inverse of `pack`.
 
         Raises:
-            InvalidInput: not a state of this filter.
+            InvalidInput: it is not a state of this filter.
         """
         if data.startswith(STATE_FAMILY) and not data.startswith(self._magic):
             raise _invalid_state(
@@ -120,18 +121,18 @@ class FilterStates:
         if len(data) != self.state_bytes or not data.startswith(self._magic):
             raise _invalid_state("is not a state of this filter")
         _, seed, count, time, surprise, step = _HEADER.unpack_from(data)
-        held, position = {}, _HEADER.size
+        fields, position = {}, _HEADER.size
         for name, field in self._packed.items():
             kind = np.dtype(field.dtype)
             values = np.frombuffer(data, kind.newbyteorder("<"), math.prod(field.shape), position)
-            held[name] = values.astype(kind).reshape(field.shape)
+            fields[name] = values.astype(kind).reshape(field.shape)
             position += values.nbytes
-        if not (all(map(math.isfinite, (time, surprise, step))) and all(np.isfinite(x).all() for x in held.values())):
+        if not (all(map(math.isfinite, (time, surprise, step))) and all(np.isfinite(x).all() for x in fields.values())):
             raise _invalid_state("holds a value that is not finite")
         if count >= 2**63:
             raise _invalid_state("holds more steps than a stream can have")
-        adaptive = {name: held.pop(name) for name in self._adaptive}
-        return FilterState(held, time, count, surprise, adaptive, seed, step)
+        adaptive = {name: fields.pop(name) for name in self._adaptive}
+        return FilterState(fields, time, count, surprise, adaptive, seed, step)
 
 
 def _invalid_state(reason: str) -> InvalidInput:

@@ -1,4 +1,4 @@
-"""Steps of many streams at once: what a runtime of filters offers, whatever computes it."""
+"""Steps of many streams at once: the interface of every implementation of filters."""
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
 # mypy: disable-error-code="no-untyped-def"
@@ -23,7 +23,7 @@ from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
 
-# A shorter lag is none: a bundle that measures time in typical lags divides by it.
+# A shorter lag counts as 0: bundles that measure time in typical lags divide by it.
 SHORTEST_LAG = 1e-20
 CLOCK = {
     "clock.time": StateField((), np.float64),
@@ -34,27 +34,27 @@ CLOCK = {
 
 
 class Batch(NamedTuple):
-    """Observations of some streams, those of a stream side by side and in order: rows of the pool, times and noise
-    `[R]`, values `[R, P]`, NaN where missing."""
+    """Observations of some streams, those of a stream adjacent and in order: slots in the pool, times and noise `[R]`,
+    values `[R, P]`, NaN where missing."""
 
-    seats: Array
+    slots: Array
     times: Array
     values: Array
     noise: Array
 
     def packed(self) -> tuple[Array, ...]:
-        """As kernels take it, which know but one layout: without gaps, by rows, not read-only."""
+        """The arrays in the one layout of kernels: contiguous, by rows, writable."""
         return tuple(
             part if part.flags.carray else np.require(part, requirements=["C", "A", "W"]) for part in self
         )  # fmt: skip
 
 
 class Traced(NamedTuple):
-    """What samples, smoothing and golden outputs need beside what is told, a row an observation, or no row at all.
+    """Data for samples, smoothing and golden outputs: a row for each observation, or none.
 
-    covariance and innovation_covariance `[P, P]` in units of the observation; in those of the state transition, and
-    mean and covariance before and after the observation; the state that is kept; and of the forecasts mean `[H, P]` and
-    covariance `[H, P, P]`. scalars `[4]` are precision, weight, nis and log-likelihood, also where nothing was seen.
+    In units of the observation: covariance and innovation_covariance `[P, P]`. In those of the state: transition,
+    predicted and filtered mean and covariance. state: the stored state. Forecasts: mean `[H, P]`, covariance `[H, P,
+    P]`. scalars `[4]`: precision, weight, nis and log-likelihood, also of missing observations.
     """
 
     scalars: Array
@@ -70,8 +70,8 @@ class Traced(NamedTuple):
     forecast_covariance: Array
 
 
-def room_of_known(out: Observed, horizon: int, sides: int = 0) -> FilterOutput:
-    """What is known of an observation: what a filter tells of it in `out`, and room for its forecasts, of zeros.
+def allocate_posterior(out: Observed, horizon: int, sides: int = 0) -> FilterOutput:
+    """The posterior in the buffers of `out`, with buffers for its forecasts.
 
     sides: columns of `FilterOutput.half_widths`.
     """
@@ -84,45 +84,46 @@ def room_of_known(out: Observed, horizon: int, sides: int = 0) -> FilterOutput:
 
 
 @inline_jit
-def keep_trace(out, known, trace, row):
-    """Keep what an observation told, but for the state after it, which filters have in forms of their own."""
+def store_trace(out, posterior, trace, row):
+    """Store an observation in a trace, without the state after it, whose form depends on the filter."""
     copy1(out.scalars, trace.scalars[row])
     copy2(out.covariance, trace.covariance[row])
     copy2(out.innovation_covariance, trace.innovation_covariance[row])
     copy2(out.transition, trace.transition[row])
     copy1(out.predicted_mean, trace.predicted_mean[row])
     copy2(out.predicted_covariance, trace.predicted_covariance[row])
-    copy2(known.forecast_mean, trace.forecast_mean[row])
-    copy3(known.forecast_covariance, trace.forecast_covariance[row])
+    copy2(posterior.forecast_mean, trace.forecast_mean[row])
+    copy3(posterior.forecast_covariance, trace.forecast_covariance[row])
 
 
-def trace_room(rows: int, size: int, n: int, kept: int, horizon: int) -> Traced:
-    """Room for a trace. Of no rows there is one for all: live streams trace nothing, many times a second."""
-    return _room(rows, size, n, kept, horizon) if rows else _no_room(size, n, kept, horizon)
+def allocate_trace(rows: int, size: int, n: int, state_size: int, horizon: int) -> Traced:
+    """Buffers of a trace. That of no rows is shared: live streams need it at every step."""
+    return _allocate_trace(rows, size, n, state_size, horizon) if rows else _empty_trace(size, n, state_size, horizon)
 
 
 @functools.lru_cache(64)
-def _no_room(size: int, n: int, kept: int, horizon: int) -> Traced:
-    return _room(0, size, n, kept, horizon)
+def _empty_trace(size: int, n: int, state_size: int, horizon: int) -> Traced:
+    return _allocate_trace(0, size, n, state_size, horizon)
 
 
-def _room(rows: int, size: int, n: int, kept: int, horizon: int) -> Traced:
+def _allocate_trace(rows: int, size: int, n: int, state_size: int, horizon: int) -> Traced:
     shapes = (
         (4,),
-        (size, size), (size, size), (n, n), (n,), (n, n), (n,), (n, n), (kept,), (horizon, size), (horizon, size, size)
+        (size, size), (size, size), (n, n), (n,), (n, n), (n,), (n, n), (state_size,), (horizon, size),
+        (horizon, size, size),
     )  # fmt: skip
     return Traced(*(np.empty((rows, *shape)) for shape in shapes))
 
 
 class FilterSteps(Protocol):
-    """A filter's steps on one runtime.
+    """The steps of a filter.
 
     Attributes:
-        runtime: its name.
-        magic: what its states begin with.
-        initial: its part of a state before the first observation, by the names of its fields.
+        runtime: the name of the implementation.
+        magic: first bytes of packed states.
+        initial: its part of a state before the first observation, by field.
         fields: of that part.
-        rows: observations of one stream that are worth one call.
+        rows: observations of one stream for one call.
     """
 
     runtime: str
@@ -132,17 +133,17 @@ class FilterSteps(Protocol):
     rows: int
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
-        """Take the observations, up to the first of each stream whose numbers are not finite: its stream stays as it
-        was before that one."""
+        """Process the observations of each stream up to the first whose numbers are not finite, which changes
+        nothing."""
         ...
 
     def disable_compilation(self) -> None:
-        """Compile no more: what serves has run before."""
+        """Raise instead of compiling from now on; everything has run before."""
         ...
 
 
 def streams_of(pool: StatePool) -> StreamStates:
-    """What scoring reads and writes of a pool."""
+    """The arrays of a pool that scoring reads and writes."""
     arrays = pool.arrays
     return StreamStates(
         arrays["clock.time"], arrays["clock.count"], arrays["clock.surprise"], arrays["clock.step"],

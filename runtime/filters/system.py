@@ -1,9 +1,8 @@
-"""A linear system as people write it: matrices under the names that they are known by, or a preset.
+"""A linear system as a document: matrices by their usual names, or a preset.
 
     dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + offset + e,  E[e eᵀ] = R
 
-A document is an object of plain numbers, lists and words, so that it can be a part of a request, a file, or what a fit
-leaves behind:
+A document holds plain numbers, lists and strings. It can be part of a request, a file, or the result of a fit:
 
     {"A": [[0, 1], [0, 0]], "Q": [[0, 0], [0, 0.1]], "C": [[1, 0]], "R": 0.25, "P0": 1e6}
     {"F": [[1, 0.5], [0, 1]], "dt": 0.5, "Q": …, "H": [[1, 0]], "R": 0.25, "P0": 1e6}
@@ -11,9 +10,8 @@ leaves behind:
 
 With `calendar` the measurements also have a known pattern of the week (`rfa.runtime.filters.calendar`).
 
-`SHARED`, `MATRICES` and `PRESETS` say which fields there are, `LinearFilterConfig` what they mean. Q is noise per unit
-time beside A, and the noise of one step of `dt` beside F. A number in the place of Q, R or P0 is that times the
-identity. numpy alone: no torch, nothing compiled.
+The fields are those of `SHARED`, `MATRICES` and `PRESETS`; `LinearFilterConfig` explains them. Q is noise per unit time
+with A, and the noise of one step of `dt` with F. A number for Q, R or P0 is that times the identity.
 """
 
 from __future__ import annotations
@@ -21,49 +19,45 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
 from rfa.runtime.filters.calendar import Calendar
 from rfa.runtime.filters.linear_config import LinearFilterConfig
+from rfa.runtime.filters.presets import POSITIVE, PRESETS, block
 from rfa.runtime.filters.sampled import drift_of, noise_rate
 from rfa.runtime.filters.spectrum import spectrum
 
-Array = np.ndarray[Any, Any]
 MOST_STATES: Final = 64
 MOST_COMPONENTS: Final = 64
 MOST_PASSES: Final = 64
 LARGEST: Final = 1e30
-# Where nothing is known of a state, its variance is so many times that of what the measurements say of it. More would
-# leave too few digits for what the first measurements are subtracted from.
-DIFFUSE: Final = 1e12
-# Of a covariance, so far below zero is rounding.
+# Eigenvalues of a covariance down to minus this are rounding.
 ROUNDING: Final = 1e-9
 
-# Fields of every document, and of one with matrices; `config` calls them so.
+# Fields of every document, and of one with matrices, with their names in `LinearFilterConfig`.
 SHARED: Final = {
     "x0": "initial_mean", "P0": "initial_covariance", "offset": "offset", "nu": "nu", "passes": "inner",
     "contamination": "contamination", "outlier_scale": "outlier_scale", "reacquire": "reacquire",
 }  # fmt: skip
 MATRICES: Final = {"A": "drift", "Q": "process_noise", "C": "observation", "R": "measurement_noise"}
-# Other names of the same fields, and what stands in the place of A.
+# Other names of the same fields, and the fields that replace A.
 ALSO: Final = {"H": "C", "bias": "offset"}
 PER_STEP: Final = ("F", "dt")
 CALENDAR: Final = "calendar"
-# Fields where null is a choice, and not left out: without robust weights, and without jumps.
-NULL_SAYS: Final = ("nu", "reacquire")
+# Fields where null is a value: no robust weights, and no jumps.
+NULLABLE: Final = ("nu", "reacquire")
 
 
 class InvalidSystem(ValueError):
-    """A document is refused.
+    """A document is invalid.
 
     Attributes:
-        field: that is wrong, such as `system.A`.
+        field: the wrong field, such as `system.A`.
     """
 
     def __init__(self, field: str, reason: str) -> None:
@@ -71,43 +65,14 @@ class InvalidSystem(ValueError):
         super().__init__(f"{self.field} {reason}")
 
 
-class Preset(NamedTuple):
-    """A system by its name: parameters that must be given, and others with what they are where they are not."""
-
-    needed: tuple[str, ...]
-    others: Mapping[str, float | int]
-    states: str  # of one dimension, in words
-
-
-PRESETS: Final[Mapping[str, Preset]] = {
-    "level": Preset(("process_noise", "measurement_noise"), {}, "a level that wanders"),
-    "trend": Preset(
-        ("process_noise", "slope_noise", "measurement_noise"), {"damping": 0.0}, "a level and its slope, both wander"
-    ),
-    "constant_velocity": Preset(("process_noise", "measurement_noise"), {}, "position and velocity"),
-    "constant_acceleration": Preset(
-        ("process_noise", "measurement_noise"), {}, "position, velocity and acceleration"
-    ),
-    "oscillator": Preset(
-        ("period", "process_noise", "measurement_noise"), {"damping": 0.0}, "the two phases of an oscillation"
-    ),
-    "seasonal": Preset(
-        ("period", "process_noise", "measurement_noise"), {"harmonics": 3, "season_noise": 0.0},
-        "a level that wanders, and two phases of each harmonic",
-    ),
-}  # fmt: skip
-# Above zero; the other parameters may be zero.
-POSITIVE: Final = frozenset({"measurement_noise", "period"})
-
-
 @dataclass(frozen=True, eq=False)
 class System:
-    """A system that was checked.
+    """A checked system.
 
     Attributes:
-        config: what filters run.
-        calendar: what every measurement has beside, by the time of the week; None is nothing.
-        document: the same as the document that was given, by one name a field, with what was left out.
+        config: of the filter.
+        document: the given document with one name for each field, and with the defaults.
+        calendar: the pattern of the week in every measurement, if there is one.
     """
 
     config: LinearFilterConfig
@@ -119,7 +84,7 @@ class System:
         """Check a document.
 
         Raises:
-            InvalidSystem: the field, and what is wrong with it.
+            InvalidSystem: names the field and what is wrong with it.
         """
         given = _renamed(document)
         pattern = given.pop(CALENDAR, None)
@@ -132,7 +97,7 @@ class System:
 
     @classmethod
     def of(cls, config: LinearFilterConfig) -> Self:
-        """That of a config.
+        """The system of a config.
 
         Raises:
             InvalidSystem: it is too large.
@@ -140,18 +105,18 @@ class System:
         values = asdict(config)
         if config.rule != "capped":
             raise InvalidSystem("", f"cannot have the rule {config.rule!r}: it weighs observations by 'capped'")
-        named = {short: values[name] for short, name in {**MATRICES, **SHARED}.items()}
-        return cls.from_document(json.loads(json.dumps(named)))
+        document = {short: values[name] for short, name in {**MATRICES, **SHARED}.items()}
+        return cls.from_document(json.loads(json.dumps(document)))
 
     @functools.cached_property
     def digest(self) -> str:
-        """Sha256 of the document, in hexadecimal: equal for equal documents, however they were spelt."""
+        """SHA-256 of the document, in hexadecimal; the same for every spelling of a document."""
         text = json.dumps(self.document, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def name(self) -> str:
-        """What replies call it."""
+        """Its name in replies."""
         return f"system:{self.digest[:8]}"
 
 
@@ -168,11 +133,10 @@ def _renamed(document: object) -> dict[str, Any]:
     plain = {
         name: value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value for name, value in given.items()
     }
-    return {name: value for name, value in plain.items() if value is not None or name in NULL_SAYS}
+    return {name: value for name, value in plain.items() if value is not None or name in NULLABLE}
 
 
 def _calendar(document: Any, size: int) -> Calendar:
-    """Of so many components."""
     try:
         calendar = Calendar.from_document(document)
     except ValueError as error:
@@ -185,11 +149,11 @@ def _calendar(document: Any, size: int) -> Calendar:
     return calendar
 
 
-def _check_names(given: Mapping[str, Any], known: Sequence[str], whose: str) -> None:
+def _check_names(given: Mapping[str, Any], allowed: Sequence[str], owner: str) -> None:
     for name in given:
-        if name not in known:
+        if name not in allowed:
             shown = name[:64] if name.isidentifier() else "?"
-            raise InvalidSystem(shown, f"is no field of {whose}: they are {', '.join(known)}")
+            raise InvalidSystem(shown, f"is no field of {owner}: they are {', '.join(allowed)}")
 
 
 # Numbers, vectors and matrices.
@@ -236,7 +200,7 @@ def _matrix(given: Mapping[str, Any], name: str, rows: int | None, columns: int 
 
 
 def _square(given: Mapping[str, Any], name: str, size: int) -> list[list[float]]:
-    """A matrix, or a number, which is that times the identity."""
+    """A matrix, or a number times the identity."""
     if _is_list(given[name]):
         return _matrix(given, name, size, size)
     value = _number(given, name)
@@ -251,7 +215,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A document with matrices, whole."""
+    """A document with matrices, completed."""
     _check_names(given, (*MATRICES, *PER_STEP, *SHARED), "a system")
     if ("A" in given) == ("F" in given):
         raise InvalidSystem("A", "is needed, or F with dt in its place: how the state moves")
@@ -277,7 +241,7 @@ def _given(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared(given: Mapping[str, Any], n: int, p: int) -> dict[str, Any]:
-    """The fields of every document, whole."""
+    """The fields of every document, completed."""
     whole: dict[str, Any] = {}
     for name, size in (("x0", n), ("offset", p)):
         if name in given:
@@ -294,7 +258,7 @@ def _shared(given: Mapping[str, Any], n: int, p: int) -> dict[str, Any]:
 
 
 def _preset(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A document with a preset, whole."""
+    """A document with a preset, completed."""
     name = given["preset"]
     if not isinstance(name, str) or name not in PRESETS:
         raise InvalidSystem("preset", f"must be one of {', '.join(PRESETS)}")
@@ -312,65 +276,15 @@ def _preset(given: Mapping[str, Any]) -> dict[str, Any]:
         value = whole[parameter] = _number(given, parameter, preset.others.get(parameter))
         if value < 0 or (value == 0 and parameter in POSITIVE):
             raise InvalidSystem(parameter, f"must be {'above 0' if parameter in POSITIVE else '0 or more'}")
-    size = len(_block(whole).sensor)
+    size = len(block(whole).sensor)
     if size * whole["dimensions"] > MOST_STATES:
         name = "harmonics" if name == "seasonal" and size > MOST_STATES // 2 else "dimensions"
         raise InvalidSystem(name, f"make {size * whole['dimensions']} states; up to {MOST_STATES} are taken")
     return {**whole, **_shared(given, size * whole["dimensions"], whole["dimensions"])}
 
 
-class _Block(NamedTuple):
-    """One dimension of a preset: A, the diagonal of Q, the row of C, and the diagonal of a P0 that knows nothing, or
-    None where it has a stationary covariance."""
-
-    drift: Array
-    noise: Array
-    sensor: Array
-    prior: Array | None
-
-
-def _block(whole: Mapping[str, Any]) -> _Block:
-    name, noise = whole["preset"], whole["process_noise"]
-    wide = DIFFUSE * whole["measurement_noise"]
-    if name == "level":
-        return _Block(np.zeros((1, 1)), np.array([noise]), np.array([1.0]), np.array([wide]))
-    if name == "oscillator":
-        turn = _turn(2 * math.pi / whole["period"], whole["damping"])
-        prior = None if whole["damping"] else np.full(2, wide)
-        return _Block(turn, np.full(2, noise), np.array([1.0, 0.0]), prior)
-    if name == "seasonal":
-        count = 2 * whole["harmonics"]
-        drift = np.zeros((1 + count, 1 + count))
-        for k in range(1, whole["harmonics"] + 1):
-            drift[2 * k - 1 : 2 * k + 1, 2 * k - 1 : 2 * k + 1] = _turn(2 * math.pi * k / whole["period"], 0.0)
-        sensor = np.array([1.0, *([1.0, 0.0] * whole["harmonics"])])
-        return _Block(drift, np.array([noise, *[whole["season_noise"]] * count]), sensor, np.full(1 + count, wide))
-    order = 3 if name == "constant_acceleration" else 2
-    drift, sensor = np.eye(order, k=1), np.eye(order)[0]
-    noises = np.zeros(order)
-    noises[-1] = noise
-    if name == "trend":
-        drift[1, 1] = -whole["damping"]
-        noises[:] = noise, whole["slope_noise"]
-    return _Block(drift, noises, sensor, wide / _natural_time(whole, order) ** (2.0 * np.arange(order)))
-
-
-def _turn(omega: float, damping: float) -> Array:
-    return np.array([[-damping, -omega], [omega, -damping]])
-
-
-def _natural_time(whole: Mapping[str, Any], order: int) -> float:
-    """The time after which the noise of the state is as large as that of a measurement: the scale of its slopes."""
-    noise = whole["slope_noise" if whole["preset"] == "trend" else "process_noise"]
-    if noise > 0:
-        return float((whole["measurement_noise"] / noise) ** (1 / (2 * order - 1)))
-    if whole["process_noise"] > 0:
-        return float(whole["measurement_noise"] / whole["process_noise"])
-    return math.inf
-
-
 def _config(whole: Mapping[str, Any]) -> LinearFilterConfig:
-    """What filters run, of a whole document."""
+    """The config of a complete document."""
     values = {name: whole[short] for short, name in SHARED.items() if short in whole}
     values |= _preset_matrices(whole) if "preset" in whole else _matrices(whole)
     try:
@@ -380,17 +294,17 @@ def _config(whole: Mapping[str, Any]) -> LinearFilterConfig:
 
 
 def _preset_matrices(whole: Mapping[str, Any]) -> dict[str, Any]:
-    block, one = _block(whole), np.eye(whole["dimensions"])
+    one_dimension, one = block(whole), np.eye(whole["dimensions"])
     found: dict[str, Any] = {
-        "drift": np.kron(one, block.drift),
-        "process_noise": np.kron(one, np.diag(block.noise)),
+        "drift": np.kron(one, one_dimension.drift),
+        "process_noise": np.kron(one, np.diag(one_dimension.noise)),
         "measurement_noise": whole["measurement_noise"] * one,
-        "observation": np.kron(one, block.sensor),
+        "observation": np.kron(one, one_dimension.sensor),
     }
-    if "P0" not in whole and block.prior is not None:
-        if not (block.prior > 0).all():
+    if "P0" not in whole and one_dimension.prior is not None:
+        if not (one_dimension.prior > 0).all():
             raise InvalidSystem("P0", "is needed where nothing moves the state: how far it may be from x0 at first")
-        found["initial_covariance"] = np.kron(one, np.diag(block.prior))
+        found["initial_covariance"] = np.kron(one, np.diag(one_dimension.prior))
     return found
 
 
@@ -412,7 +326,7 @@ def _matrices(whole: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidSystem("Q", str(error)) from None
     values, vectors = np.linalg.eigh(rate)
-    # A rate that is zero in a direction comes back with the rounding of F and Q.
+    # A rate of zero in some direction has the rounding of F and Q.
     if values.min() < -1e3 * ROUNDING * max(values.max(), 0.0):
         raise InvalidSystem(
             "Q",
@@ -424,16 +338,13 @@ def _matrices(whole: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refusal(reason: str, *, is_step: bool, name: str = "") -> InvalidSystem:
-    """What the config refused, by the names of a document."""
-    known = {long: short for short, long in {**MATRICES, **SHARED}.items()}
-    known["drift"] = "F" if is_step else "A"
-    told = re.sub(r"\b[a-z_]+\b", lambda word: known.get(word[0], word[0]), reason)
-    if told.startswith("P0 is needed"):
-        told += ". A number stands for that times the identity; a large one says that nothing is known"
-    first, _, rest = told.partition(" ")
-    if first in known.values():
+    """The error of a config, with the names of the document."""
+    names = {long: short for short, long in {**MATRICES, **SHARED}.items()}
+    names["drift"] = "F" if is_step else "A"
+    message = re.sub(r"\b[a-z_]+\b", lambda word: names.get(word[0], word[0]), reason)
+    if message.startswith("P0 is needed"):
+        message += ". A number stands for that times the identity; a large one says that nothing is known"
+    first, _, rest = message.partition(" ")
+    if first in names.values():
         return InvalidSystem(first, rest)
-    return InvalidSystem(name, told)
-
-
-__all__ = ["InvalidSystem", "System"]
+    return InvalidSystem(name, message)

@@ -21,8 +21,7 @@ from rfa.runtime.compiling import disable_compilation
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
-from rfa.runtime.filters.state import FilterStates
-from rfa.runtime.filters.steps import Batch, Traced, streams_of, trace_room
+from rfa.runtime.filters.steps import Batch, Traced, allocate_trace, streams_of
 from rfa.runtime.handles import Handle
 from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import StateField, StatePool
@@ -48,7 +47,6 @@ from rfa.runtime.series.stream_arrays import StoredStreams, stored_shapes, store
 from rfa.runtime.series.stream_numba import LARGEST_VALUE, commit
 from rfa.runtime.series.work import count_cells, row_work
 from rfa.runtime.uncertainty.adaptive import Horizons
-from rfa.runtime.uncertainty.baseline import baseline_fields
 from rfa.runtime.uncertainty.calibration import Calibration
 from rfa.runtime.uncertainty.interface import Piece, reply_rows
 from rfa.runtime.uncertainty.step_outputs import StepOutputs
@@ -125,8 +123,8 @@ class NetworkSteps:
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
         """See `FilterSteps`."""
-        count = len(batch.seats)
-        begins = np.flatnonzero(np.diff(batch.seats, prepend=-1)) if count > 1 else np.zeros(count, np.int64)
+        count = len(batch.slots)
+        begins = np.flatnonzero(np.diff(batch.slots, prepend=-1)) if count > 1 else np.zeros(count, np.int64)
         ends = _first_invalid(batch.values, begins, np.append(begins[1:], count))
         call = self._call(pool, batch, readout, traced=traced)
         if self.device is not None and len(begins) == 1 and self.size * int(ends[0]) >= self.device.least_tokens:
@@ -141,9 +139,9 @@ class NetworkSteps:
         return call.outputs, call.trace
 
     def _call(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> Call:
-        count, horizon = len(batch.seats), len(readout.horizon)
+        count, horizon = len(batch.slots), len(readout.horizon)
         outputs = StepOutputs.allocate(count, self.size, readout)
-        trace = trace_room(count if traced else 0, self.size, self.size, 0, horizon)
+        trace = allocate_trace(count if traced else 0, self.size, self.size, 0, horizon)
         return Call(pool, batch, readout, outputs, trace)
 
     def _process(
@@ -266,37 +264,23 @@ class SeriesRuntime(FilterRuntime):
         device: where long pieces of a series are computed; None: on the CPU.
     """
 
+    has_own_steps = True
+    suits_any = True
+    farthest = FARTHEST
+
     def __init__(
         self, name: str, digest: str, decoder: SeriesDecoder, size: int = 1, buffers: BufferPool | None = None,
         device: SeriesDevice | None = None,
     ) -> None:  # fmt: skip
-        self.name, self._family, self.digest, self.decoder = name, "series", digest, decoder
-        self.readout_matrix, self.readout_offset = np.eye(size), np.zeros(size)
-        self.observation_size = self.state_size = size
-        self._calibration = {"recurrent": Calibration(calibration())}
-        self.levels = self._calibration["recurrent"].levels
+        self.digest, self.decoder = digest, decoder
+        self.passes = PassesRange(1, 1)
+        self._describe(name, "series", np.eye(size), np.zeros(size))
         horizons = Horizons.of(HORIZONS, in_steps=True, max_pending=MAX_PENDING, rate=RATE)
         self.buffers, self.device = buffers or BufferPool(), device
-        self.steps = NetworkSteps(decoder, size, horizons, self.buffers, device)
-        self._driven = None
-        self.passes = PassesRange(1, 1)
-        fields = {**horizons.fields(size, len(self.levels), sides=2), **baseline_fields()}
-        FilterStates.__init__(self, MAGIC, self.steps.initial, self.steps.fields, fields)
-        self._readouts = self._kept_readouts(KEPT_READOUTS)
+        steps = NetworkSteps(decoder, size, horizons, self.buffers, device)
+        self._set_up({"recurrent": Calibration(calibration())}, steps, horizons, sides=2, readouts=KEPT_READOUTS)
         # For other numbers of columns, as long as they are used.
         self._sized: WeakValueDictionary[int, SeriesRuntime] = WeakValueDictionary({size: self})
-
-    @property
-    def has_own_steps(self) -> bool:
-        return True
-
-    @property
-    def suits_any(self) -> bool:
-        return True
-
-    @property
-    def farthest(self) -> float:
-        return FARTHEST
 
     @property
     def own_bytes(self) -> int:

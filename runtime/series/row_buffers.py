@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rfa.runtime.filters.observed import Observed, observed
-from rfa.runtime.filters.steps import room_of_known
+from rfa.runtime.filters.steps import allocate_posterior
 from rfa.runtime.handles import Handle
 from rfa.runtime.series.clock_numba import CLOCK
 from rfa.runtime.series.decoder_numba import QUANTILES, QUERY_FEATURES, SeriesDecoder
@@ -87,7 +87,7 @@ class RowBuffers(NamedTuple):
         """For rows of streams of a pool."""
         out = observed(columns, columns)
         np.fill_diagonal(out.transition, 1.0)
-        posterior = room_of_known(out, len(readout.horizon), 2 * len(ENDS))
+        posterior = allocate_posterior(out, len(readout.horizon), 2 * len(ENDS))
         return cls(out, posterior, np.empty(QUANTILES), Workspace.allocate(streams.conformal, readout))
 
 

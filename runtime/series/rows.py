@@ -14,7 +14,7 @@ from rfa.runtime import handles
 from rfa.runtime.compiling import inline_jit, kernel_jit
 from rfa.runtime.filters import steps as filter_steps
 from rfa.runtime.filters.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
-from rfa.runtime.filters.steps import keep_trace
+from rfa.runtime.filters.steps import store_trace
 from rfa.runtime.handles import opened
 from rfa.runtime.series import config, decoder_numba, row_buffers, stream_numba, update_numba
 from rfa.runtime.series.decoder_numba import compute_quantiles, compute_states
@@ -66,7 +66,7 @@ def score_rows(out, work, rows, count, quantiles, forecast, scorer, batch, outpu
             lost = stream
             continue
         if len(trace.state) > 0:
-            keep_trace(out, posterior, trace, batch_row)
+            store_trace(out, posterior, trace, batch_row)
             copy1(out.mean, trace.mean[batch_row])
             copy2(out.covariance, trace.state_covariance[batch_row])
 

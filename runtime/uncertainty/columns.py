@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.runtime.filters.auto_numba import UNKNOWN_VARIANCE
+from rfa.runtime.filters.auto_layout import UNKNOWN_VARIANCE
 from rfa.runtime.outputs import FilterStep, SmoothedStep
 from rfa.runtime.uncertainty.interface import Ahead
 from rfa.runtime.uncertainty.steps import Steps

@@ -110,7 +110,7 @@ def test_a_kernel_that_makes_an_array_is_an_error() -> None:
 KERNEL = """
 import numba, numpy as np
 from rfa.runtime.compiling import OPTIONS
-from rfa.runtime.filters.dense_numba import COMPILER_OPTIONS
+from rfa.runtime.filters.transition_numba import COMPILER_OPTIONS
 
 @numba.njit(**{**COMPILER_OPTIONS, "cache": False})
 def total(values):

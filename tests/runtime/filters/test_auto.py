@@ -9,7 +9,8 @@ import pytest
 
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.auto import MOST_COLUMNS, AutoRuntime
-from rfa.runtime.filters.auto_numba import FEWEST_SLOTS, LAGS_AT_ONCE, UNKNOWN_VARIANCE, dominant_period
+from rfa.runtime.filters.auto_layout import FEWEST_SLOTS, LAGS_AT_ONCE, UNKNOWN_VARIANCE
+from rfa.runtime.filters.auto_season_numba import dominant_period
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.series.update_numba import UNKNOWN_VARIANCE as SERIES_UNKNOWN_VARIANCE
 from rfa.runtime.uncertainty.forecast_checks import INSIDE, OUTLIERS, SCORED
@@ -37,13 +38,13 @@ def run(times: np.ndarray, values: np.ndarray, horizon: tuple[float, ...] = (), 
     return AutoRuntime.of(table.shape[1]).filter(times.tolist(), rows, horizon=horizon, **more)  # type: ignore[arg-type]
 
 
-def told(found: FilteredSequence, name: str) -> np.ndarray:
+def output(found: FilteredSequence, name: str) -> np.ndarray:
     return np.concatenate([getattr(piece.outputs, name) for piece in found.pieces])
 
 
 def inside(found: FilteredSequence, times: np.ndarray, values: np.ndarray, column: int, lead: float) -> float:
     """Share of the values inside the 90 % interval of their forecast, whatever the filter says of itself."""
-    ends = told(found, "bands")[:, column, 1, 0]
+    ends = output(found, "bands")[:, column, 1, 0]
     near = 0.5 * np.median(np.diff(times))
     target = np.searchsorted(times, times + lead - near)
     made = np.flatnonzero(target < len(times))
@@ -60,9 +61,9 @@ def test_a_column_that_has_shown_nothing_is_unknown() -> None:
     late = values.copy()
     late[:5, 1] = np.nan
     found, alone = (run(np.arange(60.0), rows, (1.0, 4.0), smooth=True) for rows in (late, values[:, 0]))
-    assert (told(found, "mean")[:5, 1] == 0).all() and (told(found, "std")[:5, 1] == 1e6).all()
-    assert (told(found, "moments")[:5, :, 0, 1] == 0).all() and (told(found, "moments")[:5, :, 1, 1] == 1e6).all()
-    assert (told(found, "std")[5:, 1] < 100).all() and told(found, "mean")[5, 1] == late[5, 1]
+    assert (output(found, "mean")[:5, 1] == 0).all() and (output(found, "std")[:5, 1] == 1e6).all()
+    assert (output(found, "moments")[:5, :, 0, 1] == 0).all() and (output(found, "moments")[:5, :, 1, 1] == 1e6).all()
+    assert (output(found, "std")[5:, 1] < 100).all() and output(found, "mean")[5, 1] == late[5, 1]
     assert found.smoothed is not None and alone.smoothed is not None
     smoothed = np.array([step.mean for step in found.smoothed])
     np.testing.assert_allclose(smoothed[:5, 1], smoothed[5, 1], rtol=1e-6)
@@ -74,15 +75,15 @@ def test_a_shift_of_time_changes_nothing() -> None:
     times, values = 60.0 * np.arange(600), seasonal(600)
     here, there = run(times, values, (60.0, 720.0)), run(times + 86_400 * 19_000 + 7_200, values, (60.0, 720.0))
     for name in ("mean", "std", "bands", "anomaly", "nis"):
-        np.testing.assert_array_equal(told(here, name), told(there, name))
+        np.testing.assert_array_equal(output(here, name), output(there, name))
 
 
 def test_units_change_nothing_but_the_units() -> None:
     times, values = np.arange(600.0), seasonal(600)
     small, large = run(times, values, (1.0, 12.0)), run(8 * times, 1024 * values, (8.0, 96.0))
     for name in ("mean", "std", "bands", "innovation"):  # the step is known from the second row on
-        np.testing.assert_array_equal(1024 * told(small, name)[1:], told(large, name)[1:])
-    np.testing.assert_array_equal(told(small, "anomaly"), told(large, "anomaly"))
+        np.testing.assert_array_equal(1024 * output(small, name)[1:], output(large, name)[1:])
+    np.testing.assert_array_equal(output(small, "anomaly"), output(large, "anomaly"))
 
 
 def test_columns_are_filtered_each_by_itself() -> None:
@@ -92,8 +93,8 @@ def test_columns_are_filtered_each_by_itself() -> None:
     for a in range(2):
         alone = run(times, values[:, a], (1.0, 5.0))
         for name in ("mean", "std", "innovation", "interval"):
-            np.testing.assert_array_equal(told(both, name)[..., a : a + 1, :] if name == "interval" else
-                                          told(both, name)[..., a : a + 1], told(alone, name))  # fmt: skip
+            np.testing.assert_array_equal(output(both, name)[..., a : a + 1, :] if name == "interval" else
+                                          output(both, name)[..., a : a + 1], output(alone, name))  # fmt: skip
 
 
 @pytest.mark.parametrize("cut", [1, 17, 700, 1100])
@@ -104,7 +105,7 @@ def test_a_stream_that_was_saved_goes_on_as_if_it_had_not(cut: int) -> None:
     state = runtime.unpack(runtime.pack(first.state))
     second = run(times[cut:], values[cut:], (1800.0, 86_400.0), state=state)
     for name in ("mean", "std", "bands", "anomaly"):
-        np.testing.assert_array_equal(np.concatenate([told(first, name), told(second, name)]), told(whole, name))
+        np.testing.assert_array_equal(np.concatenate([output(first, name), output(second, name)]), output(whole, name))
     assert runtime.pack(second.state) == runtime.pack(whole.state)
 
 
@@ -157,7 +158,7 @@ def test_a_season_is_found(step: float, period: int) -> None:
     """By its times where it is a day's or a week's, else by itself."""
     times, values = step * np.arange(float(ROWS)), seasonal(period=period)
     ahead = period // 2
-    found = told(run(times, values, (ahead * step,)), "moments")[:, 0, 0, 0]
+    found = output(run(times, values, (ahead * step,)), "moments")[:, 0, 0, 0]
     late = slice(ROWS // 2, -ahead)
     error = np.abs(values[ahead:] - found[:-ahead])[late].mean()
     assert error < 1.25 * np.sqrt(2 / np.pi)  # of the noise alone: 0.8
@@ -178,16 +179,16 @@ def test_it_learns_from_what_is_there() -> None:
     values[100:150] = np.nan
     values[200] = 1e12
     found = run(times, values, (1.0,))
-    assert np.isfinite(told(found, "bands")).all()
-    deviation = told(found, "std")[:, 0]
+    assert np.isfinite(output(found, "bands")).all()
+    deviation = output(found, "std")[:, 0]
     assert deviation[149] > 2 * deviation[99]
-    assert abs(told(found, "mean")[260, 0] - values[260]) < 5
+    assert abs(output(found, "mean")[260, 0] - values[260]) < 5
 
 
 @pytest.mark.parametrize("values", [[5.0], [5.0, 6.0], [5.0, 5.0, 5.0], [None, None, 3.0], [0.0, 0.0, 1e-9]])
 def test_few_rows_are_enough(values: list[float | None]) -> None:
     found = AutoRuntime.of(1).filter(range(len(values)), [[value] for value in values], horizon=(1.0, 1e9), samples=2)
-    assert np.isfinite(told(found, "moments")).all() and found.steps[-1].samples.shape == (2, 1)
+    assert np.isfinite(output(found, "moments")).all() and found.steps[-1].samples.shape == (2, 1)
 
 
 def shares_inside(values: np.ndarray, after: int) -> tuple[np.ndarray, float]:
@@ -196,7 +197,7 @@ def shares_inside(values: np.ndarray, after: int) -> tuple[np.ndarray, float]:
     levels, inside, outliers = (0.5, 0.9, 0.99), np.zeros(3), 0.0
     for series in values:
         found = run(np.arange(float(after)), series[:after], (1.0,), levels=levels)
-        ends = told(found, "bands")[-1, 0, :, 0]
+        ends = output(found, "bands")[-1, 0, :, 0]
         inside += (ends[:, 0] <= series[after]) & (series[after] <= ends[:, 1])
         outliers += found.tally[OUTLIERS]
     return inside / len(values), outliers / len(values)
@@ -216,7 +217,7 @@ def test_intervals_hold_on_the_first_rows(kind: str, after: int) -> None:
     assert outliers < 0.01 * after
 
 
-def test_a_jump_is_doubted_while_little_is_known() -> None:
+def test_a_jump_widens_the_interval_of_a_young_stream() -> None:
     """Whether it is an outlier or a new level: both are inside, and a missing value does not make it surer."""
     values = [120.4, 118.9, 123, None, 121.7, 260, None]
     found = AutoRuntime.of(1).filter(range(len(values)), [[value] for value in values], horizon=(1.0,), levels=(0.9,))
@@ -228,10 +229,10 @@ def test_a_jump_is_doubted_while_little_is_known() -> None:
     assert found.steps[6].std[0] >= found.steps[5].std[0]
 
 
-def test_where_much_is_known_a_jump_is_doubted_too() -> None:
+def test_where_much_test_a_jump_widens_the_interval_of_a_young_stream_a_jump_is_doubted_too() -> None:
     values = random(9).normal(size=900)
     values[800] = 12
-    deviation = told(run(np.arange(900.0), values), "std")[:, 0]
+    deviation = output(run(np.arange(900.0), values), "std")[:, 0]
     assert deviation[800] > 1.2 * deviation[799] and deviation[830] < 1.2 * deviation[799]
 
 
@@ -243,7 +244,7 @@ def test_of_few_values_none_is_an_outlier(values: list[float]) -> None:
 
 def test_two_values_alike_do_not_make_a_constant() -> None:
     found = run(np.arange(30.0), np.full(30, 5.0), (1.0,))
-    half = np.diff(told(found, "bands")[:, 0, 1, 0], axis=-1)[:, 0] / 2
+    half = np.diff(output(found, "bands")[:, 0, 1, 0], axis=-1)[:, 0] / 2
     assert half[1] > 0.5 and (np.diff(half) < 0).all()
     assert half[-1] < 1e-9
 
@@ -253,8 +254,8 @@ def test_a_column_that_stood_still_is_followed(noise: float, rows: int) -> None:
     """At once, or where it had a noise once a step is no outlier any more."""
     values = np.where(np.arange(600) < 400, 0.0, 7.0) + noise * random().normal(size=600)
     found = run(np.arange(600.0), values, (1.0,))
-    assert abs(told(found, "moments")[400 + rows, 0, 0, 0] - 7) < 1
-    assert told(found, "nis").max() <= 1e6 * (1 + 1e-9) and found.log_likelihood > -1e6
+    assert abs(output(found, "moments")[400 + rows, 0, 0, 0] - 7) < 1
+    assert output(found, "nis").max() <= 1e6 * (1 + 1e-9) and found.log_likelihood > -1e6
 
 
 def test_looking_back_is_surer() -> None:
@@ -265,8 +266,8 @@ def test_looking_back_is_surer() -> None:
     found = run(np.arange(300.0), values, smooth=True)
     assert found.smoothed is not None
     smoothed = np.array([one.std[0] for one in found.smoothed])
-    assert (smoothed <= told(found, "std")[:, 0] * (1 + 1e-9)).all()
-    assert smoothed[150] < 0.9 * told(found, "std")[150, 0]
+    assert (smoothed <= output(found, "std")[:, 0] * (1 + 1e-9)).all()
+    assert smoothed[150] < 0.9 * output(found, "std")[150, 0]
 
 
 def test_what_it_cannot_do_is_said() -> None:

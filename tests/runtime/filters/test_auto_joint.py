@@ -14,7 +14,7 @@ from rfa.runtime.filters.auto import JOINT_NAME, NAME, AutoRuntime
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.uncertainty.alarms import Alarm
 from tests.library.conftest import server  # noqa: F401 - a fixture
-from tests.runtime.filters.test_auto import told
+from tests.runtime.filters.test_auto import output
 
 ROWS = 3000
 OF_COLUMNS = ("mean", "std", "innovation", "interval", "moments", "bands")
@@ -43,15 +43,15 @@ def run(values: np.ndarray, name: str = JOINT_NAME, **more: Any) -> FilteredSequ
     return AutoRuntime.of(values.shape[1], name).filter(times, rows, horizon=(1.0, 12.0), **more)
 
 
-def test_columns_are_told_as_by_auto_and_a_single_one_is_auto() -> None:
+def test_columns_are_those_of_auto_and_a_single_one_is_auto() -> None:
     values = with_holes(looks(600))
     joint, apart = run(values), run(values, NAME)
     for name in OF_COLUMNS:
-        np.testing.assert_array_equal(told(joint, name), told(apart, name))
-    assert (told(joint, "nis") != told(apart, "nis")).any()
+        np.testing.assert_array_equal(output(joint, name), output(apart, name))
+    assert (output(joint, "nis") != output(apart, "nis")).any()
     one, other = run(values[:, :1]), run(values[:, :1], NAME)
     for name in (*OF_COLUMNS, "nis", "anomaly", "confidence", "log_likelihood", "weight"):
-        np.testing.assert_array_equal(told(one, name), told(other, name))
+        np.testing.assert_array_equal(output(one, name), output(other, name))
 
 
 def test_a_row_is_as_far_off_as_its_columns_are_by_their_correlation() -> None:
@@ -59,8 +59,8 @@ def test_a_row_is_as_far_off_as_its_columns_are_by_their_correlation() -> None:
     values = with_holes(looks(500))
     apart = [run(values[:, [a]], NAME) for a in range(4)]
     # Normal scores by the nis of one column; what is not scored is not there.
-    signs = np.stack([np.sign(told(one, "innovation")[:, 0]) for one in apart], axis=1)
-    scores = signs * np.sqrt(np.stack([told(one, "nis") for one in apart], axis=1))
+    signs = np.stack([np.sign(output(one, "innovation")[:, 0]) for one in apart], axis=1)
+    scores = signs * np.sqrt(np.stack([output(one, "nis") for one in apart], axis=1))
     first = np.array([np.flatnonzero(~np.isnan(column))[0] for column in values.T])
     scores[first, np.arange(4)] = np.nan
     products, count, expected, log_determinants = np.zeros((4, 4)), 0.0, [], []
@@ -79,17 +79,17 @@ def test_a_row_is_as_far_off_as_its_columns_are_by_their_correlation() -> None:
             bounded = np.clip(np.nan_to_num(row), -3, 3)
             products += (np.outer(bounded, bounded) - products) / count
     joint = run(values)
-    found = told(joint, "nis")
+    found = output(joint, "nis")
     scored = np.isfinite(expected)
     # Sums of 4 x 4 products, of a matrix whose condition is below 4 / 0.01.
     np.testing.assert_allclose(found[scored], np.array(expected)[scored], rtol=400 * 64 * np.finfo(float).eps)
     # Of what auto gives a row by itself, the likelihood has the determinant beside, where nothing is an outlier: the
     # density of an outlier is below a billionth of that of an inlier.
     before = run(values, NAME)
-    usual = scored & (found < 4) & (told(before, "nis") < 4) & (~np.isnan(values)).all(axis=1)
+    usual = scored & (found < 4) & (output(before, "nis") < 4) & (~np.isnan(values)).all(axis=1)
     assert usual.sum() > 50
-    change = told(joint, "log_likelihood") - told(before, "log_likelihood")
-    by_hand = -0.5 * (found - told(before, "nis") + np.array(log_determinants))
+    change = output(joint, "log_likelihood") - output(before, "log_likelihood")
+    by_hand = -0.5 * (found - output(before, "nis") + np.array(log_determinants))
     outlier = 0.02 / 0.98 * 10.0**-4 * np.exp(0.5 * 4)  # of an inlier's density, at most
     np.testing.assert_allclose(change[usual], by_hand[usual], atol=outlier)
 
@@ -98,7 +98,7 @@ def test_units_change_nothing() -> None:
     values = with_holes(looks(800))
     other = values * 2.0 ** np.array([3, -20, 0, 15])
     for name in ("nis", "anomaly", "confidence"):
-        np.testing.assert_array_equal(told(run(values), name), told(run(other), name))
+        np.testing.assert_array_equal(output(run(values), name), output(run(other), name))
 
 
 @pytest.mark.parametrize("cut", [1, 30, 555])
@@ -108,7 +108,7 @@ def test_a_stream_that_was_saved_goes_on_as_if_it_had_not(cut: int) -> None:
     state = runtime.unpack(runtime.pack(first.state))
     second = run(values[cut:], times=np.arange(float(cut), 600.0), state=state)
     for name in ("mean", "nis", "anomaly", "bands"):
-        np.testing.assert_array_equal(np.concatenate([told(first, name), told(second, name)]), told(whole, name))
+        np.testing.assert_array_equal(np.concatenate([output(first, name), output(second, name)]), output(whole, name))
     assert runtime.pack(second.state) == runtime.pack(whole.state)
     with pytest.raises(InvalidInput, match="another version of the server or on another runtime"):
         AutoRuntime.of(4).unpack(runtime.pack(whole.state))
@@ -119,10 +119,10 @@ def found_off(values: np.ndarray, name: str, size: float) -> float:
     draw = np.random.default_rng(2)
     rows = np.arange(600, len(values), 40)
     columns = draw.integers(0, values.shape[1], len(rows))
-    innovation = told(run(values, NAME), "innovation")[200:]
+    innovation = output(run(values, NAME), "innovation")[200:]
     moved = values.copy()
     moved[rows, columns] += size * np.nanstd(innovation, axis=0)[columns]
-    score = told(run(moved, name), "anomaly")
+    score = output(run(moved, name), "anomaly")
     # What comes after a row that is off is off itself.
     usual = np.ones(len(values), bool)
     usual[:500] = usual[np.concatenate([rows + k for k in range(4)])] = False
@@ -165,7 +165,7 @@ def test_alarms_come_at_their_rate(kind: str) -> None:
         "heavy": draw.standard_t(3, size=(6000, 3)),
     }[kind]  # fmt: skip
     found = run(values, alarm=Alarm(rate=0.01))
-    alarms = told(found, "alarm")
+    alarms = output(found, "alarm")
     asked = np.isfinite(alarms).sum()
     expected = 0.01 * asked
     # Alarms of a walk that stands off come in twos and threes: as if a third were independent.
@@ -181,26 +181,26 @@ def test_what_is_alike_still_or_dead_stays_finite() -> None:
     found = run(values)
     for name in ("mean", "std", "anomaly", "log_likelihood"):
         assert np.isfinite(
-            told(found, name)[1:, ..., :4] if told(found, name).ndim > 1 else told(found, name)[1:]
+            output(found, name)[1:, ..., :4] if output(found, name).ndim > 1 else output(found, name)[1:]
         ).all()
-    assert told(found, "is_good").all()
+    assert output(found, "is_good").all()
     # Of two that are alike one leaves the other.
     values = np.stack([walk, walk], axis=1)
     values[700, 1] += 3.0
-    assert told(run(values), "anomaly")[700] > 0.99 and np.argmax(told(run(values), "nis")) == 700
+    assert output(run(values), "anomaly")[700] > 0.99 and np.argmax(output(run(values), "nis")) == 700
 
 
 def test_it_is_asked_for_by_its_name(server: TestClient) -> None:  # noqa: F811 - the fixture
     values = looks(300)
     values[250, 2] += 80.0
-    known = {model["name"] for model in server.get("/info").json()["models"]}
-    assert {NAME, JOINT_NAME} <= known
+    served = {model["name"] for model in server.get("/info").json()["models"]}
+    assert {NAME, JOINT_NAME} <= served
     reply = server.post("/filter", json={"model": JOINT_NAME, "observations": values.tolist(), "return_state": True})
     assert reply.status_code == 200, reply.text
     steps = reply.json()["steps"]
     table = rfa.filter(values, model=JOINT_NAME)
     np.testing.assert_array_equal([step["nis"] for step in steps], table["nis"])
-    np.testing.assert_array_equal(told(run(values), "nis"), table["nis"])
+    np.testing.assert_array_equal(output(run(values), "nis"), table["nis"])
     refused = server.post("/filter", json={"observations": [[1.0] * 4], "state": reply.json()["state"]})
     assert refused.status_code == 422, refused.text
     assert refused.json()["error"]["code"] == "state_invalid"

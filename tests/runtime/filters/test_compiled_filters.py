@@ -101,21 +101,21 @@ def assert_same(compiled: Compiled, model: Any, times: np.ndarray, values: np.nd
     batch = Batch(
         np.repeat(np.arange(STREAMS), STEPS), times.ravel(), values.reshape(-1, values.shape[2]), noise.ravel()
     )
-    told, trace = compiled.steps.advance(compiled.pool, batch, compiled.readout, traced=True)
-    assert told.is_good.all()
+    out, trace = compiled.steps.advance(compiled.pool, batch, compiled.readout, traced=True)
+    assert out.is_good.all()
     precision, weight, nis, log_likelihood = trace.scalars.T
     found = {
-        "mean": told.mean, "precision": precision, "weight": weight,
-        "innovation": np.nan_to_num(told.innovation), "nis": nis,
+        "mean": out.mean, "precision": precision, "weight": weight,
+        "innovation": np.nan_to_num(out.innovation), "nis": nis,
         "log_likelihood": log_likelihood, "covariance": trace.covariance, "transition": trace.transition,
         "innovation_covariance": trace.innovation_covariance, "predicted_mean": trace.predicted_mean,
         "predicted_covariance": trace.predicted_covariance, "state_mean": trace.mean,
         "state_covariance": trace.state_covariance,
     }  # fmt: skip
     for name, value in found.items():
-        wanted = getattr(expected, name).numpy().reshape(value.shape)
-        scale = 1 + np.abs(wanted).max()
-        np.testing.assert_allclose(value, wanted, rtol=ROUNDING, atol=ROUNDING * scale, err_msg=name)
+        reference = getattr(expected, name).numpy().reshape(value.shape)
+        scale = 1 + np.abs(reference).max()
+        np.testing.assert_allclose(value, reference, rtol=ROUNDING, atol=ROUNDING * scale, err_msg=name)
     ahead = model.forecast({k: v for k, v in state.items() if k != "time"}, torch.tensor(HORIZON, dtype=torch.float64))
     last = np.arange(STREAMS) * STEPS + STEPS - 1
     for value, moment in zip((trace.forecast_mean[last], trace.forecast_covariance[last]), ahead, strict=True):
@@ -168,18 +168,18 @@ def test_a_loaded_filter_compiles_no_more(name: str) -> None:
     model = load_filter(open_bundle(BUNDLES / name))
     size = model.observation_size
     pool = StatePool(model.state_fields, 3)
-    seats = [pool.acquire() for _ in range(3)]
-    for seat in seats:
-        model.put(pool, seat, model.start())
+    slots = [pool.acquire() for _ in range(3)]
+    for slot in slots:
+        model.put(pool, slot, model.start())
     plain, full = model.readout((0.9,), (), 0), model.readout((0.5, 0.9), (1.0, 2.0), 2)
     for t, readouts in enumerate([[plain], [plain] * 3, [plain, full, full]]):
-        rows = [Row(seats[i], float(t), [0.1] * size, 1.0, readout, i) for i, readout in enumerate(readouts)]
+        rows = [Row(slots[i], float(t), [0.1] * size, 1.0, readout, i) for i, readout in enumerate(readouts)]
         assert None not in model.advance(pool, rows)
     values = np.asfortranarray(np.ones((4, size)))[::2]
     times = np.arange(4.0)[::2]
     for array in (values, times):
         array.flags.writeable = False
-    assert len(model.follow(pool, Piece(seats[0], 3.0 + times, values, np.ones(2), full, 0))) == 2
+    assert len(model.follow(pool, Piece(slots[0], 3.0 + times, values, np.ones(2), full, 0))) == 2
     if "attention" not in model.modes:
         return
     assert len(model.filter([0.0, 1.0], [[0.1] * size] * 2, mode="attention").steps) == 2

@@ -60,31 +60,31 @@ class Streams:
         self.runtime = runtime
         self.rng = np.random.default_rng(seed)
         self.pool = StatePool(runtime.state_fields, count)
-        self.seats = [self.pool.acquire() for _ in range(count)]
-        self.times = dict.fromkeys(self.seats, 0.0)
-        for seat in self.seats:
-            runtime.put(self.pool, seat, runtime.start())
+        self.slots = [self.pool.acquire() for _ in range(count)]
+        self.times = dict.fromkeys(self.slots, 0.0)
+        for slot in self.slots:
+            runtime.put(self.pool, slot, runtime.start())
 
-    def row(self, seat: PoolSlot, observed: tuple[float, list[float | None] | None, float] | None = None) -> Row:
+    def row(self, slot: PoolSlot, observed: tuple[float, list[float | None] | None, float] | None = None) -> Row:
         if observed is None:
             ((lag, y, noise),) = observations(self.rng, 1)
-            observed = self.times[seat] + lag, y, noise
-        self.times[seat] = observed[0]
+            observed = self.times[slot] + lag, y, noise
+        self.times[slot] = observed[0]
         levels, horizon, samples = READOUTS[self.rng.integers(len(READOUTS))]
-        return Row(seat, *observed, self.runtime.readout(levels, horizon, samples), int(self.rng.integers(100)))
+        return Row(slot, *observed, self.runtime.readout(levels, horizon, samples), int(self.rng.integers(100)))
 
 
 def needle_alone(runtime: FilterRuntime, readout: Any, seed: int) -> tuple[list[bytes], list[float], bytes]:
     pool = StatePool(runtime.state_fields, 1)
-    seat = pool.acquire()
-    runtime.put(pool, seat, runtime.start())
+    slot = pool.acquire()
+    runtime.put(pool, slot, runtime.start())
     steps, likelihoods = [], []
     for t, y, noise in observations(np.random.default_rng(seed), STEPS):
-        (stepped,) = runtime.advance(pool, [Row(seat, t, y, noise, runtime.readout(*readout), 7)])
+        (stepped,) = runtime.advance(pool, [Row(slot, t, y, noise, runtime.readout(*readout), 7)])
         assert stepped is not None
         steps.append(as_sent(stepped.step))
         likelihoods.append(stepped.log_likelihood)
-    return steps, likelihoods, runtime.pack(runtime.get(pool, seat, 7))
+    return steps, likelihoods, runtime.pack(runtime.get(pool, slot, 7))
 
 
 def needle_in_a_crowd(
@@ -92,7 +92,7 @@ def needle_in_a_crowd(
 ) -> tuple[list[bytes], list[float], bytes]:
     """The same stream among a random number of random others, at a random place."""
     crowd = Streams(runtime, seed + 1000, largest)
-    needle, *others = crowd.seats
+    needle, *others = crowd.slots
     steps, likelihoods = [], []
     for observed in observations(np.random.default_rng(seed), STEPS):
         count = int(crowd.rng.integers(largest))
@@ -156,12 +156,12 @@ def test_a_bad_row_is_left_alone_and_its_neighbours_do_not_notice(runtime: Filte
         for row in bad:
             for array in infected.pool.arrays.values():
                 if array.dtype == np.float32:
-                    array[infected.seats[row].row] = np.nan
-        before = [infected.pool.read(seat) for seat in infected.seats]
-        expected = runtime.advance(healthy.pool, [healthy.row(seat) for seat in healthy.seats])
-        found = runtime.advance(infected.pool, [infected.row(seat) for seat in infected.seats])
-        for row, seat in enumerate(infected.seats):
-            after = infected.pool.read(seat)
+                    array[infected.slots[row].row] = np.nan
+        before = [infected.pool.read(slot) for slot in infected.slots]
+        expected = runtime.advance(healthy.pool, [healthy.row(slot) for slot in healthy.slots])
+        found = runtime.advance(infected.pool, [infected.row(slot) for slot in infected.slots])
+        for row, slot in enumerate(infected.slots):
+            after = infected.pool.read(slot)
             if row in bad:
                 assert found[row] is None
                 assert all(np.array_equal(after[key], value, equal_nan=True) for key, value in before[row].items())
@@ -169,13 +169,13 @@ def test_a_bad_row_is_left_alone_and_its_neighbours_do_not_notice(runtime: Filte
                 there, here = found[row], expected[row]
                 assert there is not None and here is not None
                 assert as_sent([*there]) == as_sent([*here])
-                assert all(np.array_equal(after[key], value) for key, value in healthy.pool.read(seat).items())
+                assert all(np.array_equal(after[key], value) for key, value in healthy.pool.read(slot).items())
 
 
 def test_a_released_slot_is_refused(runtime: FilterRuntime) -> None:
     streams = Streams(runtime, 3, 4)
-    rows = [streams.row(seat) for seat in streams.seats]
-    streams.pool.release(streams.seats[2])
+    rows = [streams.row(slot) for slot in streams.slots]
+    streams.pool.release(streams.slots[2])
     streams.pool.acquire()
     with pytest.raises(StaleSlot):
         runtime.advance(streams.pool, rows)
@@ -185,7 +185,7 @@ def test_a_graph_refuses_too_many_rows() -> None:
     runtime = FilterRuntime(open_bundle(BUNDLES / "oscillator"))
     streams, readout = Streams(runtime, 3, 257), runtime.readout((0.9,), (), 0)
     with pytest.raises(ValueError, match="256"):
-        runtime.advance(streams.pool, [streams.row(seat)._replace(readout=readout) for seat in streams.seats])
+        runtime.advance(streams.pool, [streams.row(slot)._replace(readout=readout) for slot in streams.slots])
 
 
 def test_a_round_that_fails_leaves_every_stream_as_it_was(
@@ -194,7 +194,7 @@ def test_a_round_that_fails_leaves_every_stream_as_it_was(
     """Also those whose readout came first, and were done: the scheduler asks for all of them again, one by one."""
     streams = Streams(runtime, 5, 6)
     readouts = [runtime.readout(*READOUTS[0]), runtime.readout(*READOUTS[3])]
-    rows = [streams.row(seat)._replace(readout=readouts[i % 2]) for i, seat in enumerate(streams.seats)]
+    rows = [streams.row(slot)._replace(readout=readouts[i % 2]) for i, slot in enumerate(streams.slots)]
     before = {name: array.copy() for name, array in streams.pool.arrays.items()}
 
     def fail(*_: Any) -> Any:
@@ -211,9 +211,9 @@ def test_a_round_that_fails_leaves_every_stream_as_it_was(
 
 def test_a_bad_row_has_no_samples_and_its_neighbours_have_theirs(runtime: FilterRuntime) -> None:
     streams, readout = Streams(runtime, 6, 4), runtime.readout(*READOUTS[3])
-    rows = [streams.row(seat)._replace(readout=readout) for seat in streams.seats]
+    rows = [streams.row(slot)._replace(readout=readout) for slot in streams.slots]
     for name in runtime.steps.fields:
-        streams.pool.arrays[name][streams.seats[1].row] = np.nan
+        streams.pool.arrays[name][streams.slots[1].row] = np.nan
     found = runtime.advance(streams.pool, rows)
     assert [stepped is not None for stepped in found] == [True, False, True, True]
     assert all(stepped.step.samples.shape == (3, 2) for stepped in found if stepped is not None)
@@ -257,10 +257,10 @@ def test_the_numbers_of_a_row_are_those_of_the_calibration_file(name: str, runti
     streams = Streams(runtime, 12, 30)
     readout = runtime.readout((0.5, 0.9), (tables["forecast"]["horizons"][1],), 0)
     for _ in range(4):
-        rows = [streams.row(seat)._replace(readout=readout) for seat in streams.seats]
-        running = [float(streams.pool.arrays["clock.surprise"][seat.row]) for seat in streams.seats]
-        normal = [streams.pool.arrays["normal.learned"][seat.row].tolist() for seat in streams.seats]
-        scores = [int(streams.pool.arrays["tail.learned"][seat.row][0]) for seat in streams.seats]
+        rows = [streams.row(slot)._replace(readout=readout) for slot in streams.slots]
+        running = [float(streams.pool.arrays["clock.surprise"][slot.row]) for slot in streams.slots]
+        normal = [streams.pool.arrays["normal.learned"][slot.row].tolist() for slot in streams.slots]
+        scores = [int(streams.pool.arrays["tail.learned"][slot.row][0]) for slot in streams.slots]
         for row, before, taught, scored, stepped in zip(
             rows, running, normal, scores, runtime.advance(streams.pool, rows), strict=True
         ):

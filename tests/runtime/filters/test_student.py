@@ -33,7 +33,7 @@ def test_there_and_back_and_a_density_between(few: float) -> None:
     assert np.trapezoid(density, places) == pytest.approx(1, abs=1e-4)
 
 
-def test_a_scale_that_is_known_stretches_nothing() -> None:
+def test_a_certain_scale_stretches_nothing() -> None:
     for few in (0.0, LEAST):
         assert (widening(9.0, few), stretched(9.0, few), normal_square(9.0, few), stretching(9.0, few)) == (1, 1, 9, 1)
     assert stretched(1.0, 0.5) == 1 < stretched(2.7, 0.5)

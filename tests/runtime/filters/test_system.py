@@ -53,8 +53,8 @@ def test_a_matrix_per_step_is_the_system_between_the_steps() -> None:
     np.testing.assert_allclose(found.drift, VELOCITY["A"], atol=1e-14)
     np.testing.assert_allclose(found.process_noise, VELOCITY["Q"], atol=1e-15)
     for lag in (0.25, 0.5, 3.0):
-        wanted = [[1, lag], [0, 1]], Q_continuous_white_noise(2, lag, 0.1)
-        for got, want in zip(sampled(found, lag), wanted, strict=True):
+        expected = [[1, lag], [0, 1]], Q_continuous_white_noise(2, lag, 0.1)
+        for got, want in zip(sampled(found, lag), expected, strict=True):
             np.testing.assert_allclose(got, want, atol=1e-13)
 
 
@@ -80,10 +80,10 @@ def test_presets_of_motion_are_those_of_filterpy(preset: str, order: int, dimens
     transition, noise = sampled(found, lag)
     one = np.eye(dimensions)
     powers = [lag**k / np.prod(np.arange(1.0, k + 1)) for k in range(order)]
-    wanted = sum(power * np.eye(order, k=k) for k, power in enumerate(powers))
+    expected = sum(power * np.eye(order, k=k) for k, power in enumerate(powers))
     # filterpy has no order 1: a random walk's variance grows by its density.
     gained = Q_continuous_white_noise(order, lag, 0.1) if order > 1 else np.array([[0.1 * lag]])
-    np.testing.assert_allclose(transition, np.kron(one, wanted), atol=1e-14)
+    np.testing.assert_allclose(transition, np.kron(one, expected), atol=1e-14)
     np.testing.assert_allclose(noise, np.kron(one, gained), atol=1e-14)
     np.testing.assert_array_equal(found.measurement_noise, 0.25 * one)
     np.testing.assert_array_equal(found.observation, np.kron(one, np.eye(order)[0]))
@@ -113,8 +113,8 @@ def test_a_season_is_a_sum_of_its_harmonics_on_a_level() -> None:
     # Seen from the first phases, it is a level and cosines.
     state, row = np.array([5.0, *[1.0, 0.0] * 4]), np.array(found.observation)[0]
     for lag in (1.0, 7.3):
-        wanted = 5 + sum(np.cos(2 * np.pi * k * lag / 24) for k in range(1, 5))
-        assert row @ sampled(found, lag)[0] @ state == pytest.approx(wanted, abs=1e-12)
+        expected = 5 + sum(np.cos(2 * np.pi * k * lag / 24) for k in range(1, 5))
+        assert row @ sampled(found, lag)[0] @ state == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("preset", ["constant_velocity", "constant_acceleration", "trend"])

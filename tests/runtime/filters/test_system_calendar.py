@@ -37,11 +37,11 @@ def moved(times):
     return CALENDAR.at(np.asarray(times))[:, 0]
 
 
-def test_what_is_told_is_that_of_what_is_left_with_the_pattern_on_it():
+def test_outputs_are_those_of_the_residuals_plus_the_pattern():
     own, plain = SystemRuntime(System.from_document(WITH)), SystemRuntime(System.from_document(PLAIN))
-    wanted: dict[str, Any] = {"horizon": LEADS, "samples": 3, "smooth": True}
-    found = own.filter(list(TIMES), rows(VALUES), **wanted)
-    left = plain.filter(list(TIMES), rows(VALUES - CALENDAR.at(TIMES)), **wanted)
+    options: dict[str, Any] = {"horizon": LEADS, "samples": 3, "smooth": True}
+    found = own.filter(list(TIMES), rows(VALUES), **options)
+    left = plain.filter(list(TIMES), rows(VALUES - CALENDAR.at(TIMES)), **options)
     pattern = moved(TIMES)
     assert found.log_likelihood == left.log_likelihood
     for step, other, at in zip(found.steps, left.steps, pattern, strict=True):
@@ -75,7 +75,7 @@ def test_a_calendar_counts_for_what_states_belong_to():
     assert System.from_document(own.document).digest == own.digest
 
 
-def test_what_cannot_be_told_is_refused():
+def test_invalid_requests_are_refused():
     runtime = SystemRuntime(System.from_document(WITH))
     for times in ([0.0, 1.0], [1.7e9, 1e15]):
         with pytest.raises(InvalidInput, match="seconds since 1970"):

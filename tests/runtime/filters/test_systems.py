@@ -29,7 +29,7 @@ from tests.model.oracles import filterpy_filter
 BUNDLES = Path(__file__).parents[3] / "bundles"
 PLANE = {"preset": "constant_velocity", "dimensions": 2, "process_noise": 0.1, "measurement_noise": 0.25}
 TURN = {"A": [[-0.1, -2], [2, -0.1]], "Q": 0.3, "C": [[1, 0], [0.5, 1]], "R": [[0.5, 0.1], [0.1, 0.4]]}
-TOLD = ("mean", "std", "innovation", "nis", "weight", "anomaly", "moments", "bands", "log_likelihood")
+OUTPUTS = ("mean", "std", "innovation", "nis", "weight", "anomaly", "moments", "bands", "log_likelihood")
 
 
 def runtime(document: dict[str, Any]) -> SystemRuntime:
@@ -55,7 +55,7 @@ def run(model: FilterRuntime, times: np.ndarray, values: np.ndarray, **more: Any
     return model.filter(times.tolist(), as_rows(values), **{"horizon": (0.5, 4.0), **more})
 
 
-def told(found: FilteredSequence, name: str) -> np.ndarray:
+def output(found: FilteredSequence, name: str) -> np.ndarray:
     return np.concatenate([getattr(piece.outputs, name) for piece in found.pieces])
 
 
@@ -69,8 +69,8 @@ def test_it_is_the_bundle_of_the_same_matrices() -> None:
     times, values = course(400, 2)
     there, here = run(FilterRuntime(bundle), times, values), run(SystemRuntime(System.of(config)), times, values)
     for name in ("mean", "innovation", "nis", "weight", "log_likelihood"):
-        np.testing.assert_array_equal(told(here, name), told(there, name))
-    scales = told(there, "std") / told(here, "std")
+        np.testing.assert_array_equal(output(here, name), output(there, name))
+    scales = output(there, "std") / output(here, "std")
     np.testing.assert_allclose(scales, scales[0, 0], rtol=1e-14)
 
 
@@ -98,12 +98,12 @@ def test_without_robust_weights_it_is_the_kalman_filter(form: str) -> None:
         times, values, ~np.isnan(values), lambda lag: van_loan(drift, noise, lag), sensor, error, prior
     )
     seen = np.einsum("ai,tij,aj->ta", sensor, covariances, sensor)
-    np.testing.assert_allclose(told(found, "mean"), means @ sensor.T, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(told(found, "std"), np.sqrt(seen), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(output(found, "mean"), means @ sensor.T, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(output(found, "std"), np.sqrt(seen), rtol=1e-9, atol=1e-9)
     for column, lead in enumerate((0.5, 4.0)):
         f, q = van_loan(drift, noise, lead)
         ahead = np.einsum("ai,tij,aj->ta", sensor @ f, covariances, sensor @ f) + np.diag(sensor @ q @ sensor.T + error)
-        moments = told(found, "moments")[:, column]
+        moments = output(found, "moments")[:, column]
         np.testing.assert_allclose(moments[:, 0], means @ (sensor @ f).T, rtol=1e-9, atol=1e-8)
         np.testing.assert_allclose(moments[:, 1], np.sqrt(ahead), rtol=1e-9)
 
@@ -118,8 +118,8 @@ def test_a_stream_that_was_saved_goes_on_as_if_it_had_not(document: dict[str, An
     whole, first = run(model, times, values), run(model, times[:cut], values[:cut])
     state = model.unpack(model.pack(first.state))
     second = run(runtime(document), times[cut:], values[cut:], state=state)
-    for name in TOLD:
-        np.testing.assert_array_equal(np.concatenate([told(first, name), told(second, name)]), told(whole, name))
+    for name in OUTPUTS:
+        np.testing.assert_array_equal(np.concatenate([output(first, name), output(second, name)]), output(whole, name))
     assert model.pack(second.state) == model.pack(whole.state)
 
 
@@ -130,14 +130,14 @@ def test_a_live_stream_has_the_same_bits_in_any_company(size: int) -> None:
     streams = [course(60, size, seed) for seed in range(3)]
     alone = [run(model, times, values) for times, values in streams]
     pool = StatePool(model.state_fields, 3)
-    seats = [pool.acquire() for _ in streams]
-    for seat in seats:
-        model.put(pool, seat, model.start())
+    slots = [pool.acquire() for _ in streams]
+    for slot in slots:
+        model.put(pool, slot, model.start())
     readout, found = model.readout((0.5, 0.9), (0.5, 4.0), 0), [[] for _ in streams]
     for t in range(60):
         rows = [
-            Row(seat, times[t], as_rows(values)[t], 1.0, readout, 0)
-            for seat, (times, values) in zip(seats, streams, strict=True)
+            Row(slot, times[t], as_rows(values)[t], 1.0, readout, 0)
+            for slot, (times, values) in zip(slots, streams, strict=True)
         ]
         for k, stepped in enumerate(model.advance(pool, rows)):
             found[k].append(stepped.step)
@@ -151,8 +151,8 @@ def test_a_live_stream_has_the_same_bits_in_any_company(size: int) -> None:
 def test_a_shift_of_time_changes_nothing() -> None:
     times, values = course(300, 2)
     here, there = run(runtime(TURN), times, values), run(runtime(TURN), times + 2.0**30, values)
-    for name in TOLD:
-        np.testing.assert_array_equal(told(here, name), told(there, name))
+    for name in OUTPUTS:
+        np.testing.assert_array_equal(output(here, name), output(there, name))
 
 
 def test_units_change_nothing_but_the_units() -> None:
@@ -164,9 +164,9 @@ def test_units_change_nothing_but_the_units() -> None:
     here = run(runtime({**PLANE, "P0": prior}), times, values)
     there = run(runtime({**other, "P0": units @ prior @ units}), time * times, length * values, horizon=(30.0, 240.0))
     for name in ("mean", "std", "innovation", "moments"):
-        scale = length * np.nanmax(np.abs(told(here, name)))
-        np.testing.assert_allclose(told(there, name), length * told(here, name), rtol=1e-9, atol=1e-9 * scale)
-    np.testing.assert_allclose(told(there, "weight"), told(here, "weight"), rtol=1e-9)
+        scale = length * np.nanmax(np.abs(output(here, name)))
+        np.testing.assert_allclose(output(there, name), length * output(here, name), rtol=1e-9, atol=1e-9 * scale)
+    np.testing.assert_allclose(output(there, "weight"), output(here, "weight"), rtol=1e-9)
 
 
 @pytest.mark.parametrize("error", [0.25, 25.0])
@@ -181,7 +181,7 @@ def test_intervals_come_true_even_where_the_noise_is_misjudged(error: float) -> 
     coverage = found.tally[INSIDE][2] / found.tally[SCORED]
     assert coverage == pytest.approx(0.9, abs=(1 + GAMMA) / (GAMMA * found.tally[SCORED]))
     # 12 of the stream's own steps ahead: gamma = 1/48 and up to 12 forecasts outstanding.
-    ends, after = told(found, "bands")[: rows - 12, 1, 1, 0], values[12:, 0]
+    ends, after = output(found, "bands")[: rows - 12, 1, 1, 0], values[12:, 0]
     inside = np.mean((ends[:, 0] <= after) & (after <= ends[:, 1]))
     assert inside == pytest.approx(0.9, abs=48 / (rows - 12) + 12 / (rows - 12))
 
@@ -201,10 +201,10 @@ def test_a_preset_begins_wherever_the_numbers_are(preset: str) -> None:
     document = {"preset": preset, "process_noise": 0.1, "measurement_noise": 1.0}
     near = 0.3 * np.arange(30)[:, None]
     here, far = (run(runtime(document), np.arange(30.0), near + offset) for offset in (0.0, 1e9))
-    assert told(far, "weight")[0] == 1.0
-    assert told(far, "mean")[0, 0] == pytest.approx(1e9, abs=2e-3)
-    np.testing.assert_allclose(told(far, "mean")[1:] - 1e9, told(here, "mean")[1:], atol=0.01)
-    np.testing.assert_allclose(told(far, "std"), told(here, "std"), rtol=1e-12)
+    assert output(far, "weight")[0] == 1.0
+    assert output(far, "mean")[0, 0] == pytest.approx(1e9, abs=2e-3)
+    np.testing.assert_allclose(output(far, "mean")[1:] - 1e9, output(here, "mean")[1:], atol=0.01)
+    np.testing.assert_allclose(output(far, "std"), output(here, "std"), rtol=1e-12)
 
 
 # What it may take.
@@ -254,7 +254,7 @@ def test_a_call_takes_no_more_work_than_others_can_wait_for(size: int) -> None:
         model.readout((0.9,), tuple(map(float, range(most + 1))), 0)
     assert refused.value.param == "horizon"
     found = model.filter([0.0, 1.0], [[1.0] * size] * 2, horizon=(1.0, 2.0))
-    assert len(found.steps) == 2 and np.isfinite(told(found, "bands")).all()
+    assert len(found.steps) == 2 and np.isfinite(output(found, "bands")).all()
 
 
 @pytest.mark.parametrize(

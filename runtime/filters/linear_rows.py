@@ -1,0 +1,158 @@
+"""The scratch memory of one stream of a linear filter: where each number lies, and how S = L D Lᵀ is solved in it."""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rfa.runtime.compiling import inline_jit
+
+
+class Rows(NamedTuple):
+    """First index of each vector or matrix in `work`; matrices lie row by row.
+
+    The state of a stream comes first, up to `scale`; then the observation, up to `f`; F and Q of its lag, up to
+    `matrix`; the sensor (C, b, R), up to `prior_mean`; and scratch.
+    """
+
+    mean: int
+    covariance: int
+    offset: int
+    evidence: int
+    scale: int
+    value: int
+    f: int
+    q: int
+    matrix: int
+    bias: int
+    noise: int
+    prior_mean: int
+    prior: int
+    rival: int
+    product: int
+    cross: int
+    gain: int
+    scaled: int
+    excess: int
+    step: int
+    signal: int
+    seen_noise: int
+    nominal: int
+    weighted: int
+    opened: int
+    present: int
+    innovation: int
+    expected: int
+    solved: int
+    residual: int
+    seen: int
+    weight: int
+    gate: int
+    nis: int
+    rival_distance: int
+    growth: int
+    ratio: int
+    jump: int
+    end: int
+
+
+@inline_jit
+def rows_of(sizes):
+    """The layout for (n, P, whether C is the first rows of the identity)."""
+    n, p, _ = sizes
+    mean = 0
+    covariance = mean + n
+    offset = covariance + n * n
+    evidence = offset + n
+    scale = evidence + 1
+    value = scale + 1
+    f = value + p
+    q = f + n * n
+    matrix = q + n * n
+    bias = matrix + p * n
+    noise = bias + p
+    prior_mean = noise + p * p
+    prior = prior_mean + n
+    rival = prior + n * n
+    product = rival + n
+    cross = product + n * n
+    gain = cross + n * p
+    scaled = gain + n * p
+    excess = scaled + n * p
+    step = excess + n * p
+    signal = step + n
+    seen_noise = signal + p * p
+    nominal = seen_noise + p * p
+    weighted = nominal + p * p
+    opened = weighted + p * p
+    present = opened + p * p
+    innovation = present + p
+    expected = innovation + p
+    solved = expected + p
+    residual = solved + p
+    seen = residual + p
+    return Rows(
+        mean, covariance, offset, evidence, scale, value, f, q, matrix, bias, noise, prior_mean, prior, rival, product,
+        cross, gain, scaled, excess, step, signal, seen_noise, nominal, weighted, opened, present, innovation, expected,
+        solved, residual, seen, seen + 1, seen + 2, seen + 3, seen + 4, seen + 5, seen + 6, seen + 7, seen + 8,
+    )  # fmt: skip
+
+
+@inline_jit
+def add_dot(total, work, sign, a, b, count):
+    """total + sign · Σ_k a_k b_k. a, b: first index and step of a vector in `work`."""
+    first, step = a
+    other, other_step = b
+    for k in range(count):
+        total += sign * (work[first + k * step] * work[other + k * other_step])
+    return total
+
+
+@inline_jit
+def factor(work, sizes, target, scale):
+    """L D Lᵀ = scale · signal + noise, at `target`: L below the diagonal, 1 / D on it, and D Lᵀ above."""
+    _, p, _ = sizes
+    rows = rows_of(sizes)
+    for j in range(p):
+        diagonal = target + j * p + j
+        for i in range(j, p):
+            upper, entry = target + j * p + i, i * p + j
+            whole = scale * work[rows.signal + entry] + work[rows.seen_noise + entry]
+            work[upper] = add_dot(whole, work, -1.0, (target + j * p, 1), (target + i, p), j)
+            if i == j:
+                work[diagonal] = 1 / work[diagonal]
+            else:
+                work[target + entry] = work[upper] * work[diagonal]
+
+
+@inline_jit
+def solve_lower(work, sizes, factored, x):
+    """L⁻¹ x in place."""
+    _, p, _ = sizes
+    for a in range(1, p):
+        work[x + a] = add_dot(work[x + a], work, -1.0, (factored + a * p, 1), (x, 1), a)
+
+
+@inline_jit
+def solve(work, sizes, factored, x):
+    """(L D Lᵀ)⁻¹ x in place."""
+    _, p, _ = sizes
+    solve_lower(work, sizes, factored, x)
+    for back in range(p):
+        a = p - 1 - back
+        scaled = work[x + a] * work[factored + a * p + a]
+        work[x + a] = add_dot(scaled, work, -1.0, (factored + (a + 1) * p + a, p), (x + a + 1, 1), back)
+
+
+@inline_jit
+def distance(work, sizes, factored, x):
+    """x'(L D Lᵀ)⁻¹x; x becomes L⁻¹ x."""
+    _, p, _ = sizes
+    solve_lower(work, sizes, factored, x)
+    total = 0.0
+    for a in range(p):
+        size = work[x + a]
+        total += size * size * work[factored + a * p + a]
+    return total

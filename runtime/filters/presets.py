@@ -1,0 +1,93 @@
+"""Presets of a linear system: the matrices of one dimension, from a few parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+# Variance of an unknown state, over that of a measurement of it. More would leave too few digits for the first update.
+DIFFUSE: Final = 1e12
+
+
+class Preset(NamedTuple):
+    """A preset: its required parameters, the others with their defaults, and the states of one dimension in words."""
+
+    needed: tuple[str, ...]
+    others: Mapping[str, float | int]
+    states: str
+
+
+PRESETS: Final[Mapping[str, Preset]] = {
+    "level": Preset(("process_noise", "measurement_noise"), {}, "a level that wanders"),
+    "trend": Preset(
+        ("process_noise", "slope_noise", "measurement_noise"), {"damping": 0.0}, "a level and its slope, both wander"
+    ),
+    "constant_velocity": Preset(("process_noise", "measurement_noise"), {}, "position and velocity"),
+    "constant_acceleration": Preset(
+        ("process_noise", "measurement_noise"), {}, "position, velocity and acceleration"
+    ),
+    "oscillator": Preset(
+        ("period", "process_noise", "measurement_noise"), {"damping": 0.0}, "the two phases of an oscillation"
+    ),
+    "seasonal": Preset(
+        ("period", "process_noise", "measurement_noise"), {"harmonics": 3, "season_noise": 0.0},
+        "a level that wanders, and two phases of each harmonic",
+    ),
+}  # fmt: skip
+# Parameters that must be above zero; the others may be zero.
+POSITIVE: Final = frozenset({"measurement_noise", "period"})
+
+
+class Block(NamedTuple):
+    """One dimension of a preset: A, the diagonal of Q, the row of C, and the diagonal of a diffuse P0, or None where
+    there is a stationary covariance."""
+
+    drift: Array
+    noise: Array
+    sensor: Array
+    prior: Array | None
+
+
+def block(whole: Mapping[str, Any]) -> Block:
+    """The matrices of a complete document."""
+    name, noise = whole["preset"], whole["process_noise"]
+    wide = DIFFUSE * whole["measurement_noise"]
+    if name == "level":
+        return Block(np.zeros((1, 1)), np.array([noise]), np.array([1.0]), np.array([wide]))
+    if name == "oscillator":
+        turn = _rotation(2 * math.pi / whole["period"], whole["damping"])
+        prior = None if whole["damping"] else np.full(2, wide)
+        return Block(turn, np.full(2, noise), np.array([1.0, 0.0]), prior)
+    if name == "seasonal":
+        count = 2 * whole["harmonics"]
+        drift = np.zeros((1 + count, 1 + count))
+        for k in range(1, whole["harmonics"] + 1):
+            drift[2 * k - 1 : 2 * k + 1, 2 * k - 1 : 2 * k + 1] = _rotation(2 * math.pi * k / whole["period"], 0.0)
+        sensor = np.array([1.0, *([1.0, 0.0] * whole["harmonics"])])
+        return Block(drift, np.array([noise, *[whole["season_noise"]] * count]), sensor, np.full(1 + count, wide))
+    order = 3 if name == "constant_acceleration" else 2
+    drift, sensor = np.eye(order, k=1), np.eye(order)[0]
+    noises = np.zeros(order)
+    noises[-1] = noise
+    if name == "trend":
+        drift[1, 1] = -whole["damping"]
+        noises[:] = noise, whole["slope_noise"]
+    return Block(drift, noises, sensor, wide / _natural_time(whole, order) ** (2.0 * np.arange(order)))
+
+
+def _rotation(omega: float, damping: float) -> Array:
+    return np.array([[-damping, -omega], [omega, -damping]])
+
+
+def _natural_time(whole: Mapping[str, Any], order: int) -> float:
+    """The time after which the state's noise is as large as a measurement's: the scale of its slopes."""
+    noise = whole["slope_noise" if whole["preset"] == "trend" else "process_noise"]
+    if noise > 0:
+        return float((whole["measurement_noise"] / noise) ** (1 / (2 * order - 1)))
+    if whole["process_noise"] > 0:
+        return float(whole["measurement_noise"] / whole["process_noise"])
+    return math.inf

@@ -1,0 +1,116 @@
+"""F and Q of a lag in compiled code, from the modes of the drift (`spectrum.py`).
+
+Equations: `rfa.model.recurrence.modes`, in float64.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+# A term of the series of I_m below this adds nothing: the sum is not below 1e-7 (x >= -MAX_TERMS * 2).
+SMALLEST_TERM = 1e-19
+# These functions allocate arrays, so `_nrt` must be set: numba compiles a callee with the options of its first caller.
+COMPILER_OPTIONS: dict[str, Any] = {
+    "cache": True,
+    "nogil": True,
+    "fastmath": {"contract", "nsz"},
+    "error_model": "numpy",
+    "_nrt": True,
+}
+_compiled = numba.njit(**COMPILER_OPTIONS)
+
+
+@_compiled
+def _decayed_power(rate, t, k):
+    """t^k e^{rate t}, a product that does not overflow before it decays."""
+    if k == 0:
+        return np.exp(rate * t)
+    root = t * np.exp(rate * t / k)
+    power = root
+    for _ in range(k - 1):
+        power *= root
+    return power
+
+
+@_compiled
+def _integrals(z, t, found):
+    """I_m(z, t) for m < len(found); see `modes.py`. The series is enough in float64."""
+    x = z * t
+    if abs(x) <= max(len(found) - 1, 1):
+        for m in range(len(found)):
+            term, total, k = 1.0 + 0.0j, 0.0j, 0
+            while abs(term) > SMALLEST_TERM:
+                total += term / (m + k + 1)
+                k += 1
+                term *= x / k
+            found[m] = t ** (m + 1) * total
+        return
+    found[0] = (np.exp(x) - 1) / z
+    for m in range(1, len(found)):
+        found[m] = (_decayed_power(z, t, m) - m * found[m - 1]) / z
+
+
+@_compiled
+def _product(left, right, out):
+    n = len(out)
+    for i in range(n):
+        for j in range(n):
+            total = 0.0j
+            for k in range(n):
+                total += left[i, k] * right[k, j]
+            out[i, j] = total
+
+
+@_compiled
+def transition(lag, modes, f, q):
+    """F and Q `[n, n]` of a lag, into `f` and `q`.
+
+    Args:
+        modes: rates, basis, dual, powers and noises of the `Spectrum`.
+    """
+    rates, basis, dual, powers, noises = modes
+    n = len(rates)
+    inner, left, whole = np.zeros((n, n), np.complex128), np.empty((n, n), np.complex128), np.empty_like(basis)
+    for j in range(n):
+        for k in range(len(powers)):
+            factor = _decayed_power(rates[j], lag, k)
+            for i in range(n):
+                inner[i, j] += powers[k, i, j] * factor
+    _product(basis, inner, left)
+    _product(left, dual, whole)
+    for i in range(n):
+        for j in range(n):
+            f[i, j] = whole[i, j].real
+    integrals = np.empty(len(noises), np.complex128)
+    for i in range(n):
+        for j in range(i, n):
+            _integrals(rates[i] + np.conj(rates[j]), lag, integrals)
+            total = 0.0j
+            for m in range(len(noises)):
+                total += noises[m, i, j] * integrals[m]
+            inner[i, j] = total
+            inner[j, i] = np.conj(total)
+    _product(basis, inner, left)
+    for i in range(n):
+        for j in range(i, n):
+            total = 0.0
+            for k in range(n):
+                total += (left[i, k] * np.conj(basis[j, k])).real
+            q[i, j] = total
+            q[j, i] = total
+
+
+@_compiled
+def transitions(lags, modes):
+    """F and Q of every lag, `[U, 2, n, n]`."""
+    n = len(modes[0])
+    moves = np.empty((len(lags), 2, n, n))
+    for i in range(len(lags)):
+        transition(lags[i], modes, moves[i, 0], moves[i, 1])
+    return moves
