@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rfa.cli.filter_run import WIDE, Filtered
 from rfa.data import Table, write_clock
 from rfa.data.table import unique_names
-from rfa.library.filtering import SCORES, each_own
+from rfa.library.filtering import SCORES, rename_row_outputs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,9 +89,8 @@ def _keys(table: Table, result: Filtered, by: Sequence[str], count: int) -> dict
 def _result_columns(parts: Sequence[Filtered]) -> dict[str, Any]:
     if len(parts) == 1:
         return _row_results(parts[0])
-    return {
-        name: column for part in parts for name, column in each_own(part.series.names[0], _row_results(part)).items()
-    }
+    named = [rename_row_outputs(part.series.names[0], _row_results(part)) for part in parts]
+    return {name: column for outputs in named for name, column in outputs.items()}
 
 
 def _row_results(result: Filtered) -> dict[str, Any]:

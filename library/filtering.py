@@ -1,7 +1,8 @@
-"""Recorded data in the process: filtered, forecast, and watched for what is rare."""
+"""`rfa.filter`, `rfa.forecast` and `rfa.detect`: recorded data filtered, forecast, and checked for rare rows."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any, Final, Generic, SupportsIndex, TypeVar
 import numpy as np
 
 from rfa.data import Key, Series, usual_step
-from rfa.library.frames import Clock, New, concatenated
-from rfa.library.models import filters, notify_on_compile
+from rfa.library.frames import Clock, Column, New, concatenated
+from rfa.library.models import Filters, filters, notify_on_compile
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions
 from rfa.library.reading import Table, read
 from rfa.library.spans import Span, as_written
@@ -20,14 +21,13 @@ from rfa.runtime.filters.ahead import followed
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.uncertainty.alarms import count_alarms, is_most
-from rfa.runtime.uncertainty.columns import Columns
 from rfa.runtime.uncertainty.diagnostics import diagnose
 from rfa.runtime.uncertainty.forecast_checks import ALARMS, ASKED, EXPECTED, summarise
 from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, LARGEST_TIME, level_name
-from rfa.runtime.uncertainty.interface import FilterOptions
+from rfa.runtime.uncertainty.interface import Ahead, FilterOptions
 
 Frame = TypeVar("Frame")
-# A row is an outlier if so many are nearer to the filter's estimate where the filter is right.
+# Share of rows inside the gate, where the filter is right.
 OUTLIER: Final = 0.999
 SCORES: Final = ("weight", "nis", "anomaly", "confidence")
 
@@ -47,54 +47,52 @@ def filter(
     time_format: str | None = None,
     strict: bool = False,
 ) -> Frame:
-    """The data with what a filter believes of each row beside it, given the rows before and at its time.
+    """Filter the series in a table; the estimate of a row uses that row and those before it.
 
     Args:
-        data: a frame of pandas or polars, a table of Arrow or what gives one, or an array `[N]`, `[N, P]` or with
-            fields. Rows may be in any order, and stay where they are.
-        time: the column that is the clock; of an array, the times themselves `[N]`. Else the index of dates, or the
-            first column that is called like a clock or holds dates; else rows are counted.
-        columns: to filter; else all that hold numbers.
-        by: the columns whose cells together are the key of a row's series; each series is filtered by itself.
-        model: None is "series", a trained network for any numbers ("auto", which needs no training, where numba or the
-            bundle is not there); "auto-joint" judges rows by the correlation of their columns; else the name of a
-            default bundle, or a bundle's folder.
-        system: in the place of `model`: a linear system by its matrices or as a preset, see the guide to systems; or
-            the models that `rfa.fit` gave, of which each series takes its own.
+        data: a pandas or polars frame, an Arrow table or stream, or an array `[N]`, `[N, P]` or with fields. Rows may
+            be in any order, and keep it.
+        time: the time column; of an array, the times themselves `[N]`. By default the index of dates, or the first
+            column with the name or the content of times; without one rows are counted.
+        columns: the columns to filter; by default all with numbers.
+        by: the key columns; the rows of a key are one series.
+        model: "series" (the default, a trained network), "auto" (untrained; the default without that bundle),
+            "auto-joint" (scores rows by the correlation of their columns), or the name or folder of a bundle.
+        system: instead of `model`, a linear system by matrices or as a preset (see the guide to systems), or the models
+            of `rfa.fit`, of which each series takes its own.
         levels: of the intervals.
-        alarm: a rate such as "1/day" or 0.001 (of the rows), or all that the server takes as `alarm`; None is none.
-        smooth: also the states given all rows, earlier and later.
-        tz: where the clock hung whose times name no zone.
-        time_format: how times of text are written, as `datetime.strptime` has it.
-        strict: refuse rows that run backwards and cells that are no numbers; else they are sorted, and missing.
+        alarm: a rate such as "1/day" or 0.001 (of the rows), or the fields of the server's `alarm`.
+        smooth: also estimate each row from all rows.
+        tz, time_format: the zone of times that name none; the format of times of text, as in `datetime.strptime`.
+        strict: raise for rows out of order and cells that are no numbers, instead of sorting and skipping them.
 
     Returns:
-        The same kind of frame (of an array: one with fields), with these columns added. Of each column x: `x_mean`,
-        `x_std`, `x_low90`, `x_high90` (a pair for each level), the estimate of the level behind it; with `smooth`
-        `x_smooth_mean`, `x_smooth_std`. Of each row: `weight`, the share of it that was used; `nis`; `anomaly`, 1 minus
-        the probability of so strange a row on this series; `confidence`; with `alarm` also `alarm`; and `outlier`,
-        beyond the 0.999 gate of the filter.
+        The same kind of frame (of an array, one with fields) with, for each column x, `x_mean`, `x_std`, `x_low90`,
+        `x_high90` (a pair per level), and with `smooth` `x_smooth_mean`, `x_smooth_std`; for each row `weight`, the
+        share that was used; `nis`; `anomaly`, 1 minus the probability of so unusual a row; `confidence`; `alarm`, if
+        requested; and `outlier`, outside the 0.999 gate of the filter.
 
     Raises:
-        ValueError: what is wrong with which argument, column or row, and what to do.
+        ValueError: names the argument, column or row, and what to do.
         FileNotFoundError: there is no such bundle.
     """
     request = OutputOptions.of(levels, (), alarm)
     table = read(data, time, columns, by, tz, time_format, strict=strict)
-    parts_of = filters(model, table.columns, system)
-
-    def work(key: Key, series: Series) -> New:
-        new: dict[str, np.ndarray] = {}
-        parts = parts_of(key, series)
-        for part, runtime in parts:
-            outputs = _output_columns(part, _filtered(table, runtime, key, part, request, smooth=smooth), request)
-            new |= outputs if len(parts) == 1 else each_own(part.names[0], outputs)
-        return new
-
+    work = functools.partial(_filter_series, table, filters(model, table.columns, system), request, smooth)
     with notify_on_compile():
         found = table.each(work)
-    names = list(dict.fromkeys(name for outputs in found.values() for name in outputs))
-    return table.data.joined({name: _in_place(table, found, name) for name in names})
+    return table.data.joined(_in_row_order(table, found))
+
+
+def _filter_series(
+    table: Table, filters_of: Filters, request: OutputOptions, smooth: bool, key: Key, series: Series
+) -> New:
+    new: dict[str, Column] = {}
+    parts = filters_of(key, series)
+    for part, runtime in parts:
+        outputs = _output_columns(part, _run(table, runtime, key, part, request, smooth=smooth), request)
+        new |= outputs if len(parts) == 1 else rename_row_outputs(part.names[0], outputs)
+    return new
 
 
 def forecast(
@@ -111,40 +109,34 @@ def forecast(
     time_format: str | None = None,
     strict: bool = False,
 ) -> Frame:
-    """The rows to come, of each series.
+    """Forecast the next rows of each series.
 
     Args:
-        horizon: so many rows, 24, or all rows in a span of time, "6h": the usual step of the series apart; where days,
-            weeks or months are, by the calendar of `tz`, and without weekends where there were none.
+        horizon: a number of rows such as 24, or a span of time such as "6h" for all rows in it. Rows are the usual step
+            apart; steps of days, weeks or months follow the calendar of `tz`, without weekends if there were none.
         data, time, columns, by, model, system, levels, tz, time_format, strict: see `rfa.filter`.
 
     Returns:
-        The same kind of frame (of an array: one with fields), with a row for each time: the keys; the clock as it was
-        written, where it was the index as such, where there was none rows are counted on in `t`; and of each column x
-        the forecast of a measurement, `x_mean`, `x_std`, `x_low90`, `x_high90` (a pair for each level).
+        The same kind of frame (of an array, one with fields) with a row for each time: the keys; the time as it was
+        written, or as the index (without times rows are counted on in `t`); and for each column x the forecast of a
+        measurement, `x_mean`, `x_std`, `x_low90`, `x_high90` (a pair per level).
 
     Raises:
-        ValueError: what is wrong with which argument, column or row, and what to do.
+        ValueError: names the argument, column or row, and what to do.
         FileNotFoundError: there is no such bundle.
     """
     request = OutputOptions.of(levels)
     table = read(data, time, columns, by, tz, time_format, strict=strict)
-    parts_of = filters(model, table.columns, system)
-
-    written = as_written(horizon)
+    filters_of, span = filters(model, table.columns, system), as_written(horizon)
 
     def work(key: Key, series: Series) -> tuple[np.ndarray, Clock, New]:
-        times = table.future_times(series, written)
+        times = table.future_times(series, span)
         leads = (times - series.times[-1]).tolist()
-        new: dict[str, np.ndarray] = {}
-        for part, runtime in parts_of(key, series):
-            asked = request.with_horizon(followed(runtime, usual_step(part) or 1.0, leads[-1]))
-            result = _filtered(table, runtime, key, part, asked)
-            ahead = runtime.ahead(result.state, request.levels, leads)
-            for a, name in enumerate(part.names):
-                new |= {f"{name}_mean": ahead.moments[:, 0, a], f"{name}_std": ahead.moments[:, 1, a]}
-                for number, level in enumerate(request.levels):
-                    new |= dict(zip(ends(name, level), ahead.bands[:, number, a].T, strict=True))
+        new: dict[str, Column] = {}
+        for part, runtime in filters_of(key, series):
+            options = request.with_horizon(followed(runtime, usual_step(part) or 1.0, leads[-1]))
+            state = _run(table, runtime, key, part, options).state
+            new |= _forecast_columns(part, runtime.ahead(state, request.levels, leads), request.levels)
         return np.repeat(_rows(series)[-1], len(times)), table.clock(series, times), new
 
     with notify_on_compile():
@@ -155,19 +147,27 @@ def forecast(
     return table.data.made(table.by, rows, clock, new)
 
 
+def _forecast_columns(series: Series, found: Ahead, levels: Sequence[float]) -> New:
+    new: dict[str, Column] = {}
+    for a, name in enumerate(series.names):
+        new |= {f"{name}_mean": found.moments[:, 0, a], f"{name}_std": found.moments[:, 1, a]}
+        for number, level in enumerate(levels):
+            new |= dict(zip(ends(name, level), found.bands[:, number, a].T, strict=True))
+    return new
+
+
 @dataclass(frozen=True, repr=False)
 class Detection(Generic[Frame]):
-    """What `rfa.detect` found.
+    """The result of `rfa.detect`.
 
     Attributes:
-        rows: those that are alarms: the data's own columns; of each column x `x_expected`, what was forecast for it,
-            with `x_expected_low90` and `x_expected_high90` (a pair for each level); and `anomaly`, 1 minus the
-            probability of so strange a row on this series. Of columns that have models of their own each has an
-            `x_anomaly`, and `x_alarm`, whether it was this one.
-        raised: how many.
-        expected: how many the rate asks for of these rows.
-        observations: rows that could be one.
-        bound: what the rate may be by these rows, 95 %, a share of the observations; None where there were none.
+        rows: the alarms: the data's columns; for each column x its forecast `x_expected`, with `x_expected_low90` and
+            `x_expected_high90` (a pair per level); and `anomaly`, 1 minus the probability of so unusual a row. Columns
+            with models of their own each have `x_anomaly` and `x_alarm`, whether this column raised it.
+        raised: the number of alarms.
+        expected: the number of alarms that the rate gives for these rows.
+        observations: rows that could raise an alarm.
+        bound: 95 % bounds of the rate by these rows, as shares of the observations; None without observations.
     """
 
     rows: Frame
@@ -201,45 +201,50 @@ def detect(
     time_format: str | None = None,
     strict: bool = False,
 ) -> Detection[Frame]:
-    """The rows that are as rare on their series as a rate says, by what it had shown before each.
+    """Find the rows that are as rare on their series as a rate says, given the rows before each.
 
     Args:
-        rate: a share of the rows such as 0.001, or a number per second, minute, hour, day or week: "1/day". It holds on
-            series that stay as they are.
-        quiet: for so many rows after an alarm only what is rarer by far is another.
-        direction: "up" above what was expected, "down" below it, or "both".
-        min_deviation: no alarm nearer to what was expected.
-        range: lowest and highest value, None is no limit: what lies outside is an alarm however rare it is.
+        rate: a share of the rows such as 0.001, or a number per second, minute, hour, day or week: "1/day". It holds
+            for series whose behaviour does not change.
+        quiet: for this many rows after an alarm only a much rarer row raises another.
+        direction: "up" above the forecast, "down" below it, or "both".
+        min_deviation: the least distance from the forecast of an alarm.
+        range: lowest and highest value, None for no limit: a value outside is an alarm, however common.
         data, time, columns, by, model, system, levels, tz, time_format, strict: see `rfa.filter`.
 
-    Returns:
-        The rows, and beside them how many were expected.
-
     Raises:
-        ValueError: what is wrong with which argument, column or row, and what to do.
+        ValueError: names the argument, column or row, and what to do.
         FileNotFoundError: there is no such bundle.
     """
     rule = {"rate": rate, "quiet": quiet, "direction": direction, "min_deviation": float(min_deviation)}
     limits = None if range is None else [None if limit is None else float(limit) for limit in range]
     request = OutputOptions.of(levels, (), {**rule, "range": limits})
     table = read(data, time, columns, by, tz, time_format, strict=strict)
-    parts_of = filters(model, table.columns, system)
-
-    def work(key: Key, series: Series) -> tuple[np.ndarray, New, np.ndarray]:
-        step = usual_step(series) or 1.0
-        asked = request.with_horizon([step])
-        parts = [(part, _filtered(table, runtime, key, part, asked)) for part, runtime in parts_of(key, series)]
-        outputs = [output_columns(part, result, (step,)) for part, result in parts]
-        at = np.flatnonzero(np.any([one["alarm"] == 1 for one in outputs], axis=0))
-        new: dict[str, np.ndarray] = {}
-        for (part, _), one in zip(parts, outputs, strict=True):
-            expected = _expected(part, one, step, at, request)
-            is_own = {**expected, "alarm": one["alarm"][at] == 1}
-            new |= expected if len(parts) == 1 else each_own(part.names[0], is_own)
-        return _rows(series)[at], new, np.sum([result.tally for _, result in parts], axis=0)
-
+    work = functools.partial(_detect_series, table, filters(model, table.columns, system), request)
     with notify_on_compile():
         found = list(table.each(work).values())
+    return _detection(table, found)
+
+
+def _detect_series(
+    table: Table, filters_of: Filters, request: OutputOptions, key: Key, series: Series
+) -> tuple[np.ndarray, New, np.ndarray]:
+    """Rows of the alarms, new columns of these, and the tally of the series."""
+    step = usual_step(series) or 1.0
+    options = request.with_horizon([step])
+    parts = [(part, _run(table, runtime, key, part, options)) for part, runtime in filters_of(key, series)]
+    outputs = [result.columns(part.names, (step,)) for part, result in parts]
+    alarms = np.flatnonzero(np.any([one["alarm"] == 1 for one in outputs], axis=0))
+    new: dict[str, Column] = {}
+    for (part, _), one in zip(parts, outputs, strict=True):
+        expected = _expected_columns(part, one, step, alarms, request.levels)
+        named = {**expected, "alarm": one["alarm"][alarms] == 1}
+        new |= expected if len(parts) == 1 else rename_row_outputs(part.names[0], named)
+    return _rows(series)[alarms], new, np.sum([result.tally for _, result in parts], axis=0)
+
+
+def _detection(table: Table, found: Sequence[tuple[np.ndarray, New, np.ndarray]]) -> Detection[Any]:
+    """Of all series: rows, new columns and tallies of each."""
     rows = np.concatenate([rows for rows, _, _ in found])
     new = {name: np.concatenate([outputs[name] for _, outputs, _ in found]) for name in found[0][1]}
     order = np.argsort(rows, kind="stable")
@@ -252,34 +257,33 @@ def detect(
 
 
 def ends(name: str, level: float) -> tuple[str, str]:
-    """What the ends of a column's interval are called: those of 0.9 `x_low90` and `x_high90`."""
+    """Names of the ends of a column's interval: those of level 0.9 are `x_low90` and `x_high90`."""
     share = f"{100 * level:.12g}"
     return f"{name}_low{share}", f"{name}_high{share}"
 
 
-def each_own(column: str, outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What is told of a column that is filtered by itself: what is of the row elsewhere is of this column, by its
-    name."""
+def rename_row_outputs(column: str, outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Prefix the outputs of a row with the column, for a column that is filtered by itself."""
     of_row = (*SCORES, "alarm", "outlier")
     return {f"{column}_{name}" if name in of_row else name: values for name, values in outputs.items()}
 
 
 def beyond_gate(nis: np.ndarray, seen: np.ndarray, flag: float) -> np.ndarray:
-    """Whether the nis `[N]` of a row is rarer than 1 - flag where the filter is right, which is chi-square of the
-    components seen `[N]` (Wilson and Hilferty 1931)."""
+    """Whether a nis `[N]` is rarer than 1 - flag under the filter: chi-square of the components seen `[N]` (Wilson and
+    Hilferty 1931)."""
     spread = 2 / (9 * np.maximum(seen, 1))
     gate: np.ndarray = nis > seen * (1 - spread + NormalDist().inv_cdf(flag) * np.sqrt(spread)) ** 3
     return gate
 
 
 def check_sizes(series: Series, first_row: int = 1) -> None:
-    """Hold values to the largest that filters take.
+    """Check that values are at most LARGEST_OBSERVATION in size.
 
     Args:
-        first_row: what the first row of the table is called.
+        first_row: the number of the table's first row.
 
     Raises:
-        ValueError: naming the row and the column.
+        ValueError: names the row and the column.
     """
     for row, a in np.argwhere(np.abs(series.values) > LARGEST_OBSERVATION)[:1].tolist():
         place = row if series.rows is None else series.rows[row]
@@ -289,7 +293,7 @@ def check_sizes(series: Series, first_row: int = 1) -> None:
         )
 
 
-def _filtered(
+def _run(
     table: Table, runtime: FilterRuntime, key: Key, series: Series, request: OutputOptions, *,
     smooth: bool = False,
 ) -> FilteredSequence:  # fmt: skip
@@ -318,19 +322,9 @@ def _filtered(
     return result
 
 
-def output_columns(series: Series, result: FilteredSequence, horizon: Sequence[float] = ()) -> dict[str, np.ndarray]:
-    """The results of each row, by the names of `Columns`."""
-    found = Columns(series.names, None, horizon)
-    for piece in result.pieces:
-        found.add(piece)
-    if result.smoothed is not None:
-        found.add_smoothed(result.smoothed)
-    return found.arrays()
-
-
 def _output_columns(series: Series, result: FilteredSequence, request: OutputOptions) -> New:
-    outputs = output_columns(series, result)
-    new: dict[str, np.ndarray] = {}
+    outputs = result.columns(series.names)
+    new: dict[str, Column] = {}
     for name in series.names:
         new |= {f"{name}_mean": outputs[f"mean.{name}"], f"{name}_std": outputs[f"std.{name}"]}
         for level in request.levels:
@@ -348,23 +342,22 @@ def _output_columns(series: Series, result: FilteredSequence, request: OutputOpt
     return new
 
 
-def _expected(
-    series: Series, outputs: dict[str, np.ndarray], step: float, at: np.ndarray, request: OutputOptions
+def _expected_columns(
+    series: Series, outputs: dict[str, np.ndarray], step: float, rows: np.ndarray, levels: Sequence[float]
 ) -> New:
-    """What was forecast for these rows. The width of its interval is that of a usual step."""
-    new: dict[str, np.ndarray] = {}
-    before, is_first = np.maximum(at - 1, 0), at == 0
+    """The forecasts of these rows, with intervals as wide as those one usual step ahead."""
+    new: dict[str, Column] = {}
+    before, is_first = np.maximum(rows - 1, 0), rows == 0
     for a, name in enumerate(series.names):
-        expected = series.values[at, a] - outputs[f"innovation.{name}"][at]
-        new[f"{name}_expected"] = np.where(is_first, np.nan, expected)
-        for level in request.levels:
+        expected = np.where(is_first, np.nan, series.values[rows, a] - outputs[f"innovation.{name}"][rows])
+        new[f"{name}_expected"] = expected
+        for level in levels:
             lower, upper = (
                 outputs[f"forecast.{step!r}.{end}.{level_name(level)}.{name}"] for end in ("lower", "upper")
             )
             half = (upper - lower)[before] / 2
-            low, high = ends(f"{name}_expected", level)
-            new |= {low: new[f"{name}_expected"] - half, high: new[f"{name}_expected"] + half}
-    new["anomaly"] = outputs["anomaly"][at]
+            new |= dict(zip(ends(f"{name}_expected", level), (expected - half, expected + half), strict=True))
+    new["anomaly"] = outputs["anomaly"][rows]
     return new
 
 
@@ -373,10 +366,13 @@ def _rows(series: Series) -> np.ndarray:
     return series.rows
 
 
-def _in_place(table: Table, found: dict[Any, New], name: str) -> np.ndarray:
-    """A column of all rows: NaN, or not so, in those of no series."""
-    kind = next(outputs[name].dtype for outputs in found.values() if name in outputs)
-    column = np.full(len(table.data.table), False if kind.kind == "b" else np.nan, kind)
+def _in_row_order(table: Table, found: Mapping[Key, New]) -> New:
+    """The new columns of all rows; NaN or False in rows of no series."""
+    columns: dict[str, np.ndarray] = {}
     for key, outputs in found.items():
-        column[_rows(table.series[key])] = outputs[name]
-    return column
+        for name, values in outputs.items():
+            if name not in columns:
+                missing = False if values.dtype.kind == "b" else np.nan
+                columns[name] = np.full(len(table.data.table), missing, values.dtype)
+            columns[name][_rows(table.series[key])] = values
+    return columns

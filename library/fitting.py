@@ -1,4 +1,4 @@
-"""Models fitted to recorded data in the process; needs what `pip install 'rfa-server[fit]'` brings, no torch."""
+"""`rfa.fit`: structural models fitted to recorded data; needs `rfa-server[fit]`, no torch."""
 
 from __future__ import annotations
 
@@ -34,25 +34,24 @@ def fit(
     """Fit level, trend, cycles, seasons and a calendar to every column of every series, as `rfa fit` does.
 
     Args:
-        tz: where the clock hung whose times name no zone; days and weeks of a calendar are those of this place.
-        country: whose holidays are days of their own: "US", or "DE-BY" for a part of a country.
+        tz: the time zone of times that name none, and of the days of calendars.
+        country: its holidays get their own pattern: "US", or "DE-BY" for a part of a country.
         holidays: more such days, "2026-12-24".
-        config: how to fit: `seasons`, `max_harmonics`, `max_free_modes`, `iterations`, see the guide to training.
-        out: a file of JSON for the models. Beside it what is finished is kept until all is, so that after a stop the
-            same call goes on.
+        config: `seasons`, `max_harmonics`, `max_free_modes`, `iterations`, see the guide to training.
+        out: a JSON file for the models. Finished series are saved beside it; after a stop the same call continues.
         data, time, columns, by, time_format, strict: see `rfa.filter`.
 
     Returns:
-        The models by the names of their series: of one column its name, of many series the key, of several columns of
-        many series both, "key / column". `rfa.filter`, `forecast` and `detect` take them whole as `system`, which is
-        each series' own, and `Stream` takes one of them. `fits` tells how each was found, `failed` what could not be.
+        The models by the names of their series: the column, the key, or "key / column" for several columns of many
+        series. `rfa.filter`, `forecast` and `detect` take all of them as `system`, `Stream` takes one. `fits` has the
+        record of each fit, `failed` the reasons of failures.
 
     Raises:
-        ValueError: what is wrong with which argument, column or row, and what to do; or nothing could be fitted.
+        ValueError: names the argument, column or row, and what to do; or nothing could be fitted.
     """
-    chosen = StructuralConfig.from_dict(dict(config or {}))
+    how: dict[str, Any] = {"zone": tz, "country": country, "holidays": holidays}
+    how["config"] = StructuralConfig.from_dict(dict(config or {}))
     table = read(data, time, columns, by, tz, time_format, strict=strict)
-    how: dict[str, Any] = {"zone": tz, "country": country, "holidays": holidays, "config": chosen}
     with (
         notify_on_compile(),
         tqdm(total=len(table.series) * table.columns, disable=None, bar_format=SHARES) as bar,

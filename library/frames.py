@@ -1,7 +1,6 @@
-"""Data as callers have them: pandas, polars, Arrow, NumPy; read as one table, and answered in kind.
+"""Input of pandas, polars, Arrow or NumPy as one table, and results of the same kind.
 
-A frame's library is imported where a frame of it was given, and so is there. Rows stay where they were, and all that a
-frame has beside the numbers (labels, index, time zones) stays as it is.
+Rows keep their order; labels, index and time zones do not change. Only the library of the given frame is imported.
 """
 
 from __future__ import annotations
@@ -14,33 +13,33 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-# What an array without names has: its columns, and its clock where times are given.
+# Names for an array without fields: of its columns, and of given times.
 ARRAY_NAME: Final = "y"
 CLOCK_NAME: Final = "t"
 
 Column: TypeAlias = "np.ndarray | pa.Array"
 New = Mapping[str, Column]
-# The columns that are the clock: two where date and time of day are apart.
+# The time columns: two where date and time of day are separate.
 Clock = Mapping[str, Column]
 
 
 class Data(Protocol):
-    """Data of one kind.
+    """Input of one kind.
 
     Attributes:
-        table: of columns, as `rfa.data` reads it.
-        time: the column that is the clock; None: it is to be found.
+        table: the columns, for `rfa.data`.
+        time: the time column; None lets the loader find it.
     """
 
     table: pa.Table
     time: str | None
 
     def joined(self, new: New, rows: np.ndarray | None = None) -> Any:
-        """The data with more columns; of some rows alone, by their numbers."""
+        """The data with more columns; only some rows, if given by their numbers."""
         ...
 
     def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> Any:
-        """Other rows: keys as they are in `rows` of the data, and columns."""
+        """New rows: the keys of `rows` of the data, and columns."""
         ...
 
 
@@ -48,11 +47,11 @@ def data_of(data: Any, time: Any, by: Sequence[str]) -> Data:
     """The data as one table.
 
     Args:
-        time: the name of a column; or the times themselves, of the rows of an array.
-        by: the columns that are keys.
+        time: the name of a column; or the times of the rows of an array.
+        by: the key columns.
 
     Raises:
-        ValueError: they are of no kind that is known.
+        ValueError: the kind of data is not supported.
     """
     pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
     if pandas is not None and isinstance(data, pandas.Series):
@@ -75,10 +74,10 @@ def data_of(data: Any, time: Any, by: Sequence[str]) -> Data:
 
 
 def check_free(taken: Sequence[str], new: New) -> None:
-    """Refuse to answer under a name that the data have.
+    """Check that no new column has the name of a column of the data.
 
     Raises:
-        ValueError: naming it.
+        ValueError: names the column.
     """
     for name in new:
         if name in taken:
@@ -86,19 +85,19 @@ def check_free(taken: Sequence[str], new: New) -> None:
 
 
 def column_of(values: Column) -> pa.Array:
-    """As Arrow has it: NaN is what there is not."""
+    """An Arrow column; NaN is null."""
     return values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, from_pandas=True)
 
 
 def concatenated(parts: Sequence[Column]) -> Column:
-    """One column after the other."""
+    """Columns joined end to end."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)
     return pa.concat_arrays(parts)
 
 
 class ArrowData:
-    """A table, a batch, or what gives one by the PyCapsule interface of Arrow; answered by tables."""
+    """A table, a batch, or an object with the Arrow PyCapsule interface; the results are tables."""
 
     def __init__(self, data: Any, time: str | None) -> None:
         self.time = time
@@ -118,7 +117,7 @@ class ArrowData:
 
 
 class PolarsData:
-    """A frame of polars, answered by such."""
+    """A polars frame; the results are polars frames."""
 
     def __init__(self, data: Any, time: str | None) -> None:
         self.time = time
@@ -142,10 +141,10 @@ class PolarsData:
 
 
 class PandasData:
-    """A frame of pandas, answered by such.
+    """A pandas frame; the results are pandas frames.
 
-    A level of its index counts as a column where it holds dates and no other column is the clock, or where it is named
-    as the clock or a key; answers have it in their index.
+    An index level counts as a column if it holds dates and no other column is the time, or if it is named as the time
+    or a key; results have it in their index.
     """
 
     def __init__(self, frame: Any, time: str | None, by: Sequence[str]) -> None:
@@ -167,7 +166,7 @@ class PandasData:
         return pandas.concat([frame, pandas.DataFrame(columns, index=frame.index)], axis=1)
 
     def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> Any:
-        """See `Data`. Where rows are counted on and were numbered, they are numbered on."""
+        """See `Data`. A RangeIndex continues where rows are counted."""
         import pandas
 
         columns: dict[str, Any] = {}
@@ -186,7 +185,7 @@ class PandasData:
         return frame
 
     def _used_levels(self, by: Sequence[str]) -> dict[str, int]:
-        """The levels of the index that count as columns, by the names of these; sets the clock if one is."""
+        """The index levels that count as columns, by name; sets the time column if one is."""
         import pandas
 
         index, used = self._frame.index, {}
@@ -210,8 +209,7 @@ class PandasData:
 
 
 class ArrayData:
-    """Numbers `[N]` or `[N, P]`, or an array with named fields; answered by arrays with named fields. What is masked is
-    missing.
+    """Numbers `[N]` or `[N, P]`, or an array with fields; the results are arrays with fields. Masks are missing values.
 
     Args:
         time: of the rows, `[N]`, numbers or dates; or the name of a field.
@@ -254,7 +252,7 @@ class ArrayData:
 
 
 def _unmasked(values: Any) -> np.ndarray:
-    """Values `[N]` or `[N, P]` without a mask, missing where they had one."""
+    """Values `[N]` or `[N, P]` with missing values for masked ones."""
     if not np.ma.is_masked(values):
         return np.asarray(values)
     kind = values.dtype.kind
@@ -295,10 +293,10 @@ def _made(table: pa.Table, keys: Sequence[str], rows: np.ndarray, clock: Clock, 
 
 
 def _arrow_of(name: str, values: Any) -> pa.Array:
-    """A column of pandas; objects that no table holds, such as numbers between texts, are text, as a file has them.
+    """A pandas column; objects that Arrow cannot hold, such as numbers among texts, become text, as in a file.
 
     Raises:
-        ValueError: they are complex numbers.
+        ValueError: it has complex numbers.
     """
     if getattr(values.dtype, "kind", "") == "c":
         raise ValueError(f"column {name!r} holds complex numbers: give their parts as columns of their own")

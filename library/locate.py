@@ -1,4 +1,4 @@
-"""Which bundle a name means: that in a folder, or one that a server would serve by default."""
+"""Find the bundle of a name: in a folder, or among the default bundles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rfa.runtime.bundle.manifest import MANIFEST_FILE
 
 
 def listed_bundles() -> tuple[Path, ...]:
-    """The bundles of RFA_BUNDLES, else those of ./bundles, else those that come with this package.
+    """The bundles of RFA_BUNDLES, else of ./bundles, else of this package.
 
     Raises:
         FileNotFoundError: there are none.
@@ -30,14 +30,14 @@ def find_bundle(
     """The bundle in the folder `name`, else the one of that name in `bundles`, else the folder, whatever is in it.
 
     Args:
-        others: names that are of no bundle, and that the caller takes as well.
-        bundles: called where `name` is no folder of a bundle.
+        others: further names that the caller accepts, for the message.
+        bundles: called unless `name` is the folder of a bundle.
 
     Raises:
-        FileNotFoundError: there is none of these; lists the names that there are.
+        FileNotFoundError: there is none of these; lists the available names.
     """
     path = Path(name)
-    is_path = name != ""  # which Path takes for the working folder
+    is_path = name != ""  # Path("") is the working folder
     if is_path and (path / MANIFEST_FILE).is_file():
         return path
     by_name = {bundle.name: bundle for bundle in bundles()}

@@ -1,4 +1,4 @@
-"""The filter that a caller means, and what is said once where it is slow."""
+"""Open the filter that a caller names."""
 
 from __future__ import annotations
 
@@ -9,30 +9,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rfa.data import Key, Series, key_name
 from rfa.library.locate import find_bundle
-from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.bundle.bundle import Bundle, open_bundle
 from rfa.runtime.bundle.documents import sha256
 from rfa.runtime.bundle.manifest import MANIFEST_FILE
 from rfa.runtime.compiling import call_on_compile
 from rfa.runtime.filters import auto
+from rfa.runtime.filters.compiled_system import SystemRuntime
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.fitted import are_models, system_for
 from rfa.runtime.filters.system import System
 from rfa.runtime.messages import COMPILING
-
-if TYPE_CHECKING:
-    from rfa.runtime.bundle.bundle import Bundle
-    from rfa.runtime.filters.compiled_system import SystemRuntime
-    from rfa.runtime.series.filter import SeriesRuntime
+from rfa.runtime.series.filter import SeriesRuntime, hold_to_golden, open_series
 
 # Bundles that stay open.
-KEPT: Final = 4
+MOST_OPEN: Final = 4
 # The bundle of the network of any series.
 SERIES = "series"
-# What filters a series of this key: its columns, each with those that are filtered with it.
+# The filters of a series with this key, each with the columns that it filters.
 Filters = Callable[[Key, Series], Sequence[tuple[Series, FilterRuntime]]]
 
 
@@ -41,9 +38,9 @@ class Model:
     """A filter for some columns.
 
     Attributes:
-        name: of a default bundle, or its folder; "auto" and "auto-joint" are no bundles.
-        digest: what its states belong to.
-        system: the document of a system that was given in the place of a name.
+        name: of a default bundle, its folder, "auto" or "auto-joint".
+        digest: of the version that its states belong to.
+        system: the document of a system, if one was given instead of a name.
     """
 
     name: str
@@ -53,7 +50,7 @@ class Model:
 
 
 def usual_model() -> str:
-    """What filters where no model is named: the network of any series, or `auto` where its bundle is not there."""
+    """The default model: the network of any series, or `auto` if its bundle is missing."""
     try:
         find_bundle(SERIES)
     except FileNotFoundError:
@@ -62,11 +59,12 @@ def usual_model() -> str:
 
 
 def find_model(model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None) -> Model:
-    """The model of this name for so many columns; None are as many as a bundle has, and one of those that take any.
+    """The model of this name for a number of columns.
 
     Args:
-        model: None is the usual one.
-        system: in the place of a name, see `rfa.runtime.filters.system`.
+        model: None for the default.
+        columns: None for those of the bundle, or one.
+        system: instead of a name, see `rfa.runtime.filters.system`.
 
     Raises:
         ValueError: it takes another number of columns, or is no filter.
@@ -84,48 +82,45 @@ def find_model(model: str | Path | None, columns: int | None, system: Mapping[st
         name = auto.RETIRED[name]
     if name in auto.NAMES:
         return Model(name, auto.AutoRuntime.of(size, name), auto.digest(name))
-    bundle = _kept_open(find_bundle(name, auto.NAMES))
+    bundle = _open(find_bundle(name, auto.NAMES))
     if bundle.kind == "series":
         runtime = series_runtime(bundle, size)
         return Model(name, runtime, runtime.digest)
     return _checked(Model(name, FilterRuntime(bundle), bundle.digest), columns)
 
 
-def _kept_open(path: Path) -> Bundle:
-    """A bundle, opened again only when its manifest, which has the hashes of all its files, is another."""
+def _open(path: Path) -> Bundle:
+    """A bundle, opened again only when its manifest, with the hashes of all its files, has changed."""
     manifest = path / MANIFEST_FILE
     return _opened(path.absolute(), sha256(manifest.read_bytes()) if manifest.is_file() else "")
 
 
-@lru_cache(KEPT)
+@lru_cache(MOST_OPEN)
 def _opened(path: Path, digest: str) -> Bundle:
     return open_bundle(path)
 
 
 def series_runtime(bundle: Bundle, columns: int) -> SeriesRuntime:
-    """A model of any series for so many columns.
+    """A series network for a number of columns.
 
     Raises:
-        BundleError: it is not what its golden outputs were made with.
-        InvalidInput: they are too many.
+        BundleError: it does not reproduce its golden outputs.
+        ValueError: there are too many columns.
     """
-    return _held_to_golden(bundle).sized(columns)
+    return _checked_network(bundle).sized(columns)
 
 
-@lru_cache(KEPT)
-def _held_to_golden(bundle: Bundle) -> SeriesRuntime:
-    """A model of any series, held to the golden outputs of its bundle as servers hold it: once for a bundle, for hashes
-    tell that the weights came whole, and not that they are those of the network."""
-    from rfa.runtime.series.filter import hold_to_golden, open_series
-
+@lru_cache(MOST_OPEN)
+def _checked_network(bundle: Bundle) -> SeriesRuntime:
+    """A series network, checked against the golden outputs of its bundle, once for each bundle, as servers do."""
     runtime = open_series(bundle)
-    with call_on_compile(_tell):
+    with call_on_compile(_report_compilation):
         hold_to_golden(bundle, runtime)
     return runtime
 
 
 def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | None = None) -> Filters:
-    """What filters series: all the same, or where `system` is models of series their columns by their own.
+    """The filters of all series: one model, or if `system` has models of series, one for each column.
 
     Raises:
         ValueError, FileNotFoundError: see `find_model`.
@@ -138,8 +133,7 @@ def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | 
 
 
 def own_filters(models: object) -> Callable[[Key, Series], list[tuple[Series, SystemRuntime]]]:
-    """What filters every column of a series by the system that it has among models; a ValueError where it has none."""
-    from rfa.runtime.filters.compiled_system import SystemRuntime
+    """The filters of series by their own systems among `models`; a ValueError where one is missing."""
 
     def parts(key: Key, series: Series) -> list[tuple[Series, SystemRuntime]]:
         is_only = len(series.names) == 1
@@ -157,8 +151,6 @@ def _check_for_system(model: str | Path | None) -> None:
 
 
 def _system_model(document: Mapping[str, Any], columns: int | None) -> Model:
-    from rfa.runtime.filters.compiled_system import SystemRuntime
-
     system = System.from_document(document)
     runtime = SystemRuntime(system)
     return _checked(Model(system.name, runtime, runtime.digest, system.document), columns)
@@ -176,10 +168,10 @@ def _checked(model: Model, columns: int | None) -> Model:
 
 @contextmanager
 def notify_on_compile() -> Iterator[None]:
-    """Say on stderr that something is compiled, before that takes a while."""
-    with call_on_compile(_tell):
+    """Write to stderr before the first compilation in here, which takes a while."""
+    with call_on_compile(_report_compilation):
         yield
 
 
-def _tell() -> None:
+def _report_compilation() -> None:
     sys.stderr.write(f"rfa: {COMPILING}\n")

@@ -1,4 +1,4 @@
-"""What a caller wants to get beside the estimates: intervals, forecasts, alarms, samples. Bounds are the server's."""
+"""Options of the outputs: intervals, forecasts, alarms, samples. The bounds are those of the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OutputOptions:
 
     Attributes:
         horizon: leads in units of the times.
-        alarm: the fields of the server's `alarm`, all of them; None raises no alarms.
+        alarm: all fields of the server's `alarm`; None for no alarms.
     """
 
     levels: tuple[float, ...]
@@ -41,7 +41,7 @@ class OutputOptions:
         """Checked options.
 
         Raises:
-            ValueError: naming the argument.
+            ValueError: names the argument.
         """
         rule = alarm if alarm is None or isinstance(alarm, Mapping) else {"rate": alarm}
         options = cls(
@@ -52,26 +52,26 @@ class OutputOptions:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> OutputOptions:
-        """Inverse of `document`.
+        """The inverse of `document`.
 
         Raises:
-            KeyError, TypeError, ValueError: it is none.
+            KeyError, TypeError, ValueError: the document is invalid.
         """
         names = ("levels", "horizon", "alarm", "samples")
         levels, horizon, rule, samples = (document[name] for name in names)
         return cls.of(levels, horizon, rule, samples)
 
     def document(self) -> dict[str, Any]:
-        """The same as JSON has it."""
+        """The options as JSON."""
         return {**asdict(self), "levels": list(self.levels), "horizon": list(self.horizon)}
 
     def with_horizon(self, horizon: Sequence[float]) -> OutputOptions:
-        """The same with other forecasts."""
+        """A copy with other forecasts."""
         return replace(self, horizon=tuple(horizon))
 
     @property
     def rule(self) -> Alarm:
-        """As the filter takes it."""
+        """The alarm of the filter."""
         if self.alarm is None:
             return NEVER
         fields = dict(self.alarm)
@@ -79,10 +79,10 @@ class OutputOptions:
         return alarm(fields.pop("rate"), within=(None, None) if limits is None else tuple(limits), **fields)
 
     def check(self) -> None:
-        """Hold all of it to the server's bounds.
+        """Check the bounds.
 
         Raises:
-            ValueError: naming the argument.
+            ValueError: names the argument.
         """
         if not self.levels:
             raise ValueError("levels must not be empty: give some such as (0.5, 0.9)")
@@ -108,20 +108,20 @@ class OutputOptions:
 
 
 def check_whole(name: str, value: int, most: int) -> None:
-    """A whole number from 0 on.
+    """Check for a whole number from 0 to `most`.
 
     Raises:
-        ValueError: naming the argument.
+        ValueError: names the argument.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise ValueError(f"{name} must be a whole number from 0 to {most}, got {value!r}")
 
 
 def check_seed(seed: int) -> None:
-    """A seed of samples.
+    """Check a seed of samples.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is invalid.
     """
     check_whole("seed", seed, LARGEST_SEED)
 

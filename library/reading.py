@@ -1,4 +1,4 @@
-"""The series in a caller's data, and what is said of reading them."""
+"""Read the series in a caller's data, with warnings."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rfa.data import Table as LoadedTable
 from rfa.library.frames import CLOCK_NAME, Clock, Data, data_of
 from rfa.runtime.outputs import FilterWarning
 
-# Beginnings of notes that need no attention, so they are no warnings.
-PLAIN: Final = (
+# Beginnings of notes that are not warnings.
+HARMLESS: Final = (
     "times: ", "no time column", "left out, not measurements", "rows were in reverse order", "date and time of day",
 )  # fmt: skip
 
-# Series whose doubts are told.
-MOST_DOUBTED: Final = 5
+# Most series whose diagnostics are warned of.
+MOST_WARNED: Final = 5
 
 
 @dataclass
@@ -30,11 +30,11 @@ class Table:
     """A caller's data with the series that are in it.
 
     Attributes:
-        read: the same as the loader has it.
-        series: by their keys; () where all rows are one.
-        by: the columns that are keys.
-        failed: the series that could not be had, and why.
-        doubted: the series whose numbers should not be trusted, and why.
+        read: the loader's table.
+        series: by their keys; () is the key of a single series.
+        by: the key columns.
+        failed: why series could not be read or processed.
+        diagnostics: why series should not be trusted.
     """
 
     data: Data
@@ -46,11 +46,11 @@ class Table:
 
     @property
     def columns(self) -> int:
-        """Of values; all series have the same."""
+        """Number of value columns; the same in all series."""
         return len(next(iter(self.series.values())).names)
 
     def each(self, work: Callable[[Key, Series], Any]) -> dict[Key, Any]:
-        """What is made of each series; one that fails is said, and costs the others nothing, and so are doubts.
+        """Process each series; warns of series that failed, and of diagnostics.
 
         Raises:
             ValueError: all of them failed.
@@ -68,7 +68,7 @@ class Table:
                 raise ValueError(left_out)
             warnings.warn(f"left out: {left_out}", UserWarning, stacklevel=4)
         for number, (key, warnings_of_series) in enumerate(self.diagnostics.items()):
-            if number == MOST_DOUBTED:
+            if number == MOST_WARNED:
                 warnings.warn(
                     f"and of {len(self.diagnostics) - number} more series: look at each by itself",
                     UserWarning,
@@ -81,19 +81,19 @@ class Table:
         return found
 
     def future_times(self, series: Series, horizon: str) -> np.ndarray:
-        """The times of the rows that come next; the errors are those of the loader's."""
+        """Times of the next rows; errors as the loader's."""
         with _arguments():
             return future_times(series, horizon)
 
     def clock(self, series: Series, times: np.ndarray) -> Clock:
-        """Times of a series as its clock is written; whole numbers where rows are counted."""
+        """Times in the format of the series' time column; whole numbers where rows are counted."""
         if series.clock is None:
             return {CLOCK_NAME: np.rint(times).astype(np.int64)}
         return write_clock(self.read, series, times)
 
 
 def describe_failures(failed: Mapping[str, str]) -> str:
-    """The first of the series that failed, why, and how many more there are; nothing where there is none."""
+    """The first failed series with the reason, and the number of others; empty if none failed."""
     for name, reason in failed.items():
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return f"series {name!r}: {reason.removeprefix(f'series {name!r}: ')}{more}"
@@ -110,29 +110,29 @@ def read(
     *,
     strict: bool = False,
 ) -> Table:
-    """The series in data; what was decided in reading them is warned of where it may change their numbers.
+    """The series in data; warns of decisions in reading that may change their numbers.
 
     Raises:
-        ValueError: what is wrong with which argument, column or row, and what to do.
+        ValueError: names the argument, column or row, and what to do.
     """
     columns, by = ((one,) if isinstance(one, str) else tuple(one) for one in (columns, by))
-    given = data_of(data, time, by)
+    source_data = data_of(data, time, by)
     failed: dict[Key, str] = {}
 
     def refused(key: Key, error: ValueError) -> None:
         failed[key] = str(error)
 
     with _arguments():
-        source = LoadedTable.of(given.table)
+        source = LoadedTable.of(source_data.table)
         found = read_frame(
-            source, time=given.time, columns=columns, by=by, zone=zone, time_format=time_format, strict=strict,
+            source, time=source_data.time, columns=columns, by=by, zone=zone, time_format=time_format, strict=strict,
             refused=refused if by else None,
         )  # fmt: skip
-    table = Table(given, source, found, by, {key: _in_python(text) for key, text in failed.items()})
+    table = Table(source_data, source, found, by, {key: _in_python(text) for key, text in failed.items()})
     notes: dict[str, Key] = {}
     for key, series in found.items():
         for note in series.notes:
-            if not note.startswith(PLAIN):
+            if not note.startswith(HARMLESS):
                 notes.setdefault(note, key)
     for note, key in notes.items():
         warnings.warn(_in_python(note if not key else f"series {key_name(key)!r}: {note}"), UserWarning, stacklevel=4)
@@ -140,7 +140,7 @@ def read(
 
 
 def _in_python(message: str) -> str:
-    """What the loader says of options, said of arguments."""
+    """A message of the loader, with arguments instead of options."""
     return re.sub(r"--(\w+)(-(\w+))?", lambda found: found[1] + (f"_{found[3]}" if found[3] else ""), message)
 
 

@@ -1,4 +1,4 @@
-"""How far ahead: rows, or spans of time such as "6h"."""
+"""Horizons of forecasts: rows, or spans of time such as "6h"."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rfa.data.horizon import MOST_AHEAD
 Span = str | timedelta | np.timedelta64
 # Rows, a span, or leads in units of the times.
 Ahead = SupportsIndex | Span | Sequence[float | Span]
-# Of a step: rounding of times takes no row away.
+# Tolerance in steps, so that rounding of times loses no row.
 SLACK: Final = 1e-6
 
 
@@ -24,7 +24,7 @@ def seconds_of(span: Span) -> float:
     """A span in seconds.
 
     Raises:
-        ValueError: it is no time above 0.
+        ValueError: it is not a time above 0.
     """
     if isinstance(span, str):
         number, unit = duration(span) or (0.0, None)
@@ -37,7 +37,7 @@ def seconds_of(span: Span) -> float:
 
 
 def as_written(horizon: SupportsIndex | Span) -> str:
-    """Rows or a span, as the loader reads them.
+    """Rows or a span, as text for the loader.
 
     Raises:
         ValueError: it is neither.
@@ -53,10 +53,10 @@ def as_written(horizon: SupportsIndex | Span) -> str:
 
 
 def leads_of(horizon: Sequence[float | Span]) -> tuple[float, ...]:
-    """Leads in units of the times, where spans are seconds.
+    """Leads in units of the times; spans are in seconds.
 
     Raises:
-        ValueError: one is none.
+        ValueError: one is invalid.
     """
     if isinstance(horizon, str) or not isinstance(horizon, Iterable):
         raise ValueError("horizon takes leads in units of the times, or spans such as '6h': a list of them")
@@ -64,10 +64,10 @@ def leads_of(horizon: Sequence[float | Span]) -> tuple[float, ...]:
 
 
 def rows_ahead(horizon: SupportsIndex | Span, step: float) -> int:
-    """How many rows of so long a step a horizon reaches; a span is in seconds.
+    """The number of rows in a horizon, for rows `step` apart; a span is in seconds.
 
     Raises:
-        ValueError: none, or more than MOST_AHEAD.
+        ValueError: it is 0, or more than MOST_AHEAD.
     """
     if isinstance(horizon, Span):
         rows = math.floor(min(seconds_of(horizon) / step + SLACK, 2.0 * MOST_AHEAD))

@@ -1,4 +1,4 @@
-"""A live stream in the process: an observation in, an estimate out; its state is bytes, or the server's token."""
+"""`rfa.Stream`: a live stream in process; its state is bytes, or a token of the server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rfa.runtime.uncertainty.interface import Row, Stepped
 
 Time = float | datetime | np.datetime64
 Observation = float | Sequence[float | None] | np.ndarray | None
-# A state in bytes: this, the length of the description, the description as JSON, and what the filter packed.
+# A state in bytes: this, the length of the description, the description as JSON, and the packed filter state.
 _MAGIC: Final = b"RFAP\x01"
 _LENGTH: Final = struct.Struct("<I")
 _MOST_DESCRIPTION: Final = 2_097_152
@@ -39,28 +39,28 @@ _TOKEN_SECONDS: Final = 86_400
 
 
 class Stream:
-    """A filter that is fed one observation after the other; it tells what it believes after each.
+    """A filter of a live stream: one observation in, one estimate out.
+
+    It gives the same numbers, to the bit, as `rfa.filter` of the whole series and the server's `/filter/stream`. Use a
+    stream from one thread at a time.
 
     Args:
-        columns: numbers of an observation; None is 1, or what the bundle takes.
-        model: None is "series", a trained network for any numbers ("auto", which needs no training, where numba or the
-            bundle is not there); "auto-joint" judges rows by the correlation of their columns; else the name of a
-            default bundle, or a bundle's folder.
-        system: in the place of `model`: a linear system by its matrices or as a preset, see the guide to systems.
+        columns: numbers in an observation; by default 1, or what the bundle takes.
+        model: "series" (the default, a trained network for any numbers), "auto" (no training; the default where the
+            bundle is missing), "auto-joint" (scores rows by the correlation of their columns), the name of a default
+            bundle, or a bundle's folder.
+        system: instead of `model`, a linear system by its matrices or as a preset, see the guide to systems.
         levels: of the intervals.
-        horizon: forecasts to tell with each step: leads in units of the times, or spans such as "6h" where those are
-            seconds. Their intervals learn how wide they must be.
-        alarm: a rate such as "1/day" (times in seconds) or 0.001 (of the observations), or all that the server takes as
-            `alarm`: `{"rate": "1/day", "direction": "up", "quiet": 10}`; None is none.
-        samples: draws of the state to tell with each step.
+        horizon: forecasts to return with each step: leads in units of the times, or spans such as "6h" where times are
+            seconds. Their intervals adapt to the stream.
+        alarm: a rate such as "1/day" (times in seconds) or 0.001 (of the observations), or the fields of the server's
+            `alarm`: `{"rate": "1/day", "direction": "up", "quiet": 10}`.
+        samples: draws of the state to return with each step.
         seed: of the samples.
 
     Raises:
-        ValueError: naming what is wrong with an argument.
+        ValueError: names the argument.
         FileNotFoundError: there is no such bundle.
-
-    A stream is one thread's. It gives the same numbers, bit for bit, as `rfa.filter` of the whole series, and as the
-    server's `/filter/stream`.
     """
 
     def __init__(
@@ -95,65 +95,65 @@ class Stream:
 
     @property
     def columns(self) -> int:
-        """Numbers of an observation."""
+        """Numbers in an observation."""
         return self._size
 
     @property
     def count(self) -> int:
-        """Observations so far, those before it was resumed included."""
+        """Observations so far, including those before a resume."""
         return self._count
 
     @property
     def time(self) -> float | None:
-        """Of the last observation; None before the first."""
+        """Time of the last observation; None before the first."""
         return self._time if self._count else None
 
     @property
     def calibration(self) -> ForecastChecks:
-        """What became of the forecasts since this object was made, of one step and of each horizon: coverage, and
-        alarms if asked for."""
+        """Coverage of the forecasts since this object was made, one step ahead and at each horizon, and the number of
+        alarms."""
         horizon = self._request.horizon
         return summarise(self._sums, self._runtime.levels, self._size, horizon, is_fresh=self._is_fresh)
 
     @property
     def warnings(self) -> list[FilterWarning]:
-        """Why not to trust it so far, by `calibration`; nothing where it is sound."""
+        """Reasons not to trust the outputs so far, by `calibration`."""
         step = self._runtime.get(self._pool, self._pool_slot, self._seed).step
         return diagnose(self._model.runtime, self.calibration, step=step)
 
     def update(self, t: Time | None, y: Observation, *, noise: float = 1.0) -> FilterStep:
-        """Take an observation; what is refused leaves the stream as it was.
+        """Condition on an observation. If it is refused, the stream does not change.
 
         Args:
-            t: its time: a number, or a date, which is in seconds since 1970 (without a zone: UTC); None counts rows.
+            t: its time: a number, or a date, taken in seconds since 1970 (UTC unless it has a zone); None counts rows.
             y: a number, or one for each column; None and NaN are missing.
             noise: factor on the standard deviation of its measurement noise.
 
         Returns:
-            A step with the fields that the server tells: `mean`, `std`, `interval["0.9"]`, `innovation`, `anomaly`,
-            `alarm`, `forecast` and so on, lists over the columns.
+            A step with the fields of the server's reply, `mean`, `std`, `interval["0.9"]`, `innovation`, `anomaly`,
+            `alarm`, `forecast` and others: lists over the columns.
 
         Raises:
-            ValueError: it is not finite or too large, of another number of columns, or before the last one.
+            ValueError: it is not finite or too large, has another number of columns, or is before the last one.
         """
-        at, values = self._time_of(t), _numbers(y, self._size)
+        time, values = self._check_time(t), _numbers(y, self._size)
         if noise != 1.0 and not LEAST_NOISE <= noise <= MOST_NOISE:
             raise ValueError(f"noise must be between {LEAST_NOISE:g} and {MOST_NOISE:g}, got {noise!r}")
         if self._has_run:
-            stepped = self._advance(at, values, noise)
+            stepped = self._advance(time, values, noise)
         else:
             with notify_on_compile():
-                stepped = self._advance(at, values, noise)
+                stepped = self._advance(time, values, noise)
             self._has_run = True
         if stepped is None:
             raise ValueError(out_of_range("y", self._model.name).message)
         self._sums += stepped.tally
-        self._count, self._time = self._count + 1, at
+        self._count, self._time = self._count + 1, time
         return stepped.step
 
     def _advance(self, t: float, values: list[float | None] | None, noise: float) -> Stepped | None:
         row, batch = Row(self._pool_slot, t, values, noise, self._readout, self._seed), self._batch
-        if self._readout.samples:  # which may fail late: `advance` takes it back then
+        if self._readout.samples:  # drawing may fail after the update: `advance` undoes it
             return self._runtime.advance(self._pool, [row])[0]
         batch.times[0], batch.noise[0] = t, noise
         batch.values[0] = np.nan if values is None else values
@@ -161,17 +161,17 @@ class Stream:
         return stepped
 
     def forecast(self, horizon: Ahead) -> list[ForecastPoint]:
-        """Observations to come, from the present state; the stream stays as it is.
+        """Forecast observations from the present state; the stream does not change.
 
         Args:
-            horizon: so many rows, a typical step of this stream apart; a span such as "6h", for all rows until then;
-                or a list of leads in units of the times.
+            horizon: a number of rows, a typical step of this stream apart; a span such as "6h", for all rows in it; or
+                a list of leads in units of the times.
 
         Returns:
             A point for each: `t`, `mean`, `std`, `interval["0.9"]`, the last three over the columns.
 
         Raises:
-            ValueError: there was no observation yet, or the horizon is none.
+            ValueError: there was no observation yet, or the horizon is invalid.
         """
         if not self._count:
             raise ValueError("there is nothing to forecast from: give the stream an observation first")
@@ -188,34 +188,34 @@ class Stream:
 
     @property
     def state(self) -> bytes:
-        """All of it, to keep and to go on from with `Stream.resume`."""
-        about = {
+        """The whole stream, for `Stream.resume`."""
+        description = {
             "model": self._model.name,
             "digest": self._model.digest,
             "columns": self._size,
             "system": self._model.system,
             "wanted": self._request.document(),
         }
-        description = json.dumps(about).encode()
-        return b"".join((_MAGIC, _LENGTH.pack(len(description)), description, self._packed()))
+        text = json.dumps(description).encode()
+        return b"".join((_MAGIC, _LENGTH.pack(len(text)), text, self._packed()))
 
     @classmethod
     def resume(cls, state: bytes, *, model: str | Path | None = None) -> Stream:
-        """The stream as it was when `state` was read: what comes next gets the same numbers, bit for bit.
+        """The stream as it was when `state` was read: later observations give the same numbers, to the bit.
 
         Args:
-            model: where its bundle lies by now, if it was moved.
+            model: the bundle's folder, if it was moved.
 
         Raises:
             ValueError: it is no state of a stream, or of another version of its model.
-            FileNotFoundError: its bundle is not there.
+            FileNotFoundError: the bundle is missing.
         """
-        about, payload = _described(state)
+        description, payload = _split_state(state)
         try:
-            name, digest, columns, asked, system = (
-                about[key] for key in ("model", "digest", "columns", "wanted", "system")
+            name, digest, columns, options, system = (
+                description[key] for key in ("model", "digest", "columns", "wanted", "system")
             )
-            request = OutputOptions.from_document(asked)
+            request = OutputOptions.from_document(options)
         except (KeyError, TypeError, ValueError):
             raise ValueError("this is no state of a Stream") from None
         if model is None and system is None:
@@ -228,16 +228,16 @@ class Stream:
     def token(
         self, key: str, *, api_key: str | None = None, audience: str = "rfa", seconds: int = _TOKEN_SECONDS
     ) -> str:
-        """The state as the token that a server gives out: send it as `state` of `/filter` or `/filter/stream`.
+        """The state as a token of the server: send it as `state` of `/filter` or `/filter/stream`.
 
         Args:
             key: one of the server's RFA_STATE_KEYS; of several, separated by commas, the first seals.
-            api_key: that it will be sent with, where the server asks for one.
+            api_key: the key that the request will have, if the server needs one.
             audience: the server's RFA_STATE_AUDIENCE.
-            seconds: how long it is good for.
+            seconds: until it expires.
 
         Raises:
-            ValueError: the key is none.
+            ValueError: the key is invalid.
         """
         scope = _scope(self._model, api_key)
         return _tokens(key, audience, seconds).seal(Opened(self._packed(), self._count), scope)
@@ -259,13 +259,12 @@ class Stream:
         alarm: AlarmRule | None = None,
         samples: int = 0,
     ) -> Stream:
-        """A stream that goes on where the server's stood, bit for bit.
+        """Continue a stream of the server, with the same numbers to the bit.
 
         Args:
             token: `state` of a reply of `/filter` or `/filter/stream`.
             key: the server's RFA_STATE_KEYS.
-            columns: as in the server's requests, and so are the others: a token holds what was learned, and not what is
-                to be told.
+            columns: as in the server's requests; so are the other arguments, which a token does not hold.
 
         Raises:
             ValueError: the token is not of this key, model, number of columns and API key, or has expired.
@@ -286,18 +285,18 @@ class Stream:
     def _packed(self) -> bytes:
         return self._runtime.pack(self._runtime.get(self._pool, self._pool_slot, self._seed))
 
-    def _time_of(self, t: Time | None) -> float:
+    def _check_time(self, t: Time | None) -> float:
         if t is None:
             if self._rule.per_time:
                 raise ValueError("t is needed where the alarm's rate is per time, in seconds")
-            at = float(self._count)
+            time = float(self._count)
         else:
-            at = t if type(t) is float else _seconds(t)
-        if not self._time <= at <= LARGEST_TIME or at < -LARGEST_TIME:
-            if at < self._time:
-                raise ValueError(f"t must not be smaller than the time before it: {at!r} comes after {self._time!r}")
+            time = t if type(t) is float else _seconds(t)
+        if not self._time <= time <= LARGEST_TIME or time < -LARGEST_TIME:
+            if time < self._time:
+                raise ValueError(f"t must not be smaller than the time before it: {time!r} comes after {self._time!r}")
             raise ValueError(f"t must be finite and at most {LARGEST_TIME:g} in size, got {t!r}")
-        return at
+        return time
 
 
 def _seconds(t: Any) -> float:
@@ -312,7 +311,7 @@ def _seconds(t: Any) -> float:
 
 
 def _numbers(y: Any, size: int) -> list[float | None] | None:
-    """An observation as filters take it: None where missing."""
+    """An observation as filters take it, None where missing."""
     if y is None:
         return None
     values = y.tolist() if hasattr(y, "tolist") else y
@@ -332,8 +331,8 @@ def _numbers(y: Any, size: int) -> list[float | None] | None:
     return found
 
 
-def _described(state: bytes) -> tuple[Any, bytes]:
-    """The description and the rest of a state."""
+def _split_state(state: bytes) -> tuple[Any, bytes]:
+    """The description and the packed filter state."""
     begin = len(_MAGIC) + _LENGTH.size
     try:
         if not state.startswith(_MAGIC):
