@@ -292,7 +292,7 @@ def test_a_failure_is_one_line_that_names_the_reason(
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ('{"drift": [[1.0]]}', "must hold `config` and its `family`"),
+        ('{"drift": [[1.0]]}', "must have `config` and `family`"),
         ("[1", "config.json: Expecting"),
         ("[1]", "family"),
     ],
