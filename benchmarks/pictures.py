@@ -102,7 +102,7 @@ def draw_tokens(prompt: str, tokens: Sequence[dict[str, Any]], path: Path) -> No
     from matplotlib.patches import Rectangle
 
     shades = LinearSegmentedColormap.from_list("sure", mpl.colormaps[SHADES](np.linspace(0, DARKEST, 64)))
-    pieces = list(laid_out([(prompt, None), *((token["text"], token["confidence"]) for token in tokens)]))
+    pieces = list(layout_pieces([(prompt, None), *((token["text"], token["confidence"]) for token in tokens)]))
     lines = 1 + max(line for line, *_ in pieces)
     figure, axes = pyplot.subplots(figsize=(COLUMNS * WIDTH + 0.9, lines * HEIGHT + 0.3), layout="constrained")
     figure.set_facecolor(GROUND)
@@ -228,7 +228,7 @@ def shown_token(text: str) -> str:
     return text.strip(" ").replace("\n", "↵")
 
 
-def laid_out(texts: Sequence[tuple[str, float | None]]) -> Iterator[Piece]:
+def layout_pieces(texts: Sequence[tuple[str, float | None]]) -> Iterator[Piece]:
     """Line, column, text and confidence of every piece; a line break is shown as a space, words may be parted."""
     line = column = 0
     for text, confidence in texts:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from rfa.benchmarks.filters.accuracy_bars import BEST_KNOWN, SPIKED, bars
+from rfa.benchmarks.filters.accuracy_bars import BEST_PUBLISHED, SPIKED, bars
 from rfa.benchmarks.filters.references import RIVALS, Estimate, run_kalman
 from rfa.benchmarks.filters.settings import (
     ROTATION,
@@ -48,9 +48,9 @@ SHIFT_STEPS = 500
 # Steps of the error after a jump that are kept for the figure.
 TRACE_STEPS = 80
 # A covariance must be positive definite; this one is a known state.
-KNOWN = 1e-9
+JITTER = 1e-9
 
-TUNED_ON = ("clean", *SPIKED, *BEST_KNOWN)
+TUNED_ON = ("clean", *SPIKED, *BEST_PUBLISHED)
 
 
 class Rule(NamedTuple):
@@ -108,7 +108,7 @@ def _config(case: Streams, rule: Rule) -> LinearFilterConfig:
         reacquire=rule.reacquire,
         rule=rule.rule,
         initial_mean=tuple(case.mean.tolist()),
-        initial_covariance=_rows(case.covariance + KNOWN * np.eye(n)),
+        initial_covariance=_rows(case.covariance + JITTER * np.eye(n)),
     )
 
 
@@ -227,7 +227,7 @@ def tuning_table(done: Callable[[str], None]) -> dict[str, dict[str, dict[str, f
 
 def tuned_settings(table: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
     """The best setting of every filter: on outliers x10 for those and for clean data, else on the scenario itself."""
-    own = {name: name if name in BEST_KNOWN else SPIKED[0] for name in table}
+    own = {name: name if name in BEST_PUBLISHED else SPIKED[0] for name in table}
     return {
         name: {label: float(min(row, key=lambda x: row[x])) for label, row in table[source].items() if len(row) > 1}
         for name, source in own.items()
@@ -245,7 +245,7 @@ def tracking_rows(
         rivals = {}
         if name in tuned:
             rivals = {label: run_kalman(case, weigh=make(tuned[name][label])) for label, (make, _) in RIVALS.items()}
-        if name in BEST_KNOWN:
+        if name in BEST_PUBLISHED:
             rules["linear, nu tuned"] = Rule(tuned[name]["linear"])
         else:
             rules["linear, no re-acquisition"] = Rule(reacquire=None)

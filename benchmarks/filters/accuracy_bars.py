@@ -10,7 +10,7 @@ import numpy as np
 from rfa.benchmarks.filters.references import RIVALS
 
 # The best rows of the survey's table of robust filters, each tuned for the scenario.
-BEST_KNOWN = {"Student-t": 1.524, "mixture": 1.286}
+BEST_PUBLISHED = {"Student-t": 1.524, "mixture": 1.286}
 SPIKED = ("5 % x10", "5 % x20")
 # The filter as it is by default, and with the option that has bars of its own.
 FILTERS = ("linear", "linear, learned")
@@ -37,7 +37,7 @@ def _error_bars(plane: Mapping[str, Any], label: str) -> list[Bar]:
     for name in SPIKED:
         value, error = plane[name][label]["over_oracle"]
         found.append(Bar(f"{label}: {name}, error over the oracle's", value, error, 0.03))
-    for name, best in BEST_KNOWN.items():
+    for name, best in BEST_PUBLISHED.items():
         rival = min(RIVALS, key=lambda rival: plane[name][rival]["rmse"])
         for title in (label, f"{label}, nu tuned"):
             if title in plane[name]:

@@ -152,12 +152,12 @@ def score(series: Recorded, forecasts: Forecasts) -> list[dict[str, Any]]:
         after, low, high = values[target[made]], forecasts.lower[row, made], forecasts.upper[row, made]
         outside = np.maximum(low - after, 0) + np.maximum(after - high, 0)
         error, last = np.abs(after - forecasts.mean[row, made]), np.abs(after - values[made])
-        is_known = len(made) > 0
+        is_scored = len(made) > 0
         found.append({
             "scored": len(made),
             "warns": forecasts.warns[row],
-            "coverage": float(np.mean(outside == 0)) if is_known else None,
-            "error_over_last": float(error.mean() / last.mean()) if is_known and last.any() else None,
+            "coverage": float(np.mean(outside == 0)) if is_scored else None,
+            "error_over_last": float(error.mean() / last.mean()) if is_scored and last.any() else None,
             "interval_score": float(np.mean((high - low + 2 / (1 - LEVEL) * outside)[made >= EARLY]) / unit)
             if np.any(made >= EARLY) and unit > 0
             else None,

@@ -30,7 +30,7 @@ HORIZON: Final = (1.0, 24.0)
 ROUNDS: Final = 5
 # Two orders of the sum of a row of the longest matrix, in each of the eleven products between a token and its state.
 ROUNDING: Final = 11 * FEATURES * 2.0**-24
-TOLD: Final = ("mean", "std", "interval", "moments", "bands")
+COMPARED: Final = ("mean", "std", "interval", "moments", "bands")
 # A GPU that makes it no faster should not have it.
 SPEED_BAR: Final = 1.0
 
@@ -47,7 +47,7 @@ def outputs(runtime: SeriesRuntime, rows: int, columns: int) -> dict[str, np.nda
     """What is told of every row of a series."""
     times, values = series_of(rows, columns)
     pieces = [piece.outputs for piece in runtime.sized(columns).filter(times, values, horizon=HORIZON).pieces]
-    return {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in TOLD}
+    return {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in COMPARED}
 
 
 def check_series(
@@ -61,7 +61,9 @@ def check_series(
     errors = {}
     for shape, size in shapes.items():
         found, expected = outputs(ours, *size), outputs(compiled, *size)
-        each = {name: float(np.abs(found[name] - expected[name]).max() / np.abs(expected[name]).max()) for name in TOLD}
+        each = {
+            name: float(np.abs(found[name] - expected[name]).max() / np.abs(expected[name]).max()) for name in COMPARED
+        }
         worst = max(each, key=lambda name: each[name])
         if not each[worst] <= ROUNDING:
             raise WrongResultError(f"series, {shape}: {worst} has relative error {each[worst]:.2g} beside the CPU's")

@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from rfa.benchmarks.gpu_queue.parts import QUEUE, Wishes, parts, told
+from rfa.benchmarks.gpu_queue.parts import QUEUE, Wishes, parts, summarise
 from rfa.benchmarks.gpu_queue.queue import DONE, UNFINISHED, run_queue
 from rfa.measured import HOME
 
@@ -42,7 +42,8 @@ def _environment(wheels: Path | None, site: str) -> dict[str, str]:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of results; one with results is gone on with.", file_okay=False)],
+    *,
+    out: Annotated[Path, typer.Option(help="Folder of results; an earlier run in it is continued.", file_okay=False)],
     seconds: Annotated[float, typer.Option(help="Of all of it.")] = MOST_SECONDS,
     part: Annotated[list[str] | None, typer.Option(help=f"{', '.join(QUEUE)}; repeat for more. Default: all.")] = None,
     wheels: Annotated[Path | None, typer.Option(help="Folder of wheels to install for the parts.")] = None,
@@ -68,7 +69,7 @@ def main(
             parts(wishes, tuple(part or ())), wishes.out, seconds=math.inf if rehearse else seconds, commit=commit,
             environment=_environment(wheels, site),
         )  # fmt: skip
-    print(told(record))
+    print(summarise(record))
     statuses = {found["status"] for found in record.values()}
     sys.exit(1 if "failed" in statuses else UNFINISHED if statuses - {DONE} else 0)
 

@@ -50,8 +50,8 @@ def check(wishes: Wishes) -> Part:
     command: tuple[str, ...] = (sys.executable, "-m", "rfa", "gpu-check", "--seconds", str(wishes.check_seconds))
     if wishes.is_rehearsal:
         # Nothing of it runs without a GPU: it says so, with the exit code of that.
-        wanted = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]) != 2)"
-        command = (sys.executable, "-c", wanted, *command)
+        script = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]) != 2)"
+        command = (sys.executable, "-c", script, *command)
     out = "gpu-check.json"
     return Part("gpu-check", (*command, "--out", str(wishes.out / out)), wishes.check_seconds + 40, 80, result=out)
 
@@ -119,6 +119,6 @@ def parts(wishes: Wishes, names: tuple[str, ...] = ()) -> list[Part]:
     return [replace(part, seconds=REHEARSAL_SECONDS, least=0) for part in made] if wishes.is_rehearsal else made
 
 
-def told(record: dict[str, dict[str, object]]) -> str:
+def summarise(record: dict[str, dict[str, object]]) -> str:
     """A line a part."""
     return "\n".join(f"{name}: {json.dumps(found)}" for name, found in record.items())

@@ -114,6 +114,6 @@ async def _fill_store(size: int, count: int) -> tuple[MemorySessions, int]:
 PLACES: Mapping[str, Callable[..., tuple[Any, int]]] = {"pool": fill_pool, "store": fill_store}
 
 if __name__ == "__main__":
-    bundle_path, wanted_count, wanted_place = sys.argv[1:]
-    result = measure(fields_of(open_bundle(Path(bundle_path))), int(wanted_count), PLACES[wanted_place])
+    bundle_path, stream_count, place_name = sys.argv[1:]
+    result = measure(fields_of(open_bundle(Path(bundle_path))), int(stream_count), PLACES[place_name])
     sys.stdout.write(json.dumps(result))

@@ -95,7 +95,7 @@ def _parts(spec: Spec, document: Document) -> list[Table | Facts]:
 
 def _table(spec: Spec, root: Row) -> Table | None:
     """None where the document has no such rows."""
-    rows = [row for row in rows_at(spec["rows"], root) if _is_wanted(spec, row)]
+    rows = [row for row in rows_at(spec["rows"], root) if _is_included(spec, row)]
     if not rows:
         return None
     heads: list[str] = []
@@ -112,7 +112,7 @@ def _table(spec: Spec, root: Row) -> Table | None:
     return Table(heads, [[cell(row) for cell in cells] for row in rows], fill(spec.get("note", ""), root))
 
 
-def _is_wanted(spec: Spec, row: Row) -> bool:
+def _is_included(spec: Spec, row: Row) -> bool:
     if "with" in spec and _value(spec["with"], row) is None:
         return False
     if "without" in spec and _value(spec["without"], row) is not None:

@@ -59,7 +59,7 @@ class Result:
         words: what was measured, and how.
         says: what to make of it.
         figures: pictures drawn from the same run, as paths from docs/.
-        is_lent: measured on a machine that is not at hand; while the file is not there, the page has nothing of it.
+        is_optional: measured on a machine that is not at hand; while the file is not there, the page has nothing of it.
     """
 
     file: str
@@ -69,7 +69,7 @@ class Result:
     words: str
     says: str = ""
     figures: Sequence[str] = ()
-    is_lent: bool = False
+    is_optional: bool = False
 
     @property
     def link(self) -> str:
@@ -92,7 +92,7 @@ def page(documents: Mapping[str, Document]) -> str:
     Raises:
         ValueError: a file of results/ has no words or nothing to show of it, or these have no file.
     """
-    results = [result for result in declared() if result.file in documents or not result.is_lent]
+    results = [result for result in declared() if result.file in documents or not result.is_optional]
     missing = {result.file for result in declared()} - {result.file for result in results}
     for names in ({result.file for result in results}, SHOWN.keys() - missing):
         if unlike := names ^ documents.keys():

@@ -107,10 +107,10 @@ class Archives:
             inner = source.extractfile(name)
             assert inner is not None
             with tarfile.open(fileobj=io.BytesIO(inner.read())) as files:
-                wanted = re.compile(r"resources/rdata/csv/((?:datasets|MASS|boot)/[^/]+)\.csv")
+                pattern = re.compile(r"resources/rdata/csv/((?:datasets|MASS|boot)/[^/]+)\.csv")
                 found = {}
                 for member in files.getmembers():
-                    match = wanted.fullmatch(member.name)
+                    match = pattern.fullmatch(member.name)
                     content = files.extractfile(member) if match else None
                     if match and content is not None:
                         found[match[1]] = content.read().decode("utf-8", "replace")

@@ -18,7 +18,7 @@ from rfa.benchmarks.pictures import (
     draw_stream,
     draw_tokens,
     first_column,
-    laid_out,
+    layout_pieces,
     probability_of,
     shown_token,
 )
@@ -27,7 +27,9 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def test_tokens_follow_each_other_and_do_not_leave_the_line() -> None:
-    pieces = list(laid_out([("It was", None), (" the", 0.5), ("\n", 0.25), ("x" * (COLUMNS - 5), 1.0), ("y", 0.0)]))
+    pieces = list(
+        layout_pieces([("It was", None), (" the", 0.5), ("\n", 0.25), ("x" * (COLUMNS - 5), 1.0), ("y", 0.0)])
+    )
     assert [piece[:2] for piece in pieces] == [(0, 0), (0, 6), (0, 10), (1, 0), (1, COLUMNS - 5)]
     assert pieces[2][2:] == (" ", 0.25)
 
