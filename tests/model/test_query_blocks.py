@@ -24,9 +24,9 @@ def test_no_block_sees_all_pairs(monkeypatch):
     sizes = []
     original = reference._attend
 
-    def watched(q, k, *rest):
+    def watched(q, k, *rest, **options):
         sizes.append((q.shape[1], k.shape[1]))
-        return original(q, k, *rest)
+        return original(q, k, *rest, **options)
 
     monkeypatch.setattr(reference, "_attend", watched)
     dynamics = DynamicsParameters(banded_frequencies(2, 4), banded_decay(2, 4, 0.5))()

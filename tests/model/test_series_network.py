@@ -46,7 +46,7 @@ def test_quantiles_are_in_order_at_every_lead(mode):
 
 
 @torch.no_grad()
-def test_a_lead_is_told_the_same_in_any_company():
+def test_a_lead_is_reported_the_same_in_any_company():
     model = network()
     tokens, ends, asked = inputs()
     whole = model(tokens, ends, asked)
@@ -57,7 +57,7 @@ def test_a_lead_is_told_the_same_in_any_company():
 
 @pytest.mark.parametrize("mode", ["recurrent", "attention"])
 @torch.no_grad()
-def test_nothing_is_known_before_it_comes(mode):
+def test_nothing_is_recorded_before_it_comes(mode):
     model = network()
     model.mode = mode
     tokens, ends, asked = inputs()

@@ -203,7 +203,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Requested:
     """What a request of the fake filter wants to be told."""
 
     levels: tuple[float, ...]
@@ -262,11 +262,11 @@ class FakeFilter:
     def start(self, seed: int = 0) -> Means:
         return Means(np.zeros(self.observation_size), np.zeros(self.observation_size, np.int64), seed=seed)
 
-    def put(self, pool: StatePool, seat: PoolSlot, state: Means) -> None:
-        pool.write(seat, {"sums": state.sums, "seen": state.seen, "time": state.time, "count": state.count})
+    def put(self, pool: StatePool, pool_slot: PoolSlot, state: Means) -> None:
+        pool.write(pool_slot, {"sums": state.sums, "seen": state.seen, "time": state.time, "count": state.count})
 
-    def get(self, pool: StatePool, seat: PoolSlot, seed: int) -> Means:
-        values = pool.read(seat)
+    def get(self, pool: StatePool, pool_slot: PoolSlot, seed: int) -> Means:
+        values = pool.read(pool_slot)
         return Means(values["sums"], values["seen"], float(values["time"]), int(values["count"]), seed)
 
     def pack(self, state: Means) -> bytes:
@@ -290,20 +290,20 @@ class FakeFilter:
         samples: int,
         alarm: Alarm = NEVER,
         passes: int | None = None,
-    ) -> Wanted:
+    ) -> Requested:
         assert alarm == NEVER and passes is None
         if any(level not in self.levels for level in levels):
             raise InvalidInput("levels must be calibrated ones", param="levels", code="level_not_calibrated")
-        return Wanted(levels, horizon, samples)
+        return Requested(levels, horizon, samples)
 
     def check_input(self, alarm: Alarm, state: Any, *, is_given: bool) -> None:
         assert not is_given
 
     piece_rows = 1
 
-    def weight(self, told: int, t: float, kept: Any) -> int:
+    def weight(self, reported: int, t: float, kept: Any) -> int:
         """As a filter whose observations all cost the same."""
-        return told
+        return reported
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
         self.batches.append(len(rows))
@@ -324,7 +324,7 @@ class FakeFilter:
         return stepped
 
     def work(self, options: FilterOptions, deadline: float = math.inf) -> Generator[FilterStep, None, Result]:
-        wanted = self.readout(options.levels, options.horizon, options.samples)
+        requested = self.readout(options.levels, options.horizon, options.samples)
         state, steps = options.state or self.start(options.seed), []
         sums = no_checks(len(self.levels), len(options.horizon), self.observation_size)
         observations: list[Any] = [
@@ -333,8 +333,8 @@ class FakeFilter:
         ]
         smooth = options.smooth
         for t, observation in zip(options.times.tolist(), observations, strict=True):
-            sums += self._check(state, observation, wanted)
-            step, state = self._observe(state, t, observation, wanted)
+            sums += self._check(state, observation, requested)
+            step, state = self._observe(state, t, observation, requested)
             steps.append(step)
             yield step
         smoothed = [{"index": s.index, "t": s.t, "mean": s.mean, "std": s.std} for s in steps] if smooth else None
@@ -343,8 +343,8 @@ class FakeFilter:
     def check_merges(self) -> None:
         """Means could be merged; no test does."""
 
-    def _check(self, before: Means, observation: Sequence[float | None] | None, wanted: Any) -> np.ndarray:
-        sums = no_checks(len(self.levels), len(wanted.horizon), self.observation_size)
+    def _check(self, before: Means, observation: Sequence[float | None] | None, requested: Any) -> np.ndarray:
+        sums = no_checks(len(self.levels), len(requested.horizon), self.observation_size)
         mean = before.sums / np.maximum(before.seen, 1)
         errors = [y - m for y, m in zip(observation or (), mean.tolist(), strict=False) if y is not None]
         if before.count and errors:
@@ -359,7 +359,7 @@ class FakeFilter:
         return sums
 
     def _observe(
-        self, state: Means, t: float, observation: Sequence[float | None] | None, wanted: Any
+        self, state: Means, t: float, observation: Sequence[float | None] | None, requested: Any
     ) -> tuple[FilterStep, Means]:
         if self.gate is not None:
             self.gate.acquire()
@@ -369,12 +369,12 @@ class FakeFilter:
                 sums[index] += math.nan if value == self.poison else value
                 seen[index] += 1
         mean = (sums / np.maximum(seen, 1)).tolist()
-        interval = {level_name(level): [[value - level, value + level] for value in mean] for level in wanted.levels}
+        interval = {level_name(level): [[value - level, value + level] for value in mean] for level in requested.levels}
         step = FilterStep(
             state.count, t, mean, [1.0] * len(mean), 1.0, 0.9, None if observation is None else 1.0,
             observation if observation is None else list(observation), None, None, None, interval,
-            [ForecastPoint(t + h, mean, [1.0] * len(mean), interval) for h in wanted.horizon],
-            np.array([mean] * wanted.samples),
+            [ForecastPoint(t + h, mean, [1.0] * len(mean), interval) for h in requested.horizon],
+            np.array([mean] * requested.samples),
         )  # fmt: skip
         return step, Means(sums, seen, t, state.count + 1, state.seed)
 

@@ -76,10 +76,10 @@ async def test_they_are_those_of_the_library(client: httpx.AsyncClient, model: s
 async def test_rows_go_on_at_the_rate_that_they_have_of_late(client: httpx.AsyncClient) -> None:
     """Here and in Python: the clock of this series has changed."""
     times = [*(60.0 * np.arange(50)), *(60.0 * 49 + np.arange(1, 41))]
-    told = (await asked(client, values=VALUES, times=times, ahead=2))["ahead"]
-    assert told["t"] == [times[-1] + 1, times[-1] + 2]
+    outputs = (await asked(client, values=VALUES, times=times, ahead=2))["ahead"]
+    assert outputs["t"] == [times[-1] + 1, times[-1] + 2]
     ahead: Any = rfa.forecast(np.array(VALUES), 2, time=np.array(times))
-    np.testing.assert_allclose(ahead["y_mean"], told["mean.y"])
+    np.testing.assert_allclose(ahead["y_mean"], outputs["mean.y"])
 
 
 @pytest.mark.anyio
@@ -107,8 +107,8 @@ async def test_a_state_knows_how_far_apart_rows_are(client: httpx.AsyncClient) -
 async def test_leads_are_those_that_were_asked_for_and_warnings_are_of_all(client: httpx.AsyncClient) -> None:
     reply = await asked(client, values={"y": [k % 4 for k in range(600)]}, model="auto", horizon=[3.0], ahead=12)
     assert [lead["horizon"] for lead in reply["calibration"]["leads"]] == [3.0]
-    told = {warning["horizon"]: warning["message"] for warning in reply["warnings"]}
-    assert "on the way to the rows of `ahead`" in told[12.0] and "`ahead`" not in told[None]
+    outputs = {warning["horizon"]: warning["message"] for warning in reply["warnings"]}
+    assert "on the way to the rows of `ahead`" in outputs[12.0] and "`ahead`" not in outputs[None]
 
 
 @pytest.mark.anyio
@@ -123,8 +123,8 @@ async def test_arrow_and_many_series_have_them_too(client: httpx.AsyncClient) ->
     headers = {"Content-Type": "application/vnd.apache.arrow.stream"}
     reply = await client.post("/filter?ahead=3&levels=0.9", content=body.getvalue(), headers=headers)
     assert reply.status_code == 200, reply.text
-    told = pa.ipc.open_stream(reply.content).schema.metadata[b"rfa"]
-    assert json.loads(told)["ahead"] == alone
+    outputs = pa.ipc.open_stream(reply.content).schema.metadata[b"rfa"]
+    assert json.loads(outputs)["ahead"] == alone
 
 
 @pytest.mark.anyio
@@ -138,13 +138,13 @@ async def test_arrow_and_many_series_have_them_too(client: httpx.AsyncClient) ->
         ({"values": {"x": [1.0], "v": [0.0]}, "model": "linear", "ahead": 2, "mode": "attention"}, "mode"),
     ],
 )
-async def test_what_cannot_be_told_is_refused(client: httpx.AsyncClient, body: dict[str, Any], param: str) -> None:
+async def test_what_cannot_be_reported_is_refused(client: httpx.AsyncClient, body: dict[str, Any], param: str) -> None:
     reply = await client.post("/filter", json=body)
     assert reply.status_code == 422 and reply.json()["error"]["param"] == param, reply.text
 
 
 @pytest.mark.anyio
-async def test_nothing_more_is_told_where_something_else_is_asked(client: httpx.AsyncClient) -> None:
+async def test_nothing_more_is_reported_where_something_else_is_asked(client: httpx.AsyncClient) -> None:
     for body in ({"values": VALUES, "horizon": [1.0]}, {"values": {"load": VALUES}}, {"values": VALUES, "ahead": 0},
                  {"values": VALUES[:1], "times": [5.0]}):  # fmt: skip
         assert (await asked(client, **body))["ahead"] is None

@@ -42,13 +42,13 @@ async def raised(client: httpx.AsyncClient, series: list[Any], **rule: Any) -> l
 async def test_alarms_are_as_rare_as_was_asked_for_and_counted(series: list[Any]) -> None:
     async with serving() as client:
         found = await answer(client, asked(series, rate=RATE))
-        told = found["calibration"]["alarms"]
+        outputs = found["calibration"]["alarms"]
         metrics = (await client.get("/metrics")).text
         plain = await answer(client, {**asked(series), "alarm": None})
     flags = [step["alarm"] for step in found["steps"]]
     seen = COUNT - flags.count(None)
-    assert told["expected"] == pytest.approx(RATE * seen) and told["rate"] == told["raised"] / seen
-    assert told["bound"][0] < told["rate"] < told["bound"][1]
+    assert outputs["expected"] == pytest.approx(RATE * seen) and outputs["rate"] == outputs["raised"] / seen
+    assert outputs["bound"][0] < outputs["rate"] < outputs["bound"][1]
     assert all(flags[spike] for spike in SPIKES)
     # 28 are expected; the factor that is promised, and four deviations of a count.
     count = sum(flag is True for flag in flags[BURN_IN:])
@@ -58,7 +58,7 @@ async def test_alarms_are_as_rare_as_was_asked_for_and_counted(series: list[Any]
             assert step["alarm"] == (1 - step["anomaly"] <= RATE)
     assert {step["alarm"] for step in plain["steps"]} == {None} and plain["calibration"]["alarms"] is None
     assert [step["anomaly"] for step in plain["steps"]] == [step["anomaly"] for step in found["steps"]]
-    for name, value in (("filter_alarms", told["raised"]), ("filter_alarm_observations", seen)):
+    for name, value in (("filter_alarms", outputs["raised"]), ("filter_alarm_observations", seen)):
         assert f'rfa_{name}_total{{model_name="auto"}} {float(value)}' in metrics
 
 
@@ -147,6 +147,6 @@ def test_a_rate_per_time_is_one_per_second() -> None:
 
 def test_the_bound_is_that_of_wilson() -> None:
     """Of Agresti and Coull (1998), for 2 of 10: from 0.057 to 0.510."""
-    told = count_alarms(10, 0.5, 2)
-    assert told is not None and told.bound == pytest.approx((0.0567, 0.5098), abs=1e-3)
+    outputs = count_alarms(10, 0.5, 2)
+    assert outputs is not None and outputs.bound == pytest.approx((0.0567, 0.5098), abs=1e-3)
     assert count_alarms(0, 0, 0) is None

@@ -90,8 +90,8 @@ def test_a_stream_has_the_same_bits_alone_and_among_others(runtime: Language, co
         output, advances = runtime.step([together[i] for i in order], [token + i for i in order], noise[order])
         for row, index in enumerate(order):
             single, (advance,) = runtime.step([alone[index]], [token + index], noise[index : index + 1])
-            for found, wanted in zip(output, single, strict=True):
-                assert found[row].tobytes() == wanted[0].tobytes()
+            for found, requested in zip(output, single, strict=True):
+                assert found[row].tobytes() == requested[0].tobytes()
             advance.commit()
             advances[row].commit()
 
@@ -160,11 +160,11 @@ async def test_what_needs_slots_is_refused_by_name(
 @pytest.mark.anyio
 async def test_the_server_says_how_it_decodes(connect: Connect, models: Models) -> None:
     async with connect(models) as client:
-        told = (await client.get("/info")).json()["models"][-1]
+        reported = (await client.get("/info")).json()["models"][-1]
         (card,) = (await client.get("/v1/models")).json()["data"]
         metrics = (await client.get("/metrics")).text
-    assert told["modes"] == card["modes"] == ["attention"]
-    assert set(told["calibration"]["temperature"]) == {"attention"}
+    assert reported["modes"] == card["modes"] == ["attention"]
+    assert set(reported["calibration"]["temperature"]) == {"attention"}
     assert re.findall(r'rfa_state_slots\{model_name="(.*)"\}', metrics) == ["auto", "auto-joint"]
 
 

@@ -203,12 +203,12 @@ class TestTheLog:
             await client.post("/filter", json={"observations": [[1.0, 2.0], None]}, headers=key)
         log, text = written()
         first, second, third = access_lines(log)
-        known = {"id": "r-1", "method": "POST", "status": 200, "complete": True}
-        known["tenant"] = re.search(r" tenant=(key-[0-9a-f]{16}) ", text)[1]
+        recorded = {"id": "r-1", "method": "POST", "status": 200, "complete": True}
+        recorded["tenant"] = re.search(r" tenant=(key-[0-9a-f]{16}) ", text)[1]
         tokens = {"model": "recite", "input_tokens": 5, "output_tokens": 3, "finish_reason": "length"}
-        assert first.items() >= {**known, **tokens, "route": "/generate", "bytes_out": len(reply.content)}.items()
-        assert second.items() >= {**known, **tokens, "bytes_out": len(stream.content)}.items()
-        assert third.items() >= {**known, "route": "/filter", "model": "mean", "observations": 2}.items()
+        assert first.items() >= {**recorded, **tokens, "route": "/generate", "bytes_out": len(reply.content)}.items()
+        assert second.items() >= {**recorded, **tokens, "bytes_out": len(stream.content)}.items()
+        assert third.items() >= {**recorded, "route": "/filter", "model": "mean", "observations": 2}.items()
         assert first["bytes_in"] == len(reply.request.content) and first["ms"] > 0
         assert text.count("INFO rfa.access: request id=r-1 method=POST route=/generate status=200") == 2
 
@@ -296,12 +296,12 @@ class TestTheLog:
             await asgi(client.app, type="websocket", path="/live")
             for path in ("/live/x", "/health"):
                 await asgi(client.app, type="websocket", path=path)
-        known, *unknown = access_lines(written()[0])
-        assert (known["route"], known["status"], known["close_code"]) == ("/live", 101, 1000)
+        recorded, *unknown = access_lines(written()[0])
+        assert (recorded["route"], recorded["status"], recorded["close_code"]) == ("/live", 101, 1000)
         assert [(line["route"], line["status"]) for line in unknown] == [("other", 403)] * 2
 
     @pytest.mark.parametrize("path", ["/nope", "/health", "/generate"])
-    async def test_a_handshake_on_another_path_is_told_so(self, connect: Any, path: str) -> None:
+    async def test_a_handshake_on_another_path_is_reported_so(self, connect: Any, path: str) -> None:
         async with connect() as client:
             extensions = {"websocket.http.response": {}}
             start, body = await asgi(client.app, type="websocket", path=path, extensions=extensions)

@@ -58,7 +58,7 @@ async def test_what_is_no_message_is_an_error_of_its_own(sent: bytes) -> None:
             await theirs.receive()
 
 
-async def test_the_end_of_the_channel_is_told() -> None:
+async def test_the_end_of_the_channel_is_reported() -> None:
     async with conversation() as (ours, theirs):
         ours._writer.write(b'{"kind"')
         ours.close()

@@ -102,7 +102,7 @@ async def test_columns_have_the_numbers_of_rows(model: str, more: dict[str, Any]
     assert columns.pop("ahead") is None and {**columns, "timings": 0} == {**rows, "timings": 0}
 
 
-async def test_sums_have_the_same_bits_however_a_series_is_told() -> None:
+async def test_sums_have_the_same_bits_however_a_series_is_reported() -> None:
     rows = [[math.sin(k), math.cos(3.0 * k)] for k in range(300)]
     asked = {"model": "linear", "observations": rows, "alarm": {"rate": 0.01}, "seed": 1}
     async with serving() as client:

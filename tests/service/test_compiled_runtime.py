@@ -62,14 +62,16 @@ def test_a_prompt_at_once_is_as_good_as_its_tokens_one_by_one(
     found = largest_errors([output], expected)
     assert all(found[name] <= 2 * allowed[name] + EPS for name in found), (found, allowed)
     advance.commit()
-    for part, wanted in zip(at_once.read().values(), exact.state, strict=True):
+    for part, requested in zip(at_once.read().values(), exact.state, strict=True):
         # Rounding of sums over d and 4 d numbers, with room for the layers.
-        assert np.abs(part - wanted).max() <= 64 * EPS * np.abs(wanted).max()
+        assert np.abs(part - requested).max() <= 64 * EPS * np.abs(requested).max()
     one_by_one.release()
     at_once.release()
 
 
-def test_a_prompt_leaves_the_same_state_whether_its_output_is_wanted_or_not(runtime: CompiledLanguageRuntime) -> None:
+def test_a_prompt_leaves_the_same_state_whether_its_output_is_requested_or_not(
+    runtime: CompiledLanguageRuntime,
+) -> None:
     tokens = prompt_of(runtime)
     first, second = begun(runtime, tokens), begun(runtime, [])
     runtime.read_prompts([second], [tokens])[1][0].commit()
@@ -81,8 +83,8 @@ def test_a_prompt_leaves_the_same_state_whether_its_output_is_wanted_or_not(runt
 def test_attention_is_the_graph_of_the_bundle(runtime: CompiledLanguageRuntime, onnx: LanguageRuntime) -> None:
     tokens = prompt_of(runtime)
     outputs = [stepped(side, begun(side, tokens[:9], "attention"), tokens[9:12]) for side in (runtime, onnx)]
-    for found, wanted in zip(*outputs, strict=True):
-        assert all(a.tobytes() == b.tobytes() for a, b in zip(found, wanted, strict=True))
+    for found, requested in zip(*outputs, strict=True):
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(found, requested, strict=True))
 
 
 # Golden outputs.
@@ -145,7 +147,7 @@ def old_bundle(books_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.parametrize(("choice", "kind"), [("auto", "compiled"), ("compiled", "compiled"), ("onnx", "onnx")])
-def test_a_choice_is_what_is_loaded_and_told(books_bundle: Path, choice: Any, kind: str) -> None:
+def test_a_choice_is_what_is_loaded_and_reported(books_bundle: Path, choice: Any, kind: str) -> None:
     models = load_models(Settings(bundles=(books_bundle,), text_runtime=choice, max_running=1, max_batch_rows=2))
     (language,), facts = models.languages.values(), models.facts[-1]
     assert language.runtime == facts.runtime == kind
@@ -186,8 +188,8 @@ def test_the_choice_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_info_tells_the_runtime(connect: Connect, books_bundle: Path, linear_bundle: Path) -> None:
     models = load_models(Settings(bundles=(books_bundle, linear_bundle), max_running=1, max_batch_rows=1))
     async with connect(models) as client:
-        told = (await client.get("/info")).json()
-    assert {model["name"]: model["runtime"] for model in told["models"]} == dict.fromkeys(
+        reported = (await client.get("/info")).json()
+    assert {model["name"]: model["runtime"] for model in reported["models"]} == dict.fromkeys(
         ("auto", "auto-joint", "books", "linear"), "compiled"
     )
 

@@ -94,7 +94,7 @@ def test_memory_that_is_gone_while_loading_is_a_refusal(books_bundle: Path, monk
         TorchLanguageRuntime(open_bundle(books_bundle), device="cpu")
 
 
-def test_a_gpu_has_one_process_unless_more_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_has_one_process_unless_more_are_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings(bundles=()).models.processes == available_cores()
     assert Settings(bundles=(), device="cuda").models.processes == 1
     assert Settings(bundles=(), device="cuda", processes=3).models.processes == 3
@@ -137,10 +137,10 @@ def test_a_process_sees_the_gpu_that_is_its_own(inherited: dict[str, str], gpu: 
 
 @pytest.mark.anyio
 async def test_the_supervisor_starts_each_process_with_its_gpu(tmp_path: Path) -> None:
-    told = "import os, sys; open(sys.argv[1], 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])"
+    reported = "import os, sys; open(sys.argv[1], 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])"
     settings = Settings(bundles=(), device="cuda:1", processes=2)
     with socket.socket() as listener:
-        program = [sys.executable, "-c", told, str(tmp_path / "seen")]
+        program = [sys.executable, "-c", reported, str(tmp_path / "seen")]
         supervisor = Supervisor(settings, listener, program, check=AsyncMock())
         child = await supervisor._start(1, 0, tmp_path, Snapshot(1, Path(), (), "", 0))
         await child.process.wait()
@@ -152,9 +152,9 @@ async def test_the_supervisor_starts_each_process_with_its_gpu(tmp_path: Path) -
 async def test_info_names_the_device_that_is_used(connect: Connect) -> None:
     for name, expected in (("auto", "cpu"), ("cpu", "cpu"), ("cuda", "cuda")):
         async with connect(device=name) as client:
-            told = (await client.get("/info")).json()
-        assert told["device"] == expected
-        assert told["versions"].get("torch") == (importlib.metadata.version("torch") if name == "cuda" else None)
+            reported = (await client.get("/info")).json()
+        assert reported["device"] == expected
+        assert reported["versions"].get("torch") == (importlib.metadata.version("torch") if name == "cuda" else None)
 
 
 @pytest.mark.parametrize("given", [{}, {"max_running": 3, "max_batch_rows": 5}])
@@ -183,5 +183,5 @@ def test_the_runtime_for_a_gpu_gets_the_limits_and_must_reproduce_the_golden_out
     assert made[0].pool.capacity == 16 * settings.limits.max_running
     assert made[0].batch_sizes.sizes[-1] == settings.models.max_batch_rows
     create_app(settings, load=lambda _: models)
-    told = {facts.name: facts.kernels for facts in models.facts}
-    assert told["books"] == GpuKernels((), (), "the bundle has none") and told["linear"] is None
+    reported = {facts.name: facts.kernels for facts in models.facts}
+    assert reported["books"] == GpuKernels((), (), "the bundle has none") and reported["linear"] is None

@@ -189,7 +189,7 @@ def test_a_meter_that_is_closed_takes_no_more() -> None:
 
 
 @pytest.mark.parametrize(("every", "more"), [(0, 0), (7, 1)])
-def test_it_has_a_seat_that_no_request_needs(every: int, more: int) -> None:
+def test_it_has_a_slot_that_no_request_needs(every: int, more: int) -> None:
     load = language_loader(Settings(bundles=(), max_running=2, drift_every=every))
     assert load(open_bundle(BUNDLES / "books")).pool.capacity == 2 * MAX_SAMPLES + more
 

@@ -254,8 +254,8 @@ async def test_what_is_left_is_not_counted(clock: Clock, caplog: pytest.LogCaptu
     # A debt of 256, less the one that was there.
     assert 25_500 <= int(refused.headers["Retry-After"]) <= 25_600
     lines = [record.fields for record in caplog.records if record.name == "rfa.access"]  # type: ignore[attr-defined]
-    told = [(line.get("observations"), line.get("finish_reason")) for line in lines[:2]]
-    assert told == [(0, "deadline"), (256, "deadline")]
+    outputs = [(line.get("observations"), line.get("finish_reason")) for line in lines[:2]]
+    assert outputs == [(0, "deadline"), (256, "deadline")]
 
 
 async def test_the_clock_of_the_server_ends_a_series(connect: Any) -> None:

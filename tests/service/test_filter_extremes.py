@@ -154,7 +154,7 @@ def test_levels_have_names_of_their_own(post: Any, mode: str, stream: bool) -> N
     ],
 )
 @pytest.mark.parametrize("more", [{}, {"smooth": True}, {"mode": "attention"}, {"stream": True}])
-def test_levels_that_cannot_be_told_are_refused(
+def test_levels_that_cannot_be_reported_are_refused(
     post: Any, levels: list[float], param: str, code: str, more: dict[str, Any]
 ) -> None:
     response = post({"observations": [[1.0, 2.0]], "model": "oscillator", "levels": levels, **more})

@@ -153,14 +153,14 @@ async def test_a_sequence_goes_on_from_its_state(connect: Any) -> None:
     async with connect(sessions="memory") as client:
         whole = (await client.post("/filter", json={"observations": observations, "seed": 3})).json()
         assert whole["state"] is None
-        for wanted in (True, "session:one"):
-            body = {"observations": observations[:4], "seed": 3, "return_state": wanted}
+        for expected in (True, "session:one"):
+            body = {"observations": observations[:4], "seed": 3, "return_state": expected}
             first = (await client.post("/filter", json=body)).json()
             rest = {"observations": observations[4:], "state": first["state"]}
-            second = (await client.post("/filter", json={**rest, "return_state": wanted is True})).json()
+            second = (await client.post("/filter", json={**rest, "return_state": expected is True})).json()
             assert first["steps"] + second["steps"] == whole["steps"]
             assert (second["seed"], first["log_likelihood"] + second["log_likelihood"]) == (3, 6.0)
-            assert (second["state"] == "session:one@6") is isinstance(wanted, str)
+            assert (second["state"] == "session:one@6") is isinstance(expected, str)
         stale = await client.post("/filter", json=rest)
         assert (stale.status_code, stale.json()["error"]["type"]) == (409, "conflict")
 

@@ -80,7 +80,7 @@ async def has_stopped_at(inbox: Sequence[object], count: int) -> bool:
     return len(inbox) == count
 
 
-async def seats_are_free(engine: Engine) -> None:
+async def slots_are_free(engine: Engine) -> None:
     await until(lambda: not engine.pool_slots_in_use)
 
 
@@ -200,7 +200,7 @@ async def test_a_step_that_fails_in_a_turn_leaves_the_observations_before_it_cou
     async with running(FakeFilter(bomb=13.0)) as (engine, metrics):
         with pytest.raises(InternalError):
             await engine.filter(None, options(40)).result()
-        await seats_are_free(engine)
+        await slots_are_free(engine)
     assert number(metrics, "rfa_filter_observations_total") == 13
 
 
@@ -210,13 +210,13 @@ async def test_a_series_has_the_numbers_of_its_own_whatever_shares_its_turns(
     """Bit for bit, beside live streams and other series, however long the turns are."""
     runtime = FilterRuntime(open_bundle(linear_bundle))
     rng = np.random.default_rng(5)
-    told: dict[str, Any] = {"levels": (0.5, 0.9), "horizon": (0.5,), "samples": 2, "seed": 3}
+    outputs: dict[str, Any] = {"levels": (0.5, 0.9), "horizon": (0.5,), "samples": 2, "seed": 3}
     series = []
     for length in (200, 140, 155):  # in company in more pieces than alone
         values: list[Any] = [[float(x) for x in row] for row in rng.normal(size=(length, 2))]
         values[7], values[9] = None, [None, values[9][1]]
         series.append((np.cumsum(rng.exponential(0.2, length)).tolist(), values))
-    found = [runtime.filter(times, values, **told) for times, values in series]
+    found = [runtime.filter(times, values, **outputs) for times, values in series]
     alone = [as_sent(one.steps) for one in found]
     sums = [(one.log_likelihood, summarise(one.tally, runtime.levels, 2, (0.5,), is_fresh=True)) for one in found]
     for seconds in (0.0, 0.0005, 10.0):
@@ -227,7 +227,7 @@ async def test_a_series_has_the_numbers_of_its_own_whatever_shares_its_turns(
                 for stream in streams:
                     stream.push(Observed(float(i), [float(i), None], 1.0))
             jobs = [
-                engine.filter(None, options(0, times=times, observations=values, **told)) for times, values in series
+                engine.filter(None, options(0, times=times, observations=values, **outputs)) for times, values in series
             ]
             results = await asyncio.gather(*map(steps_of, jobs))
         assert [as_sent(steps) for steps in results] == alone
@@ -253,7 +253,7 @@ async def test_a_bad_row_fails_alone() -> None:
         stream.push(Observed(1.0, [666.0, 1.0], 1.0))
         with pytest.raises(InvalidRequest, match=r"^y takes"):
             await drained(stream)
-        await seats_are_free(engine)
+        await slots_are_free(engine)
     assert isinstance(results[1], InvalidRequest) and results[1].param == "observations[150]"
     for result in (results[0], results[2]):
         assert isinstance(result, list)
@@ -267,7 +267,7 @@ async def test_a_failing_step_is_pinned_on_its_job() -> None:
         jobs = [engine.filter(None, options(40)) for _ in range(4)]
         jobs[2].options.observations[:] = [[20.0, 0.0]] * 40
         results = await asyncio.gather(*map(steps_of, jobs), return_exceptions=True)
-        await seats_are_free(engine)
+        await slots_are_free(engine)
     assert [type(result) for result in results] == [InternalError, InternalError, list, InternalError]
     assert [step.mean[0] for step in results[2]] == [20.0] * 40
 
@@ -292,7 +292,7 @@ async def test_streams_have_their_own_bound_and_rest_between_observations() -> N
             stream.close()
             steps, end = await drained(stream)
             assert (steps, end.steps, end.log_likelihood, end.reason, end.state) == ([], 4, 4.0, "close", None)
-        await seats_are_free(engine)
+        await slots_are_free(engine)
         engine.filter_stream(None, stream_options())
 
 
@@ -344,7 +344,7 @@ async def test_a_client_that_leaves_frees_the_slot() -> None:
         stream.leave()
         with pytest.raises(ClientGone):
             await stream.replies()
-        await seats_are_free(engine)
+        await slots_are_free(engine)
         assert engine._scheduler.streams == 0
 
 
@@ -378,7 +378,7 @@ async def test_draining_hands_streams_their_state_and_refuses_what_cannot_end() 
                 await job.result()
         with pytest.raises(NotReady):
             engine.filter_stream(None, stream_options())
-        await seats_are_free(engine)
+        await slots_are_free(engine)
 
 
 @pytest.mark.parametrize("kind", [{}, {"smooth": True}, {"is_streamed": True}])

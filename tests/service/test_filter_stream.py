@@ -105,7 +105,7 @@ class Socket:
             await self.task
 
 
-async def seats_are_free(app: FastAPI) -> None:
+async def slots_are_free(app: FastAPI) -> None:
     engine = app.state.engine
     await until(lambda: not engine.pool_slots_in_use and not engine._scheduler.streams)
 
@@ -131,7 +131,7 @@ async def test_one_reply_per_observation(connect: Any) -> None:
         assert (len(frames), code) == (1, 1000)
         assert (done.steps, done.log_likelihood, done.reason, done.state) == (4, 3.0, "close", None)
         assert (done.calibration.scored, done.calibration.pit) == (2, [0] * 9 + [2])
-        await seats_are_free(http.app)
+        await slots_are_free(http.app)
         counted = {"route": "/filter/stream", "method": "WEBSOCKET", "status": "101"}
         assert http.app.state.metrics.registry.get_sample_value("rfa_http_requests_total", counted) == 1
 
@@ -150,7 +150,7 @@ async def test_pipelined_observations_are_answered_in_order(connect: Any) -> Non
             assert [(step["index"], step["t"]) for step in steps] == [(i, i + k) for i in range(100)]
             assert [step["mean"] for step in steps] == [[float(k), i / 2] for i in range(100)]
             assert (done["steps"], code) == (100, 1000)
-        await seats_are_free(http.app)
+        await slots_are_free(http.app)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ async def test_a_bad_frame_ends_the_stream_with_its_reason(
         if code is not None:
             assert (error.param, error.code) == (param, code)
         assert param is None or param.partition("[")[0] in error.message
-        await seats_are_free(http.app)
+        await slots_are_free(http.app)
 
 
 async def test_binary_frames_are_refused(connect: Any) -> None:
@@ -250,7 +250,7 @@ async def test_a_bad_first_frame_is_named(
         error = read(ErrorReply, json.dumps(failure)).error
         assert (error.code, found) == (code, closed)
         assert param is None or error.param == param
-        await seats_are_free(http.app)
+        await slots_are_free(http.app)
 
 
 async def test_a_silent_client_does_not_hold_a_stream(connect: Any) -> None:
@@ -318,7 +318,7 @@ async def test_an_idle_stream_ends_with_its_state(connect: Any, monkeypatch: pyt
         clock.advance(1)
         (done,), code = await socket.rest()
         assert (read(StreamDone, json.dumps(done)).reason, done["steps"], code) == ("idle", 3, 1000)
-        await seats_are_free(http.app)
+        await slots_are_free(http.app)
         assert not clock.timers
         again = Socket(http.app)
         assert (await again.start(state=done["state"])).index == 3
@@ -352,7 +352,7 @@ async def test_a_stream_that_ends_leaves_no_timer(connect: Any, monkeypatch: pyt
             assert not clock.timers
 
 
-async def test_one_stream_too_many_is_told_to_come_later(connect: Any) -> None:
+async def test_one_stream_too_many_is_reported_to_come_later(connect: Any) -> None:
     async with connect(max_streams=1) as http:
         first = Socket(http.app)
         await first.start()
@@ -361,7 +361,7 @@ async def test_one_stream_too_many_is_told_to_come_later(connect: Any) -> None:
         (failure,), code = await second.rest()
         assert (failure["error"]["type"], code) == ("overloaded", 1013)
         await first.leave()
-        await seats_are_free(http.app)
+        await slots_are_free(http.app)
         await Socket(http.app).start()
 
 
@@ -423,7 +423,7 @@ async def test_a_client_that_leaves_frees_its_slot(connect: Any, moment: str) ->
         leaving = asyncio.ensure_future(socket.leave())
         gate.release(1000)
         await leaving
-        await seats_are_free(http.app)
+        await slots_are_free(http.app)
 
 
 async def test_a_client_that_leaves_before_its_first_answer_frees_its_place(connect: Any) -> None:
@@ -438,7 +438,7 @@ async def test_a_client_that_leaves_before_its_first_answer_frees_its_place(conn
         socket.frame({})
         async with asyncio.timeout(PATIENCE):
             await socket.task
-        await seats_are_free(http.app)
+        await slots_are_free(http.app)
 
 
 async def test_a_client_that_takes_nothing_is_dropped(connect: Any) -> None:
@@ -450,7 +450,7 @@ async def test_a_client_that_takes_nothing_is_dropped(connect: Any) -> None:
             socket.frame({"y": [1, 2]})
         async with asyncio.timeout(PATIENCE):
             await socket.task
-        await seats_are_free(http.app)
+        await slots_are_free(http.app)
         assert socket.sent.qsize() > 80  # and was not read meanwhile
 
 
@@ -500,10 +500,10 @@ def random_observations(count: int) -> list[Any]:
 @pytest.mark.parametrize("name", ["linear", "oscillator"])
 async def test_saved_and_restored_is_uninterrupted_bit_for_bit(name: str) -> None:
     """Cut at random places, across WS and POST, tokens and a session; the seed and the index go on by themselves."""
-    observations, wanted = random_observations(40), {"levels": [0.9], "horizon": [0.3], "samples": 2, "model": name}
+    observations, requested = random_observations(40), {"levels": [0.9], "horizon": [0.3], "samples": 2, "model": name}
     rng = random.Random(1)
     async with serving(name, sessions="memory") as app:
-        _, whole, _ = await run(app, observations, seed=11, **wanted)
+        _, whole, _ = await run(app, observations, seed=11, **requested)
         for session in (None, "session:needle"):
             cuts = [0, *sorted(rng.sample(range(1, 40), 5)), 40]
             steps: list[Any] = []
@@ -511,7 +511,7 @@ async def test_saved_and_restored_is_uninterrupted_bit_for_bit(name: str) -> Non
             for begin, end in itertools.pairwise(cuts):
                 request = {"state": state} if state else {"seed": 11}
                 keep = {} if state and session else {"return_state": session or True}
-                ready, part, done = await run(app, observations[begin:end], **request, **keep, **wanted)
+                ready, part, done = await run(app, observations[begin:end], **request, **keep, **requested)
                 assert (ready.index, ready.seed, done["steps"]) == (begin, 11, end - begin)
                 steps += [{key: step[key] for key in step if key not in ("state", "warnings")} for step in part]
                 state = done["state"]
@@ -584,7 +584,7 @@ async def test_a_session_is_stored_before_its_answer(connect: Any, monkeypatch: 
         (*steps, failure), code = await socket.rest()
         assert [step["state"] for step in steps] == ["session:one@1", "session:one@2"] == saved
         assert (failure["error"]["code"], code) == ("session_moved", 1008)
-        await seats_are_free(http.app)
+        await slots_are_free(http.app)
         monkeypatch.undo()
         ready, steps, _ = await run(http.app, [(2.0, [2.0, 0.0])], state="session:one")
         assert (ready.index, steps[0]["mean"]) == (2, [1.0, 0.0])
@@ -628,7 +628,7 @@ async def test_a_real_client_gets_replies_in_order_and_close_codes(address: tupl
     assert app.state.engine.pool_slots_in_use == 20
     for client in clients:
         client.transport.abort()
-    await seats_are_free(app)
+    await slots_are_free(app)
 
 
 # The short way, without a task for each frame.
@@ -755,7 +755,9 @@ def test_a_rate_of_alarms_per_time_needs_times() -> None:
                 assert (error.param, error.code) == ("t", "no_times")
 
 
-def test_frames_beyond_the_room_wait_and_are_all_answered(monkeypatch: pytest.MonkeyPatch, long_way: list[Any]) -> None:
+def test_frames_beyond_the_space_wait_and_are_all_answered(
+    monkeypatch: pytest.MonkeyPatch, long_way: list[Any]
+) -> None:
     """Nothing is taken by the short way while there is no room, or while what came before is still under way."""
     unanswered: list[int] = []
     push = StreamJob.push

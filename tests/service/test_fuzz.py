@@ -82,10 +82,10 @@ def documents(names: list[str], required: str) -> st.SearchStrategy[dict[str, An
     """Objects whose fields are mostly sane, sometimes anything, sometimes not ours."""
     values = {name: st.one_of(*[sane[name]] * 6, anything) if name in sane else anything for name in names}
     optional = {name: value for name, value in values.items() if name != required}
-    known = st.fixed_dictionaries({required: values[required]}, optional=optional)
+    recorded = st.fixed_dictionaries({required: values[required]}, optional=optional)
     return st.one_of(
-        *[known] * 5,
-        st.builds(lambda a, b: {**a, **b}, known, st.dictionaries(st.text(max_size=5), anything, max_size=2)),
+        *[recorded] * 5,
+        st.builds(lambda a, b: {**a, **b}, recorded, st.dictionaries(st.text(max_size=5), anything, max_size=2)),
     )
 
 

@@ -59,7 +59,7 @@ async def test_latents_without_the_details_that_tell_them_are_refused(connect: A
 
 
 async def test_the_stream_says_what_the_plain_reply_says(connect: Any) -> None:
-    wanted: dict[str, Any] = {
+    expected: dict[str, Any] = {
         "max_new_tokens": 9,
         "seed": 5,
         "temperature": 2.0,
@@ -67,8 +67,8 @@ async def test_the_stream_says_what_the_plain_reply_says(connect: Any) -> None:
         "return_latents": True,
     }
     async with connect() as client:
-        plain = read(GenerateReply, (await post(client, **wanted)).content)
-        lines = [read(GenerateEvent, json.dumps(line)) for line in events(await post(client, stream=True, **wanted))]
+        plain = read(GenerateReply, (await post(client, **expected)).content)
+        lines = [read(GenerateEvent, json.dumps(line)) for line in events(await post(client, stream=True, **expected))]
     assert plain.details is not None
     assert [line.index for line in lines] == list(range(1, 10))
     assert [line.token for line in lines] == plain.details.tokens
@@ -233,12 +233,12 @@ async def test_a_failure_in_the_middle_of_a_stream_is_its_one_terminal_event(con
 async def test_concurrent_requests_share_steps_and_do_not_mix(connect: Any) -> None:
     model = FakeLanguage(sureness=0.5)
     async with connect(fake_models(model), workers=1) as client:
-        wanted: list[dict[str, Any]] = [
+        expected: list[dict[str, Any]] = [
             {"inputs": f"{index} |", "temperature": 1.5, "seed": index, "max_new_tokens": 15} for index in range(12)
         ]
-        alone = [(await post(client, **parameters)).json()["generated_text"] for parameters in wanted]
+        alone = [(await post(client, **parameters)).json()["generated_text"] for parameters in expected]
         model.batches.clear()
-        together = await asyncio.gather(*(post(client, **parameters) for parameters in wanted))
+        together = await asyncio.gather(*(post(client, **parameters) for parameters in expected))
     assert [reply.json()["generated_text"] for reply in together] == alone
     assert max(model.batches) > 1
 
@@ -285,7 +285,7 @@ async def test_limits_of_the_server(connect: Any, body: dict[str, Any], param: s
         ({"parameters": {"hurry": True}}, "parameters.hurry", "parameters.hurry: Unknown field."),
     ],
 )
-async def test_a_field_in_the_wrong_place_is_told_its_own(
+async def test_a_field_in_the_wrong_place_is_reported_its_own(
     connect: Any, body: dict[str, Any], param: str, said: str
 ) -> None:
     async with connect() as client:
@@ -295,7 +295,7 @@ async def test_a_field_in_the_wrong_place_is_told_its_own(
     assert said in error.message
 
 
-async def test_an_unknown_model_is_told_which_exist(connect: Any) -> None:
+async def test_an_unknown_model_is_reported_which_exist(connect: Any) -> None:
     async with connect() as client:
         response = await client.post("/generate", json={"inputs": "a", "model": "nope"})
         wrong_kind = await client.post("/generate", json={"inputs": "a", "model": "mean"})

@@ -165,7 +165,7 @@ class TestTheListener:
                 assert await _is_over(reader)
             writer.close()
 
-    async def test_a_taken_port_is_told(self) -> None:
+    async def test_a_taken_port_is_reported(self) -> None:
         async with probes() as port:
             with pytest.raises(OSError, match="in use"):
                 async with probes(health_port=port):

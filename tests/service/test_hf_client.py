@@ -210,9 +210,9 @@ def test_the_page_stays_at_the_root(address: str) -> None:
 def test_the_shipped_model(live: Any, books_bundle: Path) -> None:
     with live(bundles=(books_bundle,)) as address:
         client = InferenceClient(address)
-        wanted: dict[str, Any] = {"max_new_tokens": 12, "do_sample": True, "temperature": 0.8, "seed": 7}
-        output = client.text_generation("It was the", details=True, **wanted)
-        pieces = list(client.text_generation("It was the", stream=True, **wanted))
+        expected: dict[str, Any] = {"max_new_tokens": 12, "do_sample": True, "temperature": 0.8, "seed": 7}
+        output = client.text_generation("It was the", details=True, **expected)
+        pieces = list(client.text_generation("It was the", stream=True, **expected))
     assert output.details is not None and output.details.generated_tokens == 12
     assert "".join(pieces) == output.generated_text != ""
     assert all(0 < token.confidence < 1 for token in output.details.tokens)

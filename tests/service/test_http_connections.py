@@ -242,7 +242,7 @@ def test_connections_beyond_the_limit_hear_so() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /he", JSON_POST.format(path="/generate", length=9).encode() + b"{"])
-def test_clients_that_have_not_said_what_they_want_make_room(said: bytes) -> None:
+def test_clients_that_have_not_said_what_they_want_make_space(said: bytes) -> None:
     with running(max_connections=2) as live, live.connect() as first, live.connect() as second:
         for client in (first, second):
             client.sendall(said)

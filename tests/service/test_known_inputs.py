@@ -82,7 +82,7 @@ def followed(bundles: Path, values: np.ndarray, weights: np.ndarray) -> tuple[np
     return np.array(means), np.array(ahead)
 
 
-def told(runtime: FilterRuntime, values: np.ndarray, inputs: Any = INPUTS, **options: Any) -> Any:
+def reported(runtime: FilterRuntime, values: np.ndarray, inputs: Any = INPUTS, **options: Any) -> Any:
     sequence = runtime.filter(TIMES.tolist(), values.tolist(), horizon=HORIZON, levels=(0.9,), inputs=inputs, **options)
     return sequence, {
         name: np.concatenate([getattr(piece.outputs, name) for piece in sequence.pieces])
@@ -92,8 +92,8 @@ def told(runtime: FilterRuntime, values: np.ndarray, inputs: Any = INPUTS, **opt
 
 def test_means_and_forecasts_are_those_of_a_filter_that_predicts_with_the_input(bundles: Path) -> None:
     values = simulate(bundles)
-    _, found = told(FilterRuntime(open_bundle(bundles / "linear")), values)
-    _, blind = told(FilterRuntime(open_bundle(bundles / "linear")), values, None)
+    _, found = reported(FilterRuntime(open_bundle(bundles / "linear")), values)
+    _, blind = reported(FilterRuntime(open_bundle(bundles / "linear")), values, None)
     assert blind["weight"].mean() < found["weight"].mean() - 0.1
     means, ahead = followed(bundles, values, found["weight"])
     assert np.abs(found["mean"] - means).max() <= ROUNDING * 10
@@ -104,8 +104,8 @@ def test_means_and_forecasts_are_those_of_a_filter_that_predicts_with_the_input(
 def test_smoothing_is_that_without_the_input_moved_by_its_response(bundles: Path) -> None:
     runtime, values = FilterRuntime(open_bundle(bundles / "linear")), simulate(bundles)
     moved = responses(bundles)
-    driven, _ = told(runtime, values, smooth=True, samples=2, seed=3)
-    free, _ = told(runtime, values - moved, None, smooth=True, samples=2, seed=3)
+    driven, _ = reported(runtime, values, smooth=True, samples=2, seed=3)
+    free, _ = reported(runtime, values - moved, None, smooth=True, samples=2, seed=3)
     for k, (mine, other) in enumerate(zip(driven.smoothed, free.smoothed, strict=True)):
         assert np.abs(np.array(mine.mean) - other.mean - moved[k]).max() <= 1e-9
         assert mine.std == pytest.approx(other.std, rel=1e-12)
@@ -115,7 +115,7 @@ def test_smoothing_is_that_without_the_input_moved_by_its_response(bundles: Path
 
 def test_segments_and_rows_are_the_series_bit_for_bit(bundles: Path) -> None:
     runtime, values = FilterRuntime(open_bundle(bundles / "linear")), simulate(bundles)
-    _, whole = told(runtime, values)
+    _, whole = reported(runtime, values)
     state, parts = None, []
     for rows in (slice(0, 1), slice(1, 30), slice(30, 31), slice(31, COUNT)):
         part = runtime.filter(
@@ -132,7 +132,7 @@ def test_an_input_that_ended_is_not_forgotten(bundles: Path) -> None:
     """Its response decays by the dynamics, also in a request that gives no input."""
     runtime, values = FilterRuntime(open_bundle(bundles / "linear")), simulate(bundles)
     until = INPUTS * (np.arange(COUNT) < 40)[:, None]
-    _, whole = told(runtime, values, until)
+    _, whole = reported(runtime, values, until)
     first = runtime.filter(TIMES[:40].tolist(), values[:40].tolist(), inputs=INPUTS[:40].tolist())
     rest = runtime.filter(TIMES[40:].tolist(), values[40:].tolist(), horizon=HORIZON, levels=(0.9,), state=first.state)
     assert np.array_equal(np.concatenate([piece.outputs.mean for piece in rest.pieces]), whole["mean"][40:])
@@ -142,7 +142,7 @@ def test_an_input_that_ended_is_not_forgotten(bundles: Path) -> None:
 
 def test_a_merged_belief_has_the_response_in_it(bundles: Path) -> None:
     runtime, values = FilterRuntime(open_bundle(bundles / "linear")), simulate(bundles)
-    sequence, found = told(runtime, values)
+    sequence, found = reported(runtime, values)
     merged = runtime.merge(MergeOptions((sequence.state, sequence.state), "covariance_intersection"))
     assert np.abs(np.array(merged.step.mean) - found["mean"][-1]).max() <= 1e-9
 
@@ -160,25 +160,25 @@ def test_forecasts_that_wait_are_held_to_what_comes_after_a_merge(bundles: Path)
 
     begun = followed(slice(half)).state
     merged = runtime.merge(MergeOptions((begun, begun), "covariance_intersection")).state
-    bands, wanted = (
+    bands, requested = (
         np.concatenate([piece.outputs.bands for piece in followed(slice(half, None), state).pieces])
         for state in (merged, begun)
     )
-    assert np.abs(bands - wanted).max() <= 1e-9
+    assert np.abs(bands - requested).max() <= 1e-9
 
 
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_a_response_beyond_numbers_is_refused_and_not_kept(is_seen: bool, bundles: Path) -> None:
     runtime = FilterRuntime(open_bundle(bundles / "linear"))
     pool = StatePool(runtime.state_fields, 1)
-    seat = pool.acquire()
-    runtime.put(pool, seat, runtime.start())
+    pool_slot = pool.acquire()
+    runtime.put(pool, pool_slot, runtime.start())
     readout = runtime.readout((0.9,), (0.5,), 0)
-    assert runtime.advance(pool, [Row(seat, 0.0, [0.1, 0.2], 1.0, readout, 0, [1.0, 1.0])])[0] is not None
-    before = runtime.pack(runtime.get(pool, seat, 0))
+    assert runtime.advance(pool, [Row(pool_slot, 0.0, [0.1, 0.2], 1.0, readout, 0, [1.0, 1.0])])[0] is not None
+    before = runtime.pack(runtime.get(pool, pool_slot, 0))
     observation = [0.1, 0.2] if is_seen else None
-    assert runtime.advance(pool, [Row(seat, 1.0, observation, 1.0, readout, 0, [1.0, math.inf])])[0] is None
-    assert runtime.pack(runtime.get(pool, seat, 0)) == before
+    assert runtime.advance(pool, [Row(pool_slot, 1.0, observation, 1.0, readout, 0, [1.0, math.inf])])[0] is None
+    assert runtime.pack(runtime.get(pool, pool_slot, 0)) == before
 
 
 @pytest.mark.anyio
@@ -197,7 +197,7 @@ async def test_steps_columns_and_the_plain_reply_are_the_same(bundles: Path) -> 
 @pytest.mark.anyio
 async def test_the_door_takes_input_and_bias(bundles: Path) -> None:
     values = simulate(bundles)
-    _, found = told(FilterRuntime(open_bundle(bundles / "linear")), values)
+    _, found = reported(FilterRuntime(open_bundle(bundles / "linear")), values)
     bias = RNG.normal(size=(COUNT, 2))
     body: dict[str, Any] = {"model": "linear", "times": TIMES.tolist(), "fields": ["mean"], "horizon": list(HORIZON)}
     async with serving() as client:

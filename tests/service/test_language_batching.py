@@ -44,12 +44,12 @@ def engine(runtime: CpuLanguage) -> Iterator[Engine]:
 
 
 def options(seed: int, **given: Any) -> GenerateOptions:
-    wanted = {
+    requested = {
         "prompt": PROMPTS[seed % len(PROMPTS)], "max_new_tokens": 6 + seed % 5, "is_sampled": True, "temperature": 0.9,
         "top_p": 0.9 if seed % 2 else None, "latent_noise": 0.3 * (seed % 3), "top_n_tokens": 2, "return_latents": True,
         **given,
     }  # fmt: skip
-    return GenerateOptions(seed=seed, **wanted)
+    return GenerateOptions(seed=seed, **requested)
 
 
 def numbers(generation: Generation) -> bytes:
@@ -71,7 +71,7 @@ async def test_a_text_is_the_same_alone_and_in_any_batch(engine: Engine, runtime
 
 
 @pytest.mark.anyio
-async def test_seats_are_free_after_cancels_and_errors(engine: Engine, runtime: CpuLanguage) -> None:
+async def test_slots_are_free_after_cancels_and_errors(engine: Engine, runtime: CpuLanguage) -> None:
     async def leave(job: GenerateJob, events: int) -> None:
         stream = job.events()
         for _ in range(events):
@@ -88,12 +88,12 @@ async def test_seats_are_free_after_cancels_and_errors(engine: Engine, runtime: 
 
 @pytest.mark.anyio
 async def test_a_broken_row_ends_alone(engine: Engine, runtime: CpuLanguage, monkeypatch: Any) -> None:
-    wanted = [options(seed, max_new_tokens=12) for seed in range(4)]
-    alone = [numbers(await engine.generate(None, one).result()) for one in wanted]
+    requested = [options(seed, max_new_tokens=12) for seed in range(4)]
+    alone = [numbers(await engine.generate(None, one).result()) for one in requested]
     real, breaks = runtime.step, [True]
 
     def break_once(contexts: Any, tokens: Any, noise: Any) -> Any:
-        if len(contexts) == len(wanted) and breaks:
+        if len(contexts) == len(requested) and breaks:
             breaks.clear()
             state = contexts[2].read()
             state["means"][0, 0, 0, 0] = np.nan
@@ -101,7 +101,7 @@ async def test_a_broken_row_ends_alone(engine: Engine, runtime: CpuLanguage, mon
         return real(contexts, tokens, noise)
 
     monkeypatch.setattr(runtime, "step", break_once)
-    jobs = [engine.generate(None, one) for one in wanted]
+    jobs = [engine.generate(None, one) for one in requested]
     ends = await asyncio.gather(*(job.result() for job in jobs), return_exceptions=True)
     failures = [end for end in ends if isinstance(end, BaseException)]
     assert [type(failure) for failure in failures] == [EngineFailure]

@@ -38,8 +38,8 @@ async def engine(models: Models | None = None, **options: Any) -> AsyncIterator[
 
 
 async def run(made: Engine, **options: Any) -> Generation:
-    wanted = {"prompt": "", "max_new_tokens": 8, "seed": 7, "temperature": 1.0, "is_sampled": True, **options}
-    generation: Generation = await made.generate(None, GenerateOptions(**wanted)).result()
+    expected = {"prompt": "", "max_new_tokens": 8, "seed": 7, "temperature": 1.0, "is_sampled": True, **options}
+    generation: Generation = await made.generate(None, GenerateOptions(**expected)).result()
     return generation
 
 
@@ -139,17 +139,17 @@ def books(request: pytest.FixtureRequest, books_bundle: Path) -> Models:
 
 @pytest.mark.parametrize("cuts", [(1,), (7,), (3, 4, 11), (15,)])
 async def test_a_shipped_model_goes_on_bit_for_bit(books: Models, cuts: tuple[int, ...]) -> None:
-    wanted: dict[str, Any] = {
+    expected: dict[str, Any] = {
         "latent_noise": 0.5, "temperature": 0.9, "top_p": 0.95, "top_n_tokens": 3, "return_latents": True
     }  # fmt: skip
     opening = "It was a dark night — “and” then"
     async with engine(books) as made:
-        whole = await run(made, prompt=opening, max_new_tokens=16, **wanted)
+        whole = await run(made, prompt=opening, max_new_tokens=16, **expected)
         parts: list[Generation] = []
         prompt, state = opening, None
         for start, end in zip((0, *cuts), (*cuts, 16), strict=True):
             piece = {"prompt": prompt, "resumed": state, "max_new_tokens": end - start, "returns_state": True}
-            parts.append(await run(made, **piece, **wanted))
+            parts.append(await run(made, **piece, **expected))
             prompt, state = "", reopened(parts[-1])
     assert tokens(*parts) == tokens(whole)
 

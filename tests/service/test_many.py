@@ -512,7 +512,9 @@ async def test_a_deadline_ends_every_series_with_what_it_has() -> None:
                 rest[name] = {**left, "state": cut["series"][name]["state"]}
         goes_on = (await many(client, rest, seed=None))["series"]
         table = stream(long_table(series, named))
-        told, end = batches((await send(client, table, by="id", **QUERY, deadline_ms=1, return_state="true")).content)
+        outputs, end = batches(
+            (await send(client, table, by="id", **QUERY, deadline_ms=1, return_state="true")).content
+        )
     assert len(rest) > 0 and cut["failed"] == 0
     assert cut["observations"] == sum(len(reply["columns"]["index"]) for reply in cut["series"].values())
     for name, reply in cut["series"].items():
@@ -521,7 +523,7 @@ async def test_a_deadline_ends_every_series_with_what_it_has() -> None:
         for column, values in whole[name]["columns"].items():
             assert reply["columns"][column] + more.get(column, []) == values, (name, column)
     assert (end["count"], end["failed"]) == (20, 0)
-    assert all(batch["state"].drop_null().to_pylist() for batch, _ in told)
+    assert all(batch["state"].drop_null().to_pylist() for batch, _ in outputs)
 
 
 async def test_observations_count_for_a_quota_where_they_were_taken(monkeypatch: pytest.MonkeyPatch) -> None:

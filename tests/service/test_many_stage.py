@@ -42,7 +42,7 @@ from tests.service.test_filter_stage import (
     number,
     options,
     running,
-    seats_are_free,
+    slots_are_free,
     stream_options,
 )
 from tests.service.test_reply_size import taken
@@ -77,7 +77,7 @@ async def test_every_series_ends_whole_whatever_the_turns_are(
     lengths = [1, 30, 2, 17, 60, 1, 1, 8]
     async with running(series_threads=threads) as (engine, metrics):
         found = await ended(request(engine, lengths, wants_state=True))
-        await seats_are_free(engine)
+        await slots_are_free(engine)
     assert sorted(found) == list(range(len(lengths)))
     for place, series in found.items():
         assert [step.index for step in series.outputs] == list(range(lengths[place]))
@@ -101,16 +101,16 @@ async def test_whole_sequences_and_graphs_are_parts_as_well(bundles: Path, monke
             alone = []
             for count in (5, 40, 12):
                 *steps, end = [event async for event in engine.filter(None, options(count, **kind)).events()]
-                alone.append((told(steps), end.log_likelihood, end.calibration, end.smoothed))
+                alone.append((reported(steps), end.log_likelihood, end.calibration, end.smoothed))
             found = await ended(request(engine, (5, 40, 12), **kind))
             for place, (steps, *rest) in enumerate(alone):
                 end = found[place].end
                 assert isinstance(end, Filtered)
-                assert told(found[place].outputs) == steps
+                assert reported(found[place].outputs) == steps
                 assert [end.log_likelihood, end.calibration, end.smoothed] == rest
 
 
-def told(events: Sequence[Any]) -> list[Any]:
+def reported(events: Sequence[Any]) -> list[Any]:
     """Steps as lists of numbers."""
     steps = [step for event in events for step in (event.replies() if hasattr(event, "replies") else [event])]
     return [(step.index, step.mean, step.std, step.anomaly, np.asarray(step.samples).tolist()) for step in steps]
@@ -139,7 +139,7 @@ async def test_a_live_stream_has_a_turn_after_each_of_the_request(monkeypatch: p
         many.cancel()
         stream.leave()
         gate.release(10_000)
-        await seats_are_free(engine)
+        await slots_are_free(engine)
 
 
 @pytest.mark.anyio
@@ -160,7 +160,7 @@ async def test_requests_share_the_worker_turn_by_turn(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.anyio
-async def test_a_request_holds_a_seat_for_each_series_at_work_and_gives_it_back() -> None:
+async def test_a_request_holds_a_slot_for_each_series_at_work_and_gives_it_back() -> None:
     gate = threading.Semaphore(0)
     async with running(FakeFilter(gate=gate), series_threads=3, max_running=1, max_streams=1) as (engine, _):
         many = request(engine, [4] * 50)
@@ -168,7 +168,7 @@ async def test_a_request_holds_a_seat_for_each_series_at_work_and_gives_it_back(
         gate.release(2)
         many.cancel()
         gate.release(1_000)
-        await seats_are_free(engine)
+        await slots_are_free(engine)
         assert engine._scheduler.running == 0
 
 
@@ -202,7 +202,7 @@ async def test_a_deadline_ends_what_is_under_way() -> None:
         many.workers[0].part.job.deadline = 0.0
         gate.release(100)
         found = await ended(many)
-        await seats_are_free(engine)
+        await slots_are_free(engine)
     ends = [found[place].end for place in range(2)]
     assert [isinstance(end, Filtered) and end.finish_reason for end in ends] == ["complete", "deadline"]
     assert [len(found[place].outputs) for place in range(2)] == [4, 3]
@@ -215,7 +215,7 @@ async def test_draining_fails_a_request_that_cannot_end() -> None:
         await asyncio.to_thread(engine.drain, 0.05)
         with pytest.raises(NotReady):
             await ended(many)
-        await seats_are_free(engine)
+        await slots_are_free(engine)
 
 
 @pytest.mark.anyio
@@ -239,10 +239,10 @@ def test_a_series_takes_no_more_than_its_estimate() -> None:
     """From its end until it is encoded, of one column and of several, with little and with much told."""
     for size, levels, horizon in ((1, (0.9,), ()), (1, (0.5, 0.8, 0.9, 0.95), (1.0, 5.0)), (7, (0.9,), (3.0,))):
         model = AutoRuntime.of(size)
-        told = {"levels": levels, "horizon": horizon}
+        reported = {"levels": levels, "horizon": horizon}
         stage = FilterStage(model, StatePool(model.state_fields, 1), Metrics())
         count = 2_000
-        given = replace(options(count, **told), observations=np.random.default_rng(0).normal(size=(count, size)))
+        given = replace(options(count, **reported), observations=np.random.default_rng(0).normal(size=(count, size)))
         shape = StepShape(size, len(levels), len(horizon), 0)
 
         def run(stage: FilterStage = stage, given: FilterOptions = given) -> list[Any]:

@@ -64,7 +64,7 @@ async def test_a_failure_is_the_last_event_of_all() -> None:
     assert all(job.cancelled for job in jobs) and jobs[0].filtered < 1000
 
 
-async def test_a_failure_without_a_name_is_told_as_one() -> None:
+async def test_a_failure_without_a_name_is_reported_as_one() -> None:
     ((position, error),) = [pair async for pair in merge_events([Script(KeyError("x"))])]  # type: ignore[list-item]
     assert position == 0 and isinstance(error, InternalError)
 

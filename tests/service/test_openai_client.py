@@ -112,7 +112,7 @@ def test_a_text_to_its_end(client: openai.OpenAI) -> None:
     }  # fmt: skip
 
 
-def test_sixteen_tokens_unless_told(client: openai.OpenAI) -> None:
+def test_sixteen_tokens_unless_reported(client: openai.OpenAI) -> None:
     (choice,) = create(client).choices
     assert (choice.text, choice.finish_reason) == (SCRIPT[:16], "length")
 
@@ -133,11 +133,11 @@ def test_a_null_prompt_and_an_empty_one_begin_a_document(client: openai.OpenAI) 
 
 def test_a_prompt_in_tokens_is_the_prompt_in_text(client: openai.OpenAI) -> None:
     vocabulary = byte_vocabulary()
-    wanted: dict[str, Any] = {"max_tokens": 4, "echo": True}
+    expected: dict[str, Any] = {"max_tokens": 4, "echo": True}
     one, other = vocabulary.encode("né |"), vocabulary.encode("|")
-    assert texts(create(client, one, **wanted)) == texts(create(client, "né |", **wanted)) == ["né |the "]
-    assert texts(create(client, [one, other], **wanted)) == ["né |the ", "|the "]
-    joined = gathered(list(streamed(client, [one, other], **wanted)))
+    assert texts(create(client, one, **expected)) == texts(create(client, "né |", **expected)) == ["né |the "]
+    assert texts(create(client, [one, other], **expected)) == ["né |the ", "|the "]
+    joined = gathered(list(streamed(client, [one, other], **expected)))
     assert [joined[index]["text"] for index in (0, 1)] == ["né |the ", "|the "]
     alone = create(client, [vocabulary.end_of_text], max_tokens=3)
     assert alone.choices[0].text == "ttt"
@@ -145,10 +145,10 @@ def test_a_prompt_in_tokens_is_the_prompt_in_text(client: openai.OpenAI) -> None
 
 
 def test_prompts_and_choices_come_in_order_and_do_not_depend_on_each_other(unsure: openai.OpenAI) -> None:
-    wanted: dict[str, Any] = {"temperature": 1.0, "n": 3, "seed": 5, "max_tokens": 8}
+    expected: dict[str, Any] = {"temperature": 1.0, "n": 3, "seed": 5, "max_tokens": 8}
     prompts = ["say |", "x", "say |", "go |"]
-    together = create(unsure, prompts, **wanted)
-    alone = [create(unsure, prompt, **wanted) for prompt in prompts]
+    together = create(unsure, prompts, **expected)
+    alone = [create(unsure, prompt, **expected) for prompt in prompts]
     assert texts(together) == [text for completion in alone for text in texts(completion)]
     assert len(set(texts(alone[0]))) == 3
     assert together.usage is not None and together.usage.to_dict() == {
@@ -174,13 +174,13 @@ def gathered(chunks: list[Completion]) -> dict[int, dict[str, Any]]:
 
 
 def test_the_stream_says_what_the_plain_reply_says(unsure: openai.OpenAI) -> None:
-    wanted: dict[str, Any] = {
+    expected: dict[str, Any] = {
         "prompt": ["say |", "x", "né €|"], "n": 2, "seed": 11, "temperature": 1.0, "logprobs": 2, "max_tokens": 12,
         "stop": ["k", "o", "the"], "extra_body": {"latent_noise": 1.0, "return_latents": True},
     }  # fmt: skip
-    plain = create(unsure, **wanted)
+    plain = create(unsure, **expected)
     read(CompletionReply, plain.to_json())
-    chunks = list(streamed(unsure, **wanted, stream_options={"include_usage": True}))
+    chunks = list(streamed(unsure, **expected, stream_options={"include_usage": True}))
     assert {chunk.id for chunk in chunks} == {chunks[0].id} != {plain.id}
     joined = gathered(chunks)
     for choice in plain.choices:
@@ -203,11 +203,11 @@ def test_usage_in_a_stream_is_asked_for(client: openai.OpenAI) -> None:
 
 
 def test_latent_samples_are_those_of_generate(unsure: openai.OpenAI) -> None:
-    wanted: dict[str, Any] = {"temperature": 1.0, "n": 3, "seed": 5, "latent_noise": 1.0, "return_latents": True}
-    asked = {"inputs": "say |", "parameters": {**wanted, "max_new_tokens": 6}}
+    expected: dict[str, Any] = {"temperature": 1.0, "n": 3, "seed": 5, "latent_noise": 1.0, "return_latents": True}
+    asked = {"inputs": "say |", "parameters": {**expected, "max_new_tokens": 6}}
     reply = httpx.post(f"{unsure.base_url}".replace("/v1/", "/generate"), json=asked, timeout=PATIENCE).json()
-    ours = {name: wanted.pop(name) for name in ("latent_noise", "return_latents")}
-    choices = create(unsure, max_tokens=6, **wanted, extra_body=ours).choices
+    ours = {name: expected.pop(name) for name in ("latent_noise", "return_latents")}
+    choices = create(unsure, max_tokens=6, **expected, extra_body=ours).choices
     for choice, continuation in zip(choices, reply["continuations"], strict=True):
         assert choice.text == continuation["generated_text"]
         assert choice.latents == continuation["details"]["latents"]  # type: ignore[attr-defined]
@@ -215,7 +215,7 @@ def test_latent_samples_are_those_of_generate(unsure: openai.OpenAI) -> None:
     assert len(found) == 3, "each continuation has samples of its own"
 
 
-def test_latents_are_told_where_they_are_asked_for(client: openai.OpenAI) -> None:
+def test_latents_are_reported_where_they_are_asked_for(client: openai.OpenAI) -> None:
     (choice,) = create(client, max_tokens=2).choices
     assert choice.latents is None  # type: ignore[attr-defined]
     chunks = list(streamed(client, max_tokens=2))
@@ -363,9 +363,9 @@ def test_the_client_s_key_is_the_server_s_key(live: Any) -> None:
         with client_of(address) as stranger, pytest.raises(openai.AuthenticationError) as refusal:
             create(stranger)
         assert refusal.value.code == "invalid_api_key"
-        with client_of(address, api_key=KEY) as known:
-            assert create(known, max_tokens=3).choices[0].text == "the"
-            assert [model.id for model in known.models.list()] == ["recite"]
+        with client_of(address, api_key=KEY) as recorded:
+            assert create(recorded, max_tokens=3).choices[0].text == "the"
+            assert [model.id for model in recorded.models.list()] == ["recite"]
 
 
 class Watch:
@@ -391,11 +391,11 @@ def test_a_full_server_is_tried_again_when_it_says(live: Any) -> None:
         client_of(address) as first,
     ):
 
-        def make_room() -> None:
+        def make_space() -> None:
             gate.release(1000)
             wait_for(address, "rfa_num_requests_running 0.0")
 
-        watch = Watch(refused=make_room)
+        watch = Watch(refused=make_space)
         held = threading.Thread(target=create, args=(first,))
         held.start()
         wait_for(address, "rfa_num_requests_running 1.0")

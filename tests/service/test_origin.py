@@ -260,7 +260,7 @@ class TestTheServer:
                 answer = await client.request(method, "/info", headers=preflight)
                 assert not has_cors(answer.headers) and "vary" not in answer.headers
 
-    async def test_listed_origins_are_told_so(self, connect: Any) -> None:
+    async def test_listed_origins_are_reported_so(self, connect: Any) -> None:
         key = {"Authorization": f"Bearer {KEY}"}
         async with connect(api_keys=KEY, allowed_origins=APP) as client:
             for answer, status in (
@@ -280,8 +280,8 @@ class TestTheServer:
                 assert (answer.status_code, answer.headers["vary"], has_cors(answer.headers)) == (200, "Origin", False)
 
     async def test_a_preflight_of_a_listed_origin_needs_no_key(self, connect: Any) -> None:
-        wanted = "authorization,x-stainless-os"
-        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": wanted}
+        expected = "authorization,x-stainless-os"
+        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": expected}
         async with connect(api_keys=KEY, allowed_origins=APP) as client:
             for path in ("/generate", "/v1/completions", "/nope"):
                 answer = await client.options(path, headers={"Origin": APP, **asked})

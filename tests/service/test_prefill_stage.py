@@ -101,7 +101,7 @@ async def test_a_batch_that_failed_may_come_again() -> None:
     assert isinstance(jobs[1].outcome()[1], InvalidRequest)
 
 
-async def test_a_context_is_asked_for_room_for_its_text_and_for_its_forks() -> None:
+async def test_a_context_is_asked_for_space_for_its_text_and_for_its_forks() -> None:
     asked = []
 
     class Noting(FakeLanguage):
@@ -115,7 +115,7 @@ async def test_a_context_is_asked_for_room_for_its_text_and_for_its_forks() -> N
     assert asked == [(15, 2, 11)]
 
 
-async def test_room_that_no_token_will_have_is_given_back() -> None:
+async def test_space_that_no_token_will_have_is_given_back() -> None:
     """Of a long prompt each byte was taken for one."""
     model = FakeLanguage(cache_bytes=100)
     stage = stage_of(model)

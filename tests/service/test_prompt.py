@@ -174,9 +174,9 @@ WORDS = "It was the " * 30
     ],
     ids=["short", "truncated", "empty", "longest short", "long", "tokens", "limit"],
 )
-def test_room_is_asked_for_the_tokens_of_a_short_prompt_and_the_bytes_of_a_long_one(
-    text: Any, given: dict[str, Any], room: int
+def test_space_is_asked_for_the_tokens_of_a_short_prompt_and_the_bytes_of_a_long_one(
+    text: Any, given: dict[str, Any], space: int
 ) -> None:
     options = GenerateOptions(**{"prompt": text, "max_new_tokens": 64, "seed": 0, **given})
     reader, found = attention_capacity(BOOKS, options, PromptLimits(100_000, 8_000))
-    assert found == room and (reader is None) == isinstance(text, tuple)
+    assert found == space and (reader is None) == isinstance(text, tuple)

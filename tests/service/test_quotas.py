@@ -23,7 +23,7 @@ from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import FakeLanguage, fake_models
 from tests.service.raw_asgi import asgi
 from tests.service.replies import read
-from tests.service.test_filter_stream import Socket, seats_are_free
+from tests.service.test_filter_stream import Socket, slots_are_free
 from tests.waiting import until
 
 KEY, OTHER = "first-key-of-sixteen-or-more", "second-key-of-sixteen-or-more"
@@ -230,7 +230,7 @@ def see(request: Request) -> str:
 
 @pytest.mark.anyio
 class TestTheServer:
-    async def test_requests_beyond_the_quota_are_told_when_to_come_back(self, connect: Any) -> None:
+    async def test_requests_beyond_the_quota_are_reported_when_to_come_back(self, connect: Any) -> None:
         async with connect(api_keys=f"{KEY} requests={NEVER},{OTHER}") as client:
             assert (await client.get("/info", headers=headers())).status_code == 200
             for method, path in (("GET", "/info"), ("POST", "/generate"), ("GET", "/nope"), ("GET", "/metrics")):
@@ -320,7 +320,7 @@ class TestTheServer:
             await other.start()
             for socket in (*taken, other):
                 await socket.leave()
-            await seats_are_free(http.app)
+            await slots_are_free(http.app)
             await Socket(http.app).start()
 
     async def test_a_key_has_its_streams_wherever_it_comes_from(self, connect: Any) -> None:

@@ -95,7 +95,7 @@ def test_what_is_served_was_held_to_the_golden_outputs(
 @pytest.mark.anyio
 @pytest.mark.parametrize("decode", ["recurrent", "attention"])
 async def test_text_is_repeatable_and_details_hold_together(books_bundle: Path, decode: str) -> None:
-    wanted: dict[str, Any] = {
+    expected: dict[str, Any] = {
         "max_new_tokens": 24,
         "temperature": 0.8,
         "top_p": 0.95,
@@ -104,9 +104,9 @@ async def test_text_is_repeatable_and_details_hold_together(books_bundle: Path, 
         "top_n_tokens": 5,
     }
     async with serving(books_bundle) as client:
-        first, again = await generate(client, **wanted), await generate(client, **wanted)
-        other = await generate(client, **{**wanted, "seed": 8})
-        response = await client.post("/generate", json={"inputs": PROMPT, "parameters": wanted, "stream": True})
+        first, again = await generate(client, **expected), await generate(client, **expected)
+        other = await generate(client, **{**expected, "seed": 8})
+        response = await client.post("/generate", json={"inputs": PROMPT, "parameters": expected, "stream": True})
     assert first.details is not None and first.details.top_tokens is not None
     assert first.generated_text == again.generated_text != other.generated_text
     tokens = first.details.tokens
@@ -145,12 +145,12 @@ async def test_both_modes_read_the_same_prompt_in_one_piece_and_in_many(books_bu
 
 @pytest.mark.anyio
 async def test_a_text_does_not_depend_on_its_neighbours(books_bundle: Path) -> None:
-    wanted: list[dict[str, Any]] = [
+    expected: list[dict[str, Any]] = [
         {"max_new_tokens": 16, "temperature": 1.0, "seed": seed, "latent_noise": 0.5} for seed in range(8)
     ]
     async with serving(books_bundle) as client:
-        alone = [await generate(client, **parameters) for parameters in wanted]
-        together = await asyncio.gather(*(generate(client, **parameters) for parameters in wanted))
+        alone = [await generate(client, **parameters) for parameters in expected]
+        together = await asyncio.gather(*(generate(client, **parameters) for parameters in expected))
         forks = await generate(client, n=4, max_new_tokens=16, temperature=1.0, seed=3)
     assert [reply.generated_text for reply in together] == [reply.generated_text for reply in alone]
     for one, other in zip(alone, together, strict=True):

@@ -27,7 +27,7 @@ class Process:
         self.snapshot = server.reloader.current
         self.prepared: Snapshot | None = None
         self.has_ended = False
-        self.told: list[str] = []
+        self.outputs: list[str] = []
         self.asked = asyncio.Event()
         self.answer: Callable[[], str | None] | None = lambda: None
         self._server = server
@@ -50,7 +50,7 @@ class Process:
         return reason
 
     async def send(self, kind: str) -> None:
-        self.told.append(kind)
+        self.outputs.append(kind)
 
     @property
     def serves(self) -> str:
@@ -141,7 +141,7 @@ def check_none(server: Server, version: str, caplog: pytest.LogCaptureFixture, *
     """Nothing has changed, nothing is left, and one line says why."""
     assert {member.serves for member in server.members} == {version} == {server.reloader.current.version}
     assert len(server.copies()) == 1 and not any(member.prepared for member in server.members)
-    assert all(member.told == ["abort"] for member in server.members)
+    assert all(member.outputs == ["abort"] for member in server.members)
     (line,) = (record.getMessage() for record in caplog.records if record.levelno == logging.ERROR)
     assert version in line and all(word in line for word in words), line
 
@@ -159,7 +159,7 @@ async def test_all_processes_turn_at_one_store(tmp_path: Path) -> None:
         server.board.commit = look  # type: ignore[method-assign]
         before, after = await reload(server, "b")
         assert before != after and seen == [{before}, {after}]
-        assert server.order == [0, 1, 2] and all(member.told == ["commit"] for member in server.members)
+        assert server.order == [0, 1, 2] and all(member.outputs == ["commit"] for member in server.members)
         assert server.outcomes() == {"committed": 1} and server.outdated == 1
         assert len(server.copies()) == 1 and server.reloader.current.directory.is_dir()
 
@@ -172,7 +172,7 @@ async def test_one_refusal_is_everybodys(tmp_path: Path, place: int, caplog: pyt
         assert now == before and server.outcomes() == {"refused": 1} and server.order == list(range(place + 1))
         check_none(server, before, caplog, f"server process {place}: golden.json: differs", "version")
         for member in server.members:
-            member.answer, member.told = (lambda: None), []
+            member.answer, member.outputs = (lambda: None), []
         before, now = await reload(server, "c")
         assert now != before and {member.serves for member in server.members} == {now}
 
@@ -190,7 +190,7 @@ async def test_what_is_refused_before_any_process_reaches_none(
         check_none(server, before, caplog, "linear: step.onnx: does not end")
         caplog.clear()
         for member in server.members:
-            member.told = []
+            member.outputs = []
         (server.bundle / "manifest.json").unlink()
         server.reloader.request()
         await server.decided(2)

@@ -64,13 +64,13 @@ def test_a_step_takes_no_more_than_its_estimate(
     readout = runtime.readout(LEVELS[:levels], HORIZON[:horizon], samples)
     shape = StepShape(runtime.observation_size, levels, horizon, samples)
     pool = StatePool(runtime.state_fields, 8)
-    seats = [pool.acquire() for _ in range(8)]
-    for seat in seats:
-        runtime.put(pool, seat, runtime.start())
+    slots = [pool.acquire() for _ in range(8)]
+    for slot in slots:
+        runtime.put(pool, slot, runtime.start())
 
     def advance() -> list[Any]:
         # Eight streams share each step, and one of them is slow: what it holds must not hold the others' numbers.
-        rows = [[Row(seat, 1e-7 * i, y, 1.0, readout, 1) for seat in seats] for i, y in enumerate(wide(runtime, STEPS))]
+        rows = [[Row(slot, 1e-7 * i, y, 1.0, readout, 1) for slot in slots] for i, y in enumerate(wide(runtime, STEPS))]
         return [runtime.advance(pool, step)[0].step for step in rows]
 
     held, steps = taken(advance)

@@ -87,7 +87,7 @@ def test_all_bundles_share_one_bound(bundles: list[Path], home: Path) -> None:
         take_snapshot(bundles, home, 2, 1_200)
 
 
-def test_a_disk_without_room_is_told_before_anything_is_written(
+def test_a_disk_without_space_is_reported_before_anything_is_written(
     bundles: list[Path], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -119,7 +119,7 @@ def test_a_private_directory_outlives_its_server_by_one_start_only(temporary: Pa
     assert {path.name for path in temporary.iterdir()} == {"rfa-others", "rfa-pipe"}
 
 
-def test_no_place_for_copies_is_told_with_what_to_do(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_place_for_copies_is_reported_with_what_to_do(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(temporary / "missing"))
     monkeypatch.setattr("rfa.service.process.private_directory.SHARED_MEMORY", temporary / "missing")
     with pytest.raises(OSError, match="a tmpfs will do"), private_directory():

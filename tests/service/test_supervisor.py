@@ -112,7 +112,7 @@ def test_a_stream_under_way_ends_as_it_should(tmp_path: Path, number: signal.Sig
         assert "drained; every process has ended" in server.log
 
 
-def test_what_does_not_end_in_the_grace_time_is_told_so(tmp_path: Path) -> None:
+def test_what_does_not_end_in_the_grace_time_is_reported_so(tmp_path: Path) -> None:
     with (
         serving(tmp_path, shutdown_grace_seconds=0) as server,
         httpx.Client(base_url=server.url, timeout=PATIENCE) as client,
@@ -155,14 +155,14 @@ def test_bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_
     with serving(tmp_path, processes=3) as server:
         first = version(server)
         assert f"serving recite (lm, onnx), mean (filter), version {first}, on " in server.log
-        known = set(tmp_path.glob("load-*"))
+        recorded = set(tmp_path.glob("load-*"))
         server.put("b")
         server.reload()
         second = version(server)
         assert second != first
         line = f"reload committed: all 3 processes serve version {second} in place of version {first}"
         assert line in server.log
-        spans = sorted([float(x) for x in path.read_text().split()] for path in set(tmp_path.glob("load-*")) - known)
+        spans = sorted([float(x) for x in path.read_text().split()] for path in set(tmp_path.glob("load-*")) - recorded)
         assert len(spans) == 3 and all(end <= begin for (_, end), (begin, _) in pairwise(spans))
         assert {texts(server) for _ in range(6)} == {"bbb"}
         text = server.metrics()

@@ -71,7 +71,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("size", [1, 4, MAX_ROWS])
 def test_a_graph_gives_the_bits_of_its_kernels_launched_one_by_one(runtime: TorchLanguageRuntime, size: int) -> None:
     contexts = [begun(runtime, [5 + index, 6], 1000 * index) for index in range(size)]
-    seats = [context.slot for context in contexts]
+    pool_slots = [context.slot for context in contexts]
     draw = np.random.default_rng(0)
     graph, eager = (
         StepRunner(runtime._decoder, runtime._pool, size, with_graph=with_graph) for with_graph in (True, False)
@@ -80,18 +80,18 @@ def test_a_graph_gives_the_bits_of_its_kernels_launched_one_by_one(runtime: Torc
         inputs = (
             draw.integers(0, len(runtime.vocabulary), size),
             draw.integers(0, 1_000_000, size),
-            runtime._pool.current_rows(seats),
-            runtime._pool.next_rows(seats),
+            runtime._pool.current_rows(pool_slots),
+            runtime._pool.next_rows(pool_slots),
             draw.standard_normal((size, *runtime.latent_shape), dtype=np.float32),
         )
         results, states = [], []
         for runner in (graph, eager):
             results.append(runner.run(*inputs))
             states.append([part[:, inputs[3]].cpu().numpy() for part in runtime._pool.slots])
-        for found, wanted in zip((*results[0], *states[0]), (*results[1], *states[1]), strict=True):
-            assert found.tobytes() == wanted.tobytes()
-        for seat in seats:
-            runtime._pool.swap(seat)
+        for found, requested in zip((*results[0], *states[0]), (*results[1], *states[1]), strict=True):
+            assert found.tobytes() == requested.tobytes()
+        for pool_slot in pool_slots:
+            runtime._pool.swap(pool_slot)
     for context in contexts:
         context.release()
 
@@ -103,7 +103,7 @@ def test_a_graph_of_attention_gives_the_bits_of_its_kernels_launched_one_by_one(
     """Of a step of rows that lie before, at and behind the end of a page, some of them padding."""
     rows = max(1, size - 1)
     tokens = runtime.vocabulary.encode(TEXT * 3)
-    told: list[list[Any]] = []
+    reported: list[list[Any]] = []
     for with_graph in (True, False):
         runner = runtime._make_attention_runner(size)
         if not with_graph:
@@ -124,10 +124,10 @@ def test_a_graph_of_attention_gives_the_bits_of_its_kernels_launched_one_by_one(
         kept = [
             part[:, context.rows(0, context.position)].float() for context in contexts for part in runtime.pages.rows
         ]
-        told.append([found, [part.cpu().numpy().tobytes() for part in kept]])
+        reported.append([found, [part.cpu().numpy().tobytes() for part in kept]])
         for context in contexts:
             context.release()
-    assert told[0] == told[1]
+    assert reported[0] == reported[1]
 
 
 def test_steps_of_attention_have_their_bits_in_any_company_and_are_those_of_prompts(

@@ -235,7 +235,7 @@ def test_what_finds_no_memory_there_is_computed_here(
         assert caplog.text.count("lower RFA_MAX_RUNNING or RFA_PROCESSES") == 1
 
 
-def test_rows_before_one_without_room_are_taken(on_torch: SeriesRuntime, compiled: SeriesRuntime) -> None:
+def test_rows_before_one_without_space_are_taken(on_torch: SeriesRuntime, compiled: SeriesRuntime) -> None:
     """Of a number that is larger than the network knows."""
     rows = np.arange(60.0)
     values = np.where(rows == 50, 1e145, np.sin(rows))[:, None]
@@ -352,8 +352,8 @@ def peak_of(config: SeriesConfig, columns: int, queries: int) -> int:
     with FakeTensorMode(allow_non_fake_inputs=True), Peak() as peak:
         places = torch.zeros(tokens, dtype=torch.int64)
         whole = torch.zeros(columns, -(-tokens // columns // 16), dtype=torch.int64)
-        laid = PatchTokens(torch.zeros(tokens, FEATURES), places, places, places, places, whole, whole[:, 0])
-        states, *_ = network.states(laid, *[torch.zeros(columns, *part.shape[1:]) for part in network.initial])
+        layout = PatchTokens(torch.zeros(tokens, FEATURES), places, places, places, places, whole, whole[:, 0])
+        states, *_ = network.states(layout, *[torch.zeros(columns, *part.shape[1:]) for part in network.initial])
         source, features = torch.zeros(queries, dtype=torch.int64), torch.zeros(queries, QUERY_FEATURES)
         outputs = network.quantiles(states, source, features)
     assert len(outputs) == queries

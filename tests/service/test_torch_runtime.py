@@ -91,7 +91,7 @@ def rounded(bundle: Bundle) -> TorchLanguageRuntime:
     return TorchLanguageRuntime(bundle, device="cpu", streams=2, max_rows=2, dtype=torch.bfloat16)
 
 
-def test_rounded_matrices_have_room_in_the_golden_outputs_and_wrong_ones_have_not(bundle: Bundle) -> None:
+def test_rounded_matrices_have_space_in_the_golden_outputs_and_wrong_ones_have_not(bundle: Bundle) -> None:
     runtime = rounded(bundle)
     check_golden_on(runtime, bundle)
     runtime._decoder.embedding = runtime._decoder.embedding.flip(1)
@@ -218,11 +218,11 @@ async def engine(runtime: TorchLanguageRuntime, **options: Any) -> AsyncIterator
 
 
 def options(seed: int, **given: Any) -> GenerateOptions:
-    wanted = {
+    requested = {
         "prompt": TEXT[: 5 + 17 * seed], "max_new_tokens": 5 + seed, "is_sampled": True, "temperature": 0.9,
         "latent_noise": 0.3 * (seed % 3), "top_n_tokens": 2, "return_latents": True, "samples": 1 + seed % 3, **given,
     }  # fmt: skip
-    return GenerateOptions(seed=seed, **wanted)
+    return GenerateOptions(seed=seed, **requested)
 
 
 def events(generation: Generation) -> bytes:
@@ -233,9 +233,9 @@ def events(generation: Generation) -> bytes:
 @pytest.mark.anyio
 async def test_a_text_is_the_same_alone_and_in_any_batch(runtime: TorchLanguageRuntime) -> None:
     async with engine(runtime, workers=2) as made:
-        wanted = [*map(options, range(5)), options(5, mode="attention")]
-        alone = [events(await made.generate(None, one).result()) for one in wanted]
-        together = await asyncio.gather(*(made.generate(None, one).result() for one in wanted))
+        requested = [*map(options, range(5)), options(5, mode="attention")]
+        alone = [events(await made.generate(None, one).result()) for one in requested]
+        together = await asyncio.gather(*(made.generate(None, one).result() for one in requested))
     assert [events(generation) for generation in together] == alone
 
 
@@ -261,15 +261,15 @@ async def test_texts_are_those_of_a_server_without_a_gpu(
         {"inputs": TEXT[: 5 + 7 * seed], "parameters": {"max_new_tokens": 8 + seed, "seed": seed, **how}}
         for seed, how in enumerate(HOW)
     ]
-    told = []
+    reported = []
     for served in (runtime, without_gpu(bundle, other)):
         models = Models({served.name: served}, {}, [model_info(served.name, "lm", "0" * 64)])
         async with connect(models, max_batch_rows=MAX_ROWS) as client:
             replies = await asyncio.gather(*(client.post("/generate", json=one) for one in seeded))
         assert [reply.status_code for reply in replies] == [200] * len(seeded)
-        told.append([reply.json()["details"] for reply in replies])
+        reported.append([reply.json()["details"] for reply in replies])
     differing = 0
-    for found, expected in zip(*told, strict=True):
+    for found, expected in zip(*reported, strict=True):
         if [token["id"] for token in found["tokens"]] != [token["id"] for token in expected["tokens"]]:
             differing += 1
             continue
@@ -300,8 +300,8 @@ async def test_the_logits_of_recurrent_streams_stay_on_the_device(
     monkeypatch.setattr(runtime, "step", brought)
     monkeypatch.setattr(runtime._runners[runtime.batch_sizes.padded(1)], "run", brought)
     async with engine(runtime) as made:
-        for wanted in (options(1, samples=1), options(2, samples=1, is_sampled=False, top_n_tokens=0)):
-            assert (await made.generate(None, wanted).result()).texts
+        for requested in (options(1, samples=1), options(2, samples=1, is_sampled=False, top_n_tokens=0)):
+            assert (await made.generate(None, requested).result()).texts
 
 
 @pytest.mark.anyio
@@ -312,31 +312,31 @@ async def test_a_text_in_two_requests_is_the_text_of_one(runtime: TorchLanguageR
         state = LanguageState.unpack(first.state.pack(), len(runtime.vocabulary))
         rest = options(3, samples=1, max_new_tokens=5, prompt="", resumed=state)
         second = await made.generate(None, rest).result()
-    told = [
+    reported = [
         [(event.token, event.top_tokens, event.latent) for part in parts for event in part.texts[0].events]
         for parts in ((whole,), (first, second))
     ]
-    assert dumps(told[0]) == dumps(told[1])
+    assert dumps(reported[0]) == dumps(reported[1])
 
 
 @pytest.mark.anyio
 async def test_a_broken_row_ends_its_own_request(
     runtime: TorchLanguageRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = [options(seed, samples=1, max_new_tokens=8) for seed in range(3)]
+    requested = [options(seed, samples=1, max_new_tokens=8) for seed in range(3)]
     async with engine(runtime) as made:
-        alone = [events(await made.generate(None, one).result()) for one in wanted]
+        alone = [events(await made.generate(None, one).result()) for one in requested]
         real, breaks = runtime.draw, [True]
 
         def break_once(contexts: Any, *given: Any) -> Any:
-            if len(contexts) == len(wanted) and breaks:
+            if len(contexts) == len(requested) and breaks:
                 breaks.clear()
                 row = int(runtime._pool.current_rows([contexts[1].slot])[0])
                 runtime._pool.slots.means[:, row] = torch.nan
             return real(contexts, *given)
 
         monkeypatch.setattr(runtime, "draw", break_once)
-        jobs = [made.generate(None, one) for one in wanted]
+        jobs = [made.generate(None, one) for one in requested]
         ends = await asyncio.gather(*(job.result() for job in jobs), return_exceptions=True)
     failures = [end for end in ends if isinstance(end, BaseException)]
     assert [type(failure) for failure in failures] == [EngineFailure]
@@ -345,7 +345,7 @@ async def test_a_broken_row_ends_its_own_request(
 
 
 @pytest.mark.anyio
-async def test_a_request_for_which_memory_does_not_suffice_is_told_to_come_again(
+async def test_a_request_for_which_memory_does_not_suffice_is_reported_to_come_again(
     runtime: TorchLanguageRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> Any:
@@ -376,7 +376,7 @@ def test_a_window_is_refused_by_name(books_bundle: Path, monkeypatch: pytest.Mon
         TorchLanguageRuntime(bundle, device="cpu", streams=1)
 
 
-def test_attention_has_room_by_whole_pages(bundle: Bundle) -> None:
+def test_attention_has_space_by_whole_pages(bundle: Bundle) -> None:
     runtime = TorchLanguageRuntime(bundle, device="cpu", streams=1, max_rows=1, attention_tokens=4 * PAGE_KEYS)
     assert runtime.fits(2 * PAGE_KEYS, 2, 0) and runtime.fits(1, 4, 0)
     assert not runtime.fits(2 * PAGE_KEYS + 1, 2, 0) and not runtime.fits(1, 5, 0)

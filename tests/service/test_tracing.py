@@ -67,10 +67,10 @@ async def test_the_attribute_names_are_those_of_the_conventions() -> None:
     from opentelemetry.semconv.attributes import error_attributes
 
     groups = (gen_ai_attributes, http_attributes, url_attributes, error_attributes)
-    known = {value for group in groups for value in vars(group).values() if isinstance(value, str)}
+    recorded = {value for group in groups for value in vars(group).values() if isinstance(value, str)}
     record = tracing.Record(id="x", method="GET")
     names = {name for name in tracing._attributes({}, record) if not name.startswith("rfa.")}
-    assert names <= known and len(names) > 10
+    assert names <= recorded and len(names) > 10
 
 
 async def test_the_first_token_of_a_stream_is_an_event(connect: Any, finished: InMemorySpanExporter) -> None:

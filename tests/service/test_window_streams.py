@@ -58,8 +58,10 @@ def test_a_prompt_in_pieces_is_one_token_after_the_other(runtime: LanguageRuntim
     for start, stop in ((3, 4), (4, 15), (15, 17)):
         read_on(runtime, pieces, tokens[start:stop]).commit()
     stepped(runtime, singly, tokens[:17])
-    for found, wanted in zip(stepped(runtime, pieces, tokens[17:]), stepped(runtime, singly, tokens[17:]), strict=True):
-        for a, b in zip(found, wanted, strict=True):
+    for found, expected in zip(
+        stepped(runtime, pieces, tokens[17:]), stepped(runtime, singly, tokens[17:]), strict=True
+    ):
+        for a, b in zip(found, expected, strict=True):
             assert np.abs(a - b).max() <= 64 * EPS * max(1.0, float(np.abs(b).max()))
     for context in (pieces, singly):
         context.release()

@@ -32,13 +32,13 @@ def strict(data: bytes) -> Reading:
 
 
 def test_the_example_of_section_2_1() -> None:
-    told = strict(
+    outputs = strict(
         b"GET /hello.txt HTTP/1.1\r\nUser-Agent: curl/7.64.1\r\nHost: www.example.com\r\n"
         b"Accept-Language: en, mi\r\n\r\n"
     )
-    (request,) = told.requests
+    (request,) = outputs.requests
     assert (request.method, request.target, request.version) == (b"GET", b"/hello.txt", (1, 1))
-    assert request.fields[1] == (b"host", b"www.example.com") and told.ending == "boundary" and not request.notes
+    assert request.fields[1] == (b"host", b"www.example.com") and outputs.ending == "boundary" and not request.notes
 
 
 def test_requests_one_behind_the_other() -> None:
@@ -51,10 +51,10 @@ def test_requests_one_behind_the_other() -> None:
         + b"4\r\nWiki\r\n6;x=y\r\npedia \r\n0\r\nT: u\r\n\r\n"
         + GET
     )
-    told = strict(data)
-    assert [request.body for request in told.requests] == [b"", b"abc", b"Wikipedia ", b""]
-    assert told.requests[2].trailers == [(b"t", b"u")] and not told.requests[2].values(b"t")
-    assert [data[r.start : r.end][:4] for r in told.requests] == [b"GET ", b"POST", b"POST", b"GET "]
+    outputs = strict(data)
+    assert [request.body for request in outputs.requests] == [b"", b"abc", b"Wikipedia ", b""]
+    assert outputs.requests[2].trailers == [(b"t", b"u")] and not outputs.requests[2].values(b"t")
+    assert [data[r.start : r.end][:4] for r in outputs.requests] == [b"GET ", b"POST", b"POST", b"GET "]
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_a_request_without_its_one_host_is_due_a_400(hosts: bytes, note: str) ->
     ],
 )
 def test_the_frames_of_the_rfc(side: str, data: str, message: str | bytes) -> None:
-    told = read_frames(bytes.fromhex(data), "server" if side == "server" else "client")
-    assert (told.messages, told.faults, told.is_inside) == ([message], frozenset(), False)
+    outputs = read_frames(bytes.fromhex(data), "server" if side == "server" else "client")
+    assert (outputs.messages, outputs.faults, outputs.is_inside) == ([message], frozenset(), False)
 
 
 def test_the_pings_of_the_rfc() -> None:
@@ -197,8 +197,8 @@ def test_a_fault_has_its_close_codes(data: str, codes: set[int]) -> None:
 
 def test_a_message_cut_off_is_no_fault() -> None:
     for data in ("8185", "818500000000ff", "018000000000"):
-        told = read_frames(bytes.fromhex(data), "client")
-        assert told.is_inside and not told.faults
+        outputs = read_frames(bytes.fromhex(data), "client")
+        assert outputs.is_inside and not outputs.faults
 
 
 # Answers.

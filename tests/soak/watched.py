@@ -44,27 +44,27 @@ class WatchedFilter:
         """The runtime's, and the mark."""
         return {**self.runtime.state_fields, MARK: StateField((), np.int64)}
 
-    def put(self, pool: StatePool, seat: PoolSlot, state: FilterState) -> None:
+    def put(self, pool: StatePool, pool_slot: PoolSlot, state: FilterState) -> None:
         """A new owner: the seat must be empty."""
-        is_empty = not any(array[seat.row].any() for array in pool.arrays.values())
+        is_empty = not any(array[pool_slot.row].any() for array in pool.arrays.values())
         with self._lock:
             self.pool = pool
             self.acquired += 1
             self.leaks["a seat was not empty"] += not is_empty
-        self.runtime.put(pool, seat, state)
-        pool.arrays[MARK][seat.row] = _mark(seat)
+        self.runtime.put(pool, pool_slot, state)
+        pool.arrays[MARK][pool_slot.row] = _mark(pool_slot)
 
-    def get(self, pool: StatePool, seat: PoolSlot, seed: int) -> FilterState:
+    def get(self, pool: StatePool, pool_slot: PoolSlot, seed: int) -> FilterState:
         """The state in a seat, which must be its owner's."""
-        self._look(pool, [seat])
-        return self.runtime.get(pool, seat, seed)
+        self._look(pool, [pool_slot])
+        return self.runtime.get(pool, pool_slot, seed)
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
         """One observation of each row."""
-        seats = [row.slot for row in rows]
-        self._look(pool, seats)
+        pool_slots = [row.slot for row in rows]
+        self._look(pool, pool_slots)
         stepped = self.runtime.advance(pool, rows)
-        self._look(pool, seats)
+        self._look(pool, pool_slots)
         return stepped
 
     def follow(self, pool: StatePool, piece: Piece) -> Steps:
@@ -74,17 +74,17 @@ class WatchedFilter:
         self._look(pool, [piece.slot])
         return steps
 
-    def _look(self, pool: StatePool, seats: Sequence[PoolSlot]) -> None:
-        marks = pool.arrays[MARK][[seat.row for seat in seats]]
-        strange = int(np.count_nonzero(marks != [_mark(seat) for seat in seats]))
+    def _look(self, pool: StatePool, pool_slots: Sequence[PoolSlot]) -> None:
+        marks = pool.arrays[MARK][[pool_slot.row for pool_slot in pool_slots]]
+        strange = int(np.count_nonzero(marks != [_mark(pool_slot) for pool_slot in pool_slots]))
         if strange:
             with self._lock:
                 self.leaks["a seat had another owner's mark"] += strange
 
 
-def _mark(seat: PoolSlot) -> int:
+def _mark(pool_slot: PoolSlot) -> int:
     """A number of this owner alone; never zero, for generations in use are odd."""
-    return (seat.row << 40) | seat.generation
+    return (pool_slot.row << 40) | pool_slot.generation
 
 
 def dirty_bytes(pool: StatePool) -> int:

@@ -439,7 +439,7 @@ def test_own_series_are_trained_on_but_for_their_last_fifth():
         Recorded([Cells(np.zeros(5), 0.0, 1.0, False)], 8)
 
 
-def test_values_are_trained_on_as_far_as_the_network_has_room(tmp_path):
+def test_values_are_trained_on_as_far_as_the_network_has_space(tmp_path):
     signs = np.random.default_rng(0).choice([-1.0, 1.0], 3000)
     run = SeriesRun(MODEL, replace(TRAINING, steps=1))
     train_series(run, tmp_path / "largest", own=[Cells(LARGEST * signs, 0.0, 1.0, False)])

@@ -586,12 +586,12 @@ def test_links_and_units_keep_values_with_their_truth() -> None:
     values, truth, has_zero = links.link(rng_of(1), x, x)
     assert np.array_equal(values, truth) and np.isfinite(values).all()
     near(has_zero.astype(float), sum(links.LINKS[name] for name in links.WITH_ZERO) / sum(links.LINKS.values()))
-    seen, told = links.in_units(rng_of(2), values, truth, has_zero)
-    is_exact = (seen == told).all(axis=1)
+    seen, outputs = links.in_units(rng_of(2), values, truth, has_zero)
+    is_exact = (seen == outputs).all(axis=1)
     assert 0.6 < is_exact.mean() < 0.75
-    spread = told.std(axis=1)
+    spread = outputs.std(axis=1)
     # A grid has a point in each deviation at least, so that rounding moves a value by half of one at most.
-    assert (np.abs(seen - told).max(axis=1) <= 0.5 * spread * (1 + 1e-9)).all()
+    assert (np.abs(seen - outputs).max(axis=1) <= 0.5 * spread * (1 + 1e-9)).all()
     assert spread.max() / spread[spread > 0].min() > 1e6
 
 

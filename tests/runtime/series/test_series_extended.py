@@ -55,7 +55,7 @@ def test_noise_is_averaged_over_seasons():
     assert average < 0.8 * alone
 
 
-def test_a_season_of_the_clock_is_known_before_it_was_seen_often():
+def test_a_season_of_the_clock_is_recorded_before_it_was_seen_often():
     values = 10 + np.tile(np.random.default_rng(2).standard_normal(12), 3) + 0.01 * np.arange(36)
     paths = paths_of(values[:16], 16, clock_seasons(365.25 * 86_400 / 12))
     came = np.append(values[15 + LEADS[:3]], values[15 + 24 - 12] + 0.12)

@@ -212,7 +212,7 @@ def test_a_guess_by_the_size_of_a_value_is_not_remembered(runtime):
      [None] * 30 + [3.0] * 30, list(range(60)), [3.0] * 30 + [3e9] + [3.0] * 29],
     ids=["zeros", "fives", "alternating", "tiny", "huge", "nothing", "late", "line", "spike"],
 )  # fmt: skip
-def test_plain_series_are_told_in_numbers(runtime, values):
+def test_plain_series_are_reported_in_numbers(runtime, values):
     found, _ = filtered(runtime, np.arange(60.0), values)
     assert all(np.isfinite(found[name]).all() for name in ("mean", "std", "moments", "bands", "precision"))
     assert (found["std"] > 0).all() and (np.diff(found["bands"], axis=-1) > 0).all()
@@ -226,7 +226,7 @@ def test_the_first_rows_promise_little(runtime):
 
 
 @pytest.mark.parametrize("place", [2, 3, 4, 7, 12, 20])
-def test_early_on_what_may_be_an_outlier_is_told_as_one_or_a_move(runtime, place):
+def test_early_on_what_may_be_an_outlier_is_reported_as_one_or_a_move(runtime, place):
     """Of two places, with a chance K of the one at a distance e, the variance is K (1 - K) e²."""
     x = np.random.default_rng(1).normal(100, 5, 21)
     x[place] = 1e5
@@ -269,7 +269,7 @@ def test_first_lags_that_are_nothing_like_the_others_are_forgotten(runtime, firs
 
 
 @pytest.mark.parametrize(("before", "after"), [(60.0, 1.0), (1.0, 60.0)])
-def test_a_stream_that_changes_its_rate_is_told_by_the_new_one(runtime, before, after):
+def test_a_stream_that_changes_its_rate_is_reported_by_the_new_one(runtime, before, after):
     times = np.concatenate([before * np.arange(100), before * 99 + after * np.arange(1, 101)])
     _, state = filtered(runtime, times, season(200))
     assert state.tensors["series.clock"].ravel()[clock_numba.LAG] == pytest.approx(after)
@@ -282,7 +282,7 @@ def test_a_gap_now_and_then_is_no_other_rate(runtime):
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.5])
-def test_states_are_told_as_well_as_they_are_known(runtime, noise):
+def test_states_are_reported_as_well_as_they_are_recorded(runtime, noise):
     """This network forecasts badly, and its forecasts hardly move: that must not pass for knowledge of the state."""
     rng = np.random.default_rng(4)
     truth = 10 * np.sin(2 * np.pi * np.arange(1_000) / 12)

@@ -124,8 +124,8 @@ def test_steps_and_prompts_are_as_exact_as_eager_float32(
         assert is_finite and last is not None
         # The latent sample of the step is the only difference; its logits are those of the mean.
         silent = exact.run(tokens, np.zeros_like(noise), torch.float64)
-        wanted = [part[-1, row : row + 1] for part in silent[:3]] + [part[row : row + 1] for part in silent[3:]]
-        found = errors([*(part.astype(np.float64) for part in last), *(part[1:] for part in slots)], wanted)
+        requested = [part[-1, row : row + 1] for part in silent[:3]] + [part[row : row + 1] for part in silent[3:]]
+        found = errors([*(part.astype(np.float64) for part in last), *(part[1:] for part in slots)], requested)
         assert all(ours <= 2 * theirs + 4 * EPS for ours, theirs in zip(found, allowed, strict=True)), (found, allowed)
 
 

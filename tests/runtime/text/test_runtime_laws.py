@@ -90,7 +90,7 @@ def test_a_stream_has_the_same_bits_alone_and_among_others(runtime: Any, count: 
         context.release()
 
 
-def told(drawn: DrawnToken) -> Any:
+def reported(drawn: DrawnToken) -> Any:
     """All that is told of a row, comparable digit for digit."""
     top = drawn.top and (drawn.top.tokens.tolist(), drawn.top.log_probabilities.tolist())
     latent = None if drawn.latent is None else drawn.latent.tobytes()
@@ -115,14 +115,14 @@ def test_a_row_is_drawn_alone_and_among_others_as_from_its_logits(runtime: Any, 
         tokens = draw.integers(0, len(runtime.vocabulary), count).tolist()
         noise = draw.standard_normal((count, *runtime.latent_shape), dtype=np.float32)
         logits, log_precision, latent = runtime.step(contexts, tokens, noise)[0]
-        wanted = drawn_tokens(logits, log_precision, latent, Draws(choices, calibration))
+        requested = drawn_tokens(logits, log_precision, latent, Draws(choices, calibration))
         together, advances = runtime.draw(contexts, tokens, noise, Draws(choices, calibration))
         for row, choice in enumerate(choices):
             (single,), _ = runtime.draw(
                 contexts[row : row + 1], [tokens[row]], noise[row : row + 1], Draws([choice], calibration)
             )
-            found, expected = told(single), told(wanted[row])
-            assert found == told(together[row])
+            found, expected = reported(single), reported(requested[row])
+            assert found == reported(together[row])
             assert found[0] == expected[0] and found[3:4] == expected[3:4] and found[5] == expected[5]
             # The exponentials of either are two and a half units of the last place from the truth, at most.
             np.testing.assert_allclose(found[1:3], expected[1:3], rtol=0, atol=5 * EPS)
@@ -170,7 +170,7 @@ def test_a_poisoned_row_is_alone_with_it(runtime: Any, field: str, place: tuple[
     infected[2].write(state)
     states = [context.read() for context in infected]
     noise = silence(runtime, 4)
-    expected, wanted = runtime.step(healthy, [3, 4, 5, 6], noise)
+    expected, requested = runtime.step(healthy, [3, 4, 5, 6], noise)
     found, advances = runtime.step(infected, [3, 4, 5, 6], noise)
     assert [advance.is_finite() for advance in advances] == [True, True, False, True]
     for row, context in enumerate(infected):
@@ -180,7 +180,7 @@ def test_a_poisoned_row_is_alone_with_it(runtime: Any, field: str, place: tuple[
             continue
         assert all(a[row].tobytes() == b[row].tobytes() for a, b in zip(found, expected, strict=True))
         advances[row].commit()
-        wanted[row].commit()
+        requested[row].commit()
         assert runtime.pack(context) == runtime.pack(healthy[row])
     for context in (*healthy, *infected):
         context.release()
@@ -201,7 +201,7 @@ def test_a_poisoned_prompt_is_reported(runtime: Any) -> None:
     assert not read_on(runtime, cache, [2, 3]).is_finite()
 
 
-def test_a_seat_is_empty_between_its_owners(runtime: Any) -> None:
+def test_a_slot_is_empty_between_its_owners(runtime: Any) -> None:
     context = begun(runtime, [1, 2, 3])
     row = context.slot.row
     context.release()
@@ -321,8 +321,8 @@ def test_outputs_are_as_good_as_those_of_onnx_runtime(
     if mode == "recurrent":
         # The mean: the largest error is that of one slot, where a gate is steep, and whose it is is luck.
         for found, context in zip((ours, theirs), contexts, strict=True):
-            for (name, part), wanted in zip(context.read().items(), exact.state, strict=True):
-                found[name] = float(np.abs(part - wanted).mean() / np.abs(wanted).max())
+            for (name, part), requested in zip(context.read().items(), exact.state, strict=True):
+                found[name] = float(np.abs(part - requested).mean() / np.abs(requested).max())
     for context in contexts:
         context.release()
     assert all(ours[name] <= 2 * theirs[name] for name in ("means", "precisions") if name in ours), (ours, theirs)

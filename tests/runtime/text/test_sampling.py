@@ -20,7 +20,7 @@ from rfa.runtime.text.sampling import (
 PROBABILITIES = np.array([0.5, 0.25, 0.15, 0.1])
 
 
-def test_normaliser_of_known_probabilities() -> None:
+def test_normaliser_of_recorded_probabilities() -> None:
     logits = np.log(PROBABILITIES).astype(np.float32)[None] + 100
     np.testing.assert_allclose(np.exp(logits - log_normaliser(logits)[:, None])[0], PROBABILITIES, atol=1e-5)
 

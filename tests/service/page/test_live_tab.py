@@ -26,8 +26,8 @@ def steps(page: Any, count: int) -> None:
 
 
 def frames(page: Any) -> int:
-    told = re.match(r"\d+", page.text_content("#live-panes .told >> nth=0") or "")
-    return int(told[0]) if told else 0
+    outputs = re.match(r"\d+", page.text_content("#live-panes .told >> nth=0") or "")
+    return int(outputs[0]) if outputs else 0
 
 
 def test_a_stream_runs_and_pauses(browser: Any, server: Live) -> None:
@@ -41,7 +41,7 @@ def test_a_stream_runs_and_pauses(browser: Any, server: Live) -> None:
         assert fits(page)
 
 
-def test_the_filter_doubts_goes_on_alone_and_trusts_again(browser: Any, server: Live) -> None:
+def test_the_filter_distrusts_goes_on_alone_and_trusts_again(browser: Any, server: Live) -> None:
     with visit(browser, server.url, "#live?source=still&first=auto") as page:
         begin(page)
         steps(page, 40)
@@ -159,7 +159,7 @@ def test_what_the_server_refuses_is_shown(browser: Any, server: Live) -> None:
         assert page.text_content("#live-panes .told") == ""  # for nothing was drawn
 
 
-def test_what_is_drawn_of_a_stream_is_told_to_be_from_before_once_another_fails(browser: Any, server: Live) -> None:
+def test_what_is_drawn_of_a_stream_is_reported_to_be_from_before_once_another_fails(browser: Any, server: Live) -> None:
     with visit(browser, server.url, "#live?first=auto&source=still") as page:
         begin(page)
         steps(page, 3)

@@ -60,5 +60,5 @@ async def test_its_files_and_no_others_need_no_key(connect: Any) -> None:
             assert (await client.get(f"/page/{name}")).status_code == 200
         for path in ("/page/", "/page/nope.js", "/page/uplot/LICENSE", "/page/series.js/"):
             assert (await client.get(path)).status_code == 401, path
-            told = await client.get(path, headers={"X-API-Key": KEY})
-            assert told.status_code == 404, path
+            outputs = await client.get(path, headers={"X-API-Key": KEY})
+            assert outputs.status_code == 404, path

@@ -76,8 +76,8 @@ def test_a_part_of_the_page_that_does_not_come_is_missed(browser: Any, server: L
         (None, "", "cannot be reached"),
     ],
 )
-def test_what_no_server_of_ours_says_is_told_from_what_it_says(
-    browser: Any, server: Live, status: int | None, body: str, told: str
+def test_what_no_server_of_ours_says_is_reported_from_what_it_says(
+    browser: Any, server: Live, status: int | None, body: str, outputs: str
 ) -> None:
     def interfere(route: Any) -> None:
         if status is None:
@@ -90,7 +90,7 @@ def test_what_no_server_of_ours_says_is_told_from_what_it_says(
         filtered(page)
         page.route("**/filter", interfere, times=1)
         page.select_option("#series-demo", "requests")
-        page.locator("#series-error", has_text=told).wait_for()
+        page.locator("#series-error", has_text=outputs).wait_for()
         page.select_option("#series-demo", "machine")
         filtered(page)
         assert page.text_content("#series-error") == ""

@@ -25,7 +25,7 @@ def test_a_link_to_a_row_of_a_file_explains_no_row_of_another_series(browser: An
         assert not page.locator("#series-explained").is_visible()
 
 
-def test_a_stream_of_no_known_source_is_the_usual_one(browser: Any, server: Live) -> None:
+def test_a_stream_of_no_recorded_source_is_the_usual_one(browser: Any, server: Live) -> None:
     with visit(browser, server.url, "#live?source=nobody") as page:
         page.locator("#live-panes .told", has_text="Ready").wait_for()
         assert page.input_value("#live-source") == "wave"

@@ -69,12 +69,12 @@ def test_a_file_is_filtered_as_the_server_filters_it(browser: Any, server: Live,
         given(page, write(values), f"metric.{write.__name__}")
         body = sent(page)
         assert body["values"] == {"load": values}
-        told = page.text_content("#series-told")
+        outputs = page.text_content("#series-told")
         rows = page.locator("#series-unusual tbody tr").all_text_contents()
         ahead = page.locator("#series-forecast tbody tr").count()
     reply = answer(server, "filter", body)
-    assert told.startswith(f"200 rows of load, filtered by the model {reply['model']}")
-    assert f"{sum(reply['columns']['alarm']):.0f} alarm" in told
+    assert outputs.startswith(f"200 rows of load, filtered by the model {reply['model']}")
+    assert f"{sum(reply['columns']['alarm']):.0f} alarm" in outputs
     assert ahead == body["ahead"] == len(reply["ahead"]["t"])
     rarest = int(np.nanargmax(np.array(reply["columns"]["anomaly"], float)))
     assert rarest == SPIKE
@@ -173,12 +173,12 @@ def test_a_chart_that_is_not_there_yet_is_not_moved(browser: Any, server: Live) 
 
 
 @pytest.mark.parametrize("size", [1e300, 1e-300])
-def test_numbers_beyond_all_measure_are_told_in_few_digits(browser: Any, server: Live, size: float) -> None:
+def test_numbers_beyond_all_measure_are_reported_in_few_digits(browser: Any, server: Live, size: float) -> None:
     with visit(browser, server.url, "#server") as page:
         page.locator("#server-now .figure", has_text="ready").wait_for()
-        told = page.evaluate("async size => (await import('./page/format.js')).number(size)", size)
-    assert float(told) == size
-    assert len(told) < 10
+        outputs = page.evaluate("async size => (await import('./page/format.js')).number(size)", size)
+    assert float(outputs) == size
+    assert len(outputs) < 10
 
 
 # `wasRead` is kept once the page has taken the answer of a file that was read.
@@ -203,15 +203,15 @@ def test_a_file_that_is_read_late_does_not_replace_what_was_chosen_since(browser
             page.set_input_files("#series-file", {"name": "late.csv", "mimeType": "", "buffer": as_csv(metric())})
         page.select_option("#series-demo", "requests")
         filtered(page)
-        told = page.text_content("#series-told")
+        outputs = page.text_content("#series-told")
         held[0].continue_()
         page.evaluate("window.wasRead")
         assert page.text_content("#series-error") == ""
-        assert page.text_content("#series-told") == told
+        assert page.text_content("#series-told") == outputs
         assert page.input_value("#series-demo") == "requests"
 
 
-def test_series_of_one_file_are_told_apart_and_chosen(browser: Any, server: Live) -> None:
+def test_series_of_one_file_are_reported_apart_and_chosen(browser: Any, server: Live) -> None:
     lines = [
         f"2026-01-{day:02d},{who},{day * scale}" for who, scale in (("hall", 1), ("attic", 2)) for day in range(1, 20)
     ]
@@ -365,7 +365,7 @@ def axis(page: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("base", "scale"), [(1_234_567, 1), (0, 1e-8), (3e11, 1e6)])
-def test_numbers_are_told_as_finely_as_they_differ(browser: Any, server: Live, base: float, scale: float) -> None:
+def test_numbers_are_reported_as_finely_as_they_differ(browser: Any, server: Live, base: float, scale: float) -> None:
     values = [base + scale * value for value in metric()]
     with visit(browser, server.url, "#series?model=auto&ahead=0") as page:
         filtered(page)
@@ -392,7 +392,7 @@ def test_numbers_are_told_as_finely_as_they_differ(browser: Any, server: Live, b
     ],
 )
 def test_numbers_of_one_column_have_as_many_decimals(
-    browser: Any, server: Live, column: list[float], values: list[float | None], told: list[str]
+    browser: Any, server: Live, column: list[float], values: list[float | None], outputs: list[str]
 ) -> None:
     with visit(browser, server.url, "#server") as page:
         page.locator("#server-now .figure", has_text="ready").wait_for()
@@ -400,10 +400,10 @@ def test_numbers_of_one_column_have_as_many_decimals(
             "async ([column, values]) => values.map((await import('./page/format.js')).tellerOf(column))",
             [column, values],
         )
-    assert found == told
+    assert found == outputs
 
 
-def test_what_a_row_is_told_in_has_one_number_of_decimals(browser: Any, server: Live) -> None:
+def test_what_a_row_is_reported_in_has_one_number_of_decimals(browser: Any, server: Live) -> None:
     with visit(browser, server.url, "#series?model=auto&ahead=0") as page:
         filtered(page)
         given(page, as_csv([1_234_567 + value for value in metric()]))
@@ -444,7 +444,7 @@ def test_warnings_go_with_what_they_warned_of(browser: Any, server: Live) -> Non
         assert page.locator("#series-warnings li").count() == 0
 
 
-def test_alarms_by_the_day_without_dates_are_told_to_be_none(browser: Any, server: Live) -> None:
+def test_alarms_by_the_day_without_dates_are_reported_to_be_none(browser: Any, server: Live) -> None:
     with visit(browser, server.url, "#series?demo=oscillator&alarm=1/day") as page:
         filtered(page)
         assert "no alarms" in page.text_content("#series-told")
@@ -463,7 +463,7 @@ def test_what_explains_a_row_is_brought_into_sight(browser: Any, server: Live) -
 
 def test_a_placeholder_is_shown_whole(browser: Any, server: Live) -> None:
     with visit(browser, server.url) as page:
-        room, text = page.evaluate(
+        space, text = page.evaluate(
             """() => {
               const field = document.querySelector("#series-passes");
               const style = getComputedStyle(field);
@@ -474,4 +474,4 @@ def test_a_placeholder_is_shown_whole(browser: Any, server: Live) -> None:
               return [room, pen.measureText(field.placeholder).width];
             }"""
         )
-    assert text <= room
+    assert text <= space

@@ -56,6 +56,6 @@ def test_what_it_copies_runs_as_one_program(browser: Any, server: Live) -> None:
         page.locator("#server-now .figure", has_text="ready").wait_for()
         codes = {language: copied(page, "server", language) for language in LANGUAGES}
     for language, code in codes.items():
-        told = printed(language, code)
-        assert '"bundle_version"' in told, language
-        assert "rfa_http_requests_total" in told, language
+        outputs = printed(language, code)
+        assert '"bundle_version"' in outputs, language
+        assert "rfa_http_requests_total" in outputs, language

@@ -29,15 +29,15 @@ def test_it_writes_what_the_server_writes(browser: Any, server: Live) -> None:
         page.locator(".text").press("ArrowRight")
         said = page.locator(".text").get_attribute("aria-valuetext")
         alternatives = page.locator("#text-token tbody tr").count()
-        told = page.text_content("#text-told")
+        outputs = page.text_content("#text-told")
         assert fits(page)
     parameters = {"max_new_tokens": 12, "temperature": 0.8, "top_p": 0.95, "seed": 7, "decode": "recurrent"}
     expected = answer(server, "generate", {"inputs": "It was the", "parameters": parameters})["details"]["tokens"]
     assert tokens == [token["text"] for token in expected]
     assert f"confidence {100 * expected[0]['confidence']:.0f} %" in said
     assert alternatives == 5
-    assert "12 tokens" in told
-    assert "seed 7" in told
+    assert "12 tokens" in outputs
+    assert "seed 7" in outputs
 
 
 def test_two_decoders_and_where_they_part(browser: Any, server: Live) -> None:
@@ -45,15 +45,15 @@ def test_two_decoders_and_where_they_part(browser: Any, server: Live) -> None:
         ready(page)
         written(page)
         texts = [page.locator(".text").nth(k).locator(".token").all_text_contents() for k in range(2)]
-        told = page.text_content("#text-told")
+        outputs = page.text_content("#text-told")
         marked = page.locator(".token.parted").count()
         assert page.locator("#text-outputs h2").all_text_contents() == ["recurrent", "attention"]
     parted = next((k for k, pair in enumerate(zip(*texts, strict=True)) if pair[0] != pair[1]), None)
     if parted is None:
-        assert "are equal" in told
+        assert "are equal" in outputs
         assert marked == 0
     else:
-        assert f"differ from token {parted + 1} on" in told
+        assert f"differ from token {parted + 1} on" in outputs
         assert marked == 2
 
 
