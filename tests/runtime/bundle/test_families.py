@@ -240,7 +240,7 @@ def test_constants_that_fit_other_weights_are_refused(damage: str) -> None:
 
 WEIGHTS: list[tuple[str, dict[str, Any], Callable[[dict[str, AnyArray]], object], str]] = [
     ("language", LANGUAGE, without("norm.weight"), "lacks norm.weight"),
-    ("language", LANGUAGE, _more, r"blocks\.2\.mixer\.delta_raw, for which"),
+    ("language", LANGUAGE, _more, r"blocks\.2\.mixer\.delta_raw, which the configuration does not have"),
     ("language", LANGUAGE, replaced("initial.means", with_first(0.5)), "initial.means does not follow"),
     ("language", LANGUAGE, replaced("initial.precisions", with_first(-1.0)), "initial.precisions has a value"),
     ("language", {**LANGUAGE, "window": 2}, replaced("initial.ring", with_first(0.5)), "initial.ring does not follow"),
