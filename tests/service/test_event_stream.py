@@ -36,7 +36,8 @@ async def test_the_backlog_of_a_client_that_left_is_dropped() -> None:
         await left.wait()
         return {"type": "http.disconnect"}
 
-    state = SimpleNamespace(cooperative=CooperativeWork(), settings=SimpleNamespace(send_timeout_seconds=60))
+    limits = SimpleNamespace(send_timeout_seconds=60)
+    state = SimpleNamespace(cooperative=CooperativeWork(), settings=SimpleNamespace(limits=limits))
     request: Any = SimpleNamespace(app=SimpleNamespace(state=state))
     stream = event_stream(request, None, documents(), NDJSON)
     await stream({}, receive, send)
