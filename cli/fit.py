@@ -81,8 +81,8 @@ def _fit(
     """Fit with a progress bar."""
     from tqdm import tqdm
 
+    from rfa.fitting.column_models import SHARES, StructuralConfig
     from rfa.fitting.fit import fit_to
-    from rfa.fitting.structural import SHARES, StructuralConfig
 
     parsed = StructuralConfig.from_dict({} if config is None else json.loads(config.read_text(encoding="utf-8")))
     count = sum(len(one.names) for one in series.values())

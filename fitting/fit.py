@@ -19,6 +19,7 @@ import numpy as np
 
 from rfa.data import Key, Series, key_name
 from rfa.fitting.calendar import days_for, fit_pattern, pattern_at
+from rfa.fitting.column_models import StructuralConfig, describe_fit, joint_config, periods_of
 from rfa.fitting.maximum_likelihood import (
     MIN_GAIN,
     Column,
@@ -30,10 +31,9 @@ from rfa.fitting.maximum_likelihood import (
     make_column,
     standard_errors,
 )
-from rfa.fitting.model import Structure, matrices, robustness
 from rfa.fitting.parallel import fit_each
 from rfa.fitting.progress import SavedFits
-from rfa.fitting.structural import StructuralConfig, describe_fit, joint_config, periods_of
+from rfa.fitting.structural_model import Structure, matrices, robustness
 from rfa.runtime.filters.calendar import DAY_SECONDS, Calendar, Days
 from rfa.runtime.filters.fitted import Models, series_label
 from rfa.runtime.filters.system import System

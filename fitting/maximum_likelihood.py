@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from rfa.fitting.model import Standing, Structure, constrain, parameters, raw_bounds, raw_start
 from rfa.fitting.scan import Scan, gradient, scan_series
 from rfa.fitting.seasons import strongest_rate
+from rfa.fitting.structural_model import Standing, Structure, constrain, parameters, raw_bounds, raw_start
 
 # Nats of the whole validation part; a smaller gain is noise.
 MIN_GAIN = 2.0

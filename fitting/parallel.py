@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from threadpoolctl import threadpool_limits
 
+from rfa.fitting.interrupts import Stopped, StopSignals
 from rfa.fitting.maximum_likelihood import Report
 from rfa.fitting.progress import SavedFits
-from rfa.fitting.stopping import Stopped, StopSignals
 
 Item = TypeVar("Item")
 Document = dict[str, Any]

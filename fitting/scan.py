@@ -6,7 +6,8 @@
 
 w is the capped Student-t weight (docs/MATH.md §2, K passes), so this is the filter in service, in float64; with 1/nu =
 0 and ε = 0 it is the Kalman filter. A missing value is a prediction without an update. The coordinates make F diagonal
-(`model.py`): those of an oscillator turn with it, and the sensor c turns instead. So a step is two passes over P.
+(`structural_model.py`): those of an oscillator turn with it, and the sensor c turns instead. So a step is two passes
+over P.
 
 The gradient runs the equations backwards (reverse mode), so its cost does not grow with the number of parameters.
 Covariances of `SEGMENT` rows at a time fit into the processor's cache; each segment recomputes them from its first.

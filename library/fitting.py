@@ -10,8 +10,8 @@ from typing import Any
 from tqdm import tqdm
 
 from rfa.data import key_name
+from rfa.fitting.column_models import SHARES, StructuralConfig
 from rfa.fitting.fit import fit_series, fit_to
-from rfa.fitting.structural import SHARES, StructuralConfig
 from rfa.library.models import notify_on_compile
 from rfa.library.reading import describe_failures, read
 from rfa.runtime.filters.fitted import Models

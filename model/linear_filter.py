@@ -27,7 +27,7 @@ from rfa.model.recurrence.inverse import spd_inverse
 from rfa.model.recurrence.modes import Chains, Drift, seen_from_now, transition
 from rfa.model.state_filter import FilterOutput, Past, State, StateFilter, Token, head_update
 from rfa.runtime.filters.linear_config import LinearFilterConfig, stationary_covariance
-from rfa.runtime.filters.noise_law import NOISE_FACTORS, PRIOR_COUNTS
+from rfa.runtime.filters.robust_constants import NOISE_FACTORS, PRIOR_COUNTS
 from rfa.runtime.filters.spectrum import mode_arrays, spectrum
 
 # In attention mode an observation whose transported process noise is this share of its measurement noise counts e times

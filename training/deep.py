@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from rfa.fitting.stopping import StopSignals
+from rfa.fitting.interrupts import StopSignals
 from rfa.model.batch import Batch
 from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.deep_blocks import DeepFilterConfig

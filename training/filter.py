@@ -2,7 +2,7 @@
 
 A deep filter is trained on noisy measurements without true states (`rfa.training.deep`). A structural filter is fitted
 to
-a CSV by maximum likelihood (`rfa.fitting.structural`), and its run is that of a linear filter.
+a CSV by maximum likelihood (`rfa.fitting.column_models`), and its run is that of a linear filter.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import torch
 from safetensors.numpy import save_file
 from tqdm import tqdm
 
+from rfa.fitting.column_models import SHARES, StructuralConfig, fit_structural
 from rfa.fitting.progress import SavedFits
-from rfa.fitting.structural import SHARES, StructuralConfig, fit_structural
 from rfa.model.batch import Batch
 from rfa.model.checkpoint import save_checkpoint
 from rfa.model.linear_filter import LinearFilter

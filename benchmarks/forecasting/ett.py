@@ -32,7 +32,7 @@ from rfa.benchmarks.forecasting.plot import draw_week
 from rfa.benchmarks.forecasting.scores import block_error, crps_normal, crps_points, interval
 from rfa.data import Series, load_series
 from rfa.export.filter_calibration import LEVELS, ONE_SIGMA, conformal, evaluate
-from rfa.fitting.structural import StructuralConfig, fit_structural
+from rfa.fitting.column_models import StructuralConfig, fit_structural
 from rfa.measured import origin, write_result
 from rfa.model.batch import Batch
 from rfa.model.linear_filter import LinearFilter

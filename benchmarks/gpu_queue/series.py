@@ -13,7 +13,7 @@ import typer
 from rfa.benchmarks.gpu_queue.parts import cores
 from rfa.benchmarks.gpu_queue.pieces import pack, unpack
 from rfa.benchmarks.gpu_queue.queue import UNFINISHED
-from rfa.fitting.stopping import Stopped
+from rfa.fitting.interrupts import Stopped
 from rfa.model.checkpoint import load_run
 from rfa.runtime.series.config import SeriesConfig
 from rfa.training.language_config import find_config

@@ -33,11 +33,11 @@ from torch import Tensor
 
 from rfa.model.attention.call import AttentionCall
 from rfa.model.attention.launch import Launch, launch
+from rfa.model.attention.triton_backward_columns import _columns_kernel
+from rfa.model.attention.triton_backward_common import KEY_NUMBERS, QUERY_NUMBERS
+from rfa.model.attention.triton_backward_rows import _rows_kernel
+from rfa.model.attention.triton_backward_tokens import _describe_keys, _describe_queries, _normalise_rows
 from rfa.model.attention.triton_blocks import all_blocks, batch_stride, is_interpreted
-from rfa.model.attention.triton_gradient import KEY_NUMBERS, QUERY_NUMBERS
-from rfa.model.attention.triton_gradient_columns import _columns_kernel
-from rfa.model.attention.triton_gradient_rows import _rows_kernel
-from rfa.model.attention.triton_gradient_tokens import _describe_keys, _describe_queries, _normalise_rows
 from rfa.model.placement import capability_of
 
 

@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from rfa.model.recurrence.inverse import spd_inverse
-from rfa.runtime.filters.noise_law import (
+from rfa.runtime.filters.robust_constants import (
     AGREEMENT,
     KEPT_PRIOR,
     LARGEST_FACTOR,

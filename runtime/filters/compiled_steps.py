@@ -23,7 +23,7 @@ from rfa.runtime.filters import (
     dense_numba_learned,
     filter_numba,
     linear_rows,
-    noise_law,
+    robust_constants,
     transition_numba,
 )
 from rfa.runtime.filters import observed as observed_module
@@ -53,7 +53,7 @@ Array = np.ndarray
 STATE = "compiled.state"
 KEPT_MOVES = 64
 _MADE_OF = (
-    dense_numba, dense_numba_learned, filter_numba, filter_steps, linear_rows, noise_law, observed_module,
+    dense_numba, dense_numba_learned, filter_numba, filter_steps, linear_rows, robust_constants, observed_module,
     transition_numba, *scoring.SOURCES,
 )  # fmt: skip
 
@@ -145,7 +145,7 @@ class CompiledSteps:
         self._scratch = scratch_size(system.sizes, learns=learns)
         shapes = {"mean": (n,), "covariance": (n, n), "jump_offset": (n,), "jump_evidence": (1,)}
         if learns:
-            shapes["noise_counts"] = (len(noise_law.PRIOR_COUNTS),)
+            shapes["noise_counts"] = (len(robust_constants.PRIOR_COUNTS),)
         unused = () if system.rule[2] else ("jump_offset", "jump_evidence")
         self._places = _places(shapes)
         self.layout = {name: shape for name, shape in shapes.items() if name not in unused}
@@ -213,7 +213,7 @@ def _prior(config: LinearFilterConfig) -> dict[str, Array]:
     mean = np.zeros(len(config.drift)) if config.initial_mean is None else np.asarray(config.initial_mean)
     given = config.initial_covariance
     prior = {"mean": mean, "covariance": stationary_covariance(config) if given is None else np.asarray(given)}
-    return prior | ({"noise_counts": np.asarray(noise_law.PRIOR_COUNTS)} if learns_noise(config) else {})
+    return prior | ({"noise_counts": np.asarray(robust_constants.PRIOR_COUNTS)} if learns_noise(config) else {})
 
 
 def _moves_of(system: LinearSystem, horizon: tuple[float, ...]) -> Array:

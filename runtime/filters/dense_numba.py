@@ -22,7 +22,7 @@ import math
 
 from rfa.runtime.compiling import inline_jit, source_inline_jit
 from rfa.runtime.filters.linear_rows import add_dot, distance, factor, rows_of, solve
-from rfa.runtime.filters.noise_law import AGREEMENT, LARGEST_NIS, LEAST_SHARE, OPEN_NOISE
+from rfa.runtime.filters.robust_constants import AGREEMENT, LARGEST_NIS, LEAST_SHARE, OPEN_NOISE
 
 # The prediction.
 

@@ -33,7 +33,14 @@ import numpy as np
 from rfa.runtime.compiling import inline_jit, source_inline_jit
 from rfa.runtime.filters.dense_numba import correct_row, keep_rival, move_mean, reduce_row
 from rfa.runtime.filters.linear_rows import add_dot, factor, rows_of
-from rfa.runtime.filters.noise_law import KEPT_PRIOR, LARGEST_FACTOR, LARGEST_NIS, MEMORY, NOISE_FACTORS, PRIOR_COUNTS
+from rfa.runtime.filters.robust_constants import (
+    KEPT_PRIOR,
+    LARGEST_FACTOR,
+    LARGEST_NIS,
+    MEMORY,
+    NOISE_FACTORS,
+    PRIOR_COUNTS,
+)
 
 FACTORS, WIDEST = len(NOISE_FACTORS), max(NOISE_FACTORS)
 _SIZES, _KEPT = np.array(NOISE_FACTORS), KEPT_PRIOR * np.array(PRIOR_COUNTS)

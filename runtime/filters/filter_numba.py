@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfa.runtime.compiling import cached_inline_jit, inline_jit, source_inline_jit
-from rfa.runtime.filters import dense_numba, dense_numba_learned, linear_rows, noise_law, transition_numba
+from rfa.runtime.filters import dense_numba, dense_numba_learned, linear_rows, robust_constants, transition_numba
 from rfa.runtime.filters.dense_numba_learned import FACTORS
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.filters.linear_rows import rows_of
@@ -180,13 +180,13 @@ def _observe(update, system, work, state, value, lag, scale, out):
 
 
 # Cached on their own, so that one process can compile them while another compiles the rest of a kernel.
-@cached_inline_jit(dense_numba, linear_rows, noise_law, transition_numba)
+@cached_inline_jit(dense_numba, linear_rows, robust_constants, transition_numba)
 def observe_capped(system, work, state, value, lag, scale, out):
     """An observation under the capped rule."""
     _observe(dense_numba.update, system, work, state, value, lag, scale, out)
 
 
-@cached_inline_jit(dense_numba, dense_numba_learned, linear_rows, noise_law, transition_numba)
+@cached_inline_jit(dense_numba, dense_numba_learned, linear_rows, robust_constants, transition_numba)
 def observe_learned(system, work, state, value, lag, scale, out):
     """An observation under the rule that learns the noise."""
     _observe(dense_numba_learned.update, system, work, state, value, lag, scale, out)

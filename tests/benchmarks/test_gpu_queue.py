@@ -20,7 +20,7 @@ from rfa.benchmarks.gpu_queue.cuda_tests import CUDA_TESTS, run_tests
 from rfa.benchmarks.gpu_queue.parts import QUEUE, Wishes, parts
 from rfa.benchmarks.gpu_queue.pieces import pack, unpack
 from rfa.benchmarks.gpu_queue.queue import UNFINISHED, Part, run_queue
-from rfa.fitting.stopping import Stopped
+from rfa.fitting.interrupts import Stopped
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]

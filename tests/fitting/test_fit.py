@@ -9,9 +9,9 @@ import pytest
 
 from rfa.data import Series
 from rfa.fitting.calendar import LEAST_DAYS, days_for, fit_pattern
+from rfa.fitting.column_models import StructuralConfig
 from rfa.fitting.fit import fit_series
 from rfa.fitting.progress import SavedFits
-from rfa.fitting.structural import StructuralConfig
 from rfa.runtime.filters.calendar import Calendar
 from rfa.runtime.filters.compiled_system import SystemRuntime
 from rfa.runtime.filters.fitted import Models

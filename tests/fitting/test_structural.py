@@ -11,6 +11,7 @@ from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
 from rfa.data import Series, load_series
 from rfa.export.filter_export import export_filter
+from rfa.fitting.column_models import StructuralConfig, fit_structural, joint_config
 from rfa.fitting.joint import Robust, joint_log_likelihood
 from rfa.fitting.maximum_likelihood import (
     Column,
@@ -22,7 +23,10 @@ from rfa.fitting.maximum_likelihood import (
     make_column,
     standard_errors,
 )
-from rfa.fitting.model import (
+from rfa.fitting.progress import SavedFits
+from rfa.fitting.scan import SEGMENT, scan_series
+from rfa.fitting.seasons import candidate_periods, strongest_rate
+from rfa.fitting.structural_model import (
     Structure,
     matrices,
     parameters,
@@ -30,10 +34,6 @@ from rfa.fitting.model import (
     raw_start,
     sensor,
 )
-from rfa.fitting.progress import SavedFits
-from rfa.fitting.scan import SEGMENT, scan_series
-from rfa.fitting.seasons import candidate_periods, strongest_rate
-from rfa.fitting.structural import StructuralConfig, fit_structural, joint_config
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import Token
 from rfa.runtime.bundle.bundle import open_bundle

@@ -7,7 +7,7 @@ import torch
 
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence import dense
-from rfa.runtime.filters.noise_law import NOISE_FACTORS, PRIOR_COUNTS
+from rfa.runtime.filters.robust_constants import NOISE_FACTORS, PRIOR_COUNTS
 from tests.model.observed_oscillator import PRIOR, SENSORS, build, check_absent_components, discretise, follow
 
 

@@ -70,10 +70,10 @@ def attend_and_differentiate(queries: int, keys: int, dtype: torch.dtype, has_st
 REGULAR = {
     "triton_columns._columns_kernel",
     "triton_forward_kernel._forward_kernel",
-    "triton_gradient_tokens._describe_keys",
-    "triton_gradient_tokens._describe_queries",
-    "triton_gradient_rows._rows_kernel",
-    "triton_gradient_columns._columns_kernel",
+    "triton_backward_tokens._describe_keys",
+    "triton_backward_tokens._describe_queries",
+    "triton_backward_rows._rows_kernel",
+    "triton_backward_columns._columns_kernel",
 }
 
 
@@ -84,7 +84,7 @@ REGULAR = {
         (torch.bfloat16, False, False, {"triton_distant.table_kernel"}),
         (torch.bfloat16, True, False, set()),
         (torch.bfloat16, False, True, {"triton_distant.table_kernel"}),
-        (torch.float32, False, False, {"triton_gradient_tokens._normalise_rows"}),
+        (torch.float32, False, False, {"triton_backward_tokens._normalise_rows"}),
     ],
     ids=["regular", "irregular", "packed", "float32"],
 )

@@ -11,7 +11,7 @@ import scipy.linalg
 import torch
 
 from rfa.data import load_series
-from rfa.fitting.stopping import Stopped
+from rfa.fitting.interrupts import Stopped
 from rfa.model.checkpoint import load_run
 from rfa.training.deep import DeepTrainer
 from rfa.training.filter import FilterRun, load_data, train_filter

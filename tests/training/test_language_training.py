@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.fitting.stopping import Stopped
+from rfa.fitting.interrupts import Stopped
 from rfa.model.checkpoint import load_run
 from rfa.training.language import Trainer, cross_entropy, train_language, validation_loss
 from rfa.training.language_config import LanguageRun, TrainingConfig, find_config, load_variants

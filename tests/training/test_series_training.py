@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rfa.fitting.stopping import StopSignals
+from rfa.fitting.interrupts import StopSignals
 from rfa.model.checkpoint import load_run
 from rfa.model.series.network import SeriesNetwork
 from rfa.runtime.series.config import ALL_FEATURES, ALL_PATHS, LEVELS, PATCH, SeriesConfig

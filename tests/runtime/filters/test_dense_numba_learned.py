@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rfa.runtime.filters.linear_config import LinearFilterConfig
-from rfa.runtime.filters.noise_law import MEMORY, PRIOR_COUNTS
+from rfa.runtime.filters.robust_constants import MEMORY, PRIOR_COUNTS
 from tests.rounding import DRAWS, Rounding, allowed_error
 from tests.runtime.filters.test_dense_numba import SYSTEMS, eager, gap, make_data, run
 

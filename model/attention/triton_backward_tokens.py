@@ -8,9 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rfa.model.attention.triton_blocks import LENGTHS, elapsed, first_block, sequence
-from rfa.model.attention.triton_far import n_far_blocks
-from rfa.model.attention.triton_gradient import (
+from rfa.model.attention.triton_backward_common import (
     KEY_NUMBERS,
     NO_ROW,
     QUERY_NUMBERS,
@@ -27,6 +25,8 @@ from rfa.model.attention.triton_gradient import (
     weigh,
     weigh_far_key,
 )
+from rfa.model.attention.triton_blocks import LENGTHS, elapsed, first_block, sequence
+from rfa.model.attention.triton_far import n_far_blocks
 from rfa.model.attention.triton_score import LOG2E, transport
 
 

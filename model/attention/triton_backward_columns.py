@@ -8,8 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rfa.model.attention.triton_blocks import LENGTHS, elapsed, first_block, sequence
-from rfa.model.attention.triton_gradient import (
+from rfa.model.attention.triton_backward_common import (
     QUERY_NUMBERS,
     differentiate,
     lag_numbers,
@@ -23,6 +22,7 @@ from rfa.model.attention.triton_gradient import (
     stamps_at,
     weigh,
 )
+from rfa.model.attention.triton_blocks import LENGTHS, elapsed, first_block, sequence
 from rfa.model.attention.triton_score import LANES, by_lane, transport
 
 
