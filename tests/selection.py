@@ -34,7 +34,7 @@ LONG = {
     "tests/service/page/test_text_tab.py": "a browser",
     "tests/cli/test_cli.py::test_a_language_model_goes_from_a_corpus_to_a_score": "trains and calibrates a model",
     "tests/cli/test_cli.py::test_compile_reports_when_all_kernels_are_ready": "compiles every kernel in a process",
-    "tests/export/test_kernel_compile.py::test_a_bundle_has_room_for_the_kernels_of_six_gpus": "compiles for six GPUs",
+    "tests/export/test_kernel_compile.py::test_a_bundle_holds_the_kernels_of_six_gpus": "compiles for six GPUs",
     "tests/runtime/bundle/test_stored_kernels.py::test_a_kernel_that_computes_something_else_is_found": EMULATED,
     "tests/runtime/bundle/test_stored_kernels.py::test_a_kernel_that_writes_elsewhere_is_found": EMULATED,
     "tests/runtime/bundle/test_stored_kernels.py::test_a_kernel_too_few_is_found_and_one_too_many": EMULATED,
@@ -52,7 +52,7 @@ LONG = {
 ONLY = {
     "tests/model/test_decoder_triton.py": "slots_of_a_layer what_is_done_to_rows cosine_and_sine "
     "what_the_kernels_refuse",
-    "tests/model/test_draw_triton.py": "tokens_are_those_that_are_certain sums_of_weights_have_room",
+    "tests/model/test_draw_triton.py": "tokens_are_those_that_are_certain sums_of_weights_do_not_overflow",
     "tests/model/test_product_triton.py": "norms_agree a_product_with_what_is_around_it",
     "tests/model/test_ragged.py": "slots_have_the_same_bits_in_any_company what_the_kernels_do_not_run_is_said",
     "tests/model/test_slots_triton.py": "matches_the_reference tokens_of_own_lags_match_the_reference "
