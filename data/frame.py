@@ -64,7 +64,7 @@ def read_frame(
         refused: called with a series that cannot be read, which is left out; without it the first such one raises.
 
     Raises:
-        ValueError: names the row and column, or the series, that cannot be read, and what to do.
+        ValueError: If a row, cell or series cannot be read; the message names it and says what to do.
     """
     if every is not None:
         step_seconds(every)
@@ -341,7 +341,7 @@ def _refuse_several(table: Table, series: Series, values: dict[str, np.ndarray])
     """Refuse a table of several series whose times repeat for each value of a label column.
 
     Raises:
-        ValueError: names the column.
+        ValueError: If a column separates such series; the message names it.
     """
     if series.clock is None or len(np.unique(series.times)) > MAX_DISTINCT * len(series.times):
         return

@@ -20,7 +20,7 @@ def load_table(source: str | Path, *, sheet: str | None = None) -> Table:
         sheet: name of a workbook's sheet; default: the first.
 
     Raises:
-        ValueError: names the row that cannot be read, or the format, and what to do.
+        ValueError: If a row or the format cannot be read; the message names it and says what to do.
     """
     return read_table(read_source(source), sheet)
 
@@ -29,7 +29,7 @@ def load_series(source: str | Path, *, sheet: str | None = None, **options: Any)
     """Load one recorded series; see `load_table` for files and `read_frame` for the options.
 
     Raises:
-        ValueError: names the row and column that cannot be read, or the format, and what to do.
+        ValueError: If a cell or the format cannot be read; the message names it and says what to do.
     """
     (series,) = read_frame(load_table(source, sheet=sheet), **options).values()
     return series

@@ -50,7 +50,7 @@ def _fitting(text: str, formats: Iterable[str]) -> Iterator[str]:
 
 
 def parse(cells: Any, time_format: str, name: str, rows: np.ndarray) -> Any:
-    """Timestamps of text in one format, in UTC where it names a zone.
+    """Timestamps of text in one format, in UTC if it names a zone.
 
     Args:
         cells: chunked text.

@@ -23,7 +23,7 @@ TIME, VALUE = "time", "value"
 def melt_wide(table: Table, by: Sequence[str]) -> Table:
     """Convert a wide table to one row per value; other tables are returned as they are.
 
-    A table is wide if the columns beside its keys are numbered (V2, V3, …) or dates. Other columns repeat for each
+    A table is wide if the columns other than its keys are numbered (V2, V3, …) or dates. Other columns repeat for each
     value.
 
     Raises:

@@ -223,7 +223,7 @@ def _without_data(name: str, kind: int, shape: Sequence[int]) -> TensorProto:
 
 
 def _separate_transposed(graph: onnx.GraphProto) -> set[str]:
-    """Give the transposed use of a tied weight its own constant (the vocabulary head beside the embedding).
+    """Give the transposed use of a tied weight its own constant (the vocabulary head of a tied embedding).
 
     The runtime transposes a weight that is only used transposed once, at load.
     """

@@ -86,7 +86,7 @@ def write_bundle(
 
 
 def _write_checked(target: Path, manifest: Manifest, contents: Mapping[str, bytes]) -> Bundle:
-    """Write the files to a temporary folder beside `target`, check them as a bundle and rename the folder."""
+    """Write the files to a temporary folder next to `target`, check them as a bundle and rename the folder."""
     _check_replaceable(target)
     encoded = encode_manifest(manifest)
     decode_manifest(encoded)  # checks the file names before a file is written

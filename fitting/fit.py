@@ -40,7 +40,7 @@ from rfa.runtime.filters.system import System
 
 # The first part of a series is fitted and the rest chooses the modes; then the whole series is fitted.
 FITTED_SHARE = 0.75
-# Most harmonics of a season, and beside a calendar, which leaves few; a system has up to 64 states.
+# Most harmonics of a season without and with a calendar, which leaves few; a system has up to 64 states.
 MOST_HARMONICS, BESIDE_CALENDAR = 8, 4
 # Holidays are listed for this many years after the last row.
 YEARS_AHEAD = 10

@@ -91,7 +91,7 @@ def fit_each(
     """
     fits = _Fits(fit, report, saved, refuses=refused is not None)
     workers = max(1, min(len(items), os.cpu_count() or 1))
-    # Threads of linear algebra beside these would wait for each other, four times as long as the work takes.
+    # Additional threads of linear algebra would wait for each other, four times as long as the work takes.
     with StopSignals() as signals, threadpool_limits(1, "blas"), ThreadPoolExecutor(workers) as pool:
         futures = {name: pool.submit(fits.run, name, item) for name, item in items.items()}
         try:

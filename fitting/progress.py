@@ -1,7 +1,7 @@
 """Finished parts of a long fit, saved to disk: the same command, started again, does not repeat them.
 
-The file has lines of JSON. The first is a digest of the request and its data; a file with another digest is started
-anew. A line that was not written to its end does not count, nor do lines after one that cannot be read.
+The file has lines of JSON. The first is a digest of the request and its data; a file with another digest is
+overwritten. A line that was not written to its end does not count, nor do lines after one that cannot be read.
 """
 
 from __future__ import annotations

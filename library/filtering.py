@@ -73,7 +73,7 @@ def filter(
         requested; and `outlier`, outside the 0.999 gate of the filter.
 
     Raises:
-        ValueError: names the argument, column or row, and what to do.
+        ValueError: If an argument, column or row is invalid; the message names it and says what to do.
         FileNotFoundError: there is no such bundle.
     """
     request = OutputOptions.of(levels, (), alarm)
@@ -122,7 +122,7 @@ def forecast(
         measurement, `x_mean`, `x_std`, `x_low90`, `x_high90` (a pair per level).
 
     Raises:
-        ValueError: names the argument, column or row, and what to do.
+        ValueError: If an argument, column or row is invalid; the message names it and says what to do.
         FileNotFoundError: there is no such bundle.
     """
     request = OutputOptions.of(levels)
@@ -213,7 +213,7 @@ def detect(
         data, time, columns, by, model, system, levels, tz, time_format, strict: see `rfa.filter`.
 
     Raises:
-        ValueError: names the argument, column or row, and what to do.
+        ValueError: If an argument, column or row is invalid; the message names it and says what to do.
         FileNotFoundError: there is no such bundle.
     """
     rule = {"rate": rate, "quiet": quiet, "direction": direction, "min_deviation": float(min_deviation)}
@@ -244,7 +244,7 @@ def _detect_series(
 
 
 def _detection(table: Table, found: Sequence[tuple[np.ndarray, New, np.ndarray]]) -> Detection[Any]:
-    """Of all series: rows, new columns and tallies of each."""
+    """The detection of all series, from rows, new columns and tallies of each."""
     rows = np.concatenate([rows for rows, _, _ in found])
     new = {name: np.concatenate([outputs[name] for _, outputs, _ in found]) for name in found[0][1]}
     order = np.argsort(rows, kind="stable")
@@ -283,7 +283,7 @@ def check_sizes(series: Series, first_row: int = 1) -> None:
         first_row: the number of the table's first row.
 
     Raises:
-        ValueError: names the row and the column.
+        ValueError: If a value is larger; the message names its row and column.
     """
     for row, a in np.argwhere(np.abs(series.values) > LARGEST_OBSERVATION)[:1].tolist():
         place = row if series.rows is None else series.rows[row]

@@ -38,7 +38,7 @@ def fit(
         country: its holidays get their own pattern: "US", or "DE-BY" for a part of a country.
         holidays: more such days, "2026-12-24".
         config: `seasons`, `max_harmonics`, `max_free_modes`, `iterations`, see the guide to training.
-        out: a JSON file for the models. Finished series are saved beside it; after a stop the same call continues.
+        out: a JSON file for the models. Finished series are saved next to it; after a stop the same call continues.
         data, time, columns, by, time_format, strict: see `rfa.filter`.
 
     Returns:
@@ -47,7 +47,8 @@ def fit(
         record of each fit, `failed` the reasons of failures.
 
     Raises:
-        ValueError: names the argument, column or row, and what to do; or nothing could be fitted.
+        ValueError: If nothing could be fitted, or an argument, column or row is invalid; the message names it and says
+            what to do.
     """
     how: dict[str, Any] = {"zone": tz, "country": country, "holidays": holidays}
     how["config"] = StructuralConfig.from_dict(dict(config or {}))

@@ -77,7 +77,7 @@ def check_free(taken: Sequence[str], new: New) -> None:
     """Check that no new column has the name of a column of the data.
 
     Raises:
-        ValueError: names the column.
+        ValueError: If one has; the message names the column.
     """
     for name in new:
         if name in taken:

@@ -41,7 +41,7 @@ class OutputOptions:
         """Checked options.
 
         Raises:
-            ValueError: names the argument.
+            ValueError: If an option is invalid; the message names the argument.
         """
         rule = alarm if alarm is None or isinstance(alarm, Mapping) else {"rate": alarm}
         options = cls(
@@ -82,7 +82,7 @@ class OutputOptions:
         """Check the bounds.
 
         Raises:
-            ValueError: names the argument.
+            ValueError: If an option is out of bounds; the message names the argument.
         """
         if not self.levels:
             raise ValueError("levels must not be empty: give some such as (0.5, 0.9)")
@@ -111,7 +111,7 @@ def check_whole(name: str, value: int, most: int) -> None:
     """Check for a whole number from 0 to `most`.
 
     Raises:
-        ValueError: names the argument.
+        ValueError: If it is not; the message names the argument.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise ValueError(f"{name} must be a whole number from 0 to {most}, got {value!r}")

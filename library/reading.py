@@ -113,7 +113,7 @@ def read(
     """The series in data; warns of decisions in reading that may change their numbers.
 
     Raises:
-        ValueError: names the argument, column or row, and what to do.
+        ValueError: If an argument, column or row is invalid; the message names it and says what to do.
     """
     columns, by = ((one,) if isinstance(one, str) else tuple(one) for one in (columns, by))
     source_data = data_of(data, time, by)

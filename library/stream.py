@@ -59,7 +59,7 @@ class Stream:
         seed: of the samples.
 
     Raises:
-        ValueError: names the argument.
+        ValueError: If an argument is invalid; the message names it.
         FileNotFoundError: there is no such bundle.
     """
 

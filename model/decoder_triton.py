@@ -1,4 +1,4 @@
-"""A decode step on a GPU: the kernels beside the products of its layers (`product_triton`), in float32.
+"""A decode step on a GPU: all kernels but the products of its layers (`product_triton`), in float32.
 
 Eager code would run a dozen kernels between two products, each slower to launch than to run. There are three: the
 embedding with the table of rotations; the slots of a layer; and the logits, with evidence and flags of a row. Norms,

@@ -52,8 +52,7 @@ class Drawn(NamedTuple):
     Args:
         tokens: `[B]` int64.
         sums: `[2, B]` int64, Σ exp(logit - largest) in units of 1 / `fixed_point`: as they are, and at the temperature
-            of
-            the calibration.
+            of the calibration.
         numbers: `[len(NUMBERS), B]` float32.
     """
 

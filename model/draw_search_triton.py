@@ -1,8 +1,7 @@
 """Where top_k and the nucleus of a row end, on a GPU: three steps of the sampling kernels (`draw_triton`).
 
 Nothing is sorted. A token is kept if the number, or the weight, of all better tokens is below a bound; the last one
-kept
-is where the number or weight of all at least as good reaches it.
+kept is where the number or weight of all at least as good reaches it.
 
 1. Edges divide the range of exponents of a row into parts. Every block sums number and weight above each (`edge_sums`).
 2. The sums of all blocks give the two edges between which the search ends (`narrow_kernel`). Tokens between them are

@@ -2,10 +2,8 @@
 
 Reference: `draw.draw_by_torch`. All but the last run over the blocks of a row in parallel: for the range of its logits;
 for the sums of their exponentials, most of the work; and, for filtered rows, for a list of the tokens that may be the
-last
-one kept (`draw_search_triton`). The last, a program per row, ends the search and finds the block and the token.
-Decisions
-use integer sums, so the order of summation does not matter.
+last one kept (`draw_search_triton`). The last, a program per row, ends the search and finds the block and the token.
+Decisions use integer sums, so the order of summation does not matter.
 
 Rows of logits `[V]` float32 of any length, in blocks of at most `LARGEST_BLOCK`.
 """

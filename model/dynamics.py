@@ -8,8 +8,7 @@ Source: Racioppo, Robust Filter Attention, eq. 9, A.2 and B.3.
     V(lag)   = sigma2 phi(lag) + eta2 E(lag)^2 + gamma2         P = 1 / V
 
 Units: lag in the time unit of `times`, mu and omega per time unit, variances in the squared unit of the keys per
-complex
-dimension, sigma2 also per time unit.
+complex dimension, sigma2 also per time unit.
 """
 
 from __future__ import annotations
@@ -185,9 +184,8 @@ class DynamicsParameters(nn.Module):
     """Learned noises of one layer; frequencies, and decay by default, are fixed buffers.
 
     Where mu > 0 the steady-state process variance sigma2 / (2 mu) is learned (better conditioned, RFA D.2), else
-    sigma2.
-    Without noise (`has_noise=False`) sigma2 = eta2 = 0 and only gamma2 is learned. tau starts at `temperature`. With
-    `learns_decay` mu is learned where it is > 0; heads without decay stay without, for no raw value gives mu = 0.
+    sigma2. Without noise (`has_noise=False`) sigma2 = eta2 = 0 and only gamma2 is learned. tau starts at `temperature`.
+    With `learns_decay` mu is learned where it is > 0; heads without decay stay without, for no raw value gives mu = 0.
     """
 
     omega: Tensor

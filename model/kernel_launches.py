@@ -1,8 +1,7 @@
 """Launches of GPU kernels: intercepted before Triton compiles them, and described as its compiler sees them.
 
 `kernel[grid](*arguments)` has Triton compile the kernel for the present GPU and launch it. Interceptors record
-launches,
-run kernels compiled before, or emulate a GPU.
+launches, run kernels compiled before, or emulate a GPU.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ class KernelLaunch:
     """A kernel as one launch uses it, for Triton's compiler.
 
     call: the launch; signature: parameter → type ("*bf16", "i32", "constexpr"); constexprs and attributes by position
-    in the
-    signature; options: num_warps, num_stages and others.
+    in the signature; options: num_warps, num_stages and others.
     """
 
     call: KernelCall

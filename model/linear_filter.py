@@ -7,10 +7,9 @@ filter), and agrees with `irkf_scan` for the isotropic model. A may be defective
 (`recurrence/modes.py`).
 
 Attention mode is the batch RFA estimate: every earlier observation is transported to now with its own covariance C F⁻¹
-Q
-F⁻ᵀ Cᵀ + R, and the estimate is their precision-weighted mean with Student-t weights (Kalman-IRLS, docs/MATH.md §7). It
-treats process noise of different observations as independent, with a discount for what they share: optimal for Q = 0,
-otherwise less accurate than the Kalman filter.
+Q F⁻ᵀ Cᵀ + R, and the estimate is their precision-weighted mean with Student-t weights (Kalman-IRLS, docs/MATH.md §7).
+It treats process noise of different observations as independent, with a discount for what they share: optimal for
+Q = 0, otherwise less accurate than the Kalman filter.
 """
 
 from __future__ import annotations

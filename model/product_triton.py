@@ -4,18 +4,15 @@
     add_product    total += x Wᵀ, the residual sum
 
 In a decode step launches cost more than arithmetic, so operations between products have no kernels of their own, and
-each
-program recomputes the norm of its rows.
+each program recomputes the norm of its rows.
 
 A library's product depends on the number of rows, so a text would depend on the other rows. Here every row is summed in
 one order: a sum has consecutive parts of `PART` factors, each summed from first to last, and parts are added in pairs.
 Block sizes do not change that. Few rows use blocks of 16 by few columns, since many programs read a matrix faster, with
-a
-warp per part. Many rows use larger blocks, which read the matrix less often, and a separate kernel for the norm.
+a warp per part. Many rows use larger blocks, which read the matrix less often, and a separate kernel for the norm.
 
 Layout: rows `[B, in]`, matrices `[out, in]` in float32, float16 or bfloat16, contiguous. Products in 16 bits round
-their
-factors to 16 bits.
+their factors to 16 bits.
 """
 
 # Kernels are typed by their compiler.

@@ -1,11 +1,9 @@
 """The next tokens of many streams of a decoder at once: pieces of prompts of any length, and steps by attention.
 
 On a GPU the tokens `[T, …]` of all streams go through products with a fixed order of summation (`product_triton`) and
-the
-fused attention over pages (`attention.pages`) or the scan of the slots: eight launches a layer for any number of
-streams,
-and a stream does not depend on the others, bit for bit. Otherwise streams run one by one by `Decoder.extend` and
-`Decoder.prefill`, the reference.
+the fused attention over pages (`attention.pages`) or the scan of the slots: eight launches a layer for any number of
+streams, and a stream does not depend on the others, bit for bit. Otherwise streams run one by one by `Decoder.extend`
+and `Decoder.prefill`, the reference.
 
 No gradients: call it under `torch.no_grad`.
 """

@@ -102,8 +102,7 @@ def power_of_two(size: int) -> int:
 
 class Watch(NamedTuple):
     """Where numbers that are not finite are flagged: streams `[T]` int64 of the tokens, -1 for none; broken `[S, H]`
-    int32,
-    zeros before.
+    int32, zeros before.
     """
 
     streams: Tensor

@@ -2,8 +2,7 @@
 
 Filters take observations with missing components at irregular times, and give the state in observation units with its
 covariance after each. `mode` "recurrent" carries a state of fixed size, "attention" uses every earlier observation of
-the
-request. After both the recurrence can continue, and forecasts can start.
+the request. After both the recurrence can continue, and forecasts can start.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ class Token(NamedTuple):
     """One observation of every stream.
 
     value `[B, P]`; present `[B, P]`, 1 if observed; dt `[B]` since the last observation (0 for the first, whose prior
-    is the
-    initial state); noise_scale `[B]`, factor on the standard deviation of the measurement noise.
+    is the initial state); noise_scale `[B]`, factor on the standard deviation of the measurement noise.
     """
 
     value: Tensor
@@ -52,10 +50,8 @@ class FilterOutput(NamedTuple):
 
     mean `[P]`, covariance `[P, P]`: state after the observation. precision: P / trace(covariance). weight: share of the
     observation used. innovation `[P]` (0 if missing), innovation_covariance `[P, P]`, log_likelihood. For smoothing, in
-    state
-    coordinates: transition `[n, n]`, predicted_mean `[n]`, predicted_covariance `[n, n]`, state_mean `[n]`,
-    state_covariance
-    `[n, n]`.
+    state coordinates: transition `[n, n]`, predicted_mean `[n]`, predicted_covariance `[n, n]`, state_mean `[n]`,
+    state_covariance `[n, n]`.
     """
 
     mean: Tensor

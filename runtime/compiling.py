@@ -46,7 +46,7 @@ def kernel_jit(
     """Compile a function that Python calls, and cache it on disk where numba finds a writable folder.
 
     Args:
-        modules: that it calls functions of, beside its own.
+        modules: other modules whose functions it calls.
         allocates: whether it, or what it calls, makes arrays.
         fastmath: flags of LLVM.
     """

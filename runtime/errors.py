@@ -12,7 +12,7 @@ class InvalidInput(ValueError):
 
     Attributes:
         message: names the field and what was expected.
-        param: path of the field, such as `observations[3][0]`; None where no single field is at fault.
+        param: path of the field, such as `observations[3][0]`; None if no single field is at fault.
         code: the precise reason, such as `shape_mismatch`.
     """
 
@@ -42,6 +42,6 @@ class UnsupportedError(ValueError):
 
 
 def invalid_state() -> InvalidInput:
-    """For a state that cannot be continued from. It does not say why, and so tells a forger nothing."""
+    """The error for an invalid state. It gives no reason, which could help a forger."""
     message = "state: not a state that this server gave out for this model and API key, or it has expired."
     return InvalidInput(message, param="state", code="state_invalid")

@@ -5,7 +5,7 @@
 
 numba unboxes every array of an argument on each call, a quarter of a microsecond each; a model and its streams have
 about a hundred. A handle does that once: it is the address of a list of addresses and shapes. A handle inside another
-one is opened separately, so content that seldom changes need not be listed with content that often does.
+one is opened separately, so content that rarely changes need not be listed with content that often does.
 
 The handle keeps its arrays alive; their numbers may change, but they must not be moved.
 """

@@ -22,7 +22,7 @@ class PassesRange:
 
     @classmethod
     def of(cls, bundle: Bundle) -> Self:
-        """That of a bundle of kind "filter"."""
+        """The passes of a bundle of kind "filter"."""
         return cls(*bundle.filter.passes)
 
     @property

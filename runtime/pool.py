@@ -207,7 +207,7 @@ class DoubleBufferedPool(StatePool):
 
     Args:
         capacity: number of slots; slot i has the rows 2i and 2i + 1.
-        fields: of a slot, beside the one that says which row is current.
+        fields: of a slot, without the one for the index of the current row.
     """
 
     def __init__(self, capacity: int, fields: Mapping[str, StateField] | None = None) -> None:

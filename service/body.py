@@ -70,7 +70,7 @@ class BodyLimits:
 
     @classmethod
     def of(cls, settings: LimitSettings) -> BodyLimits:
-        """Of most routes."""
+        """The limits of most routes."""
         return cls(settings.max_body_bytes, body_limits(settings))
 
 

@@ -19,7 +19,7 @@ class CooperativeWork:
     bodies at once would delay its sockets by sixty pieces.
 
     While a live stream waits for its reply, pieces wait as well, for a bounded time: only one thread runs Python at a
-    time, and an engine step beside them takes twice as long.
+    time, and an engine step during them takes twice as long.
 
     Args:
         is_awaited: whether a live stream waits for the engine.

@@ -55,7 +55,7 @@ def _named(text: bytes | str) -> list[bytes]:
 
 
 def _names(document: Any, most: int) -> list[str]:
-    """Up to `most` names of a document; lists, which seldom contain objects, come last."""
+    """Up to `most` names of a document; lists, which rarely contain objects, come last."""
     names: list[str] = []
     objects: list[Any] = [document]
     lists: list[Any] = []

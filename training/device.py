@@ -8,7 +8,7 @@ DEVICES = ("auto", "cpu", "cuda")
 
 
 def choose_device(name: str) -> torch.device:
-    """The device that a command's `--device` means; "auto" is the GPU where there is one.
+    """The device that a command's `--device` means; "auto" is the GPU if there is one.
 
     Raises:
         ValueError: it is none of `DEVICES`, or there is no GPU that torch can use.

@@ -1,8 +1,7 @@
 """`rfa train filter`: train a deep filter, fit a structural one, or write the run of a linear one.
 
 A deep filter is trained on noisy measurements without true states (`rfa.training.deep`). A structural filter is fitted
-to
-a CSV by maximum likelihood (`rfa.fitting.column_models`), and its run is that of a linear filter.
+to a CSV by maximum likelihood (`rfa.fitting.column_models`), and its run is that of a linear filter.
 """
 
 from __future__ import annotations
@@ -236,7 +235,7 @@ def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: b
     longest = max(found.seasons, default=0.0)
     record = {
         "data": data,
-        # Horizons for export to calibrate beside the usual ones: seasons.
+        # Horizons for export to calibrate in addition to the usual ones: seasons.
         "leads": sorted({round(period) for period in found.seasons if period <= LONGEST_LEAD}),
         "columns": found.columns,
         "joint": found.joint,

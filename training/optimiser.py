@@ -224,7 +224,7 @@ class Optimiser:
             self.average.update_parameters(self.module)
 
     def state(self) -> dict[str, Tensor]:
-        """State to resume from, beside the saved model, by `<key>.<parameter>`."""
+        """State to resume from, in addition to the saved model, by `<key>.<parameter>`."""
         tensors = moments(self.module, self.parts)
         if self.average is not None:
             tensors |= {f"{WEIGHTS}.{name}": parameter for name, parameter in self.module.named_parameters()}

@@ -54,7 +54,7 @@ class Cells(NamedTuple):
 
 class SeriesBatch(NamedTuple):
     """Tokens `[B, N, FEATURES]`, their ends `[B, N]`, the queried leads, targets asinh((y - c) / s) `[B, N, K]`, and
-    weights, 0 where there is no value."""
+    weights, 0 if there is no value."""
 
     tokens: Tensor
     ends: Tensor

@@ -125,7 +125,7 @@ class SeriesTrainer:
 
     Attributes:
         begin_from: has the initial weights; None: random ones.
-        own: the user's series, beside synthetic ones.
+        own: the user's series, in addition to synthetic ones.
         data: hashes of the files that they are from.
         copy_to: a folder that gets a copy of each checkpoint.
 
@@ -341,7 +341,7 @@ def train_series(
 
     Args:
         begin_from: has the initial weights; None: random ones.
-        own: series to train on beside synthetic ones.
+        own: series to train on in addition to synthetic ones.
         files: that they are from, for the record.
         device: auto, cpu or cuda.
         copy_to: a folder that gets a copy of each checkpoint.

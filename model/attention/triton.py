@@ -60,7 +60,7 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     ),
 )
 def attention_backward_op(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v in their dtypes and of heads `[H, 6]`, zeros where they are not needed."""
+    """Gradients of q, k, v in their dtypes and of heads `[H, 6]`, zeros if they are not needed."""
     *gradients, out, log_norm, needs_heads = arguments[:6]
     call = AttentionCall(*arguments[6:])
     with torch.cuda.device_of(call.q):

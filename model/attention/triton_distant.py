@@ -8,14 +8,11 @@ smooth. Per column c its Chebyshev series in the row r is cut after ORDERS terms
 a product [BM, TERMS] @ [TERMS, BN] of float16 numbers. Large coefficients and T_2 are split into high + low parts; two
 terms subtract the shift of the row. The second factor depends only on the head and the distance of the blocks: a table
 over distances, computed here with less work than the pairs by a factor of BM. Blocks at the queries themselves have
-only
-BM lags: a second table holds E, V and log V of each.
+only BM lags: a second table holds E, V and log V of each.
 
 Error: the kernel compares the product with the exact f for all pairs of the blocks. If a difference of exponents
-exceeds
-BOUND (a relative error of the weights of 1.7e-4) the distance is marked to be computed exactly. Beyond LARGEST_SHIFT
-the
-rounding of the shift would exceed that.
+exceeds BOUND (a relative error of the weights of 1.7e-4) the distance is marked to be computed exactly. Beyond
+LARGEST_SHIFT the rounding of the shift would exceed that.
 """
 
 # Kernels are typed by their compiler.

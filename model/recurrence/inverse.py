@@ -1,8 +1,7 @@
 """Inverses of small symmetric positive definite matrices by sweeps: ONNX has neither inverse nor Cholesky.
 
 Four forms of one calculation: unrolled, for gradients and small graphs; in place, without gradients; a loop for
-exported
-graphs (`scanned_inverse.py`); and the closed form for 2 × 2.
+exported graphs (`scanned_inverse.py`); and the closed form for 2 × 2.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ variance per complex dim). For a measurement v after a lag:
     update    p = p⁻ + w / r                                      m_{k+1} = m⁻ + delta (w / r) / p (v - m⁻)
 
 Rule "paper" whitens by the posterior precision p_k + 1/r, does not cap, and uses each pass as the prior of the next, so
-K
-passes count a measurement K times. nu = inf gives w = 1: with delta = 1 the Kalman filter of the isotropic model.
+K passes count a measurement K times. nu = inf gives w = 1: with delta = 1 the Kalman filter of the isotropic model.
 
 The precision form p⁻ = p / (E² + p sigma2 phi) also holds at p = 0 (no token yet): there m = v and p = w / r for any
 delta. The mean is carried in the frame rotating with omega, so that transport is the real factor E.

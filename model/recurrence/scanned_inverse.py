@@ -1,8 +1,7 @@
 """`inverse.spd_inverse` as a loop in an exported graph.
 
 Unrolled, a sweep is 25 nodes: four [n, n] inverses at n = 25 are 2,500 nodes, which take minutes to export. Here each
-is
-one Scan over the rows of the identity, with the same results as unrolled.
+is one Scan over the rows of the identity, with the same results as unrolled.
 """
 
 from __future__ import annotations

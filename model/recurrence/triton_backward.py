@@ -226,8 +226,7 @@ def scan_gradient(
 
     Returns:
         gradients of the five inputs, the initial state, decay `[H, S]` (or `[B, N, H, S]`) and the other seven
-        parameters
-        `[7, H]`.
+        parameters `[7, H]`.
     """
     batch, n_tokens, heads, width = tokens.k.shape
     kept, slots = kept_precisions.shape[2:]

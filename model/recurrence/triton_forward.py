@@ -1,9 +1,8 @@
 """Scan of gated filter slots on a GPU, without autograd: three kernels.
 
 The gain of a token for a slot depends only on that slot's key mean (or value mean) and precision: a warp runs some
-slots
-of a head over all tokens, and no two warps wait for each other. The second kernel weighs the slots for all tokens. The
-third moves the value means by the gains, each real a recurrence of its own, and reads them by the weights.
+slots of a head over all tokens, and no two warps wait for each other. The second kernel weighs the slots for all
+tokens. The third moves the value means by the gains, each real a recurrence of its own, and reads them by the weights.
 
 Rows of a batch are independent and results deterministic. The step of a decoder (`rfa.model.decoder_triton`) calls the
 same functions, so that a sequence at once and token by token agree bit for bit.

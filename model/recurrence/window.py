@@ -1,8 +1,7 @@
 """A window of exact tokens and the slots behind it, both read by one RFA softmax.
 
 The ring has the W most recent tokens, including the query's own. A token enters the slots when it leaves the ring, so
-at
-token t the slots have the tokens up to t - W (`slots_reference.py`), and are read at that lag:
+at token t the slots have the tokens up to t - W (`slots_reference.py`), and are read at that lag:
 
     slot s            mean E_l m, variance E_l² / p + q_l + gamma²,    E_l = e^{-mu_s W}, q_l = noise(mu_s, W)
     token at lag τ    mean E(τ) k, variance V(τ)                       as in attention, τ = 0 … W - 1

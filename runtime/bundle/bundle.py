@@ -231,7 +231,7 @@ def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> Bun
         trusted_keys: one of them must have signed the manifest; if empty, signatures are ignored.
 
     Raises:
-        BundleError: names the file and the reason.
+        BundleError: If a check fails; the message names the file and the reason.
     """
     directory = Path(path)
     found = _scan(directory)

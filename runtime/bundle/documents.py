@@ -96,7 +96,7 @@ def read_document(kind: type[Document], document: object, where: str) -> Documen
         where: the file, or a part of one, for the message.
 
     Raises:
-        BundleError: names the first invalid field and what was expected, without content.
+        BundleError: If a field is invalid; the message names the first and what was expected, without content.
     """
     try:
         return kind.model_validate(document)

@@ -119,7 +119,7 @@ def check_golden_document(
         vocab_size: of a language model.
 
     Raises:
-        BundleError: names the case and the reason.
+        BundleError: If a case does not fit, or no case runs a graph; the message names the case or the graph.
     """
     golden = read_document(_Golden, document, GOLDEN_FILE)
     for i, case in enumerate(golden.cases):
@@ -211,7 +211,8 @@ def run_golden(golden: Mapping[str, Any], sessions: Mapping[str, Session], weigh
     """Run every case; returns how many values were compared.
 
     Raises:
-        GoldenMismatch: names case, graph, output and the largest difference.
+        GoldenMismatch: If an output differs by more than its tolerance, or a case cannot run. The message names the
+            case, graph and output, and the largest difference.
     """
     compared = 0
     outputs: list[dict[str, np.ndarray]] = []

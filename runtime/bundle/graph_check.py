@@ -92,7 +92,7 @@ def read_graph(
         tensors: of the bundle, by name; a placeholder has the dtype and shape of its tensor.
 
     Raises:
-        BundleError: names the file and the reason.
+        BundleError: If the graph is refused; the message names the file and the reason.
     """
     if len(data) > MAX_GRAPH_BYTES:
         raise BundleError(f"{file}: {len(data)} bytes, a graph without weights has at most {MAX_GRAPH_BYTES}")
@@ -107,7 +107,7 @@ def check_graph(data: bytes, spec: GraphSpec, tensors: Mapping[str, TensorSpec])
     """`read_graph`, and the interface must be that of the manifest.
 
     Raises:
-        BundleError: names the file and the reason.
+        BundleError: If the graph is refused; the message names the file and the reason.
     """
     found = read_graph(data, spec.file, spec.initializers, tensors)
     for side, declared, actual in (("inputs", spec.inputs, found.inputs), ("outputs", spec.outputs, found.outputs)):

@@ -23,7 +23,7 @@ class TokenConfidence:
 
     @classmethod
     def of(cls, calibration: Mapping[str, Any], mode: str) -> TokenConfidence:
-        """Of a mode, from the content of calibration.json."""
+        """The confidence of a mode, from the content of calibration.json."""
         return cls(calibration["temperature"][mode])
 
     def __call__(self, log_probability: Any) -> Any:

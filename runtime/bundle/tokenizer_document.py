@@ -128,7 +128,7 @@ def check_tokenizer(data: bytes, config: bytes, vocab_size: int) -> None:
     """Check both files.
 
     Raises:
-        BundleError: names the file and the reason.
+        BundleError: If a file is invalid; the message names it and the reason.
     """
     document = read_document(TokenizerDocument, json_object(data, TOKENIZER_FILE), TOKENIZER_FILE)
     tokens = {*document.model.vocab, *(token.content for token in document.added_tokens)}

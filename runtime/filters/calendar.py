@@ -139,7 +139,7 @@ class Calendar:
         """From JSON.
 
         Raises:
-            ValueError: names the entry and what is wrong.
+            ValueError: If an entry is missing, unknown or invalid; the message names it and the reason.
         """
         if not isinstance(document, Mapping):
             raise ValueError("calendar must be an object with zone, slots and pattern")

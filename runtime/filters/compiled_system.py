@@ -57,7 +57,7 @@ MOST_STEP_WORK: Final = 1 << 24
 MANY: Final = 256  # observations of a small system in a call
 MOST_HORIZONS: Final = 256  # of a request
 MODES: Final = 25  # size of the modes, in pairs of F and Q
-# Memory beside the matrices: readouts of all horizons, the index of the pool, and Python objects.
+# Memory in addition to the matrices: readouts of all horizons, the index of the pool, and Python objects.
 OBJECTS_BYTES: Final = 1 << 20
 LAG_BYTES: Final = 1 << 10
 

@@ -253,7 +253,7 @@ class FilterRuntime(FilterStates):
         """The options of a request; equal requests share one object, and can be processed together.
 
         Raises:
-            InvalidInput: names the field.
+            InvalidInput: If an option is invalid for this model; the message names the field.
         """
         return self._readouts(levels, horizon, samples, mode, alarm, passes)
 
@@ -285,7 +285,7 @@ class FilterRuntime(FilterStates):
         """Refuse an input or an alarm range that does not apply. An ended input still affects a state.
 
         Raises:
-            InvalidInput: names the field.
+            InvalidInput: If one does not apply; `param` is its field.
         """
         has_range = (alarm.low, alarm.high) != (NEVER.low, NEVER.high)
         if has_range and (is_given or _was_driven(state)):
@@ -310,7 +310,7 @@ class FilterRuntime(FilterStates):
         """Merge states; see `rfa.runtime.filters.merge`.
 
         Raises:
-            InvalidInput: names the field.
+            InvalidInput: If the states cannot be merged; the message names the field.
         """
         return merge(self, options)
 

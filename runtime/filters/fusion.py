@@ -125,7 +125,7 @@ def _information(name: str, given: Gaussian, shape: tuple[int, ...] | None = Non
     """P⁻¹ and P⁻¹ m.
 
     Raises:
-        ValueError: names what is wrong.
+        ValueError: If shapes do not fit, or mean and covariance are not those of a Gaussian; the message says which.
     """
     mean, covariance = np.asarray(given.mean, np.float64), np.asarray(given.covariance, np.float64)
     if covariance.shape != (*mean.shape, *mean.shape[-1:]) or (shape is not None and mean.shape[-1:] != shape):

@@ -66,7 +66,7 @@ def merge(runtime: FilterRuntime, options: MergeOptions) -> Merged:
     """Merge posteriors.
 
     Raises:
-        InvalidInput: names the field.
+        InvalidInput: If the states cannot be merged; the message names the field.
     """
     t = _common_time(options)
     states = [_predict(runtime, f"states[{i}]", state, t) for i, state in enumerate(options.states)]

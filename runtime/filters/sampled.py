@@ -130,7 +130,7 @@ def _square_root(matrix: Array) -> Array:
 
 
 def _logarithm(matrix: Array) -> Array:
-    """Of a matrix near 1."""
+    """The logarithm of a matrix near 1."""
     one = np.eye(len(matrix))
     rest = matrix - one
     nodes, weights = np.polynomial.legendre.leggauss(NODES)

@@ -38,7 +38,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class FilterResult:
-    """Results of a sequence beside its steps.
+    """Results of a sequence other than its steps.
 
     Attributes:
         state: continues the sequence.
@@ -100,7 +100,7 @@ def run_sequence(
         deadline: by the monotonic clock. Then no further observation is filtered, and smoothing is left out.
 
     Raises:
-        InvalidInput: names the field.
+        InvalidInput: If an option or an observation is invalid; the message names the field.
     """
     times, count, carried = options.times, len(options.observations), _first_state(runtime, options)
     readout = runtime.readout(

@@ -97,7 +97,7 @@ def store_trace(out, posterior, trace, row):
 
 
 def allocate_trace(rows: int, size: int, n: int, state_size: int, horizon: int) -> Traced:
-    """Buffers of a trace. That of no rows is shared: live streams need it at every step."""
+    """Buffers of a trace. The empty trace is shared: live streams need it at every step."""
     return _allocate_trace(rows, size, n, state_size, horizon) if rows else _empty_trace(size, n, state_size, horizon)
 
 

@@ -84,7 +84,7 @@ class System:
         """Check a document.
 
         Raises:
-            InvalidSystem: names the field and what is wrong with it.
+            InvalidSystem: If a field is invalid; the message names it and the reason.
         """
         given = _renamed(document)
         pattern = given.pop(CALENDAR, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def gpu_refusal() -> str | None:
-    """What is missing where torch can use no GPU, and what to do about it; None where it can."""
+    """The reason why torch cannot use a GPU, and what to do about it; None if it can."""
     try:
         import torch
     except ImportError:

@@ -130,7 +130,7 @@ def device_of(values: Mapping[str, Any]) -> int:
 
 @functools.cache
 def _launches() -> StoredLaunches:
-    """Those of this process; the first call registers them."""
+    """The stored launches of this process; the first call registers them."""
     found = StoredLaunches(
         lambda: CudaDriver(ctypes.CDLL(LIBRARY), torch.cuda.current_device),
         torch.cuda.get_device_capability,

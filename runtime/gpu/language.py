@@ -41,7 +41,7 @@ from rfa.runtime.text.sampling import DrawnToken, Draws
 
 logger = logging.getLogger("rfa.engine")
 Array = NDArray[np.float32]
-# GPU memory beside weights and slots: workspaces of libraries, activations of a piece of a prompt.
+# GPU memory in addition to weights and slots: workspaces of libraries, activations of a piece of a prompt.
 WORKSPACE_BYTES = 512 << 20
 # Attention gets at most this part of the remaining memory: other models, or this one again, may be loaded.
 ATTENTION_SHARE = 4

@@ -187,7 +187,7 @@ def pages_of(tokens: int) -> int:
 
 
 def _own_pages(capacity: int, common: int) -> int:
-    """Pages of a continuation beside the full ones that it shares."""
+    """Pages of a continuation without the full ones that it shares."""
     return pages_of(capacity) - common // PAGE_KEYS
 
 

@@ -41,12 +41,12 @@ class BufferPool:
 
     @property
     def allocated_bytes(self) -> int:
-        """Of all buffers, borrowed ones included."""
+        """Bytes of all buffers, borrowed ones included."""
         return self._bytes
 
     @contextmanager
     def borrow(self, key: Key, make: Callable[[], Any]) -> Iterator[Any]:
-        """A buffer of this key, from `make` where none is idle. It may hold anything of an earlier call."""
+        """A buffer of this key, from `make` if none is idle. It may contain values of an earlier call."""
         buffer = self._pop_idle(key) or self._add(key, make())
         try:
             yield buffer.content

@@ -11,8 +11,8 @@ from rfa.runtime.text.config import LanguageModelConfig, StrictConfig
 PATCH: Final = 16
 WINDOW: Final = 32
 REACH: Final = 2048
-# Parts of a token beside its window: for each of LAGS bands of lags, [2, 12), [12, 64), …, the differences to a season
-# ago, the season ahead and four numbers about the lag; block means; and numbers about the stream.
+# Parts of a token other than its window: for each of LAGS bands of lags, [2, 12), [12, 64), …, the differences to a
+# season ago, the season ahead and four numbers about the lag; block means; and numbers about the stream.
 DIFFERENCES: Final = 16
 AHEAD: Final = 16
 BANDS: Final = (2, 12, 64, 512, REACH - DIFFERENCES + 1)  # less the differences

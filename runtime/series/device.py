@@ -35,7 +35,7 @@ class ColumnStates(NamedTuple):
 
 
 class SeriesDevice(Protocol):
-    """What a network runs on beside the CPU.
+    """A device other than the CPU that a network runs on.
 
     Attributes:
         name: of the device.

@@ -213,7 +213,7 @@ class NetworkSteps:
 
 
 def _first_invalid(values: Array, begins: Array, ends: Array) -> Array:
-    """Of each stream the first row with a number that is too large for the network, or its end."""
+    """For each stream, the first row with a number that is too large for the network, or its end."""
     is_beyond = np.abs(values) > LARGEST_VALUE
     if not is_beyond.any():
         return ends

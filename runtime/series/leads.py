@@ -12,7 +12,7 @@ from rfa.runtime.series.config import BANDS, LAGS
 HOUR, DAY, WEEK, YEAR = 3_600.0, 86_400.0, 604_800.0, 365.2425 * 86_400.0
 # Steps from which on an hour is no season; how near to a whole number of cells a season must be, of its length.
 HOURLY_UNTIL, WHOLE = 300.0, 0.02
-# Sine and cosine of day, week and year, and a one where there is a calendar.
+# Sine and cosine of day, week and year, and a one if there is a calendar.
 CALENDAR: Final = 7
 # The longest lead in training; longer ones have its features.
 FARTHEST: Final = 768

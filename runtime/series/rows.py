@@ -25,7 +25,7 @@ from rfa.runtime.uncertainty.copy_arrays import copy1, copy2
 from rfa.runtime.uncertainty.step_outputs import Observation, Scorer
 
 OUTLIERS = (0.02, 10.0)
-# Modules that kernels of this one call, beside it.
+# Other modules that kernels of this one call.
 SOURCES = (
     adaptive, calibration, config, decoder_numba, filter_observed, filter_steps, handles, row_buffers, stream_numba,
     update_numba, *scoring.SOURCES, *decoder_numba.SOURCES, *stream_numba.SOURCES,

@@ -110,7 +110,7 @@ class Queries(NamedTuple):
 
     @classmethod
     def allocate(cls, count: int, width: int) -> Queries:
-        """Of `width` features."""
+        """Zeros for `count` queries of `width` features."""
         return cls(np.zeros((count, width), np.float32), np.empty(count, np.int64))
 
 

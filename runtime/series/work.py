@@ -21,7 +21,7 @@ from rfa.runtime.series.clock_numba import MOST_EMPTY, advance_clock
 from rfa.runtime.series.config import PATCH
 
 Array = np.ndarray
-# Cost of a call beside its tokens, in rows.
+# Cost of a call in addition to its tokens, in rows.
 CALL: Final = 3.0
 
 

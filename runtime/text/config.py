@@ -69,7 +69,7 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse a value of a field that is none of its choices.
 
     Raises:
-        ValueError: names the field and the choices.
+        ValueError: If it is none of them; the message names the field and the choices.
     """
     if value not in choices:
         raise ValueError(f"{name} must be one of {choices}, got {value!r}")

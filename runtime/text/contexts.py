@@ -19,7 +19,7 @@ Array = NDArray[np.float32]
 
 
 class StepOutput(NamedTuple):
-    """Of the last token of each row."""
+    """Outputs for the last token of each row."""
 
     logits: Array  # [B, V]
     log_precision: Array  # [B]

@@ -27,7 +27,7 @@ An observation matches a forecast within a share TOLERANCE of the horizon, half 
 observation before it: of a faster stream only the observation that is due matches.
 
 Where horizons count a stream's own steps (`auto`), a step is its typical lag, the share is STEP_TOLERANCE, and the
-second horizon is one step again: errors after long lags do not tell the error one typical lag ahead.
+second horizon is one step again: errors after long lags do not show the error one typical lag ahead.
 
 A change of v takes effect one horizon later, after up to h results of earlier forecasts. At 90 % the miss rate falls by
 about 2 per unit of v. So γ_h = min(γ, 1 / (4 h)): one round of the loop undoes at most half of an error. With h results
@@ -80,7 +80,7 @@ class ConformalState(NamedTuple):
         shift: v, `[streams, horizons, P, levels]`.
         due, mean: times and means of the pending forecasts, `[streams, pending]` and `[…, P]`.
         radius: half widths of their intervals, `[…, P, levels]`, or below and above, `[…, P, 2 levels]`. Negative
-            where they count as empty, 0 where nothing is pending.
+            for empty ones, 0 if nothing is pending.
     """
 
     shift: Array

@@ -59,7 +59,7 @@ def alarm(
         within: every observation outside these limits is an alarm.
 
     Raises:
-        InvalidInput: names the invalid field of `alarm`.
+        InvalidInput: If a field of `alarm` is invalid; the message names it.
     """
     _check(rate, direction, min_deviation, within, quiet)
     per_time = 0.0

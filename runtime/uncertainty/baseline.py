@@ -17,7 +17,7 @@ is uniform on [0, 1], and so is |2a − 1|. After each observation
 These are stochastic approximations (Robbins and Monro 1951) of M-estimates (Huber 1964): one observation moves λ by at
 most 3/√d / (n + 20). The bundle counts as 20 observations. The trend, a mean of a − ½ over about a dozen observations,
 separates a change from outliers: beyond ±CHANGE, every observation forgets up to a quarter of n and σ, so that λ moves
-at once and the spread is learned anew.
+at once and the spread is learned again.
 
 Tail probabilities below one in ten are not read from F but learned, see learned_tail.py.
 """

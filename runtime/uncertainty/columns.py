@@ -25,7 +25,7 @@ UNKNOWN: Final = math.sqrt(UNKNOWN_VARIANCE)
 
 
 class Columns:
-    """Collects the outputs of a series by column; NaN where there is none.
+    """Collects the outputs of a series by column; NaN if there is none.
 
     Args:
         names: of the components.

@@ -3,7 +3,7 @@
 The share of values inside their 0.9 interval, one step ahead and at every requested horizon, fails where it is off by
 more than TOLERANCE. From ENOUGH scored forecasts on that is enough; with fewer, it must also be improbable: fewer than
 one in a thousand sound replies may be warned of by chance. Misses of forecasts h steps ahead come in runs of h, and
-those of several components together, so n values count as n / (components · h). Of so many, a share s inside where the
+those of several components together, so n values count as n / (components · h). For that n, a share s inside where the
 tolerance allows p has a probability of at most
 
     exp(-n KL(s, p))                            KL(s, p) = s log(s / p) + (1 - s) log((1 - s) / (1 - p))
@@ -67,11 +67,11 @@ def diagnose(
     is_whole: bool = False,
     followed: int = 0,
 ) -> list[FilterWarning]:
-    """Warnings about the reply of a model; none where it is sound.
+    """Warnings about the reply of a model; none if it is sound.
 
     Args:
         step: the stream's typical lag; 0 if unknown.
-        ahead: horizons of the rows to come, beside those of the checks.
+        ahead: horizons of the rows to come, without those of the checks.
         is_whole: whether the checks are of a recorded series from its first row to its last.
         followed: this many of the horizons, the last ones, were scored for the rows of `ahead`; warnings say so.
     """

@@ -119,7 +119,7 @@ def remove_arrived(state, stream, work):
 
 @inline_jit
 def _pending_index(horizons, index, requested, due, steps, row):
-    """Index of a forecast for the time `due` that is scored as one of horizon `index`; -1 where it is not scored.
+    """Index of a forecast for the time `due` that is scored as one of horizon `index`; -1 if it is not scored.
 
     Args:
         requested: the horizon; in `steps`, the stream's own.
@@ -138,7 +138,7 @@ def _pending_index(horizons, index, requested, due, steps, row):
 
 @inline_jit
 def _pending_half_width(width, shift):
-    """The half width that a forecast is scored by; negative where it counts as empty."""
+    """The half width that a forecast is scored by; negative if it counts as empty."""
     if shift >= INFINITE:
         return _LARGEST
     sent = max(min(width, _LARGEST), _LEAST)
@@ -147,7 +147,7 @@ def _pending_half_width(width, shift):
 
 @inline_jit
 def add_pending(scorer, observation, unit, count, posterior):
-    """Store the forecasts of an observation where nothing is pending at their index."""
+    """Store the forecasts of an observation if nothing is pending at their index."""
     horizons, state, work = scorer.horizons, scorer.streams.conformal, scorer.work
     stream, widths, levels = observation.stream, work.radius.shape[2], work.shift.shape[2]
     for index in range(1, len(work.column)):

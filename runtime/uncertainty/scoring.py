@@ -52,7 +52,7 @@ SOURCES = (*_PARTS, sys.modules[__name__])
 
 @inline_jit
 def _horizon_unit(horizons, step):
-    """The length of one step of the horizons, where they count steps, in time units."""
+    """The length of one step of the horizons, if they count steps, in time units."""
     return step / horizons.step if horizons.in_steps and step > 0 else 1.0
 
 

@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 class StreamStates(NamedTuple):
-    """State of the streams of a pool beside the filter's own, by stream index."""
+    """State of the streams of a pool in addition to the filter's own, by stream index."""
 
     time: Array
     counts: Array
@@ -90,7 +90,7 @@ class FilterOutput(NamedTuple):
 
 
 class StepOutputs(NamedTuple):
-    """Calibrated outputs, a row an observation; NaN where nothing was observed.
+    """Calibrated outputs, a row an observation; NaN if nothing was observed.
 
     Attributes:
         is_good: whether all of a row is finite; other rows are undefined.

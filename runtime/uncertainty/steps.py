@@ -183,7 +183,7 @@ class Steps:
         """The replies, in lists of about PIECE_NUMBERS numbers at most.
 
         Args:
-            names: fields beside index and time; None is all.
+            names: fields other than index and time; None is all.
         """
         outputs = self.outputs
         numbers = 8 + sum(

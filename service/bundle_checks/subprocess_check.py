@@ -76,7 +76,8 @@ async def check_bundles(
         In the order of `paths`.
 
     Raises:
-        BundleError: names the directory of the first refused bundle, and the reason in at most 300 characters.
+        BundleError: If a bundle is refused; the message names the first one's directory, and the reason in at most
+            300 characters.
     """
     if not paths:
         return ()

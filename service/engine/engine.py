@@ -92,7 +92,7 @@ class Engine:
 
     @property
     def pool_slots_in_use(self) -> int:
-        """Of all models that answer new requests, and of systems."""
+        """Pool slots in use by the models that answer new requests, and by systems."""
         return sum(pool.in_use for pool in self._served.pools.values()) + self._systems.pool_slots_in_use
 
     def build(self, models: Models) -> Served:

@@ -46,7 +46,7 @@ def load_models(settings: Settings) -> Models:
     """Open every bundle, reproduce its golden outputs, and build its runtime.
 
     Raises:
-        BundleError: names the bundle and the reason.
+        BundleError: If a bundle is invalid; the message names it and the reason.
         ConfigurationError: the device is missing.
         UnsupportedError: a bundle does not fit the device or the runtime of the settings.
     """

@@ -66,7 +66,7 @@ class SystemCache:
 
     @property
     def pool_slots_in_use(self) -> int:
-        """Of all systems."""
+        """Pool slots in use by all systems."""
         return sum(pool.in_use for pool in list(self._pools))
 
     @property

@@ -118,7 +118,7 @@ class RequestResponse:
             raise RuntimeError(f"expected http.response.start, got {message['type']}")
         self.is_started = True
         headers = [*self._server.default_headers, *message.get("headers", ())]
-        # A client that waits for 100 Continue may now send its body or another request: they cannot be told apart.
+        # A client that waits for 100 Continue may now send its body or another request: the two look the same.
         if self.is_last or self.parser.they_are_waiting_for_100_continue:
             headers = [(name, value) for name, value in headers if name.lower() != b"connection"]
             headers.append((b"connection", b"close"))

@@ -3,7 +3,7 @@
     supervisor → process   hello (settings, index, ...)   serve   prepare   commit   abort
     process → supervisor   loaded   serving   beat   prepared   failed
 
-A closed channel tells a process that its supervisor has ended. A message that is too long is refused where it is sent;
+A closed channel means that the process's supervisor has ended. A message that is too long is refused by its sender;
 anything received that is not a message raises `ChannelError`.
 """
 

@@ -4,7 +4,7 @@ It loads the bundles, reports that, accepts connections after the message `serve
 loop with the seconds since the engine's last progress. SIGTERM drains it. It exits with its supervisor: an orphan would
 accept connections of whatever server uses the port next.
 
-A reload has two phases. On `prepare` the process loads other bundles beside those that it serves. They are used as soon
+A reload has two phases. On `prepare` the process loads other bundles and still serves its own. They are used as soon
 as the shared status has their generation, which every request reads when it begins. `commit` only makes a process
 without requests free the old ones.
 """
@@ -190,7 +190,7 @@ class ServerProcess:
         os._exit(1)
 
     async def _prepare_next(self, engine: Engine, generation: int, bundles: list[str]) -> None:
-        """Load other bundles beside those that are served, and report the result."""
+        """Load other bundles while the present ones are served, and report the result."""
         settings = self._settings.replace(bundles=tuple(map(Path, bundles)))
         version, reason = None, None
         async with self._loading:  # a load cannot be cancelled; an abandoned one may still run

@@ -107,7 +107,7 @@ class Child:
         return self.process.returncode is not None
 
     async def prepare(self, snapshot: Snapshot) -> str | None:
-        """Make the process load bundles beside those that it serves. Returns the reason if it could not.
+        """Make the process load bundles in addition to those that it serves. Returns the reason if it could not.
 
         Raises:
             ProcessLost: it ended meanwhile.

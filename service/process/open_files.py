@@ -6,7 +6,7 @@ import logging
 import resource
 
 logger = logging.getLogger("rfa.server")
-# Files beside connections: bundles, logs, the supervisor, metrics sockets, Redis.
+# Files other than connections: bundles, logs, the supervisor, metrics sockets, Redis.
 OTHER_FILES = 256
 
 

@@ -1,7 +1,7 @@
 """Reloading bundles in all processes of a server or in none.
 
     copy       copy the bundles as they are now, and check the copy in a subprocess
-    prepare    one process after another loads the copy beside what it serves, and checks its golden outputs
+    prepare    one process after another loads the copy while it serves, and checks its golden outputs
     commit     one store in the shared status: every process reads it when a request begins, so no request that begins
                later is answered with the old bundles; active requests finish with them
     abort      after any refusal, death or timeout before that: every process discards what it prepared
@@ -103,7 +103,7 @@ class Reloader:
 
     Args:
         store: copies and checks the bundles.
-        status: tells all processes which bundles are current.
+        status: shows all processes which bundles are current.
         members: returns the processes that serve now.
         on_commit: called right after the current bundles have changed.
     """

@@ -298,7 +298,7 @@ class Supervisor:
                 await other.send("serve")
 
     def _serving_children(self) -> list[Child]:
-        """Processes that serve, or were told to."""
+        """Processes that serve, or have received the command to serve."""
         return [child for _, child in sorted(self._children.items()) if child.has_serve_command]
 
     def _retire_outdated(self) -> None:

@@ -89,7 +89,7 @@ def json_response(document: Any) -> Response:
 
 
 class ReplyCut(ClientGone):
-    """A reply that has begun cannot be completed; closing the connection tells the client."""
+    """A reply that has begun cannot be completed; closing the connection informs the client."""
 
 
 def encode_ndjson(document: Any) -> Iterator[bytes]:

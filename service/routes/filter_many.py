@@ -196,7 +196,7 @@ def _series_request(document: Any, shared: dict[str, Any], request: Request) -> 
     """The request of a single series.
 
     Raises:
-        InvalidRequest: names the field of the series.
+        InvalidRequest: If a field of the series is invalid; the message names it.
     """
     if type(document) is not dict:
         raise InvalidRequest("A series must be a JSON object.", code="model_type")

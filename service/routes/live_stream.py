@@ -87,7 +87,7 @@ class LiveStream:
         """The observation of a frame; None closes the stream.
 
         Raises:
-            InvalidRequest: names the field.
+            InvalidRequest: If a field is invalid; the message names it.
         """
         if type(document) is dict and "close" in document:
             validated(StreamClose, document, FRAME)

@@ -34,7 +34,7 @@ class MemorySessions:
     """A table of sessions, the longest unused first; if it is full, new sessions are refused.
 
     With API keys a tenant may use only as much as is still free (Choudhury and Hahne's dynamic threshold): half of the
-    table alone, a third beside an equally large one. So one tenant cannot fill it.
+    table if it is alone, a third if another uses as much. So one tenant cannot fill it.
 
     Args:
         seconds: lifetime of an unused session.

@@ -1,8 +1,7 @@
 """One-step forecasts of a served filter on test data: error, likelihood, coverage.
 
 The filter runs as in the service. The forecast error is compared with that of the last value. Simulated data also have
-a
-true state.
+a true state.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def _bursts(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
 def _cumulated(lags: np.ndarray) -> np.ndarray:
     """`[B, N]` times whose lags `[B, N-1]` have mean one."""
     steps = np.concatenate([np.zeros((len(lags), 1)), np.cumsum(lags, axis=1)], axis=1)
-    # A lag has at least a thousandth of a step: seconds of the epoch tell them apart.
+    # A lag has at least a thousandth of a step: seconds of the epoch distinguish all times.
     steps += 1e-3 * np.arange(steps.shape[1])
     return steps * ((steps.shape[1] - 1) / steps[:, -1:])
 

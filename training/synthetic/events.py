@@ -38,7 +38,7 @@ def events(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def arriving(rng: np.random.Generator, clock: Clock, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean interval `[B]` and the increasing times `[B, K]` of events, in steps; infinite where there are no more.
+    """The mean interval `[B]` and the increasing times `[B, K]` of events, in steps; infinite after the last.
 
     The first may lie before the series, whose response is still seen.
     """

@@ -76,7 +76,7 @@ def rbf_frequencies(rng: np.random.Generator, scale: np.ndarray, count: int) -> 
 
 
 def matern_frequencies(freedom: int) -> Callable[[np.random.Generator, np.ndarray, int], np.ndarray]:
-    """Of the Matérn kernel with ν = freedom/2: Student's t with 2ν degrees of freedom."""
+    """Frequencies of the Matérn kernel with ν = freedom/2: Student's t with 2ν degrees of freedom."""
 
     def drawn(rng: np.random.Generator, scale: np.ndarray, count: int) -> np.ndarray:
         return rng.standard_t(freedom, (len(scale), count)) / (2 * np.pi * scale[:, None])
@@ -85,7 +85,7 @@ def matern_frequencies(freedom: int) -> Callable[[np.random.Generator, np.ndarra
 
 
 def rational_quadratic_frequencies(rng: np.random.Generator, scale: np.ndarray, count: int) -> np.ndarray:
-    """Of k(τ) = 1/(1 + τ²/2ℓ²): RBF kernels whose inverse squared scales are exponential."""
+    """Frequencies of k(τ) = 1/(1 + τ²/2ℓ²): RBF kernels whose inverse squared scales are exponential."""
     return rbf_frequencies(rng, scale, count) * np.sqrt(rng.standard_exponential((len(scale), count)))
 
 

@@ -240,7 +240,7 @@ def _mixed(
 
 
 def standard(values: np.ndarray) -> np.ndarray:
-    """`[B, N]` of mean 0 and variance 1; zeros where nothing varies."""
+    """`[B, N]` of mean 0 and variance 1; zeros if nothing varies."""
     centred = values - values.mean(axis=1, keepdims=True)
     spread = centred.std(axis=1, keepdims=True)
     return np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-9)

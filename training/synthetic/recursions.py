@@ -14,7 +14,7 @@ from numba import njit
 
 
 def array_jit(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
-    """Compile a function of arrays; arguments are made contiguous, because each layout would be compiled anew."""
+    """Compile a function of arrays; arguments are made contiguous, because each layout would be compiled again."""
     kernel = njit(cache=True, nogil=True, error_model="numpy")(function)
 
     @wraps(function)

@@ -45,7 +45,7 @@ def check_arrays(found: Mapping[str, AnyArray], rules: Mapping[str, ArrayRule], 
     """Check names, dtypes and shapes, then values.
 
     Raises:
-        BundleError: names the file, the array and what was expected.
+        BundleError: If an array is missing, unexpected or invalid; the message names file, array and reason.
     """
     for name in sorted(rules.keys() - found.keys())[:1]:
         raise BundleError(f"{file}: lacks {name}, which the configuration asks for")

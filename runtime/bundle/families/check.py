@@ -67,7 +67,7 @@ def check_weights(weights: Mapping[str, AnyArray], family: FamilyConfig, manifes
     """Check model.safetensors against the configuration and the manifest.
 
     Raises:
-        BundleError: names the array and what was expected.
+        BundleError: If an array does not fit them; the message names it and what was expected.
     """
     shapes = {name: array.shape for name, array in weights.items()}
     found = tensor_specs(weights)
@@ -88,7 +88,7 @@ def check_constants(constants: Mapping[str, AnyArray], family: FamilyConfig, wei
     """Check decoder.safetensors against configuration and weights.
 
     Raises:
-        BundleError: names the array and what was expected.
+        BundleError: If an array does not fit them, or the family has no such file.
     """
     rules = family.constants(weights)
     if rules is None:
@@ -100,7 +100,7 @@ def check_calibration(document: Mapping[str, Any], family: FamilyConfig, manifes
     """Check calibration.json, and the manifest's summary of it.
 
     Raises:
-        BundleError: names the field and the reason.
+        BundleError: If a field is invalid, or the modes or the summary differ; the message gives the reason.
     """
     read_document(family.calibration, document, CALIBRATION_FILE)
     modes = document["modes"] if isinstance(family, LanguageConfig) else set(document) - {"summary"}

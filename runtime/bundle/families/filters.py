@@ -52,7 +52,7 @@ class FilterConfig(FamilyConfig):
         return False
 
     def _token(self) -> tuple[TensorSpec, ...]:
-        """Inputs of a step beside the state."""
+        """Inputs of a step other than the state."""
         p, _ = self.sizes
         passes = (spec("passes", "batch"),) if self.takes_passes() else ()
         return (

@@ -25,7 +25,7 @@ class FilterStreamOptions:
     Attributes:
         alarm: rule for alarms.
         passes: K, of the robust weight; None is the model's default.
-        state: unpacked state to continue from; None starts anew.
+        state: unpacked state to continue from; None starts a new one.
         state_every: return the state with every n-th step; 0 never.
         wants_state: return the state at the end.
     """

@@ -166,7 +166,7 @@ def drift_steps(sample: DriftSample, tally: DriftTally) -> Generator[bool]:
 
 
 def _log_probabilities(model: Language, context: Context, token: int) -> NDArray[np.float64]:
-    """Of the next token, without noise; advances the context."""
+    """Log probabilities of the next token, without noise; advances the context."""
     noise = np.zeros((1, *model.latent_shape), np.float32)
     output, (advance,) = model.step([context], [token], noise)
     advance.commit()
