@@ -31,8 +31,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rfa.runtime.compiling import inline_jit, source_inline_jit
-from rfa.runtime.filters.dense_numba import correct_row, keep_rival, move_mean, reduce_row
-from rfa.runtime.filters.linear_rows import add_dot, factor, rows_of
+from rfa.runtime.filters.dense_numba import keep_rival
+from rfa.runtime.filters.linear_rows import add_dot, factor, rows_of, u
 from rfa.runtime.filters.robust_constants import (
     KEPT_PRIOR,
     LARGEST_FACTOR,
@@ -68,6 +68,7 @@ class LearnedRows(NamedTuple):
     signal: int
     mean_response: int
     seen: int
+    peak: int
     total: int
     end: int
 
@@ -85,10 +86,10 @@ def _learned_rows(counts, p):
     signal = variance + p
     mean_response = signal + p
     seen = mean_response + p
-    total = seen + p
+    peak = seen + p
     return LearnedRows(
-        counts, share, penalty, response, modes, half, core, spread, variance, signal, mean_response, seen, total,
-        total + 1,
+        counts, share, penalty, response, modes, half, core, spread, variance, signal, mean_response, seen, peak,
+        peak + 1, peak + 2,
     )  # fmt: skip
 
 
@@ -104,6 +105,12 @@ def scratch_size(sizes: tuple[int, int, bool], *, learns: bool) -> int:
     return (int(getattr(_learned_rows, "py_func", _learned_rows)(end, sizes[1]).end) if learns else end) + 1
 
 
+@inline_jit
+def _add_product(work, out, row, other):
+    """out += row · other."""
+    work[u(out)] += work[u(row)] * work[u(other)]
+
+
 # The coordinates of the observation.
 
 
@@ -113,59 +120,62 @@ def _whiten(work, sizes):
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     # Of R alone, without the state.
-    factor(work, sizes, rows.weighted, 0.0)
+    work[u(rows.weight)] = 0.0
+    factor(work, sizes, rows.weighted, rows.weight)
     for i in range(p):
-        row = learned.modes + i * p
         for a in range(p):
-            work[row + a] = 1.0 if a == i else 0.0
+            work[u(learned.modes + i * p + a)] = 1.0 if a == i else 0.0
         for a in range(i):
-            other = learned.modes + a * p + a
-            work[row + a] = add_dot(work[row + a], work, -1.0, (rows.weighted + i * p + a, 1), (other, p), i - a)
+            row = learned.modes + a * p + a
+            add_dot(work, learned.modes + i * p + a, -1.0, rows.weighted + i * p + a, 1, row, p, i - a)
     for i in range(p):
-        root = math.sqrt(work[rows.weighted + i * p + i])
         for a in range(i + 1):
-            work[learned.modes + i * p + a] *= root
+            root = math.sqrt(work[u(rows.weighted + i * p + i)])
+            work[u(learned.modes + i * p + a)] *= root
     for i in range(p):
         for b in range(p):
-            total = 0.0
+            out = learned.half + i * p + b
+            work[u(out)] = 0.0
             for a in range(i + 1):
-                total += work[learned.modes + i * p + a] * work[rows.signal + max(a, b) * p + min(a, b)]
-            work[learned.half + i * p + b] = total
+                _add_product(work, out, learned.modes + i * p + a, rows.signal + max(a, b) * p + min(a, b))
     for i in range(p):
         for j in range(i + 1):
-            half, mode = (learned.half + i * p, 1), (learned.modes + j * p, 1)
-            work[learned.core + i * p + j] = add_dot(0.0, work, 1.0, half, mode, j + 1)
+            out = learned.core + i * p + j
+            work[u(out)] = 0.0
+            add_dot(work, out, 1.0, learned.half + i * p, 1, learned.modes + j * p, 1, j + 1)
 
 
 @inline_jit
 def _turn(work, row, other, cosine, sine):
-    left, right = work[row], work[other]
-    work[row] = cosine * left - sine * right
-    work[other] = sine * left + cosine * right
+    left, right = work[u(row)], work[u(other)]
+    work[u(row)] = cosine * left - sine * right
+    work[u(other)] = sine * left + cosine * right
 
 
 @inline_jit
 def _rotate(work, sizes, a, b):
-    """Jacobi's rotation of the coordinates a < b; whether it was needed."""
+    """Jacobi's rotation of the coordinates a < b; 1 if it was needed, else 0."""
     _, p, _ = sizes
     learned = learned_rows_of(sizes)
-    core, modes = learned.core, learned.modes
-    own, other, between = core + a * p + a, core + b * p + b, core + b * p + a
-    x, y, c = work[own], work[other], work[between]
+    own, other, between = learned.core + a * p + a, learned.core + b * p + b, learned.core + b * p + a
+    x, y, c = work[u(own)], work[u(other)], work[u(between)]
     is_needed = abs(c) > LEAST_TURN * math.sqrt((abs(x) + 1) * (abs(y) + 1))
     ratio = (y - x) / (2 * c)
     tangent = (1.0 if ratio >= 0 else -1.0) / (abs(ratio) + math.sqrt(1 + ratio * ratio))
     tangent = tangent if is_needed else 0.0
     cosine = 1 / math.sqrt(1 + tangent * tangent)
     sine = tangent * cosine
-    work[own] = x - tangent * c
-    work[other] = y + tangent * c
-    work[between] = 0.0 if is_needed else c
+    work[u(own)] = x - tangent * c
+    work[u(other)] = y + tangent * c
+    work[u(between)] = 0.0 if is_needed else c
     for k in range(p):
         if k != a and k != b:
-            _turn(work, core + max(a, k) * p + min(a, k), core + max(b, k) * p + min(b, k), cosine, sine)
-        _turn(work, modes + a * p + k, modes + b * p + k, cosine, sine)
-    return is_needed
+            _turn(
+                work, learned.core + max(a, k) * p + min(a, k), learned.core + max(b, k) * p + min(b, k), cosine,
+                sine,
+            )  # fmt: skip
+        _turn(work, learned.modes + a * p + k, learned.modes + b * p + k, cosine, sine)
+    return 1 if is_needed else 0
 
 
 @inline_jit
@@ -175,7 +185,7 @@ def _diagonalise(work, sizes):
         turned = 0
         for b in range(1, p):
             for a in range(b):
-                turned += 1 if _rotate(work, sizes, a, b) else 0
+                turned += _rotate(work, sizes, a, b)
         if turned == 0:
             break
 
@@ -186,19 +196,19 @@ def _project(work, sizes):
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     for i in range(p):
-        work[learned.variance + i] = max(work[learned.core + i * p + i], 0.0)
-        mode = learned.modes + i * p, 1
-        work[learned.signal + i] = add_dot(0.0, work, 1.0, mode, (rows.innovation, 1), p)
+        work[u(learned.variance + i)] = max(work[u(learned.core + i * p + i)], 0.0)
+        work[u(learned.signal + i)] = 0.0
+        add_dot(work, learned.signal + i, 1.0, learned.modes + i * p, 1, rows.innovation, 1, p)
 
 
 # The shares of the factors.
 
 
 @inline_jit
-def _size(work, sizes, k):
+def _size(work, sizes, least):
     """s_k: the widest is at least e'S⁻¹e."""
-    reach = min(work[rows_of(sizes).gate], LARGEST_FACTOR)
-    return max(_SIZES[k], reach if _SIZES[k] == WIDEST else 0.0)
+    reach = min(work[u(rows_of(sizes).gate)], LARGEST_FACTOR)
+    return max(least, reach if least == WIDEST else 0.0)
 
 
 @inline_jit
@@ -206,44 +216,51 @@ def _respond(work, sizes, k):
     """r of factor k, and its count times its density: a product of what is not exponential, and half the exponent."""
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
-    density, penalty = work[learned.counts + k], 0.0
+    share, penalty, least = learned.share + k, learned.penalty + k, _SIZES[k]
+    work[u(share)] = work[u(learned.counts + k)]
+    work[u(penalty)] = 0.0
     for i in range(p):
-        variance, signal = work[learned.variance + i], work[learned.signal + i]
-        response = 1 / (variance + _size(work, sizes, k))
-        work[learned.response + k * p + i] = response
+        variance, signal = (
+            work[u(learned.variance + i)],
+            work[u(learned.signal + i)],
+        )
+        response = 1 / (variance + _size(work, sizes, least))
+        work[u(learned.response + k * p + i)] = response
+        density = work[u(share)]
         is_small = density < LEAST_DENSITY
         # Relative to the density under R itself, which all factors have in common.
-        ratio = math.sqrt((variance + 1) * response) if work[rows.present + i] > 0 else 1.0
-        density = density * (1 / LEAST_DENSITY if is_small else 1.0) * ratio
-        penalty += 0.5 * (min(signal * signal, LARGEST_NIS) * response) - (math.log(LEAST_DENSITY) if is_small else 0.0)
-    work[learned.share + k], work[learned.penalty + k] = density, penalty
+        ratio = math.sqrt((variance + 1) * response) if work[u(rows.present + i)] > 0 else 1.0
+        work[u(share)] = density * (1 / LEAST_DENSITY if is_small else 1.0) * ratio
+        work[u(penalty)] += 0.5 * (min(signal * signal, LARGEST_NIS) * response) - (
+            math.log(LEAST_DENSITY) if is_small else 0.0
+        )
 
 
 @inline_jit
 def _normalise(work, sizes, factors):
     """Shares from densities, up to their sum, `total`."""
     learned = learned_rows_of(sizes)
-    peak, total = -math.inf, 0.0
+    work[u(learned.peak)] = -math.inf
+    work[u(learned.total)] = 0.0
     for k in range(factors):
-        score = math.log(work[learned.share + k]) - work[learned.penalty + k]
-        work[learned.share + k] = score
-        peak = max(peak, score)
+        score = math.log(work[u(learned.share + k)]) - work[u(learned.penalty + k)]
+        work[u(learned.share + k)] = score
+        work[u(learned.peak)] = max(work[u(learned.peak)], score)
     for k in range(factors):
-        share = math.exp(work[learned.share + k] - peak)
-        work[learned.share + k] = share
-        total += share
-    work[learned.total] = total
+        share = math.exp(work[u(learned.share + k)] - work[u(learned.peak)])
+        work[u(learned.share + k)] = share
+        work[u(learned.total)] += share
 
 
 @inline_jit
 def _clear(work, sizes):
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     _, p, _ = sizes
-    work[rows.weight] = 0.0
+    work[u(rows.weight)] = 0.0
     for i in range(p):
-        work[learned.mean_response + i] = 0.0
+        work[u(learned.mean_response + i)] = 0.0
         for j in range(p):
-            work[learned.spread + i * p + j] = 0.0
+            work[u(learned.spread + i * p + j)] = 0.0
 
 
 @inline_jit
@@ -251,30 +268,31 @@ def _weigh(work, sizes, k):
     """Share of factor k, and its part in the weight and in h; an observation that completes a jump has noise R."""
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
-    share = work[learned.share + k] / work[learned.total]
-    share = (1.0 if _SIZES[k] == 1 else 0.0) if work[rows.jump] > 0 else share
-    work[learned.share + k] = share
-    work[rows.weight] += share / _size(work, sizes, k)
+    least = _SIZES[k]
+    share = work[u(learned.share + k)] / work[u(learned.total)]
+    share = (1.0 if least == 1 else 0.0) if work[u(rows.jump)] > 0 else share
+    work[u(learned.share + k)] = share
+    work[u(rows.weight)] += share / _size(work, sizes, least)
     for i in range(p):
-        work[learned.mean_response + i] += share * work[learned.response + k * p + i]
+        _add_product(work, learned.mean_response + i, learned.share + k, learned.response + k * p + i)
 
 
 @inline_jit
 def _fade(work, sizes, factors):
     """The counts: they remember MEMORY observations beside the kept part of the prior; a weight is at most 1."""
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
-    total = 0.0
+    work[u(learned.total)] = 0.0
     for k in range(factors):
-        count = work[learned.counts + k] + work[learned.share + k]
-        total += max(count - _KEPT[k], 0.0)
-    fading = min(MEMORY / total, 1.0)
-    work[rows.weight] = min(work[rows.weight], 1.0)
+        count = work[u(learned.counts + k)] + work[u(learned.share + k)]
+        work[u(learned.total)] += max(count - _KEPT[k], 0.0)
+    work[u(learned.total)] = min(MEMORY / work[u(learned.total)], 1.0)
+    work[u(rows.weight)] = min(work[u(rows.weight)], 1.0)
     for k in range(factors):
-        count = work[learned.counts + k]
-        beyond = max(count + work[learned.share + k] - _KEPT[k], 0.0)
-        after = _KEPT[k] + beyond * fading
-        is_seen = work[rows.seen] > 0
-        work[learned.counts + k] = after if is_seen else count
+        count = work[u(learned.counts + k)]
+        beyond = max(count + work[u(learned.share + k)] - _KEPT[k], 0.0)
+        after = _KEPT[k] + beyond * work[u(learned.total)]
+        is_seen = work[u(rows.seen)] > 0
+        work[u(learned.counts + k)] = after if is_seen else count
 
 
 # The moments of the mixture.
@@ -285,19 +303,22 @@ def _spread(work, sizes, k):
     """The part of factor k in D."""
     _, p, _ = sizes
     learned = learned_rows_of(sizes)
-    share = work[learned.share + k]
+    least = _SIZES[k]
     for i in range(p):
-        response = work[learned.response + k * p + i]
-        left = response - work[learned.mean_response + i]
         for j in range(i + 1):
-            right = work[learned.response + k * p + j] - work[learned.mean_response + j]
+            out, mirrored = learned.spread + i * p + j, learned.spread + j * p + i
+            share = work[u(learned.share + k)]
+            response = work[u(learned.response + k * p + i)]
+            left = response - work[u(learned.mean_response + i)]
+            right = work[u(learned.response + k * p + j)] - work[u(learned.mean_response + j)]
             # By the share first: a distance may overflow where the share is 0.
-            product = (share * left * work[learned.signal + i]) * (right * work[learned.signal + j])
+            part = (share * left * work[u(learned.signal + i)]) * (right * work[u(learned.signal + j)])
             if i == j:
-                size = _size(work, sizes, k)
-                product += share * (left * left * work[learned.variance + i] + size * (response * response))
-            work[learned.spread + i * p + j] += product
-            work[learned.spread + j * p + i] = work[learned.spread + i * p + j]
+                part += share * (
+                    left * left * work[u(learned.variance + i)] + _size(work, sizes, least) * (response * response)
+                )
+            work[u(out)] += part
+            work[u(mirrored)] = work[u(out)]
 
 
 @inline_jit
@@ -306,9 +327,11 @@ def _gain_row(work, sizes, i):
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     for m in range(p):
-        gain = add_dot(0.0, work, 1.0, (rows.cross + i * p, 1), (learned.modes + m * p, 1), p)
-        work[rows.gain + i * p + m] = gain
-        work[rows.scaled + i * p + m] = gain * work[learned.mean_response + m]
+        gain, scaled = rows.gain + i * p + m, rows.scaled + i * p + m
+        work[u(gain)] = 0.0
+        add_dot(work, gain, 1.0, rows.cross + i * p, 1, learned.modes + m * p, 1, p)
+        work[u(scaled)] = work[u(gain)]
+        work[u(scaled)] *= work[u(learned.mean_response + m)]
 
 
 @inline_jit
@@ -316,20 +339,32 @@ def _mix_row(work, sizes, i):
     """Mean and covariance; see the module's page."""
     n, p, leads = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
-    product = rows.product + i * n
-    move_mean(work, sizes, i, learned.signal)
-    reduce_row(work, sizes, i, rows.gain)
+    gain, scaled, excess, product = rows.gain + i * p, rows.scaled + i * p, rows.excess + i * p, rows.product + i * n
+    work[u(rows.step + i)] = 0.0
+    add_dot(work, rows.step + i, 1.0, scaled, 1, learned.signal, 1, p)
+    work[u(rows.mean + i)] = work[u(rows.prior_mean + i)]
+    work[u(rows.mean + i)] += work[u(rows.step + i)]
+    for j in range(n):
+        if j <= i or j < p or not leads:
+            work[u(product + j)] = work[u(rows.prior + i * n + j)]
+            add_dot(work, product + j, -1.0, scaled, 1, rows.gain + j * p, 1, p)
     for a in range(p):
         if leads:
-            work[learned.seen + a] = work[product + a]
+            work[u(learned.seen + a)] = work[u(product + a)]
         else:
-            work[learned.seen + a] = add_dot(0.0, work, 1.0, (product, 1), (rows.matrix + a * n, 1), n)
+            work[u(learned.seen + a)] = 0.0
+            add_dot(work, learned.seen + a, 1.0, product, 1, rows.matrix + a * n, 1, n)
     for m in range(p):
-        excess = add_dot(0.0, work, -1.0, (learned.modes + m * p, 1), (learned.seen, 1), p)
-        excess *= work[learned.mean_response + m]
-        gain = rows.gain + i * p, 1
-        work[rows.excess + i * p + m] = add_dot(excess, work, 1.0, gain, (learned.spread + m * p, 1), p)
-    correct_row(work, sizes, i, rows.gain)
+        out = excess + m
+        work[u(out)] = 0.0
+        add_dot(work, out, -1.0, learned.modes + m * p, 1, learned.seen, 1, p)
+        work[u(out)] *= work[u(learned.mean_response + m)]
+        add_dot(work, out, 1.0, gain, 1, learned.spread + m * p, 1, p)
+    for j in range(i + 1):
+        out = rows.covariance + i * n + j
+        work[u(out)] = work[u(product + j)]
+        add_dot(work, out, 1.0, excess, 1, rows.gain + j * p, 1, p)
+        work[u(rows.covariance + j * n + i)] = work[u(out)]
 
 
 @source_inline_jit

@@ -100,9 +100,15 @@ def load_sensor(system, work):
         work[rows.matrix + k] = system.sensor[k]
 
 
-@inline_jit
-def _load(system, work, state, value, lag, scale):
-    """Put a stream's state, its observation, and F and Q of the lag into `work`."""
+@source_inline_jit
+def _observe(update, beyond, system, work, state, value, lag, scale, out):
+    """Condition the stream `[S]` in `state` on values with NaN where missing.
+
+    One function: how it is cut decides which products are fused with an addition.
+
+    beyond: numbers of the state after those of `linear_rows`.
+    work: scratch whose F and Q are kept while the lag stays: its last number is that lag, below 0 at first.
+    """
     n, p, _ = system.sizes
     rows = rows_of(system.sizes)
     if work[-1] != lag:
@@ -111,18 +117,12 @@ def _load(system, work, state, value, lag, scale):
         transition(lag, system.modes, f, q)
     for k in range(rows.scale):
         work[k] = state[k]
-    for k in range(rows.scale, len(state)):
-        work[rows.end - rows.scale + k] = state[k]
+    for k in range(beyond):
+        work[rows.end + k] = state[rows.scale + k]
     for a in range(p):
         work[rows.value + a] = value[a]
     work[rows.scale] = scale
-
-
-@inline_jit
-def _report_innovation(system, work, scale, out):
-    """The innovation, its covariance, its nis and its log-likelihood."""
-    n, p, _ = system.sizes
-    rows = rows_of(system.sizes)
+    dense_numba.predict(work, system.sizes)
     log_det = 0.0
     for a in range(p):
         log_det -= np.log(work[rows.nominal + a * p + a])
@@ -133,24 +133,13 @@ def _report_innovation(system, work, scale, out):
     for a in range(p):
         for b in range(p):
             out.innovation_covariance[a, b] += system.sensor[p * n + p + a * p + b] * (scale * scale)
-
-
-@inline_jit
-def _report_prediction(system, work, out):
-    n, _, _ = system.sizes
-    rows = rows_of(system.sizes)
+    dense_numba.detect_jump(work, system.sizes, system.rule)
     for i in range(n):
         out.predicted_mean[i] = work[rows.prior_mean + i]
         for j in range(n):
             out.transition[i, j] = work[rows.f + i * n + j]
             out.predicted_covariance[i, j] = work[rows.prior + i * n + j]
-
-
-@inline_jit
-def _report_posterior(system, work, state, out):
-    """The posterior, in `out` and as the stream's new state."""
-    _, p, _ = system.sizes
-    rows = rows_of(system.sizes)
+    update(work, system.sizes, system.rule)
     _seen_mean(system.sensor, system.sizes, work[rows.mean :], out.mean)
     _seen_through(system.sensor, system.sizes, work[rows.covariance :], out.covariance)
     trace = 0.0
@@ -160,36 +149,21 @@ def _report_posterior(system, work, state, out):
     out.scalars[WEIGHT] = work[rows.weight]
     for k in range(rows.scale):
         state[k] = work[k]
-    for k in range(rows.scale, len(state)):
-        state[k] = work[rows.end - rows.scale + k]
-
-
-@source_inline_jit
-def _observe(update, system, work, state, value, lag, scale, out):
-    """Condition the stream `[S]` in `state` on values with NaN where missing.
-
-    work: scratch whose F and Q are kept while the lag stays: its last number is that lag, below 0 at first.
-    """
-    _load(system, work, state, value, lag, scale)
-    dense_numba.predict(work, system.sizes)
-    _report_innovation(system, work, scale, out)
-    dense_numba.detect_jump(work, system.sizes, system.rule)
-    _report_prediction(system, work, out)
-    update(work, system.sizes, system.rule)
-    _report_posterior(system, work, state, out)
+    for k in range(beyond):
+        state[rows.scale + k] = work[rows.end + k]
 
 
 # Cached on their own, so that one process can compile them while another compiles the rest of a kernel.
 @cached_inline_jit(dense_numba, linear_rows, robust_constants, transition_numba)
 def observe_capped(system, work, state, value, lag, scale, out):
     """An observation under the capped rule."""
-    _observe(dense_numba.update, system, work, state, value, lag, scale, out)
+    _observe(dense_numba.update, 0, system, work, state, value, lag, scale, out)
 
 
 @cached_inline_jit(dense_numba, dense_numba_learned, linear_rows, robust_constants, transition_numba)
 def observe_learned(system, work, state, value, lag, scale, out):
     """An observation under the rule that learns the noise."""
-    _observe(dense_numba_learned.update, system, work, state, value, lag, scale, out)
+    _observe(dense_numba_learned.update, FACTORS, system, work, state, value, lag, scale, out)
 
 
 @inline_jit

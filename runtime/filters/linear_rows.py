@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from rfa.runtime.compiling import inline_jit
 
 
@@ -101,58 +103,65 @@ def rows_of(sizes):
 
 
 @inline_jit
-def add_dot(total, work, sign, a, b, count):
-    """total + sign · Σ_k a_k b_k. a, b: first index and step of a vector in `work`."""
-    first, step = a
-    other, other_step = b
+def u(index):
+    """An unsigned index: numba does not check whether it counts from the end."""
+    return np.uint64(index)
+
+
+@inline_jit
+def add_dot(work, out, sign, a, a_step, b, b_step, count):
+    """work[out] += sign · Σ_k work[a + k a_step] · work[b + k b_step], one term after the other.
+
+    A loop of several terms at a time would be vectorised, and its products not fused with the additions.
+    """
+    total = work[u(out)]
     for k in range(count):
-        total += sign * (work[first + k * step] * work[other + k * other_step])
-    return total
+        total += sign * (work[u(a + k * a_step)] * work[u(b + k * b_step)])
+    work[u(out)] = total
 
 
 @inline_jit
 def factor(work, sizes, target, scale):
-    """L D Lᵀ = scale · signal + noise, at `target`: L below the diagonal, 1 / D on it, and D Lᵀ above."""
+    """L D Lᵀ = scale · signal + noise, at row `target`: L below the diagonal, 1 / D on it, and D Lᵀ above."""
     _, p, _ = sizes
     rows = rows_of(sizes)
     for j in range(p):
         diagonal = target + j * p + j
         for i in range(j, p):
-            upper, entry = target + j * p + i, i * p + j
-            whole = scale * work[rows.signal + entry] + work[rows.seen_noise + entry]
-            work[upper] = add_dot(whole, work, -1.0, (target + j * p, 1), (target + i, p), j)
+            upper, lower, entry = target + j * p + i, target + i * p + j, i * p + j
+            work[u(upper)] = work[u(scale)] * work[u(rows.signal + entry)] + work[u(rows.seen_noise + entry)]
+            add_dot(work, upper, -1.0, target + j * p, 1, target + i, p, j)
             if i == j:
-                work[diagonal] = 1 / work[diagonal]
+                work[u(diagonal)] = 1 / work[u(diagonal)]
             else:
-                work[target + entry] = work[upper] * work[diagonal]
+                work[u(lower)] = work[u(upper)] * work[u(diagonal)]
 
 
 @inline_jit
-def solve_lower(work, sizes, factored, x):
+def solve_lower(work, sizes, factor, x):
     """L⁻¹ x in place."""
     _, p, _ = sizes
     for a in range(1, p):
-        work[x + a] = add_dot(work[x + a], work, -1.0, (factored + a * p, 1), (x, 1), a)
+        add_dot(work, x + a, -1.0, factor + a * p, 1, x, 1, a)
 
 
 @inline_jit
-def solve(work, sizes, factored, x):
+def solve(work, sizes, factor, x):
     """(L D Lᵀ)⁻¹ x in place."""
     _, p, _ = sizes
-    solve_lower(work, sizes, factored, x)
+    solve_lower(work, sizes, factor, x)
     for back in range(p):
         a = p - 1 - back
-        scaled = work[x + a] * work[factored + a * p + a]
-        work[x + a] = add_dot(scaled, work, -1.0, (factored + (a + 1) * p + a, p), (x + a + 1, 1), back)
+        work[u(x + a)] *= work[u(factor + a * p + a)]
+        add_dot(work, x + a, -1.0, factor + (a + 1) * p + a, p, x + a + 1, 1, back)
 
 
 @inline_jit
-def distance(work, sizes, factored, x):
-    """x'(L D Lᵀ)⁻¹x; x becomes L⁻¹ x."""
+def distance(work, sizes, out, factor, x):
+    """out = x'(L D Lᵀ)⁻¹x; x becomes L⁻¹ x."""
     _, p, _ = sizes
-    solve_lower(work, sizes, factored, x)
-    total = 0.0
+    solve_lower(work, sizes, factor, x)
+    work[u(out)] = 0.0
     for a in range(p):
-        size = work[x + a]
-        total += size * size * work[factored + a * p + a]
-    return total
+        size = work[u(x + a)]
+        work[u(out)] += size * size * work[u(factor + a * p + a)]

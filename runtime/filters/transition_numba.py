@@ -57,17 +57,6 @@ def _integrals(z, t, found):
 
 
 @_compiled
-def _product(left, right, out):
-    n = len(out)
-    for i in range(n):
-        for j in range(n):
-            total = 0.0j
-            for k in range(n):
-                total += left[i, k] * right[k, j]
-            out[i, j] = total
-
-
-@_compiled
 def transition(lag, modes, f, q):
     """F and Q `[n, n]` of a lag, into `f` and `q`.
 
@@ -76,17 +65,24 @@ def transition(lag, modes, f, q):
     """
     rates, basis, dual, powers, noises = modes
     n = len(rates)
-    inner, left, whole = np.zeros((n, n), np.complex128), np.empty((n, n), np.complex128), np.empty_like(basis)
+    inner, left = np.zeros((n, n), np.complex128), np.zeros((n, n), np.complex128)
     for j in range(n):
         for k in range(len(powers)):
             factor = _decayed_power(rates[j], lag, k)
             for i in range(n):
                 inner[i, j] += powers[k, i, j] * factor
-    _product(basis, inner, left)
-    _product(left, dual, whole)
     for i in range(n):
         for j in range(n):
-            f[i, j] = whole[i, j].real
+            total = 0.0j
+            for k in range(n):
+                total += basis[i, k] * inner[k, j]
+            left[i, j] = total
+    for i in range(n):
+        for j in range(n):
+            total = 0.0j
+            for k in range(n):
+                total += left[i, k] * dual[k, j]
+            f[i, j] = total.real
     integrals = np.empty(len(noises), np.complex128)
     for i in range(n):
         for j in range(i, n):
@@ -96,7 +92,12 @@ def transition(lag, modes, f, q):
                 total += noises[m, i, j] * integrals[m]
             inner[i, j] = total
             inner[j, i] = np.conj(total)
-    _product(basis, inner, left)
+    for i in range(n):
+        for j in range(n):
+            total = 0.0j
+            for k in range(n):
+                total += basis[i, k] * inner[k, j]
+            left[i, j] = total
     for i in range(n):
         for j in range(i, n):
             total = 0.0
