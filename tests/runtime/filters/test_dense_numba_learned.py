@@ -141,7 +141,7 @@ def test_what_is_far_away_stays_finite(name, size):
         assert np.abs(found["state_mean"][1, 6] - found["state_mean"][0, 6]).max() < 10
 
 
-@pytest.mark.parametrize("name", ["velocity", "chain"])
+@pytest.mark.parametrize("name", SOME)
 def test_the_covariance_stays_positive(name):
     """A wide prior, and sensors that nearly say the same, hundreds of times.
 
