@@ -17,7 +17,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 # How a file of series is read, see `rfa.data.read_frame`.
 TimeColumn = Annotated[str | None, typer.Option(help="Time column. Default: found by its name or content.")]
-Columns = Annotated[list[str] | None, typer.Option(help="Value column; repeatable. Default: all with numbers.")]
+Columns = Annotated[list[str] | None, typer.Option(help="Value column; repeatable. Default: all numeric columns.")]
 Keys = Annotated[list[str] | None, typer.Option(help="Column whose cells separate series; repeatable.")]
 Sheet = Annotated[str | None, typer.Option(help="Sheet of a workbook. Default: the first.")]
 Zone = Annotated[str, typer.Option("--tz", help="Time zone of times without one, and of days and weeks.")]

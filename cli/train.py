@@ -88,7 +88,7 @@ def train_filter(
     run = FilterRun.from_file(find_config(config)) if config else FilterRun.from_dict({"family": "deep"})
     if steps is not None:
         if run.family != "deep":
-            raise ValueError(f"--steps is for deep filters; a {run.family} one has none")
+            raise ValueError(f"--steps applies to deep filters only, not to family {run.family}; remove it")
         run = replace(run, training=replace(run.training, steps=steps))
     model = train(run, data, out)
     if run.family == "structural":

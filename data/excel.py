@@ -68,7 +68,7 @@ def _check_size(content: bytes) -> None:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             size = sum(part.file_size for part in archive.infolist())
     if size > MOST_BYTES:
-        raise ValueError("the workbook has more than 512 MiB decompressed, the limit: save the sheet as CSV")
+        raise ValueError("the workbook exceeds 512 MiB when decompressed; save the sheet as CSV")
 
 
 def _to_csv(rows: list[list[Any]]) -> str:

@@ -102,9 +102,7 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
         count = f"{start_values.size} value{'' if start_values.size == 1 else 's'}"
         raise ValueError(f"column {name!r} has {count} in the training part; a structural model needs {MIN_VALUES}")
     if np.nanmax(np.abs(values)) > MOST_SIZE:
-        raise ValueError(
-            f"column {name!r} has values beyond {MOST_SIZE:g} in size, which filters do not take: give other units"
-        )
+        raise ValueError(f"values of column {name!r} exceed {MOST_SIZE:g} in magnitude; use a larger unit")
     if fitted < len(values) and not np.isfinite(values[fitted:]).any():
         raise ValueError(f"column {name!r} has no value in the validation part")
     low, middle, high = np.percentile(start_values, [25, 50, 75])

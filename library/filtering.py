@@ -54,7 +54,7 @@ def filter(
             be in any order, and keep it.
         time: the time column; of an array, the times themselves `[N]`. By default the index of dates, or the first
             column with the name or the content of times; without one rows are counted.
-        columns: the columns to filter; by default all with numbers.
+        columns: the columns to filter; by default all numeric columns.
         by: the key columns; the rows of a key are one series.
         model: "series" (the default, a trained network), "auto" (untrained; the default without that bundle),
             "auto-joint" (scores rows by the correlation of their columns), or the name or folder of a bundle.

@@ -53,10 +53,8 @@ def fit(
     how: dict[str, Any] = {"zone": tz, "country": country, "holidays": holidays}
     how["config"] = StructuralConfig.from_dict(dict(config or {}))
     table = read(data, time, columns, by, tz, time_format, strict=strict)
-    with (
-        notify_on_compile(),
-        tqdm(total=len(table.series) * table.columns, disable=None, bar_format=SHARES) as bar,
-    ):
+    total = len(table.series) * table.columns
+    with notify_on_compile(), tqdm(total=total, disable=None, bar_format=SHARES) as bar:
 
         def advance(line: str, share: float) -> None:
             bar.set_postfix_str(line, refresh=False)

@@ -288,7 +288,7 @@ class Stream:
     def _check_time(self, t: Time | None) -> float:
         if t is None:
             if self._rule.per_time:
-                raise ValueError("t is needed where the alarm's rate is per time, in seconds")
+                raise ValueError("t (in seconds) is required if the alarm rate is per unit of time")
             time = float(self._count)
         else:
             time = t if type(t) is float else _seconds(t)

@@ -115,4 +115,4 @@ def check_decodable(config: LanguageModelConfig) -> None:
     if config.mixer != "rfa":
         raise ValueError(f"a decoder runs RFA, got mixer {config.mixer!r}")
     if config.window:
-        raise ValueError(f"a decoder keeps no ring of exact tokens, got window {config.window}")
+        raise ValueError(f"window must be 0 for a decoder, got {config.window}")

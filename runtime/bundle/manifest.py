@@ -37,7 +37,7 @@ Entry = TypeVar("Entry", bound=_Named)
 
 def _unique(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
     if len({entry.name for entry in entries}) != len(entries):
-        raise ValueError("must have no name twice")
+        raise ValueError("must have unique names")
     return entries
 
 

@@ -191,7 +191,7 @@ def _matrix(given: Mapping[str, Any], name: str, rows: int | None, columns: int 
         raise InvalidSystem(name, "must be a matrix: a list of its rows, each a list of numbers")
     height, width = len(value), len(value[0])
     if max(height, width) > most:
-        raise InvalidSystem(name, f"is [{height}, {width}]; systems of up to {most} states and components are taken")
+        raise InvalidSystem(name, f"is [{height}, {width}]; at most {most} states and components are supported")
     if any(len(row) != width for row in value) or height != (rows or height) or width != (columns or width):
         raise InvalidSystem(name, f"must be [{rows or 'any'}, {columns or 'any'}], with rows of one length")
     if not all(_is_number(x) for row in value for x in row):
@@ -279,7 +279,7 @@ def _preset(given: Mapping[str, Any]) -> dict[str, Any]:
     size = len(block(whole).sensor)
     if size * whole["dimensions"] > MOST_STATES:
         name = "harmonics" if name == "seasonal" and size > MOST_STATES // 2 else "dimensions"
-        raise InvalidSystem(name, f"make {size * whole['dimensions']} states; up to {MOST_STATES} are taken")
+        raise InvalidSystem(name, f"give {size * whole['dimensions']} states; at most {MOST_STATES} are supported")
     return {**whole, **_shared(given, size * whole["dimensions"], whole["dimensions"])}
 
 
@@ -303,7 +303,9 @@ def _preset_matrices(whole: Mapping[str, Any]) -> dict[str, Any]:
     }
     if "P0" not in whole and one_dimension.prior is not None:
         if not (one_dimension.prior > 0).all():
-            raise InvalidSystem("P0", "is needed where nothing moves the state: how far it may be from x0 at first")
+            raise InvalidSystem(
+                "P0", "is required if all process noise is zero: the covariance of the first state around x0"
+            )
         found["initial_covariance"] = np.kron(one, np.diag(one_dimension.prior))
     return found
 

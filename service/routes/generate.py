@@ -73,7 +73,7 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -
     """Continue a prompt."""
     if body.parameters.return_latents and not (body.stream or body.parameters.details):
         name = "parameters.return_latents"
-        raise InvalidRequest(f"{name} needs parameters.details, which has them.", param=name, code="needs_details")
+        raise InvalidRequest(f"{name} requires parameters.details to be true.", param=name, code="needs_details")
     for name, value in (("state", body.state), ("return_state", body.return_state)):
         if value:
             engine.check_has_state(body.model, name)

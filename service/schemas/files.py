@@ -17,7 +17,7 @@ class ReadRequest(Request):
 
     time: CellText | None = Field(default=None, description="time column; null: found by its name or content")
     columns: list[CellText] = Field(
-        default_factory=list, max_length=64, description="value columns; none: all with numbers"
+        default_factory=list, max_length=64, description="value columns; none: all numeric columns"
     )
     by: list[CellText] = Field(
         default_factory=list, max_length=8, description="columns that separate the series of a file"

@@ -67,7 +67,7 @@ class CompletionRequest(Request):
     top_p: Annotated[float, NullIs(1.0)] = Field(
         default=1.0, gt=0, le=1, description="sample from the smallest set with this probability"
     )
-    n: Annotated[int, NullIs(1)] = Field(default=1, ge=1, le=16, description="choices for each prompt")
+    n: Annotated[int, NullIs(1)] = Field(default=1, ge=1, le=16, description="number of choices per prompt")
     best_of: int | None = Field(default=None, ge=1, le=16, description="must equal n: all choices are returned")
     stop: Annotated[StopSequence | Stops | None, OneOf(f"a string or a list of up to {MAX_STOPS} strings")] = Field(
         default=None, description="the text ends before the first of these"

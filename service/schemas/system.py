@@ -34,7 +34,7 @@ class CalendarRequest(Request):
     ] = Field(
         min_length=1,
         max_length=MOST_COLUMNS,
-        description="values [P, days, slots]: Monday to Sunday, and an eighth for holidays",
+        description="values [P, days, slots]; days are Monday to Sunday and, optionally, an eighth for holidays",
     )
 
 

@@ -116,7 +116,7 @@ def test_steps_are_of_what_is_trained(tmp_path: Path) -> None:
     _, line = failure(
         "train", "filter", "--data", "simulate:oscillator", "--config", "linear", "--steps", 9, "--out", tmp_path
     )
-    assert line == "rfa: --steps is for deep filters; a linear one has none"
+    assert line == "rfa: --steps applies to deep filters only, not to family linear; remove it"
 
 
 def test_ctrl_c_in_any_command_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

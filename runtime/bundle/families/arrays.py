@@ -48,7 +48,7 @@ def check_arrays(found: Mapping[str, AnyArray], rules: Mapping[str, ArrayRule], 
         BundleError: If an array is missing, unexpected or invalid; the message names file, array and reason.
     """
     for name in sorted(rules.keys() - found.keys())[:1]:
-        raise BundleError(f"{file}: lacks {name}, which the configuration asks for")
+        raise BundleError(f"{file}: lacks {name}, which the configuration requires")
     for name in sorted(found.keys() - rules.keys())[:1]:
         raise BundleError(f"{file}: holds {name[:80]}, which the configuration does not have")
     for name, rule in rules.items():

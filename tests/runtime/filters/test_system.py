@@ -210,7 +210,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"preset": "constant_velocity", "process_noise": 0, "measurement_noise": 1}, "system.P0", "is needed where"),
     ({"preset": "constant_velocity", "dimensions": 33, **NOISES}, "system.dimensions", "make 66 states"),
     ({"preset": "level", "dimensions": 65, **NOISES}, "system.dimensions", "from 1 to 64"),
-    ({"preset": "seasonal", "period": 24, "harmonics": 32, **NOISES}, "system.harmonics", "make 65 states"),
+    ({"preset": "seasonal", "period": 24, "harmonics": 32, **NOISES}, "system.harmonics", "give 65 states"),
 ]  # fmt: skip
 
 
