@@ -207,8 +207,8 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"preset": "level", "period": 3, **NOISES}, "system.period", "is no field of the preset 'level'"),
     ({"preset": "level", "process_noise": -1, "measurement_noise": 1}, "system.process_noise", "0 or more"),
     ({"preset": "level", "process_noise": 1, "measurement_noise": 0}, "system.measurement_noise", "above 0"),
-    ({"preset": "constant_velocity", "process_noise": 0, "measurement_noise": 1}, "system.P0", "is needed where"),
-    ({"preset": "constant_velocity", "dimensions": 33, **NOISES}, "system.dimensions", "make 66 states"),
+    ({"preset": "constant_velocity", "process_noise": 0, "measurement_noise": 1}, "system.P0", "is required if"),
+    ({"preset": "constant_velocity", "dimensions": 33, **NOISES}, "system.dimensions", "give 66 states"),
     ({"preset": "level", "dimensions": 65, **NOISES}, "system.dimensions", "from 1 to 64"),
     ({"preset": "seasonal", "period": 24, "harmonics": 32, **NOISES}, "system.harmonics", "give 65 states"),
 ]  # fmt: skip
