@@ -14,7 +14,6 @@ def headlines(documents: Mapping[str, Document]) -> Iterator[Headline]:
     """What, measured, and beside it: of every subject the result that says most."""
     yield _live(documents["load-filter-live"])
     yield _texts(documents["load-text-64"])
-    yield _online(documents["filter-speed"])
     yield _tracking(documents["filter-accuracy"])
     yield _forecast(documents["forecast-etth1"])
     yield _zero_shot(documents["gift"])
@@ -52,14 +51,6 @@ def _texts(document: Document) -> Headline:
         f"{rate:,.0f} tokens a second, first token p99 {first['p99']:.0f} ms",
         f"asked: {document['settings']['budget']['ttft_p99_ms']} ms",
     )
-
-
-def _online(document: Document) -> Headline:
-    cost = {
-        row["name"]: row["us_per_step"] for row in document["rows"] if row["job"] == "online" and "not_run" not in row
-    }
-    ours = cost["rfa robust, follows jumps"]
-    return "an observation, robust, in process", f"{ours:.1f} µs", f"filterpy, not robust: {cost['filterpy']:.1f} µs"
 
 
 def _tracking(document: Document) -> Headline:
