@@ -162,7 +162,7 @@ WORDS = "It was the " * 30
 
 
 @pytest.mark.parametrize(
-    ("text", "given", "room"),
+    ("text", "given", "space"),
     [
         (WORDS, {}, len(BOOKS.encode(WORDS)) + 1 + 64),
         (WORDS, {"truncate": 5}, 5 + 1 + 64),

@@ -67,7 +67,7 @@ def test_a_part_of_the_page_that_does_not_come_is_missed(browser: Any, server: L
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "told"),
+    ("status", "body", "outputs"),
     [
         (200, "<html>Log in first</html>", "response 200 is not from rfa-server"),
         (502, "<html>Bad gateway</html>", "response 502 is not from rfa-server"),

@@ -382,7 +382,7 @@ def test_numbers_are_reported_as_finely_as_they_differ(browser: Any, server: Liv
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "told"),
+    ("column", "values", "outputs"),
     [
         ([1_234_567.25, 1_234_571.5], [-7265.6222, 2_476_439.8, 0], ["-7,265.62", "2,476,439.80", "0.00"]),
         ([20.4, 35], [0.00001, -0.00001, 21], ["0.00", "0.00", "21.00"]),
