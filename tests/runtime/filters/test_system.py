@@ -186,7 +186,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({**VELOCITY, "A": [[0, 1]]}, "system.A", r"must be \[1, 1\]"),
     ({**VELOCITY, "A": [[0, 1], [0]]}, "system.A", "rows of one length"),
     ({**VELOCITY, "A": [[0, True], [0, 0]]}, "system.A", "must hold numbers"),
-    ({**VELOCITY, "A": [[0.0] * 65] * 65}, "system.A", f"up to {MOST_STATES}"),
+    ({**VELOCITY, "A": [[0.0] * 65] * 65}, "system.A", f"at most {MOST_STATES}"),
     ({**VELOCITY, "A": [[0, float("nan")], [0, 0]]}, "system.A", "must hold numbers"),
     ({**VELOCITY, "A": [[0.1, 1], [0, 0]]}, "system.A", "is unstable: an eigenvalue has real part 0.1"),
     ({"A": (np.eye(16, k=1) - np.eye(16)), "Q": 1, "R": 1}, "system.A", "is neither diagonalisable"),
