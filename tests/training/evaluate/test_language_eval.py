@@ -10,22 +10,13 @@ from tokenizers import Tokenizer
 from rfa.model.checkpoint import save_checkpoint
 from rfa.model.language import LanguageModel
 from rfa.runtime.text.config import LanguageModelConfig
-from rfa.training.corpus import train_tokenizer
 from rfa.training.evaluate.language import evaluate_model, token_bytes, window_losses
-
-TEXT = "the cat sat on the mat — naïve. " * 60
+from tests.tiny_run import TEXT, make_run
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("run")
-    (directory / "text.txt").write_text(TEXT, encoding="utf-8")
-    tokenizer = train_tokenizer([directory / "text.txt"], 280)
-    tokenizer.save(str(directory / "tokenizer.json"))
-    torch.manual_seed(0)
-    config = LanguageModelConfig(tokenizer.get_vocab_size(), d_model=16, n_layers=1, n_heads=2, head_dim=4, n_slots=2)
-    save_checkpoint(directory, "language", LanguageModel(config))
-    return directory
+    return make_run(tmp_path_factory.mktemp("run"))
 
 
 def test_token_bytes_add_up_to_the_text(run):
