@@ -160,7 +160,7 @@ def test_holidays_of_a_country_reach_beyond_the_data():
     ("values", "message"),
     [
         (np.full(60, 5.0), "'y' is constant"),
-        (1e13 + np.arange(60.0), r"'y' has values beyond 1e\+12 in size"),
+        (1e13 + np.arange(60.0), r"values of column 'y' exceed 1e\+12 in magnitude"),
         (1e-300 * np.arange(60.0), "'y' varies by less than 1e-60"),
         (np.array([1.0, np.nan]), "'y' has 1 value in the training part"),
     ],
