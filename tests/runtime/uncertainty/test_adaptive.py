@@ -17,17 +17,7 @@ from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.adaptive import EMPTY, GAMMA, INFINITE, MAX_PENDING, TOLERANCE
 from rfa.runtime.uncertainty.forecast_checks import NIS, summarise
 from rfa.runtime.uncertainty.interface import Row
-from tests.runtime.uncertainty.adaptive_reference import (
-    Forecasts,
-    Horizons,
-    adapt_half_widths,
-    adaptive_fields,
-    read_state,
-    score_pending,
-    score_step,
-    store_pending,
-    write_state,
-)
+from tests.runtime.uncertainty.adaptive_reference import Adaptive, Horizons, adapt_half_widths
 from tests.runtime.uncertainty.forecast_checks_reference import tally
 from tests.soak.courses import as_sent
 
@@ -39,14 +29,14 @@ MULTIPLIERS = [0.68, 1.3, 1.7, 2.1]
 ROUNDING = 2.0**-24
 
 
-def fresh(rows: int, size: int = 1) -> np.ndarray:
-    """v of one lead."""
-    return np.zeros((rows, 1, size, len(LEVELS)), np.float32)
+def fresh(size: int = 1) -> Adaptive:
+    """A stream of one horizon."""
+    return Adaptive(Horizons([1.0]), size, RATES)
 
 
-def step(shift: np.ndarray, scores: np.ndarray, scored: np.ndarray | None = None) -> np.ndarray:
-    multipliers = np.tile(MULTIPLIERS, (len(scores), 1))
-    return score_step(shift, multipliers, scores, np.ones(scores.shape, bool) if scored is None else scored, RATES)
+def step(stream: Adaptive, scores: np.ndarray, scored: np.ndarray | None = None) -> np.ndarray:
+    is_scored = np.ones(scores.shape, bool) if scored is None else scored
+    return stream.score_step(np.array(MULTIPLIERS), scores, is_scored)
 
 
 @pytest.fixture(scope="module", params=["linear", "oscillator"])
@@ -69,9 +59,10 @@ def test_it_is_adaptive_conformal_inference() -> None:
     scores[1, :, 500:] *= 6
     scores[2] = np.where(rng.random((2, 1500)) < 0.05, 1e9, scores[2])
     scored = rng.random(scores.shape) < 0.8
-    shift = fresh(3, 2)
-    for t in range(1500):
-        step(shift, scores[:, :, t], scored[:, :, t])
+    streams = [fresh(2) for _ in range(3)]
+    for row, stream in enumerate(streams):
+        for t in range(1500):
+            step(stream, scores[row, :, t], scored[row, :, t])
     for row, component in np.ndindex(3, 2):
         target = [1 - level for level in LEVELS]
         alpha = list(target)
@@ -85,7 +76,7 @@ def test_it_is_adaptive_conformal_inference() -> None:
                 error = 0 if v >= 1 else 1 if v <= -0.5 else int(is_missed)
                 alpha[k] = alpha[k] + GAMMA * (target[k] - error)
         expected = np.array(target) - alpha
-        assert np.abs(shift[row, 0, component] - expected).max() < 1500 * ROUNDING
+        assert np.abs(streams[row].shift[0, component] - expected).max() < 1500 * ROUNDING
 
 
 @given(
@@ -95,16 +86,16 @@ def test_it_is_adaptive_conformal_inference() -> None:
 @settings(max_examples=60, deadline=None)
 def test_no_data_break_the_bound(plan: list[str], repeat: int) -> None:
     """The adversary sees each interval before it chooses."""
-    shift = fresh(1)
+    stream = fresh()
     errors: list[list[bool]] = []
     sent = 0
     for move in plan * repeat:
-        width = adapt_half_widths(np.array(MULTIPLIERS), shift[0, 0, 0])
+        width = adapt_half_widths(np.array(MULTIPLIERS), stream.shift[0, 0])
         score = {"hit": width[0] / 2, "missed": width[-1] * 2, "huge": 1e30, "between": width[2]}.get(move, 0.0)
-        before = shift[0, 0, 0].copy()
-        step(shift, np.array([[score]]), np.array([[move != "nothing"]]))
+        before = stream.shift[0, 0].copy()
+        step(stream, np.array([score]), np.array([move != "nothing"]))
         if move == "nothing":
-            assert np.array_equal(shift[0, 0, 0], before)
+            assert np.array_equal(stream.shift[0, 0], before)
             continue
         sent += 1
         errors.append([(score > w or v <= -0.5) and v < 1 for w, v in zip(width, before, strict=True)])
@@ -123,10 +114,10 @@ def test_widths_are_nested_finite_and_positive(shift: list[float]) -> None:
 
 def test_it_recovers_from_a_sensor_that_was_stuck() -> None:
     """However long every forecast was exact, misses make the intervals right again within 1 / (γ level) of them."""
-    shift = fresh(1)
+    stream = fresh()
     for _ in range(5000):
-        step(shift, np.zeros((1, 1)))
-    widths = np.array([step(shift, np.full((1, 1), 0.5))[0, 0] for _ in range(math.ceil(1 / (GAMMA * 0.5)))])
+        step(stream, np.zeros(1))
+    widths = np.array([step(stream, np.full(1, 0.5))[0] for _ in range(math.ceil(1 / (GAMMA * 0.5)))])
     assert (widths[0] < 0.1).all() and (widths.max(axis=0) >= 0.5).all()
 
 
@@ -139,31 +130,26 @@ class Stream:
     def __init__(self, lead: float, *, horizon: float | None = None) -> None:
         self.horizons = Horizons([1.0, lead])
         self.horizon = lead if horizon is None else horizon
-        self.pool = StatePool(adaptive_fields(self.horizons, 1, len(LEVELS)), 1)
+        self.adaptive = Adaptive(self.horizons, 1, RATES)
         self.before: float | None = None
 
     @property
     def shift(self) -> np.ndarray:
-        v: np.ndarray = self.pool.arrays["adaptive.shift"][0, 1, 0]
+        v: np.ndarray = self.adaptive.shift[1, 0]
         return v
 
     @property
     def pending(self) -> list[float]:
         """Times of the forecasts that wait."""
-        is_waiting = self.pool.arrays["adaptive.radius"][0, :, 0, -1] != 0
-        return sorted(self.pool.arrays["adaptive.due"][0, is_waiting].tolist())
+        return sorted(due for due, _, _ in self.adaptive.pending.values())
 
     def observe(self, t: float, y: float) -> np.ndarray:
         """The half widths of the forecast made at t."""
         lag = 0.0 if self.before is None else t - self.before
         self.before = t
-        state = read_state(self.pool, np.zeros(1, np.int64), np.array([t]), np.array([lag]), self.horizons)
-        score_pending(state, np.array([[y]]), np.ones((1, 1), bool), self.horizons, RATES)
-        width = adapt_half_widths(np.array(MULTIPLIERS), state.shift[0, 1, 0])
-        due, one, horizon = np.array([[t + self.horizon]]), np.array([1]), np.array([self.horizon])
-        forecasts = Forecasts(one, horizon, due, np.zeros((1, 1, 1)), width[None, None, None])
-        store_pending(state, self.horizons, np.arange(1), forecasts)
-        write_state(self.pool, state, slice(1))
+        self.adaptive.score_pending(t, lag, np.array([y]))
+        width = adapt_half_widths(np.array(MULTIPLIERS), self.shift)
+        self.adaptive.store(1, self.horizon, t + self.horizon, np.zeros(1), width[None])
         return width
 
 
@@ -223,26 +209,6 @@ def test_only_the_observation_that_is_due_scores(cadence: float) -> None:
         assert not stream.shift.any() and 24.0 in stream.pending
     stream.observe(24.0, 9.0)
     assert (stream.shift > 0).all() and 24.0 not in stream.pending
-
-
-def test_a_row_that_is_not_committed_stays_as_it_was() -> None:
-    """Its forecasts go on waiting, and its new ones are not kept; its neighbour's are."""
-    stream = Stream(2.0)
-    pool, index = StatePool(adaptive_fields(stream.horizons, 1, len(LEVELS)), 3), np.array([2, 0])
-    for t in range(4):
-        state = read_state(pool, index, np.full(2, float(t)), np.ones(2), stream.horizons)
-        score_pending(state, np.full((2, 1), 9.0), np.ones((2, 1), bool), stream.horizons, RATES)
-        due, lead, horizon = np.full((2, 1), t + 2.0), np.array([1]), np.array([2.0])
-        radius = np.ones((2, 1, 1, len(LEVELS)))
-        forecasts = Forecasts(lead, horizon, due, np.zeros((2, 1, 1)), radius)
-        store_pending(state, stream.horizons, np.arange(2), forecasts)
-        before = {name: array.copy() for name, array in pool.arrays.items()}
-        write_state(pool, state, slice(2) if t < 2 else np.array([1]))
-        for name, array in pool.arrays.items():
-            assert t < 2 or np.array_equal(array[2], before[name][2])
-            assert not array[1].any()
-    assert (pool.arrays["adaptive.shift"][0, 1] > pool.arrays["adaptive.shift"][2, 1]).all()
-    assert sorted(pool.arrays["adaptive.due"][0]) == [4.0, 5.0] and sorted(pool.arrays["adaptive.due"][2]) == [2.0, 3.0]
 
 
 @given(

@@ -26,9 +26,9 @@ from rfa.runtime.uncertainty.forecast_checks import OUTLIERS, PIT_LEVELS, column
 from rfa.runtime.uncertainty.learned_tail import FIRST
 from rfa.runtime.uncertainty.step_outputs import FilterOutput, Scorer, StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
-from tests.runtime.uncertainty import adaptive_reference as adaptive_rows
 from tests.runtime.uncertainty import baseline_reference as baseline_rows
 from tests.runtime.uncertainty import forecast_checks_reference
+from tests.runtime.uncertainty.adaptive_reference import Adaptive, Horizons, adapt_half_widths
 from tests.runtime.uncertainty.learned_tail_reference import RareTail
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
@@ -48,16 +48,15 @@ class Rows:
 
     def __init__(self, calibration: Calibration, readout: Readout) -> None:
         self.calibration, self.readout = calibration, readout
-        self.horizons = adaptive_rows.Horizons(calibration.horizons)
-        fields = adaptive_rows.adaptive_fields(self.horizons, SIZE, len(calibration.levels))
-        self.pool = StatePool(fields, STREAMS)
+        horizons = Horizons(calibration.horizons)
+        self.streams = [Adaptive(horizons, SIZE, calibration.tables.miss_rates) for _ in range(STREAMS)]
         self.baseline = np.zeros((STREAMS, COLUMNS), np.float32)
         self.tails = [RareTail() for _ in range(STREAMS)]
         self.novelty, self.time, self.count = np.zeros(STREAMS), np.zeros(STREAMS), np.zeros(STREAMS, np.int64)
 
     def step(self, times: np.ndarray, values: np.ndarray, posterior: FilterOutput) -> dict[str, np.ndarray]:
         """Scores, tallies and the half widths of the forecasts."""
-        tables, spec, index = self.calibration.tables, self.readout.spec, np.arange(STREAMS)
+        tables, spec = self.calibration.tables, self.readout.spec
         present = ~np.isnan(values)
         seen, scored = present.sum(axis=1), present & (self.count > 0)[:, None]
         lags = np.where(self.count > 0, times - self.time, 0.0)
@@ -66,41 +65,42 @@ class Rows:
         anomaly = [self._anomaly(i, learned, bool(scored[i].any())) for i in range(STREAMS)]
         self.novelty = np.where(seen > 0, running_novelty(self.novelty, learned.surprise), self.novelty)
         self.baseline = learned.after.astype(np.float32)
-        state = adaptive_rows.read_state(self.pool, index, times, lags, self.horizons)
         spread = np.diagonal(posterior.innovation_covariance, axis1=1, axis2=2)
         scores = np.abs(posterior.innovation) / np.sqrt(np.maximum(spread, LEAST_VARIANCE))
-        adaptive_rows.score_pending(state, values, present, self.horizons, tables.miss_rates)
         logs = np.log(np.maximum(lags, SHORTEST))
         lines = [np.interp(logs, tables.log_horizons, column) for column in tables.lines[:, 0].T]
         multipliers = np.stack(lines, axis=1)
-        before = state.shift.copy()
-        widths = adaptive_rows.score_step(state.shift, multipliers, scores, scored, tables.miss_rates)
+        stretch = stretched(self.calibration.levels, posterior.inverse_dof[:, 0])
+        for i, stream in enumerate(self.streams):
+            stream.score_pending(times[i], lags[i], values[i])
+        widths = np.stack(
+            [
+                stream.score_step(multipliers[i], scores[i], scored[i], stretch[i])
+                for i, stream in enumerate(self.streams)
+            ]
+        )
         below, above = np.split(tables.pit_columns, 2)
         low, high = np.split(tables.pit_weights, 2)
         edges = (widths[..., below] * low + widths[..., above] * high) * stretched(
             PIT_LEVELS, posterior.inverse_dof[:, 0]
         )
-        widths = widths * stretched(self.calibration.levels, posterior.inverse_dof[:, 0])
-        first = before[:, 0].astype(np.float64)
-        after = adaptive_rows.update_shift(first, widths < scores[..., None], tables.miss_rates)
-        state.shift[:, 0] = np.where(scored[..., None], after, first)
+        widths = widths * stretch
         weighted = posterior.scalars[:, 1] * nis
         tally = forecast_checks_reference.tally(scored, weighted, posterior.innovation > 0, scores, edges, widths)
-        half_widths = adaptive_rows.adapt_half_widths(spec.multipliers[:, None], state.shift[:, spec.horizon_index])
+        shift = np.stack([stream.shift[spec.horizon_index] for stream in self.streams])
+        half_widths = adapt_half_widths(spec.multipliers[:, None], shift)
         deviation = np.sqrt(np.diagonal(posterior.forecast_covariance, axis1=2, axis2=3))
         below, above = np.split(spec.columns, 2)
         low, high = np.split(spec.weights[:, None], 2, axis=-1)
         halves = deviation[..., None] * (half_widths[..., below] * low + half_widths[..., above] * high)
         halves = halves * stretched(LEVELS, posterior.forecast_inverse_dof)
         half_widths = half_widths * stretched(self.calibration.levels, posterior.forecast_inverse_dof)
-        followed = np.array([1, 2, 3])  # the first is a step, no two others have the same horizon
-        index_of_horizon, ahead = spec.horizon_index[followed], spec.horizon[followed]
-        assert (np.diff([0, *index_of_horizon]) > 0).all()
-        radius = deviation[:, followed, :, None] * half_widths[:, followed]
-        due, mean = times[:, None] + ahead, posterior.forecast_mean[:, followed]
-        forecasts = adaptive_rows.Forecasts(index_of_horizon, ahead, due, mean, radius)
-        adaptive_rows.store_pending(state, self.horizons, index, forecasts)
-        adaptive_rows.write_state(self.pool, state, slice(STREAMS))
+        radius = deviation[..., None] * half_widths
+        # The first is a step, no two others have the same horizon.
+        for k, index in list(enumerate(spec.horizon_index))[1:]:
+            for i, stream in enumerate(self.streams):
+                due, mean = times[i] + spec.horizon[k], posterior.forecast_mean[i, k]
+                stream.store(index, spec.horizon[k], due, mean, radius[i, k])
         self.time, self.count = times, self.count + 1
         confidence = np.interp(self.novelty, tables.novelty, tables.confidence)
         return {"anomaly": np.array(anomaly), "confidence": confidence, "tally": tally, "half": halves}
@@ -193,9 +193,15 @@ def test_one_row_is_scored_as_many_are() -> None:
         out.tally[:, OUTLIERS] = 0  # test_diagnostics.py counts them again, and what there is by horizon
         np.testing.assert_allclose(out.tally[:, : columns(len(calibration.levels))], expected["tally"], rtol=ROUNDING)
     np.testing.assert_allclose(pool.arrays[FIELD], rows.baseline, rtol=KEPT, atol=KEPT)
-    for name in FIELDS:
-        np.testing.assert_allclose(pool.arrays[name], rows.pool.arrays[name], rtol=20 * KEPT, atol=KEPT)
-    assert (pool.arrays[FIELDS[3]] != 0).any() and np.ptp(pool.arrays[FIELDS[0]]) > 0.1
+    shift, due, mean, radius = (pool.arrays[name] for name in FIELDS)
+    for i, stream in enumerate(rows.streams):
+        np.testing.assert_allclose(shift[i], stream.shift, rtol=20 * KEPT, atol=KEPT)
+        assert np.flatnonzero(radius[i, :, 0, -1]).tolist() == sorted(stream.pending)
+        for k, (at, centre, width) in stream.pending.items():
+            assert due[i, k] == at
+            np.testing.assert_allclose(mean[i, k], centre, rtol=20 * KEPT)
+            np.testing.assert_allclose(radius[i, k], width, rtol=20 * KEPT, atol=KEPT)
+    assert (radius != 0).any() and np.ptp(shift) > 0.1
 
 
 def two_sided(runtime: FilterRuntime) -> StatePool:
