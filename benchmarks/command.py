@@ -18,13 +18,7 @@ REPLY_SECONDS = 120.0
 
 
 def parser(description: str | None, result: str, *, needs_data: bool = False) -> argparse.ArgumentParser:
-    """Options `--out`, by default results/RESULT.json, and `--data`.
-
-    Args:
-        description: of the command, usually the docstring of its module.
-        result: name of the file in results/, without its ending.
-        needs_data: the command reads a folder of data that is not part of the project.
-    """
+    """Options `--out` (default: results/RESULT.json) and, if `needs_data`, `--data`."""
     found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--out", type=Path, default=RESULTS / f"{result}.json", help="JSON file to write")
     if needs_data:

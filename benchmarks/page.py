@@ -1,10 +1,7 @@
 """Size, first paint and frame times of the page in Chromium; and its pictures.
 
-    python -m rfa.benchmarks.page [--minutes M] [--out FILE]      measures and prints JSON
-    python -m rfa.benchmarks.page --pictures                      writes page-….png of docs/figures
-
-A frame time is measured while 60,000 measurements are dragged and zoomed, and while a stream of 50 measurements a
-second runs.
+python -m rfa.benchmarks.page [--minutes M] [--out FILE]      measures and prints JSON
+python -m rfa.benchmarks.page --pictures                      writes page-….png of docs/figures
 """
 
 from __future__ import annotations

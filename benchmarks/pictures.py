@@ -53,10 +53,7 @@ def answer(arguments: Sequence[str]) -> dict[str, Any]:
 def draw_stream(document: dict[str, Any], observed: np.ndarray, path: Path) -> None:
     """The first component of a filtered series: observations, estimate, 90 % interval, outliers, forecast.
 
-    Args:
-        document: the answer of `rfa filter --json`.
-        observed: that component as it was measured [rows], NaN where nothing was.
-        path: image to write.
+    document: reply of `rfa filter --json`. observed: the component `[rows]`, NaN if missing.
     """
     from matplotlib import pyplot
 
@@ -127,14 +124,10 @@ def draw_tokens(prompt: str, tokens: Sequence[dict[str, Any]], path: Path) -> No
 
 @dataclass(frozen=True)
 class Position:
-    """What follows a text by the mean of the last layer's latent, and by samples of it.
+    """The token after a text by the mean of the last layer's latent, and by samples of it.
 
-    Args:
-        text: the token that is most probable by the mean.
-        probability: its probability by the mean.
-        sampled: its probability by each sample.
-        is_chosen: of each sample, whether that token is the most probable by it too.
-        latent, latents: the first number of the first head, the mean and the samples.
+    text, probability: the most probable token by the mean. sampled: its probability by each sample. is_chosen: whether
+    a sample prefers it too. latent, latents: first number of the first head, by the mean and the samples.
     """
 
     text: str
@@ -146,11 +139,7 @@ class Position:
 
     @classmethod
     def after(cls, url: str, prompt: str, seed: int) -> Position:
-        """Ask a server what follows a prompt.
-
-        Raises:
-            StopIteration: the token is not among the alternatives of a sample, so that its probability is not told.
-        """
+        """Ask a server what follows a prompt."""
         (mean,) = next_token(url, prompt, seed, latent_noise=0, n=1)
         samples = next_token(url, prompt, seed, latent_noise=1, n=SAMPLES)
         (token,) = mean["tokens"]

@@ -1,8 +1,7 @@
-"""The calls of attention whose cost is modelled: what each launches, and how often each CTA goes through each loop.
+"""Launches of attention whose cost is modelled, and the trips of each CTA through each loop.
 
-Causal, token numbers as times, as many tokens and heads as `rfa bench kernel` times: 16,384 tokens, 2,048 reals, so
-the GPU is full at any length: B = 16,384 / N, H = 2,048 / W. Of the heads a quarter does not decay. No row falls back
-to the running maximum: the last loop of the forward pass does no turn.
+Causal, 16,384 tokens and 2,048 reals as in `rfa bench kernel`: B = 16,384 / N, H = 2,048 / W. A quarter of the heads
+does not decay. The last loop of the forward pass, a fallback, does not run.
 """
 
 from __future__ import annotations
@@ -56,11 +55,10 @@ class SourceLoop:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What the source says of a kernel beside its machine code.
+    """A kernel as its source describes it.
 
-    loops: those with products, in the order of the source; turns: of the CTAs in the order of the launch, of each
-    loop; trips: round trips to L2 that each CTA waits for beside its loops, of which the first goes to memory;
-    moved: bytes to and from memory.
+    loops: those with products, in order; turns: per CTA in launch order, of each loop; trips: other round trips to L2
+    of a CTA, the first to memory; moved: bytes to and from memory.
     """
 
     loops: Sequence[SourceLoop]
@@ -70,12 +68,10 @@ class Kernel:
 
 
 def launches_of(call: str, architecture: int) -> list[Any]:
-    """Recorded launches of a call: bfloat16, no precision; gradients of the heads' scalars but mu, which is fixed
-    unless a model learns it.
+    """Recorded launches of a call in bfloat16, without precision and without the gradient of mu.
 
-    Args:
-        call: "forward 64" as shipped; "forward 64 128-64-8-3" with other blocks, warps and stages, of the backward pass
-            first those of the rows, then those of the columns: to rank launches by `cost.row`.
+    `call` is "forward 64" as shipped, or "forward 64 128-64-8-3" with other blocks, warps and stages (backward: rows,
+    then columns).
     """
     import torch
 

@@ -1,8 +1,8 @@
-"""The cost model compared with softmax attention whose speed was published.
+"""The cost model compared with published speeds of softmax attention.
 
-The kernel has the algorithm, loops and blocks of Triton's tutorial on fused attention; the model takes the best of the
-blocks. Published, float16: H100 2024: flash3_fp16_fwd.png in github.com/Dao-AILab/flash-attention; H100 2025:
-facebookexperimental/triton pull request 205; A100: Dao-AILab/flash-attention issue 307.
+The kernel is that of Triton's tutorial on fused attention, with the best of its blocks. Published, float16: H100 2024:
+flash3_fp16_fwd.png in github.com/Dao-AILab/flash-attention; H100 2025: facebookexperimental/triton pull request 205;
+A100: Dao-AILab/flash-attention issue 307.
 """
 
 # Kernels are typed by their compiler.

@@ -1,7 +1,6 @@
-"""Time of a compiled kernel on a part: its machine code beside its source, put into the model (`cost_model.py`).
+"""Time of a compiled kernel on a GPU: loops of its machine code, matched with those of its source, put into the model.
 
-Which loop of the machine code is which of the source: both have those with matrix products in the same order. Their
-number must agree, and, where the instructions' names tell it, the matrix work of a turn.
+Both list the loops with matrix products in the same order; their number, and the work of a turn if known, must agree.
 """
 
 from __future__ import annotations
@@ -15,11 +14,7 @@ from rfa.benchmarks.cost.model import BARRIER_CLOCKS, PRODUCT_CLOCKS, Estimate, 
 
 
 def turn_of(machine: Machine, found: MachineLoop, source: SourceLoop, gpu: Gpu) -> Turn:
-    """What a turn of a loop asks of an SM.
-
-    Raises:
-        ValueError: the machine code does other matrix work than the source.
-    """
+    """What a turn of a loop asks of an SM."""
     work = source.scores * source.work
     passes = 1.0
     if found.matrix_work:
@@ -44,11 +39,7 @@ def turn_of(machine: Machine, found: MachineLoop, source: SourceLoop, gpu: Gpu) 
 
 
 def estimate(machine: Machine, source: Kernel, gpu: Gpu) -> tuple[Estimate, list[Turn]]:
-    """Seconds of a kernel, and its turns.
-
-    Raises:
-        ValueError: it has not the loops of the source, or an SM does not hold it.
-    """
+    """Seconds of a kernel, and its turns."""
     if len(machine.loops) != len(source.loops):
         raise ValueError(f"{machine.kernel} has {len(machine.loops)} loops with products, not {len(source.loops)}")
     resident = gpu.resident(machine.registers, machine.shared_bytes, machine.warps)

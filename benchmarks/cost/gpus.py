@@ -56,11 +56,7 @@ class Gpu:
         return self.clock * 1e9
 
     def resident(self, registers: int, shared_bytes: int, warps: int) -> int:
-        """CTAs of a kernel that an SM holds at a time.
-
-        Raises:
-            ValueError: not even one.
-        """
+        """CTAs of a kernel that an SM holds at a time."""
         # Registers are handed out to warps by 256.
         of_a_warp = -(-registers * 32 // 256) * 256
         found = min(

@@ -1,7 +1,7 @@
-"""Compiled kernels of one call of attention, as the model of cost takes them: each loop's instructions, and resources.
+"""Compiled kernels of one call of attention: instructions of each loop, and resources.
 
-A process of its own compiles, for the tests' interpreter must not be on there:
-`python -m rfa.benchmarks.cost.machine CALL@ARCHITECTURE …`, one JSON document a line.
+`python -m rfa.benchmarks.cost.machine CALL@ARCHITECTURE …` compiles without the interpreter; one JSON document per
+line.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from rfa.benchmarks.kernels.sass import copies_ahead, guarded, loops_and_whole, 
 
 @dataclass(frozen=True)
 class MachineLoop:
-    """A pass through it: instructions of one warp by name, multiply-accumulates of one warp (0 where their names do not
-    tell), and how many turns before its use a copy is asked for; None: nothing is copied asynchronously. around: what
-    else runs only where it does, once.
+    """One pass: instructions and multiply-accumulates of a warp (0: unknown), turns that a copy is requested ahead
+    (None: no copies), and `around`, what else runs only if the loop does.
     """
 
     opcodes: Mapping[str, int]
@@ -34,10 +33,7 @@ class MachineLoop:
 
 @dataclass(frozen=True)
 class Machine:
-    """A compiled kernel: its loops with matrix products, in the order of the source; and all of it, gone through once.
-
-    constants: the kernel's compile-time numbers.
-    """
+    """A compiled kernel: its loops with matrix products, the whole of it once, and its compile-time constants."""
 
     kernel: str
     architecture: int
@@ -97,11 +93,7 @@ def compiled(launch: Any, architecture: int) -> Machine:
 
 
 def compile_calls(entries: Sequence[str], jobs: int | None = None) -> dict[str, Call]:
-    """Entry, such as "forward 64@90", → what the call launches, compiled by so many processes (default: one a core).
-
-    Raises:
-        CompilationError: a process failed; its last lines say why.
-    """
+    """Entry, such as "forward 64@90", → what the call launches, compiled by so many processes (default: one a core)."""
     found = compiled_apart(["rfa.benchmarks.cost.machine"], entries, jobs=jobs)
     return {
         entry: Call([_read(kernel) for kernel in call["kernels"]], call["refused"]) for entry, call in found.items()

@@ -60,10 +60,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Turn:
-    """Clocks that one turn of a CTA asks of an SM.
+    """Clocks of an SM for one turn of a CTA.
 
-    vector: of the busiest pipe, `pipe`; in_line: of the hardware functions and then the busiest other pipe; fixed:
-    waiting that no prefetch hides; latency: of its copies; ahead: turns that these are asked for before.
+    vector: of the busiest pipe; in_line: of the special functions, then the busiest other pipe; fixed: waits that no
+    prefetch hides; latency: of its copies; ahead: turns that these are requested before.
     """
 
     tensor: float

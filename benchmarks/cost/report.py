@@ -1,9 +1,7 @@
 """Predicted speed of the fused kernels on GPUs, from their machine code: `rfa bench cost`.
 
-`model.py` is the model, `gpus.py` has the GPUs, `calls.py` counts the loops, `check.py` compares the model with
-a kernel whose speed was published. FlashAttention-2's TFLOP/s (causal halved) are read from the charts in
-github.com/Dao-AILab/flash-attention: forward and backward bars at 16,384 tokens; backward at 512 is the difference of
-the others.
+FlashAttention-2's TFLOP/s (causal halved) are read from the charts in github.com/Dao-AILab/flash-attention at 16,384
+tokens; backward at 512 is the difference of the other two.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Accuracy, robustness and calibration of the linear filter on simulated systems.
+"""`rfa bench filter-accuracy`: accuracy, robustness and calibration of the linear filter on simulated systems.
 
-    rfa bench filter-accuracy     writes results/filter-accuracy.json and prints a table
-
-`LinearFilter` in float64 beside the filters of `references.py`. Intervals are not calibrated. Settings were chosen on
-the tuning seeds; scores are on others. Standard errors are over streams, of a comparison over paired differences.
+`LinearFilter` in float64 beside the filters of `references.py`, without calibration of intervals. Settings were tuned
+on other seeds than the scored ones. Standard errors are over streams; those of comparisons over paired differences.
 """
 
 from __future__ import annotations
@@ -151,11 +149,7 @@ def _ratio(squared: np.ndarray, reference: np.ndarray) -> Figure:
 
 
 def score(case: Streams, found: Estimate, references: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Error of the scored components, and how the covariance fits the errors of all.
-
-    NLL, NEES/n, coverage, and the full width of the scored components' 90 % intervals; by how much the error is
-    above that of each reference, given by its `squares`.
-    """
+    """Error, NLL, NEES/n, coverage and 90 % width, and the error relative to each reference, given by its `squares`."""
     n = case.truth.shape[-1]
     error = found.mean - case.truth
     nees = np.einsum("bti,bti->bt", error, np.linalg.solve(found.covariance, error[..., None])[..., 0])

@@ -1,15 +1,13 @@
-"""How often alarms at a requested rate come on series without anomalies, and coverage of one-step forecasts, over HTTP.
+"""Rate of alarms on series without anomalies, and coverage of one-step forecasts, over HTTP.
 
     python -m rfa.benchmarks.filters.alarm_rates --data DATA [--model series]
 
-DATA holds nab/ (NAB's data and windows), ett/ETTh1.csv and ucr/*.npz (UCR Anomaly Archive; the training prefix of a
-series has no anomaly). Every series is posted to `/filter` once for each rate. The result of a model other than `auto`
-is added to the file.
+DATA holds nab/ (data and windows), ett/ETTh1.csv and ucr/*.npz (whose training prefixes have no anomaly). The result of
+a model other than `auto` is added to the file.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -23,6 +21,7 @@ from tqdm import tqdm
 from rfa.benchmarks.command import finish, parser, post
 from rfa.benchmarks.load.server import started
 from rfa.benchmarks.nab.benchmark import load_nab
+from rfa.benchmarks.series.files import read_archives, read_ett
 from rfa.measured import origin
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.filters import auto
@@ -70,15 +69,10 @@ def load_sets(data: Path) -> dict[str, list[Series]]:
             Series(one.times, one.values, _outside(len(one.times), one.labelled.windows))
             for one in load_nab(data / "nab")
         ]
-    if (data / "ett" / "ETTh1.csv").is_file():
-        with (data / "ett" / "ETTh1.csv").open(newline="") as file:
-            rows = np.array([[float(cell) for cell in row[1:]] for row in list(csv.reader(file))[1:]])
-        found["ett"] = [_regular(column, HOUR) for column in rows.T]
-    archive: dict[str, Array] = {}
-    for path in sorted((data / "ucr").glob("*.npz")):
-        archive |= dict(np.load(path))
-    if archive:
-        clean = (values[: int(name.split("_")[-3])].astype(float) for name, values in sorted(archive.items()))
+    if columns := read_ett(data)[1]:
+        found["ett"] = [_regular(column, HOUR) for column in columns.values()]
+    if archive := read_archives(data / "ucr"):
+        clean = (values[: int(name.split("_")[-3])].astype(float) for name, values in archive.items())
         found["ucr"] = [_regular(values) for values in clean if len(values) >= SHORTEST]
     return found
 

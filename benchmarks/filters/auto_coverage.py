@@ -1,16 +1,13 @@
 """Coverage of the intervals of `auto` on simulated and recorded series, over HTTP.
 
-    python -m rfa.benchmarks.filters.auto_coverage --data DATA     writes results/auto-coverage.json and prints a table
+    python -m rfa.benchmarks.filters.auto_coverage --data DATA
 
-DATA holds nab/ (NAB's data and windows) and ett/ETTh1.csv. Each column is posted to `/filter` by itself with forecasts
-of 1, 12 and 48 of its median lags. Reported are the coverage of the 90 % interval, the mean absolute error over that of
-the last value, and the mean interval score (Gneiting and Raftery 2007) from the EARLY-th row on. Of SCORED forecasts or
-more, coverage must be 88 to 92 % at one lag and 87 to 93 % further ahead, or the reply must warn.
+DATA holds nab/ and ett/ETTh1.csv. Each column is posted to `/filter` with forecasts of 1, 12 and 48 median lags; scores
+are coverage of 90 %, MAE over that of the last value, and the interval score (Gneiting and Raftery 2007).
 """
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +20,7 @@ from tqdm import tqdm
 from rfa.benchmarks.command import finish, parser, post
 from rfa.benchmarks.load.server import started
 from rfa.benchmarks.nab.benchmark import load_nab
+from rfa.benchmarks.series.files import read_ett
 from rfa.measured import origin
 
 Array = np.ndarray
@@ -102,12 +100,10 @@ def load_sets(data: Path) -> dict[str, list[Recorded]]:
     found = {"simulated": list(simulated())}
     if (data / "nab").is_dir():
         found["nab"] = [Recorded(one.name, one.times, one.values) for one in load_nab(data / "nab")]
-    if (data / "ett" / "ETTh1.csv").is_file():
-        with (data / "ett" / "ETTh1.csv").open(newline="") as file:
-            names, *rows = list(csv.reader(file))
-        table = np.array([[float(cell) for cell in row[1:]] for row in rows])
-        hours = HOUR * np.arange(len(table))
-        found["ett"] = [Recorded(name, hours, column) for name, column in zip(names[1:], table.T, strict=True)]
+    times, columns = read_ett(data)
+    if columns:
+        hours = HOUR * np.arange(len(times))
+        found["ett"] = [Recorded(name, hours, column) for name, column in columns.items()]
     return found
 
 

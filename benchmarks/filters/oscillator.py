@@ -1,10 +1,6 @@
-"""Accuracy and calibration of the filters on the oscillator of Adaptive Filter Attention §4.3.
+"""`rfa bench filter`: the filters on the oscillator of Adaptive Filter Attention §4.3.
 
-    rfa bench filter     writes results/filter.json and prints a table
-
-RMSE of the state at each noise setting, clean and with 5 % of the noises ×10, for: the raw measurement, the exact
-Kalman filter, an oracle that knows the outliers, the Transformer filter, and, in both modes, the linear filter of the
-setting and the deep filter (one model for all settings). Then coverage of state and forecast intervals.
+RMSE of the state at each noise setting, clean and with 5 % of the noises ×10, and coverage of intervals.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Whether `precision` of a reply is right: precision × squared error of the state should be 1 on average.
+"""Calibration of `precision`: precision × squared error of the state should be 1 on average.
 
-    python -m rfa.benchmarks.filters.precision                 writes results/filter-precision.json and prints a table
-    python -m rfa.benchmarks.filters.precision --calibrate     calibrates the default bundles, on other seeds
+    python -m rfa.benchmarks.filters.precision [--calibrate]
 
-Each default filter bundle runs on its own system: clean, with the outliers that it allows for, and with one noise in
-twenty ten times as large.
+Each default bundle filters its own system: clean, with its own outliers, and with 5 % of the noises ×10. `--calibrate`
+calibrates the bundles, on other seeds.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Simulated systems on which filters of the literature are compared, and what an oracle would have to know of them.
+"""Simulated systems on which filters are compared, in NumPy.
 
-    tracking    WoLF (Duran-Martin et al. 2024, arXiv 2405.05646): position and velocity in a plane, F = constant
-                velocity over 0.1, Q = 0.1 I, positions observed with R = 10 I, from (0, 0, 1, 1) with P = I. Clean;
-                one noise in twenty ten or twenty times as large; Student-t noise with 2.01 degrees of freedom; one
-                observation in twenty of twice the position ("mixture"); three components in ten missing.
-    level_shift the same, clean, with a jump of both positions
-    rotation    the model of RFA: two rotating planes, damped, all seen, at irregular times
-
-numpy only: nothing here comes from the filter that is measured. Seeds are the caller's.
+tracking    WoLF (Duran-Martin et al. 2024, arXiv 2405.05646): position and velocity in a plane, F = constant
+            velocity over 0.1, Q = 0.1 I, R = 10 I, from (0, 0, 1, 1) with P = I; clean, or 5 % of the noises ×10
+            or ×20, Student-t noise (nu = 2.01), 5 % doubled positions ("mixture"), 30 % missing components
+level_shift the same, clean, with a jump of both positions
+rotation    the model of RFA: two damped rotating planes, all observed, at irregular times
 """
 
 from __future__ import annotations
@@ -44,9 +41,9 @@ class Streams:
     """Streams of one system.
 
     transition F, process Q `[T, B or 1, n, n]`: of the step before each observation. matrix C `[P, n]`, noise R `[P,
-    P]`; mean `[n]` and covariance `[n, n]` before the first step. truth `[B, T, n]`, observations `[B, T, P]` (NaN =
-    missing). What only an oracle knows: the factor on R `[B, T]` and that on C `[B, T]` of every observation.
-    times `[B, T]` where the system is one of continuous time. scored: how many components of the state the error is of.
+    P]`; mean `[n]`, covariance `[n, n]` before the first step. truth `[B, T, n]`, observations `[B, T, P]` (NaN:
+    missing). Factors of each observation on R and C `[B, T]`. times `[B, T]` in continuous time. scored: components of
+    the error.
     """
 
     transition: np.ndarray

@@ -1,11 +1,8 @@
-"""Speed of the linear filter beside public Kalman filters, on one core.
+"""`rfa bench filter-speed`: the linear filter beside public Kalman filters, on one core.
 
-    rfa bench filter-speed     writes results/filter-speed.json and prints a table
-
-A constant-velocity model of the plane (state 4, observation 2, float64): `online` is one stream, a call for each
-observation; `batch` is 1,000 streams of 1,000 steps in one call. Before a row is timed, its final means must agree with
-a textbook filter. Figures are medians of the processor's time. Slow rivals run fewer streams or steps; rivals that are
-not installed are left out with the reason.
+A constant-velocity model in a plane, float64: `online` calls once per observation, `batch` filters 1,000 streams of
+1,000 steps in one call. Every result must agree with a textbook filter before it is timed; figures are medians of
+processor time. Slow rivals run fewer streams or steps.
 """
 
 from __future__ import annotations
@@ -47,12 +44,7 @@ def one_core() -> Iterator[None]:
 
 
 def measure(row: Row, job: Job, runs: int) -> dict[str, Any]:
-    """Check a row, then time it.
-
-    Raises:
-        NotRun: not installed, or there is no such function.
-        AssertionError: its means are not the reference's.
-    """
+    """Check a row, then time it."""
     versions = {}
     for package in row.packages:
         try:

@@ -1,7 +1,7 @@
-"""The Transformer filter as a rival: what the theorem of `transformer_model` gives it, no more and no less.
+"""The Transformer filter (`transformer_model`) as a rival, with the matrices of each setting.
 
-It is told the matrices of a setting, as the Kalman filter is. Its gain is constant, so it gets the one with the least
-expected error over a series; where nothing drives the system the stationary gain is zero and would estimate nothing.
+Its constant gain is the one with the least expected error over a series: the stationary gain is zero without process
+noise.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ class Rival(NamedTuple):
 def constant_gain(f: np.ndarray, q: np.ndarray, noise: np.ndarray, start: np.ndarray, steps: int) -> np.ndarray:
     """The gain `[n, n]` of all `steps` with the least mean expected squared error.
 
-    Args:
-        f, q: transition and process noise of a step; the state itself is observed, with covariance `noise`.
-        start: covariance of the estimate before the first step.
+    The state is observed with covariance `noise`; f, q: one step; start: covariance before the first step.
     """
     from scipy.optimize import minimize
 

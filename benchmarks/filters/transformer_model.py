@@ -37,10 +37,7 @@ def quadratic_features(x: Tensor) -> Tensor:
 
 
 def distance_form(size: int) -> Tensor:
-    """D with φ(u)ᵀ D φ(v) = -|u - v|², `[1 + n + n², 1 + n + n²]` float64.
-
-    The source's A - 2 B + C, with the minus sign that its softmax needs.
-    """
+    """D with φ(u)ᵀ D φ(v) = -|u - v|², `[1 + n + n², 1 + n + n²]` float64."""
     eye = torch.eye(size, dtype=torch.float64)
     form = torch.zeros(1 + size + size * size, 1 + size + size * size, dtype=torch.float64)
     form[1 + size :, 0] = -eye.flatten()
@@ -50,11 +47,7 @@ def distance_form(size: int) -> Tensor:
 
 
 def sufficient_beta(closed_loop: Tensor, *, window: int, epsilon: float) -> float:
-    """The beta from which on the estimate is within epsilon of the filter with the matrix `closed_loop` `[n, n]`.
-
-    Raises:
-        ValueError: no beta is sufficient by the theorem: the matrix is not stable, or has no basis of eigenvectors.
-    """
+    """The beta from which on the estimate is within epsilon of the filter with the matrix `closed_loop` `[n, n]`."""
     if window < 1 or not epsilon > 0:
         raise ValueError(f"window must be >= 1 and epsilon > 0, got {window} and {epsilon}")
     rates, basis = torch.linalg.eig(closed_loop.to(torch.float64))
@@ -68,13 +61,9 @@ def sufficient_beta(closed_loop: Tensor, *, window: int, epsilon: float) -> floa
 
 
 class TransformerFilter(nn.Module):
-    """See the module's page.
+    """See the module's docstring.
 
-    Args:
-        closed_loop: M `[n, n]`.
-        gain: K `[n, P]`.
-        window: m, steps that the head attends to, its own included.
-        beta: inverse temperature; infinity is the Kalman filter, 0 the plain average of the window.
+    closed_loop: M `[n, n]`. gain: K `[n, P]`. window: m. beta: inverse temperature; infinity is the Kalman filter.
     """
 
     closed_loop: Tensor
@@ -98,11 +87,7 @@ class TransformerFilter(nn.Module):
         self.register_buffer("form", distance_form(size), persistent=False)
 
     def forward(self, observations: Tensor, start: Tensor | None = None) -> Tensor:
-        """Estimates `[B, N, n]` float64 after each of the observations `[B, N, P]`.
-
-        Args:
-            start: the estimate `[B, n]` before the first observation; None is zero.
-        """
+        """Estimates `[B, N, n]` float64 after each of the observations `[B, N, P]`, from `start` `[B, n]` or zero."""
         if observations.dim() != 3 or observations.shape[2] != self.gain.shape[1]:
             raise ValueError(f"observations must be [B, N, {self.gain.shape[1]}], got {list(observations.shape)}")
         batch, size = observations.shape[0], self.gain.shape[0]

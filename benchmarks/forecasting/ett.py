@@ -301,11 +301,7 @@ def summary(columns: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_ett(data: str | Path, out: str | Path, plot: str | Path | None = None) -> dict[str, Any]:
-    """Score every column of ETTh1, write the document, and draw a week of it.
-
-    Raises:
-        ValueError: the file has a missing value (ETTh1 has none).
-    """
+    """Score every column of ETTh1, write the document, and draw a week of it."""
     series = load_series(data)
     if not np.isfinite(series.values).all():
         raise ValueError(f"{Path(data).name} has missing values; ETTh1 has none")

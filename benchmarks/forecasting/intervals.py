@@ -35,14 +35,8 @@ def adaptive_widths(
 ) -> dict[int, Array]:
     """Half widths at every level, `[N, S, levels]` by lead; NaN before row `start`.
 
-    Args:
-        y: `[N, S]`, the series, a row a time step; all of them observed.
-        mean, deviation: `[N, S]` by lead, forecasts of each row from `lead` rows before.
-        multipliers: the calibration to start from, `[S, levels]` by lead.
-        start: the first row that is learned from.
-
-    Raises:
-        ValueError: a lead is so long that the service scores only a part of its forecasts.
+    y: `[N, S]`, observed at every time. mean, deviation: `[N, S]` by lead. multipliers: the initial calibration
+    `[S, levels]` by lead. start: the first row that is learned from.
     """
     if max(mean) > MAX_PENDING:
         raise ValueError(f"leads are at most {MAX_PENDING} rows, got {max(mean)}")

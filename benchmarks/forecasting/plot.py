@@ -11,11 +11,7 @@ from rfa.benchmarks.figures import no_display, write
 
 
 def draw_week(week: dict[str, Any], path: str | Path) -> None:
-    """A row of panels per column of the series, a column of them per lead; the format follows the suffix of `path`.
-
-    Args:
-        week: `week` of the document that `rfa.benchmarks.forecasting.ett` writes.
-    """
+    """A row of panels per column of the series, a column per lead, from `week` of the document of `ett`."""
     pyplot = no_display()
 
     columns = week["columns"]

@@ -1,9 +1,8 @@
-"""Scores of probabilistic forecasts: CRPS in closed form, coverage and width of intervals.
+"""CRPS in closed form, coverage and width of intervals.
 
     CRPS(F, y) = E|X - y| - ½ E|X - X'|,  X, X' ~ F independent         (Gneiting and Raftery 2007)
 
-For a normal with z = (y - μ)/σ: σ [z (2Φ(z) - 1) + 2φ(z) - 1/√π]. For equally likely points, sums
-over them in order.
+For a normal with z = (y - μ)/σ: σ [z (2Φ(z) - 1) + 2φ(z) - 1/√π].
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """`rfa gpu-check`: checks and timings on a GPU, in one file.
 
-All checks run first, at once, each in a process of its own; nothing is timed meanwhile. Timings follow one after the
-other, the most important first; parts that compile for minutes come last. A part starts only if the check that it needs
-passed and its estimate fits into the remaining time.
+All checks run at once, each in its own process; then timings run one by one. A part runs only if its check passed and
+its estimate fits into the remaining time.
 """
 
 from __future__ import annotations
@@ -57,12 +56,9 @@ class GpuCheckError(ValueError):
 
 @dataclass(frozen=True)
 class Part:
-    """A bench as it is run here.
+    """One benchmark.
 
-    Attributes:
-        seconds: an estimate from an H200 with 16 cores; of a check, beside the others.
-        run: gives what the bench writes down.
-        needs: the check without which its times would mean nothing; None: it checks by itself what it times.
+    seconds: an estimate from an H200 with 16 cores. needs: name of the check that must have passed.
     """
 
     name: str
@@ -155,15 +151,7 @@ def run_gpu_check(
     out: Path, *, seconds: float = LONGEST, checks: Sequence[Part] = CHECKS, parts: Sequence[Part] = PARTS,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:  # fmt: skip
-    """Make the checks, run the parts, and write as each ends, so that an interrupted run leaves what it has.
-
-    Args:
-        seconds: a part is left out that may not end within so many.
-
-    Raises:
-        NoGpuError: there is none.
-        ValueError: the time is no number of seconds, or `out` can be no file.
-    """
+    """Run checks and parts for at most `seconds`, and write the file after each."""
     if not 0 < seconds < math.inf:
         raise ValueError(f"the seconds to measure for must be positive and finite, got {seconds}")
     device = require_gpu()

@@ -1,8 +1,7 @@
-"""Decoding of the paper-size model on a GPU by the server's step: one CUDA graph with the draw in it.
+"""Decoding of the paper-size model on a GPU by the server's step: one CUDA graph with sampling in it.
 
-Before timing, the step must give the distributions of `LanguageModel.step` on a CPU, early and late in a stream. Two
-times are measured for every batch: the graph alone, by the device, and the server's whole call, by the host's clock.
-Bars are of the graph, with a draw by temperature and nucleus.
+The step is first checked against `LanguageModel.step` on a CPU, early and late in a stream. Timed are the graph alone,
+by the device, and the server's whole call, by the host. Bars are of the graph with temperature and nucleus.
 """
 
 from __future__ import annotations
@@ -43,12 +42,9 @@ MICROSECONDS_BAR, TOKENS_BAR, FLATNESS_BAR = 100.0, 1e6, 1.05
 
 
 class ServedSteps:
-    """`batch` streams of a model on the server's step, from their first token.
+    """`batch` streams of a float32 model on the server's step, from their first token.
 
-    Args:
-        model: float32, on the device to decode on.
-        dtype: of the matrices.
-        with_graph: capture a step and replay it; False, as on a CPU: run it.
+    dtype: of the matrices. with_graph: replay a captured step; False runs it, as on a CPU.
     """
 
     def __init__(self, model: LanguageModel, batch: int, dtype: torch.dtype, *, with_graph: bool) -> None:
@@ -118,11 +114,7 @@ def read_by_model(model: LanguageModel, tokens: Tensor, position: int, *, is_aut
 
 
 def check_decoding(model: LanguageModel, steps: ServedSteps) -> dict[str, float]:
-    """Relative errors of the logits at both positions.
-
-    Raises:
-        WrongResultError: larger than twice those of the model in bfloat16, plus one rounding.
-    """
+    """Relative errors of the logits at both positions."""
     on_cpu = copy.deepcopy(model).cpu()
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(model.config.vocab_size, (steps.batch, CHECKED_TOKENS), generator=generator)
@@ -143,10 +135,7 @@ def measure_decoding(
 ) -> tuple[dict[str, Any], list[Bar]]:
     """Rows by position, by batch and by kernel, and the bars.
 
-    Args:
-        make: gives the streams of a batch.
-        timer: of a replay, by the device.
-        clock: of a call of the server, by the host.
+    make: streams of a batch. timer: of a replay, by the device. clock: of a call of the server, by the host.
     """
     positions, flatness = _by_position(make, timer)
     rows: list[dict[str, Any]] = []
@@ -211,22 +200,13 @@ def paper_model(device: torch.device) -> LanguageModel:
 
 
 def check_paper() -> dict[str, Any]:
-    """Errors of the paper-size model; nothing is timed.
-
-    Raises:
-        NoGpuError: there is no GPU.
-        WrongResultError: the graph does not compute the model.
-    """
+    """Errors of the paper-size model; nothing is timed."""
     model = paper_model(require_gpu())
     return {"errors": check_decoding(model, ServedSteps(model, CHECKED_BATCH, torch.bfloat16, with_graph=True))}
 
 
 def measure_paper() -> dict[str, Any]:
-    """Times of the paper-size model, of a step that was checked.
-
-    Raises:
-        NoGpuError: there is no GPU.
-    """
+    """Times of the paper-size model, of a step that was checked."""
     device = require_gpu()
     model = paper_model(device)
     timer = EventTimer(repeats=STEPS_PER_SAMPLE, is_flushing=False)
@@ -246,12 +226,7 @@ def measure_paper() -> dict[str, Any]:
 
 
 def write_decode_gpu(out: Path) -> dict[str, Any]:
-    """Check, measure, and write a JSON file.
-
-    Raises:
-        NoGpuError: there is no GPU.
-        WrongResultError: the graph does not compute the model.
-    """
+    """Check, measure, and write a JSON file."""
     document = check_paper() | measure_paper()
     write_result(out, document)
     return document

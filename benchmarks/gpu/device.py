@@ -20,11 +20,7 @@ class NoGpuError(RuntimeError):
 
 
 def require_gpu() -> torch.device:
-    """The current CUDA device.
-
-    Raises:
-        NoGpuError: there is none, or torch is not built for one.
-    """
+    """The current CUDA device."""
     reason = gpu_refusal()
     if reason is not None:
         raise NoGpuError(

@@ -1,8 +1,7 @@
-"""Paired timings on a GPU: cases take turns in one process, so that a change of clocks meets all of them.
+"""Paired timings on a GPU: cases alternate in one process, so that a change of clocks affects all of them.
 
-A sample is the time between two CUDA events around one call. A write over the whole second-level cache precedes it, so
-that every call starts from memory, and then the device idles for longer than the host took for a call so far: the host
-is ahead of it when the first event is recorded, and Python's part of a launch is not in the sample.
+A sample is the time between two CUDA events around one call. Before it the second-level cache is overwritten, then the
+device idles longer than the host needs for a call, so the host's part of a launch is not in the sample.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Prompts on a GPU as they are served: pieces of many requests at once, in both modes, at the paper's size.
 
-Before any clock starts, ragged prompts must leave the distributions of the model itself (on a CPU, by the tests' rule
-of tolerance). Then the time of a quantum: 1,024 tokens of one prompt, of sixteen, and behind a context; so long every
-running text waits. Timed are the server's own runners, a CUDA graph each, by the clock of the host, from the call to
-what it is told; beside it stands the device's part, the sum of its kernels and copies.
+Prompts of several lengths are first checked against the model on a CPU. Then the server's own runners read a quantum of
+1,024 tokens: of one prompt, of sixteen, and after a context. Times are the host's; the device's are listed beside them.
 """
 
 from __future__ import annotations
@@ -48,13 +46,7 @@ MILLISECONDS_BAR: Final = 10.0
 
 
 class Prompts:
-    """Streams of a model that read tokens.
-
-    Args:
-        model: float32, on the device to read on.
-        dtype: of the matrices.
-        counts: most tokens of each stream.
-    """
+    """Streams of a float32 model that read up to `counts` tokens each, with matrices in `dtype`."""
 
     def __init__(self, model: LanguageModel, dtype: torch.dtype, counts: Sequence[int]) -> None:
         decoder = Decoder(model, dtype)
@@ -86,13 +78,7 @@ class Prompts:
 
 
 class ServedPrompts:
-    """What reads a quantum on a server: a runner of each mode, for one stream or for as many as a step has.
-
-    Args:
-        model: float32, on the device to read on.
-        dtype: of the matrices.
-        counts, behind: tokens of each stream, and how many it has read before.
-    """
+    """Runners of a quantum as on a server, for streams of `counts` tokens after `behind` earlier ones."""
 
     def __init__(self, model: LanguageModel, dtype: torch.dtype, counts: Sequence[int], behind: int) -> None:
         decoder = Decoder(model, dtype)
@@ -115,11 +101,7 @@ class ServedPrompts:
         self._device = device
 
     def read(self, mode: Mode) -> None:
-        """A quantum, and what the host is told of it.
-
-        Raises:
-            WrongResultError: something is not finite.
-        """
+        """A quantum, and what the host is told of it."""
         ragged = Ragged.of(self._tokens, self._begins, self._device)
         if mode == "attention":
             finite = self._paged.read(ragged, self._pages)
@@ -151,11 +133,7 @@ def read_by_model(model: LanguageModel, tokens: Sequence[Sequence[int]], mode: M
 
 
 def check_prompts(model: LanguageModel, dtype: torch.dtype) -> dict[str, float]:
-    """Relative errors of the logits in both modes.
-
-    Raises:
-        WrongResultError: larger than twice those of the model in bfloat16, plus one rounding; or prompts go one by one.
-    """
+    """Relative errors of the logits in both modes."""
     on_cpu = copy.deepcopy(model).cpu()
     prompts, tokens = Prompts(model, dtype, CHECKED), tokens_of(CHECKED, model.config.vocab_size)
     errors: dict[str, float] = {}
@@ -191,21 +169,12 @@ def measure_prompts(model: LanguageModel, timer: Timer) -> tuple[list[dict[str, 
 
 
 def check_paper_prompts() -> dict[str, Any]:
-    """Errors of the paper-size model; nothing is timed.
-
-    Raises:
-        NoGpuError: there is no GPU.
-        WrongResultError: what is read is not what the model reads.
-    """
+    """Errors of the paper-size model; nothing is timed."""
     return {"errors": check_prompts(paper_model(require_gpu()), torch.bfloat16)}
 
 
 def measure_paper_prompts() -> dict[str, Any]:
-    """Times of the paper-size model, of quanta whose like was checked.
-
-    Raises:
-        NoGpuError: there is no GPU.
-    """
+    """Times of the paper-size model, of quanta whose like was checked."""
     device = require_gpu()
     rows, bars = measure_prompts(paper_model(device), host_clock)
     return {

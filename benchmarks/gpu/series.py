@@ -1,8 +1,6 @@
-"""Long series on a GPU as `/filter` runs them: the packaged model `series`, its network there and on the processor.
+"""Long series on a GPU as `/filter` runs them: the network of `series` on the GPU and on the CPU.
 
-Before any clock starts, the network on the GPU must reproduce the golden outputs, and what is told of a series must be
-that of the compiled network. Then whole series, by the clock of the host: making tokens and telling of rows is its work
-in both cases.
+Golden outputs and the outputs of both are compared first. Times are of whole series, by the host's clock.
 """
 
 from __future__ import annotations
@@ -53,11 +51,7 @@ def outputs(runtime: SeriesRuntime, rows: int, columns: int) -> dict[str, np.nda
 def check_series(
     ours: SeriesRuntime, compiled: SeriesRuntime, shapes: Mapping[str, tuple[int, int]]
 ) -> dict[str, float]:
-    """Largest difference of what is told of each shape, over the largest number of its kind.
-
-    Raises:
-        WrongResultError: more than two orders of the network's sums explain.
-    """
+    """Largest difference of what is told of each shape, over the largest number of its kind."""
     errors = {}
     for shape, size in shapes.items():
         found, expected = outputs(ours, *size), outputs(compiled, *size)
@@ -100,11 +94,7 @@ def _whole(runtime: SeriesRuntime, times: list[float], values: list[list[float]]
 
 
 def both(bundle: Bundle, device: str) -> tuple[SeriesRuntime, SeriesRuntime]:
-    """The model with its network on a device, and compiled; both held to the bundle's golden outputs.
-
-    Raises:
-        WrongResultError: they are not reproduced.
-    """
+    """The model with its network on a device, and compiled; both held to the bundle's golden outputs."""
     runtimes = open_series(bundle, TorchSeries(bundle, device)), open_series(bundle)
     try:
         for runtime in runtimes:
@@ -115,12 +105,7 @@ def both(bundle: Bundle, device: str) -> tuple[SeriesRuntime, SeriesRuntime]:
 
 
 def run_series_gpu() -> dict[str, Any]:
-    """Check the packaged model, then measure it; most of the time goes into compiling its network for the processor.
-
-    Raises:
-        NoGpuError: there is no GPU.
-        WrongResultError: what is told is not what the processor tells.
-    """
+    """Check the packaged model, then measure it; most of the time goes into compiling its network for the processor."""
     device = require_gpu()
     packaged = open_bundle(next(path for path in default_bundles() if path.name == BUNDLE))
     runtimes = both(packaged, str(device))

@@ -1,8 +1,7 @@
 """The fused kernels compiled without a GPU: registers, spills, shared memory, instructions per score.
 
-Each shape of `aot_shapes.py` is compiled for five architectures in separate processes. The committed table is a
-regression test: a change that needs more of anything fails until the table is written anew. On sm_100 instructions per
-score are those of the busiest warp.
+Each shape of `aot_shapes.py` is compiled for five architectures. The committed table is a regression test: a change
+that needs more of anything fails until the table is updated. On sm_100 instructions are those of the busiest warp.
 """
 
 from __future__ import annotations
@@ -62,13 +61,9 @@ def compile_rows(
     jobs: int | None = None,
     triton: Path | None = None,
 ) -> list[Row]:
-    """A row for every kernel and architecture, in this order, compiled by `jobs` processes (default: one a core).
+    """A row per kernel and architecture, compiled by `jobs` processes (default: one per core).
 
-    Args:
-        triton: a folder that another Triton is installed in, in place of the environment's.
-
-    Raises:
-        CompilationError: a process failed; its last lines say why.
+    triton: a folder with another Triton than the environment's.
     """
     entries = [f"{name}@{architecture}" for name in names for architecture in architectures]
     rows = compiled_apart(["rfa.benchmarks.kernels.aot_worker", module], entries, jobs=jobs, triton=triton)
@@ -76,11 +71,7 @@ def compile_rows(
 
 
 def compiler(triton: Path | None) -> str:
-    """Version of the Triton in a folder, or of the environment's.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Version of the Triton in a folder, or of the environment's."""
     if triton is None:
         return version("triton")
     for found in distributions(name="triton", path=[str(triton)]):

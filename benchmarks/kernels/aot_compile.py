@@ -1,8 +1,7 @@
-"""A launch of a kernel compiled for a GPU that is not here, and what its machine code takes.
+"""A launch of a kernel compiled for an absent GPU, and what its machine code uses.
 
-The launch is recorded from the launcher itself (`rfa.model.kernel_launches`): its arguments, block sizes, warps and
-stages are the shipped ones, and so is what the compiler specialises on. Nothing of this works under TRITON_INTERPRET,
-where kernels are never compiled.
+The launch is recorded from the launcher itself (`rfa.model.kernel_launches`). Kernels are not compiled under
+TRITON_INTERPRET.
 """
 
 from __future__ import annotations
@@ -22,12 +21,7 @@ SPILLS = ("LDL", "STL")
 
 @dataclass(frozen=True)
 class KernelCase:
-    """A launch, and what one turn of its main loop stands for.
-
-    scores: pairs of tokens in a block (block_m · block_n), or what the kernel is counted in instead. work_per_score:
-    multiply-accumulates by matrix instructions for each; 0 for a kernel without matrix products. depth: of all its
-    products in a turn, together.
-    """
+    """A launch, and a turn of its main loop: scores, multiply-accumulates per score, depth of its products."""
 
     launch: KernelLaunch
     block: tuple[int, ...]
@@ -37,11 +31,7 @@ class KernelCase:
 
 
 def compile_case(case: KernelCase, architecture: int) -> dict[str, Any]:
-    """Compile, take apart, measure: a row of the table.
-
-    Raises:
-        ValueError: the machine code has no loop that does a turn's work.
-    """
+    """Compile, take apart, measure: a row of the table."""
     launch = case.launch
     compiled = compile_launch(launch, architecture)
     warps = int(launch.options["num_warps"])

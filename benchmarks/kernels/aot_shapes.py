@@ -1,10 +1,8 @@
-"""The shipped shapes of the fused kernels, each as the launch that its own launcher makes.
+"""The shipped shapes of the fused kernels, each as its launcher launches it.
 
-Attention: heads of 64 and 128 reals, bfloat16 and float16, the forward pass with and without the precision output, the
-two kernels of the backward pass; those of bfloat16 also with the far field in closed form, which launches are without
-unless they ask for it, and with the gradient of mu, which is fixed unless a model learns it. Slots: the three kernels
-of a scan, its gradient and a step, at the shapes of the packaged training configs. Lengths do not matter to a compiled
-kernel, beyond being divisible by 16 here, as in training.
+Attention: heads of 64 and 128 reals, bfloat16 and float16, forward with and without precision, and both kernels of the
+backward pass; in bfloat16 also with the far field in closed form and with the gradient of mu. Slots: scan, gradient and
+step, at the shapes of the packaged training configs.
 """
 
 from __future__ import annotations
@@ -100,11 +98,7 @@ NAMES = tuple(SHAPES)
 
 
 def build(name: str, architecture: int) -> KernelCase:
-    """The kernel of a shape on an architecture (80, 90), as the launcher would launch it there.
-
-    Raises:
-        ValueError: no such shape, or its launcher launches no such kernel.
-    """
+    """The kernel of a shape on an architecture (80, 90), as the launcher would launch it there."""
     if name not in SHAPES:
         raise ValueError(f"no shape {name!r}; known are {', '.join(NAMES)}")
     shape = SHAPES[name]

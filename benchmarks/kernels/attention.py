@@ -1,7 +1,7 @@
-"""Attention on a GPU: forward, backward, both; ours beside flash attention, FlexAttention and the eager reference.
+"""Attention on a GPU: forward, backward, both; compared with flash attention, FlexAttention and the eager reference.
 
-Every implementation is checked against float64 on the very inputs that are timed, before any of them is. A rival that
-runs out of memory, does not compile or is wrong gets a row that says so, and no time; ours has no such excuse.
+Every implementation is checked against float64 on the inputs that are timed. A rival that fails gets a row with the
+reason; an error of ours is raised.
 """
 
 from __future__ import annotations
@@ -120,15 +120,9 @@ class Runner:
 
 
 class Checked:
-    """Implementations on one problem, held to the truth.
+    """Implementations on one problem, compared with float64.
 
-    Attributes:
-        errors: of those that are right, and of the public function where ours is among them.
-        calls: (name, pass) → what may be timed.
-        failures: rows of the rivals that are wrong or do not run.
-
-    Raises:
-        WrongResultError: ours is not within the tolerance.
+    errors: of those that passed. calls: (name, pass) → what is timed. failures: rows of rivals that failed.
     """
 
     def __init__(self, problem: Problem, given: dict[str, Case]) -> None:
@@ -168,11 +162,7 @@ def measure_shape(
     length: int, width: int, given: dict[str, Case], timer: Timer, *, tokens: int = TOKENS, hidden: int = HIDDEN,
     dtype: torch.dtype = torch.bfloat16, device: torch.device | str = "cuda", rounds: int = ROUNDS,
 ) -> tuple[list[dict[str, Any]], list[Bar]]:  # fmt: skip
-    """Rows and bars of one shape.
-
-    Raises:
-        WrongResultError: ours is not within the tolerance.
-    """
+    """Rows and bars of one shape."""
     batch, heads = tokens // length, hidden // width
     problem = make_problem(batch, length, heads, width, dtype, device)
     checked = Checked(problem, given)
@@ -253,11 +243,7 @@ def measure_attention(
 
 
 def check_attention(width: int, length: int, *, device: torch.device | str = "cuda") -> dict[str, Any]:
-    """Errors of ours at one shape; nothing is timed, and what a timing needs is compiled.
-
-    Raises:
-        WrongResultError: ours is not within the tolerance.
-    """
+    """Errors of ours at one shape; nothing is timed, and what a timing needs is compiled."""
     problem = make_problem(TOKENS // length, length, HIDDEN // width, width, torch.bfloat16, device)
     checked = Checked(problem, cases(length, device, (OURS,)))
     for (_, pass_name), call in checked.calls.items():

@@ -40,11 +40,8 @@ def rfa_inputs(
 ) -> AttentionInputs:
     """Random inputs, the same in every dtype and on every device.
 
-    Args:
-        device: None is torch's default.
-        zero_decay_heads: so many heads, the first ones, have mu = 0.
-        irregular: draw times, with ties; otherwise None, the token indices.
-        scale: standard deviation of every real of q, k, v.
+    zero_decay_heads: the first heads, with mu = 0. irregular: random times with ties; else token indices. scale: of q,
+    k, v.
     """
     generator = torch.Generator("cpu").manual_seed(seed)
 

@@ -24,14 +24,9 @@ class CompilationError(RuntimeError):
 def compiled_apart(
     worker: Sequence[str], entries: Sequence[str], *, jobs: int | None = None, triton: Path | None = None
 ) -> dict[str, Any]:
-    """Entry → what a worker says of it, by `jobs` processes (default: one a core).
+    """Entry → JSON line of a worker module, by `jobs` processes (default: one per core).
 
-    Args:
-        worker: module that compiles the entries it is given, and arguments before them.
-        triton: a folder that another Triton is installed in, in place of the environment's.
-
-    Raises:
-        CompilationError: a process failed; its last lines say why.
+    triton: a folder with another Triton than the environment's.
     """
     count = max(1, min(jobs or len(os.sched_getaffinity(0)), len(entries)))
     with tqdm(total=len(entries), desc="compile", disable=len(entries) < 2) as bar, ThreadPoolExecutor(count) as pool:

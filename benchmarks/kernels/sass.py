@@ -1,11 +1,8 @@
-"""Loops of a kernel's machine code, and the instructions that a pass through each issues.
+"""Loops of a kernel's machine code (`nvdisasm -c`), and the instructions of one pass through each.
 
-Input is the text of `nvdisasm -c`. Loops are natural loops of the control-flow graph. The main loop is, of those that
-do at least the matrix work of one turn, the one that issues least per turn; an unrolled loop counts as its turns. Every
-instruction of a loop counts, so the number is an upper bound.
-
-On sm_100 one thread issues an instruction of the tensor cores (UTCHMMA) for the whole program and its name does not
-tell its size: there, loops are told apart by the depth of their products.
+The main loop is the natural loop that issues least per turn among those with at least a turn's matrix work; an unrolled
+loop counts as its turns. On sm_100 one thread issues the products (UTCHMMA) for the whole CTA and their names have no
+size: loops are recognised by the depth of their products.
 """
 
 from __future__ import annotations
@@ -185,15 +182,10 @@ class MainLoop:
 
 
 def main_loop(text: str, work_per_turn: float, depth_per_turn: int = 0) -> MainLoop:
-    """The loop of the rule above.
+    """The main loop, see the module's docstring.
 
-    Args:
-        work_per_turn: multiply-accumulates that one warp does by matrix instructions in a turn. 0: a kernel without
-            any, whose main loop is the innermost loop that issues most; without a loop, the kernel is one turn.
-        depth_per_turn: sum of the depths of a turn's products, which counts where sm_100's tensor cores make them.
-
-    Raises:
-        ValueError: no loop does that much.
+    work_per_turn: multiply-accumulates of one warp in a turn; 0: a kernel without matrix products, whose main loop is
+    the innermost one that issues most. depth_per_turn: sum of the depths of a turn's products, for sm_100.
     """
     found, whole = loops_and_whole(text)
     if not work_per_turn:
@@ -217,10 +209,7 @@ def main_loop(text: str, work_per_turn: float, depth_per_turn: int = 0) -> MainL
 
 
 def matrix_loops(text: str) -> list[Loop]:
-    """The loops with matrix instructions, but for those around another such, in the order of their addresses.
-
-    That is the order of the source: a compiler may unroll a loop, but it has no reason to swap two.
-    """
+    """The innermost loops with matrix instructions, in the order of their addresses, which is that of the source."""
     found = [loop for loop in loops_and_whole(text)[0] if loop.count(*MATRIX)]
     return sorted(_innermost(found), key=lambda loop: min(loop.blocks))
 

@@ -1,7 +1,4 @@
-"""The slot scan on a GPU at the shapes of the packaged training configs: the kernel beside the eager loop.
-
-The tokens are those that the mixer of a new model makes of random activations.
-"""
+"""The slot scan on a GPU at the shapes of the packaged training configs: the kernel compared with the eager loop."""
 
 from __future__ import annotations
 
@@ -49,11 +46,7 @@ class ScanProblem:
         return torch.autograd.grad(outputs, self.leaves, self.weights)
 
     def results(self, implementation: str) -> Named:
-        """Outputs and gradients by name.
-
-        Those of the heads' scalars are of their logarithms and in one vector: a sum over all tokens may cancel to a
-        number that the eager code has right by luck, and then twice its error is too little for anybody.
-        """
+        """Outputs and gradients by name; those of the heads' scalars, which cancel, as one vector of logarithms."""
         outputs = self.outputs(implementation)
         gradients = self.gradients(outputs)
         by_log = [gradient * leaf.detach() for gradient, leaf in zip(gradients[8:], self.leaves[8:], strict=True)]
@@ -87,11 +80,7 @@ def scan_truth(problem: ScanProblem) -> Truth:
 
 
 def check_slots() -> dict[str, Any]:
-    """Errors of ours in both configs; nothing is timed.
-
-    Raises:
-        WrongResultError: one is not within the tolerance.
-    """
+    """Errors of ours in both configs; nothing is timed."""
     rows = []
     for config in CONFIGS:
         problem = make_scan(config, "cuda")

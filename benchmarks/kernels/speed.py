@@ -1,6 +1,6 @@
-"""`rfa bench kernel`: the fused kernels on a GPU, checked and then timed; rows, bars, one result file.
+"""`rfa bench kernel`: the fused kernels on a GPU, checked, then timed.
 
-Parts can be measured in runs of their own: rows of the same commit and machine are kept, those measured again replaced.
+Parts can be measured separately: rows of the same commit and machine are kept, those measured again are replaced.
 """
 
 from __future__ import annotations
@@ -27,11 +27,7 @@ KEY = ("measure", "implementation", "config", "batch", "length", "heads", "width
 def selected(
     parts: Sequence[str] | None, widths: Sequence[int] | None, lengths: Sequence[int] | None
 ) -> tuple[list[Part], list[int], list[int]]:
-    """What was asked for, checked; nothing asked for is everything.
-
-    Raises:
-        ValueError: something that is not measured.
-    """
+    """What was asked for, checked; nothing asked for is everything."""
     for name, given, stored in (("part", parts, PARTS), ("width", widths, WIDTHS), ("length", lengths, LENGTHS)):
         for value in given or ():
             if value not in stored:
@@ -55,12 +51,7 @@ def measure(parts: Sequence[Part], widths: Sequence[int], lengths: Sequence[int]
 def run_kernel(
     out: Path, parts: Sequence[Part] = PARTS, widths: Sequence[int] = WIDTHS, lengths: Sequence[int] = LENGTHS
 ) -> dict[str, Any]:
-    """Measure, and write after every shape, so that an interrupted run leaves what it has.
-
-    Raises:
-        NoGpuError: there is no GPU.
-        WrongResultError: the fused kernels are wrong on the inputs that were to be timed.
-    """
+    """Measure, and write after every shape, so that an interrupted run leaves what it has."""
     device = require_gpu()
     document = started({"commit": git_commit(), "hardware": gpu_hardware(device)}, out)
     for rows, bars in measure(parts, widths, lengths):

@@ -1,7 +1,6 @@
-"""A training step of the paper-size model with RFA beside that of the same model with softmax attention, on a GPU.
+"""A training step of the paper-size model with RFA and with softmax attention, on a GPU in bfloat16.
 
-The attention mode in bfloat16, as in training: zero the gradients, forward, loss, backward, clip, optimiser. Before
-that, loss and gradients of a small batch are compared with a CPU, where attention is the eager reference.
+First, loss and gradients of a small batch are compared with a CPU and the eager reference.
 """
 
 from __future__ import annotations
@@ -76,11 +75,7 @@ def loss_and_gradients(model: LanguageModel, inputs: Tensor, targets: Tensor, *,
 
 
 def check_step(step: TrainingStep, name: str) -> dict[str, float]:
-    """Errors of loss and gradients of the first sequences, against a CPU in float32.
-
-    Raises:
-        WrongResultError: larger than twice those of a CPU in bfloat16, plus one rounding.
-    """
+    """Errors of loss and gradients of the first sequences, against a CPU in float32."""
     inputs, targets = step.inputs[:CHECKED_SEQUENCES], step.targets[:CHECKED_SEQUENCES]
     on_cpu = copy.deepcopy(step.model).cpu()
     batch = inputs.cpu(), targets.cpu()

@@ -1,9 +1,7 @@
-"""What attention must give, in float64 and in O(N) memory: the check before every timing.
+"""Attention in float64 and O(N) memory: the check before every timing.
 
-Some heads are computed in full, all rows and all gradients of q, k and v, in chunks of queries. The error against
-float64 may be twice that of the eager code on the same inputs, in float32 with its results rounded to the dtype of the
-inputs, plus one rounding: of so many numbers one run of it tells what rounding explains. Gradients of the heads'
-scalars are sums that cancel, and are the tests' to check (`tests/rounding.py`).
+Some heads are computed in full, with gradients of q, k and v. The error may be twice that of the eager code in float32,
+rounded to the inputs' dtype, plus one rounding. Tests check the gradients of the heads' scalars (`tests/rounding.py`).
 """
 
 from __future__ import annotations
@@ -33,10 +31,9 @@ class WrongResultError(ValueError):
 
 @dataclass(frozen=True)
 class Problem:
-    """Inputs of attention over the tokens 0 … N-1, and the gradient of its output.
+    """Inputs of attention over the tokens 0 … N-1.
 
-    given: q, k, v `[B, N, H, W]` before the rotation; rotated: the same in the rotating frame, rounded to their dtype;
-    grad_out: of out in the rotating frame.
+    given: q, k, v `[B, N, H, W]`; rotated: the same in the rotating frame; grad_out: of out in the rotating frame.
     """
 
     given: tuple[Tensor, Tensor, Tensor]
@@ -125,21 +122,14 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Truth:
-    """What must come out in float64, and how far from it a result may be.
-
-    heads: those that were computed, of tensors `[B, N, H, …]`; None: all there is.
-    """
+    """Results in float64 and allowed errors; heads: those computed of `[B, N, H, …]`, None: all."""
 
     exact: Named
     allowed: Mapping[str, float]
     heads: Sequence[int] | None
 
     def check(self, name: str, actual: Mapping[str, Tensor]) -> dict[str, float]:
-        """Relative errors of an implementation's outputs.
-
-        Raises:
-            WrongResultError: one is larger than the rule allows, or not a number.
-        """
+        """Relative errors of an implementation's outputs."""
         errors = {}
         for quantity, values in actual.items():
             expected = self.exact[quantity]

@@ -1,7 +1,4 @@
-"""Baselines for a language model: a unigram over the same tokens, and compressors on the same bytes.
-
-A compressor may read the training text first, as far as its window reaches.
-"""
+"""Baselines of a language model: a unigram over the same tokens, and compressors on the same bytes."""
 
 from __future__ import annotations
 
@@ -19,14 +16,9 @@ WINDOWS: dict[Compressor, int] = {"gzip": 32 * 1024, "xz": 64 * 1024 * 1024}
 
 
 def unigram(train: np.ndarray, test: np.ndarray, vocab_size: int, test_bytes: int) -> tuple[float, float]:
-    """Add-one unigram fitted on train, scored on test.
+    """Nats per token and bits per byte of an add-one unigram fitted on `train`, scored on `test`.
 
-    Args:
-        train, test: token ids below `vocab_size`; train may be empty (every token is equally likely then).
-        test_bytes: bytes the test tokens stand for.
-
-    Returns:
-        nats per token, bits per byte.
+    train may be empty: then every token is equally likely. test_bytes: bytes of the test text.
     """
     train, test = np.asarray(train, np.int64), np.asarray(test, np.int64)
     if not test.size or test_bytes < 1:
@@ -41,12 +33,7 @@ def unigram(train: np.ndarray, test: np.ndarray, vocab_size: int, test_bytes: in
 
 
 def compressor_bits_per_byte(text: bytes, name: Compressor, *, prefix: bytes = b"") -> float:
-    """Bits per byte of the text at the highest compression level.
-
-    Args:
-        prefix: text read before, as far as the window reaches (`WINDOWS`); the result is the growth of the file by
-            `text`.
-    """
+    """Bits per byte of the text at the highest level; with `prefix`, the growth of the file of both by `text`."""
     if not text:
         raise ValueError("the text is empty")
     context = prefix[-WINDOWS[name] :]

@@ -1,9 +1,7 @@
-"""Cost of one token on one CPU thread: the recurrence at position 100 and 100,000, the cache mode at 512 and 4,096.
+"""Cost of a token on one CPU thread: the recurrence at position 100 and 100,000, the cache at 512 and 4,096.
 
-The recurrent stream is really run to each position. Then the cases take turns in one process, so that a change of the
-machine's speed meets all of them; medians over the rounds. Before any clock starts, the two positions must give the
-same token distribution from the same state up to rounding of the phase, and the cache must agree with the prompt
-pass.
+The recurrent stream runs to each position. Then the cases alternate in one process; figures are medians. First, both
+positions must give the same distribution from the same state.
 """
 
 from __future__ import annotations
@@ -123,11 +121,7 @@ def start_cached(bundle: Bundle, length: int) -> CachedStream:
 
 
 def check_position_independence(near: RecurrentStream, far: RecurrentStream) -> float:
-    """Largest difference of log-probabilities when the same empty-phase state is advanced at both positions.
-
-    Raises:
-        AssertionError: the two positions disagree by more than rounding, so a timing would compare different work.
-    """
+    """Largest difference of log-probabilities when the same empty-phase state is advanced at both positions."""
     distributions = []
     for position in (near.position, far.position):
         stream = near.copy()

@@ -1,7 +1,7 @@
-"""Replies against the truth: every number by a hash of its exact decimal form, every time, index and count.
+"""Replies compared with the expected results: a hash of every number's decimal form, and times, indices and counts.
 
-What differs by design is left out of the hash: `state`, warnings, timings, and times, which are compared by themselves.
-So many streams can send the same series, each in a time of its own, and a reply that reaches the wrong stream is seen.
+Not hashed: `state`, warnings, timings, and times. So streams can send the same series at times of their own, and a
+reply to the wrong stream is found.
 """
 
 from __future__ import annotations
@@ -38,10 +38,7 @@ def step_digest(step: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True)
 class SeriesTruth:
-    """One series, and what a filter says of it alone.
-
-    digests: of every step, joined. log_likelihood: after every step.
-    """
+    """One series and its filter's results: joined digests of the steps, and the log likelihood after each."""
 
     observations: Sequence[Row]
     digests: bytes
@@ -115,10 +112,7 @@ class StepChecker:
 
 @dataclass(frozen=True)
 class TextTruth:
-    """One generation: the request body, and what the engine says to it alone.
-
-    tokens: digests of the token objects. ending: what the terminal event must say.
-    """
+    """One generation: request body, digests of the token objects, and fields of the terminal event."""
 
     body: bytes
     tokens: tuple[bytes, ...]

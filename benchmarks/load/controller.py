@@ -49,11 +49,7 @@ class Generators:
         self._target = target
 
     async def run(self, scenario: Scenario, title: str) -> Run:
-        """Offer a load once and add the tallies up.
-
-        Raises:
-            GeneratorError
-        """
+        """Offer a load once and add the tallies up."""
         await self._tell({"run": to_table(scenario)})
         await asyncio.gather(*(read(process) for process in self._processes))
         window = Window(time.monotonic() + LEAD_SECONDS, scenario.warmup_seconds, scenario.seconds)
@@ -83,11 +79,7 @@ class Generators:
 async def generators(
     scenario: Scenario, target: Target, bundles: Sequence[Path], cores: Sequence[int] | None = None
 ) -> AsyncIterator[Generators]:
-    """Start the generator processes, on these cores if given, and let each prepare the truths of its share.
-
-    Raises:
-        GeneratorError
-    """
+    """Start the generator processes, on these cores if given, and let each prepare the truths of its share."""
     processes: list[asyncio.subprocess.Process] = []
     try:
         for index in range(scenario.generators):
@@ -134,11 +126,7 @@ async def spawn(module: str, cores: Sequence[int] | None) -> asyncio.subprocess.
 
 
 async def read(process: asyncio.subprocess.Process) -> dict[str, Any]:
-    """The next line of a process.
-
-    Raises:
-        GeneratorError: it ended instead.
-    """
+    """The next line of a process."""
     line = await process.stdout.readline() if process.stdout is not None else b""
     if not line:
         raise GeneratorError(f"a load generator ended early, with exit code {await process.wait()}")

@@ -1,13 +1,11 @@
 """A process that offers load: `python -m rfa.benchmarks.load.generator`, driven by lines of JSON.
 
-    in   {"scenario": …, "url", "bundles", "index", "of"}    prepare the truth of this process's share
-    out  {"progress": 1} …  {"prepared": true}
-    in   {"run": scenario}                                   open the connections
-    out  {"connected": true}
-    in   {"start": time on the monotonic clock}              offer the load
-    out  {"result": …}                                       and the next run may follow
-
-The clock is the machine's, so that all generators start together. The API key comes in the environment, not on a line.
+in   {"scenario": …, "url", "bundles", "index", "of"}    compute the expected results of this share
+out  {"progress": 1} …  {"prepared": true}
+in   {"run": scenario}                                   open the connections
+out  {"connected": true}
+in   {"start": time on the monotonic clock}              offer the load
+out  {"result": …}                                       the next run may follow
 """
 
 from __future__ import annotations

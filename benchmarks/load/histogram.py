@@ -1,7 +1,6 @@
-"""Latencies in bounded memory: logarithmic bins, by time slice.
+"""Latencies in bounded memory: logarithmic bins per time slice.
 
-A bin is `RESOLUTION` wide relative to its value, from a microsecond up, so a percentile is at most so much too high and
-never too low; the maximum is exact. Counts add up, over slices and over processes.
+A bin is `RESOLUTION` wide relative to its value, so a percentile is at most that much too high; the maximum is exact.
 """
 
 from __future__ import annotations
@@ -32,12 +31,7 @@ UPPER_EDGES = SMALLEST_SECONDS * np.exp(_LOG_RATIO * np.arange(BINS))
 
 
 class Histogram:
-    """Counts per time slice and bin.
-
-    Args:
-        slices: how many time slices to keep.
-        slice_seconds: length of one; later times go into the last.
-    """
+    """Counts per time slice of `slice_seconds`, and bin; later times go into the last slice."""
 
     def __init__(self, slices: int, slice_seconds: float) -> None:
         self.slice_seconds = slice_seconds
@@ -82,11 +76,7 @@ class Histogram:
 
     @classmethod
     def from_documents(cls, documents: Iterable[dict[str, Any]]) -> Histogram:
-        """The sum of histograms of one layout.
-
-        Raises:
-            ValueError: there are none, or their slices differ.
-        """
+        """The sum of histograms of one layout."""
         merged: Histogram | None = None
         for document in documents:
             if merged is None:

@@ -1,7 +1,6 @@
-"""Offered more than it can do: what is admitted must stay fast, the rest must be refused at once.
+"""Overload: admitted requests must stay fast, the rest must be refused at once.
 
-Capacity is measured by closed loops that never leave the server idle. Then an open loop offers `base` times the
-capacity, which shows how slow admitted requests are without overload, and `factor` times it.
+Closed loops measure the capacity; then an open loop offers `base` and `factor` times that capacity.
 """
 
 from __future__ import annotations
@@ -16,11 +15,7 @@ from rfa.benchmarks.load.server import ServerError
 
 
 async def run_overload(scenario: Scenario, generators: Generators) -> tuple[Run, dict[str, Any]]:
-    """The run under overload, and what it measured beside the calm run.
-
-    Raises:
-        ServerError: the server answered nothing, so it has no capacity to exceed.
-    """
+    """The run under overload, and what it measured beside the calm run."""
     plan = scenario.overload
     closed = replace(
         scenario, seconds=plan.calibration_seconds, text=replace(scenario.text, streams=plan.streams, rate=0.0)

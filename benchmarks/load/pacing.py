@@ -1,7 +1,6 @@
-"""When to send. The schedule is drawn before the run and does not depend on the answers: an open loop.
+"""When to send: drawn before the run, independent of the replies (an open loop).
 
-The generator wakes at most once a millisecond and sends all that is due. So it never spins, which would take a core
-from the server, and may be a millisecond late; how late it really was is recorded with every send.
+The generator wakes at most once per millisecond and sends all that is due; the actual delay is recorded.
 """
 
 from __future__ import annotations

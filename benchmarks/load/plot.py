@@ -22,13 +22,7 @@ LABELS = {
 
 
 def draw_run(run: Run, path: Path) -> None:
-    """Left the median and 99th percentile of every metric over time; right its distribution, budgets dotted.
-
-    The format follows the suffix of `path`.
-
-    Raises:
-        ValueError: the run measured no latency.
-    """
+    """Left: median and 99th percentile of every metric over time; right: its distribution, budgets dotted."""
     pyplot = no_display()
 
     shown = {name: run.tally.histograms[name] for name in LABELS if name in run.tally.histograms}

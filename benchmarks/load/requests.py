@@ -53,10 +53,7 @@ class Requests:
         task.add_done_callback(self._tasks.discard)
 
     async def keep_sending(self, first: float) -> None:
-        """One request after the other from `first` on, each due when the one before it ended: a closed loop.
-
-        After a refusal or a failure it waits: clients in a tight loop would load the server with refusals alone.
-        """
+        """A closed loop from `first` on: a request is due when the previous one ended, with a pause after a failure."""
         await asyncio.sleep(max(0.0, first - time.monotonic()))
         while (due := time.monotonic()) < self._tally.window.end:
             if not await self._attempt(due):

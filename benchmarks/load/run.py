@@ -22,15 +22,9 @@ from rfa.runtime.bundle.bundle import open_bundle
 def run_scenario(
     scenario: Scenario, bundles: Sequence[Path], url: str | None = None, pid: int | None = None
 ) -> tuple[dict[str, Any], Run | None]:
-    """Run a scenario; the result document, and the run behind it where there is one to draw.
+    """Run a scenario; the result document, and the run behind it if there is one to draw.
 
-    Args:
-        bundles: of the server, for the truth.
-        url: a running server; None starts one for the run.
-        pid: its process, to watch its memory and processor time.
-
-    Raises:
-        ScenarioError, ServerError, GeneratorError
+    url: a running server, None starts one; pid: its process, to watch memory and processor time.
     """
     opened = [open_bundle(bundle) for bundle in bundles]
     scenario = with_models(scenario, {bundle.name: bundle.kind for bundle in opened})
@@ -43,14 +37,7 @@ def run_scenario(
 
 
 def with_models(scenario: Scenario, kinds: Mapping[str, str]) -> Scenario:
-    """The scenario with every model that it uses named: a server may answer with another one by default.
-
-    Args:
-        kinds: of the bundles, by name; the first of a kind is the default.
-
-    Raises:
-        ScenarioError: it uses a model that no bundle is.
-    """
+    """The scenario with a named model in every part that it uses, by default the first of its kind in `kinds`."""
     offers_text = scenario.text.streams or scenario.text.rate or scenario.kind == "overload"
     used = {
         "text": ("lm", bool(offers_text)),

@@ -1,7 +1,7 @@
-"""Scenarios: what is offered, for how long, and what it must keep to. Read from TOML; see budgets.toml.
+"""Scenarios of load and their budgets, read from TOML; see budgets.toml.
 
-A budget `METRIC_PERCENTILE_ms` bounds a latency from above, `max_…` another quantity; `min_…` bounds from below. Wrong
-answers are never within budget.
+`METRIC_PERCENTILE_ms` bounds a latency from above, `max_…` another quantity; `min_…` bounds from below. Wrong replies
+are never within budget.
 """
 
 from __future__ import annotations
@@ -136,12 +136,7 @@ def latency_budget(name: str) -> tuple[str, str] | None:
 
 
 def read_scenarios(path: Path = SCENARIO_FILE) -> dict[str, Scenario]:
-    """The scenarios of a file, by name.
-
-    Raises:
-        ScenarioError: naming the file and the entry.
-        OSError: the file cannot be read.
-    """
+    """The scenarios of a file, by name."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
         return {name: scenario_from(name, table) for name, table in document.items()}
@@ -152,11 +147,7 @@ def read_scenarios(path: Path = SCENARIO_FILE) -> dict[str, Scenario]:
 
 
 def find_scenario(name: str, path: Path = SCENARIO_FILE) -> Scenario:
-    """One scenario of a file.
-
-    Raises:
-        ScenarioError: there is none of the name; lists those that there are.
-    """
+    """One scenario of a file."""
     scenarios = read_scenarios(path)
     if name not in scenarios:
         raise ScenarioError(f"no scenario {name!r} in {path.name}; it has {', '.join(scenarios)}")
@@ -164,13 +155,7 @@ def find_scenario(name: str, path: Path = SCENARIO_FILE) -> Scenario:
 
 
 def changed(scenario: Scenario, options: Mapping[str, Any]) -> Scenario:
-    """A scenario with some entries replaced, named like `seconds` or `live.rate`.
-
-    Texts come at a rate or so many at a time: giving one takes the other away.
-
-    Raises:
-        ScenarioError: the result is impossible.
-    """
+    """A scenario with replaced entries, such as `seconds` or `live.rate`; texts have either a rate or streams."""
     table = to_table(scenario)
     if "text.rate" in options or "text.streams" in options:
         table["text"] |= {"rate": 0.0, "streams": 0}
@@ -200,11 +185,7 @@ def _without_idle_budgets(scenario: Scenario) -> Scenario:
 
 
 def scenario_from(name: str, table: Any) -> Scenario:
-    """One scenario from its table.
-
-    Raises:
-        ScenarioError: naming the entry.
-    """
+    """One scenario from its table."""
     if not isinstance(table, Mapping):
         raise ScenarioError(f"{name}: must be a table")
     try:

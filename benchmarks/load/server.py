@@ -48,15 +48,7 @@ class Target:
 def started(
     bundles: Sequence[Path], settings: Mapping[str, str | int | float], cores: Sequence[int] | None = None
 ) -> Iterator[Target]:
-    """`rfa serve` on a free port, with these settings, until the block ends.
-
-    Args:
-        settings: of service.settings, by name.
-        cores: the processor cores it may use; None is all.
-
-    Raises:
-        ServerError: it ends, or is not ready in time; with the end of its log.
-    """
+    """`rfa serve` on a free port, with these settings by name and on these `cores`, until the block ends."""
     port = _free_port()
     command = [sys.executable, "-m", "rfa", "serve", "--port", str(port)]
     command += [part for bundle in bundles for part in ("--bundle", str(bundle))]
@@ -107,11 +99,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def check_models(url: str, headers: Mapping[str, str], digests: Mapping[str, str]) -> None:
-    """Hold the server's models to the bundles that the truth comes from.
-
-    Raises:
-        ServerError: it cannot be reached, refuses, or serves another bundle of a name.
-    """
+    """Hold the server's models to the bundles that the truth comes from."""
     try:
         information = json.loads(_get(f"{url}/info", headers))
     except urllib.error.HTTPError as error:

@@ -1,7 +1,7 @@
-"""Memory of idle states: open many in one process, compare what the process grew by with what they should take.
+"""Memory of idle states: open many in one process, compare its growth with their expected size.
 
-pool     seats of live streams, as arrays: the state itself and a generation for each
-store    named sessions in memory: what the store says it holds, which is also what bounds it
+pool     live streams, as arrays: a state and a generation each
+store    named sessions in memory: the bytes that the store reports
 """
 
 from __future__ import annotations
@@ -34,11 +34,7 @@ DAY_SECONDS = 86_400
 
 
 def run_sessions(scenario: Scenario, bundles: Sequence[Path]) -> dict[str, Any]:
-    """Measure each place in a fresh process, whose memory nothing else has touched, with states of `live.model`.
-
-    Raises:
-        ValueError: the states do not fit.
-    """
+    """Measure each place in a fresh process, whose memory nothing else has touched, with states of `live.model`."""
     path = next(path for path in bundles if open_bundle(path).name == scenario.live.model)
     places = {place: _in_fresh_process(path, scenario.sessions, place) for place in PLACES}
     return {

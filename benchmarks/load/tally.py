@@ -34,10 +34,9 @@ class Window:
 
 
 class Tally:
-    """Latencies and counts of what was due in the measured part; failures and wrong answers of the whole run.
+    """Latencies and counts of the measured part; failures and wrong replies of the whole run.
 
-    Latencies are measured from the time a request was due, not from the time it was sent, so that neither a stalled
-    server nor a stalled generator hides the waiting ("coordinated omission").
+    Latencies start when a request was due, not when it was sent, to avoid coordinated omission.
     """
 
     def __init__(self, window: Window) -> None:

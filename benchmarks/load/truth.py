@@ -1,7 +1,6 @@
-"""The right answers, from the bundles themselves, in this process, one series and one prompt at a time.
+"""Expected results, from the bundles in this process, one series and one prompt at a time.
 
-No scheduler queue, no neighbours in a batch, no HTTP: what a request gets when it is alone. Prompts are written by the
-language model, so that any bundle has prompts in its own language.
+Prompts are written by the language model, so that any bundle has prompts in its own language.
 """
 
 from __future__ import annotations

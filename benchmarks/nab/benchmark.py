@@ -1,8 +1,8 @@
 """Anomalies on NAB's series by its public rules: `rfa bench nab --data NAB`.
 
-Every series is posted to `/filter` with `alarm` at each of RATES, quiet for QUIET observations after an alarm. `score`
-is at RATE, which was chosen on the earlier 60 % of the series; `best` is at the best rate of the given files. Baselines
-are no detection and NAB's windowed Gaussian. The result of a model other than `auto` is added to the file.
+Every series is posted to `/filter` with `alarm` at each of RATES, quiet for QUIET observations. `score` is at RATE,
+chosen on the earlier 60 % of each series; `best` is at the best rate of the given files. Baselines are no detection and
+NAB's windowed Gaussian. The result of a model other than `auto` is added to the file.
 """
 
 from __future__ import annotations
@@ -51,11 +51,7 @@ class NabSeries:
 
 
 def load_nab(folder: Path) -> list[NabSeries]:
-    """The series of `folder`/data/*/*.csv that its window file names.
-
-    Raises:
-        FileNotFoundError: no window file, or none of its series.
-    """
+    """The series of `folder`/data/*/*.csv that its window file names."""
     path = next((folder / name for name in WINDOW_FILES if (folder / name).is_file()), None)
     if path is None:
         raise FileNotFoundError(f"{folder} has neither {' nor '.join(WINDOW_FILES)}: give the folder of NAB")
@@ -155,14 +151,7 @@ def measure(
 
 
 def write_nab(model: str, data: Path, out: Path) -> dict[str, Any]:
-    """Score the alarms of a model of one component on the files of `data` and write the result as JSON.
-
-    Args:
-        model: `auto`, or a bundle by its name or folder.
-
-    Raises:
-        ValueError: the bundle takes more than one component.
-    """
+    """Score the alarms of `auto` or a bundle of one component on the files of `data`, and write the result."""
     bundle = find_bundle("linear" if model == NAME else model)  # every server has `auto`
     name = NAME if model == NAME else _checked_name(bundle)
     series = load_nab(data)

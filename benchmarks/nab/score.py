@@ -108,9 +108,9 @@ def row_weights(series: Labelled) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _changes(series: Labelled, anomaly: np.ndarray, profile: Profile) -> np.ndarray:
-    """What each scored row adds to S when the threshold sinks to its anomaly score, `[length - start]`.
+    """What each scored row adds to S when the threshold falls to its anomaly score, `[length - start]`.
 
-    In a window a row adds what it is better than the best one so far: rows of one score are complete together.
+    In a window a row adds its gain over the best row so far.
     """
     weight, window = row_weights(series)
     change = np.where(window < 0, profile.false_alarm * weight, 0.0)

@@ -7,11 +7,9 @@ Source: Racioppo, Attention as an Adaptive Filter, §3 and Algorithm 1 (isotropi
     z̄  = (1 - s) v + s v̄,   s = sigmoid(delta)
     out = W_o e^{-mu + i omega} z̄,   mu = mu_0 alpha²
 
-Settled here: Algorithm 1 predicts from v̄ and does nothing with z̄, the paper's §3 predicts from z̄, as here, where every
-layer hands its prediction on. The sign of the decay is that of a stable system. The rotations are those of Robust
-Filter Attention, fixed, and so is mu_0, its damping: alpha starts at one in every head, so that a step of the optimiser
-is as large beside a slow decay as beside a fast one; and no head starts at zero, where alpha² has no slope. The steady
-variance sigma2 / (2 mu) is what is learned (RFA D.2). Layout `[B, N, H, 2D]`, real half first.
+The prediction is from z̄ as in §3; Algorithm 1 predicts from v̄. The decay has the sign of a stable system. Rotations
+and mu_0 are fixed; alpha starts at one, and no head at mu = 0, where alpha² has no slope. Learned is the steady
+variance sigma2 / (2 mu) (RFA D.2). Layout `[B, N, H, 2D]`, real half first.
 """
 
 from __future__ import annotations

@@ -49,17 +49,10 @@ were not committed.
 
 @dataclass(frozen=True)
 class Result:
-    """What one file of results/ is about, as results.toml has it.
+    """One file of results/, as described in results.toml.
 
-    Attributes:
-        file: its name in results/, without ".json".
-        subject: the chapter.
-        title: the heading; letters, digits and spaces, so that every renderer makes the same anchor of it.
-        command: what measured it, from the top of a checkout.
-        words: what was measured, and how.
-        says: what to make of it.
-        figures: pictures drawn from the same run, as paths from docs/.
-        is_optional: measured on a machine that is not at hand; while the file is not there, the page has nothing of it.
+    title has letters, digits and spaces only, so that every renderer makes the same anchor. is_optional: the page omits
+    it while the file is missing.
     """
 
     file: str
@@ -87,11 +80,7 @@ def declared() -> list[Result]:
 
 
 def page(documents: Mapping[str, Document]) -> str:
-    """docs/RESULTS.md.
-
-    Raises:
-        ValueError: a file of results/ has no words or nothing to show of it, or these have no file.
-    """
+    """docs/RESULTS.md."""
     results = [result for result in declared() if result.file in documents or not result.is_optional]
     missing = {result.file for result in declared()} - {result.file for result in results}
     for names in ({result.file for result in results}, SHOWN.keys() - missing):

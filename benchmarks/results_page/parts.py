@@ -1,7 +1,6 @@
-"""What a declaration of a result is made of: tables, bars, and where the measurement comes from.
+"""Parts of a section of the results page: tables, bars, and the origin of a measurement.
 
-results.toml says in fixed words what was measured; the modules of the subjects have functions from a document to what
-is shown of it. Every number of the page comes out of the document: words hold none that a new run may change.
+Words are in results.toml; every number comes from the document.
 """
 
 from __future__ import annotations
@@ -66,13 +65,7 @@ def whole(document: Document) -> list[Document]:
 
 @dataclass(frozen=True)
 class Shown:
-    """What the page shows of a document.
-
-    Attributes:
-        parts: from the document to its tables and facts.
-        bars: from the document to what was asked of it.
-        origins: from the document to its parts that name a commit and hardware of their own.
-    """
+    """How the page shows a document: its tables and facts, its bars, and the parts with a commit and hardware."""
 
     parts: Callable[[Document], Sequence[Table | Facts]]
     bars: Callable[[Document], Iterable[ShownBar]] = no_bars

@@ -28,13 +28,9 @@ _TINY: Final = 1e-12
 
 
 def aggregate(forecasts: Array, values: Array, leads: Array, prior: Array) -> tuple[Array, Array]:
-    """The mixture `[N, leads]` and the weights `[N, experts, leads]` at each row, by what had come until then.
+    """The mixture `[N, leads]` and the weights `[N, experts, leads]` at each row, from earlier rows.
 
-    Args:
-        forecasts: at each row, `[experts, N, leads]`, finite.
-        values: `[N]`, NaN where missing.
-        leads: in rows, `[leads]`.
-        prior: weights before the first value, `[experts]`, positive with sum 1.
+    forecasts: `[experts, N, leads]`, finite. values: `[N]`, NaN if missing. leads: in rows. prior: `[experts]`, sum 1.
     """
     mixture, weights = _aggregate(forecasts, values, leads, prior)
     return mixture, weights

@@ -10,7 +10,6 @@ usual step of the series, because most of these files count periods and name no 
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import re
 import tarfile
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+
+from rfa.benchmarks.series.files import read_ett, read_m4
 
 Array = np.ndarray
 YEAR: Final = 365.2425 * 86_400.0
@@ -80,11 +81,7 @@ class BoardSeries(NamedTuple):
 
 
 class Archives:
-    """The downloaded archives of the packages in a folder.
-
-    Raises:
-        ValueError: one of them is missing.
-    """
+    """The downloaded archives of the packages in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -122,12 +119,7 @@ class Archives:
 
 
 def board(packages: Path, data: Path) -> list[BoardSeries]:
-    """All series.
-
-    Args:
-        packages: folder of the downloaded archives.
-        data: folder with m4 and ett.
-    """
+    """All series, from the downloaded archives in `packages` and m4 and ett in `data`."""
     found = []
     for one in [*_of_packages(Archives(packages)), *_of_data(data)]:
         values = np.asarray(one.values, float)[-MOST.get(one.season, 1_000) :]
@@ -170,18 +162,14 @@ def _of_packages(archives: Archives) -> Iterator[BoardSeries]:
 
 def _of_data(data: Path) -> Iterator[BoardSeries]:
     for often, season in (("Hourly", 24), ("Weekly", 52)):
-        parts = []
-        for part in ("train", "test"):
-            with gzip.open(data / "m4" / f"{often}-{part}.csv.gz", "rt", newline="") as file:
-                parts.append(list(csv.reader(file))[1:])
-        for index in np.linspace(0, len(parts[0]) - 1, M4_SERIES).astype(int).tolist():
-            (name, *history), (_, *came) = parts[0][index], parts[1][index]
-            yield BoardSeries(
-                f"m4.{name}", f"M4 {often.lower()}", np.array([float(cell) for cell in history + came if cell]), season
-            )
-    transformer = (data / "ett" / "ETTh1.csv").read_text(encoding="utf-8")
+        history, came = (read_m4(data / "m4" / f"{often}-{part}.csv.gz") for part in ("train", "test"))
+        pairs = list(zip(history.items(), came.values(), strict=True))
+        for index in np.linspace(0, len(pairs) - 1, M4_SERIES).astype(int).tolist():
+            (name, before), after = pairs[index]
+            yield BoardSeries(f"m4.{name}", f"M4 {often.lower()}", np.concatenate([before, after]), season)
+    columns = read_ett(data)[1]
     for name in ("HUFL", "HULL", "MUFL", "OT"):
-        yield BoardSeries(f"ett.{name}", "ETTh1", _column(transformer, name), 24)
+        yield BoardSeries(f"ett.{name}", "ETTh1", columns[name], 24)
 
 
 def _column(text: str, name: str | None = None) -> Array:

@@ -14,9 +14,7 @@ compared with the naive forecast of the same windows. Finished rows of the file 
 
 from __future__ import annotations
 
-import csv
 import functools
-import gzip
 import json
 import math
 import time
@@ -30,6 +28,7 @@ import numpy as np
 from tqdm import tqdm
 
 import rfa
+from rfa.benchmarks.series.files import read_ett, read_m4
 from rfa.measured import origin, write_result
 
 Array = np.ndarray
@@ -95,26 +94,16 @@ def tasks(data: Path) -> Iterator[Task]:
     for often, season, step in (("Hourly", 24, 3_600), ("Weekly", 1, 604_800)):
         parts = [data / "m4" / f"{often}-{part}.csv.gz" for part in ("train", "test")]
         if all(part.is_file() for part in parts):
-            history, came = map(_rows, parts)
+            history, came = map(read_m4, parts)
             windows = [
                 Window(name, MONDAY + np.timedelta64(step, "s") * np.arange(len(before)), before, after)
                 for (name, before), after in zip(history.items(), came.values(), strict=True)
             ]
             yield Task(f"m4_{often.lower()}", season, windows)
-    path = data / "ett" / "ETTh1.csv"
-    if path.is_file():
-        with path.open(newline="") as file:
-            (_, *names), *table = csv.reader(file)
-        times = np.array([row[0] for row in table], "datetime64[s]")
-        columns = dict(zip(names, np.array([row[1:] for row in table], float).T, strict=True))
+    times, columns = read_ett(data)
+    if columns:
         for term, horizon in ETT_HORIZONS.items():
             yield Task(f"ett1/H/{term}", 24, ett_windows(times, columns, horizon))
-
-
-def _rows(path: Path) -> dict[str, Array]:
-    """M4's files have a series a row, under its name."""
-    with gzip.open(path, "rt", newline="") as file:
-        return {name: np.array([float(cell) for cell in cells if cell]) for name, *cells in list(csv.reader(file))[1:]}
 
 
 def ett_windows(times: Array, columns: Mapping[str, Array], horizon: int) -> list[Window]:
@@ -159,13 +148,18 @@ def served(window: Window, season: int, *, model: str) -> Quantiles:
         levels = sorted({*LEVELS, *COVERED})
         reply = rfa.forecast(window.history, len(window.came), time=window.times, levels=levels, model=model)
 
-    def ends(level: float) -> tuple[Array, Array]:
-        return tuple(np.asarray(reply[f"y_{end}{100 * level:.12g}"], float) for end in ("low", "high"))  # type: ignore[return-value]
+    def ends(level: float) -> list[Array]:
+        return [np.asarray(reply[f"y_{end}{100 * level:.12g}"], float) for end in ("low", "high")]
 
+    return quantiles_of(np.asarray(reply["y_mean"], float), ends)
+
+
+def quantiles_of(middle: Array, ends: Callable[[float], list[Array]]) -> Quantiles:
+    """Quantiles of the middle one `[h]` and the ends of intervals, `[h]` each, by level."""
     pairs = [ends(level) for level in LEVELS]
     lower, upper = [low for low, _ in pairs[::-1]], [high for _, high in pairs]
-    quantiles = np.stack([*lower, np.asarray(reply["y_mean"], float), *upper], axis=1)
-    return Quantiles(quantiles, np.stack([np.stack(ends(level), axis=1) for level in COVERED], axis=1))
+    intervals = np.stack([np.stack(ends(level), axis=1) for level in COVERED], axis=1)
+    return Quantiles(np.stack([*lower, middle, *upper], axis=1), intervals)
 
 
 def trained(window: Window, season: int) -> Quantiles:
@@ -186,13 +180,10 @@ def fitted(window: Window, season: int, *, name: str) -> Quantiles:
         warnings.simplefilter("ignore", UserWarning)
         reply = made.forecast(y=window.history[-LONGEST:], h=len(window.came), level=sorted(set(levels)))
 
-    def ends(level: float) -> tuple[Array, Array]:
-        return reply[f"lo-{round(100 * level)}"], reply[f"hi-{round(100 * level)}"]
+    def ends(level: float) -> list[Array]:
+        return [reply[f"{end}-{round(100 * level)}"] for end in ("lo", "hi")]
 
-    pairs = [ends(level) for level in LEVELS]
-    lower, upper = [low for low, _ in pairs[::-1]], [high for _, high in pairs]
-    quantiles = np.stack([*lower, reply["mean"], *upper], axis=1)
-    return Quantiles(quantiles, np.stack([np.stack(ends(level), axis=1) for level in COVERED], axis=1))
+    return quantiles_of(reply["mean"], ends)
 
 
 MODELS: Final[dict[str, Callable[[Window, int], Quantiles]]] = {
@@ -228,14 +219,7 @@ def score(task: Task, forecasts: list[Quantiles]) -> Score:
 
 
 def write_gift(data: Path, out: Path, only: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Measure what the file does not have yet, and write it after each task and model.
-
-    Args:
-        data: folder of recorded series. only: names in MODELS; () is all.
-
-    Raises:
-        ValueError: there is no such model, or no task has its files.
-    """
+    """Measure what the file does not have yet (`only`: names in MODELS), and write it after each task and model."""
     if unknown := sorted(set(only) - set(MODELS)):
         raise ValueError(f"no model {unknown[0]!r}; known are {', '.join(MODELS)}")
     document: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {"tasks": {}}

@@ -1,8 +1,6 @@
-"""Pictures of results/gift.json: the loss of every model by task, and how far intervals are from their level.
+"""Pictures of results/gift.json: the loss of every model by task, and coverage of intervals.
 
-    python -m rfa.benchmarks.series.gift_figures        writes gift-wql.png and gift-coverage.png of docs/figures
-
-They need no data: what they show is in the file, and they name the document that they were drawn from.
+python -m rfa.benchmarks.series.gift_figures        writes gift-wql.png and gift-coverage.png of docs/figures
 """
 
 from __future__ import annotations

@@ -35,8 +35,7 @@ def shipped() -> SeriesNetwork:
 def forecast(values: Array, horizon: int, mode: str = "recurrent") -> tuple[Array, Array]:
     """Nine quantiles `[h, 9]` and intervals `[h, 5, 2]` of 50, 80, 90, 95 and 99 %, after a gapless series.
 
-    In attention mode tokens are a patch apart and the last one ends with the series: what does not fill a patch at its
-    beginning is left out.
+    Attention mode omits rows at the beginning that do not fill a patch.
     """
     model = shipped()
     model.mode = "attention" if mode == "attention" else "recurrent"

@@ -1,9 +1,8 @@
 """Speed of the series network on one core.
 
-    python -m rfa.benchmarks.series.network_speed     writes results/series-speed.json and prints a table
+    python -m rfa.benchmarks.series.network_speed
 
-Measured are `rfa.Stream(model="series")` with 64 forecasts at every observation, after different lengths; `rfa.filter`
-of a long series; and rows of many streams in one call.
+`rfa.Stream(model="series")` with 64 forecasts per observation; `rfa.filter` of a long series; many streams in one call.
 """
 
 from __future__ import annotations

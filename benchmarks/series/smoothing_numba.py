@@ -40,13 +40,7 @@ DISCOUNT, RATE, LARGEST_LOSS = 0.99, 0.5, 20.0
 
 
 def smooth(values: Array, season: int, leads: Array) -> Array:
-    """Forecasts at each row, `[N, leads]`.
-
-    Args:
-        values: `[N]`, NaN where missing.
-        season: in rows; 1 is none.
-        leads: in rows, `[leads]`.
-    """
+    """Forecasts `[N, leads]` at each row of `values` `[N]` (NaN: missing); season in rows (1: none), leads in rows."""
     forecasts: Array = _smooth(values, season, leads, MEMBERS, SEASON_WEIGHTS if season > 1 else SEASON_WEIGHTS[:1])
     return forecasts
 

@@ -1,9 +1,8 @@
-"""Anomalies of the UCR Anomaly Archive: does the highest score of a series lie at its one anomaly?
+"""Anomalies of the UCR Anomaly Archive: is the highest score within NEAR rows of the one anomaly?
 
-    python -m rfa.benchmarks.series.ucr --data DATA     writes results/series-ucr.json and prints a table
+    python -m rfa.benchmarks.series.ucr --data DATA
 
-DATA holds ucr/*.npz, series by their names, which say where the anomaly is. A series counts as found if the row of
-the highest score after the training prefix is within NEAR rows of it.
+DATA holds ucr/*.npz, whose series names state where the anomaly is. Scores count after the training prefix.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from tqdm import tqdm
 from rfa.benchmarks.command import finish, parser
 from rfa.benchmarks.filters.alarm_rates import ask
 from rfa.benchmarks.load.server import started
+from rfa.benchmarks.series.files import read_archives
 from rfa.measured import origin
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
 
@@ -40,20 +40,11 @@ class OneAnomaly(NamedTuple):
 
 
 def load_archive(folder: Path) -> list[OneAnomaly]:
-    """The series of every file, by name.
-
-    Raises:
-        ValueError: there are none.
-    """
-    found: dict[str, Array] = {}
-    for path in sorted(folder.glob("*.npz")):
-        found |= dict(np.load(path))
+    """The series of every file, by name."""
+    found = read_archives(folder)
     if not found:
-        raise ValueError(f"{folder} has no series: it takes files *.npz of series by name")
-    return [
-        OneAnomaly(name, values.astype(float), *map(int, name.split("_")[-3:]))
-        for name, values in sorted(found.items())
-    ]
+        raise ValueError(f"no series in {folder}: it needs files *.npz")
+    return [OneAnomaly(name, values.astype(float), *map(int, name.split("_")[-3:])) for name, values in found.items()]
 
 
 def largest(anomaly: Array, nis: Array, first: int) -> int:

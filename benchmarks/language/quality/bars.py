@@ -1,9 +1,7 @@
-"""What the table of `rfa bench quality` says: means over seeds, and the orderings that the papers claim.
+"""Means over seeds, and the orderings of the papers, for the table of `rfa bench quality`.
 
-A claim is a bound on a ratio of perplexities, a / b at one length. Runs of the same seed saw the same text in the same
-order and score the same tokens, so the ratio is taken seed by seed: with d the logarithm of a seed's ratio,
-
-    ratio = exp(mean d),    standard error = sd(d) / √seeds     (of the logarithm: a relative error of the ratio)
+A claim bounds a ratio of perplexities at one length. Runs of a seed saw the same text, so with d the logarithm of a
+seed's ratio: ratio = exp(mean d), relative standard error = sd(d) / √seeds.
 """
 
 from __future__ import annotations

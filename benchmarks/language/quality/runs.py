@@ -1,7 +1,6 @@
-"""The runs behind `rfa bench quality`: each is trained if it is not, resumed if it was cut, and scored.
+"""The runs of `rfa bench quality`: each is trained or resumed if necessary, and scored.
 
-One run is one process with one thread, so that several share a machine without slowing each other's threads; its output
-goes to a log in its folder. A run that fails leaves the others alone.
+A run is one process with one thread; its log is in its folder. A failed run does not affect the others.
 """
 
 from __future__ import annotations
@@ -94,11 +93,7 @@ def training_text(data: Path) -> dict[str, str]:
 
 
 def record_of(job: Job) -> dict[str, Any]:
-    """The record of a finished run, checked to be the run that was asked for.
-
-    Raises:
-        ValueError: the folder holds a run of another config or of other text.
-    """
+    """The record of a finished run, checked to be the run that was asked for."""
     record: dict[str, Any] = json.loads((job.folder / RECORD_FILE).read_text())
     stored = record["config"]
     # By value: a run from before a field was added has its default.
@@ -114,11 +109,7 @@ def record_of(job: Job) -> dict[str, Any]:
 
 
 def perform(job: Job) -> None:
-    """Train what is not trained, score what is not scored.
-
-    Raises:
-        FileNotFoundError: the run is not trained, and should not be.
-    """
+    """Train what is not trained, score what is not scored."""
     if not job.is_trained:
         if not job.is_training:
             raise FileNotFoundError(f"{job.folder} has no {RECORD_FILE}: it is not trained")
@@ -136,10 +127,7 @@ def perform(job: Job) -> None:
 
 
 def run_jobs(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, str | None]]:
-    """Perform all jobs, up to `workers` at once, and give each with its error, None if it went well.
-
-    One worker works in this process.
-    """
+    """Perform all jobs, up to `workers` at once; yields each with its error or None. One worker is this process."""
     for corpus, job in {job.corpus: job for job in jobs if job.is_training and not job.is_trained}.items():
         prepare_corpus(job.data, corpus, job.run.model.vocab_size)  # before there are many to write it
     if workers == 1:

@@ -1,7 +1,7 @@
 """Perplexity of a trained run on a test text, by mode, context length and kind of window.
 
-All kinds and lengths score the same tokens. "separate" windows do not overlap and all their tokens count. "sliding"
-windows overlap by half, and only their second half counts. Scores are stored in the run's folder.
+All score the same tokens. "separate" windows do not overlap; "sliding" windows overlap by half, and only their second
+half counts. Scores are stored in the run's folder.
 """
 
 from __future__ import annotations
@@ -44,11 +44,7 @@ class Scoring:
         object.__setattr__(self, "factors", tuple(sorted(set(self.factors))))
 
     def lengths(self, context: int) -> tuple[int, ...]:
-        """Window lengths of a model that was trained at `context`.
-
-        Raises:
-            ValueError: the tokens to score are no multiple of the longest, or a window has no half.
-        """
+        """Window lengths of a model that was trained at `context`."""
         lengths = tuple(factor * context for factor in self.factors)
         if self.tokens < lengths[-1] or self.tokens % lengths[-1]:
             raise ValueError(f"tokens to score must be a multiple of the longest window, {lengths[-1]}: {self.tokens}")
@@ -60,11 +56,9 @@ class Scoring:
 def score_text(
     model: LanguageModel, tokens: np.ndarray, sizes: np.ndarray, modes: tuple[Mode, ...], lengths: tuple[int, ...]
 ) -> list[dict[str, Any]]:
-    """Scores over every kind of window, mode and length.
+    """Scores over every kind of window, mode and length, of token ids and their sizes in bytes.
 
-    Args:
-        tokens: ids; half of the longest window comes before the first scored token, the rest is scored.
-        sizes: bytes that each token stands for.
+    Half of the longest window is context of the first scored token.
     """
     first = lengths[-1] // 2
     targets = np.asarray(tokens[first + 1 :], np.int64)
@@ -79,11 +73,7 @@ def score_text(
 
 
 def score_run(run: Path, data: Path, scoring: Scoring, device: torch.device) -> dict[str, Any]:
-    """The scores of a finished run in the modes that it was trained for; those in its folder, if they fit.
-
-    Raises:
-        ValueError: the test text is too short for so many tokens.
-    """
+    """The scores of a finished run in the modes that it was trained for; those in its folder, if they fit."""
     record = json.loads((run / "train.json").read_text())
     model: LanguageModel = load_run(run).to(device)
     training = record["config"]["training"]

@@ -1,8 +1,7 @@
-"""Tokens a second of the variants, in one process: they take turns, so that a busy moment meets all of them.
+"""Tokens per second of the variants, which alternate in one process.
 
-Kept apart from the wall time of the trainings, which share cores. Fresh weights, random tokens, the batch and context
-of the size config; "forward" is float32 without gradients, as in scoring; "training" is forward and backward in the
-training's precision, compiled where the training is, without the optimiser.
+Fresh weights, random tokens, batch and context of the size config; "forward" is float32 without gradients, "training"
+is forward and backward in the training's precision, without the optimiser.
 """
 
 from __future__ import annotations

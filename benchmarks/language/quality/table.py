@@ -1,9 +1,8 @@
-"""`rfa bench quality`: every variant of the papers on one corpus; trained, scored, compared over seeds, in one file.
+"""`rfa bench quality`: every variant of the papers on one corpus; trained, scored, compared over seeds.
 
-The size config gives width, depth and training, `training/configs/variants.json` what a variant changes; one folder a
-run. What is finished is not done again, so the command continues where it was cut, and takes in runs that were trained
-elsewhere with the same config and text. To score a run anew, delete `quality.json` in its folder. Of a run whose folder
-is gone, the row that is in the file stays, if all else in the file is what is asked for.
+The size config has width, depth and training, `training/configs/variants.json` the variants; each run has a folder.
+Finished runs are not repeated. To score a run again, delete `quality.json` in its folder. If the folder is gone, the
+row in the file stays while the rest of the file matches the request.
 """
 
 from __future__ import annotations
@@ -90,11 +89,7 @@ def text_hashes(data: Path) -> dict[str, dict[str, str]]:
 
 
 def write_quality(plan: QualityPlan, out: Path, *, workers: int = 1) -> dict[str, Any]:
-    """Train and score what is missing, and write the table after every run.
-
-    Returns:
-        the table; `failed` names the runs that failed and why, `missing` those that are not in it.
-    """
+    """Train and score what is missing, and write the table after every run; `failed` and `missing` list the rest."""
     # Without training, the runs that are not trained are left out, not failed.
     kept = kept_rows(plan, out)
     jobs = [job for job in plan.jobs if job.name not in kept and (plan.is_training or job.is_trained)]

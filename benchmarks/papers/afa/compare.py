@@ -1,9 +1,7 @@
-"""Adaptive Filter Attention §4.3: one layer learns a noisy oscillator from its measurements.
+"""`rfa bench afa`: Adaptive Filter Attention §4.3; one layer learns a noisy oscillator from its measurements.
 
-    rfa bench afa     writes results/afa.json and docs/figures/afa-trajectories.png
-
-At each noise setting an AFA layer, and one and two layers of softmax attention, learn to predict the next measurement.
-Their errors on unseen series are compared with the exact Kalman filter's.
+An AFA layer, and one and two layers of softmax attention, learn to predict the next measurement at each noise setting;
+errors on unseen series are compared with the exact Kalman filter's.
 """
 
 from __future__ import annotations

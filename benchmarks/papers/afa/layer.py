@@ -39,7 +39,7 @@ class RationalDynamics(Dynamics):
 class AFAConfig(StrictConfig):
     """One layer of width d_model; heads of head_dim complex dims; `step` dt is how far ahead it predicts.
 
-    At the start every head decays at `mu`, and its frequencies are spread evenly up to `fastest`, 1/time both.
+    Initially every head decays at `mu`, and its frequencies are spread evenly up to `fastest`, both in 1/time.
     """
 
     observation_size: int

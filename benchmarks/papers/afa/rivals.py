@@ -1,7 +1,4 @@
-"""What an AFA layer is measured against on the oscillator: the exact Kalman filter, naive predictions, softmax layers.
-
-The Kalman filter is told everything, so its error is the floor. The softmax layers learn as the AFA layer does.
-"""
+"""Rivals of an AFA layer on the oscillator: the exact Kalman filter, naive predictions, softmax layers."""
 
 from __future__ import annotations
 

@@ -35,11 +35,7 @@ def frequencies(model: AFAFilter) -> dict[str, float]:
 
 
 def spread_of_evidence(precision: np.ndarray, error2: np.ndarray) -> np.ndarray:
-    """Non-negative a, b of the variance a / precision + b of a predicted measurement, by least squares.
-
-    Args:
-        precision: the evidence of every prediction `[M]`; error2: its mean squared error per component `[M]`.
-    """
+    """Non-negative a, b of the variance a / precision + b of a prediction, by least squares; both inputs `[M]`."""
     from scipy.optimize import nnls
 
     columns = np.stack([1 / precision, np.ones_like(precision)], axis=1)

@@ -1,7 +1,7 @@
-"""Train a predictor on noisy measurements alone: the next one from those before it, in squared error.
+"""Train a predictor on noisy measurements: the next one from the previous ones, in squared error.
 
-The experiment of Adaptive Filter Attention §4.3. The predictor is any module with `forward(observations [B, N, P],
-times [N])` whose first output is the prediction of the next observation after each.
+Adaptive Filter Attention §4.3. A predictor has `forward(observations [B, N, P], times [N])`, whose first output is the
+prediction of the next observation.
 """
 
 from __future__ import annotations
@@ -63,11 +63,7 @@ def train_predictor(
 ) -> list[float]:
     """Train in place on sequences `[S, N, P]` at `times` `[N]`; the loss of every step.
 
-    Args:
-        visit: called with the number of steps done, 0 first, and the model as it then is.
-
-    Raises:
-        FloatingPointError: the loss is not finite any more.
+    visit: called with the number of steps done, from 0, and the model.
     """
     data, stamps = torch.from_numpy(observations).float(), torch.from_numpy(times)
     generator = torch.Generator().manual_seed(config.seed)

@@ -1,8 +1,7 @@
 """Associative recall and copying by the number of slots: `rfa bench recall`.
 
-Each setting learns each task of `tasks.py` alone from random weights, so a result is a lower bound on what the state
-can hold. Tested on the test split with a Wilson interval; the last columns have filler between pairs and queries. The
-heads of a layer have 4 · S slots together. Settings with "joint" have key and value in one token.
+Each setting learns each task of `tasks.py` from random weights: results are lower bounds of what the state can hold.
+They have Wilson intervals; the last columns have filler between pairs and queries. A layer has 4 · S slots in all.
 """
 
 from __future__ import annotations
@@ -110,11 +109,7 @@ QUICK = RecallPlan(
 
 
 def available(names: Sequence[str]) -> list[Setting]:
-    """The settings of these names that this version's model can run.
-
-    Raises:
-        ValueError: an unknown name.
-    """
+    """The settings of these names that this version's model can run."""
     by_name = {setting.name: setting for setting in SETTINGS}
     for name in names:
         if name not in by_name:
@@ -263,12 +258,7 @@ def _write(out: Path, plan: RecallPlan, rows: list[dict[str, Any]]) -> dict[str,
 def write_recall(
     out: Path, figure: Path | None, plan: RecallPlan, *, only: Sequence[str] = (), task: Task | None = None
 ) -> dict[str, Any]:
-    """Train and test every setting, and write after each; `only` some of them, or one task: the other rows of `out`
-    stay.
-
-    Raises:
-        ValueError: an unknown setting.
-    """
+    """Train and test every setting, or those in `only`, and write after each; other rows of `out` stay."""
     from rfa.benchmarks.papers.recall.plot import draw_recall
 
     chosen = available(only or plan.settings)

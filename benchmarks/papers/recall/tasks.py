@@ -66,12 +66,7 @@ def recall_batch(
     joint: bool = False,
     split: Split = "train",
 ) -> Batch:
-    """`rows` sequences of 3 · pairs (joint: 2 · pairs) + filler + 1 tokens, their keys drawn from the first `keys`;
-    every key is asked for once.
-
-    Raises:
-        ValueError: more pairs than keys, or more keys than the vocabulary has.
-    """
+    """`rows` sequences of 3 · pairs (joint: 2 · pairs) + filler + 1 tokens, their keys drawn from the first `keys`."""
     most = N_JOINT_KEYS if joint else N_KEYS
     if not 1 <= pairs <= keys <= most:
         raise ValueError(f"pairs and keys must be in 1 <= pairs <= keys <= {most}, got {pairs} and {keys}")
@@ -104,14 +99,11 @@ def copy_batch(seed: int, step: int, rows: int, length: int, *, split: Split = "
 
 @dataclass(frozen=True)
 class RecallConfig(StrictConfig):
-    """One training: the task, its sizes from easy to hard, and how long.
+    """One training: the task, its sizes from easy to hard, and its length.
 
-    tokens: of a step, so a batch of short sequences has more of them. A size joins the mixture when the one before is
-    answered with `promote` accuracy. `max_filler`: once there are two sizes, half of the batches of recall have
-    1 … max_filler tokens between pairs and queries; before, the pairing itself is learned, which filler delays. With
-    `joint` a pair is one token. Training ends early when every size reaches `stop`: the hardest alone can be learned at
-    the cost of the others, copying by its distance, say. `gate_gain` multiplies the slots' gates at the start: with the
-    language model's gates the slots are too alike to tell keys apart, and training finds that late.
+    tokens: per step. promote: accuracy at which the next size joins. max_filler: with two sizes or more, half of the
+    recall batches have 1 … max_filler tokens between pairs and queries. stop: training ends when every size reaches it.
+    gate_gain: factor on the slots' initial gates, without which slots are too alike to separate keys.
     """
 
     task: Task
@@ -215,11 +207,7 @@ def train_recall(
     *,
     visit: Callable[[int, Curriculum, float], None] | None = None,
 ) -> Trained:
-    """Train a model on a task in one mode; `visit` sees the step, the curriculum and the loss.
-
-    Raises:
-        FloatingPointError: the loss is not finite.
-    """
+    """Train a model on a task in one mode; `visit` sees the step, the curriculum and the loss."""
     torch.manual_seed(config.seed)
     model = LanguageModel(model_config)
     model.mode = mode
