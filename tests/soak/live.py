@@ -4,7 +4,7 @@ Live streams get observations at times that are fixed before (an open loop: late
 due, so that waiting hides nothing), and every answer is compared with the truth, computed here before anything is sent.
 Beside them a one-shot client comes again and again on new connections, as a probe of an orchestrator does.
 
-The process takes lines of JSON, `{"open": URL, "key": KEY}` and `{"close": true}`, and answers each with one.
+The process takes lines of JSON, `{"open": URL}` and `{"close": true}`, and answers each with one.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ class Live:
         """
         self._read()
 
-    def open(self, url: str, key: str | None) -> int:
+    def open(self, url: str) -> int:
         """Open the streams and begin; how many could be opened."""
-        opened: int = self._ask({"open": url, "key": key})
+        opened: int = self._ask({"open": url})
         return opened
 
     def close(self) -> Seen:
@@ -222,11 +222,10 @@ class Visitor:
 class Session:
     """Streams and visits from `open` to `close`."""
 
-    def __init__(self, url: str, key: str | None, load: LiveLoad, truths: Mapping[str, SeriesTruth]) -> None:
+    def __init__(self, url: str, load: LiveLoad, truths: Mapping[str, SeriesTruth]) -> None:
         self._tally = Samples()
         self._visitor = Visitor(url)
         self._url = url
-        self._headers = {} if key is None else {"X-API-Key": key}
         self._truths = truths
         self._load = load
         names = list(truths)
@@ -238,7 +237,7 @@ class Session:
 
     async def open(self) -> int:
         """Connect and begin."""
-        await open_streams(self._url, self._headers, self._streams)
+        await open_streams(self._url, {}, self._streams)
         length = min(map(len, self._truths.values()))
         start = time.monotonic()
         rate = self._load.rate
@@ -290,7 +289,7 @@ async def _serve(seconds: float, load: LiveLoad, filters: Sequence[str]) -> None
     while line := await asyncio.to_thread(sys.stdin.readline):
         order = json.loads(line)
         if "open" in order:
-            session = Session(order["open"], order["key"], load, truths)
+            session = Session(order["open"], load, truths)
             _write(await session.open())
         elif session is not None:
             _write(vars(await session.close()))

@@ -11,9 +11,9 @@ from typing import Any
 TEXT, BINARY, CLOSE, PING, PONG, CONTINUATION = 1, 2, 8, 9, 10, 0
 
 
-def head(method: str, path: str, *lines: str, host: str = "127.0.0.1") -> bytes:
+def head(method: str, path: str, *lines: str) -> bytes:
     """A whole request head."""
-    return "\r\n".join([f"{method} {path} HTTP/1.1", f"Host: {host}", *lines, "", ""]).encode()
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", *lines, "", ""]).encode()
 
 
 def post(path: str, document: Any, *lines: str) -> bytes:
@@ -22,18 +22,18 @@ def post(path: str, document: Any, *lines: str) -> bytes:
     return head("POST", path, "Content-Type: application/json", f"Content-Length: {len(body)}", *lines) + body
 
 
-def handshake(headers: str = "", path: str = "/filter/stream", version: str = "13") -> bytes:
-    """A WebSocket handshake; `headers` are further lines, each with its line break."""
+def handshake() -> bytes:
+    """A WebSocket handshake."""
     key = base64.b64encode(secrets.token_bytes(16)).decode()
     return (
-        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-        f"Sec-WebSocket-Version: {version}\r\nSec-WebSocket-Key: {key}\r\n{headers}\r\n"
+        f"GET /filter/stream HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n"
     ).encode()
 
 
-def frame(payload: bytes, opcode: int = TEXT, *, is_final: bool = True, reserved: int = 0) -> bytes:
+def frame(payload: bytes, opcode: int = TEXT, *, is_final: bool = True) -> bytes:
     """A WebSocket frame of a client, masked with zeros."""
-    first = (0x80 if is_final else 0) | reserved << 4 | opcode
+    first = (0x80 if is_final else 0) | opcode
     size = len(payload)
     if size < 126:
         length = struct.pack("!B", 0x80 | size)

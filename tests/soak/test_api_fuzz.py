@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -15,9 +11,8 @@ import pytest
 from rfa.benchmarks.load.truth import open_models
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.service.routes import filter as filter_route
-from rfa.service.routes import filter_stream
+from rfa.service.routes import live_stream
 from tests.service.live import Live, running
-from tests.soak import api_fuzz
 from tests.soak.api_fuzz import SETTINGS, Fuzz, Judge, Tally, after_all, is_met, run_cases, run_schemathesis
 from tests.soak.connection import Answer
 from tests.soak.raw_cases import BEGINNINGS, DOCUMENTS, RawRequest
@@ -81,7 +76,7 @@ def test_a_fault_of_a_route_is_noticed(live: Live, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_a_fault_of_the_live_stream_is_noticed(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filter_stream, "_observation", lambda document: {}["nothing"])
+    monkeypatch.setattr(live_stream, "parse_observation", lambda document: {}["nothing"])
     assert fuzzed(live).mistakes["close code"] > 0
 
 
@@ -115,26 +110,6 @@ def test_schemathesis_walks_every_phase(live: Live, is_broken: bool, monkeypatch
     found = run_schemathesis(live.url, 2, 1)
     assert bool(found["exit_code"]) == is_broken, found
     assert any("Stateful" in line and "not applicable" not in line for line in found["summary"])
-
-
-@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_the_command_stores_what_it_found(
-    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    @contextmanager
-    def started(bundles: Sequence[Path], settings: dict[str, Any]) -> Iterator[Live]:
-        with running(**settings) as live:
-            yield live
-
-    if code:
-        monkeypatch.setattr(filter_route, "_times", lambda *_: {}["nothing"])
-    out = tmp_path / "result.json"
-    monkeypatch.setattr(api_fuzz, "started", started)
-    monkeypatch.setattr(sys, "argv", ["api_fuzz", "--cases", str(CASES), "--examples", "0", "--out", str(out)])
-    assert api_fuzz.main() == code
-    document = json.loads(out.read_text())
-    assert document["raw_cases"] == CASES and document["schemathesis"] is None
-    assert f"{CASES} raw cases" in capsys.readouterr().out
 
 
 def test_what_is_left_at_the_end_counts() -> None:

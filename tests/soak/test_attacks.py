@@ -22,8 +22,8 @@ from tests.soak.attacks.conduct import MOST_BYTES, STREAMS, Course, _judge
 from tests.soak.attacks.framing import flood
 from tests.soak.attacks.memory import Memory, is_back
 from tests.soak.attacks.stage import Stage
-from tests.soak.live import Latencies, Seen, Span
-from tests.soak.requests import frame, head
+from tests.soak.live import Seen, Span
+from tests.soak.requests import head
 
 ATTACK = Attack("attack", 1, "an attack.", lambda stage: None)
 WINDOWS = {"calm": Span(0.0, 1.0), "attacked": Span(1.0, 2.0), "after": Span(2.0, 3.0)}
@@ -57,15 +57,6 @@ BROKEN = {**SAW, "claims": {"a claim": {"held": 9, "broken": 1, "examples": []}}
 )
 def test_each_fault_trips_its_bar(course: Course, bar: str | None) -> None:
     assert _judge(ATTACK, course).missed == ([] if bar is None else [bar])
-
-
-def test_an_attacker_that_did_not_end_proves_nothing() -> None:
-    assert _judge(ATTACK, replace(GOOD, saw=None)).missed == ["the attacker ended", "the attack took place"]
-
-
-def test_latencies_are_of_what_was_due_in_the_window() -> None:
-    assert Latencies.of(SLOW, WINDOWS["attacked"]) == Latencies(10, 60.0, 60.0, 60.0)
-    assert Latencies.of(SLOW, Span(5.0, 6.0)) == Latencies(0, None, None, None)
 
 
 def test_memory_sees_a_peak_between_two_looks() -> None:
@@ -151,17 +142,11 @@ def test_a_server_without_a_bound_is_noticed(monkeypatch: pytest.MonkeyPatch, is
     assert (claim.held, claim.broken) == (1, 0) if is_bounded else (0, 1)
 
 
-def test_frames_are_masked_and_have_their_length() -> None:
-    assert frame(b"ab") == b"\x81\x82\0\0\0\0ab"
-    assert frame(b"x" * 126, is_final=False, reserved=4)[:4] == b"\x41\xfe\x00\x7e"
-    assert frame(b"x" * 65_536)[:10] == b"\x81\xff\0\0\0\0\0\x01\0\0"
-
-
 def test_every_attack_has_a_family_and_says_what_it_does() -> None:
     attacks = all_attacks()
-    assert {attack.family for attack in attacks.values()} == {1, 2, 3, 4, 5, 6, 10, 11, 12, 13}
+    assert {attack.family for attack in attacks.values()} == {1, 3, 4, 5, 6, 12}
     assert all(attack.about.endswith(".") for attack in attacks.values())
-    assert [attack.family for attack in chosen(attacks, ["3"])] == [3] * 4
+    assert [attack.family for attack in chosen(attacks, ["3"])] == [3] * 3
     with pytest.raises(ValueError, match="no attack and no family 'nothing'"):
         chosen(attacks, ["nothing"])
 
@@ -207,6 +192,6 @@ def begun(port: int, monkeypatch: pytest.MonkeyPatch) -> Stage:
     """A stage whose time has begun; there is more than enough of it."""
     fake: Any = SimpleNamespace(readline=lambda: "go\n")
     monkeypatch.setattr(sys, "stdin", fake)
-    stage = Stage(port, 60.0, [], "")
+    stage = Stage(port, 60.0)
     stage.begin()
     return stage

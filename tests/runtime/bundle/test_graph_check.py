@@ -44,7 +44,7 @@ def test_a_malicious_graph_is_refused(check: Callable[[Mutation], object], name:
 
 @pytest.mark.parametrize("name", FOR_THE_TRIAL)
 def test_the_reader_cannot_know_what_only_a_trial_shows(check: Callable[[Mutation], object], name: str) -> None:
-    """Else the trial of these would show nothing: tests/soak/bundles tries them."""
+    """Else the trial of these would show nothing: `service/test_bundle_checks.py` tries them."""
     check(FOR_THE_TRIAL[name])
 
 

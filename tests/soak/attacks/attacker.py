@@ -17,11 +17,11 @@ STACK_BYTES = 262_144
 
 
 def main() -> None:
-    """Do what the command line says: NAME, PORT, SECONDS, the log, and the process ids of the server."""
-    name, port, seconds, log, *pids = sys.argv[1:]
+    """Do what the command line says: NAME, PORT, SECONDS."""
+    name, port, seconds = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this one ends it
     threading.stack_size(STACK_BYTES)
-    stage = Stage(int(port), float(seconds), [int(pid) for pid in pids], log)
+    stage = Stage(int(port), float(seconds))
     with suppress(Over):
         all_attacks()[name].drive(stage)
     print(json.dumps(stage.to_document()), flush=True)

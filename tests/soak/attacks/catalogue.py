@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
+from tests.soak.attacks.answers import Answer
 from tests.soak.attacks.stage import Stage
 
 Drive = Callable[[Stage], None]
+Look = Callable[[Stage, Answer], None]
+# What may answer a costly request.
+FAIR = frozenset({200, 413, 422, 429, 503})
 
 
 @dataclass(frozen=True)
@@ -19,22 +23,14 @@ class Attack:
         family: number of the finding in the issue.
         about: what it does, in a line.
         drive: does it, in a process of its own.
-        settings: of the server, where not the default ones.
-        key: API key of the honest clients.
         seconds: the longest that it lasts; None is as long as everything else.
-        is_live_judged: whether live answers must stay quick; not where a server process is stopped on purpose.
-        may_replace: whether a server process may be replaced.
     """
 
     name: str
     family: int
     about: str
     drive: Drive
-    settings: Mapping[str, object] = field(default_factory=dict)
-    key: str | None = None
     seconds: float | None = None
-    is_live_judged: bool = True
-    may_replace: bool = False
 
 
 ATTACKS: dict[str, Attack] = {}
@@ -56,8 +52,28 @@ def attack(family: int, **options: Any) -> Callable[[Drive], Drive]:
     return register
 
 
+def asking(
+    make: Callable[[], Sequence[bytes]],
+    lanes: int,
+    claim: str,
+    statuses: Set[int],
+    *,
+    look: Look | None = None,
+    pause: float = 0.0,
+) -> Drive:
+    """A driver that asks some requests in turn, and looks at each answer."""
+
+    def drive(stage: Stage) -> None:
+        requests = make()
+        stage.begin()
+        note = (lambda answer: None) if look is None else (lambda answer: look(stage, answer))
+        stage.keep_asking(lanes, requests, claim, statuses, look=note, pause=pause)
+
+    return drive
+
+
 def all_attacks() -> Mapping[str, Attack]:
     """Every attack, by name, families in order."""
-    from tests.soak.attacks import bodies, browsers, flow, framing, manners, prompts, replies, valid  # noqa: F401
+    from tests.soak.attacks import bodies, flow, framing, prompts, replies  # noqa: F401
 
     return dict(sorted(ATTACKS.items(), key=lambda item: item[1].family))

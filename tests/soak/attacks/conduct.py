@@ -58,28 +58,23 @@ ORDINARY = (
 
 
 class Arena:
-    """A server for each attack: the one that is there, unless it has other settings or was hurt."""
+    """A server for each attack: the one that is there, unless it was hurt."""
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._server: Server | None = None
-        self._terms: tuple[Mapping[str, object], str | None] = ({}, None)
 
-    def server(self, attack: Attack) -> Server:
+    def server(self) -> Server:
         """A server that serves, and has answered requests of every kind.
 
         Raises:
             FaultError: it does not come to.
         """
-        terms = (attack.settings, attack.key)
-        if self._server is None or self._terms != terms:
-            self.discard()
-            self._terms = terms
+        if self._server is None:
             self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-            settings: dict[str, Any] = dict(attack.settings)
-            self._server = Server(self.folder, key=attack.key, **settings)
+            self._server = Server(self.folder)
             self._server.start()
-            warm_up(self._server.url, attack.key)
+            warm_up(self._server.url)
         return self._server
 
     @property
@@ -121,10 +116,9 @@ class Attacker:
         RuntimeError: it does not come to begin.
     """
 
-    def __init__(self, attack: Attack, server: Server, log: Path, seconds: float) -> None:
-        pids = [str(pid) for pid in server.children()]
+    def __init__(self, attack: Attack, server: Server, seconds: float) -> None:
         self._process = subprocess.Popen(
-            [*ATTACKER, attack.name, str(server.port), str(seconds), str(log), *pids],
+            [*ATTACKER, attack.name, str(server.port), str(seconds)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -150,22 +144,22 @@ class Attacker:
 
 
 @contextmanager
-def attacking(attack: Attack, server: Server, log: Path, seconds: float) -> Iterator[Attacker]:
+def attacking(attack: Attack, server: Server, seconds: float) -> Iterator[Attacker]:
     """An attacker that is prepared, and ends with the block."""
-    attacker = Attacker(attack, server, log, seconds)
+    attacker = Attacker(attack, server, seconds)
     try:
         yield attacker
     finally:
         attacker.end()
 
 
-def warm_up(url: str, key: str | None) -> None:
+def warm_up(url: str) -> None:
     """Ask for everything, so often that every process has answered.
 
     Raises:
         FaultError: an ordinary request is not answered.
     """
-    headers = {"Content-Type": "application/json", **({} if key is None else {"X-API-Key": key})}
+    headers = {"Content-Type": "application/json"}
     for path, document in ORDINARY * WARM_UP_VISITS:
         request = urllib.request.Request(url + path, json.dumps(document).encode(), headers)
         try:
@@ -209,15 +203,15 @@ def conduct(attack: Attack, arena: Arena, live: Live, seconds: float) -> Verdict
 
 
 def _run(attack: Attack, arena: Arena, live: Live, seconds: float) -> Course:
-    server = arena.server(attack)
+    server = arena.server()
     length = attack.seconds or seconds
     earlier_errors = len(_errors(arena.log))
     children = set(server.children())
     with (
         Memory(server.children) as memory,
-        attacking(attack, server, arena.log, length) as attacker,
+        attacking(attack, server, length) as attacker,
     ):
-        opened = live.open(server.url, attack.key)
+        opened = live.open(server.url)
         time.sleep(SETTLE_SECONDS)
         before = memory.mark()
         calm = span(lambda: time.sleep(seconds))
@@ -277,17 +271,16 @@ def _judge(attack: Attack, course: Course) -> Verdict:
             },
         }
     )
-    if attack.is_live_judged:
-        verdict.require("every live answer came", not course.seen.absent and not course.seen.errors)
-        p99 = live["attacked"].p99
-        verdict.require("live p99 <= 50 ms", p99 is not None and p99 <= MOST_P99_MS)
-        verdict.require("/health answered within 1 s", not visits["missed"])
+    verdict.require("every live answer came", not course.seen.absent and not course.seen.errors)
+    p99 = live["attacked"].p99
+    verdict.require("live p99 <= 50 ms", p99 is not None and p99 <= MOST_P99_MS)
+    verdict.require("/health answered within 1 s", not visits["missed"])
     verdict.require("every live answer right", not course.seen.wrong)
     verdict.require("live streams open", course.opened == STREAMS)
     verdict.require("memory of a process <= 700 MB", max(course.peaks.values(), default=0) <= MOST_BYTES)
     verdict.require("memory back within 10 %", is_back(course.before, course.now, MOST_GROWTH))
-    verdict.require("no process died", attack.may_replace or course.children[0] == course.children[1])
-    verdict.require("no error in the log", attack.may_replace or not course.errors)
+    verdict.require("no process died", course.children[0] == course.children[1])
+    verdict.require("no error in the log", not course.errors)
     verdict.require("the attacker ended", course.saw is not None)
     verdict.require("the attack took place", bool(course.saw and course.saw["counts"].get("connections")))
     for text, claim in (course.saw or {"claims": {}})["claims"].items():

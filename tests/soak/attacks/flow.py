@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import struct
-from contextlib import suppress
 
 from tests.soak.attacks.catalogue import Drive, add, attack
 from tests.soak.attacks.stage import LINGER_SECONDS, Over, Stage, Wire, push
-from tests.soak.requests import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, frame, handshake, head, message, post
+from tests.soak.requests import CONTINUATION, PING, PONG, TEXT, frame, handshake, head, message, post
 
 SMALL_BUFFER = 4_096
 MOST_MESSAGE_BYTES = 2_000_000
 OTHER_CLIENT = "127.0.0.9"
-LIMIT = 60
 MOST_STREAMS = 9_000
 SILENT = 4_000
 BODY = json.dumps({"observations": [[1.0, 0.5]]}).encode()
@@ -88,78 +85,7 @@ for name, about, drive in (
     add(12, name, about, drive, seconds=2 * LINGER_SECONDS)
 
 
-@attack(12)
-def frames_broken(stage: Stage) -> None:
-    """Frames that no client may send: each ends its stream at once, with a code of the protocol."""
-    huge = b"\x81\xff" + struct.pack("!Q", 2**63 - 1) + bytes(4)
-    cases = {
-        "compressed": (frame(b"\xaa\x56\x4a\x00", reserved=4), {1002}),
-        "reserved bit 2": (frame(b"{}", reserved=2), {1002}),
-        "reserved bit 3": (frame(b"{}", reserved=1), {1002}),
-        "opcode 3": (frame(b"{}", 3), {1002}),
-        "opcode 15": (frame(b"", 15), {1002}),
-        "unmasked": (b"\x81\x02{}", {1002}),
-        "long ping": (frame(b"x" * 126, PING), {1002}),
-        "fragmented ping": (frame(b"x", PING, is_final=False), {1002}),
-        "long close": (frame(b"\x03\xe8" + b"x" * 60_000, CLOSE), {1002}),
-        "close of a byte": (frame(b"\x03", CLOSE), {1002}),
-        "close with a forbidden code": (frame(struct.pack("!H", 1005), CLOSE), {1002}),
-        "close with no Unicode": (frame(b"\x03\xe8\xff\xff", CLOSE), {1002, 1007}),
-        "continuation of nothing": (frame(b"{}", CONTINUATION), {1002}),
-        "two messages at once": (frame(b"{", TEXT, is_final=False) + frame(b"{}", TEXT), {1002}),
-        "no Unicode": (frame(b'"\xff"'), {1007}),
-        "huge": (huge, {1009, 1002}),
-        "binary": (frame(b"{}", BINARY), {1003, 1008}),
-    }
-    stage.begin()
-    turns = itertools.cycle(cases.items())
-
-    def send(wire: Wire) -> None:
-        name, (data, codes) = next(turns)
-        wire.send(data)
-        code = wire.close_code()
-        stage.claim("a broken frame ends its stream", code in codes, f"{name}: {code}")
-        stage.sleep(0.02)
-
-    stage.lanes(4, send, on_stream=True)
-
-
-@attack(12)
-def frames_byte_by_byte(stage: Stage) -> None:
-    """Frames in segments of a byte."""
-    data = message({}) + message({"y": [1.0, 0.5]}) * 50
-    stage.begin()
-
-    def send(wire: Wire) -> None:
-        for byte in data:
-            wire.send(bytes([byte]))
-        while b'"index":49' not in wire.frame()[1]:
-            pass
-        stage.count("streams answered")
-
-    stage.lanes(4, send, on_stream=True)
-
-
 # Bodies and heads that come slowly, or in small pieces.
-
-
-@attack(12)
-def bodies_byte_by_byte(stage: Stage) -> None:
-    """Chunked bodies in segments of a byte."""
-    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in BODY) + b"0\r\n\r\n"
-    request = head("POST", "/filter", "Transfer-Encoding: chunked", "Content-Type: application/json") + chunks
-    stage.begin()
-
-    def send(wire: Wire) -> None:
-        while True:
-            for byte in request:
-                wire.send(bytes([byte]))
-            answer = wire.answer()
-            stage.expect("a body of single bytes is answered", answer, {200})
-            if answer is None:
-                return
-
-    stage.lanes(4, send)
 
 
 def holding(count: int, opening: bytes, drip: bytes, gap: float) -> Drive:
@@ -238,25 +164,6 @@ def streams_everywhere(stage: Stage) -> None:
             stage.claim("another client still gets a stream", b'"ready"' in payload, payload[:100])
         except OSError as error:
             stage.claim("another client still gets a stream", False, error)
-
-
-@attack(12, settings={"max_connections": LIMIT}, seconds=12)
-def silence_at_the_limit(stage: Stage) -> None:
-    """Silent sockets at the limit of connections (60 a process here): /health, and who has something to say, get in."""
-    stage.begin()
-    open_wires = stage.open_many(3 * LIMIT)
-    while stage.is_on:
-        for name, request in (("/health", head("GET", "/health")), ("a request", post("/filter", BODY))):
-            try:
-                with stage.connect(source=OTHER_CLIENT, seconds=2) as wire:
-                    answer = wire.ask(request)
-                is_answered = answer is not None and answer.status == 200
-                stage.claim(f"{name} is answered beside silent sockets", is_answered, answer and answer.status)
-            except OSError as error:
-                stage.claim(f"{name} is answered beside silent sockets", False, error)
-        with suppress(OSError):
-            open_wires.append(stage.connect())  # the attacker comes again and again
-        stage.sleep(0.1)
 
 
 @attack(12, seconds=20)

@@ -6,12 +6,10 @@ import json
 import random
 from collections.abc import Callable
 
-from tests.soak.attacks.catalogue import Drive, add
-from tests.soak.attacks.stage import Stage
+from tests.soak.attacks.catalogue import FAIR, Drive, add, asking
 from tests.soak.requests import post
 
 MOST_BYTES = 1_900_000
-FAIR = frozenset({200, 413, 422, 429, 503})
 
 
 def long_texts(size: int = MOST_BYTES) -> dict[str, str]:
@@ -46,13 +44,7 @@ def _dump(document: object) -> bytes:
 
 def repeating(make: Callable[[], list[bytes]], lanes: int) -> Drive:
     """A driver that asks some requests in turn."""
-
-    def drive(stage: Stage) -> None:
-        requests = make()
-        stage.begin()
-        stage.keep_asking(lanes, requests, "a long prompt is answered or refused", FAIR)
-
-    return drive
+    return asking(make, lanes, "a long prompt is answered or refused", FAIR)
 
 
 def texts(*names: str) -> Callable[[], list[bytes]]:

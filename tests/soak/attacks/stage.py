@@ -51,15 +51,11 @@ class Stage:
     Args:
         port: of the server on 127.0.0.1.
         seconds: how long the attack lasts from `begin` on.
-        pids: of the server processes.
-        log: path of the server's log.
     """
 
-    def __init__(self, port: int, seconds: float, pids: list[int], log: str) -> None:
+    def __init__(self, port: int, seconds: float) -> None:
         self.port = port
         self.seconds = seconds
-        self.pids = pids
-        self.log = log
         self.claims: dict[str, Claim] = {}
         self.counts: Counter[str] = Counter()
         self.statuses: Counter[str] = Counter()
@@ -163,7 +159,7 @@ class Stage:
         self.count("connections")
         return Wire(self, made, seconds)
 
-    def upgrade(self, *, receive_buffer: int | None = None, headers: str = "", source: str = "127.0.0.1") -> Wire:
+    def upgrade(self, *, receive_buffer: int | None = None, source: str = "127.0.0.1") -> Wire:
         """A WebSocket on /filter/stream on which nothing was said yet.
 
         Raises:
@@ -171,7 +167,7 @@ class Stage:
         """
         wire = self.connect(receive_buffer=receive_buffer, source=source)
         try:
-            wire.send(handshake(headers))
+            wire.send(handshake())
             answer = wire.answer()
             if answer is None or answer.status != 101:
                 raise ConnectionRefusedError("no WebSocket")

@@ -107,7 +107,7 @@ def run_storm(plan: StormPlan, progress: Callable[[], None]) -> Verdict:
 def begin_good_clients(live: Live, server: Server) -> None:
     """Let the good clients begin."""
     live.wait_until_prepared()
-    live.open(server.url, None)
+    live.open(server.url)
 
 
 def compare(good: Seen, before: tuple[float, float], during: tuple[float, float]) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import resource
 import subprocess
 import sys
@@ -10,34 +9,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import httpx
-import pytest
-
-from tests.soak.faults.cast import BUNDLES, ROOT, Truths, as_setting, stream_clients
-from tests.soak.faults.findings import Findings
+from tests.soak.faults.cast import BUNDLES, ROOT
 from tests.soak.faults.server import Server
 from tests.soak.faults.sockets import live_stream
-from tests.waiting import PATIENCE
 
-FULL = Path("/dev/full")
 FEW_FILES = 200
-
-
-@pytest.mark.skipif(not FULL.is_char_device(), reason="this system has no device that is always full")
-@pytest.mark.slow
-def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path, filter_truths: Truths) -> None:
-    findings = Findings()
-    with Server(tmp_path, log=FULL, bundles=as_setting(BUNDLES[:2])) as server:
-
-        async def run() -> None:
-            clients = stream_clients(4, ["token"], lambda: server.url, filter_truths, findings)
-            await asyncio.gather(*(client.converse(asyncio.Event()) for client in clients))
-
-        for _ in range(20):  # each is a line of the log
-            assert httpx.get(f"{server.url}/nothing", timeout=PATIENCE).status_code == 404
-        asyncio.run(run())
-        assert server.end() == 0
-    assert findings.counts["terminal frames"] == 4 and not findings.mistakes, findings
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMes
 
 from rfa.benchmarks.load.check import DIGEST_BYTES, SeriesTruth, step_digest
 from rfa.benchmarks.load.series import STEP
+from tests.soak.connection import Connection, request_bytes
 from tests.soak.faults.findings import Findings
 from tests.soak.reloads.history import History
 from tests.soak.reloads.versions import NAME
@@ -79,67 +80,53 @@ class Cast:
         }
 
 
-class Connection:
-    """One HTTP/1.1 connection."""
+def connect_to(cast: Cast) -> Connection:
+    """A connection that is opened with its first request."""
+    return Connection(f"http://127.0.0.1:{cast.port}")
 
-    def __init__(self, cast: Cast) -> None:
-        self._cast = cast
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, method: str, path: str, document: Any = None, *, last: bool = False) -> tuple[int, Any]:
-        """Status and document of the answer.
+async def ask(
+    connection: Connection, method: str, path: str, document: Any = None, *, last: bool = False
+) -> tuple[int, Any]:
+    """Status and document of the answer.
 
-        Raises:
-            OSError, EOFError: the connection ended first.
-        """
-        async with asyncio.timeout(PATIENCE):
-            if self._streams is None:
-                self._streams = await asyncio.open_connection("127.0.0.1", self._cast.port)
-            reader, writer = self._streams
-            body = b"" if document is None else orjson.dumps(document)
-            head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
-            head += f"Content-Type: application/json\r\nConnection: {'close' if last else 'keep-alive'}\r\n\r\n"
-            writer.write(head.encode() + body)
-            answer = (await reader.readuntil(b"\r\n\r\n")).lower()
-            (length,) = (line for line in answer.split(b"\r\n") if line.startswith(b"content-length:"))
-            content = await reader.readexactly(int(length.partition(b":")[2]))
-            return int(answer.split()[1]), orjson.loads(content)
-
-    def close(self) -> None:
-        """Leave."""
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
+    Raises:
+        OSError, EOFError: the connection ended first.
+    """
+    body = b"" if document is None else orjson.dumps(document)
+    headers = "Connection: close\r\n" if last else ""
+    answer = await connection.ask(request_bytes(method, path, body, headers))
+    return answer.status, orjson.loads(answer.body)
 
 
 async def one_shots(cast: Cast) -> None:
     """A connection for every request."""
     while not cast.stop.is_set():
-        connection, began = Connection(cast), time.monotonic()
+        connection, began = connect_to(cast), time.monotonic()
         try:
-            status, reply = await connection.ask("POST", "/filter", cast.question(0, 1), last=True)
+            status, reply = await ask(connection, "POST", "/filter", cast.question(0, 1), last=True)
             take_filtered(cast, "one-shot", status, reply, began)
         except TimeoutError:
             cast.findings.mistake("silence", "one-shot")
         except LOSSES as error:
             cast.lose("one-shot", error)
         finally:
-            connection.close()
+            connection.drop()
         await asyncio.sleep(ONE_SHOT_SECONDS)
 
 
 async def kept(cast: Cast) -> None:
     """Many requests on a connection, of what is served and of what it answers, in turn."""
     while not cast.stop.is_set():
-        connection = Connection(cast)
+        connection = connect_to(cast)
         for number in range(KEPT_REQUESTS):
             began = time.monotonic()
             try:
                 if number % 2:
-                    status, reply = await connection.ask("GET", "/info")
+                    status, reply = await ask(connection, "GET", "/info")
                     take_info(cast, status, reply, began)
                 else:
-                    status, reply = await connection.ask("POST", "/filter", cast.question(0, 1))
+                    status, reply = await ask(connection, "POST", "/filter", cast.question(0, 1))
                     take_filtered(cast, "kept", status, reply, began)
             except TimeoutError:
                 cast.findings.mistake("silence", "kept")
@@ -148,17 +135,17 @@ async def kept(cast: Cast) -> None:
                 cast.lose("kept", error)
                 break
             await asyncio.sleep(KEPT_SECONDS)
-        connection.close()
+        connection.drop()
 
 
 async def tokens(cast: Cast) -> None:
     """A state that the client holds, continued with each request: by the version that made it, or refused."""
     token, version, position = None, "", 0
     while not cast.stop.is_set():
-        connection, began = Connection(cast), time.monotonic()
+        connection, began = connect_to(cast), time.monotonic()
         question = cast.question(position, 1, state=token, return_state=True)
         try:
-            status, reply = await connection.ask("POST", "/filter", question, last=True)
+            status, reply = await ask(connection, "POST", "/filter", question, last=True)
             if token is not None and status == 422 and reply["error"]["code"] == "state_invalid":
                 (other,) = set(cast.truths) - {version}
                 cast.see("token of another version", other, began)
@@ -175,7 +162,7 @@ async def tokens(cast: Cast) -> None:
         except LOSSES as error:
             cast.lose("token", error)
         finally:
-            connection.close()
+            connection.drop()
         await asyncio.sleep(TOKEN_SECONDS)
 
 

@@ -26,7 +26,7 @@ from tests.soak.reloads.versions import BREAKAGES, NAME, make_versions, publish,
 from tests.waiting import PATIENCE, until
 
 LOOK_SECONDS = 0.02
-DECIDED = re.compile(r" reload (committed|refused|aborted), of ")
+DECIDED = re.compile(r" reload (?:of .+ )?(committed|refused|aborted):")
 RESTS_SECONDS = 0.3
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -11,10 +10,8 @@ from pathlib import Path
 
 from rfa.benchmarks.load.check import SeriesTruth
 from rfa.benchmarks.load.truth import FilterQuestion, open_models, series_truths
-from rfa.runtime.bundle.documents import sha256
-from rfa.runtime.bundle.manifest import FileSpec, decode_manifest, encode_manifest
+from tests.soak.bundles.mutations import seal
 from tests.soak.faults.cast import ROOT
-from tests.soak.faults.tampering import TAMPERINGS
 
 NAME = "linear"
 STEPS = 120
@@ -38,11 +35,7 @@ def _widen(bundle: Path) -> None:
     # A bundle whose manifest says of it what the file does not is refused.
     calibration["summary"]["variance_scale"]["recurrent"] = calibration["recurrent"]["state"]["variance_scale"]
     path.write_text(json.dumps(calibration, sort_keys=True))
-    manifest = decode_manifest((bundle / "manifest.json").read_bytes())
-    data = path.read_bytes()
-    files = {**manifest.files, path.name: FileSpec(len(data), sha256(data))}
-    manifest = dataclasses.replace(manifest, files=files, calibration=calibration["summary"])
-    (bundle / "manifest.json").write_bytes(encode_manifest(manifest))
+    seal(bundle)
 
 
 def truths_of(versions: Mapping[str, Path]) -> dict[str, SeriesTruth]:
@@ -69,14 +62,49 @@ def publish(source: Path, target: Path) -> None:
     shutil.copytree(source, target)
 
 
+def _flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _swap_files(bundle: Path) -> None:
+    one, other = bundle / "golden.json", bundle / "calibration.json"
+    data = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(data)
+
+
+def _change_a_digest(bundle: Path) -> None:
+    path = bundle / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["files"]["golden.json"]["sha256"] = "0" * 64
+    path.write_text(json.dumps(manifest))
+
+
+def _change_golden(bundle: Path) -> None:
+    """The work of somebody who knows the format: the hashes are right again."""
+    path = bundle / "golden.json"
+    text = path.read_text()
+    at = max(text.rfind(f"{digit}.") for digit in "0123456789")
+    path.write_text(f"{text[:at]}{(int(text[at]) + 1) % 10}{text[at + 1 :]}")
+    seal(bundle)
+
+
 def _replace_by_pipe(bundle: Path) -> None:
     (bundle / "golden.json").unlink()
     os.mkfifo(bundle / "golden.json")
 
 
-# What a bad bundle looks like: all of the ways that the tests of faults have, and those that only a copy can meet.
 BREAKAGES: Mapping[str, Callable[[Path], object]] = {
-    **{name: tamper for name, (tamper, _) in TAMPERINGS.items()},
+    "weights": lambda bundle: _flip_a_bit(bundle / "model.safetensors"),
+    "golden": lambda bundle: _flip_a_bit(bundle / "golden.json"),
+    "calibration": lambda bundle: _flip_a_bit(bundle / "calibration.json"),
+    "swapped": _swap_files,
+    "digest": _change_a_digest,
+    "extra": lambda bundle: (bundle / "extra.pt2").touch(),
+    "missing": lambda bundle: (bundle / "golden.json").unlink(),
+    "consistent": _change_golden,
     "gone": shutil.rmtree,
     "empty manifest": lambda bundle: (bundle / "manifest.json").write_bytes(b""),
     "pipe": _replace_by_pipe,
