@@ -13,13 +13,12 @@ import numpy as np
 from tqdm import tqdm
 
 from rfa.benchmarks.filters.transformer import EPSILON, WINDOW, transformer_filter
-from rfa.export.filter_calibration import LEVELS, Evaluation, calibrate, evaluate
+from rfa.export.filter_calibration import LEVELS, Evaluation, calibrate, evaluate, modes_of
 from rfa.measured import origin, write_result
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.loading import load_model
 from rfa.model.state_filter import StateFilter
 from rfa.runtime.filters.linear_config import LinearFilterConfig
-from rfa.runtime.text.config import MODES
 from rfa.training.simulate import (
     INITIAL_VARIANCE,
     NOISE_SETTINGS,
@@ -146,7 +145,7 @@ def run_setting(
             "largest_distance": float(np.linalg.norm(rival.means - rival.linear, axis=-1).max()),
         }
         for label, model in (("linear", linear), ("oscillator", deep)):
-            for mode in MODES:
+            for mode in modes_of(model):
                 found = evaluate(model, batch, mode)
                 key = f"{label} {mode}"
                 row["rmse"][key] = rmse(found.mean, truth)

@@ -18,7 +18,7 @@ def test_the_table_of_one_setting(monkeypatch, tmp_path):
     assert (clean["data"], outliers["data"]) == ("clean", "5 % outliers")
     for row in (clean, outliers):
         rmse = row["rmse"]
-        filters = [rmse[f"{name} {mode}"] for name in ("linear", "oscillator") for mode in ("recurrent", "attention")]
+        filters = [rmse[key] for key in ("linear recurrent", "oscillator recurrent", "oscillator attention")]
         assert rmse["oracle"] < min(filters) and max(filters) < rmse["raw"]
         assert all(0 <= share <= 1 for c in row["coverage"].values() for share in c["state"].values())
     for row in (clean, outliers):
