@@ -5,7 +5,6 @@ import math
 from copy import deepcopy
 
 import numpy as np
-import pytest
 import torch
 
 from rfa.benchmarks.papers.afa.layer import AFAConfig, AFAFilter, AFALayer
@@ -80,14 +79,6 @@ def test_the_layer_is_the_loop():
     assert np.abs(model.attention(x, TIMES).detach().numpy() - weights).max() <= 1e-12
 
 
-def test_in_float32_it_is_the_same_layer():
-    """R² cancels in float32 where a key fits: an absolute error of eps |q|², against V >= gamma² near one."""
-    model, x = layer().requires_grad_(False), torch.randn(2, len(TIMES), 6, dtype=torch.float64)
-    expected = model(x, TIMES).prediction
-    actual = model.float()(x.float(), TIMES).prediction
-    assert float((actual - expected).norm() / expected.norm()) <= 1e-5
-
-
 def test_tokens_carried_to_a_row_are_what_attention_weighs():
     """The estimate is Σ_j A_ij of the carried tokens: the weights without the decay that is in them."""
     model = layer(n_heads=1)
@@ -98,27 +89,6 @@ def test_tokens_carried_to_a_row_are_what_attention_weighs():
     assert torch.allclose(weights.sum(-1), torch.ones(3, dtype=torch.float64), atol=1e-12)
     mean = (weights[..., None] * points).sum(1)
     assert torch.allclose(mean, model(x, TIMES).estimate[:, row], atol=1e-10)
-
-
-def test_a_stable_system_decays():
-    """The sign that Algorithm 1 prints would make every prediction larger than the estimate it starts from."""
-    model = layer()
-    value = torch.randn(1, 1, 2, 8, dtype=torch.float64)
-    size = model.carry(value, torch.tensor([2.0], dtype=torch.float64)).norm(dim=-1) / value.norm(dim=-1)
-    assert torch.allclose(size[0, 0], torch.exp(-2 * model.dynamics().mu), atol=1e-12)
-
-
-def test_every_parameter_learns():
-    model = layer()
-    found = model(torch.randn(2, len(TIMES), 6, dtype=torch.float64), TIMES)
-    (found.prediction.square().sum() + found.residual.square().sum()).backward()
-    for name, parameter in model.named_parameters():
-        assert bool(torch.isfinite(parameter.grad).all()) and bool((parameter.grad != 0).any()), name
-
-
-def test_frequencies_come_in_conjugate_pairs():
-    omega = layer().dynamics().omega
-    assert torch.equal(omega[:, 0::2], -omega[:, 1::2])
 
 
 def test_the_filter_is_the_layer_between_an_orthonormal_embedding():
@@ -140,31 +110,3 @@ def test_transport_is_what_one_measurement_becomes():
         one[..., component] = 1
         difference = model.pulled_forward(one, TIMES, row) - model.pulled_forward(zero, TIMES, row)
         assert torch.allclose(difference[0], maps[:, :, component], atol=1e-12)
-
-
-def test_the_strength_of_a_channel_is_what_it_alone_lets_through():
-    """A system of one pair of channels in four: its strength is its power, the others' is zero."""
-    model = AFAFilter(AFAConfig(observation_size=2, d_model=2, head_dim=4)).double()
-    with torch.no_grad():
-        model.layer.value.weight.zero_()
-        model.layer.output.weight.zero_()
-        model.layer.value.weight[1] = torch.tensor([3.0, 4.0])
-        model.layer.output.weight[:, 1] = torch.tensor([0.0, 2.0])
-    omega, strength = model.channel_strength()
-    assert torch.allclose(omega, model.layer.dynamics().omega[0].abs())
-    assert torch.allclose(strength, torch.tensor([0.0, 10.0, 0.0, 0.0], dtype=torch.float64), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"head_dim": 3}, "head_dim must be even"),
-        ({"n_heads": 0}, "n_heads must be a positive integer"),
-        ({"d_model": 1}, "d_model must be at least observation_size"),
-        ({"step": 0.0}, "step must be positive"),
-        ({"mu": math.nan}, "mu must be positive"),
-    ],
-)
-def test_configs_that_cannot_be_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        AFAConfig(**{**CONFIG.to_dict(), **change})

@@ -8,11 +8,10 @@ import torch
 
 from rfa.benchmarks.papers.afa.compare import AfaPlan, write_afa
 from rfa.benchmarks.papers.afa.layer import AFAConfig, AFAFilter
-from rfa.benchmarks.papers.afa.rivals import SoftmaxPredictor, euler_moves, kalman_estimates
+from rfa.benchmarks.papers.afa.rivals import euler_moves, kalman_estimates
 from rfa.benchmarks.papers.afa.scores import (
     frequencies,
     learned_eigenvalues,
-    spread_of_evidence,
 )
 from rfa.benchmarks.papers.afa.training import PredictorTraining
 from rfa.benchmarks.results_page.page import tables_of
@@ -77,21 +76,3 @@ def test_learned_eigenvalues_are_those_of_the_transport():
     assert np.allclose(learned_eigenvalues(model, 0.1), [[-0.3, -1.7], [-0.3, 1.7]], atol=1e-5)
     assert frequencies(model) == pytest.approx({"mean_omega": 1.7, "near_share": 0.0})
     assert frequencies(one_pair(0.3, 1.1)) == pytest.approx({"mean_omega": 1.1, "near_share": 1.0})
-
-
-def test_the_spread_of_the_evidence_is_found_again():
-    rng = np.random.default_rng(0)
-    precision = rng.uniform(0.2, 5, 200_000)
-    error2 = (2.0 / precision + 0.7) * rng.chisquare(2, 200_000) / 2
-    assert spread_of_evidence(precision, error2) == pytest.approx([2.0, 0.7], rel=0.05)
-
-
-def test_a_softmax_layer_sees_the_past_only():
-    model = SoftmaxPredictor(2, d_model=8, layers=2, length=10)
-    y, times = torch.randn(1, 10, 2), torch.arange(10.0)
-    changed = y.clone()
-    changed[:, 6:] += 1
-    before, weights = model(y, times)
-    after, _ = model(changed, times)
-    assert torch.equal(before[:, :6], after[:, :6]) and not torch.allclose(before[:, 6:], after[:, 6:])
-    assert len(weights) == 2 and bool((weights[0].triu(1) == 0).all())

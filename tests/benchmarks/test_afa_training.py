@@ -1,7 +1,5 @@
 """Training of the AFA layer: it learns, repeatably, and says when it cannot."""
 
-from copy import deepcopy
-
 import numpy as np
 import pytest
 import torch
@@ -37,31 +35,6 @@ def test_training_is_repeatable_and_reports_every_step():
     assert seen == list(range(6)) and losses == repeated
     for a, b in zip(first.parameters(), again.parameters(), strict=True):
         assert torch.equal(a, b)
-
-
-def test_the_scalars_have_a_rate_of_their_own():
-    seen = {}
-    trained(40, visit=lambda step, model: seen.update({step: deepcopy(model)}))
-    moved = {
-        name: float((a - b).detach().abs().max())
-        for (name, a), b in zip(seen[1].named_parameters(), seen[0].parameters(), strict=True)
-    }
-    # Adam's first step is the rate itself, whatever the gradient: the warm-up starts at a 25th of the peak.
-    assert moved["layer.scalars.alpha"] == pytest.approx(1e-2 / 25, rel=1e-2)
-    assert moved["layer.value.bias"] == pytest.approx(5e-3 / 25, rel=1e-2)
-
-
-def test_a_loss_that_is_not_finite_ends_it():
-    torch.manual_seed(0)
-    observations = np.full((4, 6, 2), np.inf)
-    with pytest.raises(FloatingPointError, match="step 0"):
-        train_predictor(AFAFilter(CONFIG), observations, np.arange(6.0), PredictorTraining(steps=2))
-
-
-@pytest.mark.parametrize("change", [{"steps": 0}, {"batch": 0}, {"learning_rate": 0.0}, {"clip": -1.0}])
-def test_settings_that_cannot_be_are_refused(change):
-    with pytest.raises(ValueError, match=next(iter(change))):
-        PredictorTraining(**change)
 
 
 def test_the_loss_is_of_the_next_measurement():

@@ -12,11 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rfa.benchmarks.kernels import aot
-from rfa.benchmarks.kernels.compile_apart import CompilationError
-from rfa.benchmarks.kernels.sass import loops_and_whole, main_loop, matrix_work
+from rfa.benchmarks.kernels.sass import main_loop
 from rfa.cli.main import app
-from rfa.training.language_config import LanguageRun, find_config
-from tests.ptx.launches import OLDEST
 
 COMPILED_HERE = {
     80: ["forward 128 fp16 precision", "backward columns 64 bf16", "slot step 16×64", "slot scan 16×64"],
@@ -73,21 +70,6 @@ attention:
 """
 # One warp's share of two HGMMA.64x64x16.
 TURN = 2 * 64 * 64 * 16 / 4
-RECORDED_80 = """
-.text.toy:
-        /*0000*/              @!P0 BRA `(.L_x_0) ;
-.L_x_1:
-        /*0010*/                   LDSM.16.M88.4 R36, [R49+UR4] ;
-        /*0020*/                   HMMA.16816.F32.BF16 R28, R36.reuse, R32, RZ ;
-        /*0030*/                   HMMA.16816.F32.BF16 R40, R36.reuse, R44, RZ ;
-        /*0040*/                   MUFU.EX2 R52, R52 ;
-        /*0050*/                   HMMA.16816.F32.BF16 R28, R36.reuse, R32, RZ ;
-        /*0060*/                   HMMA.16816.F32.BF16 R40, R36.reuse, R44, RZ ;
-        /*0070*/                   MUFU.EX2 R53, R53 ;
-        /*0080*/              @!P2 BRA `(.L_x_1) ;
-.L_x_0:
-        /*0090*/                   EXIT ;
-"""
 
 # For sm_100: one thread asks for the products, others wait by a loop of their own; a turn's products are 2 and 1 deep.
 # Then a loop over half a block, whose second product is half as deep as the least that the tensor cores take.
@@ -125,23 +107,6 @@ def test_the_main_loop_is_the_full_one_that_issues_least():
     assert found.loop.matrix_work == TURN
 
 
-def test_every_loop_is_found_and_code_behind_the_exit_is_not():
-    found, whole = loops_and_whole(RECORDED_90)
-    assert sorted(loop.issued for loop in found) == [2, 3, 11, 13]
-    assert whole.issued == 2 + 11 + 13 + 3 + 1
-
-
-def test_a_branch_inside_a_loop_counts_in_full():
-    masked = max(loops_and_whole(RECORDED_90)[0], key=lambda loop: loop.issued)
-    assert masked.count("MUFU") == 3
-    assert masked.count("FADD") == 4
-
-
-def test_a_loop_with_part_of_the_products_is_not_the_main_loop():
-    with pytest.raises(ValueError, match="no loop does the 65536 multiply-accumulates"):
-        main_loop(RECORDED_90, 2 * TURN)
-
-
 def test_on_sm_100_the_depths_of_its_products_tell_the_main_loop():
     found = main_loop(RECORDED_100, TURN, 3 * 16)
     assert (found.turns, found.loop.issued, found.loop.count("LDTM")) == (1, 11, 1)
@@ -150,36 +115,8 @@ def test_on_sm_100_the_depths_of_its_products_tell_the_main_loop():
         main_loop(RECORDED_100, TURN, 4 * 16)
 
 
-def test_an_unrolled_loop_counts_as_its_turns():
-    found = main_loop(RECORDED_80, 2 * 16 * 8 * 16)
-    assert found.turns == 2
-    assert found.loop.issued == 8
-
-
 def test_without_products_the_main_loop_is_the_innermost_that_issues_most():
     assert main_loop(RECORDED_90, 0).loop.issued == 13
-
-
-def test_a_kernel_without_a_loop_is_one_turn():
-    text = RECORDED_80.replace("BRA `(.L_x_1)", "FADD R1, R1, R1")
-    found = main_loop(text, 0)
-    assert (found.loop.issued, found.loop.count("MUFU")) == (10, 2)
-    with pytest.raises(ValueError, match="no loop does"):
-        main_loop(text, 1)
-
-
-@pytest.mark.parametrize(
-    ("opcode", "work"),
-    [
-        ("HMMA.16816.F32.BF16", 16 * 8 * 16),
-        ("HMMA.1688.F32.TF32", 16 * 8 * 8),
-        ("HGMMA.64x128x16.F32", 64 * 128 * 16 / 4),
-        ("FFMA", 0),
-        ("HFMA2.MMA", 0),
-    ],
-)
-def test_work_of_matrix_instructions(opcode, work):
-    assert matrix_work(opcode) == work
 
 
 @pytest.fixture(scope="module")
@@ -191,12 +128,6 @@ def toys():
 @pytest.mark.parametrize("architecture", [80, 90])
 def test_a_kernel_compiled_here_has_the_figures_it_must_have(toys, architecture):
     assert_figures(toys["toy", architecture])
-
-
-@pytest.mark.slow
-def test_it_has_them_on_newer_gpus():
-    for row in aot.compile_rows(["toy"], [89, 100, 120], module="tests.benchmarks.aot_toy"):
-        assert_figures(row)
 
 
 def assert_figures(row):
@@ -220,57 +151,6 @@ def test_spills_are_seen(toys):
     assert aot.refused([{**outside, "loop_spills": 1}]) == ["toy, sm_90: 1 spills in the main loop"]
     large = {**outside, "architecture": 89, "shared_bytes": 102_400}
     assert aot.refused([large]) == ["toy, sm_89: 102400 bytes of shared memory, a program has 101376 at most"]
-
-
-def test_what_grows_is_reported(toys):
-    rows = [toys["toy", 90]]
-    committed = {"triton": aot.version("triton"), "rows": copy.deepcopy(rows)}
-    assert aot.grown(rows, committed) == []
-    for name in aot.MEASURED:
-        grown = [{**rows[0], name: rows[0][name] + 1}]
-        assert any(name.split("_")[0] in problem for problem in aot.grown(grown, committed)), name
-        shrunk = copy.deepcopy(committed)
-        shrunk["rows"][0][name] += 1
-        assert aot.grown(rows, shrunk) == []
-    assert aot.grown([{**rows[0], "registers": 255}], {**committed, "triton": "0.1"}) == []
-    assert aot.grown([{**rows[0], "kernel": "new"}], committed) == ["new, sm_90: not in the committed table"]
-
-
-def test_bars_are_judged():
-    row = {"kernel": aot.BAR_KERNEL, "architecture": 90, "loop_spills": 0, "shared_bytes": 227 * 1024,
-           "mufu_per_score": 2.51}  # fmt: skip
-    assert [verdict["met"] for verdict in aot.bars([row])] == [True, True, False]
-    assert not aot.bars([{**row, "loop_spills": 1}])[0]["met"]
-    assert not aot.bars([{**row, "shared_bytes": 227 * 1024 + 1}])[1]["met"]
-    small = {**row, "architecture": 120, "shared_bytes": 99 * 1024 + 1}
-    missed = [verdict["name"] for verdict in aot.bars([row, small]) if not verdict["met"]]
-    assert missed[0].endswith("a program, sm_120")
-    scan = {**row, "kernel": "slot scan 16×64", "instructions": 359, "barriers": 3, "shuffles": 6}
-    assert [verdict["met"] for verdict in aot.bars([scan])[2:]] == [True, False, True]
-
-
-def test_a_kernel_that_does_not_compile_is_named():
-    with pytest.raises(CompilationError, match="compiling nonsense@90 failed"):
-        aot.compile_rows(["nonsense"], [90], module="tests.benchmarks.aot_toy")
-
-
-def test_another_triton_compiles_where_one_is_named(tmp_path):
-    """Here one that does nothing but say so."""
-    (tmp_path / "triton.py").write_text("raise ImportError('the other Triton')")
-    with pytest.raises(ValueError, match="no Triton is installed in"):
-        aot.compiler(tmp_path)
-    (tmp_path / "triton-1.2.3.dist-info").mkdir()
-    (tmp_path / "triton-1.2.3.dist-info" / "METADATA").write_text("Name: triton\nVersion: 1.2.3\n")
-    assert (aot.compiler(tmp_path), aot.compiler(None)) == ("1.2.3", aot.version("triton"))
-    with pytest.raises(CompilationError, match=r"(?s)compiling toy@90 failed: .*the other Triton"):
-        aot.compile_rows(["toy"], [90], module="tests.benchmarks.aot_toy", triton=tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not OLDEST.exists(), reason=f"{OLDEST.name} is not installed in the environment")
-def test_the_oldest_triton_compiles_the_gradients():
-    rows = aot.compile_rows(["backward rows 64 bf16", "backward columns 64 bf16"], [90], triton=OLDEST)
-    assert [row["loop_spills"] for row in rows] == [0, 0]
 
 
 def test_the_command_writes_and_checks_the_table(toys, tmp_path, monkeypatch):
@@ -311,16 +191,3 @@ def test_the_committed_table_is_complete(committed):
     shapes = [(row["kernel"], row["architecture"]) for row in committed["rows"]]
     assert shapes == list(itertools.product(aot.shipped(), aot.ARCHITECTURES))
     assert committed["bars"] == aot.bars(committed["rows"])
-
-
-def test_no_shipped_kernel_spills_or_has_too_much_shared_memory(committed):
-    assert aot.refused(committed["rows"]) == []
-
-
-def test_shapes_are_those_of_the_training_configs():
-    assert {f"slot {name} 16×64" for name in ("scan", "weights", "values")} <= set(aot.shipped())
-    assert {"slot step 16×64", "slot scan gradient 16×64"} <= set(aot.shipped())
-    assert {name.rsplit(" ", 1)[1] for name in aot.shipped() if name.startswith("slot")} == {
-        f"{run.model.n_slots}×{2 * run.model.head_dim}"
-        for run in (LanguageRun.from_file(find_config(name)) for name in ("paper", "books", "small"))
-    }

@@ -42,13 +42,6 @@ def test_a_forecast_is_scored_by_the_observation_of_its_time() -> None:
         assert figure["interval_score"] == pytest.approx((25 + 20 * beyond) / unit)
 
 
-def test_an_observation_that_comes_late_scores_nothing() -> None:
-    times = np.arange(10.0)
-    times[5:] += 0.6
-    late = Recorded("late", times, np.zeros(10))
-    assert score(late, constant_width(late, 1.0))[0]["scored"] == 8
-
-
 def test_few_forecasts_are_held_to_nothing_and_warnings_are_counted() -> None:
     coverage = (0.9, 0.875, 0.86)
     figures = [{"scored": SCORED, "coverage": share} for share in coverage]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rfa.benchmarks.series.aggregation import aggregate
-from rfa.benchmarks.series.board import PRIOR, Forecasts, scores, simple, smoothed
+from rfa.benchmarks.series.board import Forecasts, scores, simple
 from rfa.benchmarks.series.board_data import BoardSeries
 from rfa.benchmarks.series.smoothing_numba import smooth
 
@@ -26,10 +26,6 @@ def test_smoothing_reaches_a_line_with_a_season() -> None:
     for j, lead in enumerate(LEADS):
         errors = np.abs(forecasts[100:-lead, j] - values[100 + lead :])
         assert errors.mean() < 0.05 * np.abs(values[100 + lead :] - values[100:-lead]).mean()
-
-
-def test_smoothing_of_a_constant_is_the_constant() -> None:
-    assert smooth(np.full(30, 7.0), 1, LEADS) == pytest.approx(7.0)
 
 
 @pytest.mark.parametrize("season", [1, 12])
@@ -59,13 +55,6 @@ def test_mixture_follows_the_best_expert_and_the_past_alone() -> None:
     assert np.abs(moved[-1] - 3).max() < np.abs(mixture[-1] - 3).min()
 
 
-def test_mixture_reaches_a_combination_that_no_expert_is() -> None:
-    values = 1 + rng.normal(size=2_000) * 0.1
-    forecasts = np.stack([np.full((2_000, 1), level) for level in (0.0, 2.0)])
-    mixture, _ = aggregate(forecasts, values, np.array([1]), np.array([0.9, 0.1]))
-    assert np.abs(mixture[500:, 0] - 1).mean() < 0.1  # either expert is off by 1
-
-
 def test_scores_by_hand() -> None:
     one = BoardSeries("x", "test", np.arange(10.0) + 1, 1)
     median = np.repeat(one.values[:, None], 6, axis=1)
@@ -73,9 +62,3 @@ def test_scores_by_hand() -> None:
     # Rows 6 to 9 are scored: leads 1, 2 and 3 have 3, 2 and 1 of them, and the last value is as far off as the lead.
     assert found["mae"] == pytest.approx((3 * 1 + 2 * 2 + 1 * 3) / 6)
     assert found["inside"] == 1.0
-
-
-def test_every_expert_has_a_prior_weight() -> None:
-    one = BoardSeries("x", "test", seasonal(60), 12)
-    assert {"series", "auto", *simple(one), *smoothed(one)} == set(PRIOR)
-    assert sum(PRIOR.values()) == pytest.approx(1.0)

@@ -1,18 +1,12 @@
 """The decode benchmark of a GPU as far as it goes without one: its step is the model's, and its check can fail."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
-from torch.autograd import DeviceType
-from typer.testing import CliRunner
 
 from rfa.benchmarks.gpu import decode as decode_gpu
 from rfa.benchmarks.gpu.decode import ServedSteps, check_decoding, measure_decoding, read_by_model
-from rfa.benchmarks.kernels.times import by_kernel, kernel_rows
+from rfa.benchmarks.kernels.times import kernel_rows
 from rfa.benchmarks.kernels.truth import WrongResultError
-from rfa.cli.main import app
-from rfa.model.decoder import Decoder
 from rfa.model.language import LanguageModel
 from rfa.runtime.text.config import LanguageModelConfig
 
@@ -22,15 +16,6 @@ CONFIG = LanguageModelConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=2, h
 @pytest.fixture
 def model():
     return LanguageModel(CONFIG)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so_and_exits_with_2(tmp_path):
-    out = tmp_path / "decode_gpu.json"
-    result = CliRunner().invoke(app, ["bench", "decode", "--device", "cuda", "--out", str(out)], prog_name="rfa")
-    assert result.exit_code == 2
-    assert "this measurement needs" in result.stderr
-    assert not out.exists()
 
 
 def served(model: LanguageModel, batch: int, dtype: torch.dtype = torch.float32) -> ServedSteps:
@@ -61,19 +46,6 @@ def test_the_check_passes_in_bfloat16_and_catches_a_wrong_model(model: LanguageM
         model.blocks[1].feed_forward.up.weight.mul_(1.3)
     with pytest.raises(WrongResultError, match="decoding: at 10 has relative error"):
         check_decoding(model, steps)
-
-
-def test_a_step_that_depends_on_the_position_is_caught(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Decoder.step_between
-
-    def drifting(self, tokens, positions, *rest):
-        output, is_finite = honest(self, tokens, positions, *rest)
-        drift = 1e-6 * positions[:, None] * torch.linspace(0, 1, CONFIG.vocab_size)
-        return output._replace(logits=output.logits + drift), is_finite
-
-    monkeypatch.setattr(Decoder, "step_between", drifting)
-    with pytest.raises(WrongResultError, match="at 1000000 has relative error"):
-        check_decoding(model, served(model, 2))
 
 
 def test_rows_and_bars_of_the_graph_and_of_the_whole_call(model: LanguageModel) -> None:
@@ -110,13 +82,3 @@ def test_kernels_of_a_replay_are_reported() -> None:
     steps.draw(decode_gpu.CHOICES["drawn"])
     rows = kernel_rows(steps.replay)
     assert sum(row["us"] for row in rows) > 0 and any("slots" in row["kernel"] for row in rows)
-
-
-def test_a_kernel_is_reported_once_with_its_launches_a_call() -> None:
-    def event(name: str, us: float, device: DeviceType = DeviceType.CUDA) -> SimpleNamespace:
-        return SimpleNamespace(name=name, device_time=us, device_type=device)
-
-    events = [event("a" * 99, 1.0), event("b", 8.0), event("a" * 70, 3.0), event("launch", 9.0, DeviceType.CPU)]
-    assert by_kernel(events, calls=2) == [
-        {"kernel": "b", "launches": 0.5, "us": 4.0}, {"kernel": "a" * 60, "launches": 1.0, "us": 2.0},
-    ]  # fmt: skip

@@ -9,11 +9,11 @@ import pytest
 from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
 from rfa.benchmarks.filters import accuracy as filter_accuracy
-from rfa.benchmarks.filters.accuracy import Rule, delays, run_model, score, squares
+from rfa.benchmarks.filters.accuracy import Rule, run_model, score, squares
 from rfa.benchmarks.filters.accuracy_bars import bars
 from rfa.benchmarks.filters.accuracy_plot import draw_accuracy
 from rfa.benchmarks.filters.references import Estimate, Innovation, gate, run_kalman, student
-from rfa.benchmarks.filters.settings import SHIFT_AT, rotation, tracking
+from rfa.benchmarks.filters.settings import rotation, tracking
 from rfa.benchmarks.results_page.page import tables_of
 
 
@@ -90,13 +90,6 @@ def test_disturbances_have_the_size_and_the_share_they_are_named_for():
     assert np.median(student.noise_factor) == pytest.approx(1.44, rel=0.05)
 
 
-def test_the_rotation_is_stationary():
-    case = rotation("clean", 400, 30, 2)
-    # Variance sigma² / (2 mu) = 5; 6 standard errors of a variance from 4 · 400 independent values.
-    for i in (0, 29):
-        assert np.mean(case.truth[:, i] ** 2) == pytest.approx(5.0, rel=6 * np.sqrt(2 / 1600))
-
-
 def test_scores_of_given_errors():
     case = tracking("clean", 30, 200, 6)
     rng = np.random.default_rng(0)
@@ -120,17 +113,6 @@ def test_scores_of_given_errors():
     assert found["width90"] == pytest.approx(2 * 1.6449 * 1.5, rel=1e-4)
 
 
-def test_delays_count_from_the_jump_to_the_first_of_five_good_estimates():
-    case = tracking("clean", 3, SHIFT_AT + 30, 7, jump=20.0)
-    mean = case.truth.copy()
-    mean[0, SHIFT_AT : SHIFT_AT + 4, 0] += 6.0
-    mean[1, SHIFT_AT : SHIFT_AT + 9, 1] -= 6.0
-    mean[1, SHIFT_AT + 12, 0] += 6.0
-    mean[2, SHIFT_AT::4, 0] += 6.0
-    found = delays(case, Estimate(mean, np.empty(0)))
-    assert found.tolist() == [4.0, 13.0, np.inf]
-
-
 def test_the_rivals_weigh_as_they_are_defined():
     error = np.array([[3.0, 4.0], [0.3, 0.4]])
     noise = np.broadcast_to(2.0 * np.eye(2), (2, 2, 2))
@@ -144,16 +126,6 @@ def test_the_rivals_weigh_as_they_are_defined():
     for _ in range(3):
         weight = 5 / (3 + (2 / weight / (6 + 2 / weight)) ** 2 * 25 / 2)
     assert student(3.0)(vague)[0] == pytest.approx(weight)
-
-
-def test_a_rejected_observation_is_only_predicted_over():
-    case = tracking("5 % x20", 2, 30, 8)
-    found = run_kalman(case, weigh=gate(0.0))
-    mean = np.tile(case.mean, (2, 1))
-    for i in range(30):
-        mean = mean @ case.transition[i, 0].T
-        # The weight of a rejected one is a billionth.
-        assert np.abs(found.mean[:, i] - mean).max() < 1e-4
 
 
 @pytest.mark.slow

@@ -18,23 +18,6 @@ def test_over_a_long_series_the_best_constant_gain_is_the_stationary_kalman_gain
     assert np.abs(found - expected).max() <= 1e-3
 
 
-def test_it_is_scored_by_the_error_it_makes():
-    """The error that the gain minimises is the mean squared error of the filter with that gain, on data."""
-    f, q = discretise(OSCILLATOR_DRIFT, 0.1)
-    eye, start = np.eye(2), np.diag([1.0, 0.5])
-    best = constant_gain(f, 0.3 * q, 0.5 * eye, start, 20)
-    rng = np.random.default_rng(0)
-    errors = {}
-    for name, gain in {"best": best, "more": best + 0.1 * eye, "less": best - 0.1 * eye}.items():
-        error, total = rng.multivariate_normal(np.zeros(2), start, 20_000), 0.0
-        for _ in range(20):
-            ahead = error @ f.T + rng.multivariate_normal(np.zeros(2), 0.3 * q, 20_000)
-            error = ahead @ (eye - gain).T - np.sqrt(0.5) * rng.standard_normal((20_000, 2)) @ gain.T
-            total += np.mean(error**2)
-        errors[name] = total
-    assert errors["best"] < min(errors["more"], errors["less"])
-
-
 @pytest.mark.parametrize("setting", NOISE_SETTINGS)
 def test_it_stays_within_epsilon_of_its_kalman_filter_and_beats_the_measurements(setting):
     sigma2, eta2 = setting

@@ -109,13 +109,3 @@ def test_the_document_scores_every_column_and_chooses_before_the_test_third(tmp_
     for key in ("structure", "parameters"):
         assert changed["columns"][0]["fit"][key] == document["columns"][0]["fit"][key]
     assert changed["columns"][0]["leads"]["1"]["filter"]["crps"] > rows["filter"]["crps"]
-
-
-def test_a_missing_value_is_refused(tmp_path):
-    (tmp_path / "data.csv").write_text("a\n1\n\n2\nNA\n")
-    with pytest.raises(ValueError, match="missing values"):
-        write_ett(tmp_path / "data.csv", tmp_path / "out.json")
-
-
-def test_naive_forecasts_look_back():
-    assert naive_forecasts(np.arange(5.0), 2)[2:].tolist() == [0, 1, 2]

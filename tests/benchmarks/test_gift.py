@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rfa.benchmarks.results_page.network import gift_origins, over_naive
+from rfa.benchmarks.results_page.network import over_naive
 from rfa.benchmarks.results_page.page import tables_of
 from rfa.benchmarks.series import gift
 from rfa.benchmarks.series.gift import (
@@ -110,16 +110,3 @@ def test_a_search_of_hours_is_held_against_the_naive_of_its_own_windows(
     assert (kept[NAIVE]["windows"], kept[ARIMA]["windows"]) == (9, 3)
     assert kept[ARIMA]["wql"] != kept[NAIVE]["wql"]
     assert over_naive(document, ARIMA) == (1.0, 1.0)
-
-
-def test_what_is_added_later_names_its_own_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hourly(tmp_path)
-    out = tmp_path / "gift.json"
-    for commit, name in (("a" * 12, NAIVE), ("b" * 12, "its points alone")):
-        monkeypatch.setattr(gift, "origin", lambda _, commit=commit: {"commit": commit, "hardware": {"cpu": commit}})
-        document = write_gift(tmp_path, out, (name,))
-    kept = document["tasks"]["m4_hourly"]
-    assert document["commit"] == "a" * 12 and "commit" not in kept[NAIVE]
-    later = kept["its points alone"]
-    assert (later["commit"], later["hardware"]["cpu"]) == ("b" * 12, "b" * 12)
-    assert gift_origins(document) == [document, later]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 import os
 import pickle
 import time
@@ -88,37 +86,6 @@ def test_what_is_wrong_or_fails_is_reported_and_the_rest_is_run(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("somewhere")
-@pytest.mark.parametrize("seconds", [0.0, -5.0, math.nan, math.inf])
-def test_a_time_that_is_none_is_refused(tmp_path: Path, seconds: float) -> None:
-    with pytest.raises(ValueError, match="positive and finite"):
-        run_gpu_check(tmp_path / "check.json", seconds=seconds, checks=(), parts=())
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.usefixtures("somewhere")
-def test_a_place_where_nothing_can_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    place = tmp_path / "folder"
-    place.mkdir()
-    ran: list[str] = []
-    with pytest.raises(ValueError, match="folder is no file"):
-        run_gpu_check(place, checks=(), parts=[Part("first", 1, lambda: ran.append("first") or {})])
-    assert not ran and [file.name for file in tmp_path.iterdir()] == ["folder"]
-
-
-@pytest.mark.usefixtures("somewhere")
-def test_a_part_that_does_not_fit_in_the_time_is_left_out(tmp_path: Path) -> None:
-    """Each look at the clock is 400 seconds later, and four are taken for a part."""
-    clock = itertools.count(0, 400)
-    parts = [Part(str(k), seconds, dict) for k, seconds in enumerate((300, 2_000, 1))]
-    document = run_gpu_check(
-        tmp_path / "check.json", seconds=3_000, checks=(), parts=parts, clock=lambda: float(next(clock))
-    )
-    assert [part["status"] for part in document["parts"].values()] == ["done", "left out", "left out"]
-    assert document["parts"]["1"]["reason"] == "600 s were left" and document["longest_seconds"] == 3_000
-    assert problems(document) == ""
-
-
-@pytest.mark.usefixtures("somewhere")
 def test_a_check_has_a_process_of_its_own_and_is_written_as_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,19 +110,6 @@ def test_what_was_not_right_is_not_timed(tmp_path: Path) -> None:
     timed = {name: part for name, part in document["parts"].items() if name.startswith("timed")}
     assert [part["status"] for part in timed.values()] == ["left out", "done", "left out"]
     assert timed["timed first"]["reason"] == "not done: first"
-
-
-@pytest.mark.usefixtures("somewhere")
-def test_an_interrupted_run_leaves_what_it_has(tmp_path: Path) -> None:
-    out = tmp_path / "check.json"
-
-    def stop() -> dict[str, Any]:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_gpu_check(out, checks=(), parts=[Part("done", 1, dict), Part("stopped", 1, stop)])
-    left = json.loads(out.read_text())
-    assert list(left["parts"]) == ["done"] and left["seconds"] >= 0
 
 
 @pytest.mark.usefixtures("somewhere")

@@ -6,23 +6,18 @@ import json
 
 import pytest
 import torch
-import torch.nn.functional as F
 from typer.testing import CliRunner
 
-from rfa.benchmarks.gpu.paired import Bar, EventTimer, interleaved, quantiles, ratio
+from rfa.benchmarks.gpu.paired import Bar, interleaved, quantiles, ratio
 from rfa.benchmarks.kernels import attention as kernel_attention
 from rfa.benchmarks.kernels import rivals as kernel_rivals
 from rfa.benchmarks.kernels import slots as kernel_slots
-from rfa.benchmarks.kernels import speed as kernel
 from rfa.benchmarks.kernels import training as kernel_training
-from rfa.benchmarks.kernels import truth as kernel_truth
 from rfa.benchmarks.kernels.attention import Case, Runner
 from rfa.benchmarks.kernels.truth import (
     WrongResultError,
-    by_chunks,
     make_problem,
     robust_rows,
-    softmax_rows,
     truth_of,
     turned_back,
 )
@@ -31,8 +26,6 @@ from rfa.model.attention.api import robust_filter_attention
 from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.language_config import LanguageRun, TrainingConfig
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 
@@ -44,13 +37,6 @@ def test_without_a_gpu_it_says_so_and_exits_with_2(tmp_path):
     assert "this measurement needs" in result.stderr
     assert result.stderr.count("\n") == 1
     assert not out.exists()
-
-
-@pytest.mark.parametrize(("option", "value"), [("--part", "everything"), ("--width", "65"), ("--length", "1000")])
-def test_what_is_not_measured_is_refused(option, value):
-    result = CliRunner().invoke(app, ["bench", "kernel", option, value], prog_name="rfa")
-    assert result.exit_code == 1
-    assert f"{option[2:]} must be one of" in result.stderr
 
 
 def test_cases_take_turns():
@@ -65,13 +51,6 @@ def test_cases_take_turns():
     samples = interleaved(cases, timer, rounds=4, warmups=1)
     assert seen == list("abc" + "abc" + "bca" + "cab" + "abc")
     assert samples["a"] == [1.0, 6.0, 8.0, 10.0]
-
-
-def test_slow_cases_get_fewer_rounds_and_equally_many():
-    clock = itertools.count(0.0, 1.0)
-    samples = interleaved({"a": int, "b": int}, lambda call: 1.0, rounds=30, warmups=0, clock=lambda: next(clock))
-    # Five without a look at the clock, and then until it says more than two seconds: a second a look.
-    assert [len(found) for found in samples.values()] == [7, 7]
 
 
 def test_quantiles_and_ratio_are_of_the_samples():
@@ -105,14 +84,6 @@ def run(attention, problem, truth, name="it", **options):
     return Runner(Case(attention, **options), problem).check(name, truth)
 
 
-def test_the_truth_does_not_depend_on_its_chunks(problem, truth, monkeypatch):
-    monkeypatch.setattr(kernel_truth, "CHUNK", 11)
-    for name, values in by_chunks(problem, robust_rows, torch.float64).items():
-        assert values == pytest.approx(truth.exact[name].numpy(), rel=1e-9, abs=1e-10), name
-    assert set(truth.exact) == {"out", "log_norm", "grad q", "grad k", "grad v"}
-    assert truth.exact["out"].shape == (2, 37, 2, 8)
-
-
 def test_the_truth_is_the_reference(problem, truth):
     """Against the public function, which rotates: the given inputs, not the rotated ones."""
     q, k, v = problem.given
@@ -122,14 +93,6 @@ def test_the_truth_is_the_reference(problem, truth):
     assert truth.check("statistic", {"log_norm": result.log_norm})["log_norm"] < 1e-5
     with pytest.raises(WrongResultError):
         truth.check("not turned back", {"out": result.out})
-
-
-def test_the_softmax_truth_is_softmax_attention(problem):
-    truth = truth_of(problem, softmax_rows)
-    assert run(kernel_rivals.flash, problem, truth)["grad k"] < 1e-5
-    q, k, v = (x.transpose(1, 2).double() for x in problem.rotated)
-    plain = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-    assert truth.check("sdpa", {"out": plain})["out"] < 1e-12
 
 
 def test_right_attention_passes(problem, truth):
@@ -175,19 +138,6 @@ def test_flex_attention_in_two_passes_is_rfa(problem, monkeypatch):
     attention = kernel_rivals.flex(problem.length, "cpu", is_compiled=False)
     errors = run(attention, problem, truth_of(problem, robust_rows))
     assert set(errors) == {"out", "grad q", "grad k", "grad v"} and max(errors.values()) < 1e-5
-
-
-def test_the_fused_kernels_pass_their_check():
-    """In Triton's interpreter where there is no GPU; the public function too, which rotates by itself."""
-    small = make_problem(1, 20, 2, 16, torch.float32, DEVICE)
-    truth = truth_of(small, robust_rows)
-    assert set(run(kernel_attention.fused, small, truth, has_scalar_gradients=True)) == {
-        "out", "grad q", "grad k", "grad v",
-    }  # fmt: skip
-    call, errors = kernel_attention._public(small, truth)
-    assert set(errors) == {"out"}
-    result = call()
-    assert isinstance(result, torch.Tensor) and not result.requires_grad
 
 
 def counting_timer():
@@ -248,61 +198,6 @@ def test_a_shape_gives_rows_and_bars(eager_public, monkeypatch):
     json.dumps(rows, allow_nan=False)
 
 
-def test_what_is_only_checked_has_errors_and_no_time(eager_public, monkeypatch):
-    monkeypatch.setattr(kernel_attention, "TOKENS", 32)
-    monkeypatch.setattr(kernel_attention, "HIDDEN", 128)
-    monkeypatch.setattr(kernel_attention, "fused", kernel_rivals.eager)
-    (ours, public) = kernel_attention.check_attention(64, 16, device="cpu")["rows"]
-    assert [row["implementation"] for row in (ours, public)] == ["fused", "public"]
-    assert ours["errors"].keys() == {"out", "grad q", "grad k", "grad v"} and "p50_ms" not in ours
-    assert (ours["batch"], ours["length"], ours["heads"], ours["width"]) == (2, 16, 2, 64)
-    monkeypatch.setattr(kernel_attention, "fused", without_decay)
-    with pytest.raises(WrongResultError, match="fused: out"):
-        kernel_attention.check_attention(64, 16, device="cpu")
-
-
-def test_a_rival_that_is_not_asked_for_is_not_made_and_has_no_bar(eager_public, monkeypatch):
-    monkeypatch.setattr(kernel_rivals, "flex", lambda *_: pytest.fail("made"))
-    monkeypatch.setattr(kernel_attention, "fused", kernel_rivals.eager)
-    monkeypatch.setattr(kernel_rivals, "flash", kernel_rivals.eager)
-    _, bars = measure_tiny(kernel_attention.cases(16, "cpu", ("fused", "flash")), monkeypatch)
-    assert [bar.name for bar in bars] == [f"{p}, ours / flash, 64 reals, N = 16" for p in ("forward", "backward")]
-    _, bars = measure_tiny({"fused": Case(kernel_rivals.eager), "flex": Case(no_memory)}, monkeypatch)
-    assert [bar.name.split(", 64")[0] for bar in bars] == ["forward, flex / ours", "forward+backward, flex / ours"]
-    with pytest.raises(pytest.fail.Exception, match="made"):
-        kernel_attention.cases(16, "cpu")
-
-
-@needs_gpu
-@pytest.mark.filterwarnings("ignore")
-def test_a_small_shape_is_measured_on_a_gpu():
-    given = kernel_attention.cases(256, "cuda")
-    rows, bars = kernel_attention.measure_shape(256, 64, given, EventTimer(), tokens=512, hidden=128, rounds=3)
-    assert [row for row in rows if "failed" in row] == []
-    assert all(row["p50_ms"] > 0 for row in rows)
-    assert all(bar.actual is not None for bar in bars)
-
-
-@needs_gpu
-def test_peak_memory_is_that_of_the_pass():
-    small = make_problem(1, 4096, 2, 64, torch.bfloat16, "cuda")
-    case = Case(kernel_attention.fused, has_scalar_gradients=True)
-    # q, k, v, out and their gradients, at least; a matrix of all pairs, never.
-    assert 7 * small.grad_out.nbytes < kernel_attention.peak_bytes(case, small) < 4096 * 4096 * 2
-
-
-def test_rows_of_other_parts_are_kept_and_measured_ones_replaced(tmp_path):
-    out = tmp_path / "kernel.json"
-    here = {"commit": "abc", "hardware": {"device": "G"}}
-    row = {"measure": "attention", "implementation": "fused", "batch": 1, "length": 2, "pass": "forward", "p50_ms": 1.0}
-    first = kernel.merged(kernel.started(here, out), [row, {**row, "length": 4}], [{"name": "a", "met": False}])
-    out.write_text(json.dumps(first))
-    second = kernel.merged(kernel.started(here, out), [{**row, "p50_ms": 2.0}], [{"name": "a", "met": True}])
-    assert [(r["length"], r["p50_ms"]) for r in second["rows"]] == [(4, 1.0), (2, 2.0)]
-    assert second["bars"] == [{"name": "a", "met": True}]
-    assert kernel.started({**here, "commit": "def"}, out)["rows"] == []
-
-
 def test_the_slot_scan_is_checked_with_every_gradient():
     problem = kernel_slots.make_scan("books", "cpu", batch=1, length=5)
     truth = kernel_slots.scan_truth(problem)
@@ -321,22 +216,6 @@ TINY = LanguageRun(
 )
 
 
-@pytest.mark.parametrize("mixer", ["rfa", "softmax"])
-def test_a_training_step_trains(mixer):
-    run = dataclasses.replace(TINY, model=dataclasses.replace(TINY.model, mixer=mixer))
-    step = kernel_training.TrainingStep(run, "cpu")
-    assert max(kernel_training.check_step(step, mixer).values()) < 0.05
-    losses = [step() for _ in range(8)]
-    assert losses[-1] < losses[0]
-
-
-@needs_gpu
-def test_a_training_step_on_a_gpu_is_checked_against_the_cpu():
-    step = kernel_training.TrainingStep(TINY, "cuda")
-    assert set(kernel_training.check_step(step, "rfa")) == {"loss", "gradients"}
-    assert step() > 0
-
-
 def test_a_wrong_training_step_is_caught(monkeypatch):
     step = kernel_training.TrainingStep(TINY, "cpu")
     right = kernel_training.loss_and_gradients
@@ -348,9 +227,3 @@ def test_a_wrong_training_step_is_caught(monkeypatch):
     monkeypatch.setattr(kernel_training, "loss_and_gradients", wrong)
     with pytest.raises(WrongResultError, match="step: gradients has"):
         kernel_training.check_step(step, "step")
-
-
-def test_the_fused_scan_passes_its_check():
-    """In Triton's interpreter where there is no GPU."""
-    problem = kernel_slots.make_scan("books", DEVICE, batch=1, length=3)
-    kernel_slots.scan_truth(problem).check("fused", problem.results("fused"))

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 
-from rfa.benchmarks.load.run import with_models
 from rfa.benchmarks.load.scenario import (
     ScenarioError,
     changed,
@@ -68,11 +67,6 @@ def test_a_wrong_file_is_reported_by_its_entry(tmp_path, text, message):
     assert str(caught.value).startswith(f"own.toml: {message}")
 
 
-def test_an_unknown_scenario_is_reported_with_those_that_there_are():
-    with pytest.raises(ScenarioError, match=r"no scenario 'none' in budgets\.toml; it has filter-live"):
-        find_scenario("none")
-
-
 def test_options_replace_entries_and_budgets_of_idle_loads_go():
     mixed = find_scenario("mixed")
     expected = changed(mixed, {"seconds": 3.0, "text.streams": 4, "live.streams": 0})
@@ -81,16 +75,3 @@ def test_options_replace_entries_and_budgets_of_idle_loads_go():
     assert dataclasses.replace(expected, budget={}).batch == mixed.batch
     with pytest.raises(ScenarioError, match=r"mixed\.seconds: Input should be greater than 0"):
         changed(mixed, {"seconds": -1.0})
-
-
-def test_every_model_that_is_used_is_named():
-    kinds = {"books": "lm", "linear": "filter", "oscillator": "filter"}
-    mixed = with_models(find_scenario("mixed"), kinds)
-    assert (mixed.text.model, mixed.live.model, mixed.batch.model) == ("books", "linear", "linear")
-    live = find_scenario("filter-live")
-    assert with_models(live, {"oscillator": "filter"}).text.model is None
-    given = dataclasses.replace(live, live=dataclasses.replace(live.live, model="oscillator"))
-    assert with_models(given, kinds).live.model == "oscillator"
-    for scenario, existing in ((live, {"books": "lm"}), (given, {"linear": "filter"}), (mixed, {"linear": "filter"})):
-        with pytest.raises(ScenarioError, match="needs a bundle of kind"):
-            with_models(scenario, existing)

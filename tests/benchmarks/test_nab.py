@@ -8,7 +8,7 @@ import pytest
 
 from rfa.benchmarks.nab import benchmark as nab
 from rfa.benchmarks.nab.score import PROFILES
-from rfa.benchmarks.results_page.filters import and_others, nab_tables
+from rfa.benchmarks.results_page.filters import nab_tables
 
 START = datetime(2014, 4, 1)
 
@@ -83,32 +83,3 @@ def test_a_planted_spike_is_found_and_written(folder, tmp_path):
         assert whole["auto"][name]["best_rate"] in nab.RATES
     (table,) = nab_tables(document)
     assert next(iter(table.rows))[:2] == (f"auto, a rate of {nab.RATE}", f"{standard['score']:.1f}")
-
-
-def test_a_filter_of_two_components_is_refused(folder, tmp_path):
-    with pytest.raises(ValueError, match="takes 2 components"):
-        nab.write_nab("linear", folder, tmp_path / "out.json")
-
-
-def test_another_bundle_stands_beside_the_first(monkeypatch):
-    monkeypatch.setattr(nab, "origin", lambda command: {"commit": command})
-    profile = {key: {"score": 10.0, "best": 20.0, "best_rate": 0.002} for key in PROFILES}
-    best = {key: {"score": None, "best": 5.0, "best_threshold": 0.5} for key in PROFILES}
-
-    def found(name):
-        own = {name: {"whole": profile}, "null": {"whole": best}}
-        return {"bundle": name, "rate": nab.RATE, "quiet": nab.QUIET, "files": 2, "detectors": own, "series": {name: 1}}
-
-    first = nab.merged({}, "auto", found("auto"))
-    both = nab.merged(first, "series", found("series"))
-    assert both["commit"] == "rfa bench nab --data NAB" and both["detectors"] == first["detectors"]
-    assert both["others"]["series"]["commit"].endswith("--bundle series")
-    (table,) = nab_tables(both)
-    assert [row[0] for row in table.rows][::2] == [
-        "auto, a rate of 0.003",
-        "series, a rate of 0.003",
-        "null, at its best",
-    ]
-    assert and_others(both) == [both, both["others"]["series"]]
-    # The first one anew: what was added stays.
-    assert nab.merged(both, "auto", found("auto")) == both

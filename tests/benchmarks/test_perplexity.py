@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from rfa.benchmarks.language.baselines import compressor_bits_per_byte, unigram
+from rfa.benchmarks.language.baselines import unigram
 from rfa.benchmarks.language.perplexity import main
 from tests.tiny_run import TEXT, make_run
 
@@ -22,15 +22,6 @@ def test_unigram_of_a_given_source():
     expected = -(4 * math.log(0.8) + math.log(0.2))
     assert nats == pytest.approx(expected / 5)
     assert bits == pytest.approx(expected / math.log(2) / 10)
-
-
-def test_compressors_see_structure():
-    noise = np.random.default_rng(0).integers(0, 256, 20_000, np.uint8).tobytes()
-    for name in ("gzip", "xz"):
-        assert compressor_bits_per_byte(noise, name) > 7.99
-        assert compressor_bits_per_byte(TEXT.encode() * 10, name) < 0.5
-    with pytest.raises(ValueError, match="empty"):
-        compressor_bits_per_byte(b"", "gzip")
 
 
 def test_the_report_has_every_model_and_baseline(run, tmp_path, monkeypatch):

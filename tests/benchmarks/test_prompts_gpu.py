@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from rfa.benchmarks.gpu import prompts as prompts_gpu
-from rfa.benchmarks.gpu.check import PARTS
-from rfa.benchmarks.gpu.prompts import check_prompts, measure_paper_prompts, measure_prompts
+from rfa.benchmarks.gpu.prompts import check_prompts, measure_prompts
 from rfa.benchmarks.kernels.truth import WrongResultError
 from rfa.model import ragged
 from rfa.model.language import LanguageModel
@@ -62,7 +61,3 @@ def test_every_quantum_is_timed_in_both_modes(model: LanguageModel, monkeypatch:
     assert [row["tokens_per_second"] for row in rows] == [2500] * 2 + [1000] * 2
     assert all(row["kernels"] == [] and row["launches"] == row["device_ms"] == 0 for row in rows)  # no GPU's
     assert bar.actual == 2.0 and bar.to_dict()["met"]
-
-
-def test_it_is_a_part_of_the_first_minutes() -> None:
-    assert measure_paper_prompts in [part.run for part in PARTS]

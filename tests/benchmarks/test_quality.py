@@ -10,22 +10,19 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
-from torch import nn
 from typer.testing import CliRunner
 
 from rfa.benchmarks.language.quality import runs as quality_runs
 from rfa.benchmarks.language.quality.bars import bars, paired
 from rfa.benchmarks.language.quality.figures import draw_quality
-from rfa.benchmarks.language.quality.runs import main
-from rfa.benchmarks.language.quality.scores import Scoring, score_text
+from rfa.benchmarks.language.quality.scores import Scoring
 from rfa.benchmarks.language.quality.speed import measure_speed
-from rfa.benchmarks.language.quality.table import QualityPlan, kept_rows, write_quality
+from rfa.benchmarks.language.quality.table import QualityPlan, write_quality
 from rfa.benchmarks.results_page.page import tables_of
 from rfa.cli.main import app
 from rfa.model.checkpoint import load_run
 from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.corpus import encode_files
-from rfa.training.evaluate.language import window_losses
 from rfa.training.language import Trainer
 from rfa.training.language_config import LanguageRun, TrainingConfig
 
@@ -115,43 +112,6 @@ def test_perplexity_equals_a_plain_loop(done, data, windows, mode):
     assert row["bits_per_byte"] == pytest.approx(total / math.log(2) / len(text.encode()), rel=1e-5)
 
 
-def test_all_windows_score_the_same_tokens():
-    """A model that knows frequencies alone has the same loss however the text is cut."""
-
-    class Unigram(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding = nn.Embedding(5, 1)
-            self.log_p = torch.log_softmax(torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0]), 0)
-
-        def forward(self, tokens, *, with_precision):
-            return SimpleNamespace(logits=self.log_p.expand(*tokens.shape, 5))
-
-    model, tokens = Unigram(), np.random.default_rng(1).integers(0, 5, 32 + 128 + 1)
-    rows = score_text(model, tokens, np.arange(1, 6), ("attention",), (16, 32, 64))
-    scored = tokens[33:]
-    nats = -float(model.log_p[scored].double().mean())
-    bits = nats * 128 / math.log(2) / float((scored + 1).sum())
-    assert len(rows) == 6
-    for row in rows:
-        assert row["tokens"] == 128
-        assert row["nats_per_token"] == pytest.approx(nats, rel=1e-6)
-        assert row["bits_per_byte"] == pytest.approx(bits, rel=1e-6)
-
-
-def test_every_second_sliding_window_is_a_separate_one(done, data):
-    run = done.plan.runs / "both-s0"
-    model = load_run(run)
-    tokens = encode_files(Tokenizer.from_file(str(run / "tokenizer.json")), [data / "test.txt"])[: 32 + 128 + 1]
-    for mode in ("attention", "recurrent"):
-        separate = window_losses(model, tokens, 64, mode, first=32)
-        sliding = window_losses(model, tokens, 64, mode, scored=32, first=32)
-        assert sliding.shape == (4, 32)
-        assert sliding[1::2] == pytest.approx(separate[:, 32:], abs=1e-5)
-        # The others have seen more than the first halves of the separate windows.
-        assert np.abs(sliding[0::2] - separate[:, :32]).max() > 1e-3
-
-
 def test_what_is_finished_is_not_done_again(done, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("done again")
@@ -167,28 +127,6 @@ def test_what_is_finished_is_not_done_again(done, monkeypatch):
         "B1-s0",
         "M2-s0",
     ]  # new lengths: scored
-
-
-def test_rows_whose_runs_are_gone_stay_in_the_file(done, tmp_path, monkeypatch):
-    out = tmp_path / "table.json"
-    out.write_text(json.dumps(done.document))
-    elsewhere = replace(done.plan, runs=tmp_path / "runs")
-    monkeypatch.setattr(quality_runs, "train_language", lambda *_, **__: pytest.fail("trained again"))
-    assert write_quality(elsewhere, out)["runs"] == done.document["runs"]
-    # Not beside rows of another text, scoring, model or variant; nor of a run that has been begun again.
-    for change in (
-        {"tokens": 64},
-        {"data": {}},
-        {"model": {**done.document["model"], "n_slots": 3}},
-        {"variants": {**done.document["variants"], "B1": {"title": "another"}}},
-    ):
-        out.write_text(json.dumps({**done.document, **change}))
-        assert "B1-s0" not in kept_rows(elsewhere, out)
-    out.write_text("{}")
-    assert kept_rows(elsewhere, out) == {}
-    out.write_text(json.dumps(done.document))
-    (elsewhere.runs / "B1-s0").mkdir(parents=True)
-    assert set(kept_rows(elsewhere, out)) == {"both-s0", "M2-s0"}
 
 
 def test_a_cut_run_is_resumed(done, data, tmp_path, monkeypatch):
@@ -211,53 +149,6 @@ def test_a_cut_run_is_resumed(done, data, tmp_path, monkeypatch):
     assert document["runs"][0]["scores"] == done.document["runs"][0]["scores"]
 
 
-def test_a_failed_run_leaves_the_others(data, tmp_path, monkeypatch):
-    train = quality_runs.train_language
-
-    def fails_once(*arguments, variant, **options):
-        if variant == "B1":
-            raise FloatingPointError("the loss is nan")
-        return train(*arguments, variant=variant, **options)
-
-    monkeypatch.setattr(quality_runs, "train_language", fails_once)
-    document = write_quality(tiny(data, tmp_path, ("B1", "slots")), tmp_path / "table.json")
-    assert document["failed"] == {"B1-s0": "FloatingPointError: the loss is nan"}
-    assert [row["variant"] for row in document["runs"]] == ["slots"] and document["missing"] == ["B1-s0"]
-    assert {score["mode"] for score in document["runs"][0]["scores"]} == {"recurrent"}
-
-
-def test_runs_of_another_config_or_text_are_refused(done, data, tmp_path):
-    other = tmp_path / "other.json"
-    other.write_text(json.dumps({"model": MODEL, "training": {**TRAINING, "steps": 13, "beta1": 0.8}}))
-    with pytest.raises(ValueError, match="both-s0 holds a run that differs in beta1, steps"):
-        write_quality(replace(done.plan, config=str(other)), tmp_path / "table.json")
-    folder = tmp_path / "text"
-    folder.mkdir()
-    for split in ("train", "valid", "test"):
-        (folder / f"{split}.txt").write_text((data / f"{split}.txt").read_text() + "!")
-    with pytest.raises(ValueError, match="trained on other text"):
-        write_quality(replace(done.plan, data=folder), tmp_path / "table.json")
-
-
-def test_without_training_only_finished_runs_are_scored(done, tmp_path):
-    plan = replace(done.plan, seeds=(0, 7), is_training=False)
-    document = write_quality(plan, tmp_path / "table.json")
-    assert [row["variant"] for row in document["runs"]] == ["both", "B1", "M2"] and not document["failed"]
-    assert document["missing"] == ["both-s7", "B1-s7", "M2-s7"]
-    assert not (plan.runs / "both-s7").exists()
-
-
-def test_the_process_of_a_worker_does_the_job(done, monkeypatch):
-    job = done.plan.jobs[1]
-    scored = job.folder / "quality.json"
-    before = scored.read_text()
-    scored.unlink()
-    monkeypatch.setattr("sys.argv", ["quality_runs", job.to_json()])
-    main()
-    assert json.loads(scored.read_text())["scores"] == json.loads(before)["scores"]
-    scored.write_text(before)  # with its seconds, which the document of the other tests has
-
-
 def test_the_command_writes_the_table_and_says_what_is_missing(done, data, tmp_path):
     out = tmp_path / "table.json"
     arguments = [
@@ -274,21 +165,6 @@ def test_the_command_writes_the_table_and_says_what_is_missing(done, data, tmp_p
     arguments[3] = tmp_path / "wikitext"
     result = CliRunner().invoke(app, [str(part) for part in arguments])
     assert result.exit_code == 1 and "has no train/*.txt and no train.txt" in result.output
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"variants": ("M3",)}, "no variant 'M3'"),
-        ({"seeds": (1, 1)}, "seeds must be different"),
-        ({"scoring": Scoring((1, 8), 192)}, "multiple of the longest window, 128: 192"),
-    ],
-)
-def test_plans_that_cannot_work_are_refused(data, tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        tiny(data, tmp_path, **options)
-    with pytest.raises(ValueError, match="divide the longest"):
-        Scoring((2, 3), 6)
 
 
 def made_up(nats):

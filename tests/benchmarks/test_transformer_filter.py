@@ -9,8 +9,6 @@ import torch
 
 from rfa.benchmarks.filters.transformer_model import (
     TransformerFilter,
-    distance_form,
-    quadratic_features,
     sufficient_beta,
 )
 from tests.model.oracles import filterpy_filter
@@ -127,42 +125,3 @@ def test_the_head_is_a_gaussian_kernel_smoother():
             weights = [math.exp(-0.7 * sum((x - z) ** 2 for x, z in zip(step, seen[-1], strict=True))) for step in seen]
             estimate = sum(w * step for w, step in zip(weights, seen, strict=True)) / sum(weights)
             assert np.abs(found[b, i] - estimate).max() <= 1e-12
-
-
-def test_distance_is_a_bilinear_form_of_the_features():
-    u, v = torch.randn(5, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
-    form = (quadratic_features(u) @ distance_form(4) * quadratic_features(v)).sum(-1)
-    assert torch.allclose(form, -(u - v).square().sum(-1), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"closed_loop": torch.eye(2, 3)}, "closed_loop must be"),
-        ({"gain": torch.ones(3, 1)}, "closed_loop must be"),
-        ({"window": 0}, "window must be >= 1"),
-        ({"beta": math.inf}, "beta must be finite"),
-        ({"beta": -1.0}, "beta must be finite"),
-    ],
-)
-def test_what_does_not_fit_is_refused(change, message):
-    arguments = {"closed_loop": 0.5 * torch.eye(2), "gain": torch.ones(2, 1), "window": 3, "beta": 1.0, **change}
-    with pytest.raises(ValueError, match=message):
-        TransformerFilter(arguments.pop("closed_loop"), arguments.pop("gain"), **arguments)
-
-
-def test_inputs_that_do_not_fit_are_refused():
-    model = TransformerFilter(0.5 * torch.eye(2), torch.ones(2, 1), window=3, beta=1.0)
-    with pytest.raises(ValueError, match=r"observations must be \[B, N, 1\]"):
-        model(torch.zeros(1, 4, 2))
-    with pytest.raises(ValueError, match=r"start must be \[2, 2\]"):
-        model(torch.zeros(2, 4, 1), torch.zeros(2, 3))
-
-
-@pytest.mark.parametrize(
-    ("closed_loop", "message"),
-    [([[1.0, 0.0], [0.0, 0.5]], "unit circle"), ([[0.5, 1.0], [0.0, 0.5]], "basis of eigenvectors")],
-)
-def test_where_the_theorem_says_nothing_there_is_no_sufficient_beta(closed_loop, message):
-    with pytest.raises(ValueError, match=message):
-        sufficient_beta(torch.tensor(closed_loop), window=3, epsilon=0.1)
