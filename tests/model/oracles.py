@@ -70,31 +70,6 @@ def robust_attention(q, k, v, mu, omega, sigma2, eta2, gamma2, nu, tau, times, k
     return to_real(out), log_norm, precision
 
 
-def tensor_robust_attention(q, k, v, mu, omega, sigma2, eta2, gamma2, nu, tau, times):
-    """Noise and decay per channel: one softmax per channel, one robust term per head. mu … gamma2 `[H, D]`."""
-    q, k, v = (to_complex(np.asarray(x, np.float64)) for x in (q, k, v))
-    batch, length, heads, dims = q.shape
-    out = np.zeros_like(q)
-    for b, h, i in np.ndindex(batch, heads, length):
-        weights = np.zeros((i + 1, dims))
-        carried = np.zeros((i + 1, dims), complex)
-        for j in range(i + 1):
-            lag = float(times[i] - times[j])
-            precision, distance = [], 0.0
-            for c in range(dims):
-                m = mu[h][c]
-                propagator = cmath.exp((-m + 1j * omega[h][c]) * lag)
-                grown = lag if m == 0 else (1 - math.exp(-2 * m * lag)) / (2 * m)
-                noise = sigma2[h][c] * grown + eta2[h][c] * abs(propagator) ** 2 + gamma2[h][c]
-                precision.append(1 / noise)
-                distance += abs(q[b, i, h, c] - propagator * k[b, j, h, c]) ** 2 / noise
-                carried[j, c] = propagator * v[b, j, h, c]
-            robust = (1 + distance / nu[h]) ** (-(nu[h] + dims) / dims)
-            weights[j] = [(p * robust) ** tau[h] for p in precision]
-        out[b, i, h] = (weights / weights.sum(0) * carried).sum(0)
-    return to_real(out)
-
-
 def rotary_softmax(q, k, v, omega, scale):
     """Causal complex dot-product attention with rotary positions on queries, keys and values (RoPER)."""
     q, k, v = (to_complex(np.asarray(x, np.float64)) for x in (q, k, v))

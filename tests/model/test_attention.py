@@ -11,9 +11,7 @@ from rfa import robust_filter_attention
 from rfa.benchmarks.kernels.cases import rfa_inputs
 from rfa.model.attention.reference import attend
 from rfa.model.dynamics import Dynamics, rotate, wrapped_phase
-from tests.matching import assert_matches_reference
 from tests.model import oracles
-from tests.model.tensor_attention import tensor_attention
 
 SHAPES = [(1, 1, 1, 2), (2, 17, 3, 4), (1, 33, 2, 5), (3, 8, 4, 6)]
 
@@ -42,14 +40,6 @@ def test_matches_the_loop(shape, irregular, kernel, dtype, tolerance):
     result = robust_filter_attention(*inputs[:4], times=inputs.times, kernel=kernel)
     for actual, expected in zip(result, oracle(exact, kernel), strict=True):
         assert relative_error(actual, expected) <= tolerance
-
-
-def test_default_times_are_the_token_indices():
-    inputs = rfa_inputs(2, 21, 3, 4)
-    implicit = robust_filter_attention(*inputs[:4])
-    explicit = robust_filter_attention(*inputs[:4], times=torch.arange(21))
-    for a, b in zip(implicit, explicit, strict=True):
-        assert torch.allclose(a, b, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("times", [(2, 3), (3,)], ids=["per row", "shared"])
@@ -198,59 +188,6 @@ def test_it_compiles_into_one_graph():
     compiled = torch.compile(robust_filter_attention, backend="eager", fullgraph=True)
     for a, b in zip(compiled(*inputs[:4]), robust_filter_attention(*inputs[:4]), strict=True):
         assert torch.allclose(a, b, rtol=1e-12, atol=1e-12)
-
-
-def test_tensor_attention_with_equal_channels_is_rfa():
-    inputs = rfa_inputs(2, 13, 3, 4)
-    d = inputs.dynamics
-    wide = Dynamics(
-        *(x[:, None].expand(3, 4) if x.dim() == 1 else x for x in (d.mu, d.omega, d.sigma2, d.eta2, d.gamma2)),
-        d.nu,
-        d.tau,
-    )
-    expected = robust_filter_attention(*inputs[:4]).out
-    assert float((tensor_attention(*inputs[:3], wide) - expected).norm() / expected.norm()) <= 1e-12
-
-
-def test_tensor_attention_matches_its_own_loop():
-    inputs = rfa_inputs(2, 7, 2, 3)
-    generator = torch.Generator().manual_seed(5)
-    mu, sigma2, eta2, gamma2 = (torch.rand(2, 3, generator=generator, dtype=torch.float64) + 0.05 for _ in range(4))
-    mu[0, 1] = 0
-    d = inputs.dynamics
-    times = torch.tensor([0.0, 0.0, 0.5, 2.0, 2.25, 7.0, 7.5], dtype=torch.float64)
-    actual = tensor_attention(*inputs[:3], Dynamics(mu, d.omega, sigma2, eta2, gamma2, d.nu, d.tau), times=times)
-    parameters = (x.numpy() for x in (mu, d.omega, sigma2, eta2, gamma2, d.nu, d.tau))
-    expected = oracles.tensor_robust_attention(*inputs[:3], *parameters, times.numpy())
-    assert relative_error(actual, expected) <= 1e-12
-
-
-@pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
-@pytest.mark.parametrize("shape", [(2, 12, 2, 4), (1, 1, 1, 2)], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_the_comparison_accepts_the_reference(shape, dtype, kernel):
-    inputs = rfa_inputs(*shape, dtype=dtype, irregular=True)
-    assert_matches_reference(robust_filter_attention, inputs, kernel=kernel)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda r: r._replace(precision=r.precision * (1 + 1e-5)), "precision: relative error"),
-        (lambda r: r._replace(out=r.out * (1 + 1e-5)), "out: relative error"),
-        (lambda r: r._replace(log_norm=r.log_norm * float("nan")), "log_norm: relative error nan"),
-        (lambda r: r._replace(log_norm=r.log_norm[..., :1]), "log_norm: shape"),
-        (lambda r: r._replace(out=r.out.detach() + 0 * r.out), "grad q: relative error"),
-    ],
-)
-def test_the_comparison_refuses_a_wrong_kernel(spoil, message):
-    inputs = rfa_inputs(2, 12, 2, 4, dtype=torch.float32, irregular=True)
-
-    def wrong(q, k, v, dynamics, *, times, kernel):
-        return spoil(robust_filter_attention(q, k, v, dynamics, times=times, kernel=kernel))
-
-    with pytest.raises(AssertionError, match=message):
-        assert_matches_reference(wrong, inputs)
 
 
 def test_autocast_does_not_lower_the_precision():

@@ -41,45 +41,6 @@ def test_without_decay_the_prior_is_an_additive_bias():
         assert out[h].numpy() == pytest.approx((bias / bias.sum())[:4], rel=1e-10)
 
 
-def test_without_decay_the_bias_of_near_keys_is_linear():
-    """ALiBi: -tau log V = const - tau sigma²/(eta² + gamma²) lag + O(lag²) at mu = 0."""
-    inputs = rfa_inputs(1, 2, 2, 2, zero_decay_heads=2)
-    d = replace(inputs.dynamics, omega=torch.zeros(2, 2, dtype=torch.float64))
-    nothing = torch.zeros_like(inputs.q)
-
-    def bias(lag):
-        """Logit of a key at that lag against the query's own: all residuals are zero."""
-        times = torch.tensor([0.0, lag], dtype=torch.float64)
-        value = torch.tensor([1.0, 0.0], dtype=torch.float64)[None, :, None, None].expand_as(nothing)
-        weight = robust_filter_attention(nothing, nothing, value, d, times=times).out[0, 1, :, 0]
-        return torch.log(weight / (1 - weight))
-
-    slope = -d.tau * d.sigma2 / (d.eta2 + d.gamma2)
-    lag = 1e-4
-    same(bias(lag) / lag, slope, 2e-4)
-    same(bias(2 * lag) / bias(lag), torch.full((2,), 2.0, dtype=torch.float64), 2e-4)
-
-
-def test_decay_is_continuous_at_zero():
-    inputs = rfa_inputs(1, 30, 2, 4)
-    at_zero = robust_filter_attention(*inputs[:3], replace(inputs.dynamics, mu=torch.zeros(2).double()))
-    near = robust_filter_attention(*inputs[:3], replace(inputs.dynamics, mu=torch.full((2,), 1e-13).double()))
-    for a, b in zip(near, at_zero, strict=True):
-        same(a, b, 1e-10)
-
-
-def test_large_nu_is_the_gaussian_kernel_of_the_scaled_residual():
-    """(1 + x/nu)^(-kappa) → exp(-x/D) as nu → ∞; the Gaussian kernel divides by nu, so scale the residual by
-    sqrt(nu/D).
-    """
-    inputs = rfa_inputs(1, 16, 2, 4)
-    nu = torch.full((2,), 1e9, dtype=torch.float64)
-    student = robust_filter_attention(*inputs[:3], replace(inputs.dynamics, nu=nu))
-    gaussian = robust_filter_attention(*inputs[:3], replace(inputs.dynamics, nu=nu * 0 + 4), kernel="gaussian")
-    same(student.out, gaussian.out, 1e-7)
-    same(student.log_norm, gaussian.log_norm, 1e-7)
-
-
 @pytest.mark.parametrize("shift", [3.0, 1e6])
 def test_time_shift_changes_nothing(shift):
     inputs = rfa_inputs(2, 18, 3, 4, irregular=True)
@@ -87,15 +48,6 @@ def test_time_shift_changes_nothing(shift):
     there = robust_filter_attention(*inputs[:4], times=inputs.times + shift)
     for a, b in zip(there, here, strict=True):
         same(a, b, 1e-8)
-
-
-def test_time_shift_changes_nothing_in_float32():
-    """Phases and lags are formed in float64: a million time units away float32 alone would lose all of them."""
-    inputs = rfa_inputs(2, 18, 3, 4, irregular=True, dtype=torch.float32)
-    here = robust_filter_attention(*inputs[:4], times=inputs.times)
-    there = robust_filter_attention(*inputs[:4], times=inputs.times + 1e6)
-    for a, b in zip(there, here, strict=True):
-        same(a, b, 1e-5)
 
 
 def test_a_rotation_of_the_frame_changes_nothing():
@@ -107,15 +59,6 @@ def test_a_rotation_of_the_frame_changes_nothing():
     same(turned.out, rotate(plain.out, turn))
     same(turned.log_norm, plain.log_norm)
     same(turned.precision, plain.precision)
-
-
-def test_batch_composition_changes_nothing():
-    inputs = rfa_inputs(4, 10, 2, 4, irregular=True)
-    whole = robust_filter_attention(*inputs[:4], times=inputs.times)
-    for rows in ([2], [3, 0], [1, 1, 2]):
-        part = robust_filter_attention(*(x[rows] for x in inputs[:3]), inputs.dynamics, times=inputs.times[rows])
-        for a, b in zip(part, whole, strict=True):
-            same(a, b[rows], 1e-13)
 
 
 def test_future_changes_nothing():
@@ -139,17 +82,6 @@ def test_gradient_of_the_past_stops_at_the_present():
         assert not gradient[:, 5:].any() and bool(gradient[:, :5].flatten(2).any(-1).all())
 
 
-def test_the_same_measurement_twice_counts_twice():
-    """Equal keys at equal times: the evidence is a sum over keys, and the softmax splits evenly."""
-    inputs = rfa_inputs(1, 2, 2, 4)
-    twins = [x[:, :1].expand(1, 2, 2, 8) for x in inputs[:3]]
-    times = torch.zeros(2, dtype=torch.float64)
-    result = robust_filter_attention(*twins, inputs.dynamics, times=times)
-    same(result.precision[:, 1], 2 * result.precision[:, 0])
-    same(result.log_norm[:, 1], result.log_norm[:, 0] + np.log(2))
-    same(result.out, twins[2])
-
-
 @pytest.mark.parametrize("outlier", [10.0, 100.0])
 def test_an_outlier_has_bounded_influence(outlier):
     """A key far from its query loses its weight in the estimate and in the evidence, and the more so the farther."""
@@ -166,15 +98,3 @@ def test_an_outlier_has_bounded_influence(outlier):
     assert bool((2 * d.tau * d.kappa > 1).all())
     assert float((far.out[:, -1] - clean.out[:, -1]).norm()) < float((dirty.out[:, -1] - clean.out[:, -1]).norm())
     assert bool((dirty.precision[:, -1] < clean.precision[:, -1]).all())
-
-
-def test_one_more_key_never_lowers_the_evidence():
-    """With the query held fixed, adding an earlier key adds a positive term to both sums."""
-    inputs = rfa_inputs(1, 15, 3, 4)
-    last = robust_filter_attention(*inputs[:4], times=torch.arange(15))
-    for start in (1, 5, 14):
-        fewer = robust_filter_attention(
-            *(x[:, start:] for x in inputs[:3]), inputs.dynamics, times=torch.arange(start, 15)
-        )
-        assert bool((fewer.log_norm[:, -1] < last.log_norm[:, -1]).all())
-        assert bool((fewer.precision[:, -1] < last.precision[:, -1]).all())

@@ -134,13 +134,6 @@ def test_no_edge_and_no_candidate_of_the_search_decides(edges: int, bits: int, m
     assert same(by_kernel(rows), plain)
 
 
-def test_rows_without_a_filter_need_no_search() -> None:
-    """And get what they get beside rows that have one."""
-    rows = [row for row in rows_of(150, 13) if row.top_p == math.inf and row.last_place in (0, 149)]
-    assert len({row.last_place for row in rows}) == 2
-    assert same(by_kernel(rows, is_filtered=False), by_kernel(rows))
-
-
 def test_a_gpu_draws_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """And others by the reference."""
     output, slots_finite, given = step_inputs(rows_of(7, 1))

@@ -143,18 +143,6 @@ def test_a_row_does_not_depend_on_its_batch():
         assert deviation(alone[0], together[row]) <= 1e-6
 
 
-def test_first_token_is_taken_as_it_is_and_default_times_continue():
-    dynamics = make_dynamics(2, 2, nu=4.0, seed=8)
-    v = make_measurements(9, (1, 4, 2, 4))
-    means, precisions, state = irkf_scan(v[:, :1], dynamics, delta=0.5)
-    assert torch.allclose(means, v[:, :1])
-    # The cap is the only effect of nu here: d² = 0 at p⁻ = 0.
-    assert torch.allclose(precisions[0, 0], 1 / (dynamics.eta2 + dynamics.gamma2))
-    whole, _, _ = irkf_scan(v, dynamics, delta=0.5)
-    rest, _, _ = irkf_scan(v[:, 1:], dynamics, delta=0.5, state=state)
-    assert torch.allclose(rest, whole[:, 1:], atol=1e-12)
-
-
 def test_an_outlier_moves_the_robust_mean_less_and_bounded():
     v = torch.zeros(1, 12, 1, 2, dtype=torch.float64)
     shifts = []

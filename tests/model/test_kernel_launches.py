@@ -44,20 +44,6 @@ def test_a_launch_that_is_taken_does_not_run() -> None:
     assert call.options == {"num_warps": 4, "num_stages": 2}
 
 
-def test_a_grid_may_follow_from_the_arguments() -> None:
-    seen: list[tuple[int, int, int]] = []
-    with intercepted_launches(lambda call: seen.append(call.grid) is None):
-        turned(lambda values: (-(-values["n_rows"] // values["BLOCK_R"]), 3))
-    assert seen == [(2, 3, 1)]
-
-
-def test_what_nobody_takes_goes_to_triton() -> None:
-    expected = torch.tensor([[0.0, 1.0]] * 5)
-    with intercepted_launches(lambda call: call.name == "scan_kernel"):
-        assert torch.equal(turned(), expected)
-    assert torch.equal(turned(), expected)
-
-
 def test_who_came_last_is_asked_first() -> None:
     asked: list[str] = []
     end = intercept_launches(lambda call: asked.append("first") is not None)

@@ -60,16 +60,6 @@ def test_segments_with_carried_state_equal_one_call(model, tokens):
 
 
 @torch.no_grad()
-def test_prefill_hands_over_to_the_stream(model, tokens):
-    output, state = model.prefill(tokens[:, :20], model.init_state(3))
-    logits, _, _ = stream(model, tokens[:, 20:], state)
-    model.mode = "recurrent"
-    expected = model(tokens).logits
-    assert scaled_error(output.logits, expected[:, 19]) <= TOLERANCE
-    assert scaled_error(logits, expected[:, 20:]) <= TOLERANCE
-
-
-@torch.no_grad()
 def test_any_batch_composition(model, tokens):
     whole, _, _ = stream(model, tokens, model.init_state(3))
     for rows in ([1], [2, 0], [0, 0, 1, 2, 2]):
@@ -108,16 +98,6 @@ def test_cached_attention_equals_the_full_pass(model, tokens, cuts):
         assert scaled_error(output.logits, expected.logits[:, stop - 1]) <= 2e-6
         assert scaled_error(output.log_precision, expected.log_precision[:, stop - 1]) <= 2e-6
         cache, start = stored(cache, keys, values), stop
-
-
-@torch.no_grad()
-def test_rows_behind_the_valid_ones_are_ignored(model, tokens):
-    clean, dirty = model.init_cache(3, 30), model.init_cache(3, 30)
-    dirty = dirty._replace(keys=dirty.keys + 7.0, values=dirty.values - 3.0)
-    for _ in range(2):
-        results = [model.extend(tokens[:, :9], cache) for cache in (clean, dirty)]
-        assert torch.equal(results[0][0].logits, results[1][0].logits)
-        clean, dirty = (stored(c, r[1], r[2]) for c, r in zip((clean, dirty), results, strict=True))
 
 
 @pytest.mark.parametrize("mode", ["attention", "recurrent"])
@@ -162,26 +142,6 @@ def test_latent_noise_has_the_stated_spread(model, tokens):
     assert all(torch.equal(a, b) for a, b in zip(after, after_noisy, strict=True))
 
 
-@torch.no_grad()
-def test_far_positions_keep_their_phase(model, tokens):
-    """A stream that starts at position 10^6 sees the same relative rotations as one at 0."""
-    state = model.init_state(1)
-    phase_free = SlotState(state.means * 0, state.precisions, state.position)
-    near, _, _ = stream(model, tokens[:1], phase_free)
-    far, _, _ = stream(model, tokens[:1], phase_free._replace(position=state.position + 1_000_000))
-    assert scaled_error(far, near) <= 1e-5
-
-
-def test_softmax_baseline_has_no_recurrent_twin(tokens):
-    model = LanguageModel(LanguageModelConfig(**{**SMALL, "mixer": "softmax"}))
-    assert model.mode == "attention"
-    assert model(tokens).logits.shape == (3, 40, 61)
-    with pytest.raises(ValueError, match="softmax model runs in"):
-        model.mode = "recurrent"
-    with pytest.raises(ValueError, match="no recurrent mode"):
-        model.init_state(1)
-
-
 def test_config_refuses_what_it_does_not_know():
     with pytest.raises(ValueError, match="has no \\['widht'\\]"):
         LanguageModelConfig.from_dict({**SMALL, "widht": 3})
@@ -197,16 +157,6 @@ def test_config_refuses_what_it_does_not_know():
         LanguageModelConfig(**{**SMALL, "prior": "constant"})
     with pytest.raises(ValueError, match="distance_bias 'alibi' is of the mixer 'softmax'"):
         LanguageModelConfig(**{**SMALL, "distance_bias": "alibi"})
-
-
-def test_a_model_without_slots_has_no_recurrent_twin(tokens):
-    model = LanguageModel(LanguageModelConfig(**{**SMALL, "n_slots": 0}))
-    assert not [name for name, _ in model.named_parameters() if "slot" in name or "gates" in name]
-    assert model(tokens).logits.isfinite().all()
-    with pytest.raises(ValueError, match="rfa model runs in \\('attention',\\)"):
-        model.mode = "recurrent"
-    with pytest.raises(ValueError, match="without slots has no recurrent mode"):
-        model.init_state(1)
 
 
 ABLATIONS = [
@@ -228,12 +178,6 @@ def test_ablations_over_a_cache_equal_their_full_pass(tokens, given):
         assert scaled_error(output.logits, expected.logits[:, stop - 1]) <= 2e-6
         assert scaled_error(output.log_precision, expected.log_precision[:, stop - 1]) <= 2e-6
         cache, start = stored(cache, keys, values), stop
-
-
-def test_only_rfa_keeps_a_cache(tokens):
-    model = LanguageModel(LanguageModelConfig(**{**SMALL, "mixer": "softmax", "n_slots": 0}))
-    with pytest.raises(ValueError, match="a softmax model has no cache"):
-        model.extend(tokens, model.init_cache(3, 1))
 
 
 @pytest.mark.slow

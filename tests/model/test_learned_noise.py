@@ -107,14 +107,6 @@ def test_noise_as_said_is_the_kalman_filter():
     assert gap(found, kalman) < 1e-9 and gap(found, kalman, "state_covariance") < 1e-9
 
 
-def test_an_infinite_nu_learns_nothing():
-    times, y, seen = make_data("both states")
-    kalman, _ = follow(build(nu=None, rule="capped", reacquire=None), times, y, seen)
-    found, states = follow(learning(nu=None), times, y, seen)
-    assert all(torch.equal(a.state_mean, b.state_mean) for a, b in zip(found, kalman, strict=True))
-    assert set(states[-1]) == {"mean", "covariance"}
-
-
 @pytest.mark.parametrize("sensor", list(SENSORS))
 def test_absent_components_leave_no_trace(sensor):
     check_absent_components(learning(sensor), *make_data(sensor, seed=3))
@@ -164,14 +156,6 @@ def test_a_jump_is_followed_while_the_noise_is_learned():
         outputs, _ = follow(learning(reacquire=patience, **still), np.arange(120) * 1.0, y, np.ones_like(y))
         after = np.array([float((output.mean - 50).abs().max()) for output in outputs[66:]])
         assert (after.max() < 5) == followed and (after[0] < 5) == followed
-
-
-def test_attention_passes_on_the_noise_counts():
-    times, y, seen = make_data("both states", n=20)
-    model = learning()
-    model.mode = "attention"
-    _, state = model(*(torch.from_numpy(a)[None] for a in (np.where(seen, y, 0.0), seen * 1.0, times)))
-    assert torch.equal(state["noise_counts"][0], model.get_buffer("prior_noise_counts"))
 
 
 def test_a_rule_that_is_none_is_refused():

@@ -143,22 +143,6 @@ def test_segments_and_batch_do_not_change_the_numbers():
     assert torch.allclose(rest.mean, whole.mean[:, 11:], atol=1e-9)
 
 
-def test_missing_components_leave_no_trace_of_their_values():
-    model = build(nu=4.0)
-    times, y, seen = make_data(n=20)
-    clean = run(model, times, np.where(seen, y, 0.0), seen)
-    other = run(model, times, np.where(seen, y, 77.0), seen)
-    assert torch.equal(clean.mean, other.mean)
-
-
-def test_noise_scale_multiplies_the_standard_deviation():
-    tripled = build(measurement_noise=(9 * np.array(R)).tolist())
-    times, y, seen = (torch.from_numpy(np.asarray(x, dtype=np.float64))[None] for x in make_data(n=10))
-    expected, _ = tripled(y, seen, times)
-    scaled, _ = build()(y, seen, times, torch.full_like(times, 3.0))
-    assert torch.allclose(scaled.mean, expected.mean, atol=1e-9)
-
-
 def test_robust_filter_resists_outliers_and_attention_agrees_without_process_noise():
     quiet = {"process_noise": [[0.0, 0.0], [0.0, 0.0]]}
     times, y, seen = make_data(n=25, seed=7)

@@ -5,16 +5,14 @@ import pytest
 import scipy.integrate
 import scipy.linalg
 import torch
-from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
 from rfa.model.linear_filter import LinearFilter
-from rfa.model.recurrence import eigenpairs, modes
+from rfa.model.recurrence import modes
 from rfa.model.recurrence.eigenpairs import Eigenpairs
-from rfa.model.recurrence.inverse import spd_inverse
 from rfa.model.recurrence.modes import Chains, backward, seen_from_now, transition
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.filters.spectrum import EXTRA_NODES, mode_arrays, spectrum, stationary, threshold
-from tests.model.oracles import filterpy_filter, float64_filter
+from tests.model.oracles import float64_filter
 
 VELOCITY = np.array([[0.0, 1.0], [0.0, 0.0]])
 ACCELERATION = np.diag([1.0, 1.0], 1)
@@ -130,45 +128,6 @@ def test_what_an_earlier_observation_sees_of_now(drift):
         assert gap(process[place], expected @ q @ expected.T, 1.0) < 1e-10
 
 
-@pytest.mark.parametrize("drift", [blocks(TURN, [[-0.4]]) - 0.2 * np.eye(3), PLANE])
-def test_lags_that_are_equal_are_worked_out_once(drift, monkeypatch):
-    """A batch on a grid has as many lags as the grid has steps, and each gives what it gives alone."""
-    n = len(drift)
-    modes_, matrix = built(drift, make_noise(n)), torch.tensor(np.random.default_rng(5).normal(size=(2, n)))
-    grid = torch.tensor([0.0, 0.3, 2.0, 9.0], dtype=torch.float64)
-    place = torch.from_numpy(np.random.default_rng(6).integers(0, 4, (40, 30)))
-    alone = [transition(modes_, lag) + seen_from_now(modes_, matrix, lag) for lag in grid[:, None]]
-    asked = []
-    for module, name in ((eigenpairs, "transition"), (eigenpairs, "modal_noise"), (modes, "_chain_noise")):
-        real = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda d, lag, real=real: asked.append(lag.numel()) or real(d, lag))
-    together = transition(modes_, grid[place]) + seen_from_now(modes_, matrix, grid[place])
-    assert asked and max(asked) == len(grid)
-    for part, *each in zip(together, *alone, strict=True):
-        # A product of matrices may be summed in another order beside others.
-        assert torch.allclose(part, torch.cat(each)[place], rtol=1e-12, atol=1e-12)
-    # What has a gradient is not sorted.
-    transition(modes_, grid[place].requires_grad_())[1].sum().backward()
-    assert max(asked) == place.numel()
-
-
-def test_an_inverse_in_place_is_the_one_with_a_gradient():
-    root = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 9, 12))).float()
-    matrix = root @ root.mT
-    before = matrix.clone()
-    in_place = spd_inverse(matrix)
-    assert torch.equal(matrix, before)
-    for found, expected in zip(in_place, spd_inverse(matrix.requires_grad_()), strict=True):
-        assert expected.requires_grad and torch.equal(found, expected)
-
-
-def test_constant_velocity_is_the_textbooks_polynomials():
-    found = built(VELOCITY, np.diag([0.0, 2.0]))
-    f, q = transition(found, torch.tensor(3.0, dtype=torch.float64))
-    assert np.allclose(f, [[1, 3], [0, 1]], atol=1e-15)
-    assert np.allclose(q, [[18, 9], [9, 6]], atol=1e-13)
-
-
 @pytest.mark.parametrize("count", [1, 3, 5, 15])
 def test_integrals_on_both_sides_of_the_threshold(count):
     """Against adaptive quadrature, over the half plane of what can be asked, near the threshold and away from it."""
@@ -216,24 +175,6 @@ def test_very_long_lags_of_a_damped_chain_reach_the_stationary_covariance_in_flo
         assert float(f[i].abs().max()) <= 1e-30
 
 
-def test_a_diagonalisable_drift_takes_the_path_it_always_took():
-    """Bit for bit: eigenpairs as numpy gives them, and `eigenpairs.transition` on them."""
-    drift, noise = np.array([[0.9, -2.0], [1.0, -1.1]]), make_noise(2)
-    rates, basis = np.linalg.eig(drift)
-    dual = np.linalg.inv(basis)
-    inner = dual @ noise @ dual.conj().T
-    plain = Eigenpairs(
-        *(torch.from_numpy(a) for m in (rates, basis, dual, inner) for a in (m.real.copy(), m.imag.copy()))
-    )
-    lag = torch.tensor([0.0, 0.2, 5.0], dtype=torch.float64)
-    found = built(drift, noise)
-    assert isinstance(found, Eigenpairs)
-    for ours, theirs in zip(transition(found, lag), eigenpairs.transition(plain, lag), strict=True):
-        assert torch.equal(ours, theirs)
-    minus = basis @ (inner / -(rates[:, None] + rates.conj()[None, :])) @ basis.conj().T
-    assert np.array_equal(stationary(spectrum(drift), noise), minus.real)
-
-
 @pytest.mark.parametrize(
     ("drift", "message"),
     [
@@ -272,31 +213,6 @@ def make_data(n: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.nd
     return np.cumsum(lags), np.cumsum(rng.normal(size=(n, 2)), axis=0), seen
 
 
-def filterpy_run(times, y, seen):
-    return filterpy_filter(times, y, seen, lambda lag: oracle(PLANE, NOISE, lag), SENSOR, R, PRIOR)
-
-
-def statsmodels_run(times, y, seen):
-    model = KalmanFilter(k_endog=2, k_states=4)
-    model.bind(np.where(seen, y, np.nan))
-    model["design"], model["obs_cov"], model["selection"] = SENSOR, R, np.eye(4)
-    steps = [oracle(PLANE, NOISE, lag) for lag in np.diff(times)] + [(np.eye(4), np.eye(4))]
-    model["transition"] = np.stack([f for f, _ in steps], axis=-1)
-    model["state_cov"] = np.stack([q for _, q in steps], axis=-1)
-    model.initialize_known(np.zeros(4), PRIOR)
-    result = model.filter()
-    return result.filtered_state.T, np.moveaxis(result.filtered_state_cov, -1, 0)
-
-
-@pytest.mark.parametrize("peer", [filterpy_run, statsmodels_run])
-def test_constant_velocity_filter_is_the_peers_kalman_filter(peer):
-    times, y, seen = make_data()
-    mean, covariance = peer(times, y, seen)
-    output, _ = build()(*(torch.from_numpy(x)[None] for x in (y, seen * 1.0, times)))
-    assert np.abs(output.state_mean[0].numpy() - mean).max() <= 1e-8
-    assert np.abs(output.state_covariance[0].numpy() - covariance).max() <= 1e-8
-
-
 def test_attention_on_constant_velocity_is_weighted_least_squares():
     """Without process noise the batch estimate is the regression line through the prior: F(-lag) at work."""
     times, y, seen = make_data(n=14, seed=3)
@@ -313,12 +229,3 @@ def test_attention_on_constant_velocity_is_weighted_least_squares():
         evidence = evidence + design.T @ weight @ y[i, rows]
         now = scipy.linalg.expm(PLANE * (times[i] - times[0])) @ np.linalg.solve(information, evidence)
         assert np.abs(output.state_mean[0, i].numpy() - now).max() <= 1e-8
-
-
-def test_undamped_modes_need_a_prior_and_damped_chains_have_one():
-    with pytest.raises(ValueError, match="initial_covariance"):
-        build(initial_covariance=None)
-    drift = blocks(DAMPED_CHAIN, DAMPED_CHAIN)
-    model = build(drift=drift.tolist(), initial_covariance=None)
-    expected = scipy.linalg.solve_continuous_lyapunov(drift, -NOISE)
-    assert np.allclose(model.get_buffer("prior_covariance"), expected, atol=1e-12)

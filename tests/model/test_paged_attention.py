@@ -92,7 +92,7 @@ def allowed(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, kernel: Kernel)
 
 @pytest.mark.parametrize(
     ("dtype", "kernel", "with_precision"),
-    [(torch.float32, "student_t", True), (torch.float16, "student_t", False), (torch.float16, "gaussian", True)],
+    [(torch.float16, "student_t", False), (torch.float32, "student_t", True), (torch.float16, "gaussian", True)],
     ids=str,
 )
 @pytest.mark.usefixtures("on_the_gpu")

@@ -89,16 +89,6 @@ def test_absent_components_leave_no_trace(sensor):
     check_absent_components(build(sensor), *jumping_data(sensor, seed=3))
 
 
-def test_attention_does_not_read_absent_components_either():
-    times, y, seen = jumping_data("both states", n=36)
-    model = build()
-    model.mode = "attention"
-    clock, present = torch.from_numpy(times)[None], torch.from_numpy(seen * 1.0)[None]
-    expected, _ = model(torch.from_numpy(np.where(seen, y, 0.0))[None], present, clock)
-    found, _ = model(torch.from_numpy(np.where(seen, y, np.nan))[None], present, clock)
-    assert torch.equal(found.mean, expected.mean)
-
-
 def test_a_gap_neither_confirms_nor_clears():
     times, y, seen = jumping_data("both states")
     seen[:] = True
@@ -185,14 +175,6 @@ def test_isolated_spikes_change_nothing():
     assert np.array_equal(with_rule, without)
 
 
-def test_outliers_in_a_row_that_disagree_are_no_jump():
-    _, y = random_walk()
-    y[:, 60:66] += np.array([15.0, -15.0, 30.0, -30.0, 15.0, -15.0])
-    with_rule, _ = level_filter(y)
-    without, _ = level_filter(y, reacquire=None)
-    assert np.array_equal(with_rule, without)
-
-
 def test_patience_is_the_number_of_observations_that_agree():
     """A jump of 200 noise deviations: each observation says all that it may, and the n-th is followed."""
     level, y = random_walk(200.0)
@@ -204,14 +186,6 @@ def test_patience_is_the_number_of_observations_that_agree():
         assert (error[:, 60 + patience - 1] < 12).all()
 
 
-def test_the_kalman_filter_carries_no_suspicion():
-    _, y = random_walk(20.0)
-    (with_rule, state), (without, _) = level_filter(y, nu=None), level_filter(y, nu=None, reacquire=None)
-    assert set(state) == {"mean", "covariance", "time"}
-    assert np.array_equal(with_rule, without)
-    assert np.abs(with_rule - kalman_level(y)).max() < 1e-9
-
-
 def test_the_covariance_before_a_jump_s_observation_is_the_enlarged_one():
     """What a smoother goes back through: it must not smooth the jump away."""
     times, y, seen = jumping_data("both states")
@@ -221,14 +195,6 @@ def test_the_covariance_before_a_jump_s_observation_is_the_enlarged_one():
     for output, is_jump in zip(outputs, jumps, strict=True):
         stated = output.innovation_covariance[0].numpy() - noise
         assert np.allclose(output.predicted_covariance[0].numpy(), stated) != is_jump
-
-
-def test_attention_hands_over_without_suspicion():
-    times, y, seen = jumping_data("both states", n=36)
-    model = build()
-    model.mode = "attention"
-    _, state = model(*(torch.from_numpy(a)[None] for a in (np.where(seen, y, 0.0), seen * 1.0, times)))
-    assert float(state["jump_offset"].abs().sum()) == 0 and float(state["jump_evidence"]) == 0
 
 
 @pytest.mark.parametrize("value", [1, 0, 2.5, True, "6"])

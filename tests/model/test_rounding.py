@@ -1,6 +1,5 @@
 """The tolerance of the faster paths: its draws keep the bounds they state, its sums err as sums do, and it can fail."""
 
-import math
 from dataclasses import replace
 from functools import partial
 
@@ -11,9 +10,8 @@ from rfa.benchmarks.kernels.cases import rfa_inputs
 from rfa.model.attention.api import robust_filter_attention
 from rfa.model.attention.reference import AttentionResult
 from tests.matching import assert_matches_reference
-from tests.rounding import ARITHMETIC, FUNCTION, SHARED, Rounding, allowed_errors, relative_error
+from tests.rounding import Rounding
 
-U = 2.0**-24
 TRIALS = 2000
 reference = partial(robust_filter_attention, impl="reference")
 
@@ -25,49 +23,6 @@ def numbers(*shape, seed=0, dtype=torch.float64):
 def drawn(function, *arguments, seed=0):
     with Rounding(seed):
         return function(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("function", "bound"),
-    [
-        (lambda x: x + 3, ARITHMETIC),
-        (lambda x: x * x, ARITHMETIC),
-        (torch.reciprocal, ARITHMETIC),
-        (torch.exp, FUNCTION + SHARED),
-        (torch.log, FUNCTION + SHARED),
-        (torch.log1p, FUNCTION + SHARED),
-        (lambda x: torch.softmax(x, 0), FUNCTION + SHARED),
-    ],
-)
-def test_draws_fill_their_bounds(function, bound):
-    x = numbers(TRIALS, dtype=torch.float32).abs() + 0.5
-    plain = function(x)
-    errors = torch.stack([((drawn(function, x, seed=s).double() - plain) / plain).abs() / U for s in range(8)])
-    # The sum of result and draw is rounded once more.
-    assert 0.8 * bound <= errors.max() <= bound + 1
-
-
-def test_gradients_are_drawn_too_and_seeds_repeat():
-    def gradient(seed):
-        x = numbers(9, dtype=torch.float32).requires_grad_()
-        return drawn(lambda: torch.autograd.grad(x.exp().sum(), x)[0], seed=seed)
-
-    assert torch.equal(gradient(1), gradient(1)) and not torch.equal(gradient(1), gradient(2))
-
-
-@pytest.mark.parametrize(
-    "function",
-    [torch.t, torch.neg, torch.relu, lambda x: x[1:], lambda x: torch.cat([x, x]), lambda x: x.double().float()],
-)
-def test_numbers_that_only_move_stay(function):
-    x = numbers(3, 4, dtype=torch.float32)
-    assert torch.equal(drawn(function, x), function(x))
-
-
-def test_infinities_stay():
-    x = torch.tensor([-math.inf, 0.0, math.inf])
-    assert torch.equal(drawn(lambda x: x - 1, x).isinf(), x.isinf())
-    assert drawn(lambda x: torch.logsumexp(x, -1), torch.tensor([-math.inf, 1.0])).sub(1).abs() <= 8 * U
 
 
 def one_behind_the_other(terms):
@@ -106,18 +61,6 @@ def test_sums_err_as_derived(sum_of, modelled, mean):
 
 def small():
     return rfa_inputs(1, 40, 3, 8, dtype=torch.float32, irregular=True)
-
-
-def test_the_tolerance_is_a_few_roundings():
-    """Of well-conditioned inputs no result may be off by 64 units of round-off."""
-    inputs = small()
-    exact = reference(*inputs.to(torch.float64)[:4], times=inputs.times)
-
-    def errors():
-        found = reference(*inputs[:4], times=inputs.times)
-        return {name: relative_error(x, getattr(exact, name)) for name, x in found._asdict().items()}
-
-    assert all(5 * U < allowed < 64 * U for allowed in allowed_errors(errors, torch.float32).values())
 
 
 def with_scalar_off(name, q, k, v, dynamics, **options):

@@ -86,38 +86,6 @@ def test_every_parameter_learns(given: dict[str, Any]) -> None:
 
 
 @torch.no_grad()
-def test_a_closed_output_gate_silences_its_head() -> None:
-    model, tokens = model_of(output_gate=True), tokens_of()
-    for mode in ("attention", "recurrent"):
-        model.mode = mode
-        before = model(tokens).logits
-        for block in model.blocks:
-            width = 2 * SMALL["head_dim"]
-            block.mixer.output.weight[:, width : 2 * width] = 0  # head 1 does not reach the output …
-        expected = model(tokens).logits
-        assert not torch.equal(before, expected)
-        model = model_of(output_gate=True)
-        for block in model.blocks:
-            block.mixer.output_gate.bias[1] = -1e4  # … or is multiplied by sigmoid(-10^4) = 0
-        model.mode = mode
-        assert scaled_error(model(tokens).logits, expected) <= TOLERANCE
-        model = model_of(output_gate=True)
-
-
-@torch.no_grad()
-def test_output_gates_start_open_and_alike() -> None:
-    """sigmoid(2) on every head is a factor of the projection."""
-    torch.manual_seed(0)
-    gated = LanguageModel(LanguageModelConfig(**{**SMALL, "output_gate": True})).eval()
-    torch.manual_seed(0)
-    plain = LanguageModel(LanguageModelConfig(**SMALL)).eval()
-    plain.load_state_dict(gated.state_dict(), strict=False)
-    for block in plain.blocks:
-        block.mixer.output.weight *= 0.8807970779778823
-    assert scaled_error(gated(tokens_of()).logits, plain(tokens_of()).logits) <= TOLERANCE
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("module", ["blocks.0.mixer.query", "blocks.1.mixer.output", "blocks.0.mixer_norm", "norm"])
 def test_readouts_of_their_own_are_of_one_mode(module: str) -> None:
     model, tokens = model_of(own_readout=True), tokens_of()

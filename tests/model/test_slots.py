@@ -210,36 +210,6 @@ def test_reference_of_own_lags_steps_by_each():
     assert torch.equal(state[0], m[:1]) and torch.equal(state[1], p[:1])
 
 
-def test_lags_of_one_are_no_lags():
-    tokens, means, precisions, parameters = make(2, 24, 2, 4, 4, dtype=torch.float32)
-    same = parameters._replace(decay=parameters.decay.expand(2, 24, 2, 4).contiguous())
-    for impl in ("reference", "numba"):
-        one, other = (slot_scan(tokens, means, precisions, which, impl=impl) for which in (parameters, same))
-        assert torch.equal(one[0].out, other[0].out) and torch.equal(one[1], other[1]), impl
-
-
-def test_segments_continue_the_scan():
-    tokens, means, precisions, parameters = make(2, 24, 2, 4, 4, dtype=torch.float32)
-    for impl in ("reference", "numba"):
-        whole, m, p = slot_scan(tokens, means, precisions, parameters, impl=impl)
-        parts, state = [], (means, precisions)
-        for start, stop in ((0, 1), (1, 11), (11, 24)):
-            segment = SlotInputs(*(tensor[:, start:stop] for tensor in tokens))
-            readout, *state = slot_scan(segment, *state, parameters, impl=impl)
-            parts.append(readout.out)
-        assert torch.equal(torch.cat(parts, 1), whole.out), impl
-        assert torch.equal(state[0], m) and torch.equal(state[1], p), impl
-
-
-def test_batch_composition_changes_nothing():
-    tokens, means, precisions, parameters = make(5, 9, 2, 4, 4, dtype=torch.float32)
-    whole, m, _ = slot_scan(tokens, means, precisions, parameters)
-    for rows in ([0], [3, 1], [4, 2, 0]):
-        part = SlotInputs(*(tensor[rows] for tensor in tokens))
-        readout, m_part, _ = slot_scan(part, means[rows], precisions[rows], parameters)
-        assert torch.equal(readout.out, whole.out[rows]) and torch.equal(m_part, m[rows])
-
-
 @pytest.mark.parametrize("impl", ["reference", "numba"])
 @pytest.mark.parametrize("lengths", [[5, 0, 9, 1, 8], [0, 0, 0, 0, 0]], ids=str)
 def test_rows_of_different_lengths_are_each_row_alone(impl, lengths):
@@ -264,18 +234,6 @@ def test_rows_of_different_lengths_are_each_row_alone(impl, lengths):
 def test_compiled_gradients_of_rows_of_different_lengths(are_apart):
     rule = {"inner": 2, "lengths": torch.tensor([4, 7])}
     assert_as_exact_as_eager((2, 7, 3, 5, 4), "numba", rule, are_apart=are_apart)
-
-
-def test_outlier_moves_a_robust_slot_less():
-    tokens, means, precisions, parameters = make(1, 1, 1, 1, 4)
-    far = tokens._replace(k=tokens.k + 50, v=tokens.v + 50)
-    plain = parameters._replace(weight_exponent=torch.zeros(1).double())
-
-    def shift(chosen):
-        _, m, _ = slot_step(SlotInputs(*(x[:, 0] for x in far)), means, precisions, chosen)
-        return float((m - parameters.decay * means).norm())
-
-    assert shift(parameters) < 0.2 * shift(plain)
 
 
 def test_refusals_name_what_was_expected():

@@ -10,10 +10,8 @@ import math
 import pytest
 import torch
 
-from rfa.model.language import LanguageModel
 from rfa.model.recurrence.slots import slot_scan
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, slot_scan_reference
-from rfa.runtime.text.config import LanguageModelConfig
 from tests.kernels import IS_INTERPRETED, assert_variants_agree
 from tests.model.test_slots import make, with_own_lags
 from tests.rounding import allowed_errors, assert_within_rounding, relative_error
@@ -23,7 +21,7 @@ pytest.importorskip("triton")
 import triton
 import triton.language as tl
 
-from rfa.model.recurrence import triton_backward, triton_forward
+from rfa.model.recurrence import triton_forward
 from rfa.model.recurrence.triton import slot_scan_triton
 from rfa.model.recurrence.triton_token import negative_power
 
@@ -87,10 +85,6 @@ def assert_matches_reference(tokens, means, precisions, parameters):
         return {name: relative_error(found[name], expected) for name, expected in exact.items() if expected.any()}
 
     assert_within_rounding(errors(fused), lambda: errors(differentiate(slot_scan_reference, *single)), torch.float32)
-
-
-def segment(tokens, start, stop):
-    return SlotInputs(*(x[:, start:stop] for x in tokens))
 
 
 def transposed(x):
@@ -216,18 +210,6 @@ def test_the_checkpoint_interval_changes_no_bits():
                 assert torch.equal(found[name], tensor), (name, interval)
 
 
-def test_segments_continue_the_scan():
-    tokens, means, precisions, parameters = inputs(2, 12, 1, 4, 8)
-    whole, m, p = slot_scan(tokens, means, precisions, parameters, impl="triton")
-    parts, state = [], (means, precisions)
-    for start, stop in ((0, 1), (1, 5), (5, 12)):
-        readout, *state = slot_scan(segment(tokens, start, stop), *state, parameters, impl="triton")
-        parts.append(readout)
-    for i, expected in enumerate(whole):
-        assert torch.equal(torch.cat([part[i] for part in parts], 1), expected)
-    assert torch.equal(state[0], m) and torch.equal(state[1], p)
-
-
 def assert_passes_match_reference(tokens, means, precisions, parameters, inner, innovation="key"):
     """K passes, held to what rounding explains (`tests.rounding`). Arguments in float64."""
     rule = {"inner": inner, "innovation": innovation}
@@ -291,14 +273,6 @@ def test_rows_may_have_different_lengths(shape, dtype):
     assert_rows_are_read_alone(*inputs(*shape, dtype=torch.bfloat16), lengths)
 
 
-def test_rows_of_different_lengths_match_the_reference():
-    arguments, lengths = inputs(3, 6, 2, 5, 4), torch.tensor([6, 2, 3], device=DEVICE)
-    by_impl = [slot_scan(*arguments, lengths=lengths, impl=impl) for impl in ("triton", "reference")]
-    (fused, *fused_state), (eager, *eager_state) = by_impl
-    for actual, expected in zip((*fused, *fused_state), (*eager, *eager_state), strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
-
-
 def test_a_length_that_is_none_is_seen_after_it():
     """Its precisions are NaN: a server looks at them before it keeps a state. Its neighbours are as they were."""
     tokens, means, precisions, parameters = inputs(4, 3, 2, 5, 12)
@@ -322,17 +296,6 @@ def assert_shares_change_no_bits(of_a_warp, reals, *shape):
 
 def test_how_slots_are_shared_out_changes_no_bits():
     assert_shares_change_no_bits(64, 8, 2, 4, 2, 5, 12)
-
-
-def test_neighbours_do_not_matter():
-    tokens, means, precisions, parameters = inputs(4, 4, 1, 4, 8)
-    readout, m, p = slot_scan_triton(tokens, means, precisions, parameters)
-    whole = dict(zip(NAMES, (*readout, m, p), strict=True))
-    for rows in ([2], [3, 0]):
-        part = SlotInputs(*(x[rows] for x in tokens))
-        readout, m, p = slot_scan_triton(part, means[rows], precisions[rows], parameters)
-        for name, actual in zip(NAMES, (*readout, m, p), strict=True):
-            assert torch.equal(actual, whole[name][rows]), name
 
 
 def test_runs_are_identical():
@@ -385,53 +348,12 @@ def test_exports_with_any_number_of_tokens():
         assert torch.equal(actual, expected)
 
 
-def test_no_checkpoints_without_gradients():
-    tokens, means, precisions, parameters = inputs(1, 4, 1, 2, 2)
-    readout, _, _ = slot_scan_triton(tokens, means, precisions, parameters)
-    assert not readout.out.requires_grad
-    assert triton_forward.scan_outputs(tokens.k, means, precisions, 0)[5].numel() == 0
-    assert [triton_backward.checkpoint_interval(n) for n in (1, 4, 5, 512, 65536)] == [1, 2, 3, 23, 256]
-
-
-@pytest.mark.parametrize("output", range(5), ids=NAMES)
-def test_every_output_carries_gradients_alone(output):
-    arguments = inputs(1, 4, 2, 3, 4)
-
-    def one(scan):
-        leaves = [leaf.detach().requires_grad_() for leaf in (*arguments[0], *arguments[1:3])]
-        readout, m, p = scan(SlotInputs(*leaves[:5]), *leaves[5:], arguments[3])
-        return torch.autograd.grad((*readout, m, p)[output].square().sum(), leaves, materialize_grads=True)
-
-    for actual, expected in zip(one(slot_scan_triton), one(slot_scan_reference), strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_a_model_prefills_with_it():
-    config = LanguageModelConfig(vocab_size=32, d_model=16, n_layers=2, n_heads=2, head_dim=4, n_slots=3)
-    network = LanguageModel(config).to(DEVICE)
-    tokens = torch.arange(10, device=DEVICE).reshape(2, 5)
-    with torch.no_grad():
-        eager, eager_state = network.prefill(tokens, network.init_state(2), impl="reference")
-        fused, fused_state = network.prefill(tokens, network.init_state(2), impl="triton")
-    for actual, expected in zip((*fused, *fused_state), (*eager, *eager_state), strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
-
-
 def test_auto_takes_the_kernel_on_a_gpu_only():
     """Tokens of 16 bits: what is not the kernel here is the eager loop."""
     arguments = inputs(1, 6, 2, 4, 8, dtype=torch.bfloat16)
     by_impl = {impl: slot_scan(*arguments, impl=impl)[0].out for impl in ("auto", "reference", "triton")}
     assert not torch.equal(by_impl["reference"], by_impl["triton"])
     assert torch.equal(by_impl["auto"], by_impl["triton" if DEVICE == "cuda" else "reference"])
-
-
-def test_without_the_robust_weight_it_is_the_reference():
-    *arguments, parameters = inputs(1, 6, 2, 3, 2)
-    plain = parameters._replace(weight_exponent=torch.zeros_like(parameters.weight_exponent))
-    fused, *fused_state = slot_scan(*arguments, plain, impl="triton")
-    eager, *eager_state = slot_scan(*arguments, plain, impl="reference")
-    for actual, expected in zip((*fused, *fused_state), (*eager, *eager_state), strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_refusals_name_the_reason(monkeypatch):

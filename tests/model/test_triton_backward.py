@@ -25,6 +25,7 @@ pytest.importorskip("triton")
 
 from rfa.model.attention.call import AttentionCall
 from rfa.model.attention.launch import Launch
+from rfa.model.attention.triton import stack_heads
 from rfa.model.attention.triton_backward import OutputGradients, backward
 from tests.kernels import assert_variants_agree
 
@@ -88,11 +89,6 @@ def stamps(times: Tensor | None) -> Tensor | None:
     return torch.stack([high, (since - high).to(torch.float32)], -1)
 
 
-def heads(dynamics: Dynamics) -> Tensor:
-    d = dynamics
-    return torch.stack([x.float() for x in (d.mu, d.sigma2, d.eta2, d.gamma2, d.nu, d.tau)], -1)
-
-
 def named(result: tuple[Tensor, ...]) -> dict[str, Tensor]:
     dq, dk, dv, dheads = result
     assert dheads.dtype == torch.float32
@@ -108,7 +104,7 @@ def fused(
     key_stamps = stamps(inputs.times)
     query_stamps = None if key_stamps is None else key_stamps[:, total - queries :].contiguous()
     call = AttentionCall(
-        inputs.q[:, total - queries :], inputs.k, inputs.v, heads(inputs.dynamics), query_stamps, key_stamps,
+        inputs.q[:, total - queries :], inputs.k, inputs.v, stack_heads(inputs.dynamics), query_stamps, key_stamps,
         is_gaussian=kernel == "gaussian", needs_decay=needs_decay,
     )  # fmt: skip
     return named(backward(
@@ -269,7 +265,7 @@ def test_packed_sequences(irregular: bool, kernel: str) -> None:
     places = (torch.cat(pieces, 1), torch.cat(key_stamps, 1)) if irregular else (None, None)
     gradients = OutputGradients(*(torch.cat(w, 1) for w in zip(*weights, strict=True)))
     call = AttentionCall(
-        q, k, v, heads(dynamics), *places, starts(queries), starts(totals), max(queries), max(totals),
+        q, k, v, stack_heads(dynamics), *places, starts(queries), starts(totals), max(queries), max(totals),
         kernel == "gaussian",
     )  # fmt: skip
     out, log_norm = (torch.cat([getattr(oracle, name).float() for oracle in exact], 1) for name in ("out", "log_norm"))

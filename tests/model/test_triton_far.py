@@ -7,24 +7,24 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
-from rfa import Dynamics, robust_filter_attention
+from rfa import robust_filter_attention
 from rfa.benchmarks.kernels.cases import rfa_inputs
 from rfa.model.attention.call import AttentionCall
 from rfa.model.attention.launch import Launch
 from rfa.model.attention.reference import AttentionResult, attend, relative_attention
-from rfa.model.attention.triton import attention_backward_op, attention_op, fused_attention, stack_heads
+from rfa.model.attention.triton import attention_backward_op, attention_op, stack_heads
 from rfa.model.attention.triton_backward import OutputGradients, backward
 from rfa.model.attention.triton_far import NEVER, far_horizons
 from rfa.model.attention.triton_forward import forward
 from tests.kernels import IS_INTERPRETED
 from tests.matching import assert_matches_reference
+from tests.model.test_triton_backward import NAMES, random_weights
 from tests.rounding import allowed_errors, assert_within_rounding, relative_error
 
 # Rows that need the running maximum are found by the overflow of their sums.
@@ -42,10 +42,6 @@ TWO_DTYPES = pytest.mark.parametrize("dtype", [torch.float32, FLOAT16], ids=str)
 # The blocks of all passes in float32, so that all of them leave out the same pairs.
 BLOCK = 32
 SAME = Launch(BLOCK, BLOCK, 4, 1)
-NAMES = ("q", "k", "v", "mu", "sigma2", "eta2", "gamma2", "nu", "tau")
-# An error with which nothing is far. Of a kernel without a far field a GPU's compiler makes another one, which rounds
-# otherwise: there it is one that no pair of these tests is within.
-NOTHING_FAR = None if IS_INTERPRETED else 1e-300
 
 
 def inputs_of(length, mu, dtype=torch.float32, *, batch=1, complex_dims=8, **options):
@@ -130,22 +126,6 @@ def run_forward(inputs, far_field, n_queries=None, *, kernel="student_t", blocks
     horizons = None if far_field is None else far_horizons(heads, far_field)
     call = AttentionCall(q[:, -n_queries:], k, v, heads, is_gaussian=kernel == "gaussian", horizons=horizons)
     return AttentionResult(*forward(call, blocks=blocks))
-
-
-class Gradients(NamedTuple):
-    """Of out, log_norm and precision."""
-
-    out: torch.Tensor
-    log_norm: torch.Tensor
-    precision: torch.Tensor | None
-
-
-def weights_of(inputs, n_queries, with_precision=True):
-    generator = torch.Generator("cpu").manual_seed(1)
-    batch, _, heads, width = inputs.q.shape
-    out = torch.randn(batch, n_queries, heads, width, generator=generator, device="cpu").to(inputs.q)
-    log_norm, precision = torch.randn(2, batch, n_queries, heads, generator=generator, device="cpu").to(inputs.q.device)
-    return Gradients(out, log_norm, precision if with_precision else None)
 
 
 def run_backward(inputs, far_field, result, weights, *, kernel="student_t", blocks=SAME):
@@ -235,14 +215,6 @@ def test_queries_behind_a_prefix_are_within_the_stated_error(n_queries, dtype):
 
 
 @KERNELS
-def test_the_eager_code_is_within_the_stated_error(kernel):
-    inputs = inputs_of(150, (0.0, 0.3, 2.0))
-    q, k, v, dynamics, _ = inputs
-    result = relative_attention(q, k, v, dynamics, kernel=kernel, far_field=1e-3)
-    check_stated_error(result, inputs, 150, 1e-3, kernel)
-
-
-@KERNELS
 def test_the_eager_code_replaces_every_far_pair(kernel):
     inputs = inputs_of(90, (0.1, 0.3, 2.0)).to(torch.float64)
     q, k, v, dynamics, _ = inputs
@@ -267,7 +239,7 @@ def test_the_eager_code_replaces_every_far_pair(kernel):
 def test_outputs_and_gradients_of_just_the_pairs_left_out(dtype, scale, length, n_queries, with_precision, kernel):
     """With an error so large that any other sum would show. Large inputs: the far keys outweigh most of the near."""
     inputs = inputs_of(length, (0.1, 0.4, 3.0), dtype, scale=scale)
-    weights = weights_of(inputs, n_queries, with_precision)
+    weights = random_weights(inputs, n_queries, with_precision)
     is_far = left_out(inputs.dynamics, 1e-2, length, n_queries)
     assert is_far.any(1).any(1).all()
 
@@ -310,7 +282,7 @@ def test_far_keys_are_not_read(dtype):
         got, expected = getattr(actual, name), getattr(clean, name)
         assert torch.equal(got[:, :, 1:], expected[:, :, 1:]), name
         assert got[:, :, 0].isnan().all(), name
-    weights = weights_of(inputs, 14)
+    weights = random_weights(inputs, 14, True)
     before, after = (run_backward(x, 1e-3, clean, weights) for x in (inputs, spoilt))
     assert torch.equal(after["q"][:, :, 1:], before["q"][:, :, 1:]) and after["q"][:, :, 0].isnan().all()
     for name in NAMES[3:]:
@@ -318,36 +290,6 @@ def test_far_keys_are_not_read(dtype):
     for name in "kv":
         assert not before[name][:, :64, 1:].any() and before[name][:, :64, 0].any(), name
         assert torch.equal(after[name][:, 64:, 1:], before[name][:, 64:, 1:]), name
-
-
-@TWO_DTYPES
-def test_far_queries_are_not_read(dtype):
-    """By the kernel of the keys. Where they are near every key shows them: as NaN, but that a GPU takes the smaller of
-    NaN and 0 for 0, the distance of such a query from any key.
-    """
-    inputs = inputs_of(100, (0.0, 0.5, 2.0), dtype)
-    result, weights = run_forward(inputs, 1e-3), weights_of(inputs, 100)
-    spoilt = inputs._replace(q=inputs.q.clone())
-    spoilt.q[:, 96:] = math.nan
-    before, after = (run_backward(x, 1e-3, result, weights) for x in (inputs, spoilt))
-    for name in "kv":
-        assert torch.equal(after[name][:, :64, 1:], before[name][:, :64, 1:]), name
-        assert (after[name][:, :64, 0] != before[name][:, :64, 0]).any(-1).all(), name
-
-
-@TWO_DTYPES
-def test_heads_without_a_far_field_are_untouched(dtype):
-    """No decay, and a horizon beyond the first key; beside a head that has one."""
-    inputs = inputs_of(70, (0.0, 0.05, 3.0), dtype)
-    plain, collapsed = (run_forward(inputs, far_field) for far_field in (NOTHING_FAR, 1e-4))
-    for name, got, expected in zip(plain._fields, collapsed, plain, strict=True):
-        assert torch.equal(got[:, :, :2], expected[:, :, :2]), name
-    assert not torch.equal(collapsed.log_norm[:, :, 2], plain.log_norm[:, :, 2])
-    weights = weights_of(inputs, 70)
-    expected, got = (run_backward(inputs, far_field, plain, weights) for far_field in (NOTHING_FAR, 1e-4))
-    for name in NAMES:
-        heads = (..., slice(2), slice(None)) if name in "qkv" else slice(2)
-        assert torch.equal(got[name][heads], expected[name][heads]), name
 
 
 def test_horizons_are_the_first_far_lags():
@@ -401,18 +343,6 @@ def test_packed_sequences_equal_each_alone(dtype):
         assert torch.equal(actual, torch.cat(expected, dim=1))
 
 
-def test_the_fused_and_the_eager_code_take_the_same_option():
-    """Both within the stated error, so within twice that of each other."""
-    inputs = inputs_of(100, (0.0, 0.5, 2.0))
-    actual, eager = (
-        robust_filter_attention(*inputs[:4], impl=impl, far_field=1e-4) for impl in ("triton", "reference")
-    )
-    plain = fused(*inputs[:4])
-    for got, expected, stated in zip(actual, eager, stated_errors(inputs, 100, 1e-4, "student_t"), strict=True):
-        assert norm_of_error(got, expected) <= 2 * float(stated.norm()) + 1e-5 * float(expected.norm())
-    assert not torch.equal(actual.out, plain.out)
-
-
 @pytest.mark.parametrize("impl", ["triton", "reference"])
 @pytest.mark.parametrize("far_field", [0.0, -1e-3, 1e-9, 0.1, 1.0, math.nan])
 def test_an_error_out_of_range_is_refused(far_field, impl):
@@ -437,37 +367,3 @@ def test_the_operators_keep_their_promises():
     gradients = [torch.randn_like(x) for x in result]
     arguments = (*gradients, *result[:2], True, *inputs[:3], heads, *places, True, horizons)
     torch.library.opcheck(attention_backward_op, arguments)
-
-
-class Attending(torch.nn.Module):
-    def __init__(self, dynamics):
-        super().__init__()
-        self.omega = torch.nn.Buffer(dynamics.omega)
-        self.scalars = torch.nn.Parameter(stack_heads(dynamics))
-
-    def forward(self, q, k, v):
-        mu, sigma2, eta2, gamma2, nu, tau = self.scalars.unbind(-1)
-        dynamics = Dynamics(mu, self.omega, sigma2, eta2, gamma2, nu, tau)
-        return tuple(fused_attention(q, k, v, dynamics, far_field=1e-2))
-
-
-def test_the_exported_graph_has_no_fixed_length():
-    module = Attending(inputs_of(1, (0.0, 2.0)).dynamics)
-    shapes = ({1: torch.export.Dim("length")},) * 3
-    graph = torch.export.export(module, inputs_of(71, (0.0, 2.0))[:3], dynamic_shapes=shapes).module()
-    for length in (71, 100, 3):
-        tensors = inputs_of(length, (0.0, 2.0), seed=1)[:3]
-        for got, expected in zip(graph(*tensors), module(*tensors), strict=True):
-            assert torch.equal(got, expected)
-
-
-def test_one_graph_with_its_gradient():
-    inputs = inputs_of(70, (0.0, 2.0))
-    run = partial(fused, far_field=1e-2)
-    found = []
-    for function in (run, torch.compile(run, backend="aot_eager", fullgraph=True)):
-        leaves = [x.clone().requires_grad_() for x in inputs[:3]]
-        result = function(*leaves, inputs.dynamics)
-        found.append((*result, *torch.autograd.grad(sum(part.sum() for part in result), leaves)))
-    for got, expected in zip(*found, strict=True):
-        assert norm_of_error(got, expected) <= 1e-6 * float(expected.detach().norm())

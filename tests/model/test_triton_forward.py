@@ -12,10 +12,12 @@ from rfa.benchmarks.kernels.cases import rfa_inputs
 from rfa.model.attention.call import AttentionCall
 from rfa.model.attention.launch import Launch, launch
 from rfa.model.attention.reference import AttentionResult, attend
+from rfa.model.attention.triton import stack_heads
 from rfa.model.attention.triton_distant import BOUND, LAG_NUMBERS, LIGHT_EXPONENT, SHIFT_TERM, TERMS, table_kernel
 from rfa.model.attention.triton_forward import forward
 from rfa.model.dynamics import decay, variance
 from tests.kernels import assert_variants_agree
+from tests.model.test_triton_backward import stamps
 from tests.rounding import allowed_errors, assert_within_rounding, relative_error
 
 # Rows that need the running maximum are found by the overflow of their sums.
@@ -37,17 +39,6 @@ def inputs_of(batch, length, heads, complex_dims, dtype, **options):
     return inputs.to(dtype)._replace(dynamics=inputs.dynamics.to(torch.float32))
 
 
-def head_parameters(d):
-    return torch.stack([d.mu, d.sigma2, d.eta2, d.gamma2, d.nu, d.tau], dim=1).float().contiguous()
-
-
-def stamps(times):
-    """`[B, M]` float64 times → `[B, M, 2]` float32 pairs."""
-    elapsed = times - times[:, :1]
-    high = elapsed.float()
-    return torch.stack([high, (elapsed - high.double()).float()], dim=-1)
-
-
 def fused(inputs, n_queries=None, *, kernel="student_t", blocks=BLOCKS, with_precision=True):
     q, k, v, dynamics, times = inputs
     length = q.shape[1]
@@ -56,7 +47,7 @@ def fused(inputs, n_queries=None, *, kernel="student_t", blocks=BLOCKS, with_pre
     key_stamps = None if times is None else stamps(times)
     query_stamps = None if key_stamps is None else key_stamps[:, own].contiguous()
     call = AttentionCall(
-        q[:, own], k, v, head_parameters(dynamics), query_stamps, key_stamps,
+        q[:, own], k, v, stack_heads(dynamics), query_stamps, key_stamps,
         is_gaussian=kernel == "gaussian", with_precision=with_precision,
     )  # fmt: skip
     return AttentionResult(*forward(call, blocks=blocks))
@@ -142,7 +133,7 @@ def test_stamps_shared_by_the_batch():
     inputs = inputs_of(2, 40, 2, 8, torch.float32, irregular=True)
     q, k, v, dynamics, times = inputs
     shared = stamps(times[:1])
-    actual = AttentionResult(*forward(AttentionCall(q, k, v, head_parameters(dynamics), shared, shared), blocks=BLOCKS))
+    actual = AttentionResult(*forward(AttentionCall(q, k, v, stack_heads(dynamics), shared, shared), blocks=BLOCKS))
     assert_close(actual, inputs._replace(times=times[:1]))
 
 
@@ -166,7 +157,7 @@ def test_packed_sequences(prefixes, irregular, dtype):
         split = key_stamps.split([part.k.shape[1] for part in parts], dim=1)
         query_stamps = torch.cat([x[:, prefix:] for x, prefix in zip(split, prefixes, strict=True)], dim=1)
     call = AttentionCall(
-        q, k, v, head_parameters(parts[0].dynamics), query_stamps, key_stamps, query_starts, key_starts, max(lengths)
+        q, k, v, stack_heads(parts[0].dynamics), query_stamps, key_stamps, query_starts, key_starts, max(lengths)
     )
     result = forward(call, blocks=BLOCKS)
     split = (x.split(lengths, dim=1) for x in result)
@@ -203,7 +194,7 @@ def test_the_table_of_distant_blocks_keeps_its_bound():
     marks = torch.zeros(6, 5, dtype=torch.int32)
     lags = torch.zeros(6, 128, LAG_NUMBERS.value)
     shape = {"WIDTH": 16, "BM": 64, "BN": 32, "HAS_FAR_FIELD": False, "FAST": False}
-    table_kernel[(5, 6)](head_parameters(dynamics), rows, table, marks, lags, None, 5, **shape)
+    table_kernel[(5, 6)](stack_heads(dynamics), rows, table, marks, lags, None, 5, **shape)
     exact = dynamics.to(torch.float64)
     per_head = (slice(None), None, None, None)
     distance = torch.arange(5)[:, None, None]
@@ -260,10 +251,6 @@ def test_the_evidence_is_optional(kernel):
 
     expected = {"out": target.out, "log_norm": target.log_norm}
     assert_variants_agree(result._asdict(), expected, lambda: allowed_errors(eager_errors, torch.float32))
-
-
-def test_blocks_of_the_table_of_launches():
-    check(inputs_of(1, 40, 1, 8, torch.float16), blocks=None)
 
 
 def test_repeats_bit_by_bit():

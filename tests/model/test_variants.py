@@ -1,19 +1,14 @@
 """Every model of the papers, as its entry of variants.json makes it, against a float64 loop of its formulas."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from rfa.benchmarks.papers.adaptive_mixer import AdaptiveMixer
-from rfa.benchmarks.papers.radial_mixer import RadialTangentialMixer
 from rfa.model.language import LanguageModel
 from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.language_config import load_variants
-from rfa.training.optimiser import is_sde_parameter
-from tests.model import oracles
 from tests.model.variant_loops import mixed
 
 VARIANTS = load_variants()
@@ -144,109 +139,8 @@ def test_every_model_learns(name):
         assert float(parameter.grad.abs().max()) > 0, key
 
 
-def share_weights(source, target):
-    target.load_state_dict(source.state_dict())
-    return target
-
-
 def same(a, b, tolerance=0.0):
     assert float((a - b).norm()) <= tolerance * float(b.norm())
-
-
-@pytest.mark.parametrize(("name", "limit"), [("B3", {"frequencies": "full"}), ("B4", {"frequencies": "banded"})])
-def test_decayed_scores_without_decay_are_rotary_attention(name, limit):
-    x, decayed = states(), mixer(name, damping=0.0)
-    plain = share_weights(decayed, mixer("B1", **limit))
-    same(decayed.attention(x, with_precision=False).out, plain.attention(x, with_precision=False).out, 1e-6)
-
-
-def test_rotation_alone_is_rotary_attention_with_rotated_values():
-    """RoPER: unit queries and keys leave L = const + 2 tau / (gamma² nu) Re(q̃† k̃)."""
-    made, x = mixer("M2.6"), states()
-    dynamics, shape = made.dynamics(), (2, LENGTH, 4, 12)
-    q, k, v = (part(x).reshape(shape).double() for part in (made.query, made.key, made.value))
-    q, k = (part / part.norm(dim=-1, keepdim=True) for part in (q, k))
-    scale = 2 * dynamics.tau / (dynamics.gamma2 * dynamics.nu)
-    expected = oracles.rotary_softmax(q, k, v, dynamics.omega.numpy(), scale.numpy())
-    # Rounding of q† k, 2^-24 of one and a dozen terms, times the largest scale.
-    bound = 12 * EPSILON * float(scale.max())
-    same(made.attention(x, with_precision=False).latent.double(), torch.from_numpy(expected), bound)
-
-
-@pytest.mark.parametrize("name", ["M2.2", "M2.3"])
-def test_without_decay_and_process_noise_the_precision_has_no_lag(name):
-    """Then V = eta² + gamma² at any lag, and the ablations of P are SC-RFA itself."""
-    x, ablated = states(), mixer(name, damping=0.0)
-    ablated.dynamics.process_raw.fill_(-50.0)
-    whole = share_weights(ablated, mixer("M2", damping=0.0))
-    # The floor of sigma², 1e-6, grows over eight tokens beside a variance of one.
-    same(ablated.attention(x, with_precision=False).out, whole.attention(x, with_precision=False).out, 1e-4)
-    whole.dynamics.process_raw.fill_(1.0)
-    assert float((ablated.attention(x, with_precision=False).out - whole.attention(x, with_precision=False).out).norm())
-
-
-@pytest.mark.parametrize("name", ["M2.4", "M2.5"])
-def test_without_frequencies_nothing_rotates(name):
-    """Where omega = 0 the models that do not rotate, or not the values, are SC-RFA."""
-    x, ablated = states(), mixer(name)
-    whole = share_weights(ablated, mixer("M2"))
-    for made in (ablated, whole):
-        made.dynamics.omega.zero_()
-    same(ablated.attention(x, with_precision=False).out, whole.attention(x, with_precision=False).out)
-
-
-def test_with_one_token_every_robust_model_returns_its_value():
-    """One key has all the weight: v̄ = v, and so z̄ = v. AFA then predicts, RT has nowhere to go."""
-    x = states(length=1)
-    for name in ("M1", "M2", "M2.1", "M2.2", "M2.3", "M2.4", "M2.5", "M2.6"):
-        made = mixer(name)
-        same(made.attention(x, with_precision=False).out, made.output(made.value(x)), 1e-6)
-    assert float(mixer("RT").attention(x, with_precision=False).latent.norm()) <= 1e-5
-
-
-def test_the_prediction_of_afa_decays():
-    """One token: its own value, e^{-mu} as long. The sign that Algorithm 1 prints would make it grow."""
-    made, x = mixer("AFA"), states(length=1)
-    latent = made.attention(x, with_precision=False).latent[:, 0]
-    length = latent.norm(dim=-1) / made.value(x).reshape(2, 4, 12).norm(dim=-1)
-    same(length, torch.exp(-made.dynamics().mu).expand(2, 4), 1e-6)
-
-
-def test_a_shut_gate_of_afa_predicts_from_the_value_alone():
-    made, x = mixer("AFA"), states()
-    made.delta.fill_(-50.0)
-    alone = torch.cat([made.attention(x[:, i : i + 1], with_precision=False).out for i in range(LENGTH)], dim=1)
-    same(made.attention(x, with_precision=False).out, alone, 1e-6)
-
-
-def test_every_head_of_afa_can_change_its_decay():
-    """Also the slowest of many: mu starts above zero, where its square root has a slope, and that counts beside it."""
-    dynamics = LanguageModel(config("AFA", damping=5e-4, n_heads=8)).blocks[0].mixer.dynamics
-    torch.log(dynamics().mu).sum().backward()
-    assert torch.allclose(dynamics.alpha.grad, torch.full((8,), 2.0))
-
-
-def test_afa_has_a_decay_to_learn():
-    with pytest.raises(ValueError, match="damping must be > 0 for the mixer 'afa'"):
-        config("AFA", damping=0.0)
-
-
-def test_a_step_of_rt_is_tangent_to_the_tokens_own_direction():
-    made, x = mixer("RT"), states()
-    latent = made.attention(x, with_precision=False).latent
-    value = made.value(x).reshape(latent.shape)
-    along = (latent * value).sum(-1).abs() / value.norm(dim=-1)
-    assert float(along.max()) <= 16 * EPSILON
-    assert float(latent.norm(dim=-1)[:, 1:].min()) > 1e-3
-
-
-def test_the_length_of_a_token_is_its_confidence_in_rt():
-    """Longer tokens point the same way, with more evidence, up to the noise floor."""
-    made, x = mixer("RT").double(), states().double()
-    evidence = [made.attention(scale * x, with_precision=True).log_precision for scale in (0.1, 1.0, 10.0, 1e6)]
-    assert all(bool((b > a).all()) for a, b in pairwise(evidence))
-    limit = torch.log(torch.arange(1, LENGTH + 1) / made.dynamics.floor[:, None]).T
-    assert bool((evidence[-1] <= limit).all())
 
 
 def test_tokens_of_no_length_say_nothing_in_rt():
@@ -282,18 +176,6 @@ def test_the_block_of_the_rt_transformer():
     expected = after + active @ block.feed_forward.down.weight.double().numpy().T
     mixed_here = block.mixer.attention(block.mixer_norm(z), with_precision=False).out
     same(block.finish(z, mixed_here, "attention").double(), torch.from_numpy(expected), 1e-5)
-
-
-@pytest.mark.parametrize("name", ["AFA", "RT"])
-def test_the_scalars_of_the_dynamics_are_trained_as_such(name):
-    made = LanguageModel(config(name))
-    scalars = {key.rsplit(".", 1)[1] for key, _ in made.named_parameters() if is_sde_parameter(key)}
-    noises = {"process_raw", "eta2_raw", "gamma2_raw", "tau_raw"}
-    assert scalars == noises | ({"alpha"} if name == "AFA" else {"nu_raw", "floor_raw"})
-
-
-def test_the_mixers_are_what_their_names_say():
-    assert isinstance(mixer("AFA"), AdaptiveMixer) and isinstance(mixer("RT"), RadialTangentialMixer)
 
 
 @pytest.mark.parametrize("name", ["AFA", "RT"])
