@@ -6,12 +6,10 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -29,7 +27,6 @@ from rfa.runtime.bundle.bundle import (
 from rfa.runtime.bundle.documents import Strict, canonical_json
 from rfa.runtime.bundle.families import FAMILIES, FamilyConfig, GraphRule
 from rfa.runtime.bundle.families.arrays import AnyArray, ArrayRule, Rules
-from rfa.runtime.bundle.manifest import decode_manifest, encode_manifest
 
 FLOAT = TensorProto.FLOAT
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3) / 10
@@ -164,19 +161,6 @@ def test_what_is_written_is_read(original: Path) -> None:
     assert bundle.digest == hashlib.sha256((original / "manifest.json").read_bytes()).hexdigest()
 
 
-def test_session_computes_with_the_stored_weights(original: Path) -> None:
-    session = open_bundle(original).session("step")
-    x = np.array([[1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 1.0]], np.float32)
-    (total,) = session.run(None, {"x": x, "total": np.zeros((2, 3), np.float32)})
-    np.testing.assert_allclose(total, x @ WEIGHT, rtol=1e-6)
-
-
-def test_graphs_hold_no_weights(original: Path) -> None:
-    model = onnx.load_model(original / "step.onnx", load_external_data=False)
-    assert [tensor.name for tensor in model.graph.initializer] == ["weight.T"]
-    assert not model.graph.initializer[0].raw_data and not model.graph.initializer[0].float_data
-
-
 def test_same_inputs_give_the_same_bytes(original: Path, tmp_path: Path) -> None:
     again = write_bundle(tmp_path / "again", **content())
     assert sorted(path.name for path in again.path.iterdir()) == sorted(path.name for path in original.iterdir())
@@ -200,24 +184,6 @@ def test_one_flipped_bit_is_refused(bundle_dir: Path, name: str) -> None:
                 open_bundle(bundle_dir)
     (bundle_dir / name).write_bytes(data)
     assert open_bundle(bundle_dir).name == "small"
-
-
-def test_every_bit_of_the_manifest_counts(original: Path) -> None:
-    data = (original / "manifest.json").read_bytes()
-    for position in range(len(data)):
-        damaged = bytearray(data)
-        damaged[position] ^= 1 << (position % 8)
-        with pytest.raises(BundleError):
-            decode_manifest(bytes(damaged))
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_truncated_or_longer_file_is_refused(bundle_dir: Path, name: str) -> None:
-    data = (bundle_dir / name).read_bytes()
-    for changed in (data[:-1], data[: len(data) // 2], b"", data + b"\n"):
-        (bundle_dir / name).write_bytes(changed)
-        with pytest.raises(BundleError, match=name.replace(".", r"\.")):
-            open_bundle(bundle_dir)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -392,13 +358,6 @@ def test_another_winner_fails_the_golden_check(bundle_dir: Path) -> None:
         check_golden(open_bundle(bundle_dir))
 
 
-@pytest.mark.parametrize("golden", [{}, {"cases": []}, {"cases": [{}]}, {"cases": [3]}])
-def test_malformed_golden_is_refused(bundle_dir: Path, golden: dict[str, Any]) -> None:
-    replace_file(bundle_dir, "golden.json", canonical_json(golden))
-    with pytest.raises(BundleError, match=r"golden\.json"):
-        check_golden(open_bundle(bundle_dir))
-
-
 def test_bundle_that_fails_its_own_check_is_not_published(tmp_path: Path) -> None:
     arguments = content()
     arguments["golden"]["cases"][0]["outputs"]["next_total"]["values"][0] += 1.0
@@ -432,12 +391,6 @@ def test_replaces_a_bundle_but_nothing_else(bundle_dir: Path, tmp_path: Path) ->
         write_bundle(tmp_path / "mine", **content())
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "small"]
-
-
-def test_manifest_survives_the_round_trip(original: Path) -> None:
-    manifest = open_bundle(original).manifest
-    assert decode_manifest(encode_manifest(manifest)) == manifest
-    assert encode_manifest(replace(manifest, name="other")) != encode_manifest(manifest)
 
 
 def test_weights_cannot_be_changed_by_a_reader(original: Path) -> None:

@@ -16,13 +16,11 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 pytest.importorskip("triton")
 
-from rfa.cli.main import app
 from rfa.export import gpu_kernels, verify
-from rfa.export.kernel_compile import KernelCompilationError, kernel_files, parse_architectures
+from rfa.export.kernel_compile import parse_architectures
 from rfa.model.loading import model_of
 from rfa.runtime.bundle.bundle import Bundle, BundleError, StoredKernel, open_bundle
 from rfa.runtime.bundle.documents import canonical_json
@@ -30,7 +28,6 @@ from rfa.runtime.bundle.manifest import MANIFEST_FILE, FileSpec, encode_manifest
 from rfa.runtime.bundle.signing import SecretKey, sign_bundle
 from rfa.runtime.bundle.stored_kernels import KERNELS_FILE, Parameter
 from rfa.runtime.gpu.kernels import UNTRUSTED, StoredLaunches, kernels_of
-from rfa.runtime.text.config import LanguageModelConfig
 from tests.ptx import kernel_check
 from tests.ptx.emulator import machine
 from tests.ptx.kernel_check import kernel_errors
@@ -96,12 +93,6 @@ def test_a_kernel_says_all_that_a_launch_of_it_needs(bundle: Bundle) -> None:
     assert (info["architecture"], info["registers"]) == ("sm_80", entry.registers)
     assert {file.name for file in bundle.path.iterdir()} == {MANIFEST_FILE, *bundle.manifest.files}
     assert f"{entry.file}.cubin" in bundle.manifest.files
-
-
-def test_no_path_of_the_machine_that_compiled_is_in_them(bundle: Bundle) -> None:
-    here = str(Path(__file__).resolve().parent.parent.parent).encode()
-    for name in bundle.manifest.files:
-        assert here not in (bundle.path / name).read_bytes(), name
 
 
 def set_entry(contents: dict[str, bytes], **values: Any) -> None:
@@ -262,10 +253,6 @@ def test_what_is_no_list_of_architectures_is_refused(text: str) -> None:
         parse_architectures(text)
 
 
-def test_a_list_of_architectures() -> None:
-    assert parse_architectures("sm_90, sm_80") == (80, 90)
-
-
 @pytest.mark.parametrize(
     ("bundle", "gpu", "why"),
     [("books", "sm_120", "among sm_80, sm_86"), ("linear", "sm_80", "of kind 'filter'"), ("absent", "sm_80", "absent")],
@@ -280,17 +267,6 @@ def test_the_command_says_in_one_line_why_it_stores_nothing(
     assert end.value.code == 1
     assert why in said
     assert said.count("\n") == 1
-
-
-def test_a_model_that_no_kernel_runs_gets_none() -> None:
-    with pytest.raises(KernelCompilationError, match="no kernel of a GPU runs this model"):
-        kernel_files(LanguageModelConfig(vocab_size=16, n_slots=0, prior="additive"), (80,))
-
-
-@pytest.mark.slow
-def test_a_failing_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(KernelCompilationError, match="compiling kernels for sm_20 failed"):
-        kernel_files(LanguageModelConfig(vocab_size=16), (20,))
 
 
 # What they compute.
@@ -389,34 +365,12 @@ def test_a_kernel_that_is_no_kernel_is_refused(bundle: Bundle, what: str, monkey
 
 
 @emulated
-def test_a_kernel_of_fewer_parameters_is_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What opening the bundle counts may stand in a comment."""
-    begin = kernel(bundle, "begin_kernel")
-    changed = replace(begin, ptx=".visible .entry begin_kernel()\n.reqntid 32\n{\nret;\n}\n")
-    monkeypatch.setattr(bundle, "_kernels", (changed, *others(bundle, begin)))
-    with pytest.raises(BundleError, match=r"begin_kernel-\d\.sm_80\.ptx: begin_kernel takes 0 arguments"):
-        largest_excess(bundle)
-
-
-@emulated
 def test_kernels_of_another_source_are_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = bundle.kernels[0]
     other = replace(stored, entry=stored.entry.model_copy(update={"source": "0" * 64}))
     monkeypatch.setattr(bundle, "_kernels", (other, *bundle.kernels[1:]))
     with pytest.raises(BundleError, match="of another version of rfa-server"):
         largest_excess(bundle)
-
-
-@emulated
-def test_a_kernel_too_few_is_found_and_one_too_many(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    conclusion, complete = kernel(bundle, "logits_kernel"), bundle.kernels
-    monkeypatch.setattr(bundle, "_kernels", others(bundle, conclusion))
-    with pytest.raises(BundleError, match="no kernel of the bundle fits the launch of 'logits_kernel'"):
-        largest_excess(bundle)
-    again = replace(conclusion, entry=conclusion.entry.model_copy(update={"file": "logits_kernel-9.sm_80"}))
-    monkeypatch.setattr(bundle, "_kernels", (*complete, again))
-    found = {what: error / limit if limit else error for what, error, limit in kernel_errors(bundle, model_of(bundle))}
-    assert found["logits_kernel-9.sm_80: launched by nothing"] == float("inf")
 
 
 def test_verify_says_whether_a_given_key_signed_them(
@@ -443,16 +397,6 @@ def test_kernels_without_a_trusted_signature_are_not_loaded(bundle: Bundle) -> N
         assert use.reason == UNTRUSTED and not use.stored
     with pytest.raises(AssertionError), kernels_of(bundle, is_trusted=True, launches=launches):
         pass
-
-
-@pytest.mark.slow
-def test_the_command_puts_them_there(bundle: Bundle, bundle_cache: Path, tmp_path: Path) -> None:
-    """The same bytes as those that were put into a bundle that was there."""
-    options = ["export", bundle_cache / "runs" / "small", "--out", tmp_path / "out", "--gpu", "sm_80"]
-    result = CliRunner().invoke(app, [*map(str, options)])
-    assert result.exit_code == 0, result.output
-    made = open_bundle(tmp_path / "out")
-    assert made.kernels == bundle.kernels
 
 
 @emulated

@@ -30,10 +30,3 @@ def test_the_service_gives_the_softmax_at_the_temperature(mode: str, temperature
             assert found == pytest.approx(row_expected[token], rel=5e-6)
             tokens.add(token)
     assert len(tokens) == 30
-
-
-def test_a_certain_token_is_not_more_than_certain() -> None:
-    logits = np.array([80.0, 0.0, -3.0], np.float32)
-    confidence = TokenConfidence(0.7)
-    assert served(logits, 0.0, confidence) == (0, 1.0)
-    assert confidence(1e-7) == 1.0

@@ -174,17 +174,6 @@ def test_a_period_is_not_seen_in_noise() -> None:
     assert found(seasonal(600)) == pytest.approx(37, abs=1)
 
 
-def test_it_learns_from_what_is_there() -> None:
-    times, values = np.arange(400.0), walk(400)
-    values[100:150] = np.nan
-    values[200] = 1e12
-    found = run(times, values, (1.0,))
-    assert np.isfinite(output(found, "bands")).all()
-    deviation = output(found, "std")[:, 0]
-    assert deviation[149] > 2 * deviation[99]
-    assert abs(output(found, "mean")[260, 0] - values[260]) < 5
-
-
 @pytest.mark.parametrize("values", [[5.0], [5.0, 6.0], [5.0, 5.0, 5.0], [None, None, 3.0], [0.0, 0.0, 1e-9]])
 def test_few_rows_are_enough(values: list[float | None]) -> None:
     found = AutoRuntime.of(1).filter(range(len(values)), [[value] for value in values], horizon=(1.0, 1e9), samples=2)
@@ -229,24 +218,10 @@ def test_a_jump_widens_the_interval_of_a_young_stream() -> None:
     assert found.steps[6].std[0] >= found.steps[5].std[0]
 
 
-def test_where_much_test_a_jump_widens_the_interval_of_a_young_stream_a_jump_is_doubted_too() -> None:
-    values = random(9).normal(size=900)
-    values[800] = 12
-    deviation = output(run(np.arange(900.0), values), "std")[:, 0]
-    assert deviation[800] > 1.2 * deviation[799] and deviation[830] < 1.2 * deviation[799]
-
-
 @pytest.mark.parametrize("values", [[5.0, 5, 5, 6], [3.0, 9, 4], [21.4, 21.4, 21.4, 21.5, 21.9], [0.0, 0, 1, 0, 0, 3]])
 def test_of_few_values_none_is_an_outlier(values: list[float]) -> None:
     found = run(np.arange(float(len(values))), np.array(values))
     assert found.tally[OUTLIERS] == 0
-
-
-def test_two_values_alike_do_not_make_a_constant() -> None:
-    found = run(np.arange(30.0), np.full(30, 5.0), (1.0,))
-    half = np.diff(output(found, "bands")[:, 0, 1, 0], axis=-1)[:, 0] / 2
-    assert half[1] > 0.5 and (np.diff(half) < 0).all()
-    assert half[-1] < 1e-9
 
 
 @pytest.mark.parametrize(("noise", "rows"), [(0.0, 3), (1e-9, 20), (1e-3, 20)])
@@ -256,18 +231,6 @@ def test_a_column_that_stood_still_is_followed(noise: float, rows: int) -> None:
     found = run(np.arange(600.0), values, (1.0,))
     assert abs(output(found, "moments")[400 + rows, 0, 0, 0] - 7) < 1
     assert output(found, "nis").max() <= 1e6 * (1 + 1e-9) and found.log_likelihood > -1e6
-
-
-def test_looking_back_is_surer() -> None:
-    """Also about surprises and gaps."""
-    values = random().normal(size=300)
-    values[[40, 120, 121, 200]] += 15
-    values[[60, 61, 201, 299]] = np.nan
-    found = run(np.arange(300.0), values, smooth=True)
-    assert found.smoothed is not None
-    smoothed = np.array([one.std[0] for one in found.smoothed])
-    assert (smoothed <= output(found, "std")[:, 0] * (1 + 1e-9)).all()
-    assert smoothed[150] < 0.9 * output(found, "std")[150, 0]
 
 
 def test_what_it_cannot_do_is_said() -> None:

@@ -114,49 +114,6 @@ def test_a_stream_that_was_saved_goes_on_as_if_it_had_not(cut: int) -> None:
         AutoRuntime.of(4).unpack(runtime.pack(whole.state))
 
 
-def found_off(values: np.ndarray, name: str, size: float) -> float:
-    """Share of rows found, at one false alarm in a hundred, where one column is off by so many of its deviations."""
-    draw = np.random.default_rng(2)
-    rows = np.arange(600, len(values), 40)
-    columns = draw.integers(0, values.shape[1], len(rows))
-    innovation = output(run(values, NAME), "innovation")[200:]
-    moved = values.copy()
-    moved[rows, columns] += size * np.nanstd(innovation, axis=0)[columns]
-    score = output(run(moved, name), "anomaly")
-    # What comes after a row that is off is off itself.
-    usual = np.ones(len(values), bool)
-    usual[:500] = usual[np.concatenate([rows + k for k in range(4)])] = False
-    return float(np.mean(score[rows] > np.quantile(score[usual], 0.99)))
-
-
-def shares_by_theory(likeness: float, size: float) -> tuple[float, float]:
-    """What a row's distance by R and the sum of its squares find of normal rows of 4 columns, all as alike."""
-    draw = np.random.default_rng(6)
-    whole = np.full((4, 4), likeness) + (1 - likeness) * np.eye(4)
-    rows = draw.multivariate_normal(np.zeros(4), whole, 100_000)
-    moved = rows + size * np.eye(4)[0]
-    shares = []
-    for weigh in (np.linalg.inv(whole), np.eye(4)):
-        usual, found = (np.einsum("na,ab,nb->n", one, weigh, one) for one in (rows, moved))
-        shares.append(float(np.mean(found > np.quantile(usual, 0.99))))
-    return shares[0], shares[1]
-
-
-def test_what_columns_share_is_no_surprise_and_what_they_do_not_is() -> None:
-    """Four looks at one walk are off together. Where one of them alone is, by 4 of its deviations, the rest says so."""
-    # Of a walk of steps 1 in noise 1 a filter of one look has the gain K = 0.618, and S = K + 2; two of them share the
-    # variance 1 / (1 - (1 - K)²).
-    gain = (np.sqrt(5) - 1) / 2
-    likeness = 1 / (1 - (1 - gain) ** 2) / (gain + 2)
-    by_joint, by_sum = shares_by_theory(likeness, 4.0)
-    error = np.sqrt(0.25 / 135)
-    found, summed = found_off(looks(6000), JOINT_NAME, 4.0), found_off(looks(6000), NAME, 4.0)
-    assert by_joint - 3 * error < found and summed < by_sum + 3 * error < by_joint - 3 * error
-    # Where there is nothing to learn little is lost.
-    apart = np.random.default_rng(3).normal(size=(6000, 4)).cumsum(axis=0)
-    assert found_off(apart, JOINT_NAME, 4.0) > found_off(apart, NAME, 4.0) - 3 * error
-
-
 @pytest.mark.parametrize("kind", ["looks", "apart", "holes", "heavy"])
 def test_alarms_come_at_their_rate(kind: str) -> None:
     draw = np.random.default_rng(4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from rfa.model.linear_filter import LinearFilter
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.bundle.families.filters import LinearConfig
 from rfa.runtime.bundle.manifest import TensorSpec
-from rfa.runtime.compiling import source_digest
 from rfa.runtime.filters import graph_steps
 from rfa.runtime.filters.compiled_steps import CompiledSteps
 from rfa.runtime.filters.linear_config import LinearFilterConfig
@@ -147,18 +145,6 @@ def test_a_compiled_filter_is_held_to_the_golden_outputs(tmp_path: Path) -> None
     case["outputs"]["mean"]["values"][0] += 0.01
     with pytest.raises(ValueError, match=r"golden.json in compiled code: case \d+, step.mean differs"):
         load_filter(bundle)
-
-
-def test_a_kept_kernel_is_made_anew_when_any_of_its_files_changes(tmp_path: Path) -> None:
-
-    first, second = tmp_path / "a.py", tmp_path / "b.py"
-    first.write_text("x = 1")
-    second.write_text("y = 1")
-    modules: list[Any] = [SimpleNamespace(__file__=str(path)) for path in (first, second)]
-    before = source_digest(*modules)
-    assert source_digest(*modules) == before
-    second.write_text("y = 2")
-    assert source_digest(*modules) != before
 
 
 @pytest.mark.parametrize("name", ["linear", "oscillator"])

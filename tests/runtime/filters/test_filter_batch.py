@@ -14,7 +14,7 @@ import pytest
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.filter import FilterRuntime
-from rfa.runtime.pool import PoolSlot, StaleSlot, StatePool
+from rfa.runtime.pool import PoolSlot, StatePool
 from rfa.runtime.uncertainty.interface import Row
 from tests.soak.courses import as_sent
 
@@ -114,15 +114,6 @@ def test_a_stream_is_the_same_alone_and_in_any_batch(runtime: FilterRuntime, rea
         assert needle_in_a_crowd(runtime, readout, seed, largest) == needle_alone(runtime, readout, seed)
 
 
-def test_without_padding_the_neighbours_show() -> None:
-    """So the law above can fail, and it is the padding that holds it."""
-    bare: Any = FilterRuntime(open_bundle(BUNDLES / "oscillator"))
-    bare.steps.sizes.padded = lambda rows: rows
-    assert any(
-        needle_in_a_crowd(bare, READOUTS[0], seed, 12) != needle_alone(bare, READOUTS[0], seed) for seed in range(8)
-    )
-
-
 def test_a_sequence_is_its_stream(runtime: FilterRuntime) -> None:
     levels, horizon, samples = READOUTS[3]
     times, values, noise = map(list, zip(*observations(np.random.default_rng(5), STEPS), strict=True))
@@ -170,22 +161,6 @@ def test_a_bad_row_is_left_alone_and_its_neighbours_do_not_notice(runtime: Filte
                 assert there is not None and here is not None
                 assert as_sent([*there]) == as_sent([*here])
                 assert all(np.array_equal(after[key], value) for key, value in healthy.pool.read(slot).items())
-
-
-def test_a_released_slot_is_refused(runtime: FilterRuntime) -> None:
-    streams = Streams(runtime, 3, 4)
-    rows = [streams.row(slot) for slot in streams.slots]
-    streams.pool.release(streams.slots[2])
-    streams.pool.acquire()
-    with pytest.raises(StaleSlot):
-        runtime.advance(streams.pool, rows)
-
-
-def test_a_graph_refuses_too_many_rows() -> None:
-    runtime = FilterRuntime(open_bundle(BUNDLES / "oscillator"))
-    streams, readout = Streams(runtime, 3, 257), runtime.readout((0.9,), (), 0)
-    with pytest.raises(ValueError, match="256"):
-        runtime.advance(streams.pool, [streams.row(slot)._replace(readout=readout) for slot in streams.slots])
 
 
 def test_a_round_that_fails_leaves_every_stream_as_it_was(

@@ -37,20 +37,6 @@ def make_stream(n: int = 12, seed: int = 0) -> tuple[list[float], list[list[floa
 OPTIONS = {"levels": (0.5, 0.9), "horizon": (0.1, 0.5), "samples": 3, "seed": 7}
 
 
-def test_segments_and_single_steps_give_the_steps_of_one_call(runtime):
-    times, values = make_stream()
-    whole = runtime.filter(times, values, **OPTIONS)
-    first = runtime.filter(times[:5], values[:5], **OPTIONS)
-    rest = runtime.filter(times[5:], values[5:], state=runtime.unpack(runtime.pack(first.state)), **OPTIONS)
-    assert as_sent(first.steps + rest.steps) == as_sent(whole.steps)
-    assert math.isclose(first.log_likelihood + rest.log_likelihood, whole.log_likelihood, abs_tol=1e-9)
-    state, steps = runtime.start(), []
-    for t, value in zip(times, values, strict=True):
-        found = runtime.filter([t], [value], state=state, **OPTIONS)
-        steps, state = steps + found.steps, found.state
-    assert as_sent(steps) == as_sent(whole.steps)
-
-
 def test_every_field_is_sound(runtime):
     times, values = make_stream()
     for mode in runtime.modes:
@@ -102,14 +88,6 @@ def count_objects(value: object) -> int:
     return len(seen)
 
 
-def test_an_outlier_is_flagged_and_discounted(runtime):
-    times = [0.1 * i for i in range(30)]
-    values = [[1.0, 0.5]] * 29 + [[40.0, -30.0]]
-    steps = runtime.filter(times, values).steps
-    assert steps[-1].anomaly > 0.99 and steps[-1].weight < 0.1
-    assert np.abs(np.array(steps[-1].mean) - steps[-2].mean).max() < 4
-
-
 @pytest.mark.parametrize("value", [1e2, 1e6, 1e12])
 def test_an_absurd_reading_is_survived(runtime, value):
     """However far off: the likelihood of such a reading is small or underflows, the state is sound."""
@@ -119,32 +97,6 @@ def test_an_absurd_reading_is_survived(runtime, value):
     assert result.steps[4].anomaly == pytest.approx(1 - 0.1 / 4)  # as rare as may be after three scores
     assert np.abs(np.array(result.steps[-1].mean) - [1.0, 0.5]).max() < 1
     assert math.isfinite(result.log_likelihood) and result.log_likelihood < -50
-
-
-def test_a_missing_component_and_a_gap_widen_the_state(runtime):
-    times = [0.1 * i for i in range(20)]
-    values: list[list[float | None] | None] = [[1.0, 0.5]] * 19
-    seen = runtime.filter(times, [*values, [1.0, 0.5]]).steps[-1]
-    gone = runtime.filter(times, [*values, None]).steps[-1]
-    assert min(np.array(gone.std) - seen.std) > 0
-    later = runtime.filter([*times[:-1], 1e9], [*values, None]).steps[-1]
-    assert np.isfinite(later.mean).all()
-
-
-def test_levels_between_the_calibrated_ones_are_ordered(linear):
-    levels = (0.3, 0.5, 0.6, 0.8, 0.85, 0.9, 0.93, 0.95, 0.99)
-    step = linear.filter([0.0], [[1.0, 2.0]], levels=levels, horizon=(0.15,)).steps[0]
-    for table in (step.interval, step.forecast[0].interval):
-        widths = [table[f"{level:g}"][0][1] - table[f"{level:g}"][0][0] for level in levels]
-        assert widths == sorted(widths) and len(set(widths)) == len(widths)
-
-
-def test_noise_scale_lowers_the_pull_of_an_observation(runtime):
-    times, values = [0.0, 0.1], [[1.0, 1.0], [1.5, 1.5]]
-    plain = runtime.filter(times, values).steps[1]
-    noisy = runtime.filter(times, values, noise=[None, 10.0]).steps[1]
-    before = runtime.filter(times, [values[0], None]).steps[1]
-    assert abs(noisy.mean[0] - before.mean[0]) < abs(plain.mean[0] - before.mean[0])
 
 
 def smoothed_oracle(runtime: FilterRuntime, times: list[float], values: list) -> np.ndarray:
@@ -221,14 +173,6 @@ def test_bad_input_is_refused_by_name(linear, change, param):
     with pytest.raises(InvalidInput) as caught:
         linear.filter(**request)
     assert caught.value.param == param
-
-
-def test_foreign_states_are_refused(linear):
-    data = linear.pack(linear.filter([0.0], [[1.0, 1.0]]).state)
-    poisoned = data[:-8] + np.array([np.nan], "<f8").tobytes()
-    for bad in (b"", data[:-1], b"X" + data[1:], poisoned):
-        with pytest.raises(InvalidInput, match="state"):
-            linear.unpack(bad)
 
 
 def test_nan_is_missing_as_none_is(linear):

@@ -124,19 +124,6 @@ def test_an_intersection_is_never_too_sure_whatever_the_errors_share(weights) ->
             assert np.linalg.eigvalsh(fused.covariance - actual).min() >= -1e-8
 
 
-def test_the_weights_of_an_intersection_make_the_least_determinant() -> None:
-    rng = np.random.default_rng(4)
-    for _ in range(10):
-        given = [Gaussian(rng.normal(size=3), spd(rng, 3)) for _ in range(3)]
-        least = np.linalg.slogdet(intersect(given).covariance)[1]
-        shares = rng.dirichlet(np.ones(3), 400)
-        found = [np.linalg.slogdet(intersect(given, share).covariance)[1] for share in shares]
-        assert least <= min(found) + 1e-9
-    sharp, blunt = Gaussian(np.ones(2), np.eye(2)), Gaussian(np.zeros(2), 3 * np.eye(2))
-    alone = intersect([blunt, sharp])
-    assert np.allclose(alone.mean, 1.0, atol=1e-6) and np.allclose(alone.covariance, np.eye(2), atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("count", "size", "spread"), [(2, 1, 1.0), (2, 4, 1e6), (5, 3, 1e3), (8, 6, 1.0), (8, 2, 1e12)]
 )
@@ -152,16 +139,6 @@ def test_no_weights_could_do_better(count: int, size: int, spread: float) -> Non
         gains = [np.trace(fused.covariance @ np.linalg.inv(one.covariance)) - size for one in given]
         assert max(gains) <= 1e-7
         assert min(weights) >= 0 and abs(sum(weights) - 1) <= 1e-12
-
-
-def test_without_a_prior_precisions_add() -> None:
-    rng = np.random.default_rng(7)
-    given = [Gaussian(rng.normal(size=3), spd(rng, 3)) for _ in range(3)]
-    information = sum(np.linalg.inv(one.covariance) for one in given)
-    fused = fuse(given)
-    assert np.allclose(np.linalg.inv(fused.covariance), information, rtol=1e-9)
-    evidence = sum(np.linalg.solve(one.covariance, one.mean) for one in given)
-    assert np.allclose(fused.mean, np.linalg.solve(information, evidence), rtol=1e-9)
 
 
 def test_a_prior_that_all_share_counts_once() -> None:

@@ -89,12 +89,6 @@ def test_presets_of_motion_are_those_of_filterpy(preset: str, order: int, dimens
     np.testing.assert_array_equal(found.observation, np.kron(one, np.eye(order)[0]))
 
 
-def test_a_trend_has_a_noise_of_its_own_and_a_slope_that_fades() -> None:
-    found = System.from_document({"preset": "trend", "slope_noise": 0.01, "damping": 0.2, **NOISES}).config
-    np.testing.assert_array_equal(found.drift, [[0, 1], [0, -0.2]])
-    np.testing.assert_array_equal(found.process_noise, [[0.1, 0], [0, 0.01]])
-
-
 def test_an_oscillator_comes_back_after_its_period() -> None:
     found = System.from_document({"preset": "oscillator", "period": 12, "damping": 0.05, **NOISES}).config
     transition, _ = sampled(found, 12.0)

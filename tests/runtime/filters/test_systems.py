@@ -186,14 +186,6 @@ def test_intervals_come_true_even_where_the_noise_is_misjudged(error: float) -> 
     assert inside == pytest.approx(0.9, abs=48 / (rows - 12) + 12 / (rows - 12))
 
 
-def test_looking_back_and_drawing_need_no_graphs() -> None:
-    times, values = course(80, 2)
-    found = run(runtime(PLANE), times, values, smooth=True, samples=3)
-    assert found.smoothed is not None and len(found.smoothed) == 80
-    assert found.smoothed[30].std[0] < found.steps[30].std[0]
-    assert found.steps[-1].samples.shape == (3, 2)
-
-
 @pytest.mark.parametrize("preset", ["level", "constant_velocity"])
 def test_a_preset_begins_wherever_the_numbers_are(preset: str) -> None:
     """A billion standard deviations of a measurement from 0: of the first, which has its whole weight, the part

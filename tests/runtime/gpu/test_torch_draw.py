@@ -219,13 +219,6 @@ def test_ties_and_ends_are_those_of_the_cpu(logits: np.ndarray, choice: Choice, 
     assert [side(logits[None], draws)[0].token for side in (on_device, on_host)] == [expected, expected]
 
 
-def test_a_search_is_needed_where_tokens_are_ruled_out() -> None:
-    drawn = [Choice(), Choice(top_k=5, top_p=0.5), Choice(0.5)]
-    assert not Draws(drawn, CALIBRATION).are_filtered
-    for choice in (Choice(0.5, top_k=5), Choice(0.5, top_p=0.5)):
-        assert Draws([*drawn, choice], CALIBRATION).are_filtered
-
-
 @either_side
 @pytest.mark.usefixtures("side")
 def test_the_best_tokens_are_ordered_with_ties_by_index() -> None:

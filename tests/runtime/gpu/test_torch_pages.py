@@ -125,36 +125,6 @@ def test_full_pages_are_there_once_and_the_last_one_is_copied() -> None:
     state.check()
 
 
-def test_a_fork_that_comes_early_or_late_takes_what_it_needs() -> None:
-    pool = pool_of(9)
-    context = PagedContext(pool, 3 * PAGE_KEYS, 1, 2 * PAGE_KEYS)
-    early = context.fork()  # nothing is in common yet
-    assert len(early.pages) == 3 and pool.in_use == 6
-    early.release()
-    late = PagedContext(pool, 3 * PAGE_KEYS, 1, 0)
-    late.position = 2 * PAGE_KEYS
-    assert pool.in_use == 9
-    twin = late.fork()
-    assert twin.pages[:2] == late.pages[:2] and pool.in_use == 3 + 3 + 1
-    for one in (context, late, twin):
-        one.release()
-    assert pool.in_use == 0
-
-
-def test_a_fork_for_which_there_is_no_page_changes_nothing() -> None:
-    pool = pool_of(5)
-    context = PagedContext(pool, 3 * PAGE_KEYS, 1, 2 * PAGE_KEYS)
-    other = PagedContext(pool, PAGE_KEYS)
-    with pytest.raises(CapacityError):
-        context.fork()
-    other.release()
-    context.position = 2 * PAGE_KEYS
-    twin = context.fork()
-    for one in (context, twin):
-        one.release()
-    assert pool.in_use == 0
-
-
 def test_a_fork_whose_copy_fails_keeps_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the device's memory is full; the one that it comes from still has its own."""
 

@@ -61,7 +61,7 @@ def pool_of(ragged: RaggedDecoder) -> tuple[PagePool, list[PagedContext]]:
 
 
 @torch.no_grad()
-def test_keys_of_prompts_beside_padding_are_those_of_prompts_alone() -> None:
+def test_keys_of_prompts_beside_padding() -> None:
     ragged = RaggedDecoder(decoder_of(ATTENTION[0]))
     pool, contexts = pool_of(ragged)
     finite = PagedPromptRunner(ragged, pool, TOKENS, STREAMS, 3, GRAPHS).read(
@@ -82,7 +82,7 @@ def test_keys_of_prompts_beside_padding_are_those_of_prompts_alone() -> None:
 
 
 @torch.no_grad()
-def test_slots_after_prompts_beside_padding_are_those_of_prompts_alone() -> None:
+def test_slots_after_prompts_beside_padding() -> None:
     ragged, state = RaggedDecoder(decoder_of(RECURRENT[1])), small_model(**SIZE).init_state(1)
     pool = DevicePool(state.means[0].numpy(), state.precisions[0].numpy(), 4, STREAMS, "cpu")
     before = [part.clone() for part in pool.slots]

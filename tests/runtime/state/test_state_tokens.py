@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-import struct
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
@@ -13,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rfa.runtime.errors import InvalidInput
-from rfa.runtime.state import base64url, sealer
+from rfa.runtime.state import base64url
 from rfa.runtime.state.names import Opened, StateScope
 from rfa.runtime.state.tokens import CLOCK_SKEW_SECONDS, longest_token
 from rfa.service.errors import STATUS, as_service_error
@@ -68,16 +66,6 @@ def test_the_format_is_the_documented_one() -> None:
     assert make_tokens().open(write_token(plaintext(PAYLOAD, 12)), SCOPE, LIMIT) == STATE
 
 
-def test_a_token_is_text_that_needs_no_escaping_and_hides_the_state() -> None:
-    token = make_tokens().seal(Opened(b"secret text" * 40, 1), SCOPE)
-    assert token.startswith("v1.")
-    assert set(token) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.")
-    again = make_tokens().seal(Opened(b"secret text" * 40, 1), SCOPE)
-    # Equal states look unrelated but for version and key id.
-    agree = sum(a == b for a, b in zip(token[15:], again[15:], strict=True))
-    assert agree < 0.1 * len(token)
-
-
 @pytest.mark.parametrize("size", range(12))
 def test_1_every_flipped_bit_of_a_token_is_refused(size: int) -> None:
     """Every bit of every character: the whole of texts that end on each residue of base64."""
@@ -111,12 +99,6 @@ def test_3_a_token_has_one_spelling(size: int) -> None:
     for spelling in spellings:
         if spelling != token:
             assert_refused(spelling)
-
-
-def test_4_an_unknown_or_foreign_key_id_is_refused_without_trying_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    token = write_token(plaintext(PAYLOAD), key=OTHER_KEY)
-    monkeypatch.setattr(sealer, "AESGCM", None)  # any decryption would fail otherwise than by refusal
-    assert_refused(token)
 
 
 def test_4_a_key_id_is_part_of_the_seal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,23 +175,11 @@ def test_11_impossible_times_under_a_valid_seal_are_refused(times: dict[str, int
     assert_refused(write_token(plaintext(PAYLOAD, **times)))
 
 
-def test_11_not_a_number_cannot_be_written_as_a_time() -> None:
-    """The header holds whole numbers; the bits of a NaN are a time far outside."""
-    bits = int.from_bytes(struct.pack("<d", math.nan), "little")
-    assert_refused(write_token(plaintext(PAYLOAD, expires=bits, issued=0)))
-    assert_refused(write_token(plaintext(PAYLOAD, issued=bits, expires=bits)))
-
-
 def test_11_a_shorter_lifetime_holds_for_tokens_already_given_out() -> None:
     token = make_tokens(seconds=LIFETIME).seal(STATE, SCOPE)
     clock = Clock(NOW + 60)
     assert make_tokens(seconds=61, clock=clock).open(token, SCOPE, LIMIT) == STATE
     assert_refused(token, seconds=60, clock=clock)
-
-
-def test_11_a_longer_lifetime_does_not_revive_tokens() -> None:
-    token = make_tokens(seconds=60).seal(STATE, SCOPE)
-    assert_refused(token, seconds=LIFETIME, clock=Clock(NOW + 60))
 
 
 @pytest.mark.parametrize("behind", [0, 1, CLOCK_SKEW_SECONDS])
@@ -298,11 +268,6 @@ def test_20_no_salt_comes_twice() -> None:
     # Key id and salt are 24 bytes, 32 characters.
     salts = {ours.seal(state, SCOPE)[3:35] for _ in range(50_000)}
     assert len(salts) == 50_000
-
-
-def test_20_every_salt_makes_another_key_and_nonce() -> None:
-    derived = [sealer._derive(KEY, number.to_bytes(16, "big")) for number in range(1_000)]
-    assert len({key for key, _ in derived}) == len({nonce for _, nonce in derived}) == 1_000
 
 
 def test_24_no_log_line_holds_a_token_or_a_state(caplog: pytest.LogCaptureFixture) -> None:

@@ -183,13 +183,6 @@ def test_log_is_exact_to_rounding() -> None:
     assert math_numba.log(np.float32(np.inf)) == np.inf and math.isnan(math_numba.log(np.float32(np.nan)))
 
 
-def test_erf_is_exact_to_rounding() -> None:
-    x = np.linspace(-6, 6, 20_001).astype(np.float32)
-    exact = np.array([math.erf(value) for value in x.astype(np.float64)])
-    assert np.abs(values_of(math_numba.erf, x) - exact).max() <= 3 * EPS
-    assert math.isnan(math_numba.erf(np.float32(np.nan)))
-
-
 def test_gelu_is_that_of_torch_and_lets_nothing_pass_for_a_number() -> None:
     x = np.linspace(-8, 8, 4_003).astype(np.float32).reshape(1, -1)
     found = x.copy()

@@ -49,11 +49,6 @@ def test_a_character_is_released_whole() -> None:
     assert pieces == ["", "", "€", "", "é", ""]
 
 
-def test_an_unfinished_character_at_the_end_is_dropped() -> None:
-    pieces, _ = stream_text(VOCABULARY.encode("a€")[:-1])
-    assert "".join(pieces) == "a"
-
-
 @given(
     st.text(alphabet="abc", max_size=30),
     st.lists(st.text(alphabet="abc", min_size=1, max_size=4), min_size=1, max_size=3),
