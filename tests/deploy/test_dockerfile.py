@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -22,7 +21,6 @@ from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 HADOLINT = shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
 Instruction = tuple[str, str]
 
@@ -125,21 +123,6 @@ def test_nothing_that_serves_on_a_cpu_installs_torch() -> None:
     assert not set(lock()) & {"torch", "triton", "onnx", "pytest"}
 
 
-def test_the_layer_that_ships_runs_no_installer() -> None:
-    cpu = stages()["cpu"]
-    assert not [arguments for keyword, arguments in cpu if keyword == "RUN"]
-    assert [arguments for keyword, arguments in cpu if keyword == "COPY" and "--from" in arguments] == [
-        "--from=build /opt/rfa /opt/rfa"
-    ]
-
-
-def test_an_extra_that_does_not_exist_is_an_error() -> None:
-    command = [sys.executable, str(DEPLOY / "requirements.py"), "no-such-extra"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
-    assert run.returncode != 0
-    assert "no-such-extra" in run.stderr
-
-
 def run_by(stage: str) -> str:
     """All that a stage runs while it is built."""
     return "\n".join(arguments for keyword, arguments in stages()[stage] if keyword == "RUN")
@@ -159,25 +142,6 @@ def test_only_the_image_that_compiles_has_a_compiler() -> None:
         "--from=cuda-build /opt/rfa /opt/rfa"
     ]
     assert "pip" not in run_by("cuda")
-
-
-def extras_of(stage: str) -> set[str]:
-    return set(re.search(r"requirements\.py (\S+) >", run_by(stage)).group(1).split(","))
-
-
-def test_images_for_gpus_have_what_they_are_for() -> None:
-    declared = set(PROJECT["optional-dependencies"])
-    assert extras_of("cuda-build") == {"gpu", "redis", "tracing"} <= declared
-    assert extras_of("cuda-jit") == {"train"} <= declared
-    # `rfa gpu-check` needs the room that no wheel has.
-    assert "cp -R /src/benchmarks" in run_by("cuda-jit")
-
-
-def test_the_image_with_a_compiler_is_the_other_one_and_more() -> None:
-    assert ("FROM", "cuda AS cuda-jit") in instructions()
-    last = [arguments for keyword, arguments in stages()["cuda-jit"] if keyword == "USER"][-1]
-    assert last == only("cuda", "USER")
-    assert not [keyword for keyword, _ in stages()["cuda-jit"] if keyword in {"ENTRYPOINT", "HEALTHCHECK", "ENV"}]
 
 
 @pytest.mark.parametrize("stage", ["cpu", "cuda"])

@@ -105,17 +105,6 @@ def test_every_selector_means_the_pods_of_the_deployment(deployed: Deployed) -> 
     assert deployed.pod["serviceAccountName"] == manifests["serviceaccount"]["metadata"]["name"]
 
 
-def test_servers_on_both_stand_in_one_namespace_and_differ() -> None:
-    assert ON_CPU.kustomization["namespace"] == ON_GPU.kustomization["namespace"]
-    assert ON_CPU.labels != ON_GPU.labels
-    names = [
-        (manifest["kind"], manifest["metadata"]["name"])
-        for deployed in (ON_CPU, ON_GPU)
-        for manifest in deployed.manifests.values()
-    ]
-    assert len(set(names)) == len(names)
-
-
 @pytest.mark.parametrize("name", ["service", "serviceaccount", "networkpolicy", "poddisruptionbudget"])
 def test_what_no_gpu_changes_is_the_same_under_another_name(name: str) -> None:
     on_cpu, on_gpu = ((deployed.folder / f"{name}.yaml").read_text() for deployed in (ON_CPU, ON_GPU))
@@ -183,12 +172,6 @@ def test_probes_ask_the_right_question(deployed: Deployed) -> None:
     assert seconds_of(server["livenessProbe"]) >= 60
 
 
-def test_a_start_that_compiles_kernels_for_the_gpu_is_waited_for() -> None:
-    waited = seconds_of(ON_GPU.server["startupProbe"])
-    assert waited >= 5 * seconds_of(ON_CPU.server["startupProbe"])
-    assert ON_GPU.deployment["progressDeadlineSeconds"] > waited
-
-
 PODS = pytest.mark.parametrize(
     ("pod", "container"),
     [(ON_CPU.pod, ON_CPU.server), (ON_GPU.pod, ON_GPU.server), (JOB_POD, CHECK)],
@@ -234,12 +217,6 @@ def test_keys_come_from_a_mounted_secret(deployed: Deployed, monkeypatch: pytest
         assert "secret" in mounts[path.parent]
 
 
-def test_compiled_kernels_outlive_the_container() -> None:
-    (cache,) = [Path(entry["value"]) for entry in ON_GPU.server["env"] if entry["name"] == "TRITON_CACHE_DIR"]
-    volume = written(ON_GPU.pod, ON_GPU.server)[cache]
-    assert "medium" not in volume["emptyDir"]  # which would be memory, and go with it
-
-
 @BOTH
 def test_nothing_leaves_the_pod(deployed: Deployed) -> None:
     policy = deployed.manifests["networkpolicy"]["spec"]
@@ -257,21 +234,6 @@ def test_what_needs_a_gpu_is_let_in_where_one_is(pod: dict[str, Any], container:
     assert term["matchExpressions"] == [{"key": f"{GPU}.compute.major", "operator": "Gt", "values": [least]}]
     # Kernels that a bundle brings need no compiler; until all do, this image has one.
     assert container["image"] == "rfa-server:cuda-jit" and " AS cuda-jit\n" in DOCKERFILE
-
-
-def test_a_rollout_needs_no_gpu_that_is_to_spare() -> None:
-    assert ON_GPU.deployment["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
-    scaler = ON_GPU.manifests["horizontalpodautoscaler"]["spec"]
-    assert scaler["minReplicas"] > 1  # one that leaves is not the last
-
-
-def test_the_autoscaler_adds_a_pod_before_places_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = ON_GPU.settings(monkeypatch)
-    metrics = [entry["pods"] for entry in ON_GPU.manifests["horizontalpodautoscaler"]["spec"]["metrics"]]
-    expected = {entry["metric"]["name"]: float(entry["target"]["averageValue"]) for entry in metrics}
-    assert set(expected) == {"rfa_num_requests_running", "rfa_num_requests_waiting"}
-    assert expected["rfa_num_requests_running"] == 0.75 * settings.limits.max_running
-    assert expected["rfa_num_requests_waiting"] < settings.limits.max_waiting
 
 
 def test_the_check_is_given_the_time_and_the_arguments_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

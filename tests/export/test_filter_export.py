@@ -1,6 +1,5 @@
 """Filter graphs against the model over a thousand steps, the calibration's formulas, and the bundle."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -11,13 +10,9 @@ from rfa.export.filter_calibration import conformal, describe_problem, evaluate
 from rfa.export.filter_export import build_graphs, bundle_weights, export_filter
 from rfa.model.deep_blocks import DeepFilterConfig
 from rfa.model.deep_filter import DeepFilter
-from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import Token
 from rfa.runtime.bundle.bundle import BundleError, open_bundle, open_session
-from rfa.runtime.bundle.families.check import read_family
-from rfa.runtime.bundle.manifest import GraphSpec
 from rfa.runtime.filters.golden import hold_to_golden, open_filter
-from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.training.filter import FilterRun, train_filter
 from rfa.training.simulate import simulate_oscillator
 
@@ -104,14 +99,6 @@ def test_deep_graphs_follow_the_model_for_a_thousand_steps():
             rows[:, i] = found[f"row.{name.removeprefix('cache.')}"]
 
 
-def test_an_exact_kalman_filter_exports_too():
-    model = LinearFilter(
-        LinearFilterConfig(drift=((-1.0,),), process_noise=((1.0,),), measurement_noise=((1.0,),), nu=None)
-    )
-    assert all(np.isfinite(array).all() for array in bundle_weights(model).values())
-    assert all(array.ndim > 0 for array in bundle_weights(model).values())
-
-
 def test_bundle_is_small_and_complete(linear_bundle):
     _, bundle = linear_bundle
     assert sum(spec.size for spec in bundle.manifest.files.values()) < 2_000_000
@@ -146,14 +133,6 @@ def test_a_linear_bundle_is_held_to_golden_outputs_of_its_model(linear_bundle):
     bundle.golden["cases"][2]["outputs"]["mean"]["values"][0] += 0.01
     with pytest.raises(BundleError, match=r"golden\.json in compiled code: case 2, step\.mean differs"):
         hold_to_golden(bundle, model)
-
-
-def test_a_linear_bundle_with_graphs_is_refused_with_what_mends_it(linear_bundle, tmp_path):
-    _, bundle = linear_bundle
-    graph = GraphSpec("step.onnx", (), (), ())
-    manifest = dataclasses.replace(bundle.manifest, graphs={"step": graph})
-    with pytest.raises(BundleError, match=r"write the bundle again by `rfa export RUN`"):
-        read_family(manifest)
 
 
 @pytest.mark.parametrize(("noise", "is_doubted"), [(0.5, False), (0.005, True)])

@@ -86,11 +86,6 @@ def test_graphs_hold_no_weights(language_bundle: Bundle) -> None:
         assert max(sizes.values()) < largest / 50, (name, sizes)
 
 
-def test_vocabulary_head_is_its_own_constant(language_bundle: Bundle) -> None:
-    for graph in language_bundle.manifest.graphs.values():
-        assert [entry.tensor for entry in graph.initializers if entry.transposed] == ["embedding.weight"]
-
-
 @pytest.mark.parametrize("batch", [1, 3])
 def test_steps_agree_with_torch(language_bundle: Bundle, model: LanguageModel, batch: int) -> None:
     ids = tokens_of(language_bundle, batch, 40)
@@ -105,28 +100,6 @@ def test_steps_agree_with_torch(language_bundle: Bundle, model: LanguageModel, b
         for name in ("logits", "log_precision", "latent"):
             np.testing.assert_allclose(found[name], getattr(output, name), atol=1e-5, rtol=1e-5)
     np.testing.assert_allclose(carried["means"], state.means, atol=1e-5, rtol=1e-5)
-
-
-def test_phase_is_exact_far_along_a_text(language_bundle: Bundle, model: LanguageModel) -> None:
-    """At 10^7 a float32 phase is off by a radian; at the same distance between tokens, absolute position cancels."""
-    ids = tokens_of(language_bundle, 1, 20)
-    ends = []
-    for origin in (0, 10_000_000):
-        carried = start(language_bundle, 1)
-        # The learned initial means are tied to absolute phases; zeros are not.
-        carried["means"] = np.zeros_like(carried["means"])
-        for i in range(20):
-            found = run(
-                language_bundle,
-                "step",
-                token=ids[:, i],
-                position=np.array([origin + i]),
-                noise=silent(language_bundle, 1),
-                **carried,
-            )
-            carried = carry(found)
-        ends.append(found["logits"])
-    np.testing.assert_allclose(ends[0], ends[1], atol=2e-5)
 
 
 def test_prefill_is_the_same_as_steps_whatever_the_padding(language_bundle: Bundle) -> None:
@@ -152,27 +125,6 @@ def test_prefill_is_the_same_as_steps_whatever_the_padding(language_bundle: Bund
             carried = carry(found)
         for name in ("logits", "log_precision", "latent", "next_means", "next_precisions"):
             np.testing.assert_allclose(padded[name][row], found[name][0], atol=1e-5, rtol=1e-5, err_msg=name)
-
-
-def test_prefill_in_pieces_is_prefill_at_once(language_bundle: Bundle) -> None:
-    ids = tokens_of(language_bundle, 1, 30)
-    whole = run(
-        language_bundle,
-        "prefill",
-        tokens=ids,
-        length=np.array([30]),
-        position=np.array([0]),
-        **start(language_bundle, 1),
-    )
-    carried, done = start(language_bundle, 1), 0
-    for piece in (1, 11, 18):
-        part = ids[:, done : done + piece]
-        found = run(
-            language_bundle, "prefill", tokens=part, length=np.array([piece]), position=np.array([done]), **carried
-        )
-        carried, done = carry(found), done + piece
-    for name in ("logits", "next_means", "next_precisions"):
-        np.testing.assert_allclose(found[name], whole[name], atol=1e-5, rtol=1e-5)
 
 
 def test_attention_over_a_cache_agrees_with_the_parallel_pass(language_bundle: Bundle, model: LanguageModel) -> None:

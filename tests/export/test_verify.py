@@ -12,7 +12,7 @@ from rfa.export import verify
 from rfa.export.language_export import language_golden
 from rfa.export.verify import bundle_info, compare_with_torch, difference, verify_bundle
 from rfa.export.writing import write_bundle
-from rfa.runtime.bundle.bundle import Bundle, BundleError, Graph, open_session
+from rfa.runtime.bundle.bundle import Bundle, BundleError, Graph
 from rfa.runtime.text.config import LanguageModelConfig
 
 
@@ -88,11 +88,3 @@ def test_difference_is_relative_to_the_scale() -> None:
     assert difference(expected / 1000 + 0.001, expected / 1000) == pytest.approx(1e-3)
     assert not difference(np.array([np.nan]), np.array([1.0])) <= 1.0
     assert difference(np.zeros(2), np.zeros(3)) == float("inf")
-
-
-def test_session_needs_every_tensor(language_bundle: Bundle) -> None:
-    spec = language_bundle.manifest.graphs["step"]
-    weights = language_bundle.weights()
-    weights.pop("norm.recurrent_weight")
-    with pytest.raises(BundleError, match=r"norm\.recurrent_weight"):
-        open_session(Graph(language_bundle.read(spec.file), spec.initializers), weights)

@@ -34,14 +34,11 @@ from rfa.fitting.structural_model import (
     raw_start,
     sensor,
 )
-from rfa.model.linear_filter import LinearFilter
-from rfa.model.state_filter import Token
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.training.filter import FilterRun, train_filter
-from rfa.training.language_config import find_config
-from rfa.training.series import calibration_windows, split
+from rfa.training.series import split
 from tests.model.oracles import float64_filter
 
 RICH = Structure(has_trend=True, seasons=((24.0, 2), (60.0, 1)), relaxations=1, cycles=1)
@@ -170,7 +167,6 @@ def simulate(structure, values, n, seed=0):
     return y
 
 
-SEASONAL = Structure(seasons=((12.0, 1),), relaxations=1)
 TRUTH = {
     "noise": 0.05, "level_noise": 0.002, "relaxation0_noise": 0.1, "relaxation0_decay": 0.3,
     "season0_decay": 0.01, "harmonic0_noise": 0.004,
@@ -281,17 +277,6 @@ def test_a_cycle_is_looked_for_where_the_innovations_have_power():
         series = np.cos(omega * places + 1) + rng.normal(size=len(places))
         assert abs(strongest_rate(places, series) - omega) < 0.05
     assert strongest_rate(np.cumsum(rng.exponential(20.0, 300)), rng.normal(size=300)) is None
-
-
-def test_outliers_do_not_spoil_the_noises():
-    clean = simulate(SEASONAL, TRUTH, 1500, seed=6)
-    rng = np.random.default_rng(1)
-    dirty = clean + (rng.random(1500) < 0.05) * 3.0 * rng.normal(size=1500)
-    robust = fit_structure(column(dirty), SEASONAL, LIMITS).values()
-    # What a Kalman filter would take for noise: the variance with outliers, 0.05 + 0.05 · 9 = 0.5.
-    assert robust["noise"] < 0.15
-    assert robust["contamination"] > 0.02
-    assert robust["inverse_nu"] > 0.02
 
 
 def test_search_finds_the_season_and_no_more():
@@ -509,11 +494,6 @@ def test_columns_that_cannot_be_fitted_are_refused(tmp_path, cells, message):
     assert not (tmp_path / "run").exists()
 
 
-def test_packaged_config_is_the_default():
-    run = FilterRun.from_file(find_config("structural"))
-    assert run.family == "structural" and StructuralConfig.from_dict(run.model) == StructuralConfig()
-
-
 def test_too_few_rows_and_bad_configs_are_refused(tmp_path):
     (tmp_path / "data.csv").write_text("a\n" + "\n".join(str(i % 3) for i in range(30)) + "\n")
     with pytest.raises(ValueError, match="has 18 values in the training part; a structural model needs 40"):
@@ -531,43 +511,6 @@ def test_too_few_rows_and_bad_configs_are_refused(tmp_path):
         StructuralConfig.from_dict({"harmonies": 1})
     with pytest.raises(ValueError, match="longer than two steps"):
         fit_structural(*split(two_columns(0.0))[:2], StructuralConfig(seasons=(1.5,)))
-
-
-@pytest.mark.slow
-def test_float32_keeps_the_covariance_positive_over_ten_thousand_steps():
-    structure = Structure(seasons=((24.0, 4), (168.0, 1)), relaxations=1)
-    # The smallest noises that the search may choose beside large priors.
-    tiny = {"noise": 1e-5, "level_noise": 1e-9, "relaxation0_noise": 1e-9, "season0_decay": 1e-6}
-    tiny |= {f"harmonic{i}_noise": 1e-10 for i in range(5)} | {"season1_decay": 1e-6}
-    found = matrices(structure, raw_start(structure, tiny), step=3600.0, center=20.0, spread=7.0)
-    robust = {"nu": 4.0, "contamination": 0.05, "outlier_scale": 3.0}
-    model = LinearFilter(joint_config([found], np.eye(1), "nothing", robust, 1))
-    rng = np.random.default_rng(0)
-    state = model.init_state(1)
-    dt, one = torch.full((1,), 3600.0), torch.ones(1)
-    with torch.no_grad():
-        for i in range(10_000):
-            y = 20 + 3 * math.sin(2 * math.pi * i / 24) + 0.01 * rng.normal()
-            present = torch.full((1, 1), 0.0 if i % 11 == 0 else 1.0)
-            output, state = model.step(Token(torch.full((1, 1), y), present, dt * (i > 0), one), state)
-            if i % 500 == 499:
-                covariance = state["covariance"][0].double().numpy()
-                assert np.isfinite(covariance).all()
-                rates = np.linalg.eigvalsh(covariance)
-                # Joseph form: negative at most by the rounding of the largest, 2⁻²⁴ a state.
-                assert rates.min() > -len(rates) * 2**-24 * rates.max()
-                assert float(output.covariance) > 0
-    assert abs(float(output.mean) - y) < 0.1
-
-
-def test_windows_hold_two_seasons_and_no_more_work_than_allowed():
-    series = two_columns(0.0, 2000)
-    assert calibration_windows(series, 10, 24.0).times.shape[1] == 96
-    assert calibration_windows(series, 10, 168.0).times.shape[1] == 336
-    many = calibration_windows(series, 100, 168.0)
-    assert len(many.times) == 2 and many.times[0, 0] == 0 and many.times[-1, -1] > 1500
-    short = calibration_windows(Series(series.times[:50], series.values[:50], series.names), 10, 24.0)
-    assert short.times.shape == (1, 50)
 
 
 def test_structure_counts_its_states_and_shares_frequencies_once():

@@ -115,22 +115,6 @@ def test_a_killed_run_goes_on_from_its_last_validation(data, tmp_path, monkeypat
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
-def test_a_checkpoint_is_whole_or_not_there(data, tmp_path, monkeypatch):
-    config, out = write_config(tmp_path, modes=["attention"]), tmp_path / "run"
-    train_language(config, data, out, corpus_dir=data / "corpus", steps=6, device="cpu")
-    before = {path.name: path.read_bytes() for path in out.iterdir() if path.name != "request.json"}
-    del before["train.json"]
-
-    def full(*_):
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr("rfa.training.language.save_file", full)
-    with pytest.raises(OSError, match="No space"):
-        train_language(config, data, out, corpus_dir=data / "corpus", device="cpu")
-    assert {name: (out / name).read_bytes() for name in before} == before
-    assert not list(out.glob(".checkpoint*"))
-
-
 def test_a_finished_run_is_left_as_it_is(data, tmp_path):
     config, out = write_config(tmp_path, modes=["attention"]), tmp_path / "run"
     record = train_language(config, data, out, corpus_dir=data / "corpus", device="cpu")
@@ -187,16 +171,6 @@ def test_the_average_is_validated_and_saved(data, tmp_path, monkeypatch):
     assert rows(tmp_path / "run")[-1]["valid"]["attention"] == validation_loss(saved, tokens, 32, "attention", 65_536)
 
 
-def test_a_run_goes_on_after_its_config_has_grown_a_field(data, tmp_path):
-    config, out = write_config(tmp_path, steps=1, modes=["attention"]), tmp_path / "run"
-    train_language(config, data, out, corpus_dir=data / "corpus", device="cpu")
-    request = json.loads((out / "request.json").read_text())
-    del request["training"]["ema"]
-    (out / "request.json").write_text(json.dumps(request))
-    train_language(config, data, out, corpus_dir=data / "corpus", steps=2, device="cpu")
-    assert json.loads((out / "request.json").read_text())["training"]["ema"] == 0.0
-
-
 def test_the_recurrent_mode_joins_when_it_is_due(data, tmp_path, monkeypatch):
     from rfa.training.language import Trainer
 
@@ -245,12 +219,6 @@ def test_without_a_compiler_attention_is_eager(data, tmp_path, monkeypatch):
     monkeypatch.setattr("torch.compile", lambda *_: pytest.fail("there is nothing to compile with"))
     with pytest.warns(UserWarning, match="no C.. compiler found"):
         train_language(write_config(tmp_path, steps=1, compile=True), data, tmp_path / "run", device="cpu")
-
-
-def test_another_config_is_refused_in_the_same_directory(data, tmp_path):
-    train_language(write_config(tmp_path, steps=1), data, tmp_path / "run", device="cpu")
-    with pytest.raises(ValueError, match=r"another config \(it differs in batch, steps\)"):
-        train_language(write_config(tmp_path, steps=2, batch=3), data, tmp_path / "run", device="cpu")
 
 
 def test_a_text_too_small_for_its_vocabulary_is_refused_before_training(data, tmp_path):
@@ -312,12 +280,6 @@ def test_a_seed_and_a_variant_are_of_the_run(data, tmp_path):
         runs[seed] = load_run(out)
     assert runs[1].config.mixer == "softmax"
     assert not torch.equal(runs[1].embedding.weight, runs[2].embedding.weight)
-
-
-def test_baseline_differs_in_the_mixer_only():
-    books, rope = (LanguageRun.from_file(find_config(name)) for name in ("books", "books_rope"))
-    assert books.training == rope.training
-    assert {**books.model.to_dict(), "mixer": "softmax", "frequencies": "full"} == rope.model.to_dict()
 
 
 def test_unknown_config_lists_the_configs(tmp_path):

@@ -99,11 +99,6 @@ def test_a_bad_value_is_named(field, value):
         OptimiserConfig(**{"steps": 10, field: value})
 
 
-def test_warmup_and_decay_must_fit():
-    with pytest.raises(ValueError, match=r"warmup_fraction \+ decay_fraction"):
-        OptimiserConfig(steps=10, schedule="wsd", warmup_fraction=0.4, decay_fraction=0.7)
-
-
 @pytest.mark.parametrize("mixer", ["rfa", "softmax"])
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_parameter_is_in_one_group(choice, mixer):
@@ -182,11 +177,6 @@ def test_the_average_is_a_running_average():
         assert error <= 12 * 3 * 2**-24 * largest[name], name
     moved = [not torch.equal(a, b) for a, b in zip(model.parameters(), optimiser.averaged.parameters(), strict=True)]
     assert sum(moved) > len(moved) / 2
-
-
-def test_without_an_average_the_module_itself_is_taken():
-    model = language_model()
-    assert Optimiser(model, OptimiserConfig(steps=STEPS)).averaged is model
 
 
 @pytest.mark.parametrize("choice", CHOICES)

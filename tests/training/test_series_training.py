@@ -18,7 +18,6 @@ from rfa.runtime.series.config import ALL_FEATURES, ALL_PATHS, LEVELS, PATCH, Se
 from rfa.training.muon import Float32Muon
 from rfa.training.optimiser import Optimiser
 from rfa.training.series_batches import (
-    CALENDAR_SHARE,
     FARTHEST_TARGET,
     LEADS,
     NEAR,
@@ -81,13 +80,6 @@ def test_targets_are_what_came_at_the_leads():
             np.testing.assert_allclose(centre, np.nanmean(recent), atol=1e-3 * np.abs(came[there] - centre).max())
     assert (batch.asked.calendar == 0).all()
     assert batch.targets.abs().max() <= FARTHEST_TARGET
-
-
-def test_the_calendar_is_shown_for_some_of_those_that_have_one():
-    series = [Cells(np.sin(np.arange(400.0)), 0.0, 3600.0, i % 2 == 0) for i in range(200)]
-    shows = batch_of(series, np.random.default_rng(0), TokenPlan(1, 8)).asked.calendar.abs().amax(dim=(1, 2, 3)) > 0
-    assert not shows[1::2].any()
-    assert 100 * CALENDAR_SHARE - 20 <= shows[::2].sum() <= 100 * CALENDAR_SHARE + 20
 
 
 def same(one, other):
@@ -217,27 +209,6 @@ def test_a_run_of_minutes_ends_by_time_and_its_rates_go_by_it(tmp_path, monkeypa
         train_series(run, tmp_path)
 
 
-def test_a_run_of_minutes_is_stopped_at_any_step(tmp_path, monkeypatch):
-    """Also beyond the number that `steps` has."""
-    monkeypatch.setattr("rfa.training.series_network.time", Clock())
-
-    class Interrupted(StopSignals):
-        def check(self, step, steps, save):
-            self.received = 15 if step == steps - 1 else None
-            super().check(step, steps, save)
-
-    monkeypatch.setattr("rfa.training.series_network.StopSignals", Interrupted)
-    with pytest.raises(KeyboardInterrupt, match="step 1 of 2"):
-        train_series(SeriesRun(MODEL, replace(TRAINING, steps=2, minutes=10 / 60)), tmp_path)
-    assert json.loads((tmp_path / "progress.json").read_text())["step"] == 5
-
-
-@pytest.mark.parametrize("minutes", [0, -1, float("inf"), float("nan")])
-def test_minutes_are_a_positive_number(minutes):
-    with pytest.raises(ValueError, match="minutes must be positive"):
-        replace(TRAINING, minutes=minutes)
-
-
 def test_the_gpus_kernels_train_every_parameter(monkeypatch):
     """In Triton's interpreter: gradients are those of the compiled scan, token by token lags included."""
     pytest.importorskip("triton")
@@ -289,12 +260,6 @@ def test_a_run_goes_on_with_another_number_of_workers(tmp_path):
     train_series(SeriesRun(MODEL, replace(TRAINING, steps=1)), tmp_path)
     record = train_series(SeriesRun(MODEL, replace(TRAINING, steps=2, workers=1)), tmp_path)
     assert record["series"] == 8 and record["config"]["training"]["workers"] == 1
-
-
-def test_another_config_in_the_same_folder_is_refused(tmp_path):
-    train_series(SeriesRun(MODEL, replace(TRAINING, steps=1)), tmp_path)
-    with pytest.raises(ValueError, match="learning_rate"):
-        train_series(SeriesRun(MODEL, replace(TRAINING, steps=1, learning_rate=0.5)), tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -57,11 +57,6 @@ def near(sample, expected) -> None:
     assert (np.abs(sample.mean(axis=0) - expected) <= 5 * error).all(), (sample.mean(axis=0), expected, error)
 
 
-def sampled(clock: Clock, at) -> Clock:
-    """The clock at some of its values."""
-    return Clock(clock.times[:, at], clock.step, clock.has_calendar)
-
-
 def correlation(x, lag: int):
     """`[B]` of each series with itself."""
     x = x - x.mean(axis=1, keepdims=True)
@@ -113,16 +108,6 @@ def test_every_family_comes_and_shares_are_those_declared(mixed) -> None:
     assert low < begins_late.mean() < faults.SHORT + faults.MISSING * 0.3 + 5 * np.sqrt(0.25 / 1024)
     irregular = np.concatenate([np.ptp(np.diff(d.times) / d.step[:, None], axis=1) > 1e-3 for d in mixed])
     near(irregular.astype(float), 1 - clocks.KINDS["regular"] / sum(clocks.KINDS.values()))
-
-
-def test_values_lie_about_their_truth(mixed) -> None:
-    """Noise is no larger than 1.5 of the signal, but for faults, links and grids: the median error is."""
-    for drawn in mixed:
-        spread = drawn.truth.std(axis=1)
-        rows = spread > 0
-        error = np.nanmedian(np.abs(drawn.values - drawn.truth), axis=1)[rows] / spread[rows]
-        assert np.median(error) < 0.5
-        assert (np.isfinite(error)).all()
 
 
 @pytest.mark.parametrize(
@@ -227,30 +212,6 @@ def test_the_calendar_has_days_weeks_and_years(step: float, period: int, other: 
     assert correlation(x, period).mean() > 0.3
 
 
-def test_weekends_and_days_off_differ_from_working_days() -> None:
-    # 2000-01-01 was a Saturday.
-    clock = regular_clock(500, 24 * 70, HOUR)
-    x = standard(seasons.calendar(rng_of(5), clock)).reshape(500, 10, 7, 24)
-    days = x.mean(axis=3)
-    apart = np.abs(days[:, :, :2].mean(axis=(1, 2)) - days[:, :, 2:].mean(axis=(1, 2)))
-    within = np.abs(days[:, :, 2:4].mean(axis=(1, 2)) - days[:, :, 4:6].mean(axis=(1, 2)))
-    near_zero = (apart - within).std() / np.sqrt(500)
-    assert (apart - within).mean() > 5 * near_zero
-    is_off = seasons._days_off(rng_of(6), 2000)
-    # Half of the series have ten days of 366, and two fifths of these a stretch of 3 to 14 (mean 8.5) besides.
-    assert abs(is_off.any(axis=1).mean() - 0.5) < 5 * np.sqrt(0.25 / 2000)
-    assert 10 < is_off[is_off.any(axis=1)].sum(axis=1).mean() < 10 + 0.4 * 8.5 + 1
-
-
-def test_the_sun_rises_every_day_and_no_night_is_light() -> None:
-    x = seasons.daylight(rng_of(7), regular_clock(100, 24 * 30, HOUR))
-    assert (x >= 0).all() and (x <= 1).all()
-    is_night = x.reshape(100, 30, 24) == 0
-    assert is_night.any() and not is_night.all(axis=2).any()
-    # At 50 degrees a day changes by at most 4.3 minutes, half of it at either end.
-    assert (is_night[:, 1:] != is_night[:, :-1]).mean() < 4.3 / 60 / 24
-
-
 # Signals.
 
 
@@ -268,34 +229,7 @@ def test_beats_come_at_their_intervals() -> None:
     assert np.median(kurtosis) > 3
 
 
-def test_modulated_waves_are_what_they_are_called() -> None:
-    phase = np.tile(np.arange(0, 3, 0.01), (4, 1)) + 1e-5
-    sine, square, triangle, ramp = signals._wave(np.array(["sine", "square", "triangle", "ramp"]), phase)
-    assert np.abs(sine - np.cos(2 * np.pi * phase[0])).max() < COSINE
-    assert set(square) == {-1.0, 1.0} and np.array_equal(square > 0, sine > 0)
-    # arccos near ±1 turns an error e of the cosine into √(2 e).
-    assert np.abs(triangle - (1 - 4 * np.abs(phase[0] % 1 - 0.5)) * -1).max() < np.sqrt(2 * COSINE)
-    assert np.allclose(ramp, 2 * (phase[0] % 1) - 1)
-    assert np.abs(signals.modulated(rng_of(), regular_clock(300, 500))).max() <= 3 * 2
-
-
 # Levels.
-
-
-def test_trends_are_lines_with_kinks_or_bent() -> None:
-    x = trends.trend(rng_of(), regular_clock(600, 500))
-    bends = np.abs(np.diff(x, n=2, axis=1)) > 1e-9
-    # Growth and saturation are in a quarter each, and a kink between two values bends at two of them.
-    near((bends.sum(axis=1) <= 2 * trends.KINKS).astype(float), 0.75**2)
-
-
-def test_breaks_are_few() -> None:
-    x = trends.breaks(rng_of(), regular_clock(600, 500))
-    corners = (np.abs(np.diff(x, n=2, axis=1)) > 1e-9).sum(axis=1)
-    # A visit has two steps, a step two corners, and a corner between two values is one at two of them.
-    assert corners.max() <= 8 * trends.BREAKS
-    jumps = (np.abs(np.diff(x, axis=1)) > 1e-9).sum(axis=1)
-    assert (jumps >= 1).mean() > 0.9
 
 
 def test_the_increments_of_walks_grow_with_the_root_of_the_lag() -> None:
@@ -407,12 +341,6 @@ def test_regimes_have_their_means_and_deviations() -> None:
     left = slow[0, change] - mean[0, visits[0, change]]
     # From one value to the next what is left of the way falls by e^-1/10.
     assert np.isclose(slow[0, change + 10] - mean[0, visits[0, change]], left * np.exp(-1))
-
-
-def test_a_plan_of_regimes_never_stays() -> None:
-    lasts, state = regimes._plan(rng_of(), regular_clock(200, 500))
-    assert (np.diff(state, axis=1) != 0).all() and (lasts >= 0).all()
-    assert state.max() == regimes.STATES - 1
 
 
 def test_linear_systems_have_the_covariance_of_their_equation() -> None:
@@ -545,15 +473,6 @@ def test_events_arrive_at_their_rate(kind: str) -> None:
     varied = np.nanstd(lags[long], axis=1) / np.nanmean(lags[long], axis=1)
     low, high = {"random": (0.8, 1.2), "periodic": (-0.1, 0.3), "clustered": (1.2, 9)}[kind]
     assert low < np.median(varied) < high
-
-
-def test_what_fills_is_emptied() -> None:
-    x = events.resets(rng_of(), regular_clock(300, 500))
-    assert np.abs(x).max() < 1 + 6 * 0.4
-    sign = np.sign(np.diff(x, axis=1))
-    up = np.maximum((sign > 0).mean(axis=1), (sign < 0).mean(axis=1))
-    # In half of the series the fall takes no time, in the others the longer side has half the time or more.
-    assert (up > 0.48).all() and (up > 0.8).mean() > 0.4
 
 
 def test_counts_are_whole_and_have_their_rate() -> None:
