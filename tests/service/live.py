@@ -1,23 +1,26 @@
-"""A real server in a thread of the test's process, and raw connections to it."""
+"""Servers of tests: an application with a client in its event loop, or on a socket in a thread of the process."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import fastapi._compat.v2
+import httpx
 import uvloop
 from fastapi import FastAPI
 from pydantic import TypeAdapter
 
+from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.service.app import create_app
-from rfa.service.engine.models import Models
+from rfa.service.engine.models import Models, load_models
 from rfa.service.process.draining import DrainingServer
 from rfa.service.settings import Settings
 from tests.service.models import fake_models
@@ -35,6 +38,45 @@ def shared_adapter(annotation: Any, *, config: Any = None) -> TypeAdapter[Any]:
 
 
 vars(fastapi._compat.v2)["TypeAdapter"] = shared_adapter
+
+
+@functools.cache
+def bundled(*names: str) -> Models:
+    """Default bundles, loaded once for all tests of a process."""
+    return load_models(Settings(bundles=tuple(BUNDLE_ROOT / name for name in names), processes=1))
+
+
+@asynccontextmanager
+async def connected(models: Models | None = None, **settings: Any) -> AsyncIterator[Any]:
+    """A client of an application with hand-made models, or with these; `client.app` is the application."""
+    app = create_app(
+        Settings(**{"bundles": (), "processes": 1, "workers": 2, **settings}), load=lambda _: models or fake_models()
+    )
+    async with app.router.lifespan_context(app):
+        # An unhandled exception must show as a 500 here, as it would to a client.
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as client:
+            client.app = app  # type: ignore[attr-defined]
+            yield client
+
+
+def serving(*names: str, **settings: Any) -> AbstractAsyncContextManager[Any]:
+    """A client of an application with default bundles."""
+    return connected(bundled(*names), **settings)
+
+
+async def answer(client: httpx.AsyncClient, document: Any, path: str = "/filter") -> Any:
+    """The document of an answer, which must be 200."""
+    response = await client.post(path, json=document)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+async def refusal(client: httpx.AsyncClient, document: Any, path: str = "/filter") -> tuple[int, Any]:
+    """Status and error of an answer, which must be a refusal."""
+    response = await client.post(path, json=document)
+    assert 400 <= response.status_code < 500, response.text
+    return response.status_code, response.json()["error"]
 
 
 @dataclass

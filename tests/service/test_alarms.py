@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm, alarm, count_alarms
-from tests.service.test_columns import answer, serving
+from tests.service.live import answer, serving
 
 pytestmark = pytest.mark.anyio
 COUNT, SPIKES, BURN_IN = 3_000, (1_000, 1_003, 2_000, 2_500), 200
@@ -40,7 +40,7 @@ async def raised(client: httpx.AsyncClient, series: list[Any], **rule: Any) -> l
 
 
 async def test_alarms_are_as_rare_as_was_asked_for_and_counted(series: list[Any]) -> None:
-    async with serving() as client:
+    async with serving("linear") as client:
         found = await answer(client, asked(series, rate=RATE))
         outputs = found["calibration"]["alarms"]
         metrics = (await client.get("/metrics")).text
@@ -63,7 +63,7 @@ async def test_alarms_are_as_rare_as_was_asked_for_and_counted(series: list[Any]
 
 
 async def test_direction_deviation_range_and_quiet_narrow_them(series: list[Any]) -> None:
-    async with serving() as client:
+    async with serving("linear") as client:
         both = await raised(client, series, rate=RATE)
         up, down = [await raised(client, series, rate=RATE, direction=way) for way in ("up", "down")]
         far = await raised(client, series, rate=RATE, min_deviation=10)
@@ -79,7 +79,7 @@ async def test_direction_deviation_range_and_quiet_narrow_them(series: list[Any]
 async def test_pieces_columns_and_a_rate_per_time_say_the_same(series: list[Any]) -> None:
     """A state carries what was learned and how long it is quiet; 864 a day of one a second are one in a hundred."""
     rule, times = {"rate": "864/day", "quiet": 40}, list(range(COUNT))
-    async with serving() as client:
+    async with serving("linear") as client:
         whole = await raised(client, series, rate=RATE, quiet=40)
         first = await answer(client, {**asked(series[:1_002], **rule), "times": times[:1_002], "return_state": True})
         rest = await answer(client, {**asked(series[1_002:], **rule), "times": times[1_002:], "state": first["state"]})
@@ -110,7 +110,7 @@ async def test_pieces_columns_and_a_rate_per_time_say_the_same(series: list[Any]
     ],
 )
 async def test_what_is_no_rule_is_refused_by_name(rule: dict[str, Any], param: str) -> None:
-    async with serving() as client:
+    async with serving("linear") as client:
         response = await client.post("/filter", json=asked([[1.0]], **rule))
     assert response.status_code == 422 and response.json()["error"]["param"] == param
 
@@ -118,7 +118,7 @@ async def test_what_is_no_rule_is_refused_by_name(rule: dict[str, Any], param: s
 @pytest.mark.parametrize("rate", ["0/day", "00.0/hour", "\N{ARABIC-INDIC DIGIT ONE}/day"])
 async def test_a_rate_per_time_is_above_zero(rate: str) -> None:
     """Else nothing would be told of a range either."""
-    async with serving() as client:
+    async with serving("linear") as client:
         response = await client.post("/filter", json={**asked([[5.0]], rate=rate, range=[0, 1]), "times": [0.0]})
     assert response.status_code == 422 and response.json()["error"]["code"] == "no_member"
 
@@ -128,7 +128,7 @@ async def test_a_new_stream_does_not_begin_with_an_alarm() -> None:
     guess there. A spike at the fiftieth is one at one in a hundred."""
     rng = np.random.default_rng(2)
     early = []
-    async with serving() as client:
+    async with serving("linear") as client:
         for _ in range(40):
             values = rng.standard_t(3, 60)
             values[50] = 100.0

@@ -6,9 +6,6 @@ import io
 import json
 import math
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,32 +13,14 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from rfa.service.app import create_app
 from rfa.service.arrow import ARROW
-from rfa.service.settings import Settings
+from tests.service.live import answer, serving
 
 pytestmark = pytest.mark.anyio
-BUNDLES = Path(__file__).parents[2] / "bundles"
 TIMES = [0.0, 0.1, 0.25, 0.25, 0.9, 1.0, 2.5]
 ROWS = [[1.0, 0.2], None, [0.7, None], [0.6, 0.5], [None, None], [40.0, -40.0], [0.1, 0.3]]
 VALUES = {"left": [None if row is None else row[0] for row in ROWS], "right": [row and row[1] for row in ROWS]}
 ASKED: dict[str, Any] = {"levels": [0.5, 0.9], "horizon": [0.1, 0.7], "seed": 3}
-
-
-@asynccontextmanager
-async def serving(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    paths = tuple(BUNDLES / name for name in ("linear", "oscillator"))
-    app = create_app(Settings(**{"bundles": paths, "processes": 1, **settings}))
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            yield client
-
-
-async def answer(client: httpx.AsyncClient, document: Any) -> Any:
-    response = await client.post("/filter", json=document)
-    assert response.status_code == 200, response.text
-    return response.json()
 
 
 def arrow(columns: dict[str, Any], **options: Any) -> bytes:
@@ -89,7 +68,7 @@ def as_columns(steps: list[dict[str, Any]], names: list[str]) -> dict[str, list[
 )
 async def test_columns_have_the_numbers_of_rows(model: str, more: dict[str, Any]) -> None:
     """On the compiled filter and on the graphs, which give one step at a time."""
-    async with serving() as client:
+    async with serving("linear", "oscillator") as client:
         rows = await answer(client, {**ASKED, **more, "model": model, "times": TIMES, "observations": ROWS})
         columns = await answer(client, {**ASKED, **more, "model": model, "times": TIMES, "values": VALUES})
     found, expected = columns.pop("columns"), as_columns(rows.pop("steps"), ["left", "right"])
@@ -105,7 +84,7 @@ async def test_columns_have_the_numbers_of_rows(model: str, more: dict[str, Any]
 async def test_sums_have_the_same_bits_however_a_series_is_reported() -> None:
     rows = [[math.sin(k), math.cos(3.0 * k)] for k in range(300)]
     asked = {"model": "linear", "observations": rows, "alarm": {"rate": 0.01}, "seed": 1}
-    async with serving() as client:
+    async with serving("linear", "oscillator") as client:
         whole = await answer(client, asked)
         lines = (await client.post("/filter", json={**asked, "stream": True})).text.splitlines()
         smoothed = await answer(client, {**asked, "smooth": True})
@@ -115,7 +94,7 @@ async def test_sums_have_the_same_bits_however_a_series_is_reported() -> None:
 
 async def test_an_arrow_stream_has_the_numbers_of_columns() -> None:
     query = {"model": "linear", "levels": "0.5,0.9", "horizon": "0.1,0.7", "seed": 3}
-    async with serving() as client:
+    async with serving("linear", "oscillator") as client:
         columns = await answer(client, {**ASKED, "model": "linear", "times": TIMES, "values": VALUES})
         response = await send(client, arrow({"t": TIMES, **VALUES}), **query)
     assert (response.status_code, response.headers["content-type"]) == (200, ARROW)
@@ -134,7 +113,7 @@ async def test_clocks_and_kinds_of_numbers() -> None:
                "y": pa.array([1, None, 3], pa.int16())}),
         arrow({"TIME": [begin, begin + 1, begin + 3], "y": pa.array([1, float("nan"), 3], pa.float32())}),
     ]  # fmt: skip
-    async with serving() as client:
+    async with serving("linear", "oscillator") as client:
         tables = []
         for body in kinds:
             response = await send(client, body, model="auto", seed=1)
@@ -148,7 +127,7 @@ async def test_clocks_and_kinds_of_numbers() -> None:
 
 async def test_a_reply_has_the_fields_that_were_asked_for() -> None:
     sent = {"model": "linear", "times": TIMES, "seed": 3, "horizon": [0.1]}
-    async with serving() as client:
+    async with serving("linear", "oscillator") as client:
         full = (await answer(client, {**sent, "observations": ROWS}))["steps"]
         for fields in (["mean"], ["interval", "anomaly"], ["innovation", "forecast", "weight"], ["samples"]):
             steps = (await answer(client, {**sent, "observations": ROWS, "fields": fields}))["steps"]
@@ -181,7 +160,7 @@ async def test_a_reply_has_the_fields_that_were_asked_for() -> None:
     ],
 )
 async def test_bad_columns_are_refused_by_name(change: dict[str, Any], param: str | None, code: str) -> None:
-    async with serving() as client:
+    async with serving("linear", "oscillator") as client:
         response = await client.post("/filter", json={"model": "linear", "times": TIMES, "values": VALUES, **change})
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (422, code), error
@@ -189,7 +168,7 @@ async def test_bad_columns_are_refused_by_name(change: dict[str, Any], param: st
 
 
 async def test_more_than_the_server_takes_is_refused_before_it_is_looked_at() -> None:
-    async with serving(max_observations=6) as client:
+    async with serving("linear", "oscillator", max_observations=6) as client:
         columns = await client.post("/filter", json={"model": "linear", "values": VALUES})
         stream = await send(client, arrow(VALUES), model="linear")
         alone = await client.post("/filter", json={"values": [1.0] * 7})
@@ -221,7 +200,7 @@ async def test_what_is_no_arrow_stream_of_numbers_is_refused() -> None:
         sink.getvalue(): "duplicate",
         arrow({"left": [1.0, float("inf")], "right": [1.0, 2.0]}): "finite_number",
     }
-    async with serving() as client:
+    async with serving("linear", "oscillator") as client:
         for body, code in bad.items():
             response = await send(client, body, model="linear")
             assert (response.status_code, response.json()["error"]["code"]) == (422, code), response.text
@@ -239,7 +218,7 @@ async def test_a_damaged_stream_ends_no_server() -> None:
     """Every answer is a series or a refusal of the body."""
     rng, good = random.Random(5), arrow({"t": TIMES, **VALUES})
     statuses = set()
-    async with serving() as client:
+    async with serving("linear", "oscillator") as client:
         for _ in range(400):
             body = bytearray(good)
             for _ in range(rng.randint(1, 4)):
@@ -251,7 +230,7 @@ async def test_a_damaged_stream_ends_no_server() -> None:
 
 async def test_a_list_of_numbers_is_one_column() -> None:
     numbers = [1.0, None, 2.0, 1.5, 1.8]
-    async with serving() as client:
+    async with serving("linear", "oscillator") as client:
         plain, named = [await answer(client, {"values": one, **ASKED}) for one in (numbers, {"y": numbers})]
         assert plain.pop("timings") and named.pop("timings")
         assert plain == named
@@ -263,7 +242,7 @@ async def test_a_column_has_nothing_where_it_has_shown_nothing() -> None:
     """A step has a number for each component, and there it is as wide as can be."""
     late, other = [None, None, 100.0, 101.0], [1.0, 2.0, 1.5, None]
     body = {"model": "auto", "levels": [0.9], "horizon": [1.0]}
-    async with serving() as client:
+    async with serving("linear", "oscillator") as client:
         found = await answer(client, {**body, "values": {"late": late, "other": other}})
         steps = (await answer(client, {**body, "observations": list(zip(late, other, strict=True))}))["steps"]
     columns = found["columns"]

@@ -22,7 +22,8 @@ from rfa.runtime.outputs import ComponentChecks, FilterWarning, ForecastChecks, 
 from rfa.runtime.uncertainty.alarms import count_alarms
 from rfa.runtime.uncertainty.diagnostics import ENOUGH, FALSE_WARNINGS, TOLERANCE, diagnose
 from rfa.runtime.uncertainty.forecast_checks import OUTLIERS, columns, summarise
-from tests.service.test_columns import answer, arrow, send, serving
+from tests.service.live import answer, serving
+from tests.service.test_columns import arrow, send
 
 
 class Model(NamedTuple):
@@ -293,7 +294,7 @@ def test_outliers_are_those_beyond_the_gate() -> None:
 async def test_every_form_of_a_reply_warns_alike() -> None:
     rows, horizon = [[float(k % 4)] for k in range(600)], [1.0, 12.0]
     body: dict[str, Any] = {"observations": rows, "horizon": horizon, "seed": 1}
-    async with serving() as client:
+    async with serving("linear") as client:
         whole = await answer(client, body)
         lines = (await client.post("/filter", json={**body, "stream": True})).text.splitlines()
         events = await client.post("/filter", json={**body, "stream": True}, headers={"Accept": "text/event-stream"})
@@ -319,7 +320,7 @@ async def test_every_form_of_a_reply_warns_alike() -> None:
 async def test_a_short_series_is_reported() -> None:
     """Where it comes whole: what goes on from a state was longer."""
     body: dict[str, Any] = {"observations": [[120.4], [118.9], [123], None, [121.7], [260]], "return_state": True}
-    async with serving() as client:
+    async with serving("linear") as client:
         whole = await answer(client, body)
         lines = (await client.post("/filter", json={**body, "stream": True})).text.splitlines()
         more = await answer(client, {"observations": [[122]], "times": [6], "state": whole["state"]})

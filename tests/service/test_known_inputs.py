@@ -20,7 +20,7 @@ from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.alarms import NEVER
 from rfa.runtime.uncertainty.interface import MergeOptions, Row
 from tests.service.conftest import Live
-from tests.service.test_columns import answer, serving
+from tests.service.live import answer, serving
 
 COUNT = 80
 RNG = np.random.default_rng(7)
@@ -186,7 +186,7 @@ async def test_steps_columns_and_the_plain_reply_are_the_same(bundles: Path) -> 
     values = simulate(bundles)
     body: dict[str, Any] = {"model": "linear", "times": TIMES.tolist(), "input": INPUTS.tolist(), "horizon": [0.5]}
     rows = {"observations": values.tolist()}
-    async with serving() as client:
+    async with serving("linear", "oscillator") as client:
         plain = (await answer(client, body | rows))["steps"]
         lines = (await client.post("/filter", json=body | rows | {"stream": True})).text.splitlines()
         assert [json.loads(line) for line in lines[:-1]] == plain
@@ -200,7 +200,7 @@ async def test_the_door_takes_input_and_bias(bundles: Path) -> None:
     _, found = reported(FilterRuntime(open_bundle(bundles / "linear")), values)
     bias = RNG.normal(size=(COUNT, 2))
     body: dict[str, Any] = {"model": "linear", "times": TIMES.tolist(), "fields": ["mean"], "horizon": list(HORIZON)}
-    async with serving() as client:
+    async with serving("linear", "oscillator") as client:
         reply = await answer(
             client, body | {"observations": (values + bias).tolist(), "input": INPUTS.tolist(), "bias": bias.tolist()}
         )

@@ -19,7 +19,7 @@ from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from tests.model.oracles import float64_filter
 from tests.service.conftest import Live
-from tests.service.test_columns import answer, serving
+from tests.service.live import answer, serving
 
 ROUNDING = 1e-9  # of float64 over these steps
 TIMES = np.cumsum(np.random.default_rng(0).exponential(0.1, 300))
@@ -66,7 +66,7 @@ def test_more_than_the_model_makes_are_refused(name: str, passes: int, bundles: 
 @pytest.mark.anyio
 async def test_the_door_takes_them_and_tells_them() -> None:
     body = {"observations": observations()[:50].tolist(), "model": "linear", "fields": ["mean"]}
-    async with serving() as client:
+    async with serving("linear") as client:
         own, three, one = [await answer(client, body | given) for given in ({}, {"passes": 3}, {"passes": 1})]
         assert [reply["passes"] for reply in (own, three, one)] == [3, 3, 1]
         assert own["steps"] == three["steps"] != one["steps"]

@@ -13,8 +13,7 @@ from websockets.sync.client import connect
 
 import rfa
 from tests.cli.test_cli import rfa as run_command
-from tests.service.live import Live
-from tests.service.test_columns import answer, serving
+from tests.service.live import Live, answer, serving
 
 VALUES = np.random.default_rng(3).normal(size=40).round(3).tolist()
 
@@ -26,7 +25,7 @@ def without(reply: dict[str, Any], *names: str) -> dict[str, Any]:
 @pytest.mark.anyio
 async def test_a_reply_is_that_of_auto_and_says_so() -> None:
     body = {"values": {"y": VALUES}, "seed": 1}
-    async with serving() as client:
+    async with serving("linear") as client:
         retired, auto = [await answer(client, {**body, "model": name}) for name in ("metrics", "auto")]
         many = await answer(client, {"series": {"a": {"values": {"y": VALUES}}}, "model": "metrics", "seed": 1})
     note = {
