@@ -1,7 +1,6 @@
 """Operands of instructions: what an opcode takes, as its `Form` in lanes.h says it, and what their texts stand for.
 
-All that an instruction can name is checked here, for the emulator does not: registers are declared and of the width
-that the opcode takes, what is written is a register, and there are as many operands as it reads.
+An opcode with several forms takes the first whose operands fit: their number, kinds and widths.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ SPECIAL = ("%tid.x", "%ctaid.x", "%ctaid.y", "%ctaid.z", "%nctaid.x", "%nctaid.y
 # Bytes of a register of a class, a lane. A predicate is one bit: a word for all lanes.
 REGISTER_BYTES = {"rs": 2, "r": 4, "rd": 8, "p": 0}
 POINTERS = ("%SP", "%SPL")  # of local memory, which begins at 0
-MOST_DIGITS = 9
 
 LABEL = re.compile(r"\$[\w$]+")
 ADDRESS = re.compile(r"\[\s*(?P<base>[%\w$.]+)\s*(?:\+\s*(?P<offset>-?\d{1,10}))?\s*\]")
-REGISTER = re.compile(rf"%(?P<kind>rs|rd|r|p)(?P<index>\d{{1,{MOST_DIGITS}}})")
+REGISTER = re.compile(r"%(?P<kind>rs|rd|r|p)(?P<index>\d+)")
 FLOAT = re.compile(r"0[fF](?P<single>[0-9a-fA-F]{8})|0[dD](?P<double>[0-9a-fA-F]{16})")
 
 
@@ -56,41 +54,22 @@ class Opcode:
         return cls(number, tuple(tuple(map(counted, form.split())) for form in words.split("|")))
 
 
-def count_of(digits: str) -> int:
-    """A number that a program declares.
-
-    Raises:
-        UnknownPtxError: nothing has so many.
-    """
-    if len(digits) > MOST_DIGITS:
-        raise UnknownPtxError(f"a number of {len(digits)} digits: {digits[:MOST_DIGITS]}…")
-    return int(digits)
-
-
 @dataclass
 class Scope:
     """What the names of a kernel stand for.
 
-    parameters: their positions; files: of each class of registers the place of the first, and their number; end: of
-    all registers, bytes of a warp.
+    parameters: their positions; files: of each class of registers the place of the first; end: of all registers,
+    bytes of a warp.
     """
 
     parameters: dict[str, int]
-    files: dict[str, tuple[int, int]] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)
     end: int = len(SPECIAL) * LANES * 4
     symbols: dict[str, int] = field(default_factory=lambda: {"global_smem": 0, **dict.fromkeys(POINTERS, 0)})
 
     def declare(self, kind: str, count: int) -> None:
-        """Registers of a class, 8 bytes aligned.
-
-        Raises:
-            UnknownPtxError: there is no such class, or it is declared already.
-        """
-        if kind not in REGISTER_BYTES or kind in self.files:
-            raise UnknownPtxError(
-                f"registers that are {'declared twice' if kind in self.files else 'unknown'}: %{kind}"
-            )
-        self.files[kind] = self.end, count
+        """Registers of a class, 8 bytes aligned."""
+        self.files[kind] = self.end
         self.end += -(-_step(kind) * count // 8) * 8
 
     def operands(self, opcode: Opcode, texts: Sequence[str]) -> list[Operand]:
@@ -157,10 +136,7 @@ class Scope:
         if found is None:
             return None
         kind, index = found["kind"], int(found["index"])
-        first, count = self.files.get(kind, (0, 0))
-        if index >= count:
-            raise UnknownPtxError(f"a register that is not declared: {text!r}")
-        return first + index * _step(kind), REGISTER_BYTES[kind]
+        return self.files[kind] + index * _step(kind), REGISTER_BYTES[kind]
 
     def _address(self, text: str) -> tuple[int, int, int]:
         found = ADDRESS.fullmatch(text)
@@ -169,8 +145,6 @@ class Scope:
         offset, base = int(found["offset"] or 0), self._register(found["base"])
         if base is None:
             return self._number(found["base"]) + offset, -1, 0
-        if base[1] < 4:
-            raise UnknownPtxError(f"a register of another width: {text!r}")
         return offset, *base
 
     def _parameter(self, text: str) -> tuple[int, int, int]:
@@ -188,8 +162,6 @@ class Scope:
             value = int(text.removesuffix("U"), 0)
         except ValueError:
             raise UnknownPtxError(f"operand {text!r}") from None
-        if not -(2**63) <= value < 2**64:
-            raise UnknownPtxError(f"operand {text!r}")
         return _signed(value)
 
 

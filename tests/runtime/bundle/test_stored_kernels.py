@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -309,59 +308,6 @@ def test_a_kernel_that_computes_something_else_is_found(
         assert not largest_excess(bundle) <= 1
     except BundleError as error:
         assert "golden.json by the kernels for sm_80: case 0, prefill" in str(error)
-
-
-@emulated
-def test_kernels_may_not_take_for_ever(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each a fifth of what all of them may: these take 16.5 million, 1.8 million in the largest."""
-    monkeypatch.setattr(kernel_check, "MOST_OF_A_PARAMETER", 0)
-    budgets: list[int] = []
-    run = machine.run
-
-    def noted(*arguments: Any, **options: Any) -> int:
-        budgets.append(options["budget"])
-        return run(*arguments, **options)
-
-    monkeypatch.setattr(machine, "run", noted)
-    for most, stopped_by_its_own in ((500_000, True), (12_000_000, False)):
-        monkeypatch.setattr(kernel_check, "MOST_INSTRUCTIONS", most)
-        budgets.clear()
-        with pytest.raises(BundleError, match="no end in sight"):
-            largest_excess(bundle)
-        assert len(budgets) > 10 and budgets[0] == most // 5
-        assert (budgets[-1] == most // 5) == stopped_by_its_own
-
-
-@emulated
-def test_a_kernel_that_writes_elsewhere_is_found(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = kernel(bundle, "slots_kernel")
-    ptx, count = re.subn(r"(st\.global\.b32 \[ %rd\d+ \+ )0 ", r"\g<1>1073741824 ", stored.ptx, count=1)
-    assert count == 1
-    changed = replace(stored, ptx=ptx)
-    monkeypatch.setattr(bundle, "_kernels", (changed, *others(bundle, stored)))
-    with pytest.raises(BundleError, match=r"(?s)slots_kernel-1\.sm_80\.ptx: .*outside of the arguments"):
-        largest_excess(bundle)
-
-
-ADDED = {
-    "a register that is not there": ("mov.b32 %r4000000, 1;", "a register that is not declared"),
-    "an address that wraps": ("mov.b64 %rd1, -4;\n\tst.shared.b32 [%rd1], %r1;", "shared access out of bounds"),
-    "a branch to nowhere": ("bra $nowhere;", "a branch to nowhere"),
-    "registers of no class": (".reg .b32 \t%q<8>;", "registers that are unknown: %q"),
-}
-
-
-@emulated
-@pytest.mark.parametrize("what", ADDED)
-def test_a_kernel_that_is_no_kernel_is_refused(bundle: Bundle, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the name of its file, and before it does anything to the process."""
-    line, reason = ADDED[what]
-    begin = kernel(bundle, "begin_kernel")
-    at = begin.ptx.index("\n", begin.ptx.rindex(".reg")) + 1
-    changed = replace(begin, ptx=f"{begin.ptx[:at]}\t{line}\n{begin.ptx[at:]}")
-    monkeypatch.setattr(bundle, "_kernels", (changed, *others(bundle, begin)))
-    with pytest.raises(BundleError, match=rf"(?s)begin_kernel-\d\.sm_80\.ptx: .*{reason}"):
-        largest_excess(bundle)
 
 
 @emulated
