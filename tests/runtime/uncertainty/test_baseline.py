@@ -21,18 +21,10 @@ from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.anomaly import EARLY
-from rfa.runtime.uncertainty.baseline import (
-    COLUMNS,
-    COUNT,
-    FIELD,
-    LEVEL,
-    MEMORY,
-    PRIOR,
-    SPREAD,
-)
+from rfa.runtime.uncertainty.baseline import COLUMNS, COUNT, FIELD, LEVEL, MEMORY, PRIOR, SPREAD, learn
 from rfa.runtime.uncertainty.calibration import Calibration
 from rfa.runtime.uncertainty.interface import Row
-from tests.runtime.uncertainty.baseline_reference import Learned, learn
+from tests.runtime.uncertainty import baseline_reference
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
 SCALES = (0.25, 1.0, 4.0)
@@ -72,17 +64,27 @@ def bundles_score(anomaly: dict[str, Any], z: float) -> float:
     return share if tail == 1 else 1 - (1 - anomaly["shares"][-1]) * tail
 
 
-def by_hand(anomaly: dict[str, Any], state: list[float], nis: float, d: int) -> tuple[float, list[float]]:
-    """One observation of one stream, one number at a time; state as (λ, σ, n, trend)."""
-    level, spread, count, trend = state
-    c, s = 1 - 2 / (9 * d), math.sqrt(2 / (9 * d))
-    share = bundles_score(anomaly, ((nis * math.exp(-level) / d) ** (1 / 3) - c) / s / math.exp(spread))
-    level += 6 / math.sqrt(d) * (share - 0.5) / (count + 20)
-    spread += 3 * (abs(2 * share - 1) - 0.5) / (count + 20)
-    trend += (share - 0.5 - trend) / 16
-    keep = 1 - 0.25 * min(max(abs(trend) / 0.15 - 1, 0), 1)
-    level, spread = min(max(level, -9.2), 55.3), min(max(spread, -1.5), 1.5)
-    return share, [level, spread * keep, min(count + 1, 1000) * keep, trend]
+class Placed(NamedTuple):
+    """Of every stream: z with λ alone, the share of smaller ones, and what is learned after it."""
+
+    z: np.ndarray
+    share: np.ndarray
+    after: np.ndarray
+
+
+def place(
+    calibration: Calibration, taught: np.ndarray, nis: np.ndarray, size: np.ndarray | int, *, learns: bool = True
+) -> Placed:
+    """One observation of every stream."""
+    after, sizes = np.empty(taught.shape), np.broadcast_to(size, len(taught))
+    roots = (nis / np.maximum(sizes, 1)) ** (1 / 3)
+    table = calibration.tables.tail_model
+    found = [
+        learn(before, root, max(d, 1), learns, table, out)
+        for before, root, d, out in zip(taught, roots.tolist(), sizes.tolist(), after, strict=True)
+    ]
+    z, share = np.array(found).T
+    return Placed(z, share, after)
 
 
 def test_it_is_the_recursion_of_its_page(table: dict[str, Any], calibration: Calibration) -> None:
@@ -97,11 +99,14 @@ def test_it_is_the_recursion_of_its_page(table: dict[str, Any], calibration: Cal
     taught = np.zeros((16, COLUMNS), np.float32)
     expected = [[0.0] * COLUMNS for _ in range(16)]
     for t in range(400):
-        learned = learn(taught, nis[:, t], size[:, t], 2, np.ones(16, bool), calibration.tables.tail_model)
-        taught = learned.after.astype(np.float32)
+        found = place(calibration, taught, nis[:, t], size[:, t])
+        taught = found.after.astype(np.float32)
         for i in range(16):
-            share, expected[i] = by_hand(table["anomaly"], expected[i], float(nis[i, t]), int(size[i, t]))
-            assert learned.share[i] == pytest.approx(share, abs=2e-5)
+            by_page = baseline_reference.learn(
+                expected[i], float(nis[i, t]), int(size[i, t]), lambda z: bundles_score(table["anomaly"], z)
+            )
+            expected[i] = by_page.after
+            assert found.share[i] == pytest.approx(by_page.share, abs=2e-5)
         assert np.abs(taught - expected).max() < 2e-3  # of n, which reaches hundreds
     assert taught[:4, COUNT].max() < 250 < taught[8:, COUNT].min()
 
@@ -110,19 +115,14 @@ def after_clean(calibration: Calibration, d: int, count: int, rows: int = 16) ->
     taught = np.zeros((rows, COLUMNS), np.float32)
     rng = np.random.default_rng(d)
     for _ in range(count):
-        taught = one(calibration, taught, rng.chisquare(d, rows), d).after.astype(np.float32)
+        taught = place(calibration, taught, rng.chisquare(d, rows), d).after.astype(np.float32)
     return taught
-
-
-def one(calibration: Calibration, taught: np.ndarray, nis: np.ndarray, d: int) -> Learned:
-    rows = len(taught)
-    return learn(taught, nis, np.full(rows, d), d, np.ones(rows, bool), calibration.tables.tail_model)
 
 
 def test_before_it_has_learned_the_score_is_the_bundles(table: dict[str, Any], calibration: Calibration) -> None:
     nis = 2 * np.geomspace(1e-6, 1e12, 512)
-    learned = one(calibration, np.zeros((512, COLUMNS), np.float32), nis, 2)
-    expected = [bundles_score(table["anomaly"], z) for z in learned.surprise.tolist()]
+    learned = place(calibration, np.zeros((512, COLUMNS), np.float32), nis, 2)
+    expected = [bundles_score(table["anomaly"], z) for z in learned.z.tolist()]
     assert np.abs(learned.share - expected).max() < 2e-6  # 0.05 times what the table of the tail rounds
     assert learned.share.max() == 1.0 and (np.diff(learned.share) >= 0).all()
 
@@ -132,7 +132,7 @@ def test_one_outlier_moves_it_by_a_bounded_amount_however_far_out_it_is(calibrat
     for count in (1, 50, 1200):
         taught = after_clean(calibration, d, count)
         far, further, furthest = (
-            one(calibration, taught, np.full(16, nis), d).after for nis in (d * 1e4, d * 1e12, d * 1e24)
+            place(calibration, taught, np.full(16, nis), d).after for nis in (d * 1e4, d * 1e12, d * 1e24)
         )
         assert np.array_equal(far, further) and np.array_equal(further, furthest)
         moved, n = np.abs(far - taught), taught[:, COUNT].astype(float)
@@ -146,7 +146,7 @@ def test_ten_outliers_in_a_row_are_all_alarms_and_a_lasting_change_is_not(calibr
     assert (taught[:, COUNT] > 0.8 * MEMORY).all()
     scores = []
     for _ in range(100):
-        learned = one(calibration, taught, np.full(16, 2 * 16.0), 2)  # four times the noise
+        learned = place(calibration, taught, np.full(16, 2 * 16.0), 2)  # four times the noise
         taught = learned.after.astype(np.float32)
         scores.append(learned.share)
     assert np.min(scores[:10]) > 0.99
@@ -158,7 +158,7 @@ def test_what_does_not_teach_leaves_every_bit(calibration: Calibration) -> None:
     taught[:3] = [[55.3, 1.5, 1000, 0.9], [-9.2, -1.5, 0, -0.9], [1, 0.1, 7, 0.3]]
     nis, seen = np.full(16, 9.0), np.full(16, 2)
     nis[8:], seen[8:] = 0.0, 0
-    after = learn(taught, nis, seen, 2, np.zeros(16, bool), calibration.tables.tail_model).after.astype(np.float32)
+    after = place(calibration, taught, nis, seen, learns=False).after.astype(np.float32)
     assert after.tobytes() == taught.tobytes()
 
 

@@ -26,8 +26,7 @@ from rfa.runtime.uncertainty.forecast_checks import OUTLIERS, PIT_LEVELS, column
 from rfa.runtime.uncertainty.learned_tail import FIRST
 from rfa.runtime.uncertainty.step_outputs import FilterOutput, Scorer, StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
-from tests.runtime.uncertainty import baseline_reference as baseline_rows
-from tests.runtime.uncertainty import forecast_checks_reference
+from tests.runtime.uncertainty import baseline_reference, forecast_checks_reference
 from tests.runtime.uncertainty.adaptive_reference import Adaptive, Horizons, adapt_half_widths
 from tests.runtime.uncertainty.learned_tail_reference import RareTail
 
@@ -61,10 +60,7 @@ class Rows:
         seen, scored = present.sum(axis=1), present & (self.count > 0)[:, None]
         lags = np.where(self.count > 0, times - self.time, 0.0)
         nis = np.maximum(posterior.scalars[:, 2], 0.0)
-        learned = baseline_rows.learn(self.baseline, nis, seen, SIZE, scored.any(axis=1), tables.tail_model)
-        anomaly = [self._anomaly(i, learned, bool(scored[i].any())) for i in range(STREAMS)]
-        self.novelty = np.where(seen > 0, running_novelty(self.novelty, learned.surprise), self.novelty)
-        self.baseline = learned.after.astype(np.float32)
+        anomaly = [self._anomaly(i, nis[i], int(seen[i]), bool(scored[i].any())) for i in range(STREAMS)]
         spread = np.diagonal(posterior.innovation_covariance, axis1=1, axis2=2)
         scores = np.abs(posterior.innovation) / np.sqrt(np.maximum(spread, LEAST_VARIANCE))
         logs = np.log(np.maximum(lags, SHORTEST))
@@ -105,19 +101,26 @@ class Rows:
         confidence = np.interp(self.novelty, tables.novelty, tables.confidence)
         return {"anomaly": np.array(anomaly), "confidence": confidence, "tally": tally, "half": halves}
 
-    def _anomaly(self, i: int, learned: baseline_rows.Learned, is_scored: bool) -> float:
+    def _anomaly(self, i: int, nis: float, seen: int, is_scored: bool) -> float:
         """Of one row: behind the threshold by the tail, before it by the table."""
-        tail, share, spread = self.tails[i], float(learned.share[i]), float(self.baseline[i, 1])
-        score = max(7 / 9 + float(learned.scaled[i]) * math.sqrt(2) / 3, 0.0) ** 1.5
+        tail, spread, model = self.tails[i], float(self.baseline[i, 1]), self.calibration.tables.tail_model
+
+        def share_below(z: float) -> float:
+            return baseline_reference.share_below(model, z)
+
+        learned = baseline_reference.learn(self.baseline[i], nis, max(seen, 1), share_below, learns=is_scored)
+        if seen:
+            self.novelty[i] = running_novelty(self.novelty[i], learned.surprise)
+        self.baseline[i] = learned.after
+        score = max(7 / 9 + learned.scaled * math.sqrt(2) / 3, 0.0) ** 1.5
         p = tail.probability(score)
         if len(tail.first) < FIRST:
-            p = max(1 - share, 0.1 / (len(tail.first) + 1))
+            p = max(1 - learned.share, 0.1 / (len(tail.first) + 1))
         elif p is None:
             z = (tail.threshold ** (2 / 3) - 7 / 9) / (math.sqrt(2) / 3)
-            edge = baseline_rows.shares_below(self.calibration.tables.tail_model, z * np.exp(-spread))
-            p = 1 - 0.9 * min(share / edge, 1.0)
+            p = 1 - 0.9 * min(learned.share / share_below(z * np.exp(-spread)), 1.0)
         if is_scored:
-            tail.learn(score, float(np.exp(learned.after[i, 0] / 2)))
+            tail.learn(score, math.exp(learned.after[0] / 2))
             tail.keep()
         return 1 - p
 
