@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.model.layers import LayerState
 from rfa.model.series.network import SeriesNetwork
 from rfa.runtime.series.config import PATCH, SeriesConfig
 from rfa.runtime.series.constants import series_constants
@@ -83,24 +82,6 @@ def test_rows_are_the_same_in_any_company():
         for k, stream in enumerate(part):
             alone_outputs = decoder.quantiles(some, np.full(5, k), np.ascontiguousarray(rows[of == stream]))
             assert np.array_equal(alone_outputs, outputs[of == stream])
-
-
-def test_the_slots_are_those_of_the_layers():
-    """After one token, layer by layer, from the same start."""
-    model = network()
-    decoder = decoder_of(model)
-    tokens, _, _ = inputs(1, 1)
-    means, precisions = begun(decoder, 1)
-    decoder.forward(tokens[:, 0].numpy(), np.full(1, 5), np.full(1, 5), means, precisions)
-    with torch.no_grad():
-        x = model.embedding(tokens)
-        for index, block in enumerate(model.blocks):
-            start = LayerState(*(part[None] for part in block.mixer.initial_state()))
-            lags = torch.full((1, 1), 5 / PATCH)
-            mixed, after = block.mixer.recurrent(block.mixer_norm(x, "recurrent"), lags[0], start, lags=lags)
-            x = block.finish(x, mixed.out, "recurrent")
-            np.testing.assert_allclose(means[0, index], after.means[0].numpy(), atol=1e-5)
-            np.testing.assert_allclose(precisions[0, index], after.precisions[0].numpy(), rtol=1e-5)
 
 
 def test_the_constants_are_those_of_the_modules():

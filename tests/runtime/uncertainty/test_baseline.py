@@ -21,7 +21,7 @@ from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.anomaly import EARLY
-from rfa.runtime.uncertainty.baseline import COLUMNS, COUNT, FIELD, LEVEL, MEMORY, PRIOR, SPREAD, learn
+from rfa.runtime.uncertainty.baseline import COLUMNS, COUNT, LEVEL, MEMORY, PRIOR, SPREAD, learn
 from rfa.runtime.uncertainty.calibration import Calibration
 from rfa.runtime.uncertainty.interface import Row
 from tests.runtime.uncertainty import baseline_reference
@@ -249,15 +249,3 @@ def test_it_moves_over_smoothly_from_the_bundles(served: Served) -> None:
         gap = np.abs(served.scores[kind] - served.bundles[kind]).mean(axis=0)
         assert gap[2:5].mean() < 0.1
     assert np.abs(served.scores[0] - served.bundles[0])[:, BURN_IN:CLEAN].mean() > 0.2
-
-
-def test_nothing_observed_and_the_first_observation_teach_nothing() -> None:
-    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"))
-    first = runtime.filter([0.0], [[9.0, -9.0]]).state
-    assert not first.adaptive[FIELD].any()
-    taught = runtime.filter([0.1, 0.2, 0.3], [[1.0, 2.0]] * 3, state=first).state
-    assert taught.adaptive[FIELD].all()
-    null = runtime.filter([0.4], [None], state=taught).state
-    part = runtime.filter([0.4], [[None, 5.0]], state=taught).state
-    assert null.adaptive[FIELD].tobytes() == taught.adaptive[FIELD].tobytes()
-    assert part.adaptive[FIELD][COUNT] > taught.adaptive[FIELD][COUNT]
