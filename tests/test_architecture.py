@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -31,15 +32,18 @@ ARROWS: dict[str, set[str]] = {
 }
 # The one exception: what runs on a GPU runs the model's own kernels. It is imported only on request.
 GPU_RUNTIME = ROOT / "runtime" / "gpu"
-NOT_INSTALLED_FOR_SERVING = {"torch", "triton", "onnx", "onnxscript", "scipy"}
-# What serving a model on a CPU may not import, of ours.
-NOT_FOR_SERVING = {"rfa.model", "rfa.training", "rfa.export", "rfa.fitting"}
+NEEDS_NO_TORCH = ("data", "runtime", "fitting", "service", "library", "cli")
 
 
-def sources(layer: str) -> list[Path]:
-    found = sorted((ROOT / layer).rglob("*.py"))
-    assert found, f"no source files in {layer}"
+def sources(folder: str) -> list[Path]:
+    found = sorted((ROOT / folder).rglob("*.py"))
+    assert found, f"no source files in {folder}"
     return found
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def module_name(path: Path) -> str:
@@ -52,18 +56,24 @@ def layer_of(name: str) -> str | None:
     return rest[0] if first == "rfa" and rest and rest[0] in ARROWS else None
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Every module that a file imports anywhere in it, relative imports resolved, as dotted names."""
+@functools.cache
+def imported(path: Path, *, at_once: bool = False) -> frozenset[str]:
+    """Dotted names of all that a file imports, relative imports resolved.
+
+    Args:
+        at_once: only what is imported with the file itself, not that of its functions.
+    """
     name = module_name(path)
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found: set[str] = set()
+    for node in parsed(path).body if at_once else ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             prefix = ".".join([*base, *([node.module] if node.module else [])])
-            yield prefix
-            yield from (f"{prefix}.{alias.name}" for alias in node.names)
+            found |= {prefix, *(f"{prefix}.{alias.name}" for alias in node.names)}
+    return frozenset(found)
 
 
 def test_every_layer_has_its_arrows() -> None:
@@ -74,65 +84,37 @@ def test_every_layer_has_its_arrows() -> None:
     assert on_disk == {"rfa", *ARROWS}
 
 
-@pytest.mark.parametrize("layer", ARROWS)
+@pytest.mark.parametrize("layer", [*ARROWS, "tests"])
 def test_layers_import_only_along_the_arrows(layer: str) -> None:
+    """And by one name: from the repository's folder they could be imported by their bare ones, a second time."""
     bad = set()
     for path in sources(layer):
-        allowed = {None, layer} | ARROWS[layer] | ({"model"} if path.is_relative_to(GPU_RUNTIME) else set())
+        allowed = {None, layer} | ARROWS.get(layer, {*ARROWS}) | ({"model"} if path.parent == GPU_RUNTIME else set())
+        without = {*ARROWS} if layer == "tests" else {*ARROWS, "tests"}
         bad |= {
             f"{path.relative_to(ROOT)} imports {name}"
             for name in imported(path)
-            if name.split(".")[0] == "tests" or layer_of(name) not in allowed
+            if name.split(".")[0] in without or layer_of(name) not in allowed
         }
     assert not bad
-
-
-def test_our_modules_have_one_name() -> None:
-    """From the repository's folder the layers could be imported by their bare names, a second time."""
-    paths = [path for layer in (*ARROWS, "tests") for path in sources(layer)]
-    bad = {
-        str(path.relative_to(ROOT)) for path in paths if {name.split(".")[0] for name in imported(path)} & set(ARROWS)
-    }
-    assert not bad
-
-
-def imported_at_once(path: Path) -> Iterator[str]:
-    """The modules that a file imports when it is imported itself: not those of its functions."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
 
 
 def test_the_gpu_runtime_is_imported_only_on_request() -> None:
     needs_torch = {
         module_name(path)
-        for path in GPU_RUNTIME.glob("*.py")
-        if any(name == "torch" or layer_of(name) == "model" for name in imported_at_once(path))
+        for path in sources("runtime/gpu")
+        if any(name == "torch" or layer_of(name) == "model" for name in imported(path, at_once=True))
     }
     assert needs_torch
-    others = [
-        path
-        for layer in ("data", "runtime", "fitting", "service", "library", "cli")
-        for path in sources(layer)
-        if module_name(path) not in needs_torch
-    ]
-    assert not {str(path.relative_to(ROOT)) for path in others if {*needs_torch, "torch"} & set(imported_at_once(path))}
-
-
-def test_the_runtime_loads_without_what_only_training_needs() -> None:
-    statement = "\n".join(
-        f"import {module_name(path)}" for path in sources("runtime") if not path.is_relative_to(GPU_RUNTIME)
-    )
-    result = run_without(NOT_INSTALLED_FOR_SERVING - {"numba"} | NOT_FOR_SERVING, statement)
-    assert result.returncode == 0, result.stderr
+    others = [path for layer in NEEDS_NO_TORCH for path in sources(layer) if module_name(path) not in needs_torch]
+    assert not {
+        str(path.relative_to(ROOT)) for path in others if {*needs_torch, "torch"} & imported(path, at_once=True)
+    }
 
 
 def test_onnx_runtime_is_imported_where_its_reports_are_turned_off() -> None:
     door = ROOT / "runtime" / "bundle" / "onnx_runtime.py"
-    assert {path for layer in ARROWS for path in sources(layer) if "onnxruntime" in set(imported(path))} == {door}
+    assert {path for layer in ARROWS for path in sources(layer) if "onnxruntime" in imported(path)} == {door}
     code = (
         "import os, rfa.runtime.bundle.bundle;"
         "print(len(os.listdir('/proc/self/task')), os.environ['ORT_DISABLE_TELEMETRY'])"
@@ -143,6 +125,9 @@ def test_onnx_runtime_is_imported_where_its_reports_are_turned_off() -> None:
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=2 * PATIENCE
     )
     assert result.stdout.split() == ["1", "1"], result  # no thread of its own that would send anything
+
+
+# What loads without what.
 
 
 def run_without(blocked: set[str], statement: str) -> subprocess.CompletedProcess[str]:
@@ -164,96 +149,98 @@ sys.meta_path = [Remaining(finder) for finder in sys.meta_path]
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE)
 
 
-def test_the_model_works_without_triton_and_numba() -> None:
-    statement = (
-        "import torch\n"
-        "from rfa.runtime.text.config import LanguageModelConfig\n"
-        "from rfa.model.language import LanguageModel\n"
-        "config = LanguageModelConfig(vocab_size=64, d_model=16, n_layers=1, n_heads=2, head_dim=4)\n"
-        "network = LanguageModel(config)\n"
-        "for mode in ('attention', 'recurrent'):\n"
-        "    network.mode = mode\n"
-        "    assert network(torch.zeros(1, 5, dtype=torch.long)).logits.isfinite().all()\n"
-        "assert 'torch._dynamo' not in sys.modules, 'the compiler is imported: it takes longer than torch itself'\n"
-    )
-    result = run_without({"triton", "numba"}, statement)
-    assert result.returncode == 0, result.stderr
+NOT_INSTALLED_FOR_SERVING = {"torch", "triton", "onnx", "onnxscript", "scipy", "matplotlib", "pandas", "polars"}
+# What serving a model on a CPU may not import, of ours.
+NOT_FOR_SERVING = {"rfa.model", "rfa.training", "rfa.export", "rfa.fitting"}
+RUNTIME = "\n".join(
+    f"import {module_name(path)}" for path in sources("runtime") if not path.is_relative_to(GPU_RUNTIME)
+)
+# Series and texts by the service, series by the command and by the library; of a drift with an eigenbasis and without.
+SERVING = """
+import tempfile
+from pathlib import Path
+import numpy as np
+import rfa, rfa.service.server, rfa.cli.serve, rfa.cli.generate
+from rfa.cli.main import app
+from rfa.runtime.uncertainty.interface import MergeOptions
+from rfa.service.engine.models import load_models
+from rfa.service.settings import Settings
+
+bundles = (Path("bundles/linear"), Path("bundles/books"))
+models = load_models(Settings(bundles=bundles, max_running=1, max_batch_rows=2))
+linear, language = models.filters["linear"], models.languages["books"]
+result = linear.filter([0.0, 0.1], [[1.0, 0.2], None])
+other = linear.filter([0.1], [[0.9, 0.1]])
+assert len(result.steps) == 2
+assert linear.merge(MergeOptions((result.state, other.state), "covariance_intersection")).weights
+assert language.runtime == "compiled", language.runtime
+assert language.prefill([language.start("recurrent")], [[1, 2, 3]])[0].is_finite()
+
+with tempfile.TemporaryDirectory() as folder:
+    metric, out = Path(folder, "metric.csv"), Path(folder, "out.csv")
+    metric.write_text("t,value\\n" + "".join(f"{t},{100 + t % 7}\\n" for t in range(60)))
+    for options in (["docs/oscillator.csv", "--bundle", "linear"], [str(metric), "--alarm", "0.01"]):
+        app(["filter", *options, "--out", str(out)], standalone_mode=False)
+    assert len(out.read_text().splitlines()) == 61
+
+stream = rfa.Stream(model="auto")
+steps = [stream.update(None, y) for y in (1.0, 1.5, None, 1.2)]
+assert steps[2].nis is None and len(stream.forecast(3)) == 3
+assert rfa.Stream.resume(stream.state).state == stream.state
+eye = np.eye(2)
+noises = {"Q": 0.1 * np.eye(4), "R": eye, "C": np.block([eye, np.zeros((2, 2))]), "P0": 9.0}
+for corner in (0.0, -0.1):
+    system = {"A": np.block([[corner * eye, eye], [10 * corner * eye, corner * eye]]), **noises}
+    stream = rfa.Stream(system=system)
+    times, y = np.array([0.0, 0.5, 1.5]), np.array([[0.1, -0.1], [0.3, -0.3], [0.2, -0.2]])
+    steps = [stream.update(t, row) for t, row in zip(times, y)]
+    assert rfa.filter(y, time=times, system=system)["y0_mean"][-1] == steps[-1].mean[0]
+"""
+FIT = """
+import numpy as np, rfa
+values = np.random.default_rng(0).normal(size=100).cumsum()
+found = rfa.fit(values, config={"max_free_modes": 0, "iterations": 5})
+assert np.isfinite(rfa.forecast(values, 2, system=found)["y_mean"]).all()
+"""
+MODEL = """
+import torch
+from rfa import AttentionResult, Dynamics, IRKFState, irkf_scan, irkf_step, load_model, robust_filter_attention
+from rfa.model.language import LanguageModel
+from rfa.runtime.text.config import LanguageModelConfig
+
+assert load_model("bundles/linear").mode == "recurrent"
+sizes = {"vocab_size": 64, "d_model": 16, "n_layers": 1, "n_heads": 2, "head_dim": 4}
+network = LanguageModel(LanguageModelConfig(**sizes))
+for mode in ("attention", "recurrent"):
+    network.mode = mode
+    assert network(torch.zeros(1, 5, dtype=torch.long)).logits.isfinite().all()
+assert "torch._dynamo" not in sys.modules, "the compiler is imported: it takes longer than torch itself"
+LanguageModel(LanguageModelConfig(mixer="softmax", **sizes))
+for mixer in ("afa", "radial_tangential"):
+    try:
+        LanguageModel(LanguageModelConfig(mixer=mixer, **sizes))
+    except ValueError as error:
+        assert str(error).startswith(f"the mixer '{mixer}' is a system of the papers"), error
+    else:
+        raise AssertionError(mixer)
+"""
+WITHOUT: dict[str, tuple[set[str], str]] = {
+    "the package": ({"numpy", "torch", "numba", "pydantic"}, "import rfa"),
+    # It watches processes that compute and answers their probes: it starts at once, and takes no memory of a model.
+    "the supervisor": (
+        {"numpy", "onnxruntime", "tokenizers", "fastapi"},
+        "import rfa.service.server, rfa.service.process.health, rfa.service.process.supervisor",
+    ),
+    "the runtime": (NOT_INSTALLED_FOR_SERVING | NOT_FOR_SERVING, RUNTIME),
+    "serving": (NOT_INSTALLED_FOR_SERVING | NOT_FOR_SERVING, SERVING),
+    "fitting": (NOT_INSTALLED_FOR_SERVING - {"scipy"} | {"holidays"}, FIT),
+    "the model": ({"triton", "numba", "scipy", "onnx", "onnxscript", "matplotlib", "rfa.benchmarks"}, MODEL),
+}
 
 
-def test_the_service_works_without_what_only_training_needs() -> None:
-    statement = (
-        "import rfa.service.server, rfa.service.engine.models\n"
-        "import rfa.cli.main, rfa.cli.serve, rfa.cli.filter, rfa.cli.generate\n"
-        "from pathlib import Path\n"
-        "from rfa.service.settings import Settings\n"
-        "models = rfa.service.engine.models.load_models(Settings(bundles=(Path('bundles/linear'),)))\n"
-        "result = models.filters['linear'].filter([0.0, 0.1], [[1.0, 0.2], None])\n"
-        "assert len(result.steps) == 2\n"
-        "from rfa.runtime.uncertainty.interface import MergeOptions\n"
-        "other = models.filters['linear'].filter([0.1], [[0.9, 0.1]])\n"
-        "options = MergeOptions((result.state, other.state), 'covariance_intersection')\n"
-        "assert models.filters['linear'].merge(options).weights\n"
-    )
-    result = run_without(NOT_INSTALLED_FOR_SERVING | NOT_FOR_SERVING | {"matplotlib"}, statement)
-    assert result.returncode == 0, result.stderr
-
-
-def test_a_recorded_series_is_filtered_without_what_only_training_needs(tmp_path: Path) -> None:
-    metric = tmp_path / "metric.csv"
-    metric.write_text("t,value\n" + "".join(f"{t},{100 + t % 7}\n" for t in range(60)))
-    statement = (
-        "from rfa.cli.main import app\n"
-        f"for options in (['docs/oscillator.csv', '--bundle', 'linear'], [{str(metric)!r}, '--alarm', '0.01']):\n"
-        f"    app(['filter', *options, '--out', {str(tmp_path / 'out.csv')!r}], standalone_mode=False)\n"
-    )
-    result = run_without(NOT_INSTALLED_FOR_SERVING, statement)
-    assert result.returncode == 0, result.stderr
-    assert len((tmp_path / "out.csv").read_text().splitlines()) == 61
-
-
-def test_a_stream_in_the_process_needs_what_serving_needs_and_no_more() -> None:
-    statement = (
-        "import rfa\n"
-        "stream = rfa.Stream(model='auto')\n"
-        "steps = [stream.update(None, y) for y in (1.0, 1.5, None, 1.2)]\n"
-        "assert steps[2].nis is None and len(stream.forecast(3)) == 3\n"
-        "assert rfa.Stream.resume(stream.state).state == stream.state\n"
-    )
-    result = run_without(NOT_INSTALLED_FOR_SERVING | {"matplotlib", "pandas", "polars"}, statement)
-    assert result.returncode == 0, result.stderr
-
-
-def test_a_fit_needs_no_torch() -> None:
-    statement = (
-        "import numpy as np, rfa\n"
-        "values = np.random.default_rng(0).normal(size=100).cumsum()\n"
-        "found = rfa.fit(values, config={'max_free_modes': 0, 'iterations': 5})\n"
-        "print(rfa.forecast(values, 2, system=found)['y_mean'])\n"
-    )
-    missing = NOT_INSTALLED_FOR_SERVING - {"numba", "scipy"} | {"matplotlib", "pandas", "polars", "holidays"}
-    result = run_without(missing, statement)
-    assert result.returncode == 0, result.stderr
-
-
-def test_the_supervisor_is_small() -> None:
-    """It watches processes that compute and answers their probes: it starts at once, and takes no memory of a model."""
-    statement = "import rfa.service.server, rfa.service.process.health, rfa.service.process.supervisor"
-    result = run_without({"numpy", "onnxruntime", "tokenizers", "fastapi"}, statement)
-    assert result.returncode == 0, result.stderr
-
-
-def test_compiled_texts_need_numba_and_nothing_else_that_training_needs() -> None:
-    statement = (
-        "from pathlib import Path\n"
-        "from rfa.service.engine.models import load_models\n"
-        "from rfa.service.settings import Settings\n"
-        "models = load_models(Settings(bundles=(Path('bundles/books'),), max_running=1, max_batch_rows=2))\n"
-        "language = models.languages['books']\n"
-        "assert language.runtime == 'compiled', language.runtime\n"
-        "context = language.start('recurrent')\n"
-        "assert language.prefill([context], [[1, 2, 3]])[0].is_finite()\n"
-    )
-    result = run_without(NOT_INSTALLED_FOR_SERVING - {"numba"} | {"matplotlib"}, statement)
+@pytest.mark.parametrize("what", WITHOUT)
+def test_it_works_without_what_only_others_need(what: str) -> None:
+    result = run_without(*WITHOUT[what])
     assert result.returncode == 0, result.stderr
 
 
@@ -267,145 +254,75 @@ def test_a_name_whose_extra_is_missing_says_which(name: str, missing: str, extra
     assert f"needs {missing}: pip install 'rfa-server[{extra}]'" in result.stderr.splitlines()[-1]
 
 
-def test_the_blocker_of_these_tests_blocks() -> None:
-    result = run_without({"torch"}, "import torch")
-    assert result.returncode != 0
-    assert "No module named 'torch'" in result.stderr
-
-
-def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
+# What no file may contain.
 
 
 @pytest.mark.parametrize("layer", ARROWS)
 def test_nothing_read_from_disk_can_execute(layer: str) -> None:
     bad = []
     for path in sources(layer):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        bad += [
-            f"{path.relative_to(ROOT)} imports {name}"
-            for name in imported(path)
-            if name.split(".")[0] in {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
-        ]
-        for name, call in calls(tree):
-            arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-            loads_pickle = name in {"torch.load", "torch.save", "eval", "exec", "pd.read_pickle"}
-            if loads_pickle or arguments.get("allow_pickle", "False") != "False":
-                bad.append(f"{path.relative_to(ROOT)}:{call.lineno} calls {name}")
+        modules = imported(path) & {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+        bad += [f"{path.relative_to(ROOT)} imports {name}" for name in modules]
+        for call in ast.walk(parsed(path)):
+            if isinstance(call, ast.Call):
+                name = ast.unparse(call.func)
+                arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+                loads_pickle = name in {"torch.load", "torch.save", "eval", "exec", "pd.read_pickle"}
+                if loads_pickle or arguments.get("allow_pickle", "False") != "False":
+                    bad.append(f"{path.relative_to(ROOT)}:{call.lineno} calls {name}")
     assert not bad
-
-
-# Benchmarks are scripts that share little: each folder of them is held by itself.
-NAMESPACES = [
-    *sorted(set(ARROWS) - {"benchmarks"}),
-    *(f"benchmarks/{path.parent.name}" for path in sorted((ROOT / "benchmarks").glob("*/__init__.py"))),
-]
-
-
-@pytest.mark.parametrize("folder", NAMESPACES)
-def test_no_class_name_is_used_twice_in_a_layer(folder: str) -> None:
-    places: dict[str, list[str]] = {}
-    for path in sources(folder):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_nobody_changes_the_import_path() -> None:
-    bad = [
+    used = [
         path
         for layer in ARROWS
         for path in sources(layer)
-        if "sys.path" in re.sub(r'""".*?"""', "", path.read_text(), flags=re.S)
+        if any(isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path" for node in ast.walk(parsed(path)))
     ]
-    assert not bad
+    assert not used
 
 
-def tracked_files() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
-    if listed.returncode != 0:
-        pytest.skip("not a git checkout")
-    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+# Benchmarks are scripts that share little: each folder of them is held by itself.
+@pytest.mark.parametrize(
+    "folder",
+    [*(layer for layer in ARROWS if layer != "benchmarks"),
+     *(f"benchmarks/{path.parent.name}" for path in (ROOT / "benchmarks").glob("*/__init__.py"))],
+)  # fmt: skip
+def test_no_class_name_is_used_twice_in_a_layer(folder: str) -> None:
+    nodes = (node for path in sources(folder) for node in ast.walk(parsed(path)))
+    counts = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    assert not {name for name, count in counts.items() if count > 1}
 
 
 def test_no_tracked_file_names_a_folder_of_somebodys_machine() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    paths = [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
     local = re.compile(rb"(?<![\w.])/(?:work|tmp|root|home/\w+|Users/\w+|farm)/[A-Za-z]")
     bad = [
         f"{path.relative_to(ROOT)}: {match[0].decode()}…"
-        for path in tracked_files()
+        for path in paths
         if path != Path(__file__).resolve() and (match := local.search(path.read_bytes()))
     ]
     assert not bad
 
 
-# `import rfa`.
+# Kernels, of which a file is as long as its equations.
+KERNELS = ("*_numba.py", "*_numba_learned.py", "triton_*.py")
+LONGEST_FILE = 450
 
 
-def test_importing_the_package_imports_nothing_else() -> None:
-    result = run_without({"numpy", "torch", "numba", "pydantic"}, "import rfa")
-    assert result.returncode == 0, result.stderr
+@pytest.mark.parametrize("layer", ["model", "training", "fitting", "benchmarks"])
+def test_no_file_is_long_but_kernels(layer: str) -> None:
+    long = [path.name for path in sources(layer) if path.read_text().count("\n") > LONGEST_FILE]
+    assert [name for name in long if not any(Path(name).match(pattern) for pattern in KERNELS)] == []
 
 
-def test_streams_are_filtered_without_torch() -> None:
-    """Of a drift with an eigenbasis and of one without (constant velocity)."""
-    statement = (
-        "import numpy as np\n"
-        "import rfa\n"
-        "eye = np.eye(2)\n"
-        "noises = {'Q': 0.1 * np.eye(4), 'R': eye, 'C': np.block([eye, np.zeros((2, 2))]), 'P0': 9.0}\n"
-        "for corner in (0.0, -0.1):\n"
-        "    drift = np.block([[corner * eye, eye], [10 * corner * eye, corner * eye]])\n"
-        "    stream = rfa.Stream(system={'A': drift, **noises})\n"
-        "    times, y = np.array([0.0, 0.5, 1.5]), np.array([[0.1, -0.1], [0.3, -0.3], [0.2, -0.2]])\n"
-        "    steps = [stream.update(t, row) for t, row in zip(times, y)]\n"
-        "    found = rfa.filter(y, time=times, system={'A': drift, **noises})\n"
-        "    assert found['y0_mean'][-1] == steps[-1].mean[0]\n"
-    )
-    result = run_without(NOT_INSTALLED_FOR_SERVING - {"numba"}, statement)
-    assert result.returncode == 0, result.stderr
+# What is shipped is called by what is shipped.
 
-
-def test_the_other_names_need_torch_alone() -> None:
-    statement = (
-        "from rfa import AttentionResult, Dynamics, IRKFState, irkf_scan, irkf_step, load_model\n"
-        "from rfa import robust_filter_attention\n"
-        "assert load_model('bundles/linear').mode == 'recurrent'\n"
-    )
-    result = run_without({"triton", "numba", "scipy", "onnx", "onnxscript", "matplotlib", "rfa.benchmarks"}, statement)
-    assert result.returncode == 0, result.stderr
-
-
-# Systems of the papers, in benchmarks/papers/.
-
-MIXER_OF_A_PAPER = """
-from rfa.runtime.text.config import LanguageModelConfig
-from rfa.model.language import LanguageModel
-sizes = {"vocab_size": 8, "d_model": 8, "n_layers": 1, "n_heads": 2, "head_dim": 2}
-for mixer in ("softmax", "afa", "radial_tangential"):
-    try:
-        LanguageModel(LanguageModelConfig(mixer=mixer, **sizes))
-        print(mixer, "made")
-    except ValueError as error:
-        print(mixer, "refused:", error)
-"""
-
-
-@pytest.mark.slow
-def test_a_mixer_of_the_papers_is_made_in_a_checkout_and_refused_with_a_reason_elsewhere() -> None:
-    checkout = run_without({"triton"}, MIXER_OF_A_PAPER)
-    assert checkout.stdout.splitlines() == ["softmax made", "afa made", "radial_tangential made"], checkout.stderr
-    installed = run_without({"rfa.benchmarks"}, MIXER_OF_A_PAPER).stdout.splitlines()
-    assert installed[0] == "softmax made"
-    for line, mixer in zip(installed[1:], ("afa", "radial_tangential"), strict=True):
-        assert line.startswith(f"{mixer} refused: the mixer '{mixer}' is a system of the papers")
-
-
-# Callers: what is shipped is called by what is shipped.
-
-SHIPPED = ("data", "runtime", "model", "fitting", "training", "export", "service", "library", "cli")
+SHIPPED = (*(layer for layer in ARROWS if layer != "benchmarks"), "rfa")
 HELD_TO_CALLERS = ("runtime", "model", "fitting", "export", "service", "library")
 # Decorators that give what they decorate to a framework, which calls it; and names that the application reads of each.
 GIVEN_AWAY = ("router.", "_probe(", "typeof_impl.", "register_model(", "unbox(")
@@ -416,12 +333,6 @@ STARTED = {
     "rfa.service.deploy_ray",  # `serve run rfa.service.deploy_ray:application`
     "rfa.export.gpu_kernels",  # `python -m rfa.export.gpu_kernels BUNDLE --gpu ARCHITECTURES`
 }
-# module, or module:name → since when it waits for a caller, and which. Each goes when its caller comes.
-WITHOUT_CALLER: dict[str, str] = {}
-
-
-def shipped_sources() -> list[Path]:
-    return [path for layer in SHIPPED for path in sources(layer)] + sorted((ROOT / "rfa").glob("*.py"))
 
 
 def definitions(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
@@ -436,7 +347,7 @@ def definitions(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
             yield from ((target.id, node) for target in targets if isinstance(target, ast.Name))
 
 
-def references(path: Path, tree: ast.Module) -> Iterator[tuple[str, str]]:
+def references(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """(module, name) of everything of ours that a file takes from another: imported, by attribute, or named in text."""
     aliases: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -446,8 +357,7 @@ def references(path: Path, tree: ast.Module) -> Iterator[tuple[str, str]]:
             aliases |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
             yield from ((node.module, alias.name) for alias in node.names)
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    modules = {text for text in texts if text.startswith("rfa.")}
-    for module in modules:
+    for module in (text for text in texts if text.startswith("rfa.")):
         yield from ((module, text) for text in texts)
         yield tuple(module.split(":", 1)) if ":" in module else (module, "")  # type: ignore[misc]
     for node in ast.walk(tree):
@@ -463,34 +373,25 @@ def reads(tree: ast.AST) -> Counter[str]:
 
 
 def test_what_is_shipped_has_a_caller_that_is_shipped() -> None:
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in shipped_sources()}
-    taken = {reference for path, tree in trees.items() for reference in references(path, tree)}
-    waiting = set()
-    for path, tree in trees.items():
-        module, read = module_name(path), reads(tree)
-        if path.relative_to(ROOT).parts[0] not in HELD_TO_CALLERS or path.name == "__init__.py" or module in STARTED:
+    taken = {reference for folder in SHIPPED for path in shipped(folder) for reference in references(parsed(path))}
+    uncalled = set()
+    for path in (path for folder in HELD_TO_CALLERS for path in sources(folder)):
+        module, tree = module_name(path), parsed(path)
+        if path.name == "__init__.py" or module in STARTED:
             continue
         if not any(module in (source, f"{source}.{name}") for source, name in taken):
-            waiting.add(module)
+            uncalled.add(module)
             continue
-        waiting |= {
+        read = reads(tree)
+        uncalled |= {
             f"{module}:{name}"
             for name, home in definitions(tree)
             if not name.startswith("__") and name not in READ_OF_EACH
             # What only calls itself has no caller.
             if (module, name) not in taken and read[name] == reads(home)[name]
         }
-    assert waiting == set(WITHOUT_CALLER)
+    assert not uncalled
 
 
-# Names and sizes.
-
-# Kernels, of which a file is as long as its equations.
-KERNELS = ("*_numba.py", "*_numba_learned.py", "triton_*.py")
-LONGEST_FILE = 450
-
-
-@pytest.mark.parametrize("layer", ["model", "training", "fitting", "benchmarks"])
-def test_no_file_is_long_but_kernels(layer: str) -> None:
-    long = [path.name for path in sources(layer) if path.read_text().count("\n") > LONGEST_FILE]
-    assert [name for name in long if not any(Path(name).match(pattern) for pattern in KERNELS)] == []
+def shipped(folder: str) -> list[Path]:
+    return sorted((ROOT / "rfa").glob("*.py")) if folder == "rfa" else sources(folder)
