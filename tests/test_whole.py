@@ -83,19 +83,15 @@ def test_every_reason_is_reported_with_its_count(suite: Any, processes: tuple[st
     assert found["command"] == "make test-all" and found["hardware"]["cores"] > 0 and found["commit"]
 
 
+@pytest.mark.slow  # as the one above, which stays for `make test`
 def test_a_run_that_failed_is_no_measurement(suite: Any) -> None:
     suite.makepyfile(test_wrong="def test_wrong():\n    assert False\n")
     run(suite).stdout.fnmatch_lines(["5 skipped"])
     assert not (suite.path / "result.json").exists()
 
 
-@pytest.mark.parametrize(
-    "choice",
-    [
-        ("-k", "passes"),
-        *(pytest.param(some, marks=pytest.mark.slow) for some in (("-m", "not slow"), ("test_suite.py",))),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", [("-k", "passes"), ("-m", "not slow"), ("test_suite.py",)])
 def test_a_run_of_some_tests_is_no_measurement(suite: Any, choice: tuple[str, ...]) -> None:
     run(suite, *choice).stdout.fnmatch_lines(["* skipped"])
     assert not (suite.path / "result.json").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -41,21 +40,17 @@ def repeat(step: dict[str, Any]) -> Sequence[dict[str, Any]]:
 class FakeServer:
     """`/filter/stream`, `/filter` and `/generate` with the models given, one request after the other.
 
-    fault: what happens to the replies of index FAULT_AT of the first stream. swaps: the replies of that index change
-    places between the first two streams, the texts between the first two requests. stall: seconds that the first
-    stream waits before that reply. ending: replaces entries of the terminal frame.
+    fault: what happens to the replies of index FAULT_AT of the first stream. ending: replaces entries of the terminal
+    frame. text_fault: what happens to the second event of a text.
     """
 
     models: Models
     fault: Fault | None = None
-    swaps: bool = False
-    stall: float = 0.0
     status: int = 200
     ending: dict[str, Any] = field(default_factory=dict)
     text_fault: Callable[[dict[str, Any]], Sequence[dict[str, Any]]] | None = None
 
     def __post_init__(self) -> None:
-        self._exchanged: list[asyncio.Future[Any]] = []
         self._opened = 0
 
     async def stream(self, request: web.Request) -> web.WebSocketResponse:
@@ -78,32 +73,11 @@ class FakeServer:
             result = _filter(runtime, question, [asked["t"]], [asked["y"]], state)
             state, total, count = result.state, total + result.log_likelihood, count + 1
             reply = as_sent(result.steps[0])
-            replies = await self._spoiled(number, reply) if count - 1 == FAULT_AT else [reply]
-            for reply in replies:
-                await socket.send_str(orjson.dumps(reply).decode())
+            is_spoiled = self.fault is not None and count - 1 == FAULT_AT and not number
+            for sent in self.fault(reply) if is_spoiled else [reply]:
+                await socket.send_str(orjson.dumps(sent).decode())
         await socket.close()
         return socket
-
-    async def _spoiled(self, number: int, reply: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        if self.swaps and number < 2:
-            return [await self._exchange(reply)]
-        if number:
-            return [reply]
-        await asyncio.sleep(self.stall)
-        return [reply] if self.fault is None else self.fault(reply)
-
-    async def _exchange(self, mine: Any) -> Any:
-        """Give what one has to the other who exchanges."""
-        if self._exchanged:
-            other = self._exchanged.pop()
-            theirs = other.get_loop().create_future()
-            other.set_result((mine, theirs))
-            return await theirs
-        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._exchanged.append(waiting)
-        theirs, answer = await waiting
-        answer.set_result(mine)
-        return theirs
 
     async def filter(self, request: web.Request) -> web.Response:
         """A whole series."""
@@ -125,8 +99,6 @@ class FakeServer:
             headers = {"Retry-After": "1"} if self.status == 429 else {}
             return web.Response(status=self.status, body=b'{"error": {"code": "planted"}}', headers=headers)
         events = [event async for event in self._events(asked)]
-        if self.swaps:
-            events = await self._exchange(events)
         if self.text_fault is not None:
             events[1:2] = self.text_fault(events[1])
         response = web.StreamResponse()

@@ -1,4 +1,4 @@
-"""The static table of the kernels: how machine code is read, and that the committed figures still hold.
+"""The static table of the kernels: figures of a toy kernel, and that the committed figures still hold.
 
 Only a few of the shapes are compiled here (COMPILED_HERE), to keep the time of the tests; `rfa bench aot --check`
 compiles all of them.
@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from rfa.benchmarks.kernels import aot
-from rfa.benchmarks.kernels.sass import main_loop
 from rfa.cli.main import app
 
 COMPILED_HERE = {
@@ -20,117 +19,18 @@ COMPILED_HERE = {
     90: ["forward 64 bf16", "backward rows 64 bf16", "slot scan gradient 16×64", "slot values 16×64"],
 }
 
-# In the words of nvdisasm -c for sm_90, shortened: a loop that waits for its copy (an inner loop), two products a turn;
-# then the loop over the blocks of the diagonal, with more instructions; then one with half the products, fewest of all.
-RECORDED_90 = """
-	.headerflags	@"EF_CUDA_TEXMODE_UNIFIED EF_CUDA_64BIT_ADDRESS EF_CUDA_SM90"
-	.section	.text.attention,"ax",@progbits
-        .global         attention
-attention:
-.text.attention:
-        /*0000*/                   LDC R1, c[0x0][0x28] ;
-        /*0010*/               @P1 BRA `(.L_x_4) ;
-.L_x_0:
-        /*0020*/                   ULEA UR8, UR5, UR4, 0xe ;
-.L_x_1:
-        /*0030*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P2, [UR8], R4 ;
-        /*0040*/              @!P2 BRA `(.L_x_1) ;
-        /*0050*/                   WARPGROUP.ARRIVE ;
-        /*0060*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT ;
-        /*0070*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR16], R24, gsb0 ;
-        /*0080*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
-        /*0090*/              @!P3 FMUL R5, R5, 0.5 ;
-        /*00a0*/                   MUFU.EX2 R5, R5 ;
-        /*00b0*/              @!P3 FMUL R5, R5, R5 ;
-        /*00c0*/              @!P0 BRA `(.L_x_0) ;
-.L_x_2:
-        /*00d0*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT ;
-        /*00e0*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR16], R24, gsb0 ;
-        /*00f0*/                   ISETP.GE.AND P4, PT, R9, R8, PT ;
-        /*0100*/                   FSEL R5, R5, -INF , !P4 ;
-        /*0110*/                   MUFU.LG2 R6, R6 ;
-        /*0120*/                   MUFU.LG2 R7, R7 ;
-        /*0130*/                   MUFU.EX2 R5, R5 ;
-        /*0140*/                   BRA.U !UP0, `(.L_x_3) ;
-        /*0150*/                   FADD R6, R6, R7 ;
-.L_x_3:
-        /*0160*/                   FADD R8, R6, R5 ;
-        /*0170*/                   FADD R9, R6, R5 ;
-        /*0180*/                   FADD R9, R9, R5 ;
-        /*0190*/               @P5 BRA `(.L_x_2) ;
-.L_x_4:
-        /*01a0*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT ;
-        /*01b0*/                   FMNMX R9, R9, R5, !PT ;
-        /*01c0*/               @P6 BRA `(.L_x_4) ;
-        /*01d0*/                   EXIT ;
-.L_x_5:
-        /*01e0*/                   BRA `(.L_x_5);
-        /*01f0*/                   NOP;
-.L_x_6:
-"""
-# One warp's share of two HGMMA.64x64x16.
-TURN = 2 * 64 * 64 * 16 / 4
-
-# For sm_100: one thread asks for the products, others wait by a loop of their own; a turn's products are 2 and 1 deep.
-# Then a loop over half a block, whose second product is half as deep as the least that the tensor cores take.
-RECORDED_100 = """
-.text.toy:
-        /*0000*/              @!P0 BRA `(.L_x_3) ;
-.L_x_0:
-        /*0010*/                   LDS.128 R36, [R49+UR4] ;
-        /*0020*/              @!P1 BRA `(.L_x_1) ;
-        /*0030*/                   UTCHMMA gdesc[UR8], gdesc[UR10], tmem[UR17], tmem[UR40], idesc[UR41], !UPT ;
-        /*0040*/                   UTCHMMA gdesc[UR12], gdesc[UR14], tmem[UR17], tmem[UR40], idesc[UR41], UPT ;
-        /*0050*/                   UTCBAR [UR4], URZ ;
-.L_x_1:
-        /*0060*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P2, [UR8], R4 ;
-        /*0070*/              @!P2 BRA `(.L_x_1) ;
-        /*0080*/                   LDTM.x32 R4, tmem[UR17] ;
-        /*0090*/                   MUFU.EX2 R52, R52 ;
-        /*00a0*/                   UTCHMMA tmem[UR15], gdesc[UR8], tmem[UR26], tmem[UR34], idesc[UR35], UPT ;
-        /*00b0*/               @P3 BRA `(.L_x_0) ;
-.L_x_2:
-        /*00c0*/                   UTCHMMA gdesc[UR8], gdesc[UR10], tmem[UR17], tmem[UR40], idesc[UR41], !UPT ;
-        /*00d0*/                   UTCHMMA gdesc[UR12], gdesc[UR14], tmem[UR17], tmem[UR40], idesc[UR41], UPT ;
-        /*00e0*/                   MUFU.EX2 R52, R52 ;
-        /*00f0*/               @P3 BRA `(.L_x_2) ;
-.L_x_3:
-        /*0100*/                   EXIT ;
-"""
-
-
-def test_the_main_loop_is_the_full_one_that_issues_least():
-    found = main_loop(RECORDED_90, TURN)
-    assert found.turns == 1
-    assert found.loop.issued == 11, "the wait inside belongs to a turn"
-    assert found.loop.count("MUFU") == 1
-    assert found.loop.matrix_work == TURN
-
-
-def test_on_sm_100_the_depths_of_its_products_tell_the_main_loop():
-    found = main_loop(RECORDED_100, TURN, 3 * 16)
-    assert (found.turns, found.loop.issued, found.loop.count("LDTM")) == (1, 11, 1)
-    assert main_loop(RECORDED_100, TURN, 2 * 16).loop.issued == 4
-    with pytest.raises(ValueError, match="no loop does the 64 depths of a turn"):
-        main_loop(RECORDED_100, TURN, 4 * 16)
-
-
-def test_without_products_the_main_loop_is_the_innermost_that_issues_most():
-    assert main_loop(RECORDED_90, 0).loop.issued == 13
-
 
 @pytest.fixture(scope="module")
 def toys():
-    rows = aot.compile_rows(["toy", "toy spilling"], [80, 90], module="tests.benchmarks.aot_toy", jobs=1)
+    names = {"toy": aot.ARCHITECTURES, "toy spilling": [90]}
+    module = "tests.benchmarks.aot_toy"
+    rows = [row for name, on in names.items() for row in aot.compile_rows([name], list(on), module=module, jobs=1)]
     return {(row["kernel"], row["architecture"]): row for row in rows}
 
 
-@pytest.mark.parametrize("architecture", [80, 90])
+@pytest.mark.parametrize("architecture", aot.ARCHITECTURES)
 def test_a_kernel_compiled_here_has_the_figures_it_must_have(toys, architecture):
-    assert_figures(toys["toy", architecture])
-
-
-def assert_figures(row):
+    row = toys["toy", architecture]
     # One exponential a score, whatever the machine; at least that, its sum, and what the products need.
     assert row["mufu_per_score"] == 1.0
     assert 2.5 < row["instructions_per_score"] < 6

@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -12,7 +11,6 @@ import torch
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
-from rfa.benchmarks.language.quality import runs as quality_runs
 from rfa.benchmarks.language.quality.bars import bars, paired
 from rfa.benchmarks.language.quality.figures import draw_quality
 from rfa.benchmarks.language.quality.scores import Scoring
@@ -110,23 +108,6 @@ def test_perplexity_equals_a_plain_loop(done, data, windows, mode):
     assert row["perplexity"] == pytest.approx(math.exp(row["nats_per_token"]))
     text = tokenizer.decode(tokens[first + 1 : first + 1 + SCORING.tokens])
     assert row["bits_per_byte"] == pytest.approx(total / math.log(2) / len(text.encode()), rel=1e-5)
-
-
-def test_what_is_finished_is_not_done_again(done, monkeypatch):
-    def refuse(*_, **__):
-        raise AssertionError("done again")
-
-    monkeypatch.setattr(quality_runs, "train_language", refuse)
-    monkeypatch.setattr("rfa.benchmarks.language.quality.scores.score_text", refuse)
-    again = write_quality(done.plan, done.folder / "again.json")
-    assert [row["scores"] for row in again["runs"]] == [row["scores"] for row in done.document["runs"]]
-    assert not again["failed"]
-    more = replace(done.plan, scoring=Scoring((1, 2), 128))
-    assert list(write_quality(more, done.folder / "more.json")["failed"]) == [
-        "both-s0",
-        "B1-s0",
-        "M2-s0",
-    ]  # new lengths: scored
 
 
 def test_a_cut_run_is_resumed(done, data, tmp_path, monkeypatch):
