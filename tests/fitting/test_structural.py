@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.linalg
 import torch
 from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
@@ -39,6 +38,7 @@ from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.training.filter import FilterRun, train_filter
 from rfa.training.series import split
+from tests.model.joint_gaussian import van_loan
 from tests.model.oracles import float64_filter
 
 RICH = Structure(has_trend=True, seasons=((24.0, 2), (60.0, 1)), relaxations=1, cycles=1)
@@ -51,14 +51,6 @@ def random_raw(structure, seed=0):
     rng = np.random.default_rng(seed)
     low, high = np.array(raw_bounds(structure)).T
     return low + (high - low) * rng.uniform(0.35, 0.65, len(low))
-
-
-def van_loan(drift, noise, lag):
-    """Matrix exponential of the doubled system: shares nothing with the closed forms under test."""
-    n = len(drift)
-    block = scipy.linalg.expm(np.block([[-drift, noise], [np.zeros((n, n)), drift.T]]) * lag)
-    f = block[n:, n:].T
-    return f, f @ block[:n, n:]
 
 
 def system(structure, raw):

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import scipy.linalg
 import torch
 from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
@@ -12,12 +11,14 @@ from rfa.model.dynamics import Dynamics
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence.irkf import irkf_scan
 from rfa.runtime.filters.linear_config import LinearFilterConfig
+from tests.model.joint_gaussian import System, path_posterior, van_loan
 from tests.model.oracles import filterpy_filter, float64_filter
 
 DRIFT = [[0.9, -2.0], [1.0, -1.1]]
 Q = [[0.3, 0.1], [0.1, 0.4]]
 R = [[0.5, 0.1], [0.1, 0.7]]
 PRIOR = [[4.0, 0.5], [0.5, 3.0]]
+SYSTEM = np.array(DRIFT), np.array(Q)
 
 
 def build(**changes) -> LinearFilter:
@@ -25,14 +26,6 @@ def build(**changes) -> LinearFilter:
         "drift": DRIFT, "process_noise": Q, "measurement_noise": R, "nu": None, "initial_covariance": PRIOR, **changes,
     }  # fmt: skip
     return float64_filter(LinearFilterConfig.from_dict(values))
-
-
-def discretise(drift, noise, lag: float) -> tuple[np.ndarray, np.ndarray]:
-    """Van Loan's matrix exponential: shares nothing with the eigenpairs under test."""
-    a, n = np.asarray(drift), len(drift)
-    block = scipy.linalg.expm(np.block([[-a, np.asarray(noise)], [np.zeros((n, n)), a.T]]) * lag)
-    f = block[n:, n:].T
-    return f, f @ block[:n, n:]
 
 
 def make_data(n: int = 60, size: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -51,14 +44,14 @@ def run(model: LinearFilter, times, y, seen, mode: str = "recurrent"):
 
 
 def filterpy_run(times, y, seen):
-    return *filterpy_filter(times, y, seen, lambda lag: discretise(DRIFT, Q, lag), np.eye(2), R, PRIOR), None
+    return *filterpy_filter(times, y, seen, lambda lag: van_loan(*SYSTEM, lag), np.eye(2), R, PRIOR), None
 
 
 def statsmodels_run(times, y, seen):
     model = KalmanFilter(k_endog=2, k_states=2)
     model.bind(np.where(seen, y, np.nan))
     model["design"], model["obs_cov"], model["selection"] = np.eye(2), np.array(R), np.eye(2)
-    steps = [discretise(DRIFT, Q, lag) for lag in np.diff(times)] + [(np.eye(2), np.eye(2))]
+    steps = [van_loan(*SYSTEM, lag) for lag in np.diff(times)] + [(np.eye(2), np.eye(2))]
     model["transition"] = np.stack([f for f, _ in steps], axis=-1)
     model["state_cov"] = np.stack([q for _, q in steps], axis=-1)
     model.initialize_known(np.zeros(2), np.array(PRIOR))
@@ -107,23 +100,11 @@ def test_partial_observation_through_a_matrix_and_forecast_match_joint_condition
     c = np.array([[1.0, 0.5]])
     model = build(observation=c.tolist(), measurement_noise=[[0.4]], offset=[3.0])
     times, y, seen = make_data(n=12, size=1, seed=5)
+    system = System(*SYSTEM, c, np.array([3.0]), np.array([[0.4]]), np.zeros(2), np.array(PRIOR))
     grid = np.append(times, times[-1] + 0.7)
-    covariance = np.zeros((13, 13, 2, 2))
-    marginal = [np.array(PRIOR)]
-    for lag in np.diff(grid):
-        f, q = discretise(DRIFT, Q, lag)
-        marginal.append(f @ marginal[-1] @ f.T + q)
-    for i in range(13):
-        for j in range(i + 1):
-            f, _ = discretise(DRIFT, Q, grid[i] - grid[j])
-            covariance[i, j] = f @ marginal[j]
-            covariance[j, i] = covariance[i, j].T
-    rows = np.flatnonzero(seen[:, 0])
-    joint = np.array([[(c @ covariance[i, j] @ c.T)[0, 0] for j in range(13)] for i in range(13)])
-    inside = joint[np.ix_(rows, rows)] + 0.4 * np.eye(len(rows))
-    cross = joint[[12]][:, rows]
-    expected = 3.0 + cross @ np.linalg.solve(inside, y[rows, 0] - 3.0)
-    variance = joint[12, 12] + 0.4 - cross @ np.linalg.solve(inside, cross.T)
+    values, present = np.append(y, [[0.0]], axis=0), np.append(seen, [[False]], axis=0)
+    path, covariance = path_posterior(system, grid, values, present, np.ones(13))
+    expected, variance = 3.0 + c @ path[-2:], c @ covariance[-2:, -2:] @ c.T + 0.4
 
     _, state = model(torch.from_numpy(y)[None], torch.from_numpy(seen * 1.0)[None], torch.from_numpy(times)[None])
     mean, spread = model.forecast(state, torch.tensor([0.7], dtype=torch.float64))

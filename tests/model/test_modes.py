@@ -12,6 +12,7 @@ from rfa.model.recurrence.eigenpairs import Eigenpairs
 from rfa.model.recurrence.modes import Chains, backward, seen_from_now, transition
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.filters.spectrum import EXTRA_NODES, mode_arrays, spectrum, stationary, threshold
+from tests.model.joint_gaussian import van_loan
 from tests.model.oracles import float64_filter
 
 VELOCITY = np.array([[0.0, 1.0], [0.0, 0.0]])
@@ -62,19 +63,6 @@ def built(drift: np.ndarray, noise: np.ndarray, dtype=torch.float64):
     return kind(*(torch.tensor(arrays[name], dtype=dtype) for name in kind._fields))
 
 
-def oracle(drift: np.ndarray, noise: np.ndarray, lag: float) -> tuple[np.ndarray, np.ndarray]:
-    """Van Loan's block exponential over a short piece, doubled: Q(2t) = Q(t) + F Q(t) Fᵀ keeps what one large
-    exponential of growing and decaying blocks would lose."""
-    n, doublings = len(drift), max(0, int(np.ceil(np.log2(max(lag, 1e-9)))))
-    piece = lag / 2**doublings
-    block = scipy.linalg.expm(np.block([[-drift, noise], [np.zeros((n, n)), drift.T]]) * piece)
-    f = block[n:, n:].T
-    q = f @ block[:n, n:]
-    for _ in range(doublings):
-        f, q = f @ f, q + f @ q @ f.T
-    return f, q
-
-
 def gap(found: torch.Tensor, expected: np.ndarray, floor: float = 1e-300) -> float:
     """Largest difference relative to the largest entry. F starts at 1, so 1 is the floor of its size."""
     return float(np.abs(found.double().numpy() - expected).max() / max(np.abs(expected).max(), floor))
@@ -88,7 +76,7 @@ def test_transition_is_the_matrix_exponential_and_van_loans_integral(name):
     assert isinstance(found, Chains)
     f, q = transition(found, torch.tensor(LAGS, dtype=torch.float64))
     for i, lag in enumerate(LAGS):
-        expected_f, expected_q = oracle(drift, noise, lag)
+        expected_f, expected_q = van_loan(drift, noise, lag)
         assert gap(f[i], scipy.linalg.expm(drift * lag), 1.0) <= 1e-10, lag
         assert gap(q[i], expected_q) <= 1e-10, lag
         assert gap(f[i], expected_f, 1.0) <= 1e-10, lag
@@ -107,7 +95,7 @@ def test_float32_loses_no_more_than_its_rounding(name):
     for i, lag in enumerate(lags.double().tolist()):
         growth = 1 + float(np.abs(found.rates).max()) * lag
         bound = 16 * 2**-24 * np.linalg.cond(found.basis) ** 2 * growth
-        expected_f, expected_q = oracle(drift, noise, lag)
+        expected_f, expected_q = van_loan(drift, noise, lag)
         assert gap(f[i], expected_f, 1.0) <= bound, lag
         assert gap(q[i], expected_q) <= bound, lag
         if lag * max(-found.rates.real.min(), 0) < 12:
@@ -122,7 +110,7 @@ def test_what_an_earlier_observation_sees_of_now(drift):
     lags = torch.tensor([[0.0, 0.3], [2.0, 9.0]], dtype=torch.float64)
     seen, process = seen_from_now(modes_, torch.tensor(matrix), lags)
     for place in np.ndindex(2, 2):
-        f, q = oracle(drift, noise, float(lags[place]))
+        f, q = van_loan(drift, noise, float(lags[place]))
         expected = matrix @ np.linalg.inv(f)
         assert gap(seen[place], expected) < 1e-11
         assert gap(process[place], expected @ q @ expected.T, 1.0) < 1e-10

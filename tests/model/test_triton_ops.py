@@ -15,7 +15,6 @@ from rfa.benchmarks.kernels.cases import rfa_inputs
 from rfa.model.attention import api, validation
 from rfa.model.attention import triton as fused_operators
 from rfa.model.attention.api import runs_fused
-from rfa.model.attention.reference import relative_attention
 from rfa.model.attention.triton import (
     attention_backward_op,
     attention_op,
@@ -27,9 +26,9 @@ from rfa.model.attention.triton import (
 from rfa.model.dynamics import rotate, wrapped_phase
 from rfa.model.layers import RobustMixer
 from rfa.runtime.text.config import LanguageModelConfig
-from tests.kernels import IS_INTERPRETED, assert_variants_agree
+from tests.kernels import IS_INTERPRETED
 from tests.matching import assert_matches_reference
-from tests.rounding import allowed_errors, assert_within_rounding, relative_error
+from tests.rounding import assert_within_rounding, relative_error
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
@@ -266,22 +265,6 @@ def test_queries_over_a_prefix_equal_rows_of_the_full_pass(n, irregular):
         assert relative_error(actual, expected[:, -n:]) <= 1e-6
 
 
-def allowed(of, inputs):
-    """By name, the relative errors that rounding explains of what `of` makes of the result for rotated q, k, v."""
-
-    def eager(dtype):
-        leaves = [x.detach().to(dtype).requires_grad_() for x in inputs[:3]]
-        result = relative_attention(*leaves, inputs.dynamics.to(dtype))
-        return of(result, leaves)
-
-    exact = eager(torch.float64)
-
-    def errors():
-        return {name: relative_error(x, exact[name]) for name, x in eager(torch.float32).items()}
-
-    return allowed_errors(errors, torch.float32)
-
-
 @pytest.mark.parametrize(("given", "message"), [("query_times", "query_times and"), ("key_starts", "query_starts and")])
 def test_queries_and_keys_are_placed_together(given, message):
     with pytest.raises(ValueError, match=f"{message}.* go together"):
@@ -371,11 +354,8 @@ def test_the_operators_keep_their_promises(transposed, packed, stamped, with_pre
 
 
 def test_gradients_of_the_heads_are_computed_only_on_request(monkeypatch):
+    """What the kernels leave out then: test_triton_backward.py."""
     asked = []
-
-    def loss(result):
-        out, log_norm, _ = result
-        return out.square().sum() + log_norm.sum()
 
     def noted(*arguments, needs_heads):
         asked.append(needs_heads)
@@ -383,20 +363,13 @@ def test_gradients_of_the_heads_are_computed_only_on_request(monkeypatch):
 
     honest = fused_operators.backward
     monkeypatch.setattr(fused_operators, "backward", noted)
-    found = []
     for is_frozen in (False, True):
         q, k, v, heads, *rest = operator_arguments(False, False, False, True)
         heads.requires_grad_(not is_frozen)
-        loss(attention_op(q, k, v, heads, *rest)).backward()
-        assert (heads.grad is None) == is_frozen
-        found.append({"q": q.grad, "k": k.grad, "v": v.grad})
+        out, log_norm, _ = attention_op(q, k, v, heads, *rest)
+        (out.square().sum() + log_norm.sum()).backward()
+        assert (heads.grad is None) == is_frozen and all(x.grad.any() for x in (q, k, v))
     assert asked == [True, False]
-    full, frozen = found
-
-    def gradients(result, leaves):
-        return dict(zip("qkv", torch.autograd.grad(loss(result), leaves), strict=True))
-
-    assert_variants_agree(frozen, full, lambda: allowed(gradients, small(length=5)))
 
 
 @pytest.mark.parametrize("is_transposed", [False, True])
@@ -435,12 +408,6 @@ def test_the_exported_graph_has_no_fixed_sizes():
         q, k, v = (transposed_copy(x) for x in small(batch, length, seed=1)[:3])
         for a, b in zip(graph(q, k, v), Attending(inputs.dynamics)(q, k, v), strict=True):
             assert torch.equal(a, b)
-
-
-def test_the_choice_is_a_constant_to_the_compiler():
-    marked = torch.compiler.assume_constant_result(lambda: None)
-    assert vars(marked)
-    assert vars(marked).items() <= vars(validation._device_refusal).items()
 
 
 def test_it_compiles_into_one_graph_with_its_gradient():

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.linalg
 
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.filter import FilterRuntime
+from tests.model.joint_gaussian import System, path_posterior
 from tests.soak.courses import as_sent
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
@@ -99,38 +99,18 @@ def test_an_absurd_reading_is_survived(runtime, value):
     assert math.isfinite(result.log_likelihood) and result.log_likelihood < -50
 
 
-def smoothed_oracle(runtime: FilterRuntime, times: list[float], values: list) -> np.ndarray:
-    """Posterior mean of the whole path from the joint Gaussian, with the bundle's matrices (no outliers, so w = 1)."""
-    drift, q, r = np.array([[0.9, -2.0], [1.0, -1.1]]), 0.3 * np.eye(2), 0.5
-    n = len(times)
-    covariance = np.zeros((n, n, 2, 2))
-    for i in range(n):
-        if i == 0:
-            marginal = 4.0 * np.eye(2)
-        else:
-            lag = times[i] - times[i - 1]
-            block = scipy.linalg.expm(np.block([[-drift, q], [np.zeros((2, 2)), drift.T]]) * lag)
-            f = block[2:, 2:].T
-            marginal = f @ marginal @ f.T + f @ block[:2, 2:]
-        covariance[i, i] = marginal
-        for j in range(i):
-            covariance[i, j] = scipy.linalg.expm(drift * (times[i] - times[j])) @ covariance[j, j]
-            covariance[j, i] = covariance[i, j].T
-    joint = covariance.transpose(0, 2, 1, 3).reshape(2 * n, 2 * n)
-    flat = [x for row in values for x in (row or [None, None])]
-    rows = [i for i, x in enumerate(flat) if x is not None]
-    y = np.array([flat[i] for i in rows])
-    gain = joint[:, rows] @ np.linalg.inv(joint[np.ix_(rows, rows)] + r * np.eye(len(rows)))
-    return (gain @ y).reshape(n, 2)
-
-
 def test_smoothing_is_the_posterior_of_the_path_and_trajectories_follow_it(linear):
     times, values = make_stream(8, seed=4)
     values = [None if row is None else [None if x is None else 0.2 * x for x in row] for row in values]
     result = linear.filter(times, values, smooth=True, samples=3000, seed=3)
     assert all(step.weight in (None, 1.0) for step in result.steps)
     smoothed = np.array([step.mean for step in result.smoothed])
-    assert np.abs(smoothed - smoothed_oracle(linear, times, values)).max() < 1e-4
+    # No outliers, so that all weights are 1.
+    drift, eye = np.array([[0.9, -2.0], [1.0, -1.1]]), np.eye(2)
+    system = System(drift, 0.3 * eye, eye, np.zeros(2), 0.5 * eye, np.zeros(2), 4.0 * eye)
+    y = np.array([row or [None, None] for row in values], float)
+    mean, _ = path_posterior(system, np.array(times), y, np.isfinite(y), np.ones(len(y)))
+    assert np.abs(smoothed - mean.reshape(-1, 2)).max() < 1e-4
     paths = np.array([step.samples for step in result.steps])
     assert np.abs(paths.mean(1) - smoothed).max() < 0.08
     assert np.allclose(paths.std(1), [step.std for step in result.smoothed], rtol=0.08)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import scipy.linalg
 
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.filter import FilterRuntime
@@ -24,6 +23,7 @@ from rfa.runtime.uncertainty.anomaly import EARLY
 from rfa.runtime.uncertainty.baseline import COLUMNS, COUNT, LEVEL, MEMORY, PRIOR, SPREAD, learn
 from rfa.runtime.uncertainty.calibration import Calibration
 from rfa.runtime.uncertainty.interface import Row
+from tests.model.joint_gaussian import van_loan
 from tests.runtime.uncertainty import baseline_reference
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
@@ -174,9 +174,8 @@ class Served(NamedTuple):
 
 def simulated(scales: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Observations `[streams, steps, 2]`; scales `[streams, steps]`, of the noise."""
-    block = scipy.linalg.expm(np.block([[-DRIFT, DENSITY * np.eye(2)], [np.zeros((2, 2)), DRIFT.T]]) * LAG)
-    f = block[2:, 2:].T
-    root = np.linalg.cholesky(f @ block[:2, 2:])
+    f, q = van_loan(DRIFT, DENSITY * np.eye(2), LAG)
+    root = np.linalg.cholesky(q)
     state, found = rng.normal(size=(len(scales), 2)), []
     for scale in scales.T:
         state = state @ f.T + rng.normal(size=state.shape) @ root.T
