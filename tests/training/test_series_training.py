@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from rfa.fitting.interrupts import StopSignals
 from rfa.model.checkpoint import load_run
@@ -278,15 +277,6 @@ def contents(out):
     return {path.name: path.read_bytes() for path in out.iterdir()}
 
 
-def test_other_data_in_the_same_folder_are_refused(out, tmp_path):
-    file, before = tmp_path / "data.csv", contents(out)
-    file.write_text("y\n1\n")
-    for steps in (1, 2):
-        with pytest.raises(ValueError, match=r"it differs in data.*choose another --out"):
-            train_series(SeriesRun(MODEL, replace(TRAINING, steps=steps)), out, files=[file])
-    assert contents(out) == before
-
-
 def test_a_finished_run_is_left_as_it_is(out, capsys):
     run, before = SeriesRun(MODEL, replace(TRAINING, steps=1)), contents(out)
     record = train_series(run, out)
@@ -296,68 +286,6 @@ def test_a_finished_run_is_left_as_it_is(out, capsys):
         (out / "train.json").write_text(broken)
         assert train_series(run, out)["validation"] == record["validation"]
         assert json.loads((out / "train.json").read_text())["series"] == record["series"]
-
-
-def progress(**changed):
-    def change(out):
-        path = out / "progress.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
-
-    return change
-
-
-def diverged(out):
-    path = out / "optimiser.safetensors"
-    save_file({name: tensor * torch.nan for name, tensor in load_file(path).items()}, path)
-
-
-def wider(out):
-    path = out / "config.json"
-    path.write_text(path.read_text().replace('"d_model": 32', '"d_model": 64'))
-
-
-@pytest.mark.parametrize(
-    ("damage", "named"),
-    [
-        (diverged, "optimiser.safetensors"),
-        (wider, "config.json"),
-        (progress(step=99), "progress.json"),
-        (progress(step=-5), "progress.json"),
-        (progress(step=1.5), "progress.json"),
-        (lambda out: (out / "progress.json").unlink(), "progress.json"),
-        (lambda out: (out / "request.json").unlink(), "request.json"),
-        (lambda out: (out / "request.json").write_text("[]"), "request.json"),
-        (lambda out: (out / "checkpoint.sha256").unlink(), "checkpoint.sha256"),
-    ],
-)
-def test_a_damaged_run_is_neither_gone_on_from_nor_written_over(out, damage, named):
-    damage(out)
-    before = contents(out)
-    with pytest.raises(ValueError, match=rf"{named}.*choose another --out"):
-        train_series(SeriesRun(MODEL, replace(TRAINING, steps=2)), out)
-    assert contents(out) == before
-
-
-def test_a_step_that_diverges_is_not_saved(out, monkeypatch):
-    """The last one, too, whose weights no loss has seen."""
-
-    def step(self, step, original=Optimiser.step):
-        original(self, step)
-        next(self.module.parameters()).data.fill_(torch.nan)
-
-    monkeypatch.setattr(Optimiser, "step", step)
-    before = contents(out)
-    with pytest.raises(FloatingPointError, match="not finite; the last checkpoint is intact"):
-        train_series(SeriesRun(MODEL, replace(TRAINING, steps=2)), out)
-    assert contents(out) == before
-
-
-def test_a_run_that_saved_nothing_leaves_its_folder_free(tmp_path, monkeypatch):
-    monkeypatch.setattr("rfa.training.series_network.pinball", lambda quantiles, batch: quantiles.mean(-1) * torch.nan)
-    with pytest.raises(FloatingPointError, match="nan at step 0; nothing was saved"):
-        train_series(SeriesRun(MODEL, TRAINING), tmp_path)
-    monkeypatch.undo()
-    train_series(SeriesRun(MODEL, replace(TRAINING, steps=1, learning_rate=1e-4)), tmp_path)
 
 
 def test_it_learns(tmp_path):
