@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,23 +15,20 @@ SAMPLES = 24
 SAFE_MARGIN = 10.0
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """A tensor of model.safetensors as an input, as a batch of one."""
 
     tensor: str
 
 
-@dataclass(frozen=True)
-class Earlier:
+class Earlier(NamedTuple):
     """An output of an earlier case as an input."""
 
     case: int
     output: str
 
 
-@dataclass(frozen=True)
-class Filled:
+class Filled(NamedTuple):
     """A constant input."""
 
     shape: tuple[int, ...]
@@ -85,8 +81,7 @@ class GoldenRecorder:
         return {"cases": self._cases, **notes}
 
 
-@dataclass(frozen=True)
-class RecordedCase:
+class RecordedCase(NamedTuple):
     """Number of an added case, and its outputs by name."""
 
     case: int

@@ -31,12 +31,14 @@ ATTENTION_OUTPUTS = ("logits", "log_precision", "latent", "new_keys", "new_value
 TRACE_BATCH, TRACE_LENGTH, TRACE_CAPACITY = 2, 3, 5
 
 
-class StepGraph(nn.Module):
-    """`LanguageModel.step` on flat tensors; with a window, `PrefillGraph` of one token."""
-
+class _ModelGraph(nn.Module):
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
         self.model = model
+
+
+class StepGraph(_ModelGraph):
+    """`LanguageModel.step` on flat tensors; with a window, `PrefillGraph` of one token."""
 
     def forward(
         self,
@@ -54,16 +56,12 @@ class StepGraph(nn.Module):
         return (*output, after.means, after.precisions)
 
 
-class PrefillGraph(nn.Module):
+class PrefillGraph(_ModelGraph):
     """`LanguageModel.prefill` for rows of different length.
 
     Only the update of the slots is a Scan over tokens; the read-out is one batched operation. A row's state is that
     after its last valid token, bit for bit: padding has no effect.
     """
-
-    def __init__(self, model: LanguageModel) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(
         self,
@@ -77,12 +75,8 @@ class PrefillGraph(nn.Module):
         return _read_tokens(self.model, tokens, length, position, _State(means, precisions, ring), None)
 
 
-class AttentionGraph(nn.Module):
+class AttentionGraph(_ModelGraph):
     """`LanguageModel.extend` on flat tensors."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(
         self, tokens: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from rfa.model.deep_blocks import DeepFilterConfig, FilterBlock
 from rfa.model.dynamics import positive, raw_from_positive
-from rfa.model.recurrence.dense import DenseUpdate, Robustness, Sensor, propagate
+from rfa.model.recurrence.dense import DenseUpdate, Robustness, Sensor, dense_update, propagate
 from rfa.model.recurrence.eigenpairs import Eigenpairs, transition
-from rfa.model.state_filter import FilterOutput, Past, State, StateFilter, Token, head_update
+from rfa.model.state_filter import FilterOutput, Past, State, StateFilter, Token
 from rfa.runtime.text.config import Mode
 
 # Bound of the log noise factors: e^-8 on a variance is nearly no process noise.
@@ -160,7 +160,7 @@ class DeepFilter(StateFilter):
             process, measurement = torch.exp(log_factors).unbind(-1)
             q, factor = q * process[..., None, None], measurement * factor
         prior = propagate(*state, f, q)
-        return head_update(prior, token, rules[0], factor, rules[1]), prior
+        return dense_update(*prior, token.value, token.present, rules[0].scaled(factor), rules[1]), prior
 
     def features(self, update: DenseUpdate, token: Token, previous: Tensor) -> tuple[Tensor, Tensor]:
         """Features `[B, 4P + 2]` of one observation, and its bounded innovation for the next product."""

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rfa.model.recurrence.dense import Robustness, Sensor, Suspicion, in_pass, robust_weight
+from rfa.model.recurrence.dense import Robustness, Sensor, Suspicion, dense_update, in_pass, robust_weight
 from rfa.model.recurrence.eigenpairs import Eigenpairs
 from rfa.model.recurrence.inverse import spd_inverse
 from rfa.model.recurrence.modes import Chains, Drift, seen_from_now, transition
-from rfa.model.state_filter import FilterOutput, Past, State, StateFilter, Token, head_update
+from rfa.model.state_filter import FilterOutput, Past, State, StateFilter, Token
 from rfa.runtime.filters.linear_config import LinearFilterConfig, stationary_covariance
 from rfa.runtime.filters.robust_constants import NOISE_FACTORS, PRIOR_COUNTS
 from rfa.runtime.filters.spectrum import mode_arrays, spectrum
@@ -109,11 +109,12 @@ class LinearFilter(StateFilter):
         sensor, suspicion = self.sensor(), None
         if self.reacquires():
             suspicion = Suspicion((f @ state["jump_offset"][..., None])[..., 0], state["jump_evidence"])
-        update = head_update(
-            (mean, covariance),
-            token,
-            sensor,
-            token.noise_scale.square(),
+        update = dense_update(
+            mean,
+            covariance,
+            token.value,
+            token.present,
+            sensor.scaled(token.noise_scale.square()),
             self.robustness(passes),
             suspicion=suspicion,
             noise_counts=state.get("noise_counts"),
@@ -131,7 +132,8 @@ class LinearFilter(StateFilter):
         f, _, mean, covariance = self.predict(state["mean"], state["covariance"], token.dt)
         sensor = self.sensor()
         robustness = self.robustness(passes)
-        update = head_update((mean, covariance), token, sensor, token.noise_scale.square(), robustness)
+        scaled = sensor.scaled(token.noise_scale.square())
+        update = dense_update(mean, covariance, token.value, token.present, scaled, robustness)
         value = torch.where(token.present > 0, token.value, torch.zeros_like(token.value))
         row = torch.cat([value, token.present, token.noise_scale[:, None]], dim=-1)
         tokens = torch.cat([past.rows["token"], row[:, None]], dim=1)

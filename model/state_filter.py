@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rfa.model.recurrence.dense import DenseUpdate, Robustness, Sensor, Suspicion, dense_update, propagate
+from rfa.model.recurrence.dense import DenseUpdate, Robustness, Sensor, propagate
 from rfa.model.recurrence.modes import Drift, transition
 from rfa.runtime.text.config import MODES, Mode, check_choice
 
@@ -212,20 +212,3 @@ class StateFilter(nn.Module):
         outputs, states = zip(*self.walk(observation, present, times, noise_scale, state), strict=True)
         stacked = FilterOutput(*(torch.stack(field, dim=1) for field in zip(*outputs, strict=True)))
         return stacked, {**states[-1], "time": times[:, -1]}
-
-
-def head_update(
-    state: tuple[Tensor, Tensor],
-    token: Token,
-    sensor: Sensor,
-    variance_factor: Tensor,
-    robustness: Robustness,
-    *,
-    suspicion: Suspicion | None = None,
-    noise_counts: Tensor | None = None,
-) -> DenseUpdate:
-    """`dense_update` with the measurement covariance multiplied by `variance_factor` `[B]`."""
-    scaled = Sensor(sensor.matrix, sensor.offset, sensor.noise * variance_factor[..., None, None])
-    return dense_update(
-        *state, token.value, token.present, scaled, robustness, suspicion=suspicion, noise_counts=noise_counts
-    )

@@ -6,15 +6,13 @@ filters with the capped rule. The deep filter was trained with its number, and t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.errors import InvalidInput
 
 
-@dataclass(frozen=True)
-class PassesRange:
+class PassesRange(NamedTuple):
     """The fewest and the most; the most are the model's own."""
 
     least: int

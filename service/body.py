@@ -13,9 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import orjson
 from fastapi import Request, Response
@@ -61,8 +60,7 @@ def decode_json(text: bytes | str, subject: str, members: int | None = None) -> 
     return document
 
 
-@dataclass(frozen=True)
-class BodyLimits:
+class BodyLimits(NamedTuple):
     """Limits of a route: bytes, and contents of JSON."""
 
     size: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 TOKENS, HIDDEN = 16_384, 2048
 LENGTHS = (512, 16_384)
@@ -23,8 +23,7 @@ TERMS = 16  # of the product that gives log V
 MARKS_OF_A_TURN = 128
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """One call: B sequences of N tokens, H heads of W reals."""
 
     width: int

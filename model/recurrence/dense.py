@@ -58,6 +58,10 @@ class Sensor(NamedTuple):
     offset: Tensor
     noise: Tensor
 
+    def scaled(self, factor: Tensor) -> Sensor:
+        """With the noise multiplied by `factor` `[B]`."""
+        return self._replace(noise=self.noise * factor[..., None, None])
+
 
 class Robustness(NamedTuple):
     """How observations are weighted.

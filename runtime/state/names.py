@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import NamedTuple
 
 from rfa.runtime.errors import InvalidInput
 
@@ -39,8 +40,7 @@ def tenant_of_key(api_key: str) -> str:
     return f"key-{sha256(api_key.encode()).hexdigest()[:_TENANT_DIGITS]}"
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(NamedTuple):
     """A packed state, and its number of steps."""
 
     payload: bytes

@@ -49,6 +49,10 @@ class Scheduler:
         stream_buffer: unread events at which a job is parked.
         queue_seconds: longest wait in the queue, expected or actual.
         count_refusal: called with queue_full, queue_slow, queue_timeout or streams_full.
+
+    Attributes:
+        running: number of requests that hold model state.
+        streams: number of live streams, idle ones included.
     """
 
     def __init__(
@@ -78,8 +82,8 @@ class Scheduler:
         self._parked: set[Job] = set()
         self._idle: set[Job] = set()
         self._quick: dict[asyncio.AbstractEventLoop, deque[Job]] = {}
-        self._running = 0
-        self._streams = 0
+        self.running = 0
+        self.streams = 0
         self._busy = 0
         self._live_busy = 0
         self._draining = False
@@ -93,19 +97,9 @@ class Scheduler:
             thread.start()
 
     @property
-    def running(self) -> int:
-        """Requests that hold model state."""
-        return self._running
-
-    @property
     def waiting(self) -> int:
         """Requests in the queue."""
         return len(self._waiting)
-
-    @property
-    def streams(self) -> int:
-        """Live streams, idle ones included."""
-        return self._streams
 
     @property
     def live_waiting(self) -> int:
@@ -136,12 +130,10 @@ class Scheduler:
             if job.is_stream:
                 self._admit_stream(job)
                 return
-            if self._running >= self._max_running and len(self._waiting) >= self._max_waiting:
-                message = (
-                    f"The server works on {self._running} requests and {len(self._waiting)} wait; try again later."
-                )
+            if self.running >= self._max_running and len(self._waiting) >= self._max_waiting:
+                message = f"The server works on {self.running} requests and {len(self._waiting)} wait; try again later."
                 raise self._refusal("queue_full", message)
-            if self._running >= self._max_running and self._wait.seconds(len(self._waiting)) > self._queue_seconds:
+            if self.running >= self._max_running and self._wait.seconds(len(self._waiting)) > self._queue_seconds:
                 raise self._refusal("queue_slow", "The queue is too slow at this moment; try again later.")
             job._scheduler = self
             self._jobs.add(job)
@@ -307,21 +299,21 @@ class Scheduler:
         queue.append(job)
 
     def _admit(self) -> None:
-        while self._waiting and self._running < self._max_running:
+        while self._waiting and self.running < self._max_running:
             job = next(iter(self._waiting))
             del self._waiting[job]
             if job._queue_timer is not None:
                 job._loop.call_soon_threadsafe(job._queue_timer.cancel)
-            self._running += 1
+            self.running += 1
             self._queue(job)
 
     def _admit_stream(self, job: Job) -> None:
-        if self._streams >= self._max_streams:
-            message = f"The server has {self._streams} live streams, which is its limit; try again later."
+        if self.streams >= self._max_streams:
+            message = f"The server has {self.streams} live streams, which is its limit; try again later."
             raise self._refusal("streams_full", message)
         job._scheduler = self
         self._jobs.add(job)
-        self._streams += 1
+        self.streams += 1
         if job.is_idle:
             self._idle.add(job)
         else:
@@ -334,11 +326,11 @@ class Scheduler:
         except Exception:  # must not affect the other requests of this thread
             logger.exception("resources of a request could not be released")
         if job.is_stream:
-            self._streams -= 1
+            self.streams -= 1
         else:
             if self._waiting:
                 self._wait.count_removal()
-            self._running -= 1
+            self.running -= 1
             self._admit()
         if not self._jobs:
             self._removed.notify_all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rfa.runtime.text.incremental import Vocabulary
@@ -16,30 +17,23 @@ from rfa.service.schemas.text_replies import FinishReason
 _OPENAI_REASONS = {"eos_token": "stop", "stop_sequence": "stop"}
 
 
+@dataclass
 class ChoiceWriter:
     """Makes one choice, complete or in pieces. Each must be encoded once and in order, as tokens are decoded then.
 
-    Args:
+    Attributes:
         prefix: text before the continuation, part of the first piece.
         with_logprobs, with_latents: include the tokens, and their latents.
     """
 
-    def __init__(
-        self,
-        index: int,
-        seed: int,
-        vocabulary: Vocabulary,
-        *,
-        prefix: str,
-        with_logprobs: bool,
-        with_latents: bool,
-    ) -> None:
-        self._index = index
-        self._seed = seed
-        self._vocabulary = vocabulary
-        self._prefix = prefix
-        self._with_logprobs = with_logprobs
-        self._with_latents = with_latents
+    index: int
+    seed: int
+    vocabulary: Vocabulary
+    prefix: str
+    with_logprobs: bool
+    with_latents: bool
+
+    def __post_init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._characters = 0
 
@@ -52,15 +46,15 @@ class ChoiceWriter:
         return CompletionChunkChoice(**self._fields(events, finish))
 
     def _fields(self, events: Sequence[TokenEvent], finish: FinishReason | None) -> dict[str, Any]:
-        prefix, self._prefix = self._prefix, ""
+        prefix, self.prefix = self.prefix, ""
         return {
-            "index": self._index,
+            "index": self.index,
             "text": prefix + "".join(event.token.text for event in events),
-            "logprobs": self._logprobs(events) if self._with_logprobs else None,
+            "logprobs": self._logprobs(events) if self.with_logprobs else None,
             "finish_reason": None if finish is None else _OPENAI_REASONS.get(finish, "length"),
             "ended_by": finish,
-            "seed": self._seed,
-            "latents": latents_of(events) if self._with_latents else None,
+            "seed": self.seed,
+            "latents": latents_of(events) if self.with_latents else None,
         }
 
     def _logprobs(self, events: Sequence[TokenEvent]) -> CompletionLogprobs:
@@ -79,9 +73,9 @@ class ChoiceWriter:
 
     def _name(self, token: int) -> str:
         """A unique name of a token: its text, or if that is incomplete its bytes in OpenAI's notation."""
-        if self._vocabulary.is_special(token):
-            return self._vocabulary.label(token)
-        data = self._vocabulary.bytes_of(token)
+        if self.vocabulary.is_special(token):
+            return self.vocabulary.label(token)
+        data = self.vocabulary.bytes_of(token)
         try:
             return data.decode()
         except UnicodeDecodeError:
@@ -90,5 +84,5 @@ class ChoiceWriter:
     def _offset(self, token: int) -> int:
         """Complete characters before this token."""
         before = self._characters
-        self._characters += len(self._decoder.decode(self._vocabulary.bytes_of(token)))
+        self._characters += len(self._decoder.decode(self.vocabulary.bytes_of(token)))
         return before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,20 +22,19 @@ from rfa.service.metrics import Metrics
 from rfa.service.schemas.text_replies import FinishReason, Token
 
 
+@dataclass(eq=False)
 class DecodeStage:
     """One decode step for every unfinished continuation of a batch of requests."""
 
-    def __init__(self, model: Language, mode: Mode, max_rows: int, metrics: Metrics, drift: DriftMeter) -> None:
-        self.max_rows = max_rows
-        self._model = model
-        self._mode = mode
-        self._max_rows = max_rows
-        self._metrics = metrics
-        self._drift = drift
+    model: Language
+    mode: Mode
+    max_rows: int
+    metrics: Metrics
+    drift: DriftMeter
 
     def run(self, jobs: Sequence[GenerateJob]) -> None:
         rows = [(job, stream) for job in jobs for stream in job.live]
-        parts = [self._step(rows[start : start + self._max_rows]) for start in range(0, len(rows), self._max_rows)]
+        parts = [self._step(rows[start : start + self.max_rows]) for start in range(0, len(rows), self.max_rows)]
         steps = [step for part in parts for step in part]
         first = 0
         for job in jobs:
@@ -49,37 +48,37 @@ class DecodeStage:
     def finish(self, job: GenerateJob, last: TokenEvent | None) -> None:
         """Finish and count a request."""
         generation = job.generation(last)
-        name, timings = self._model.name, generation.timings
+        name, timings = self.model.name, generation.timings
         for text in generation.texts:
-            self._metrics.request_success.labels(name, text.finish_reason).inc()
-        self._metrics.prompt_tokens.labels(name).inc(generation.input_length)
-        self._metrics.request_queue_time.labels(name).observe(timings.queue_ms / 1000)
-        self._metrics.request_prefill_time.labels(name).observe(timings.prefill_ms / 1000)
-        self._metrics.request_decode_time.labels(name).observe(timings.decode_ms / 1000)
-        self._metrics.e2e_request_latency.labels(name).observe(time.monotonic() - job.submitted)
+            self.metrics.request_success.labels(name, text.finish_reason).inc()
+        self.metrics.prompt_tokens.labels(name).inc(generation.input_length)
+        self.metrics.request_queue_time.labels(name).observe(timings.queue_ms / 1000)
+        self.metrics.request_prefill_time.labels(name).observe(timings.prefill_ms / 1000)
+        self.metrics.request_decode_time.labels(name).observe(timings.decode_ms / 1000)
+        self.metrics.e2e_request_latency.labels(name).observe(time.monotonic() - job.submitted)
         job.finish(generation)
-        self._drift.offer(job)
+        self.drift.offer(job)
 
     def non_finite_error(self) -> EngineFailure:
         """The error of a request with non-finite outputs, counted."""
-        self._metrics.corrupted_requests.labels(self._model.name).inc()
+        self.metrics.corrupted_requests.labels(self.model.name).inc()
         return EngineFailure("The model gave a value that is not finite for this request.", code="non_finite_output")
 
     def _step(self, rows: Sequence[tuple[GenerateJob, TextSequence]]) -> list[_Step]:
-        noise = np.zeros((len(rows), *self._model.latent_shape), dtype=np.float32)
+        noise = np.zeros((len(rows), *self.model.latent_shape), dtype=np.float32)
         for row, (job, stream) in enumerate(rows):
             scale = job.options.latent_noise
             if scale > 0:
                 draw = generator(job.options.seed, stream.sample, stream.draws, "latent")
-                noise[row] = scale * draw.standard_normal(self._model.latent_shape)
+                noise[row] = scale * draw.standard_normal(self.model.latent_shape)
         choices = [_choice(job.options, stream) for job, stream in rows]
-        drawn, advances = self._model.draw(
+        drawn, advances = self.model.draw(
             [stream.context for _, stream in rows],
             [stream.pending for _, stream in rows],
             noise,
-            Draws(choices, self._model.confidence(self._mode).temperature),
+            Draws(choices, self.model.confidence(self.mode).temperature),
         )
-        self._metrics.iteration_rows.labels(self._model.name).observe(len(rows))
+        self.metrics.iteration_rows.labels(self.model.name).observe(len(rows))
         return [_Step(*row) for row in zip(advances, drawn, strict=True)]
 
     def _accept(self, job: GenerateJob, steps: Sequence[_Step]) -> None:
@@ -103,7 +102,7 @@ class DecodeStage:
     def _append(
         self, options: GenerateOptions, stream: TextSequence, step: _Step, early: FinishReason | None
     ) -> TokenEvent:
-        vocabulary, drawn = self._model.vocabulary, step.drawn
+        vocabulary, drawn = self.model.vocabulary, step.drawn
         token, top = drawn.token, drawn.top
         text = stream.text.push(token)
         reason = early
@@ -123,7 +122,7 @@ class DecodeStage:
                 text=text,
                 logprob=drawn.log_probability,
                 special=vocabulary.is_special(token),
-                confidence=float(self._model.confidence(self._mode)(drawn.calibrated)),
+                confidence=float(self.model.confidence(self.mode)(drawn.calibrated)),
             ),
             top_tokens=None if top is None else TopTokens(top.tokens, top.log_probabilities, vocabulary),
             # A copy: the original is a view of the batch.
@@ -136,12 +135,12 @@ class DecodeStage:
         return event
 
     def _observe_latency(self, job: GenerateJob, tokens: int) -> None:
-        now, name = time.monotonic(), self._model.name
+        now, name = time.monotonic(), self.model.name
         if job.last_token_at is None:
-            self._metrics.time_to_first_token.labels(name).observe(now - job.submitted)
+            self.metrics.time_to_first_token.labels(name).observe(now - job.submitted)
         else:
-            self._metrics.inter_token_latency.labels(name).observe(now - job.last_token_at)
-        self._metrics.generation_tokens.labels(name).inc(tokens)
+            self.metrics.inter_token_latency.labels(name).observe(now - job.last_token_at)
+        self.metrics.generation_tokens.labels(name).inc(tokens)
         job.last_token_at = now
 
 
