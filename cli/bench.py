@@ -77,7 +77,7 @@ def bench_cost(
     from rfa.benchmarks.cost.report import write_cost
 
     if unknown := set(architecture or ()) - set(ARCHITECTURES):
-        raise ValueError(f"--architecture takes {', '.join(map(str, ARCHITECTURES))}, not {min(unknown)}")
+        raise ValueError(f"--architecture must be one of {', '.join(map(str, ARCHITECTURES))}, not {min(unknown)}")
     if architecture and out == RESULTS / "cost.json":
         raise ValueError("the committed table has all architectures: give --out FILE for some of them")
     _print("cost", write_cost(out, architecture), as_json)

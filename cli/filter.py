@@ -45,7 +45,7 @@ Leads = Annotated[
     list[str] | None,
     typer.Option(help="Also the forecast of each row this far ahead: rows such as 24, or a time. Repeatable."),
 ]
-Smooth = Annotated[bool, typer.Option("--smooth", help="Also the states given all rows, earlier and later.")]
+Smooth = Annotated[bool, typer.Option("--smooth", help="Also estimate each row from all rows, earlier and later.")]
 Lag = Annotated[int | None, typer.Option(min=0, help="Smooth with this many later rows only.")]
 AlarmRate = Annotated[str | None, typer.Option(help="Rate of alarms: 1/day, 2/hour, or a share such as 0.001.")]
 Quiet = Annotated[int, typer.Option(min=0, help="Rows after an alarm in which only much rarer ones are alarms.")]

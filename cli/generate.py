@@ -24,7 +24,7 @@ Decode = Annotated[
     typer.Option(help="Filter slots, or attention over a growing cache. Default: slots if available."),
 ]
 MaxNewTokens = Annotated[int, typer.Option(min=1)]
-Temperature = Annotated[float, typer.Option(min=0, max=100, help="0 takes the most probable token.")]
+Temperature = Annotated[float, typer.Option(min=0, max=100, help="0 selects the most probable token.")]
 TopK = Annotated[int | None, typer.Option(min=1, help="Sample from the k most probable tokens.")]
 TopP = Annotated[float, typer.Option(min=1e-9, max=1, help="Sample from the smallest set with this probability.")]
 LatentNoise = Annotated[float, typer.Option(min=0, max=10, help="Scale of the last layer's latent sample.")]

@@ -47,7 +47,7 @@ def parse_architectures(text: str) -> tuple[int, ...]:
     """Parse `sm_80,sm_90` to (80, 90); ValueError for anything else."""
     names = [part.strip() for part in text.split(",")]
     if not ARCHITECTURES.keys() >= set(names) or len(set(names)) != len(names):
-        raise ValueError(f"--gpu takes architectures among {', '.join(ARCHITECTURES)}, each once, such as sm_80,sm_90")
+        raise ValueError(f"--gpu accepts the architectures {', '.join(ARCHITECTURES)}, each once, such as sm_80,sm_90")
     return tuple(sorted(ARCHITECTURES[name] for name in names))
 
 

@@ -228,7 +228,7 @@ def attention_interface(model: LanguageModel) -> Interface:
 def refusal(config: LanguageModelConfig) -> str | None:
     """Why a model cannot be exported, or None."""
     if config.mixer != "rfa":
-        return f"bundles hold models with mixer 'rfa', got {config.mixer!r}"
+        return f"bundles support only mixer 'rfa', got {config.mixer!r}"
     return None
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from rfa.runtime.bundle.signing import PublicKey
 
 # States of kernels for GPUs: servers run none without a trusted signature.
-TRUSTED_KERNELS = "signed by a given key"
-UNTRUSTED_KERNELS = "no key was given: servers load them only with a signature that they trust"
+TRUSTED_KERNELS = "signed by a trusted key"
+UNTRUSTED_KERNELS = "no trusted key: servers load them only with a trusted signature"
 STEPS = 1000
 # Largest difference relative to the largest magnitude of the output, at least 1.
 LIMIT = 1e-5

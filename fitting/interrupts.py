@@ -26,8 +26,7 @@ class Stopped(KeyboardInterrupt):
 
     def __str__(self) -> str:
         return (
-            f"{self.received.name}: stopped and saved at step {self.step} of {self.steps}; "
-            "the same command goes on from there"
+            f"{self.received.name}: stopped and saved at step {self.step} of {self.steps}; the same command continues"
         )
 
     @property

@@ -65,7 +65,7 @@ def data_of(data: Any, time: Any, by: Sequence[str]) -> Data:
     if not (hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")):
         return ArrayData(data, time)
     if time is not None and not isinstance(time, str):
-        raise ValueError(f"time takes the name of a column, got {type(time).__name__}")
+        raise ValueError(f"time must be the name of a column, got {type(time).__name__}")
     if pandas is not None and isinstance(data, pandas.DataFrame):
         return PandasData(data, time, by)
     if polars is not None and isinstance(data, polars.DataFrame):
@@ -198,7 +198,7 @@ class PandasData:
                 self.time = str(name) if is_clock else self.time
         if index.nlevels > 1 and len(used) < index.nlevels:
             left = [label for number, label in enumerate(index.names) if number not in used.values()]
-            raise ValueError(f"the index has a level {left[0]!r}: name it in `by`, or take it out with reset_index()")
+            raise ValueError(f"the index has a level {left[0]!r}: name it in `by`, or remove it with reset_index()")
         return used
 
     def _level(self, name: str) -> Any:
@@ -225,7 +225,7 @@ class ArrayData:
         elif array.ndim == 1:
             fields = {name: _unmasked(array[name]) for name in array.dtype.names}
         else:
-            raise ValueError(f"data has {array.ndim} dimensions: an array with named fields takes one")
+            raise ValueError(f"data has {array.ndim} dimensions: an array with named fields must have one")
         if time is not None and not isinstance(time, str):
             clock = _unmasked(time)
             if clock.shape != array.shape[:1]:
@@ -264,13 +264,13 @@ def _unmasked(values: Any) -> np.ndarray:
 
 def _numbers(array: np.ndarray) -> np.ndarray:
     if array.ndim not in (1, 2):
-        raise ValueError(f"data has {array.ndim} dimensions: an array takes [N] or [N, P]; or give a frame")
+        raise ValueError(f"data has {array.ndim} dimensions: pass an array [N] or [N, P], or a frame")
     if array.dtype.kind not in "iufbO":
-        raise ValueError(f"data holds {array.dtype}: give numbers, or a frame")
+        raise ValueError(f"data has dtype {array.dtype}: pass numbers, or a frame")
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError):
-        raise ValueError("data holds what is no number: give numbers, or a frame") from None
+        raise ValueError("data has values that are no numbers: pass numbers, or a frame") from None
 
 
 def _structured(columns: New) -> np.ndarray:
@@ -299,7 +299,7 @@ def _arrow_of(name: str, values: Any) -> pa.Array:
         ValueError: it has complex numbers.
     """
     if getattr(values.dtype, "kind", "") == "c":
-        raise ValueError(f"column {name!r} holds complex numbers: give their parts as columns of their own")
+        raise ValueError(f"column {name!r} has complex numbers: pass real and imaginary parts as separate columns")
     try:
         found = pa.array(values, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):

@@ -147,7 +147,7 @@ def own_filters(models: object) -> Callable[[Key, Series], list[tuple[Series, Sy
 
 def _check_for_system(model: str | Path | None) -> None:
     if model is not None:
-        raise ValueError("system stands in the place of model: give one of them")
+        raise ValueError("system replaces model: pass one of them")
 
 
 def _system_model(document: Mapping[str, Any], columns: int | None) -> Model:
@@ -160,7 +160,7 @@ def _checked(model: Model, columns: int | None) -> Model:
     size = model.runtime.observation_size
     if columns not in (None, size):
         raise ValueError(
-            f"model {model.name!r} takes {size} columns, not {columns}: choose them with `columns`, or leave "
+            f"model {model.name!r} has {size} columns, not {columns}: choose them with `columns`, or leave "
             f"`{'model' if model.system is None else 'system'}` out for what suits any number"
         )
     return model

@@ -91,7 +91,7 @@ class OutputOptions:
             ("horizon", self.horizon, MOST_HORIZONS, f"at most {LARGEST_HORIZON:g}"),
         ):
             if len(values) > most:
-                raise ValueError(f"{name} takes at most {most} values, got {len(values)}")
+                raise ValueError(f"{name} accepts at most {most} values, got {len(values)}")
             for i, value in enumerate(values):
                 is_inside = 0 < value < 1 if name == "levels" else 0 < value <= LARGEST_HORIZON
                 if not is_inside:
@@ -100,7 +100,7 @@ class OutputOptions:
         unknown = set(self.alarm or ()) - {"rate", *_ALARM_DEFAULTS}
         if unknown:
             raise ValueError(
-                f"alarm.{min(unknown)} is no field of an alarm: it takes rate, {', '.join(_ALARM_DEFAULTS)}"
+                f"alarm.{min(unknown)} is no field of an alarm; these are rate, {', '.join(_ALARM_DEFAULTS)}"
             )
         if self.alarm is not None and "rate" not in self.alarm:
             raise ValueError('alarm.rate is needed: a share of the observations, or a number per time such as "1/day"')
@@ -130,4 +130,4 @@ def _numbers(levels: Sequence[float]) -> tuple[float, ...]:
     try:
         return tuple(float(level) for level in levels)
     except (TypeError, ValueError):
-        raise ValueError(f"levels takes numbers between 0 and 1 such as (0.5, 0.9), got {levels!r}") from None
+        raise ValueError(f"levels must be numbers between 0 and 1 such as (0.5, 0.9), got {levels!r}") from None

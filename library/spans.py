@@ -32,7 +32,7 @@ def seconds_of(span: Span) -> float:
     else:
         seconds = span.total_seconds() if isinstance(span, timedelta) else float(span / np.timedelta64(1, "s"))
     if not 0 < seconds < math.inf:
-        raise ValueError(f"horizon takes a time above 0 such as '30min', '6h' or '1d', got {span!r}")
+        raise ValueError(f"horizon must be a time above 0 such as '30min', '6h' or '1d', got {span!r}")
     return seconds
 
 
@@ -49,7 +49,7 @@ def as_written(horizon: SupportsIndex | Span) -> str:
     try:
         return str(operator.index(horizon))
     except TypeError:
-        raise ValueError(f"horizon takes rows such as 24, or a span such as '6h', got {horizon!r}") from None
+        raise ValueError(f"horizon must be rows such as 24, or a span such as '6h', got {horizon!r}") from None
 
 
 def leads_of(horizon: Sequence[float | Span]) -> tuple[float, ...]:
@@ -59,7 +59,7 @@ def leads_of(horizon: Sequence[float | Span]) -> tuple[float, ...]:
         ValueError: one is invalid.
     """
     if isinstance(horizon, str) or not isinstance(horizon, Iterable):
-        raise ValueError("horizon takes leads in units of the times, or spans such as '6h': a list of them")
+        raise ValueError("horizon must be a list of leads in units of the times, or of spans such as '6h'")
     return tuple(seconds_of(lead) if isinstance(lead, Span) else float(lead) for lead in horizon)
 
 

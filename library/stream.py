@@ -222,7 +222,7 @@ class Stream:
             model = name
         found = find_model(model, columns, system)
         if found.digest != digest:
-            raise ValueError(f"the state is of another version of model {name!r}: begin anew")
+            raise ValueError(f"the state is of another version of model {name!r}: start a new stream")
         return cls._resumed(found, request, payload)
 
     def token(
@@ -307,7 +307,7 @@ def _seconds(t: Any) -> float:
             return float((t - np.datetime64(0, "s")) / np.timedelta64(1, "s"))
         return float(t)
     except (TypeError, ValueError):
-        raise ValueError(f"t takes a number or a date, got {t!r}") from None
+        raise ValueError(f"t must be a number or a date, got {t!r}") from None
 
 
 def _numbers(y: Any, size: int) -> list[float | None] | None:
@@ -321,10 +321,10 @@ def _numbers(y: Any, size: int) -> list[float | None] | None:
         if isinstance(values, str | bytes):
             raise TypeError
         if len(values) != size:
-            raise ValueError(f"y has {len(values)} values, the stream takes {size}")
+            raise ValueError(f"y has {len(values)} values, the stream has {size}")
         found = [None if value is None or value != value else float(value) for value in values]  # noqa: PLR0124
     except TypeError:
-        raise ValueError(f"y takes a number, or {size} of them, got {y!r}") from None
+        raise ValueError(f"y must be a number, or {size} of them, got {y!r}") from None
     for a, value in enumerate(found):
         if value is not None and not -LARGEST_OBSERVATION <= value <= LARGEST_OBSERVATION:
             raise ValueError(f"y[{a}] must be finite and at most {LARGEST_OBSERVATION:g} in size, got {value!r}")

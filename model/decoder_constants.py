@@ -22,7 +22,7 @@ def decoder_constants(model: LanguageModel) -> dict[str, Tensor]:
     """
     check_decodable(model.config)
     if model.config.innovation != "key":
-        raise ValueError(f"the compiled decoder takes the innovation of the key, got {model.config.innovation!r}")
+        raise ValueError(f"the compiled decoder supports the innovation of the key, got {model.config.innovation!r}")
     with torch.no_grad():
         layers = Stack.of(model, "recurrent", torch.float32).layers
         constants = [layer.slots for layer in layers if layer.slots is not None]

@@ -49,7 +49,7 @@ def write_result(path: Path, document: Mapping[str, Any]) -> None:
         ValueError: a figure is not finite, for which JSON has no word, or the path is that of a folder or device.
     """
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is no file that could be written anew")
+        raise ValueError(f"{path} is not a file that can be overwritten")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")

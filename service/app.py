@@ -62,7 +62,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     app = FastAPI(
         title="rfa-server",
         version=info.server_version(),
-        description="Text generation and state estimation that say how sure they are (Robust Filter Attention).",
+        description="Text generation and state estimation with calibrated confidence (Robust Filter Attention).",
         lifespan=partial(_lifespan, load=load, tracing=tracing),
         redirect_slashes=False,
         docs_url=None,
@@ -147,7 +147,7 @@ async def _handle_http_exception(request: Request, error: Exception) -> Response
         return error_response(NotFound(NO_SUCH_PATH))
     if status == 405:
         allow = ", ".join(_methods_of_path(request))
-        return error_response(MethodNotAllowed(f"This path takes {allow}.", allow=allow))
+        return error_response(MethodNotAllowed(f"This path accepts {allow}.", allow=allow))
     return error_response(InvalidRequest("The request cannot be read."))
 
 

@@ -220,7 +220,7 @@ def decode_series(body: bytes, by: Sequence[str], settings: LimitSettings, lease
 
 def _states(column: Any, groups: Groups, most_bytes: int) -> list[str | None]:
     if sum(map(text_bytes, column.chunks)) > most_bytes:
-        raise InvalidRequest(f"{STATE} must not hold more text than the body", param=STATE, code="too_large")
+        raise InvalidRequest(f"{STATE} must not have more text than the body", param=STATE, code="too_large")
     rows = groups.first_rows(column.is_valid().to_numpy())
     return [None if row is None else column[row].as_py() for row in rows]
 
@@ -301,7 +301,7 @@ def _numbers(name: str, column: Any) -> np.ndarray:
         ticks = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[kind.unit]
         column = pa.compute.divide(column.cast(pa.int64()).cast(pa.float64(), safe=False), float(ticks))
     elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
-        message = f"values.{name} must hold numbers, not {kind}; name key columns in `by`"
+        message = f"values.{name} must be numbers, not {kind}; name key columns in `by`"
         raise InvalidRequest(message, param=f"values.{name}", code="not_numbers")
     values: np.ndarray = column.cast(pa.float64(), safe=False).to_numpy()
     return values

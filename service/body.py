@@ -82,7 +82,7 @@ def hold(lease: Lease, size: int) -> None:
     if lease.size + size > lease.largest:
         needed = lease.size + size
         raise PayloadTooLarge(
-            f"The body takes about {needed} bytes of memory to read; a request may have {lease.largest} on this server."
+            f"The body needs about {needed} bytes of memory to read; a request may have {lease.largest} on this server."
         )
     lease.grow(size)
 
@@ -184,7 +184,7 @@ class BodyReader:
             except TimeoutError:
                 if until_next <= until_end:
                     raise RequestTimeout(f"The next piece of the body must come within {gap:g} s.") from None
-                raise RequestTimeout(f"The body must come at {rate} bytes a second or faster.") from None
+                raise RequestTimeout(f"The body must come at {rate} bytes per second or faster.") from None
             if chunk is None:
                 return
             size += len(chunk)

@@ -189,4 +189,4 @@ class JsonCost:
             (counts.members, limits.members, "members"),
         ):
             if count > limit:
-                raise InvalidRequest(f"{name} must not hold more than {limit} {kind}.", code="too_many_values")
+                raise InvalidRequest(f"{name} must not have more than {limit} {kind}.", code="too_many_values")

@@ -217,5 +217,5 @@ def request_memory(settings: Settings, held: ProcessMemory | None = None, kept_b
             "RFA_MAX_BODY_BYTES, or set RFA_MAX_MEMORY"
         )
     if available < needed:
-        raise ConfigurationError(f"a single request would not fit into memory beside the bundles: {remedy}")
+        raise ConfigurationError(f"a single request would not fit into memory with the bundles: {remedy}")
     return available

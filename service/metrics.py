@@ -111,7 +111,7 @@ class Metrics:
         self.filter_forecast_scored = counter("filter_forecast_scored_components", "Their components.", "model_name")
         self.filter_forecast_inside = counter(
             "filter_forecast_inside_components",
-            "Components inside the one-step interval; a calibrated one holds the share of the level.",
+            "Components inside the one-step interval; a calibrated one contains the share of the level.",
             "model_name",
             "level",
         )

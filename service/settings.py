@@ -81,86 +81,114 @@ class SettingsGroup(BaseSettings):
 class ServerSettings(SettingsGroup):
     """Addresses, supervision and logs."""
 
-    host: str = Field(default="127.0.0.1", description="address to listen on")
-    port: int = Field(default=8000, ge=0, le=65535, description="0 chooses a free port")
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 chooses a free one.")
     health_port: int | None = Field(
         default=None,
         ge=0,
         le=65535,
-        description="separate port for /health, /ready and /metrics; 0 chooses a free one",
+        description="Separate port for /health, /ready and /metrics; 0 chooses a free one.",
     )
-    stall_seconds: float = Field(default=30.0, gt=0, description="time without progress before /ready fails")
-    shutdown_grace_seconds: int = Field(default=10, ge=0, description="time for running requests after a stop signal")
-    log_format: Literal["text", "json"] = Field(default="text", description="json writes one JSON line per request")
-    tracing: bool = Field(default=False, description="OpenTelemetry traces, configured by the OTEL_* variables")
+    stall_seconds: float = Field(default=30.0, gt=0, description="Seconds without progress until /ready fails.")
+    shutdown_grace_seconds: int = Field(
+        default=10, ge=0, description="Seconds for running requests after a stop signal."
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="Format of the log; json writes one line per request."
+    )
+    tracing: bool = Field(default=False, description="OpenTelemetry tracing, configured by OTEL_* variables.")
 
 
 class LimitSettings(SettingsGroup):
     """Limits of requests, connections, memory and clients; per process."""
 
-    max_running: int = Field(default=64, ge=1, description="requests that hold model state at the same time")
-    max_waiting: int = Field(default=256, ge=0, description="requests in the queue; more get 429")
-    queue_seconds: float = Field(default=10.0, gt=0, description="longest wait in the queue; then 429")
-    max_streams: int = Field(default=4_096, ge=1, description="live filter streams, idle ones included")
+    max_running: int = Field(
+        default=64, ge=1, description="Maximum number of requests that hold model state at the same time."
+    )
+    max_waiting: int = Field(default=256, ge=0, description="Maximum number of requests in the queue; more get 429.")
+    queue_seconds: float = Field(default=10.0, gt=0, description="Maximum seconds in the queue; then 429.")
+    max_streams: int = Field(
+        default=4_096, ge=1, description="Maximum number of live filter streams, including idle ones."
+    )
     stream_idle_seconds: float = Field(
-        default=3_600.0, gt=0, description="a live stream without an observation for this long ends"
+        default=3_600.0, gt=0, description="Seconds without an observation until a live stream ends."
     )
     stream_buffer: int = Field(
         default=256,
         ge=1,
-        description="events that a reader may lag before its request pauses; expensive events count more",
+        description="Maximum number of unread events before a request pauses; expensive events count more.",
     )
 
-    max_connections: int = Field(default=16_384, ge=1, description="open sockets")
-    header_timeout_seconds: float = Field(default=10.0, gt=0, description="from connection to the end of the headers")
-    body_timeout_seconds: float = Field(default=30.0, gt=0, description="longest gap between two pieces of a body")
-    min_body_rate: int = Field(default=8_192, ge=1, description="bytes per second of a body after that time")
+    max_connections: int = Field(default=16_384, ge=1, description="Maximum number of open connections.")
+    header_timeout_seconds: float = Field(
+        default=10.0, gt=0, description="Maximum seconds from connection to the end of the headers."
+    )
+    body_timeout_seconds: float = Field(default=30.0, gt=0, description="Maximum seconds between two pieces of a body.")
+    min_body_rate: int = Field(default=8_192, ge=1, description="Minimum bytes per second of a body after that time.")
     send_timeout_seconds: float = Field(
-        default=30.0, gt=0, description="a reader that reads nothing for this long is disconnected"
+        default=30.0, gt=0, description="Seconds without reading until a client is disconnected."
     )
     # Above the usual idle time of a proxy's pool: the proxy closes first, and never writes to a closing connection.
-    keep_alive_seconds: int = Field(default=75, ge=1, description="idle connections are closed after this time")
-    max_header_bytes: int = Field(default=32_768, ge=1_024, description="headers of a request")
-    max_message_bytes: int = Field(default=262_144, ge=1_024, description="one WebSocket message")
+    keep_alive_seconds: int = Field(default=75, ge=1, description="Seconds until an idle connection is closed.")
+    max_header_bytes: int = Field(default=32_768, ge=1_024, description="Maximum size of the headers in bytes.")
+    max_message_bytes: int = Field(
+        default=262_144, ge=1_024, description="Maximum size of a WebSocket message in bytes."
+    )
 
     max_memory: int | None = Field(
         default=None,
         ge=1,
-        description="bytes of memory of one process; by default its memory after loading plus 192 MiB for requests, or "
-        "less if the container or machine has less",
+        description="Maximum memory of a process in bytes. Default: the memory after loading plus 192 MiB for "
+        "requests, or less if the container or machine has less.",
     )
     max_body_bytes: int = Field(
         default=2_000_000,
         ge=1_000,
-        description="body of a request; twice that of /filter as JSON, 24 times that of many series as an Arrow stream",
+        description="Maximum size of a body in bytes; twice that for /filter as JSON, 24 times for an Arrow stream.",
     )
     max_body_values: int = Field(
-        default=250_000, ge=1_000, description="numbers, strings, nulls, arrays and objects in a body"
+        default=250_000,
+        ge=1_000,
+        description="Maximum number of numbers, strings, nulls, arrays and objects in a body.",
     )
-    max_json_depth: int = Field(default=32, ge=8, description="nesting of a body")
-    max_prompt_tokens: int = Field(default=16_384, ge=1, description="tokens of a prompt")
-    max_new_tokens: int = Field(default=4_096, ge=1, description="generated tokens of a request")
-    max_choices: int = Field(default=128, ge=1, description="continuations of a request: prompts × n")
-    max_attention_tokens: int = Field(default=4_096, ge=2, description='prompt and new tokens with decode="attention"')
+    max_json_depth: int = Field(default=32, ge=8, description="Maximum nesting depth of a body.")
+    max_prompt_tokens: int = Field(default=16_384, ge=1, description="Maximum number of tokens of a prompt.")
+    max_new_tokens: int = Field(default=4_096, ge=1, description="Maximum number of generated tokens per request.")
+    max_choices: int = Field(default=128, ge=1, description="Maximum number of continuations per request: prompts × n.")
+    max_attention_tokens: int = Field(
+        default=4_096, ge=2, description='Maximum number of prompt and new tokens with decode="attention".'
+    )
     max_observations: int = Field(
         default=20_000,
         ge=1,
-        description="observations of a series; five times that of many series as JSON, 60 times as an Arrow stream",
+        description="Maximum number of observations of a series; of many, 5 times that as JSON and 60 times as Arrow.",
     )
     max_reply_numbers: int = Field(
-        default=2_000_000, ge=1_000, description="numbers of a reply; with many series, of each"
+        default=2_000_000,
+        ge=1_000,
+        description="Maximum number of numbers in a reply; for many series, in the reply of each.",
     )
-    max_series: int = Field(default=10_000, ge=1, description="series of a request")
-    max_series_numbers: int = Field(default=50_000_000, ge=1_000, description="numbers of the reply to many series")
+    max_series: int = Field(default=10_000, ge=1, description="Maximum number of series per request.")
+    max_series_numbers: int = Field(
+        default=50_000_000, ge=1_000, description="Maximum number of numbers in the reply to many series."
+    )
     quota_streams: int = Field(
         default_factory=lambda given: max(1, given["max_streams"] * 3 // 4),
         ge=1,
-        description="live streams of a key, without keys of an address; by default three quarters of max_streams",
+        description="Maximum number of live streams per key (or address). Default: three quarters of max_streams.",
     )
-    quota_requests: float | None = Field(default=None, gt=0, description="requests per second of a key")
-    quota_concurrent: int | None = Field(default=None, ge=1, description="concurrent requests of a key")
-    quota_tokens: float | None = Field(default=None, gt=0, description="tokens per second of a key, prompts included")
-    quota_observations: float | None = Field(default=None, gt=0, description="observations per second of a key")
+    quota_requests: float | None = Field(
+        default=None, gt=0, description="Maximum number of requests per second and key."
+    )
+    quota_concurrent: int | None = Field(
+        default=None, ge=1, description="Maximum number of concurrent requests per key."
+    )
+    quota_tokens: float | None = Field(
+        default=None, gt=0, description="Maximum number of tokens per second and key, including prompts."
+    )
+    quota_observations: float | None = Field(
+        default=None, gt=0, description="Maximum number of observations per second and key."
+    )
 
     @property
     def max_series_bytes(self) -> int:
@@ -187,27 +215,28 @@ class SecuritySettings(SettingsGroup):
     """Who may use the server, and whose bundles it serves."""
 
     api_keys: SecretStr | None = Field(
-        default=None, description="keys separated by commas; clients must send one of them"
+        default=None, description="API keys, separated by commas; clients must send one of them."
     )
-    api_keys_file: Path | None = Field(default=None, description="file with one such key per line")
-    insecure: bool = Field(default=False, description="listen on a public address without an API key")
+    api_keys_file: Path | None = Field(default=None, description="File with one such key per line.")
+    insecure: bool = Field(default=False, description="Allow a public address without an API key.")
     allowed_hosts: Names = Field(
         default=(),
-        description="accepted host names besides localhost and addresses, separated by commas; * accepts any. "
-        "The default is the name that it listens on, or any name if there are API keys",
+        description="Accepted host names besides localhost and addresses, separated by commas; * accepts any. "
+        "Default: the name that it listens on, or any name if there are API keys.",
     )
     allowed_origins: Names = Field(
-        default=(), description="origins whose pages may use this server, besides its own, separated by commas"
+        default=(), description="Origins whose pages may use this server, besides its own, separated by commas."
     )
     trusted_proxies: Networks = Field(
         default=(),
-        description="addresses and networks whose X-Forwarded-For names the client, separated by commas",
+        description="Networks of trusted proxies, separated by commas; their X-Forwarded-For names the client.",
     )
     trusted_keys: str | None = Field(
-        default=None, description="minisign public keys, separated by commas; one must have signed each bundle"
+        default=None,
+        description="Minisign public keys, separated by commas; each bundle must be signed by one of them.",
     )
     trusted_keys_file: Path | None = Field(
-        default=None, description="file with one such key per line, as in minisign.pub"
+        default=None, description="File with one such key per line, as in minisign.pub."
     )
 
 
@@ -216,62 +245,66 @@ class StateSettings(SettingsGroup):
 
     state_keys: SecretStr | None = Field(
         default=None,
-        description="keys of state tokens, base64 of 32 bytes each, separated by commas; the first one seals",
+        description="Keys of state tokens, base64 of 32 bytes each, separated by commas; new tokens use the first.",
     )
-    state_keys_file: Path | None = Field(default=None, description="file with one such key per line")
-    state_audience: str = Field(default="rfa", description="name of the deployment; tokens of another are refused")
-    state_seconds: int = Field(default=86_400, ge=1, description="lifetime of a state token")
+    state_keys_file: Path | None = Field(default=None, description="File with one such key per line.")
+    state_audience: str = Field(
+        default="rfa", description="Name of the deployment; tokens of other deployments are refused."
+    )
+    state_seconds: int = Field(default=86_400, ge=1, description="Lifetime of a state token in seconds.")
     sessions: Sessions = Field(
-        default="off", description="where named sessions are stored: off, memory, or the URL of a Redis"
+        default="off", description="Storage of named sessions: off, memory, or the URL of a Redis server."
     )
     sessions_password_file: Path | None = Field(
-        default=None, description="file with the password of the Redis, if its URL has none"
+        default=None, description="File with the password of the Redis server, if its URL has no password."
     )
-    session_seconds: int = Field(default=86_400, ge=1, description="lifetime of an unused session")
-    max_sessions: int = Field(default=262_144, ge=1, description="named sessions in memory")
-    max_session_bytes: int = Field(default=1_073_741_824, ge=1_000, description="memory of named sessions")
+    session_seconds: int = Field(default=86_400, ge=1, description="Lifetime of an unused session in seconds.")
+    max_sessions: int = Field(default=262_144, ge=1, description="Maximum number of named sessions in memory.")
+    max_session_bytes: int = Field(
+        default=1_073_741_824, ge=1_000, description="Maximum size of named sessions in memory, in bytes."
+    )
 
 
 class ModelSettings(SettingsGroup):
     """The served models, and the processes, threads and devices that run them."""
 
     bundles: Paths = Field(
-        default_factory=default_bundles, description="bundle directories; in the environment separated by `:`"
+        default_factory=default_bundles, description="Bundle directories; in the environment separated by `:`."
     )
-    max_bundle_bytes: int = Field(default=4_294_967_296, ge=1_000, description="all bundles together")
+    max_bundle_bytes: int = Field(default=4_294_967_296, ge=1_000, description="Maximum size of all bundles in bytes.")
     device: Device = Field(
         default="auto",
-        description="device of language models and long series: auto, cpu, cuda or cuda:1; auto is the CPU. "
-        "Each process uses one GPU, the first of them this one",
+        description="Device of language models and long series: auto (the CPU), cpu, cuda or cuda:1. Each process uses "
+        "one GPU, starting with this one.",
     )
     text_runtime: RuntimeName = Field(
         default="auto",
-        description="runtime of language models on a CPU; auto is compiled if it supports the bundle, else onnx",
+        description="Runtime of language models on a CPU; auto is compiled if it supports the bundle, else onnx.",
     )
     processes: int = Field(
         default_factory=lambda given: 1 if _is_gpu(given.get("device")) else available_cores(),
         ge=1,
         le=256,
-        description="server processes on one port; by default one per core, with a GPU one",
+        description="Number of server processes. Default: one per core, or one with a GPU.",
     )
-    workers: int = Field(default=1, ge=1, le=256, description="threads that run models in each process")
+    workers: int = Field(default=1, ge=1, le=256, description="Number of threads that run models in each process.")
     series_threads: int = Field(
         default_factory=lambda: min(available_cores(), USEFUL_THREADS),
         ge=1,
         le=256,
-        description="threads that filter the series of one request; by default one per core, at most four",
+        description="Number of threads that filter the series of a request. Default: one per core, at most four.",
     )
     max_batch_rows: int = Field(
         default_factory=lambda given: 64 if _is_gpu(given.get("device")) else 24,
         ge=1,
         le=512,
-        description="sequences in one decode step; by default 24, with a GPU 64",
+        description="Maximum number of sequences in a decode step. Default: 24, or 64 with a GPU.",
     )
     drift_every: int = Field(
         default=1_000,
         ge=0,
-        description="on a CPU, every n-th text of a process is decoded again in both modes, for rfa_decoder_drift_… of "
-        "/metrics; 0 disables it",
+        description="On a CPU, decode every n-th text of a process again in both modes, for rfa_decoder_drift_… in "
+        "/metrics; 0 disables it.",
     )
 
     @property

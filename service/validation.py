@@ -52,11 +52,11 @@ def check_lengths(document: Any, settings: LimitSettings) -> None:
 def _check_series(series: Mapping[str, Any], settings: LimitSettings) -> None:
     # Arrow columns have limits of their own.
     if len(series) > settings.max_series:
-        message = f"series must hold at most {settings.max_series} series on this server."
+        message = f"series must have at most {settings.max_series} series on this server."
         raise InvalidRequest(message, param="series", code="too_large")
     count, limit = sum(map(_observations, series.values())), settings.max_series_observations
     if count > limit:
-        message = f"series must hold at most {limit} observations together on this server."
+        message = f"series must have at most {limit} observations together on this server."
         raise InvalidRequest(message, param="series", code="too_large")
 
 

@@ -133,7 +133,7 @@ class DeepTrainer:
     def _check(self, found: dict[str, Any]) -> None:
         """Refuse the directory of another run, and set whether this run extends it."""
         if not {"data", "model", "training"} <= set(found):
-            raise ValueError(f"{self.out} holds a run of another kind; choose another --out")
+            raise ValueError(f"{self.out} has a run of another kind; choose another --out")
         earlier = FilterTrainingConfig.from_dict(found["training"])
         requested = {**self.model_config.to_dict(), **self.training.to_dict(), "data": self.data}
         model = DeepFilterConfig.from_dict(found["model"]).to_dict()

@@ -14,7 +14,7 @@ def choose_device(name: str) -> torch.device:
         ValueError: it is none of `DEVICES`, or there is no GPU that torch can use.
     """
     if name not in DEVICES:
-        raise ValueError(f"--device takes {', '.join(DEVICES)}, got {name!r}")
+        raise ValueError(f"--device must be one of {', '.join(DEVICES)}, got {name!r}")
     has_gpu = torch.cuda.is_available()
     if name == "cuda" and not has_gpu:
         reason = "finds no NVIDIA GPU" if torch.version.cuda else "is built without CUDA"

@@ -66,12 +66,12 @@ class FilterRun:
     def from_dict(cls, document: Mapping[str, Any]) -> FilterRun:
         unknown = set(document) - {"family", "model", "training"}
         if unknown:
-            raise ValueError(f"the config has unknown sections {sorted(unknown)}; it takes family, model and training")
+            raise ValueError(f"the config has unknown sections {sorted(unknown)}; known are family, model and training")
         family = document.get("family", "deep")
         if family not in FAMILIES:
             raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
         if family == "structural" and "training" in document:
-            raise ValueError("a structural config takes no section training: its model section says how to fit")
+            raise ValueError("a structural config has no section training: its model section describes the fit")
         return cls(
             family, dict(document.get("model", {})), FilterTrainingConfig.from_dict(document.get("training", {}))
         )
@@ -165,7 +165,7 @@ def train_filter(
         "provenance": provenance(list(source.files), torch.device("cpu")),
     }
     if run.family != "deep" and (directory / REQUEST_FILE).is_file():
-        raise ValueError(f"{directory} holds a run that was trained; choose another --out")
+        raise ValueError(f"{directory} has a trained run; choose another --out")
     if run.family == "linear":
         linear = LinearFilter(LinearFilterConfig.from_dict(run.model))
         size = source.train.observations.shape[-1]

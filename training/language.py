@@ -270,7 +270,7 @@ def _corpus(path: Path, run: LanguageRun, data: Path, directory: Path) -> Corpus
     corpus = prepare_corpus(data, directory, run.model.vocab_size)
     if (found := corpus.tokenizer.get_vocab_size()) != run.model.vocab_size:
         raise ValueError(
-            f"{path.name}: vocab_size is {run.model.vocab_size}, and the training text gives {found} tokens: "
+            f"{path.name}: vocab_size is {run.model.vocab_size}, and the training text has {found} tokens: "
             "train on more text, or with that vocab_size"
         )
     return corpus
@@ -309,7 +309,7 @@ def _finished(out: Path, data: Path) -> dict[str, Any]:
     """The record of a finished run."""
     record: dict[str, Any] = json.loads((out / RECORD_FILE).read_text())
     if record["data"] != file_hashes(_read_files(data)):
-        raise ValueError(f"{out} holds a run that was trained on other text than {data}; choose another --out")
+        raise ValueError(f"{out} has a run that was trained on other text than {data}; choose another --out")
     tqdm.write(LEFT.format(out), file=sys.stderr)
     return record
 
@@ -318,5 +318,5 @@ def _save_tokenizer(out: Path, corpus: Corpus) -> None:
     """Write the tokenizer; that of a run with progress must not change."""
     path, text = out / TOKENIZER_FILE, corpus.tokenizer.to_str(pretty=True)
     if (out / PROGRESS_FILE).is_file() and path.is_file() and json.loads(path.read_text()) != json.loads(text):
-        raise ValueError(f"{out} holds a run that began with other text; choose another --out")
+        raise ValueError(f"{out} has a run that began with other text; choose another --out")
     path.write_text(text)

@@ -73,7 +73,7 @@ class LanguageRun:
         document = json.loads(path.read_text())
         unknown = set(document) - {"model", "training"}
         if unknown:
-            raise ValueError(f"{path.name} has unknown sections {sorted(unknown)}; it takes model and training")
+            raise ValueError(f"{path.name} has unknown sections {sorted(unknown)}; known are model and training")
         overrides = load_variants()[check_variant(variant)] if variant is not None else {}
         return cls(
             LanguageModelConfig.from_dict({**document["model"], **overrides.get("model", {})}),

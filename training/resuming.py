@@ -27,7 +27,7 @@ CHECKPOINT = ("config.json", "model.safetensors", OPTIMISER_FILE, PROGRESS_FILE,
 # Name of a complete checkpoint while its files are moved; unfinished ones have a suffix.
 WHOLE = ".checkpoint"
 # Message for a finished run.
-LEFT = "{} is finished: left as it is (a larger --steps continues it)"
+LEFT = "{} is finished (a larger --steps continues it)"
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def has_checkpoint(out: Path) -> bool:
     digests = out / DIGESTS_FILE
     if not digests.is_file():
         if left := [name for name in CHECKPOINT if (out / name).exists()]:
-            raise ValueError(f"{out} holds {left[0]} and no {DIGESTS_FILE} to go on from; choose another --out")
+            raise ValueError(f"{out} holds {left[0]} and no {DIGESTS_FILE} to continue; choose another --out")
         return False
     saved = digests.read_text(errors="replace").splitlines()
     for path in (out / name for name in CHECKPOINT):
@@ -126,4 +126,4 @@ def check_request(out: Path, requested: Mapping[str, Any], found: Mapping[str, A
         return False
     if names in (["steps"], ["minutes"]) and (requested[names[0]] or 0) > (found[names[0]] or math.inf):
         return True
-    raise ValueError(f"{out} holds a run of another config (it differs in {', '.join(names)}); choose another --out")
+    raise ValueError(f"{out} has a run of another config (it differs in {', '.join(names)}); choose another --out")

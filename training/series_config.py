@@ -76,7 +76,7 @@ class SeriesRun(StrictConfig):
         document = json.loads(path.read_text())
         unknown = set(document) - {"model", "training"}
         if unknown:
-            raise ValueError(f"{path.name} has unknown sections {sorted(unknown)}; it takes model and training")
+            raise ValueError(f"{path.name} has unknown sections {sorted(unknown)}; known are model and training")
         return cls.from_dict(document)
 
     @classmethod

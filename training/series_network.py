@@ -322,7 +322,7 @@ def _check_sizes(own: Sequence[Cells]) -> None:
     largest = max((float(np.nanmax(np.abs(one.values))) for one in own), default=0.0)
     if largest > LARGEST:
         raise ValueError(
-            f"the series to train on reach {largest:g}, and the network takes values up to {LARGEST:.0e}: "
+            f"the series to train on reach {largest:g}, and the network supports values up to {LARGEST:.0e}: "
             "use a larger unit, or leave that column out"
         )
 

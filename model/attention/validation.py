@@ -134,15 +134,15 @@ def fused_refusal(
     if not HAS_TRITON:
         return "triton is not installed"
     if dtype not in FUSED_DTYPES:
-        return f"it takes {', '.join(map(str, FUSED_DTYPES))}, got {dtype}"
+        return f"it supports {', '.join(map(str, FUSED_DTYPES))}, got {dtype}"
     if not narrowest <= width <= widest:
-        return f"it takes heads of {narrowest} to {widest} reals, got {width}"
+        return f"it supports heads of {narrowest} to {widest} reals, got {width}"
     if times is not None and times.requires_grad:
-        return "it gives no gradient to times"
+        return "it has no gradient of times"
     if dynamics is not None and dtype.itemsize == 2 and not torch.compiler.is_compiling():
         lightest = (dynamics.nu * dynamics.tau.clamp(min=1.0)).max().item()
         if lightest > FUSED_NU:
-            return f"in 16 bits it takes nu, and nu tau, up to {FUSED_NU:g}, got {lightest:g}"
+            return f"in 16 bits it supports nu, and nu tau, up to {FUSED_NU:g}, got {lightest:g}"
     return _device_refusal(device)
 
 

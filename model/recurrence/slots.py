@@ -32,7 +32,7 @@ def _numba_refusal(tokens: SlotInputs) -> str | None:
     if tokens.k.device.type != "cpu":
         return f"it runs on cpu, got {tokens.k.device.type}"
     if any(tensor.dtype != torch.float32 for tensor in tokens):
-        return f"it takes float32, got {sorted({str(tensor.dtype) for tensor in tokens})}"
+        return f"it supports float32, got {sorted({str(tensor.dtype) for tensor in tokens})}"
     return None
 
 
@@ -104,7 +104,7 @@ def _check(
     if lengths.dtype not in LENGTH_DTYPES:
         raise ValueError(f"lengths must be int32 or int64, got {lengths.dtype}")
     if lengths.device.type == "cpu" and not bool(((lengths >= 0) & (lengths <= length)).all()):
-        raise ValueError(f"lengths must be between 0 and {length}, the tokens given, got {lengths.tolist()}")
+        raise ValueError(f"lengths must be between 0 and {length}, the number of tokens, got {lengths.tolist()}")
 
 
 def slot_scan(

@@ -43,7 +43,7 @@ def refusal(
     if not is_gpu(tokens.k.device) and not IS_INTERPRETED:
         return f"it runs on cuda, got {tokens.k.device.type}"
     if any(tensor.dtype not in TOKEN_DTYPES for tensor in tokens):
-        return f"it takes float32, bfloat16 and float16, got {sorted({str(tensor.dtype) for tensor in tokens})}"
+        return f"it supports float32, bfloat16 and float16, got {sorted({str(tensor.dtype) for tensor in tokens})}"
     if means.dtype != torch.float32 or precisions.dtype != torch.float32:
         return f"it keeps its state in float32, got {means.dtype} and {precisions.dtype}"
     if (reason := size_refusal(slots, width, inner)) is not None:
@@ -54,9 +54,9 @@ def refusal(
 def size_refusal(slots: int, width: int, inner: int) -> str | None:
     """Why the kernels cannot run S slots, keys of `width` reals and `inner` passes, or None."""
     if slots > MAX_SLOTS:
-        return f"it holds up to {MAX_SLOTS} slots, got {slots}"
+        return f"it supports up to {MAX_SLOTS} slots, got {slots}"
     if width > MAX_WIDTH:
-        return f"it holds keys of up to {MAX_WIDTH} reals, got {width}"
+        return f"it supports keys of up to {MAX_WIDTH} reals, got {width}"
     if width % 2:
         return f"keys are complex, an even number of reals, got {width}"
     if not 1 <= inner <= MAX_INNER:

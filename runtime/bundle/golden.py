@@ -150,7 +150,7 @@ def _check_case(
         source = case.inputs[spec.name]
         dtype, shape = _form(source, earlier, graphs, tensors)
         if dtype != spec.dtype or not _fits(shape, spec.shape):
-            raise ValueError(f"{spec.name} is {dtype}{list(shape)}, the graph takes {spec.dtype}{list(spec.shape)}")
+            raise ValueError(f"{spec.name} is {dtype}{list(shape)}, the graph expects {spec.dtype}{list(spec.shape)}")
         if vocab_size is not None and spec.name in ("token", "tokens") and not _are_tokens(source, vocab_size):
             raise ValueError(f"{spec.name} has a token outside the vocabulary")
     for spec in graph.outputs:
@@ -165,12 +165,12 @@ def _form(
     if isinstance(source, _TensorSource):
         found = tensors.get(source.tensor)
         if found is None:
-            raise ValueError("takes a tensor that is not in the bundle")
+            raise ValueError("needs a tensor that is not in the bundle")
         return found.dtype, (1, *found.shape)
     if isinstance(source, _EarlierSource):
         outputs = earlier[source.case].outputs if source.case < len(earlier) else {}
         if source.output not in outputs:
-            raise ValueError("takes an output that no earlier case has")
+            raise ValueError("needs an output that no earlier case has")
         specs = {spec.name: spec for spec in graphs[earlier[source.case].graph].outputs}
         return specs[source.output].dtype, tuple(outputs[source.output].shape)
     return source.dtype, tuple(source.shape)

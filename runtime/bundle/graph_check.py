@@ -228,7 +228,7 @@ class _Checker:
     def _inner(self, graph: Message) -> None:
         """An inner graph sees the names before it; its own are local."""
         if graph.get("initializer"):
-            raise ValueError("an inner graph with constants of its own")
+            raise ValueError("a subgraph with constants")
         visible, sizes, sums = set(self._visible), set(self._sizes), set(self._sums)
         for value in graph.get("input", []):
             self._declared(value)

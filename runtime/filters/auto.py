@@ -224,7 +224,7 @@ class AutoRuntime(FilterRuntime):
             InvalidInput: there are too many columns.
         """
         if size > MOST_COLUMNS:
-            message = f"model {name!r} takes up to {MOST_COLUMNS} columns at a time, not {size}: send some of them"
+            message = f"model {name!r} supports up to {MOST_COLUMNS} columns at a time, not {size}: send some of them"
             raise InvalidInput(message, param="observations", code="too_large")
         return AutoRuntime(size, name)
 

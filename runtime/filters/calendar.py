@@ -71,7 +71,7 @@ class Days:
             ValueError: a time is outside `is_moment`.
         """
         if not is_moment(times).all():
-            raise ValueError("a calendar takes times in seconds since 1970, of the years 1971 to 9999")
+            raise ValueError("a calendar needs times in seconds since 1970, of the years 1971 to 9999")
         day, rest = self._local(times)
         place = rest * (self.slots / (DAY_SECONDS * 1e6))
         slot = np.floor(place).astype(np.int64)
@@ -144,7 +144,7 @@ class Calendar:
         if not isinstance(document, Mapping):
             raise ValueError("calendar must be an object with zone, slots and pattern")
         if unknown := set(document) - {"zone", "slots", "holidays", "pattern"}:
-            raise ValueError(f"calendar has unknown entries {sorted(unknown)}; it takes zone, slots, holidays, pattern")
+            raise ValueError(f"calendar has unknown entries {sorted(unknown)}; it has zone, slots, holidays, pattern")
         if missing := {"zone", "slots", "pattern"} - set(document):
             raise ValueError(f"calendar needs {sorted(missing)}")
         try:

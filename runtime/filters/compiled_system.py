@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 KEPT: Final = 2
 KEPT_LAGS: Final = 256
 NO_MOMENTS: Final = (
-    "times: a system with a calendar takes times in seconds since 1970, from 1971 on, and those of rows: without times "
-    "rows are counted, and no day is known."
+    "times: a system with a calendar needs the times of all rows, in seconds since 1970 and from 1971 on."
 )
 # The name of every system in metrics.
 LABEL: Final = "system"
@@ -163,7 +162,7 @@ class SystemRuntime(FilterRuntime):
         """See `FilterRuntime`."""
         if (1 + len(horizon)) * self._cube > MOST_STEP_WORK:
             message = (
-                f"horizon: a system of {self.state_size} states and {self.observation_size} components takes up to "
+                f"horizon: a system of {self.state_size} states and {self.observation_size} components supports up to "
                 f"{MOST_STEP_WORK // self._cube - 1} leads."
             )
             raise InvalidInput(message, param="horizon", code="too_large")

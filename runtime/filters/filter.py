@@ -293,7 +293,7 @@ class FilterRuntime(FilterStates):
             message = f"alarm.range cannot be had with {driven}: leave one of them out."
             raise InvalidInput(message, param="alarm.range", code="range_with_input")
         if is_given and self._driven is None:
-            message = f"model {self.name!r} takes no input: linear filters of up to {MOST_STATES} states do."
+            message = f"model {self.name!r} supports no input: linear filters of up to {MOST_STATES} states do."
             raise InvalidInput(message, param="input", code="no_input")
 
     # Merging.

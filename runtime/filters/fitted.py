@@ -58,7 +58,7 @@ class Models(Mapping[str, dict[str, Any]]):
             raise ValueError(f"{name} is no JSON document: {error}") from None
         series = document.get("series") if isinstance(document, Mapping) else None
         if not isinstance(series, Mapping) or not series:
-            raise ValueError(f"{name} has no models: it must hold series, systems by their names")
+            raise ValueError(f"{name} has no models: it needs series, the systems by name")
         for label, system in series.items():
             try:
                 System.from_document(system)
@@ -85,7 +85,7 @@ def system_for(document: object, column: str, key: str = "", *, is_only: bool = 
     whole = {"series": document.systems} if isinstance(document, Models) else document
     found = whole.get("series") if isinstance(whole, Mapping) and set(whole) <= {"series", "fits"} else None
     if not isinstance(found, Mapping) or not found:
-        raise InvalidSystem("series", "must hold systems by the names of their series; only fits may stand beside it")
+        raise InvalidSystem("series", "must be systems by the names of their series; only fits may accompany it")
     labels = [series_label(key, column, is_only=is_only), series_label(key, column, is_only=False)]
     for label in labels:
         if label in found:

@@ -95,7 +95,7 @@ def _common_time(options: MergeOptions) -> float:
     for i, state in enumerate(options.states):
         if not state.count:
             name = f"states[{i}]"
-            raise InvalidInput(f"{name} has taken no observation yet.", param=name, code="nothing_observed")
+            raise InvalidInput(f"{name} has no observation yet.", param=name, code="nothing_observed")
     latest = max(state.time for state in options.states)
     t = latest if options.t is None else options.t
     if t < latest:

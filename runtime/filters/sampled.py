@@ -37,7 +37,7 @@ def drift_of(transition: Array, lag: float) -> Array:
     values = np.linalg.eigvals(transition)
     size = np.abs(values)
     if size.min() <= 1e-14 * size.max():
-        raise ValueError("is singular: it forgets a part of the state within a step, which no time that flows does")
+        raise ValueError("is singular: no continuous-time system forgets a part of the state within a step")
     negative = (values.real < 0) & (np.abs(values.imag) <= 1e-10 * size)
     if negative.any():
         raise ValueError(

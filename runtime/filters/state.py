@@ -128,9 +128,9 @@ class FilterStates:
             fields[name] = values.astype(kind).reshape(field.shape)
             position += values.nbytes
         if not (all(map(math.isfinite, (time, surprise, step))) and all(np.isfinite(x).all() for x in fields.values())):
-            raise _invalid_state("holds a value that is not finite")
+            raise _invalid_state("has a value that is not finite")
         if count >= 2**63:
-            raise _invalid_state("holds more steps than a stream can have")
+            raise _invalid_state("has more steps than a stream can have")
         adaptive = {name: fields.pop(name) for name in self._adaptive}
         return FilterState(fields, time, count, surprise, adaptive, seed, step)
 

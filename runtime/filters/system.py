@@ -195,7 +195,7 @@ def _matrix(given: Mapping[str, Any], name: str, rows: int | None, columns: int 
     if any(len(row) != width for row in value) or height != (rows or height) or width != (columns or width):
         raise InvalidSystem(name, f"must be [{rows or 'any'}, {columns or 'any'}], with rows of one length")
     if not all(_is_number(x) for row in value for x in row):
-        raise InvalidSystem(name, f"must hold numbers of at most {LARGEST:g} in size")
+        raise InvalidSystem(name, f"must be numbers of at most {LARGEST:g} in size")
     return [[float(x) for x in row] for row in value]
 
 
@@ -220,7 +220,7 @@ def _given(given: Mapping[str, Any]) -> dict[str, Any]:
     if ("A" in given) == ("F" in given):
         raise InvalidSystem("A", "is needed, or F with dt in its place: how the state moves")
     if ("dt" in given) != ("F" in given):
-        raise InvalidSystem("dt", "is needed beside F, and beside F alone: the time that F is of")
+        raise InvalidSystem("dt", "is required with F, and only with F: the time step of F")
     first = "A" if "A" in given else "F"
     whole: dict[str, Any] = {first: _matrix(given, first, None, None)}
     n = len(whole[first])
@@ -345,7 +345,7 @@ def _refusal(reason: str, *, is_step: bool, name: str = "") -> InvalidSystem:
     names["drift"] = "F" if is_step else "A"
     message = re.sub(r"\b[a-z_]+\b", lambda word: names.get(word[0], word[0]), reason)
     if message.startswith("P0 is needed"):
-        message += ". A number stands for that times the identity; a large one says that nothing is known"
+        message += ". A number means that times the identity; a large one means that nothing is known"
     first, _, rest = message.partition(" ")
     if first in names.values():
         return InvalidSystem(first, rest)

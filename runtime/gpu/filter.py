@@ -236,9 +236,9 @@ def refusal(bundle: Bundle, device: str) -> str | None:
     """Why long pieces of a series do not run on the device; None if they do."""
     config = SeriesConfig.from_dict(bundle.config)
     if least_tokens(config) > TOKENS:
-        return "its network is so small that the way to the GPU takes longer than its numbers"
+        return "its network is so small that transfers to the GPU take longer than the computation"
     if config.n_slots > MAX_SLOTS or 2 * config.head_dim > MAX_WIDTH:
-        return f"the kernels hold up to {MAX_SLOTS} slots and keys of up to {MAX_WIDTH} reals"
+        return f"the kernels support up to {MAX_SLOTS} slots and keys of up to {MAX_WIDTH} reals"
     if torch.device(device).type == "cuda" and not _has_compiler():
         return "Triton finds no C compiler for the kernels of its slots"
     return None

@@ -28,7 +28,7 @@ from rfa.runtime.outputs import GpuKernels
 
 logger = logging.getLogger("rfa.engine")
 LIBRARY = "libcuda.so.1"
-UNTRUSTED = "machine code is taken only from bundles that a key of RFA_TRUSTED_KEYS has signed"
+UNTRUSTED = "machine code is loaded only from bundles signed by a key of RFA_TRUSTED_KEYS"
 
 
 @dataclass

@@ -69,7 +69,7 @@ class PagePool:
         with self._lock:
             if count > len(self._free):
                 raise CapacityError(
-                    "The GPU's memory for attention is taken by other requests at this moment.", retry_after_seconds=1
+                    "Other requests use the GPU's memory for attention at this moment.", retry_after_seconds=1
                 )
             pages = self._free[len(self._free) - count :]
             del self._free[len(self._free) - count :]

@@ -57,7 +57,7 @@ def read_keys(listed: str | None, file: Path | None) -> tuple[bytes, ...]:
     else:
         return ()
     if not texts:
-        raise ValueError(f"{source} holds no key; {_ADVICE}")
+        raise ValueError(f"{source} has no key; {_ADVICE}")
     return tuple(decode_key(text, f"{source}: key {number}") for number, text in enumerate(texts, 1))
 
 

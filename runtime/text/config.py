@@ -55,7 +55,7 @@ class StrictConfig:
         names = {field.name for field in fields(cls)}
         unknown = sorted(set(values) - names)
         if unknown:
-            raise ValueError(f"{cls.__name__} has no {unknown}; it takes {sorted(names)}")
+            raise ValueError(f"{cls.__name__} has no {unknown}; known are {sorted(names)}")
         try:
             return cls(**values)
         except TypeError as error:

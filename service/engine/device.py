@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rfa.engine")
 LoadLanguage = Callable[[Bundle], Language]
 # Why other filters stay on the CPU.
-FEW_NUMBERS = "a row is a few thousand operations that wait for those of the row before"
+FEW_NUMBERS = "a row is a few thousand sequential operations"
 
 
 def language_loader(settings: Settings) -> LoadLanguage:

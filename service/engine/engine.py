@@ -152,7 +152,7 @@ class Engine:
         vocabulary_size = len(model.vocabulary)
         tokens = () if isinstance(options.prompt, str) else options.prompt
         if not 0 <= min(tokens, default=0) <= max(tokens, default=0) < vocabulary_size:
-            message = f"{names.prompt} must hold token ids below {vocabulary_size} for this model."
+            message = f"{names.prompt} must be token ids below {vocabulary_size} for this model."
             raise InvalidRequest(message, param=names.prompt, code="unknown_token")
         per_token = self.numbers_per_token(model.name, options.top_n_tokens, with_latents=options.return_latents)
         self._check_reply_size(names.whole, per_token * options.max_new_tokens * options.samples)

@@ -167,7 +167,7 @@ class Probes:
         if path not in (b"/health", b"/ready", b"/metrics"):
             raise NotFound("This port has /health, /ready and /metrics.")
         if request.method not in (b"GET", b"HEAD"):
-            raise MethodNotAllowed("This path takes GET, HEAD.", allow="GET, HEAD")
+            raise MethodNotAllowed("This path accepts GET, HEAD.", allow="GET, HEAD")
         if path == b"/metrics":
             return await self._metrics(presented_keys(headers)), CONTENT_TYPE
         status = self._health_status()

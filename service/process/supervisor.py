@@ -330,7 +330,7 @@ class Supervisor:
         else:
             grace = self._settings.server.shutdown_grace_seconds
             name = signal.Signals(number).name
-            logger.info("%s: draining; active requests have %d s; a second signal kills", name, grace)
+            logger.info("%s: draining; active requests may take %d s; a second signal kills the server", name, grace)
         self._stopping.set()
         refuse(self._listener)
         if self._reloading is not None:

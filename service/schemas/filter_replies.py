@@ -81,7 +81,7 @@ class StreamStepReply(FilterStepReply):
     state: Annotated[str | None, says("the state after this step; null in other steps")] = None
     warnings: Annotated[
         Annotated[list[outputs.FilterWarning] | None, Json(list[FilterWarning] | None)],
-        says("reasons not to trust the stream so far, with each state; null in other steps"),
+        says("warnings about the stream so far, with each state; null in other steps"),
     ] = None
 
 

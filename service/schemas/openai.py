@@ -110,7 +110,7 @@ class CompletionRequest(Request):
         if self.echo and self.logprobs is not None:
             raise FieldError(
                 "logprobs",
-                "logprobs cannot come with echo: a prompt's tokens have no log probabilities here",
+                "logprobs is not supported with echo: prompt tokens have no log probabilities",
                 "not_supported",
             )
         return self

@@ -34,7 +34,10 @@ class FilterStreamRequest(Request):
     model: FilterModel = None
     system: System = None
     size: int = Field(
-        default=1, ge=1, le=MOST_COMPONENTS, description="columns of an observation, if the model takes any number"
+        default=1,
+        ge=1,
+        le=MOST_COMPONENTS,
+        description="columns of an observation, for models of any number",
     )
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
@@ -45,9 +48,7 @@ class FilterStreamRequest(Request):
     seed: Seed | None = Field(default=None, description="null: the state's seed, or random; the reply has it")
     state: InitialState = None
     return_state: ReturnState = False
-    state_every: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="also return the state every so many steps"
-    )
+    state_every: int | None = Field(default=None, ge=1, le=1_000_000, description="also return the state every n steps")
 
     @model_validator(mode="after")
     def check_model(self) -> Self:

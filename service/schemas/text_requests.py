@@ -113,7 +113,7 @@ class GenerateRequest(Request):
         for name in inner if type(inner) is dict else ():
             if name in own - parameters:
                 path = f"parameters.{name}"
-                raise FieldError(path, f"{path}: {name} belongs beside parameters, not in them.", "extra_forbidden")
+                raise FieldError(path, f"{path}: {name} must be at the top level, not in it.", "extra_forbidden")
         return document
 
     @model_validator(mode="after")

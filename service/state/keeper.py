@@ -146,5 +146,5 @@ def _read_password(path: Path | None) -> str | None:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ValueError(f"sessions_password_file {str(path)!r} cannot be read: {reason}") from None
     if not password:
-        raise ValueError(f"sessions_password_file {str(path)!r} holds no password")
+        raise ValueError(f"sessions_password_file {str(path)!r} has no password")
     return password

@@ -45,7 +45,7 @@ def text(tmp_path: Path) -> Path:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize(
     ("device", "reported"),
-    [("cuda", "--device cuda: torch"), ("tpu", "--device takes auto, cpu, cuda, got 'tpu'")],
+    [("cuda", "--device cuda: torch"), ("tpu", "--device must be one of auto, cpu, cuda, got 'tpu'")],
 )
 def test_a_device_that_is_not_there(text: Path, device: str, reported: str) -> None:
     out = text / "run"
@@ -107,7 +107,7 @@ def test_training_that_is_stopped(
     finally:
         signal.signal(signal.SIGINT, before)
     assert found == code
-    assert line == f"rfa: {number.name}: stopped and saved at step 3 of 4; the same command goes on from there"
+    assert line == f"rfa: {number.name}: stopped and saved at step 3 of 4; the same command continues"
     _, line = failure("export", text / "run", "--out", text / "bundle")
     assert "is not finished" in line and "to continue it" in line
 
@@ -149,7 +149,7 @@ def test_without_torch(text: Path, command: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("family", "gpu", "reported"),
     [
-        ("language", "sm_9a", "--gpu takes architectures among sm_80, sm_86, sm_89, sm_90, each once"),
+        ("language", "sm_9a", "--gpu accepts the architectures sm_80, sm_86, sm_89, sm_90, each once"),
         ("linear", "sm_80", "--gpu is for language models"),
     ],
 )

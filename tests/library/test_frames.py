@@ -463,7 +463,7 @@ def test_what_is_no_measurement_is_left_alone() -> None:
         (lambda: pd.DataFrame({"x": [1.0]}), {"columns": "z"}, "no column is called 'z'; there are 'x'"),
         (lambda: pd.DataFrame({"x": [1.0]}), {"time": "z"}, "no column is called 'z'"),
         (lambda: pd.DataFrame({"x": [1.0]}), {"by": "z"}, "no column is called 'z'"),
-        (lambda: pd.DataFrame({"x": [1.0]}), {"time": [1.0]}, "time takes the name of a column"),
+        (lambda: pd.DataFrame({"x": [1.0]}), {"time": [1.0]}, "time must be the name of a column"),
         (lambda: pd.DataFrame({"x": [1.0], "nis": ["a"]}), {}, "column 'nis', which is what the answer has: rename it"),
         (lambda: pl.DataFrame({"x": [1.0], "x_mean": ["a"]}), {}, "column 'x_mean'"),
         (lambda: pl.DataFrame({"x": [1.0]}).lazy(), {}, "collect\\(\\) it"),
@@ -471,22 +471,26 @@ def test_what_is_no_measurement_is_left_alone() -> None:
         (lambda: pd.DataFrame({"time": ["1/2/2024", "1/3/2024"], "x": [1.0, 2]}), {}, "choose one with time_format"),
         (lambda: pd.DataFrame({"time": ["2024-01-01"], "x": [1.0]}), {"tz": "Mars"}, "unknown time zone 'Mars'"),
         (lambda: np.zeros((2, 2, 2)), {}, "3 dimensions"),
-        (lambda: np.array(["a", "b"]), {}, "give numbers, or a frame"),
-        (lambda: [1.0, "b"], {}, "give numbers, or a frame"),
+        (lambda: np.array(["a", "b"]), {}, "pass numbers, or a frame"),
+        (lambda: [1.0, "b"], {}, "pass numbers, or a frame"),
         (lambda: np.zeros(3), {"time": [1.0]}, "time has 1 values, data 3 rows"),
         (lambda: 3.0, {}, "0 dimensions"),
         (lambda: "file.csv", {}, "data is a path: read the file first"),
         (lambda: None, {}, "0 dimensions"),
         (lambda: np.zeros((3, 65)), {}, "up to 64 columns"),
-        (lambda: np.zeros((3, 3)), {"model": "linear"}, "takes 2 columns, not 3"),
+        (lambda: np.zeros((3, 3)), {"model": "linear"}, "has 2 columns, not 3"),
         (lambda: np.zeros(3), {"levels": (0.0,)}, "levels\\[0\\]"),
         (lambda: np.zeros(3), {"alarm": "1/day"}, "no time column"),
         (lambda: np.zeros(3), {"alarm": 0.9}, "alarm.rate"),
         (lambda: np.array([1.0, 1e13]), {}, "row 2, column 'y': at most 1e\\+12"),
         (lambda: np.zeros(2), {"time": [0.0, 1e300]}, "row 2: a time of at most 1e\\+15"),
-        (lambda: pd.DataFrame({"x": [1.0], "z": [1j]}), {}, "column 'z' holds complex numbers"),
-        (lambda: np.zeros(3), {"levels": 0.9}, "levels takes numbers between 0 and 1 such as \\(0.5, 0.9\\), got 0.9"),
-        (lambda: np.zeros(3), {"levels": None}, "levels takes numbers"),
+        (lambda: pd.DataFrame({"x": [1.0], "z": [1j]}), {}, "column 'z' has complex numbers"),
+        (
+            lambda: np.zeros(3),
+            {"levels": 0.9},
+            "levels must be numbers between 0 and 1 such as \\(0.5, 0.9\\), got",
+        ),
+        (lambda: np.zeros(3), {"levels": None}, "levels must be numbers"),
     ],
 )
 def test_what_cannot_be_filtered_is_said_with_what_to_do(
@@ -578,5 +582,5 @@ def test_a_frame_goes_through_a_system(server: TestClient) -> None:
         found["y_mean"],
         [step["mean"][0] for step in asked(server, system=system, observations=[[v] for v in values])["steps"]],
     )
-    with pytest.raises(ValueError, match="takes 1 columns, not 2"):
+    with pytest.raises(ValueError, match="has 1 columns, not 2"):
         rfa.filter(np.ones((3, 2)), system=system)

@@ -230,7 +230,7 @@ def test_a_layer_of_a_piece_is_few_launches(mode: str, by_kernels: Any) -> None:
     ("given", "dtype", "reason"),
     [
         ({"n_slots": 0, "prior": "additive"}, torch.float32, "it runs prior 'lyapunov', got 'additive'"),
-        ({"head_dim": 6}, torch.float32, "it takes heads of 16 to 256 reals, got 12"),
+        ({"head_dim": 6}, torch.float32, "it supports heads of 16 to 256 reals, got 12"),
     ],
 )
 def test_what_the_kernels_do_not_run_is_said(

@@ -251,8 +251,8 @@ def test_refusals_name_what_was_expected():
     for lengths, reason in {
         (4,): r"lengths must have shape \[2\], got \[1\]",
         (4.0, 1.0): "lengths must be int32 or int64, got torch.float32",
-        (4, 5): r"lengths must be between 0 and 4, the tokens given, got \[4, 5\]",
-        (-1, 4): r"lengths must be between 0 and 4, the tokens given, got \[-1, 4\]",
+        (4, 5): r"lengths must be between 0 and 4, the number of tokens, got \[4, 5\]",
+        (-1, 4): r"lengths must be between 0 and 4, the number of tokens, got \[-1, 4\]",
     }.items():
         with pytest.raises(ValueError, match=reason):
             slot_scan(tokens, means, precisions, parameters, lengths=torch.tensor(lengths))

@@ -370,7 +370,7 @@ def test_refusals_name_the_reason(monkeypatch):
     refuses("at lag 0, not behind a window", tokens, means, precisions, parameters, lag=lag)
     refuses("it keeps its state in float32, got torch.float64", tokens, means.double(), precisions, parameters)
     refuses(
-        "it takes float32, bfloat16 and float16, got .*float64",
+        "it supports float32, bfloat16 and float16, got .*float64",
         tokens._replace(process=tokens.process.double()), means, precisions, parameters,
     )  # fmt: skip
     learned = parameters._replace(nu=parameters.nu.clone().requires_grad_())

@@ -210,14 +210,14 @@ def test_an_explicit_choice_needs_a_gpu_or_the_interpreter(monkeypatch):
 
 def test_an_explicit_choice_refuses_times_that_want_a_gradient():
     inputs = small(irregular=True)
-    with pytest.raises(ValueError, match="no gradient to times"):
+    with pytest.raises(ValueError, match="no gradient of times"):
         fused(*inputs[:4], times=inputs.times.requires_grad_())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_an_explicit_choice_refuses_a_tail_that_16_bits_cannot_tell_from_a_gaussian_one(dtype):
     q, k, v, dynamics, _ = small(dtype=dtype)
-    limit = "cannot run this: in 16 bits it takes nu, and nu tau, up to 100000, got"
+    limit = "cannot run this: in 16 bits it supports nu, and nu tau, up to 100000, got"
 
     def heads(nu, tau):
         return replace(dynamics, nu=torch.full_like(dynamics.nu, nu), tau=torch.full_like(dynamics.tau, tau))

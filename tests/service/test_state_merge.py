@@ -332,7 +332,7 @@ async def test_a_state_of_another_version_says_so() -> None:
         payloads = {
             "was made by another version of the server": b"RFAC\x00" + runtime.pack(runtime.start())[5:],
             "is not a state of this filter": runtime.pack(runtime.start())[:-1],
-            "has taken no observation yet": runtime.pack(runtime.start()),
+            "has no observation yet": runtime.pack(runtime.start()),
         }
         for reason, payload in payloads.items():
             token = await app.state.keeper.save(scope, payload, 1, session=None, expected=None)

@@ -78,7 +78,7 @@ def test_resume_equals_uninterrupted(recipe, data, tmp_path, monkeypatch):
     config, corpus = write_config(tmp_path, **RECIPES[recipe]), data / "corpus"
     train_language(config, data, tmp_path / "whole", corpus_dir=corpus, device="cpu")
     stopping_at(8, monkeypatch)
-    with pytest.raises(Stopped, match="SIGTERM: stopped and saved at step 8 of 12; the same command goes on"):
+    with pytest.raises(Stopped, match="SIGTERM: stopped and saved at step 8 of 12; the same command continues"):
         train_language(config, data, tmp_path / "cut", corpus_dir=corpus, device="cpu")
     assert json.loads((tmp_path / "cut/progress.json").read_text())["step"] == 8
     assert not (tmp_path / "cut/train.json").exists()
@@ -204,7 +204,7 @@ def test_a_text_too_small_for_its_vocabulary_is_refused_before_training(data, tm
     path = Path(write_config(tmp_path))
     path.write_text(path.read_text().replace("270", "512"))
     with pytest.raises(
-        ValueError, match=r"tiny.json: vocab_size is 512, and the training text gives (\d+) tokens"
+        ValueError, match=r"tiny.json: vocab_size is 512, and the training text has (\d+) tokens"
     ) as error:
         train_language(str(path), data, tmp_path / "run", device="cpu")
     enough = re.search(r"gives (\d+)", str(error.value))[1]

@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--data", type=Path, required=True, help="corpus folder with test")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--limit", type=int, default=TOKENS, help="score at most so many tokens")
+    parser.add_argument("--limit", type=int, default=TOKENS, help="maximum number of scored tokens")
     parser.add_argument("--plot", type=Path, help="figure to write")
     arguments = parser.parse_args()
     document = report(arguments.bundle, arguments.data, limit=arguments.limit)

@@ -92,7 +92,7 @@ def score_filter(path: Path, source: str) -> dict[str, Any]:
     if batch.observations.shape[-1] != runtime.observation_size:
         raise ValueError(
             f"the data have {batch.observations.shape[-1]} columns, "
-            f"bundle {runtime.name!r} takes {runtime.observation_size}"
+            f"bundle {runtime.name!r} has {runtime.observation_size}"
         )
     sums = _Sums(runtime.levels)
     for i in tqdm(range(len(batch.times)), unit="stream", disable=None):

@@ -33,7 +33,7 @@ class FamilyConfig(Strict):
     @model_validator(mode="after")
     def _state_fits(self) -> Self:
         if size(self.state()) > MAX_STATE_BYTES:
-            raise ValueError(f"the state of a stream would take more than {MAX_STATE_BYTES} bytes")
+            raise ValueError(f"the state of a stream would exceed {MAX_STATE_BYTES} bytes")
         return self
 
     @abstractmethod

@@ -165,7 +165,7 @@ def test_a_column_has_its_system_among_models() -> None:
     with pytest.raises(InvalidSystem, match="has systems of 'a', 'b', 'b / x', not of 'c'"):
         system_for(many, "c")
     for broken in ({"series": {}}, {"series": 3}, {"series": {"a": level}, "more": 1}):
-        with pytest.raises(InvalidSystem, match=r"system\.series must hold"):
+        with pytest.raises(InvalidSystem, match=r"system\.series must be"):
             system_for(broken, "a")
 
 
@@ -173,22 +173,22 @@ REFUSED: list[tuple[Any, str, str]] = [
     (3, "system", "must be an object"),
     ({}, "system.A", "is needed, or F with dt"),
     ({**VELOCITY, "F": [[1]], "dt": 1}, "system.A", "F with dt in its place"),
-    ({**VELOCITY, "dt": 1}, "system.dt", "beside F alone"),
+    ({**VELOCITY, "dt": 1}, "system.dt", "only with F"),
     ({**VELOCITY, "H": [[1, 0]]}, "system.H", "and C are the same"),
     ({**VELOCITY, "period": 3}, "system.period", "is no field of a system"),
     ({**VELOCITY, "Q": None}, "system.Q", "is needed"),
     ({**VELOCITY, "A": [[0, 1]]}, "system.A", r"must be \[1, 1\]"),
     ({**VELOCITY, "A": [[0, 1], [0]]}, "system.A", "rows of one length"),
-    ({**VELOCITY, "A": [[0, True], [0, 0]]}, "system.A", "must hold numbers"),
+    ({**VELOCITY, "A": [[0, True], [0, 0]]}, "system.A", "must be numbers"),
     ({**VELOCITY, "A": [[0.0] * 65] * 65}, "system.A", f"at most {MOST_STATES}"),
-    ({**VELOCITY, "A": [[0, float("nan")], [0, 0]]}, "system.A", "must hold numbers"),
+    ({**VELOCITY, "A": [[0, float("nan")], [0, 0]]}, "system.A", "must be numbers"),
     ({**VELOCITY, "A": [[0.1, 1], [0, 0]]}, "system.A", "is unstable: an eigenvalue has real part 0.1"),
     ({"A": (np.eye(16, k=1) - np.eye(16)), "Q": 1, "R": 1}, "system.A", "is neither diagonalisable"),
     ({**VELOCITY, "Q": [[1, 2], [2, 1]]}, "system.Q", "positive semidefinite"),
     ({**VELOCITY, "Q": [[1, 0.5], [0, 1]]}, "system.Q", "symmetric"),
     ({**VELOCITY, "C": [[1]]}, "system.C", r"must be \[any, 2\]"),
     ({**VELOCITY, "R": 0}, "system.R", "positive definite"),
-    ({**VELOCITY, "P0": None}, "system.P0", "is needed: A has an undamped mode.*A number stands for"),
+    ({**VELOCITY, "P0": None}, "system.P0", "is needed: A has an undamped mode.*A number means"),
     ({**VELOCITY, "P0": "wide"}, "system.P0", "must be a number"),
     ({**VELOCITY, "x0": [1]}, "system.x0", "a list of 2 numbers"),
     ({**VELOCITY, "offset": [1, 2]}, "system.offset", "a list of 1 numbers"),

@@ -93,7 +93,7 @@ def test_a_bad_key_stops_the_start_and_is_not_printed(name: str, from_file: bool
 def test_a_file_without_keys_stops_the_start(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# nothing yet\n")
-    with pytest.raises(ValueError, match="holds no key"):
+    with pytest.raises(ValueError, match="has no key"):
         make_keeper(settings(state_keys_file=file))
 
 
