@@ -207,7 +207,7 @@ def test_a_text_too_small_for_its_vocabulary_is_refused_before_training(data, tm
         ValueError, match=r"tiny.json: vocab_size is 512, and the training text has (\d+) tokens"
     ) as error:
         train_language(str(path), data, tmp_path / "run", device="cpu")
-    enough = re.search(r"gives (\d+)", str(error.value))[1]
+    enough = re.search(r"has (\d+) tokens", str(error.value))[1]
     path.write_text(path.read_text().replace("512", enough))
     train_language(str(path), data, tmp_path / "run", device="cpu")  # the folder is free for what the message asks for
 
