@@ -13,6 +13,7 @@ import safetensors.numpy
 import torch
 from tokenizers import Tokenizer
 
+from rfa.export import verify
 from rfa.export.language_calibration import ScoredTokens, fit_temperature
 from rfa.export.writing import rewrite_bundle
 from rfa.model.language import LanguageModel
@@ -37,14 +38,6 @@ def run(bundle: Bundle, graph: str, **inputs: np.ndarray) -> dict[str, np.ndarra
     session = session_of(bundle, graph)
     names = [node.name for node in session.get_outputs()]
     return dict(zip(names, session.run(names, inputs), strict=True))
-
-
-def start(bundle: Bundle, batch: int) -> dict[str, np.ndarray]:
-    weights = bundle.weights()
-    return {
-        "means": np.repeat(weights["initial.means"][None], batch, axis=0),
-        "precisions": np.repeat(weights["initial.precisions"][None], batch, axis=0),
-    }
 
 
 def tokens_of(bundle: Bundle, batch: int, length: int) -> np.ndarray:
@@ -86,45 +79,11 @@ def test_graphs_hold_no_weights(language_bundle: Bundle) -> None:
         assert max(sizes.values()) < largest / 50, (name, sizes)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_steps_agree_with_torch(language_bundle: Bundle, model: LanguageModel, batch: int) -> None:
-    ids = tokens_of(language_bundle, batch, 40)
-    state, carried = model.init_state(batch), start(language_bundle, batch)
-    generator = np.random.default_rng(2)
-    for i in range(ids.shape[1]):
-        noise = generator.normal(size=silent(language_bundle, batch).shape).astype(np.float32)
-        found = run(language_bundle, "step", token=ids[:, i], position=np.full(batch, i), noise=noise, **carried)
-        with torch.no_grad():
-            output, state = model.step(torch.from_numpy(ids[:, i]), state, torch.from_numpy(noise))
-        carried = carry(found)
-        for name in ("logits", "log_precision", "latent"):
-            np.testing.assert_allclose(found[name], getattr(output, name), atol=1e-5, rtol=1e-5)
-    np.testing.assert_allclose(carried["means"], state.means, atol=1e-5, rtol=1e-5)
-
-
-def test_prefill_is_the_same_as_steps_whatever_the_padding(language_bundle: Bundle) -> None:
-    ids = tokens_of(language_bundle, 3, 12)
-    lengths = np.array([12, 1, 7])
-    other = ids.copy()
-    other[1, 1:], other[2, 7:] = 0, 1
-    given = {"length": lengths, "position": np.array([0, 5, 9]), **start(language_bundle, 3)}
-    padded, again = (run(language_bundle, "prefill", tokens=tokens, **given) for tokens in (ids, other))
-    for name in ("next_means", "next_precisions", "logits"):
-        np.testing.assert_array_equal(padded[name], again[name])
-    for row, (length, position) in enumerate(zip(lengths, (0, 5, 9), strict=True)):
-        carried = start(language_bundle, 1)
-        for i in range(length):
-            found = run(
-                language_bundle,
-                "step",
-                token=ids[row : row + 1, i],
-                position=np.array([position + i]),
-                noise=silent(language_bundle, 1),
-                **carried,
-            )
-            carried = carry(found)
-        for name in ("logits", "log_precision", "latent", "next_means", "next_precisions"):
-            np.testing.assert_allclose(padded[name][row], found[name][0], atol=1e-5, rtol=1e-5, err_msg=name)
+def test_every_graph_agrees_with_torch(language_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps, prompts of several lengths and a cache, as `rfa verify` compares them, over few steps."""
+    monkeypatch.setattr(verify, "STEPS", verify.PREFIX + verify.CONTINUATION)
+    comparisons = verify.compare_with_torch(language_bundle)
+    assert len(comparisons) > 3 and all(entry.passed for entry in comparisons), comparisons
 
 
 def test_attention_over_a_cache_agrees_with_the_parallel_pass(language_bundle: Bundle, model: LanguageModel) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rfa.model.checkpoint import load_run, save_checkpoint
-from rfa.model.language import Cache, LanguageModel, SlotState
+from rfa.model.language import LanguageModel, SlotState
 from rfa.runtime.text.config import LanguageModelConfig
 
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 3, "n_heads": 2, "head_dim": 6, "n_slots": 5}
@@ -37,29 +37,6 @@ def stream(model, tokens, state, noise=None):
 
 
 @torch.no_grad()
-def test_stream_equals_batch(model, tokens):
-    model.mode = "recurrent"
-    batch = model(tokens)
-    logits, log_precision, state = stream(model, tokens, model.init_state(3))
-    assert scaled_error(logits, batch.logits) <= TOLERANCE
-    assert scaled_error(log_precision, batch.log_precision) <= TOLERANCE
-    assert state.position.tolist() == [40, 40, 40]
-
-
-@torch.no_grad()
-def test_segments_with_carried_state_equal_one_call(model, tokens):
-    _, whole = model.prefill(tokens, model.init_state(3))
-    state = model.init_state(3)
-    for start, stop in ((0, 7), (7, 8), (8, 31)):
-        _, state = model.prefill(tokens[:, start:stop], state)
-    logits, _, state = stream(model, tokens[:, 31:], state)
-    model.mode = "recurrent"
-    assert scaled_error(logits[:, -1], model(tokens).logits[:, -1]) <= TOLERANCE
-    for part, expected in zip(state, whole, strict=True):
-        assert scaled_error(part.double(), expected.double()) <= TOLERANCE
-
-
-@torch.no_grad()
 def test_any_batch_composition(model, tokens):
     whole, _, _ = stream(model, tokens, model.init_state(3))
     for rows in ([1], [2, 0], [0, 0, 1, 2, 2]):
@@ -77,27 +54,6 @@ def test_streams_at_different_positions_share_a_batch(model, tokens):
     first, _, _ = stream(model, tokens[:1, 15:25], ahead)
     second, _, _ = stream(model, tokens[1:2, :10], fresh)
     assert scaled_error(joined, torch.cat([first, second])) <= TOLERANCE
-
-
-def stored(cache, new_keys, new_values):
-    """The cache with the rows that `extend` returned behind the valid ones."""
-    n = new_keys.shape[3]
-    rows = cache.position[:, None] + torch.arange(n)
-    index = rows[:, None, None, :, None].expand(new_keys.shape)
-    return Cache(cache.keys.scatter(3, index, new_keys), cache.values.scatter(3, index, new_values), cache.position + n)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("cuts", [(1, 2, 40), (25, 40), (40,)], ids=str)
-def test_cached_attention_equals_the_full_pass(model, tokens, cuts):
-    model.mode = "attention"
-    expected = model(tokens)
-    cache, start = model.init_cache(3, 44), 0
-    for stop in cuts:
-        output, keys, values = model.extend(tokens[:, start:stop], cache)
-        assert scaled_error(output.logits, expected.logits[:, stop - 1]) <= 2e-6
-        assert scaled_error(output.log_precision, expected.log_precision[:, stop - 1]) <= 2e-6
-        cache, start = stored(cache, keys, values), stop
 
 
 @pytest.mark.parametrize("mode", ["attention", "recurrent"])
@@ -157,27 +113,6 @@ def test_config_refuses_what_it_does_not_know():
         LanguageModelConfig(**{**SMALL, "prior": "constant"})
     with pytest.raises(ValueError, match="distance_bias 'alibi' is of the mixer 'softmax'"):
         LanguageModelConfig(**{**SMALL, "distance_bias": "alibi"})
-
-
-ABLATIONS = [
-    {"prior": "constant"},
-    {"prior": "additive"},
-    {"rotate_values": False},
-    {"kernel": "gaussian", "noise": "anchor", "damping": 0.0, "unit_norm": True},
-]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("given", ABLATIONS, ids=str)
-def test_ablations_over_a_cache_equal_their_full_pass(tokens, given):
-    model = LanguageModel(LanguageModelConfig(**{**SMALL, **given, "n_slots": 0}))
-    expected = model(tokens)
-    cache, start = model.init_cache(3, 44), 0
-    for stop in (1, 25, 40):
-        output, keys, values = model.extend(tokens[:, start:stop], cache)
-        assert scaled_error(output.logits, expected.logits[:, stop - 1]) <= 2e-6
-        assert scaled_error(output.log_precision, expected.log_precision[:, stop - 1]) <= 2e-6
-        cache, start = stored(cache, keys, values), stop
 
 
 @pytest.mark.slow

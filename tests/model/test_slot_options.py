@@ -1,4 +1,4 @@
-"""The options of the recurrent path in the language model: what each changes, and that a stream equals a batch."""
+"""The options of the language model: what each changes, and that streams and caches give the numbers of a batch."""
 
 from __future__ import annotations
 
@@ -9,20 +9,30 @@ import torch
 
 from rfa.model import decoder
 from rfa.model.dynamics import DynamicsParameters, banded_decay, banded_frequencies, phi
-from rfa.model.language import LanguageModel
+from rfa.model.language import Cache, LanguageModel
 from rfa.model.recurrence import slots
 from rfa.runtime.text.config import LanguageModelConfig, Mode
 
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 2, "n_heads": 4, "head_dim": 6, "n_slots": 5}
 OPTIONS: list[dict[str, Any]] = [
+    {},
     {"inner": 3},
     {"innovation": "value", "inner": 2},
     {"robust_slots": False},
     {"learned_decay": True},
     {"output_gate": True},
     {"own_readout": True},
+    {"window": 1},
+    {"window": 4, "robust_slots": False},
+    {"window": 16, "output_gate": True, "learned_decay": True},
 ]
-TOLERANCE = 1e-6  # as in test_language.py: a few dozen roundings of float32
+ABLATIONS: list[dict[str, Any]] = [
+    {"n_slots": 0, "prior": "constant"},
+    {"n_slots": 0, "prior": "additive"},
+    {"n_slots": 0, "rotate_values": False},
+    {"n_slots": 0, "kernel": "gaussian", "noise": "anchor", "damping": 0.0, "unit_norm": True},
+]
+TOLERANCE = 1e-6  # a few dozen roundings of float32
 
 
 def model_of(**given: Any) -> LanguageModel:
@@ -46,26 +56,47 @@ def scaled_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
 @torch.no_grad()
 @pytest.mark.parametrize("given", OPTIONS, ids=str)
 def test_stream_equals_batch(given: dict[str, Any]) -> None:
+    """Token by token, and in pieces shorter and longer than the window."""
     model, tokens = model_of(**given), tokens_of()
     model.mode = "recurrent"
-    expected = model(tokens).logits
-    _, state = model.prefill(tokens[:, :11], model.init_state(2))
-    for i in range(11, tokens.shape[1]):
+    expected = model(tokens)
+    state = pieces = model.init_state(2)
+    for i in range(tokens.shape[1]):
         output, state = model.step(tokens[:, i], state)
-        assert scaled_error(output.logits, expected[:, i]) <= TOLERANCE
+        assert scaled_error(output.logits, expected.logits[:, i]) <= TOLERANCE
+        assert scaled_error(output.log_precision, expected.log_precision[:, i]) <= TOLERANCE
+    for start, stop in ((0, 2), (2, 3), (3, 11), (11, 30)):
+        output, pieces = model.prefill(tokens[:, start:stop], pieces)
+        assert scaled_error(output.logits, expected.logits[:, stop - 1]) <= TOLERANCE
+    assert state.position.tolist() == [30, 30]
+    for part, other in zip(state, pieces, strict=True):
+        assert scaled_error(part, other) <= TOLERANCE or torch.equal(part, other)
+
+
+def stored(cache: Cache, new_keys: torch.Tensor, new_values: torch.Tensor) -> Cache:
+    """The cache with the rows that `extend` returned behind the valid ones."""
+    n = new_keys.shape[3]
+    rows = cache.position[:, None] + torch.arange(n)
+    index = rows[:, None, None, :, None].expand(new_keys.shape)
+    return Cache(cache.keys.scatter(3, index, new_keys), cache.values.scatter(3, index, new_values), cache.position + n)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("given", OPTIONS[3:], ids=str)
+@pytest.mark.parametrize("given", [{}, *OPTIONS[4:7], *ABLATIONS], ids=str)
 def test_cached_attention_equals_the_full_pass(given: dict[str, Any]) -> None:
     model, tokens = model_of(**given), tokens_of()
     model.mode = "attention"
-    output, _, _ = model.extend(tokens, model.init_cache(2, 0))
-    assert scaled_error(output.logits, model(tokens).logits[:, -1]) <= 2 * TOLERANCE
+    expected = model(tokens)
+    cache, start = model.init_cache(2, 34), 0
+    for stop in (1, 2, 25, 30):
+        output, keys, values = model.extend(tokens[:, start:stop], cache)
+        assert scaled_error(output.logits, expected.logits[:, stop - 1]) <= 2 * TOLERANCE
+        assert scaled_error(output.log_precision, expected.log_precision[:, stop - 1]) <= 2 * TOLERANCE
+        cache, start = stored(cache, keys, values), stop
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("given", OPTIONS[:3], ids=str)
+@pytest.mark.parametrize("given", OPTIONS[1:4], ids=str)
 def test_options_of_the_slots_change_their_mode_alone(given: dict[str, Any]) -> None:
     plain, changed, tokens = model_of(), model_of(**given), tokens_of()
     changed.load_state_dict(plain.state_dict(), strict=False)  # robust_slots=False lacks the scale of the weight

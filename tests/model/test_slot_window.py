@@ -1,9 +1,8 @@
-"""The window of exact tokens before the slots: against an independent loop, and a stream against a batch."""
+"""The window of exact tokens before the slots, against an independent loop. A stream: test_slot_options.py."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,17 +10,15 @@ import torch
 
 from rfa.model.attention.reference import banded_attention, windowed_attention
 from rfa.model.dynamics import Dynamics
-from rfa.model.language import LanguageModel, SlotState
+from rfa.model.language import SlotState
 from rfa.model.layers import PROCESS_GATE_SCALE
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag
 from rfa.model.recurrence.window import empty_ring, window_scan
-from rfa.runtime.text.config import LanguageModelConfig
+from tests.model.test_slot_options import model_of, tokens_of
 from tests.model.test_slots import lag_of, make, relative
 from tests.rounding import assert_within_rounding, relative_error
 
-SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 2, "n_heads": 4, "head_dim": 6, "n_slots": 5}
 WINDOWS = [1, 4, 16]
-TOLERANCE = 1e-6
 
 
 def dynamics_of(parameters, width):
@@ -148,49 +145,6 @@ def test_gradients_are_those_of_the_eager_scan(window):
         return {name: relative_error(actual, target) for name, actual, target in zip(names, found, exact, strict=True)}
 
     assert_within_rounding(errors("numba"), lambda: errors("reference"), torch.float32)
-
-
-def model_of(**given: Any) -> LanguageModel:
-    torch.manual_seed(0)
-    return LanguageModel(LanguageModelConfig(**{**SMALL, **given})).eval()
-
-
-def tokens_of(length: int = 30) -> torch.Tensor:
-    return torch.randint(61, (2, length), generator=torch.Generator().manual_seed(1))
-
-
-def scaled_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((actual.double() - expected.double()).norm() / expected.double().norm())
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("robust", [True, False])
-def test_stream_equals_batch(window: int, robust: bool) -> None:
-    """Token by token, and in pieces shorter and longer than the window."""
-    model, tokens = model_of(window=window, robust_slots=robust), tokens_of()
-    model.mode = "recurrent"
-    expected = model(tokens).logits
-    state = pieces = model.init_state(2)
-    for i in range(tokens.shape[1]):
-        output, state = model.step(tokens[:, i], state)
-        assert scaled_error(output.logits, expected[:, i]) <= TOLERANCE
-    for start, stop in ((0, 2), (2, 3), (3, 11), (11, 30)):
-        output, pieces = model.prefill(tokens[:, start:stop], pieces)
-        assert scaled_error(output.logits, expected[:, stop - 1]) <= TOLERANCE
-    for part, other in zip(state, pieces, strict=True):
-        assert scaled_error(part, other) <= TOLERANCE
-
-
-@pytest.mark.parametrize("window", WINDOWS)
-def test_every_parameter_learns(window: int) -> None:
-    model, tokens = model_of(window=window, output_gate=True, learned_decay=True), tokens_of()
-    model.mode = "recurrent"
-    model(tokens).logits.logsumexp(-1).sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and bool(torch.isfinite(parameter.grad).all()), name
-        # One token has the lag 0 only, where neither the decay nor the noise of it shows.
-        assert float(parameter.grad.abs().max()) > 0 or (window == 1 and "mu_raw" in name), name
 
 
 @torch.no_grad()

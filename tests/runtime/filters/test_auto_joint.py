@@ -9,7 +9,6 @@ import pytest
 from starlette.testclient import TestClient
 
 import rfa
-from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.auto import JOINT_NAME, NAME, AutoRuntime
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.uncertainty.alarms import Alarm
@@ -99,19 +98,6 @@ def test_units_change_nothing() -> None:
     other = values * 2.0 ** np.array([3, -20, 0, 15])
     for name in ("nis", "anomaly", "confidence"):
         np.testing.assert_array_equal(output(run(values), name), output(run(other), name))
-
-
-@pytest.mark.parametrize("cut", [1, 30, 555])
-def test_a_stream_that_was_saved_goes_on_as_if_it_had_not(cut: int) -> None:
-    values, runtime = with_holes(looks(600)), AutoRuntime.of(4, JOINT_NAME)
-    whole, first = run(values), run(values[:cut])
-    state = runtime.unpack(runtime.pack(first.state))
-    second = run(values[cut:], times=np.arange(float(cut), 600.0), state=state)
-    for name in ("mean", "nis", "anomaly", "bands"):
-        np.testing.assert_array_equal(np.concatenate([output(first, name), output(second, name)]), output(whole, name))
-    assert runtime.pack(second.state) == runtime.pack(whole.state)
-    with pytest.raises(InvalidInput, match="another version of the server or on another runtime"):
-        AutoRuntime.of(4).unpack(runtime.pack(whole.state))
 
 
 @pytest.mark.parametrize("kind", ["looks", "apart", "holes", "heavy"])

@@ -18,11 +18,9 @@ from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.filters.system import System
-from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.adaptive import GAMMA
 from rfa.runtime.uncertainty.alarms import NEVER
 from rfa.runtime.uncertainty.forecast_checks import INSIDE, SCORED
-from rfa.runtime.uncertainty.interface import Row
 from tests.model.joint_gaussian import van_loan
 from tests.model.oracles import filterpy_filter
 
@@ -109,43 +107,6 @@ def test_without_robust_weights_it_is_the_kalman_filter(form: str) -> None:
 
 
 # The laws.
-
-
-@pytest.mark.parametrize("document", [PLANE, TURN], ids=["plane", "turn"])
-@pytest.mark.parametrize("cut", [1, 100, 257])
-def test_a_stream_that_was_saved_goes_on_as_if_it_had_not(document: dict[str, Any], cut: int) -> None:
-    model, (times, values) = runtime(document), course(400, 2)
-    whole, first = run(model, times, values), run(model, times[:cut], values[:cut])
-    state = model.unpack(model.pack(first.state))
-    second = run(runtime(document), times[cut:], values[cut:], state=state)
-    for name in OUTPUTS:
-        np.testing.assert_array_equal(np.concatenate([output(first, name), output(second, name)]), output(whole, name))
-    assert model.pack(second.state) == model.pack(whole.state)
-
-
-@pytest.mark.parametrize("size", [2, SMALL + 1])
-def test_a_live_stream_has_the_same_bits_in_any_company(size: int) -> None:
-    """As a series has; of a size that is taken by pieces, and of one that is not."""
-    model = runtime({**PLANE, "preset": "level", "dimensions": size})
-    streams = [course(60, size, seed) for seed in range(3)]
-    alone = [run(model, times, values) for times, values in streams]
-    pool = StatePool(model.state_fields, 3)
-    slots = [pool.acquire() for _ in streams]
-    for slot in slots:
-        model.put(pool, slot, model.start())
-    readout, found = model.readout((0.5, 0.9), (0.5, 4.0), 0), [[] for _ in streams]
-    for t in range(60):
-        rows = [
-            Row(slot, times[t], as_rows(values)[t], 1.0, readout, 0)
-            for slot, (times, values) in zip(slots, streams, strict=True)
-        ]
-        for k, stepped in enumerate(model.advance(pool, rows)):
-            found[k].append(stepped.step)
-    for one, steps in zip(alone, found, strict=True):
-        assert [(step.mean, step.std, step.nis, step.interval) for step in steps] == [
-            (step.mean, step.std, step.nis, step.interval) for step in one.steps
-        ]
-        assert [list(step.forecast) for step in steps] == [list(step.forecast) for step in one.steps]
 
 
 def test_a_shift_of_time_changes_nothing() -> None:
