@@ -7,6 +7,8 @@ dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + e,  E[e eᵀ] = R      
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 
@@ -44,6 +46,30 @@ def build(sensor: str = "both states", dtype: torch.dtype = torch.float64, **cha
 def discretise(lag: float) -> tuple[np.ndarray, np.ndarray]:
     """F and Q of a lag, by a matrix exponential."""
     return van_loan(DRIFT, Q, lag)
+
+
+def observed(
+    rng: np.random.Generator, sensor: str, n: int, *, outliers: float = 0.0, jumps: Mapping[int, np.ndarray] = {}
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Irregular times, observations, and which components are seen: three quarters, and none once.
+
+    Args:
+        outliers: share of observations whose noise is 20 times as large.
+        jumps: of the state, by the observation before which they come.
+    """
+    matrix, noise = SENSORS[sensor]
+    times = np.cumsum(rng.exponential(0.2, n))
+    state, y = rng.multivariate_normal(np.zeros(2), PRIOR), np.empty((n, len(matrix)))
+    for i in range(n):
+        if i:
+            f, q = discretise(times[i] - times[i - 1])
+            state = f @ state + rng.multivariate_normal(np.zeros(2), q)
+        state = state + jumps.get(i, 0.0)
+        spread = 20.0 if rng.random() < outliers else 1.0
+        y[i] = matrix @ state + spread * rng.multivariate_normal(np.zeros(len(matrix)), noise)
+    seen = rng.random(y.shape) > 0.25
+    seen[33 if jumps else n // 3] = False
+    return times, y, seen
 
 
 def follow(

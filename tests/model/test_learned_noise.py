@@ -8,7 +8,7 @@ import torch
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.recurrence import dense
 from rfa.runtime.filters.robust_constants import NOISE_FACTORS, PRIOR_COUNTS
-from tests.model.observed_oscillator import PRIOR, SENSORS, build, check_absent_components, discretise, follow
+from tests.model.observed_oscillator import PRIOR, SENSORS, build, check_absent_components, discretise, follow, observed
 
 
 def learning(sensor: str = "both states", dtype: torch.dtype = torch.float64, **changes: object) -> LinearFilter:
@@ -50,20 +50,9 @@ def by_definition(times, y, seen, sensor, counts):
 
 def make_data(sensor: str, seed: int = 0, n: int = 80):
     """Irregular times, a quarter of the components missing, one observation without any, some outliers."""
-    rng = np.random.default_rng(seed)
-    matrix, noise = SENSORS[sensor]
-    times = np.cumsum(rng.exponential(0.2, n))
-    state, y = rng.multivariate_normal(np.zeros(2), PRIOR), np.empty((n, len(matrix)))
-    for i in range(n):
-        if i:
-            f, q = discretise(times[i] - times[i - 1])
-            state = f @ state + rng.multivariate_normal(np.zeros(2), q)
-        spread = 20.0 if rng.random() < 0.15 else 1.0
-        y[i] = matrix @ state + spread * rng.multivariate_normal(np.zeros(len(matrix)), noise)
+    times, y, seen = observed(np.random.default_rng(seed), sensor, n, outliers=0.15)
     # Beyond the widest factor of the grid.
     y[n // 2] += 400.0
-    seen = rng.random(y.shape) > 0.25
-    seen[n // 3] = False
     return times, y, seen
 
 
