@@ -5,7 +5,6 @@ import pytest
 
 from rfa.benchmarks.forecasting.ett import worst_share
 from rfa.benchmarks.forecasting.intervals import adaptive_widths
-from rfa.benchmarks.forecasting.plot import draw_week
 from rfa.export.filter_calibration import LEVELS
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.filter import FilterRuntime
@@ -47,25 +46,3 @@ def test_the_worst_block_is_the_furthest_from_the_level():
     inside[:30] = False
     assert worst_share(inside, 100) == 0.0
     assert worst_share(inside[:500], 100) == pytest.approx(0.7)
-
-
-def test_a_week_is_drawn(tmp_path):
-    from matplotlib import image
-
-    hours = np.arange(168)
-    y = np.sin(2 * np.pi * hours / 24)
-    y[100] = 3.0
-    part = {
-        "mean": (0.9 * y).tolist(),
-        "low": (y - 0.5).clip(max=0.6).tolist(),
-        "high": (y + 0.5).clip(max=1.6).tolist(),
-    }
-    week = {
-        "start": "2018-01-01 00:00",
-        "level": 0.9,
-        "columns": {"load": {"y": y.tolist(), "leads": {"1": part, "24": part}}},
-    }
-    draw_week(week, tmp_path / "figures" / "week.png")
-    pixels = image.imread(tmp_path / "figures" / "week.png")[..., :3]
-    assert (pixels[..., 2] > pixels[..., 0] + 0.1).mean() > 0.01, "no interval is drawn"
-    assert (pixels[..., 0] > pixels[..., 2] + 0.5).sum() > 20, "the miss is not marked"

@@ -21,8 +21,6 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
 SERVERS = ("server", "server-gpu")
-# Where an image of ours has its own health check: the Dockerfile says it.
-HEALTH_CHECKED_BY_IMAGE = set(SERVERS)
 
 
 def seconds(duration: str) -> int:
@@ -110,21 +108,6 @@ def test_probes_have_a_port_that_is_not_published() -> None:
     for service in SERVERS:
         assert int(SERVICES[service]["environment"]["RFA_HEALTH_PORT"]) == scraped["port"]
         assert not any(f":{scraped['port']}" in line.split("}")[-1] for line in SERVICES[service]["ports"])
-
-
-def test_a_service_that_waits_for_health_waits_for_one_that_has_a_check() -> None:
-    waits = [
-        (name, other, condition["condition"])
-        for name, description in SERVICES.items()
-        for other, condition in description.get("depends_on", {}).items()
-    ]
-    assert {(name, other) for name, other, _ in waits} >= {("server", "redis"), ("grafana", "prometheus")}
-    for _, other, condition in waits:
-        if other == "secrets":
-            assert condition == "service_completed_successfully" and SERVICES[other]["restart"] == "no"
-        else:
-            assert condition == "service_healthy"
-            assert "healthcheck" in SERVICES[other] or other in HEALTH_CHECKED_BY_IMAGE
 
 
 @pytest.mark.parametrize("service", SERVERS)

@@ -167,14 +167,6 @@ def test_the_adapter_finds_the_series_that_the_autoscaler_asks_for() -> None:
     assert set(rule["resources"]["overrides"]) <= ADDED_LABELS
 
 
-def test_the_variable_of_models_reads_series_that_have_the_label(exported: dict[str, set[str]]) -> None:
-    (variable,) = [item for item in DASHBOARD["templating"]["list"] if item["name"] == "model"]
-    pattern, label = re.fullmatch(r'label_values\(\{__name__=~"(.+)"\}, (\w+)\)', variable["query"]["query"]).groups()
-    series = [name for name in exported if re.fullmatch(pattern, name)]
-    assert len(series) == 2
-    assert all(label in exported[name] for name in series)
-
-
 def test_every_alert_says_how_bad_it_is_and_is_shown_to_fire() -> None:
     cases = yaml.safe_load((DEPLOY / "prometheus" / "rules_test.yml").read_text())["tests"]
     fires = {case["alertname"] for test in cases for case in test["alert_rule_test"] if case.get("exp_alerts")}
