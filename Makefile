@@ -156,7 +156,7 @@ $(VENV)/.develop: $(VENV)/.python pyproject.toml constraints.txt
 
 # What only some tests need, beside what they all do. The oldest Triton has a folder of its own beside the newest.
 $(VENV)/.all: $(VENV)/.develop
-	$(PIP) --editable '.[ray,fuzz,whole]'
+	$(PIP) --editable '.[ray,whole]'
 	$(BIN)/python -m pip install --disable-pip-version-check --no-compile $(PIP_FLAGS) --no-deps --upgrade \
 		--target $(VENV)/triton-$(OLDEST_TRITON) triton==$(OLDEST_TRITON)
 	@touch $@

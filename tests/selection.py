@@ -22,7 +22,6 @@ LONG = {
     "tests/deploy/test_cuda_image.py": "builds images",
     "tests/deploy/test_image.py": "builds an image",
     "tests/deploy/test_ray.py": "starts a cluster",
-    "tests/service/page/test_five_tasks.py": "a browser",
     "tests/service/page/test_interface_page.py": "a browser",
     "tests/service/page/test_live_tab.py": "a browser",
     "tests/service/page/test_page_for_everybody.py": "a browser",

@@ -6,17 +6,19 @@ import asyncio
 import functools
 import json
 import socket
+import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import fastapi._compat.v2
 import httpx
 import uvloop
-from fastapi import FastAPI
+from fastapi import FastAPI, WebSocket
 from pydantic import TypeAdapter
+from starlette.websockets import WebSocketDisconnect
 
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.service.app import create_app
@@ -192,3 +194,59 @@ def check_refusal(answer: bytes, status: int, code: str) -> None:
     error = json.loads(body)["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["code"] == code
+
+
+def read_exactly(client: socket.socket, count: int) -> bytes:
+    """So many bytes, however they come."""
+    data = bytearray()
+    while len(data) < count:
+        piece = client.recv(count - len(data))
+        assert piece, f"closed after {bytes(data)!r}"
+        data += piece
+    return bytes(data)
+
+
+def handshake(*lines: bytes, path: bytes = b"/echo") -> bytes:
+    """The request that asks for a WebSocket."""
+    head = [
+        b"GET " + path + b" HTTP/1.1",
+        b"Host: x",
+        b"Connection: Upgrade",
+        b"Upgrade: websocket",
+        b"Sec-WebSocket-Version: 13",
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        *lines,
+    ]
+    return b"\r\n".join(head) + b"\r\n\r\n"
+
+
+def frame(opcode: int, payload: bytes = b"", *, is_final: bool = True, mask: bytes = bytes(4)) -> bytes:
+    """A frame of a client, masked with zeros, or one of a server, with no mask."""
+    size, flag = len(payload), 0x80 if mask else 0
+    length = struct.pack("!B", flag | size) if size < 126 else struct.pack("!BH", flag | 126, size)
+    return bytes([(0x80 if is_final else 0) | opcode]) + length + mask + payload
+
+
+def opened(server: Live, receive_buffer: int | None = None, path: bytes = b"/echo") -> socket.socket:
+    """A WebSocket, after its handshake."""
+    client = server.connect(receive_buffer)
+    client.sendall(handshake(path=path))
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += client.recv(1)
+    assert head.startswith(b"HTTP/1.1 101")
+    return client
+
+
+def echoing(app: FastAPI) -> None:
+    """WebSockets that say what they hear, at /echo, and that speak without end, at /flood."""
+
+    async def talk(connection: WebSocket) -> None:
+        is_echo = connection.url.path == "/echo"
+        await connection.accept()
+        with suppress(WebSocketDisconnect):
+            while True:
+                await connection.send_text(await connection.receive_text() if is_echo else "x" * 100_000)
+
+    for path in ("/echo", "/flood"):
+        app.add_api_websocket_route(path, talk)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.types import ASGIApp
 
 
-async def asgi(app: ASGIApp, *incoming: dict[str, Any], **changes: Any) -> list[dict[str, Any]]:
-    """What the application sends for the scope with `changes`; after `incoming` the client is gone."""
+async def asgi(
+    app: ASGIApp,
+    *incoming: dict[str, Any],
+    take: Callable[[Any], Awaitable[None]] | None = None,
+    gone: asyncio.Event | None = None,
+    **changes: Any,
+) -> list[dict[str, Any]]:
+    """What the application sends for the scope with `changes`; after `incoming` the client is gone.
+
+    Args:
+        take: called with each message instead.
+        gone: the client leaves once this is set.
+    """
     kind = changes.get("type", "http")
     scope = {
         "type": kind,
@@ -29,10 +42,14 @@ async def asgi(app: ASGIApp, *incoming: dict[str, Any], **changes: Any) -> list[
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
-        return waiting.pop(0) if len(waiting) > 1 else waiting[0]
+        if len(waiting) > 1:
+            return waiting.pop(0)
+        if gone is not None:
+            await gone.wait()
+        return waiting[0]
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await app(scope, receive, send)
+    await app(scope, receive, take or send)
     return sent

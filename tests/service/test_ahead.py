@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,11 +13,10 @@ import pyarrow as pa
 import pytest
 
 import rfa
-from rfa.service.app import create_app
 from rfa.service.schemas.filter_requests import USUAL_AHEAD
-from rfa.service.settings import Settings
+from tests.service.live import answer, serving
 
-BUNDLES = Path(__file__).parents[2] / "bundles"
+pytestmark = pytest.mark.anyio
 VALUES = (20 + 5 * np.sin(np.arange(90) / 4) + np.random.default_rng(1).normal(0, 0.3, 90)).round(3).tolist()
 STEP = 1800.0
 TIMES = (1.7e9 + STEP * np.arange(90)).tolist()
@@ -32,20 +30,14 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module")
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    server = create_app(Settings(bundles=(BUNDLES / "series", BUNDLES / "linear"), processes=1, workers=1))
-    async with server.router.lifespan_context(server):
-        transport = httpx.ASGITransport(server, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            yield client
+    async with serving("series", "linear") as client:
+        yield client
 
 
 async def asked(client: httpx.AsyncClient, **body: Any) -> Any:
-    reply = await client.post("/filter", json=body)
-    assert reply.status_code == 200, reply.text
-    return reply.json()
+    return await answer(client, body)
 
 
-@pytest.mark.anyio
 async def test_numbers_and_nothing_else_are_forecast_by_the_network(client: httpx.AsyncClient) -> None:
     reply = await asked(client, values=VALUES)
     ahead = reply["ahead"]
@@ -59,7 +51,6 @@ async def test_numbers_and_nothing_else_are_forecast_by_the_network(client: http
     assert not any(name.startswith("forecast") for name in reply["columns"])
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("model", ["series", "auto"])
 async def test_they_are_those_of_the_library(client: httpx.AsyncClient, model: str) -> None:
     for extra in ({}, {"smooth": True}):
@@ -72,7 +63,6 @@ async def test_they_are_those_of_the_library(client: httpx.AsyncClient, model: s
             assert ahead[name] == found[column].tolist(), (name, extra)
 
 
-@pytest.mark.anyio
 async def test_rows_go_on_at_the_rate_that_they_have_of_late(client: httpx.AsyncClient) -> None:
     """Here and in Python: the clock of this series has changed."""
     times = [*(60.0 * np.arange(50)), *(60.0 * 49 + np.arange(1, 41))]
@@ -82,7 +72,6 @@ async def test_rows_go_on_at_the_rate_that_they_have_of_late(client: httpx.Async
     np.testing.assert_allclose(ahead["y_mean"], outputs["mean.y"])
 
 
-@pytest.mark.anyio
 async def test_a_state_goes_on_to_the_same_rows(client: httpx.AsyncClient) -> None:
     whole = await asked(client, values={"y": VALUES}, ahead=5)
     first = await asked(client, values={"y": VALUES[:60]}, ahead=5, return_state=True)
@@ -90,7 +79,6 @@ async def test_a_state_goes_on_to_the_same_rows(client: httpx.AsyncClient) -> No
     assert rest["ahead"] == whole["ahead"] != first["ahead"]
 
 
-@pytest.mark.anyio
 async def test_a_state_knows_how_far_apart_rows_are(client: httpx.AsyncClient) -> None:
     async def row(k: int, state: str | None) -> Any:
         values = {"y": VALUES[k : k + 1]}
@@ -103,7 +91,6 @@ async def test_a_state_knows_how_far_apart_rows_are(client: httpx.AsyncClient) -
         assert reply["ahead"]["t"] == [TIMES[last] + STEP * k for k in range(1, 5)]
 
 
-@pytest.mark.anyio
 async def test_leads_are_those_that_were_asked_for_and_warnings_are_of_all(client: httpx.AsyncClient) -> None:
     reply = await asked(client, values={"y": [k % 4 for k in range(600)]}, model="auto", horizon=[3.0], ahead=12)
     assert [lead["horizon"] for lead in reply["calibration"]["leads"]] == [3.0]
@@ -111,7 +98,6 @@ async def test_leads_are_those_that_were_asked_for_and_warnings_are_of_all(clien
     assert "on the way to the rows of `ahead`" in outputs[12.0] and "`ahead`" not in outputs[None]
 
 
-@pytest.mark.anyio
 async def test_arrow_and_many_series_have_them_too(client: httpx.AsyncClient) -> None:
     alone = (await asked(client, values={"y": VALUES}, ahead=3, levels=[0.9]))["ahead"]
     many = await asked(client, series={"one": {"values": {"y": VALUES}}}, ahead=3, levels=[0.9])
@@ -127,7 +113,6 @@ async def test_arrow_and_many_series_have_them_too(client: httpx.AsyncClient) ->
     assert json.loads(outputs)["ahead"] == alone
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -143,7 +128,6 @@ async def test_what_cannot_be_reported_is_refused(client: httpx.AsyncClient, bod
     assert reply.status_code == 422 and reply.json()["error"]["param"] == param, reply.text
 
 
-@pytest.mark.anyio
 async def test_nothing_more_is_reported_where_something_else_is_asked(client: httpx.AsyncClient) -> None:
     for body in ({"values": VALUES, "horizon": [1.0]}, {"values": {"load": VALUES}}, {"values": VALUES, "ahead": 0},
                  {"values": VALUES[:1], "times": [5.0]}):  # fmt: skip

@@ -22,7 +22,7 @@ from rfa.service.engine.models import Models, load_models
 from rfa.service.engine.request_size import generation_request_bytes
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.settings import Settings
-from tests.runtime.text.exact import EPS, ExactModel, begun, largest_errors, prompt_of, read_on, silence, stepped
+from tests.runtime.text.exact import EPS, ExactModel, begun, largest_errors, prompt_of, stepped
 from tests.service.conftest import Connect
 
 STREAMS = 5
@@ -63,37 +63,6 @@ def test_outputs_are_as_good_as_those_of_the_model(
     allowed = largest_errors(plain, exact)
     found = largest_errors(stepped(runtime, begun(runtime, tokens[:read], "attention"), tokens[read:], noise), exact)
     assert all(found[name] <= 2 * allowed[name] + EPS for name in found), (found, allowed)
-
-
-def test_a_prompt_in_pieces_is_a_prompt_at_once(
-    runtime: Language, attention_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokens = prompt_of(runtime)
-    exact = ExactModel(attention_bundle, monkeypatch)
-    expected = exact.outputs(tokens, len(tokens) - 1, 0, "attention", silence(runtime))
-    at_once = begun(runtime, tokens[:-1], "attention")
-    pieces = begun(runtime, tokens[:1], "attention")
-    for start, stop in ((1, 4), (4, 5), (5, len(tokens) - 1)):
-        read_on(runtime, pieces, tokens[start:stop]).commit()
-    one, other = (largest_errors(stepped(runtime, way, tokens[-1:]), expected) for way in (at_once, pieces))
-    # Both round sums of the same terms, in another order.
-    assert all(other[name] <= 2 * one[name] + 64 * EPS for name in one), (one, other)
-
-
-@pytest.mark.parametrize("count", range(2, STREAMS + 1))
-def test_a_stream_has_the_same_bits_alone_and_among_others(runtime: Language, count: int) -> None:
-    tokens = prompt_of(runtime)
-    alone, together = ([begun(runtime, tokens[i : 2 * i + 3], "attention") for i in range(count)] for _ in range(2))
-    noise = np.random.default_rng(1).standard_normal((count, *runtime.latent_shape)).astype(np.float32)
-    for token in (5, 6):
-        order = list(reversed(range(count)))
-        output, advances = runtime.step([together[i] for i in order], [token + i for i in order], noise[order])
-        for row, index in enumerate(order):
-            single, (advance,) = runtime.step([alone[index]], [token + index], noise[index : index + 1])
-            for found, requested in zip(output, single, strict=True):
-                assert found[row].tobytes() == requested[0].tobytes()
-            advance.commit()
-            advances[row].commit()
 
 
 def test_there_is_no_recurrent_context(runtime: Language) -> None:

@@ -300,15 +300,6 @@ class TestTheLog:
         assert (recorded["route"], recorded["status"], recorded["close_code"]) == ("/live", 101, 1000)
         assert [(line["route"], line["status"]) for line in unknown] == [("other", 403)] * 2
 
-    @pytest.mark.parametrize("path", ["/nope", "/health", "/generate"])
-    async def test_a_handshake_on_another_path_is_reported_so(self, connect: Any, path: str) -> None:
-        async with connect() as client:
-            extensions = {"websocket.http.response": {}}
-            start, body = await asgi(client.app, type="websocket", path=path, extensions=extensions)
-            (closed,) = await asgi(client.app, type="websocket", path=path)
-        assert start["status"] == 404 and orjson.loads(body["body"])["error"]["code"] == "not_found"
-        assert closed["type"] == "websocket.close"
-
     async def test_a_failure_before_the_handshake_is_an_answer(self, connect: Any) -> None:
         async def broken(websocket: WebSocket) -> None:
             raise KeyError
@@ -435,20 +426,7 @@ async def test_a_client_that_left_before_its_refusal_is_no_failure(connect: Any,
         raise Disconnected
 
     async with connect() as client:
-        for kind, path in (("websocket", "/nope"), ("http", "/nope")):
-            scope: dict[str, Any] = {
-                "type": kind,
-                "path": path,
-                "method": "GET",
-                "headers": [(b"host", b"localhost")],
-                "scheme": "ws",
-            }
-            scope |= {"http_version": "1.1", "query_string": b"", "root_path": "", "server": ("localhost", 80)}
-            messages = [{"type": "websocket.connect"}, {"type": "websocket.disconnect", "code": 1006}]
-
-            async def receive(messages: Any = messages) -> Any:
-                return messages.pop(0)
-
-            await client.app(scope, receive, send)
+        for kind in ("websocket", "http"):
+            await asgi(client.app, type=kind, path="/nope", scheme="ws", take=send)
     lines, _ = written()
     assert lines and not [line for line in lines if line["level"] in ("WARNING", "ERROR")]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
-import random
 from typing import Any
 from urllib.parse import urlencode
 
@@ -79,17 +77,6 @@ async def test_columns_have_the_numbers_of_rows(model: str, more: dict[str, Any]
         rows["smoothed"] = None
     assert found == expected
     assert columns.pop("ahead") is None and {**columns, "timings": 0} == {**rows, "timings": 0}
-
-
-async def test_sums_have_the_same_bits_however_a_series_is_reported() -> None:
-    rows = [[math.sin(k), math.cos(3.0 * k)] for k in range(300)]
-    asked = {"model": "linear", "observations": rows, "alarm": {"rate": 0.01}, "seed": 1}
-    async with serving("linear", "oscillator") as client:
-        whole = await answer(client, asked)
-        lines = (await client.post("/filter", json={**asked, "stream": True})).text.splitlines()
-        smoothed = await answer(client, {**asked, "smooth": True})
-    for other in (json.loads(lines[-1]), smoothed):
-        assert (other["log_likelihood"], other["calibration"]) == (whole["log_likelihood"], whole["calibration"])
 
 
 async def test_an_arrow_stream_has_the_numbers_of_columns() -> None:
@@ -212,20 +199,6 @@ async def test_what_is_no_arrow_stream_of_numbers_is_refused() -> None:
             error = response.json()["error"]
             assert (response.status_code, error["param"], error["code"]) == (422, param, "duplicate")
         assert (await send(client, good, model="linear")).status_code == 200
-
-
-async def test_a_damaged_stream_ends_no_server() -> None:
-    """Every answer is a series or a refusal of the body."""
-    rng, good = random.Random(5), arrow({"t": TIMES, **VALUES})
-    statuses = set()
-    async with serving("linear", "oscillator") as client:
-        for _ in range(400):
-            body = bytearray(good)
-            for _ in range(rng.randint(1, 4)):
-                body[rng.randrange(len(body))] = rng.randrange(256)
-            statuses.add((await send(client, bytes(body), model="linear")).status_code)
-        assert (await send(client, good, model="linear")).status_code == 200
-    assert statuses == {200, 422}
 
 
 async def test_a_list_of_numbers_is_one_column() -> None:

@@ -27,7 +27,7 @@ from rfa.service.engine.device import language_loader
 from rfa.service.engine.models import load_models
 from rfa.service.process.settings_json import read_settings, write_settings
 from rfa.service.settings import ConfigurationError, Settings
-from tests.runtime.text.exact import EPS, ExactModel, begun, largest_errors, prompt_of, silence, stepped
+from tests.runtime.text.exact import begun, prompt_of, stepped
 from tests.service.conftest import Connect
 
 
@@ -47,26 +47,6 @@ def runtime(bundle: Bundle) -> CompiledLanguageRuntime:
 
 
 # Prompts, and attention.
-
-
-def test_a_prompt_at_once_is_as_good_as_its_tokens_one_by_one(
-    runtime: CompiledLanguageRuntime, books_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokens = prompt_of(runtime)
-    exact = ExactModel(books_bundle, monkeypatch)
-    expected = exact.outputs(tokens, len(tokens) - 1, 0, "recurrent", silence(runtime))
-    one_by_one = begun(runtime, [])
-    allowed = largest_errors(stepped(runtime, one_by_one, tokens)[-1:], expected)
-    at_once = begun(runtime, [])
-    output, (advance,) = runtime.read_prompts([at_once], [tokens])
-    found = largest_errors([output], expected)
-    assert all(found[name] <= 2 * allowed[name] + EPS for name in found), (found, allowed)
-    advance.commit()
-    for part, requested in zip(at_once.read().values(), exact.state, strict=True):
-        # Rounding of sums over d and 4 d numbers, with room for the layers.
-        assert np.abs(part - requested).max() <= 64 * EPS * np.abs(requested).max()
-    one_by_one.release()
-    at_once.release()
 
 
 def test_a_prompt_leaves_the_same_state_whether_its_output_is_requested_or_not(

@@ -145,11 +145,6 @@ def test_a_rate_for_most_rows_is_reported(expected: float, is_reported: bool) ->
     assert diagnose(AUTO, replace(checked(0.9, 900), alarms=count_alarms(5, 5, 5))) == []
 
 
-def test_a_lead_that_came_true_is_as_many_steps_as_were_counted() -> None:
-    (warning,) = diagnose(NETWORK, checked(0.9, 9000, leads=[ahead(2000, 0.9, 900)]))
-    assert (warning.code, warning.horizon) == ("far_ahead", 120_000)
-
-
 def test_a_warning_says_what_was_found_and_what_to_try() -> None:
     leads = [ahead(12, 0.5, 9000)]
     (low,) = diagnose(AUTO, checked(0.9, 9000, leads=leads))

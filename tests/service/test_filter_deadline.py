@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import io
 import json
 import logging
@@ -11,22 +12,20 @@ import math
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
-import httpx
 import pyarrow as pa
 import pytest
 
 from rfa.runtime.filters import sequence as filter_sequence
-from rfa.service.app import create_app
 from rfa.service.arrow import ARROW
 from rfa.service.engine import job as jobs
-from rfa.service.settings import Settings
+from tests.service.live import answer, serving
 from tests.service.models import FakeFilter, fake_models
 
 pytestmark = pytest.mark.anyio
@@ -39,6 +38,7 @@ ROWS: list[Any] = [
 VALUES = {name: [row and row[k] for row in ROWS] for k, name in enumerate(("left", "right"))}
 LATE = 60_000  # milliseconds: the clock of these tests passes it when they say so
 KEY = "a-key-of-sixteen-or-more"
+served = functools.partial(serving, "linear", "oscillator", sessions="memory")
 
 
 class Clock:
@@ -63,19 +63,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-@asynccontextmanager
-async def serving(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    paths = tuple(BUNDLES / name for name in ("linear", "oscillator"))
-    app = create_app(Settings(**{"bundles": paths, "processes": 1, "sessions": "memory", **settings}))
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            client.app = app  # type: ignore[attr-defined]
-            yield client
-
-
-def ring_after(client: Any, model: str, calls: int, clock: Clock) -> Callable[[], None]:
-    """Let the deadline pass behind so many steps of the filter; the function that is returned ends that."""
+@contextmanager
+def ring_after(client: Any, model: str, calls: int, clock: Clock) -> Iterator[None]:
+    """Let the deadline pass behind so many steps of the filter."""
     runtime = client.app.state.engine.filter_model(model)
     left = calls
 
@@ -92,16 +82,10 @@ def ring_after(client: Any, model: str, calls: int, clock: Clock) -> Callable[[]
 
     runtime.advance, runtime.trace = counted(runtime.advance), counted(runtime.trace)
 
-    def restore() -> None:
+    try:
+        yield
+    finally:
         del runtime.advance, runtime.trace
-
-    return restore
-
-
-async def answer(client: httpx.AsyncClient, document: Any) -> Any:
-    response = await client.post("/filter", json=document)
-    assert response.status_code == 200, response.text
-    return response.json()
 
 
 def body(model: str, **more: Any) -> dict[str, Any]:
@@ -112,13 +96,12 @@ def body(model: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("model", "taken"), [("linear", 256), ("oscillator", 1)])
 async def test_a_series_ends_at_its_deadline_and_its_state_goes_on(clock: Clock, model: str, taken: int) -> None:
     """The steps are the first of the whole, all else is of them, and the rest follows bit for bit."""
-    async with serving() as client:
+    async with served() as client:
         whole = await answer(client, body(model, deadline_ms=LATE))
         assert (whole["finish_reason"], len(whole["steps"])) == ("complete", COUNT)
         part = await answer(client, body(model, observations=ROWS[:taken]))
-        restore = ring_after(client, model, 1, clock)
-        cut = await answer(client, body(model, deadline_ms=LATE, return_state=True))
-        restore()
+        with ring_after(client, model, 1, clock):
+            cut = await answer(client, body(model, deadline_ms=LATE, return_state=True))
         rest = await answer(client, body(model, observations=ROWS[taken:], state=cut["state"]))
     assert (cut["finish_reason"], cut["steps"]) == ("deadline", whole["steps"][:taken])
     assert (cut["log_likelihood"], cut["calibration"]) == (part["log_likelihood"], part["calibration"])
@@ -128,11 +111,11 @@ async def test_a_series_ends_at_its_deadline_and_its_state_goes_on(clock: Clock,
 @pytest.mark.parametrize("model", ["linear", "oscillator"])
 @pytest.mark.parametrize("accept", ["application/x-ndjson", "text/event-stream"])
 async def test_the_last_line_of_a_stream_says_it(clock: Clock, model: str, accept: str) -> None:
-    async with serving() as client:
+    async with served() as client:
         whole = await answer(client, body(model))
-        ring_after(client, model, 3, clock)
         document = body(model, deadline_ms=LATE, stream=True, return_state="session:cut")
-        response = await client.post("/filter", json=document, headers={"Accept": accept})
+        with ring_after(client, model, 3, clock):
+            response = await client.post("/filter", json=document, headers={"Accept": accept})
     *steps, last = (json.loads(line.removeprefix("data: ")) for line in response.text.splitlines() if line)
     assert steps == whole["steps"][:3]
     assert (last["done"], last["finish_reason"], last["state"]) == (True, "deadline", "session:cut@3")
@@ -146,31 +129,26 @@ async def test_columns_and_arrow_streams_end_with_what_there_is(clock: Clock, ca
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    async with serving() as client:
+    async with served() as client:
         whole = await answer(client, {**named, "values": VALUES})
-        found = []
-        for _ in range(2):
-            if calls:
-                restore = ring_after(client, "linear", calls, clock)
-            else:
-                restore = ring_at_once(client, clock)
-            if not found:
-                columns = await answer(client, {**named, "values": VALUES, "deadline_ms": LATE})
-                found.append((columns.pop("columns"), columns))
-            else:
-                query = urlencode({"model": "linear", "levels": "0.9", "seed": 5, "deadline_ms": LATE})
-                headers = {"Content-Type": ARROW}
-                response = await client.post(f"/filter?{query}", content=sink.getvalue(), headers=headers)
-                read = pa.ipc.open_stream(response.content).read_all()
-                found.append((read.to_pydict(), json.loads(read.schema.metadata[b"rfa"])))
-            restore()
+        ring = (
+            functools.partial(ring_after, client, "linear", calls) if calls else functools.partial(ring_at_once, client)
+        )
+        with ring(clock):
+            summary = await answer(client, {**named, "values": VALUES, "deadline_ms": LATE})
+        query = urlencode({"model": "linear", "levels": "0.9", "seed": 5, "deadline_ms": LATE})
+        with ring(clock):
+            response = await client.post(f"/filter?{query}", content=sink.getvalue(), headers={"Content-Type": ARROW})
+        read = pa.ipc.open_stream(response.content).read_all()
+    found = [(summary.pop("columns"), summary), (read.to_pydict(), json.loads(read.schema.metadata[b"rfa"]))]
     assert whole["finish_reason"] == "complete"
     for columns, summary in found:
         assert columns == {name: column[: 256 * calls] for name, column in whole["columns"].items()}
         assert summary["finish_reason"] == "deadline"
 
 
-def ring_at_once(client: Any, clock: Clock) -> Callable[[], None]:
+@contextmanager
+def ring_at_once(client: Any, clock: Clock) -> Iterator[None]:
     """Let the deadline pass while the request is on its way to the filter."""
     engine = client.app.state.engine
     submit = engine._scheduler.submit
@@ -181,20 +159,19 @@ def ring_at_once(client: Any, clock: Clock) -> Callable[[], None]:
 
     engine._scheduler.submit = late
 
-    def restore() -> None:
+    try:
+        yield
+    finally:
         del engine._scheduler.submit
-
-    return restore
 
 
 @pytest.mark.parametrize("more", [{}, {"smooth": True}, {"stream": True}], ids=str)
 async def test_a_deadline_before_the_first_step_still_answers(clock: Clock, more: dict[str, Any]) -> None:
     """And the state, which has taken nothing, is that of the beginning."""
-    async with serving() as client:
+    async with served() as client:
         whole = await answer(client, body("linear"))
-        restore = ring_at_once(client, clock)
-        response = await client.post("/filter", json=body("linear", deadline_ms=LATE, return_state=True, **more))
-        restore()
+        with ring_at_once(client, clock):
+            response = await client.post("/filter", json=body("linear", deadline_ms=LATE, return_state=True, **more))
         *lines, last = (json.loads(line) for line in response.text.splitlines())
         assert (response.status_code, lines, last.get("steps", [])) == (200, [], [])
         assert (last["finish_reason"], last["smoothed"], last["calibration"]["scored"]) == ("deadline", None, 0)
@@ -205,10 +182,10 @@ async def test_a_deadline_before_the_first_step_still_answers(clock: Clock, more
 async def test_attention_ends_there_too(clock: Clock) -> None:
     model = "oscillator"
     short = {"observations": ROWS[:40], "mode": "attention"}
-    async with serving() as client:
+    async with served() as client:
         whole = await answer(client, body(model, **short))
-        ring_after(client, model, 7, clock)
-        cut = await answer(client, body(model, **short, deadline_ms=LATE))
+        with ring_after(client, model, 7, clock):
+            cut = await answer(client, body(model, **short, deadline_ms=LATE))
     assert (cut["finish_reason"], cut["steps"]) == ("deadline", whole["steps"][:7])
 
 
@@ -218,7 +195,7 @@ async def test_smoothing_leaves_out_what_is_made_from_the_end(
 ) -> None:
     """The steps so far are the filter's; smoothed states and trajectories, of which some are there, are not told."""
     taken = COUNT if is_looking_back else 256
-    async with serving() as client:
+    async with served() as client:
         whole = await answer(client, body("linear"))
         if is_looking_back:
             back = filter_sequence.smooth
@@ -230,9 +207,8 @@ async def test_smoothing_leaves_out_what_is_made_from_the_end(
                     yield block
 
             monkeypatch.setattr(filter_sequence, "smooth", late)
-        else:
-            ring_after(client, "linear", 1, clock)
-        cut = await answer(client, body("linear", smooth=True, samples=2, deadline_ms=LATE, return_state=True))
+        with nullcontext() if is_looking_back else ring_after(client, "linear", 1, clock):
+            cut = await answer(client, body("linear", smooth=True, samples=2, deadline_ms=LATE, return_state=True))
     assert (cut["finish_reason"], cut["smoothed"], cut["steps"]) == ("deadline", None, whole["steps"][:taken])
     assert cut["state"]
 
@@ -241,14 +217,11 @@ async def test_what_is_left_is_not_counted(clock: Clock, caplog: pytest.LogCaptu
     """A quota has those observations back, and the line of the log tells those that were taken, and why no more."""
     caplog.set_level(logging.INFO, "rfa.access")
     # A second: next to nothing comes back by itself.
-    async with serving(api_keys=KEY, quota_observations=0.01) as client:
+    async with served(api_keys=KEY, quota_observations=0.01) as client:
         client.headers["Authorization"] = f"Bearer {KEY}"
-        restore = ring_at_once(client, clock)
-        await answer(client, body("linear", deadline_ms=LATE))
-        restore()
-        restore = ring_after(client, "linear", 1, clock)
-        await answer(client, body("linear", deadline_ms=LATE))
-        restore()
+        for late in (ring_at_once(client, clock), ring_after(client, "linear", 1, clock)):
+            with late:
+                await answer(client, body("linear", deadline_ms=LATE))
         refused = await client.post("/filter", json=body("linear"))
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "quota_observations")
     # A debt of 256, less the one that was there.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio.from_thread
@@ -14,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rfa.service.app import create_app
 from rfa.service.schemas.filter_replies import FilterReply
-from rfa.service.settings import Settings
+from tests.service.live import serving
 from tests.service.replies import read
 
 SIZES = {"linear": 2, "oscillator": 2, "auto": 1}
@@ -26,27 +23,19 @@ VALUES = st.sampled_from([0.0, *TINY, 1e-6, 1.0, 1e4, 1e9, 1e11, 1e12]).flatmap(
 )
 
 
-@contextmanager
-def serving(bundles: Path, **settings: Any) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def post() -> Iterator[Any]:
     """`post(body)` to a server with the three filters."""
-    app = create_app(Settings(bundles=(bundles / "linear", bundles / "oscillator"), processes=1, workers=1, **settings))
-
-    async def post(body: dict[str, Any]) -> httpx.Response:
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return await client.post("/filter", json=body)
-
     with (
         anyio.from_thread.start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(app.router.lifespan_context(app)),
+        portal.wrap_async_context_manager(serving("linear", "oscillator")) as client,
     ):
-        yield lambda body: portal.call(post, body)
 
+        async def ask(body: dict[str, Any]) -> httpx.Response:
+            response: httpx.Response = await client.post("/filter", json=body)
+            return response
 
-@pytest.fixture(scope="module")
-def post(bundles: Path) -> Iterator[Any]:
-    with serving(bundles) as found:
-        yield found
+        yield lambda body: portal.call(ask, body)
 
 
 @st.composite

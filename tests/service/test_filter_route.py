@@ -62,24 +62,6 @@ async def test_streams_say_what_the_plain_reply_says(connect: Any, accept: str |
     assert (done.model, done.log_likelihood, done.seed) == (plain["model"], plain["log_likelihood"], plain["seed"])
 
 
-async def test_a_long_sequence_is_filtered_in_pieces(connect: Any) -> None:
-    count = 1000
-    async with connect() as client:
-        reply = (await client.post("/filter", json={"observations": [[float(i), 0.0] for i in range(count)]})).json()
-    assert [step["index"] for step in reply["steps"]] == list(range(count))
-    assert [step["t"] for step in reply["steps"]] == list(range(count))
-    assert reply["steps"][-1]["mean"] == [(count - 1) / 2, 0.0]
-    assert reply["log_likelihood"] == count
-
-
-async def test_smoothing_covers_the_sequence(connect: Any) -> None:
-    async with connect() as client:
-        reply = (await client.post("/filter", json={**SEQUENCE, "smooth": True})).json()
-        stream = await client.post("/filter", json={**SEQUENCE, "smooth": True, "stream": True})
-    assert [step["mean"] for step in reply["smoothed"]] == MEANS
-    assert lines(stream)[-1]["smoothed"] == reply["smoothed"]
-
-
 @pytest.mark.parametrize(
     ("change", "param", "code"),
     [
@@ -145,34 +127,6 @@ async def test_a_broken_sequence_fails_alone(connect: Any) -> None:
     first, last = lines(stream)
     assert first["mean"] == [1, 2] and last["error"]["code"] == "out_of_range"
     assert [step["mean"] for step in after.json()["steps"]] == MEANS
-
-
-async def test_a_sequence_goes_on_from_its_state(connect: Any) -> None:
-    """The steps of two requests are those of one; index, times and seed go on by themselves."""
-    observations = [[float(i), 1.0] for i in range(6)]
-    async with connect(sessions="memory") as client:
-        whole = (await client.post("/filter", json={"observations": observations, "seed": 3})).json()
-        assert whole["state"] is None
-        for expected in (True, "session:one"):
-            body = {"observations": observations[:4], "seed": 3, "return_state": expected}
-            first = (await client.post("/filter", json=body)).json()
-            rest = {"observations": observations[4:], "state": first["state"]}
-            second = (await client.post("/filter", json={**rest, "return_state": expected is True})).json()
-            assert first["steps"] + second["steps"] == whole["steps"]
-            assert (second["seed"], first["log_likelihood"] + second["log_likelihood"]) == (3, 6.0)
-            assert (second["state"] == "session:one@6") is isinstance(expected, str)
-        stale = await client.post("/filter", json=rest)
-        assert (stale.status_code, stale.json()["error"]["type"]) == (409, "conflict")
-
-
-@pytest.mark.parametrize("smooth", [False, True])
-async def test_the_last_line_of_a_stream_has_the_state(connect: Any, smooth: bool) -> None:
-    async with connect() as client:
-        body = {**SEQUENCE, "stream": True, "return_state": True, "smooth": smooth}
-        last = read(FilterDone, json.dumps(lines(await client.post("/filter", json=body))[-1]))
-        more = {"observations": [[2.0, 3.0]], "times": [2.0], "state": last.state, "smooth": smooth}
-        reply = (await client.post("/filter", json=more)).json()
-    assert (reply["steps"][0]["index"], reply["steps"][0]["mean"]) == (4, [2.0, 3.0])
 
 
 # The fake forecasts the mean so far, ± the level: forecast are 3 (2 before), 4 (2 before), nothing at 0 and at null.

@@ -18,13 +18,12 @@ from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.forecast_checks import summarise
 from rfa.runtime.uncertainty.input import as_array
 from rfa.runtime.uncertainty.interface import FilterOptions, Row, Stepped
-from rfa.service.disconnect import ClientGone
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter import stages as filtering
 from rfa.service.engine.filter.jobs import FilterJob
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob, StreamStep
-from rfa.service.errors import InternalError, InvalidRequest, NotReady, Overloaded
+from rfa.service.errors import InternalError, NotReady, Overloaded
 from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
 from tests.service.models import FakeFilter, fake_models
@@ -243,35 +242,6 @@ async def test_costly_answers_count_as_more_rows() -> None:
     assert plain.rows == 1 and costly.rows > stage.max_rows
 
 
-async def test_a_bad_row_fails_alone() -> None:
-    async with running(FakeFilter(poison=666)) as (engine, metrics):
-        jobs = [engine.filter(None, options(200)) for _ in range(3)]
-        jobs[1].options.observations[150] = [666.0, 0.0]
-        stream = engine.filter_stream(None, stream_options())
-        results = await asyncio.gather(*map(steps_of, jobs), return_exceptions=True)
-        stream.push(Observed(0.0, [1.0, 1.0], 1.0))
-        stream.push(Observed(1.0, [666.0, 1.0], 1.0))
-        with pytest.raises(InvalidRequest, match=r"^y takes"):
-            await drained(stream)
-        await slots_are_free(engine)
-    assert isinstance(results[1], InvalidRequest) and results[1].param == "observations[150]"
-    for result in (results[0], results[2]):
-        assert isinstance(result, list)
-        assert [step.index for step in result] == list(range(200))
-        assert result[-1].mean == [99.5, 0.0]
-    assert number(metrics, "rfa_corrupted_requests_total") == 2
-
-
-async def test_a_failing_step_is_pinned_on_its_job() -> None:
-    async with running(FakeFilter(bomb=13.0)) as (engine, _):
-        jobs = [engine.filter(None, options(40)) for _ in range(4)]
-        jobs[2].options.observations[:] = [[20.0, 0.0]] * 40
-        results = await asyncio.gather(*map(steps_of, jobs), return_exceptions=True)
-        await slots_are_free(engine)
-    assert [type(result) for result in results] == [InternalError, InternalError, list, InternalError]
-    assert [step.mean[0] for step in results[2]] == [20.0] * 40
-
-
 async def test_streams_have_their_own_bound_and_rest_between_observations() -> None:
     async with running(max_streams=3, max_running=1) as (engine, _):
         streams = [engine.filter_stream(None, stream_options()) for _ in range(3)]
@@ -294,19 +264,6 @@ async def test_streams_have_their_own_bound_and_rest_between_observations() -> N
             assert (steps, end.steps, end.log_likelihood, end.reason, end.state) == ([], 4, 4.0, "close", None)
         await slots_are_free(engine)
         engine.filter_stream(None, stream_options())
-
-
-async def test_a_stream_answers_in_order_and_ends_after_its_last_observation() -> None:
-    async with running() as (engine, _):
-        stream = engine.filter_stream(None, stream_options(state_every=40, wants_state=True))
-        for i in range(200):
-            stream.push(Observed(float(i), None, 1.0))
-        stream.close()
-        steps, end = await drained(stream)
-    assert [reply.step.index for reply in steps] == list(range(200))
-    assert [i + 1 for i, reply in enumerate(steps) if reply.state] == [40, 80, 120, 160, 200]
-    assert [reply.state.count for reply in steps if reply.state] == [40, 80, 120, 160, 200]
-    assert end.steps == 200 and end.state == steps[-1].state
 
 
 async def test_a_stream_that_is_not_read_is_full_and_goes_on_when_it_is_read() -> None:
@@ -335,32 +292,6 @@ async def test_fewer_costly_answers_are_kept_for_a_client_that_does_not_read() -
         assert len([event async for event in reply.events()]) == 51
 
 
-async def test_a_client_that_leaves_frees_the_slot() -> None:
-    async with running() as (engine, _):
-        stream = engine.filter_stream(None, stream_options())
-        stream.push(Observed(0.0, [1.0, 1.0], 1.0))
-        await stream.replies()
-        assert engine.pool_slots_in_use == 1
-        stream.leave()
-        with pytest.raises(ClientGone):
-            await stream.replies()
-        await slots_are_free(engine)
-        assert engine._scheduler.streams == 0
-
-
-async def test_a_refused_frame_ends_the_stream_after_what_came_before_it() -> None:
-    async with running() as (engine, _):
-        stream = engine.filter_stream(None, stream_options())
-        for i in range(3):
-            stream.push(Observed(float(i), [1.0, 1.0], 1.0))
-        stream.close(InvalidRequest("t must not be smaller"))
-        seen: list[StreamStep] = []
-        with pytest.raises(InvalidRequest, match="smaller"):
-            while isinstance(replies := await stream.replies(), list):
-                seen += replies
-    assert [reply.step.index for reply in seen] == [0, 1, 2]
-
-
 async def test_draining_hands_streams_their_state_and_refuses_what_cannot_end() -> None:
     async with running(max_observations=60_000, max_reply_numbers=10**9) as (engine, _):
         streams = [engine.filter_stream(None, stream_options(wants_state=True)) for _ in range(3)]
@@ -379,18 +310,6 @@ async def test_draining_hands_streams_their_state_and_refuses_what_cannot_end() 
         with pytest.raises(NotReady):
             engine.filter_stream(None, stream_options())
         await slots_are_free(engine)
-
-
-@pytest.mark.parametrize("kind", [{}, {"smooth": True}, {"is_streamed": True}])
-async def test_a_long_request_does_not_hold_up_a_live_stream(kind: dict[str, Any]) -> None:
-    async with running(max_observations=60_000, max_reply_numbers=10**9) as (engine, _):
-        long = engine.filter(None, options(60_000, **kind))
-        stream = engine.filter_stream(None, stream_options())
-        for i in range(5):
-            stream.push(Observed(float(i), [1.0, 1.0], 1.0))
-            await stream.replies()
-        assert not long.done
-        long.cancel()
 
 
 async def test_calibration_can_be_watched() -> None:

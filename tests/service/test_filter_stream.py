@@ -8,8 +8,8 @@ import json
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,13 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from rfa.service.app import create_app
 from rfa.service.engine.filter.stream import StreamJob
 from rfa.service.errors import Conflict, ErrorReply, InvalidRequest
 from rfa.service.routes.stream_frames import parse_observation
 from rfa.service.schemas.filter_replies import FilterStepReply, StreamDone, StreamReady, StreamStepReply
 from rfa.service.schemas.stream_requests import StreamObservation
-from rfa.service.settings import Settings
 from rfa.service.websocket import JsonSocket
-from tests.service.live import Live, running
+from tests.service.live import Live, opened, running, serving
 from tests.service.models import FakeFilter, fake_models
 from tests.service.replies import read
 from tests.waiting import PATIENCE, until
@@ -134,23 +132,6 @@ async def test_one_reply_per_observation(connect: Any) -> None:
         await slots_are_free(http.app)
         counted = {"route": "/filter/stream", "method": "WEBSOCKET", "status": "101"}
         assert http.app.state.metrics.registry.get_sample_value("rfa_http_requests_total", counted) == 1
-
-
-async def test_pipelined_observations_are_answered_in_order(connect: Any) -> None:
-    """Streams side by side, each with its own numbers; everything was sent before anything was read."""
-    async with connect(stream_buffer=16) as http:
-        sockets = [Socket(http.app) for _ in range(10)]
-        for k, socket in enumerate(sockets):
-            await socket.start(seed=k)
-            for i in range(100):
-                socket.frame({"t": i + k, "y": [float(k), float(i)]})
-            socket.frame({"close": True})
-        for k, socket in enumerate(sockets):
-            (*steps, done), code = await socket.rest()
-            assert [(step["index"], step["t"]) for step in steps] == [(i, i + k) for i in range(100)]
-            assert [step["mean"] for step in steps] == [[float(k), i / 2] for i in range(100)]
-            assert (done["steps"], code) == (100, 1000)
-        await slots_are_free(http.app)
 
 
 @pytest.mark.parametrize(
@@ -341,17 +322,6 @@ async def test_a_stream_whose_answer_is_due_is_not_idle(connect: Any, monkeypatc
         assert (done["reason"], done["steps"]) == ("idle", 1)
 
 
-async def test_a_stream_that_ends_leaves_no_timer(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SteppedLoop(monkeypatch)
-    async with connect() as http:
-        for _ in range(3):
-            socket = Socket(http.app)
-            await socket.start()
-            assert len(clock.timers) == 1
-            await socket.leave()
-            assert not clock.timers
-
-
 async def test_one_stream_too_many_is_reported_to_come_later(connect: Any) -> None:
     async with connect(max_streams=1) as http:
         first = Socket(http.app)
@@ -363,14 +333,6 @@ async def test_one_stream_too_many_is_reported_to_come_later(connect: Any) -> No
         await first.leave()
         await slots_are_free(http.app)
         await Socket(http.app).start()
-
-
-async def test_a_server_without_models_says_so(connect: Any) -> None:
-    async with connect() as http:
-        engine, http.app.state.engine = http.app.state.engine, None
-        (failure,), code = await Socket(http.app).rest()
-        http.app.state.engine = engine
-    assert (failure["error"]["code"], code) == ("not_ready", 1013)
 
 
 async def test_a_broken_stream_fails_alone(connect: Any) -> None:
@@ -441,19 +403,6 @@ async def test_a_client_that_leaves_before_its_first_answer_frees_its_place(conn
         await slots_are_free(http.app)
 
 
-async def test_a_client_that_takes_nothing_is_dropped(connect: Any) -> None:
-    async with connect(send_timeout_seconds=0.05, stream_buffer=4) as http:
-        socket = Socket(http.app)
-        await socket.start()
-        socket.open.clear()
-        for _ in range(100):
-            socket.frame({"y": [1, 2]})
-        async with asyncio.timeout(PATIENCE):
-            await socket.task
-        await slots_are_free(http.app)
-        assert socket.sent.qsize() > 80  # and was not read meanwhile
-
-
 async def test_draining_ends_a_stream_in_an_orderly_way(connect: Any) -> None:
     async with connect() as http:
         socket = Socket(http.app)
@@ -471,13 +420,6 @@ async def test_draining_ends_a_stream_in_an_orderly_way(connect: Any) -> None:
 
 
 # States.
-
-
-@asynccontextmanager
-async def serving(name: str, **settings: Any) -> AsyncIterator[FastAPI]:
-    app = create_app(Settings(bundles=(BUNDLES / name,), workers=1, processes=1, **settings))
-    async with app.router.lifespan_context(app):
-        yield app
 
 
 async def run(app: FastAPI, observations: list[Any], **request: Any) -> tuple[StreamReady, list[Any], Any]:
@@ -502,7 +444,8 @@ async def test_saved_and_restored_is_uninterrupted_bit_for_bit(name: str) -> Non
     """Cut at random places, across WS and POST, tokens and a session; the seed and the index go on by themselves."""
     observations, requested = random_observations(40), {"levels": [0.9], "horizon": [0.3], "samples": 2, "model": name}
     rng = random.Random(1)
-    async with serving(name, sessions="memory") as app:
+    async with serving(name, sessions="memory") as http:
+        app = http.app
         _, whole, _ = await run(app, observations, seed=11, **requested)
         for session in (None, "session:needle"):
             cuts = [0, *sorted(rng.sample(range(1, 40), 5)), 40]
@@ -539,9 +482,9 @@ async def test_state_comes_with_every_so_many_th_step_and_forks(connect: Any) ->
 
 
 async def test_a_stream_that_stands_still_warns_with_each_state_and_at_its_end() -> None:
-    async with serving("linear") as app:
+    async with serving("linear") as http:
         constant = [(float(i), [21.5]) for i in range(300)]
-        _, steps, done = await run(app, constant, size=1, state_every=150, horizon=[12.0])
+        _, steps, done = await run(http.app, constant, size=1, state_every=150, horizon=[12.0])
     early, late = (step["warnings"] for step in steps if "state" in step)
     assert [warning["code"] for warning in early] == ["high_coverage"]
     assert late == done["warnings"] and late[0]["message"].startswith("100.0 % of 299 values were inside")
@@ -633,11 +576,6 @@ async def test_a_real_client_gets_replies_in_order_and_close_codes(address: tupl
 
 # The short way, without a task for each frame.
 
-HANDSHAKE = (
-    b"GET /filter/stream HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-)
-
 
 @pytest.fixture
 def long_way(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -660,12 +598,8 @@ class RawClient:
     """A client that sends what bytes it likes."""
 
     def __init__(self, live: Live) -> None:
-        self.socket = live.connect()
-        self.socket.sendall(HANDSHAKE)
+        self.socket = opened(live, path=b"/filter/stream")
         self.frames = ClientProtocol(parse_uri("ws://x/"), state=State.OPEN)
-        head = b""
-        while not head.endswith(b"\r\n\r\n"):
-            head += self.socket.recv(1)
 
     def close(self) -> None:
         self.socket.close()

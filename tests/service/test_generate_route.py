@@ -165,12 +165,6 @@ async def test_prompt_options(connect: Any) -> None:
     assert bare["details"] is None
 
 
-async def test_a_long_prompt_is_read_in_pieces(connect: Any) -> None:
-    async with connect() as client:
-        reply = (await post(client, inputs="x" * 1000 + "|", max_new_tokens=3)).json()
-    assert (reply["details"]["input_length"], reply["generated_text"]) == (1001, "the")
-
-
 async def test_a_deadline_ends_the_text(connect: Any) -> None:
     model = FakeLanguage(script="a" * 200)
     slow_down(model, "step", 0.02)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import secrets
@@ -79,16 +78,6 @@ async def test_a_session_is_made_continued_and_never_forked(connect: Any) -> Non
         assert exists["code"] == "session_exists"
         missing = await post(client, "", 3, status=404, state="session:other")
         assert missing["code"] == "session_not_found"
-
-
-async def test_of_two_writers_of_a_session_one_wins(connect: Any) -> None:
-    async with connect(models(), sessions="memory") as client:
-        made = await post(client, "say |", 1, return_state="session:tale")
-        bodies = [
-            {"inputs": "", "state": made["state"], "parameters": {"max_new_tokens": count}} for count in range(1, 7)
-        ]
-        replies = await asyncio.gather(*(client.post("/generate", json=body) for body in bodies))
-    assert sorted(reply.status_code for reply in replies) == [200, 409, 409, 409, 409, 409]
 
 
 async def test_a_state_of_another_deployment_model_or_shape_is_refused_alike(connect: Any) -> None:

@@ -16,13 +16,11 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from rfa.service.errors import ErrorReply
 from rfa.service.process import health
 from rfa.service.process.health import MOST_CONNECTIONS, HealthStatus, health_listener
 from rfa.service.settings import Settings
 from tests.service.live import check_refusal, parse_head
 from tests.service.processes import Server, engines_of, serving
-from tests.service.replies import read
 from tests.waiting import PATIENCE, wait_until
 
 WELL = HealthStatus(is_alive=True, is_ready=True)
@@ -218,10 +216,3 @@ def test_a_server_without_a_sign_of_life_is_neither_ready_nor_alive(tmp_path: Pa
         wait_until(lambda: statuses()[1] == 503)
         wait_until(lambda: "hangs" in server.log)
         wait_until(lambda: statuses() == [200, 200])
-
-
-def test_without_the_setting_nothing_listens(tmp_path: Path) -> None:
-    with serving(tmp_path, processes=1) as server:
-        assert "health on port" not in server.log
-        answer = httpx.post(f"{server.url}/health", timeout=PATIENCE)
-        assert read(ErrorReply, answer.content).error.code == "method_not_allowed"

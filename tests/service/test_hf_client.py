@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from huggingface_hub import AsyncInferenceClient, InferenceClient
+from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError, UnknownError
 from huggingface_hub.utils import close_session
 
@@ -82,35 +80,6 @@ def test_a_stream(client: InferenceClient) -> None:
     assert [event.top_tokens[0].text for event in events if event.top_tokens] == ["t", "h", "e", " "]
 
 
-def test_sampling_is_asked_for_and_seeded(live: Any) -> None:
-    with live(fake_models(FakeLanguage(sureness=0.3))) as address:
-        client = InferenceClient(address)
-        assert client.text_generation("say |", do_sample=False, temperature=3.0) == SCRIPT
-        sampled = [client.text_generation("say |", do_sample=True, seed=seed, max_new_tokens=12) for seed in (1, 1, 2)]
-        assert sampled[0] == sampled[1] != sampled[2]
-        assert client.text_generation("say |", do_sample=True, top_k=1) == SCRIPT
-        assert client.text_generation("say |", do_sample=True, top_p=0.01) == SCRIPT
-
-
-def test_a_truncated_prompt_keeps_its_end(client: InferenceClient) -> None:
-    output = client.text_generation("| x |", details=True, truncate=2)
-    assert output.generated_text == SCRIPT
-    assert output.details is not None
-    assert output.details.input_length == 2  # type: ignore[attr-defined]
-
-
-def test_the_async_client(address: str) -> None:
-    async def several() -> tuple[list[str], list[str]]:
-        async with AsyncInferenceClient(address) as client:
-            texts = await asyncio.gather(*[client.text_generation("say |", max_new_tokens=n) for n in range(1, 9)])
-            pieces = [piece async for piece in await client.text_generation("say |", stream=True, max_new_tokens=3)]
-            return texts, pieces
-
-    texts, pieces = asyncio.run(several())
-    assert texts == [SCRIPT[:n] for n in range(1, 9)]
-    assert pieces == ["t", "h", "e"]
-
-
 NEUTRAL: dict[str, Any] = {
     "best_of": 1,
     "decoder_input_details": False,
@@ -155,25 +124,6 @@ def test_parameters_that_are_not_served_are_refused_by_name(
     assert f"parameters.{name}" in str(refusal.value)
 
 
-def test_what_the_names_of_alike_numbers_mean(address: str) -> None:
-    """1 and 1.0 are one number in JSON; a truth value is no number."""
-    for value, status in ((1, 200), (True, 422), ("1", 422), ([], 422)):
-        body = {"inputs": "say |", "parameters": {"typical_p": value, "max_new_tokens": 1}}
-        assert httpx.post(f"{address}/", json=body, timeout=PATIENCE).status_code == status, value
-
-
-def test_failures_have_their_status(address: str, live: Any) -> None:
-    with pytest.raises(HfHubHTTPError) as failure:
-        InferenceClient(address).text_generation("bad |")
-    assert failure.value.response.status_code == 500
-    with (
-        live(fake_models(), max_running=1, max_waiting=0, max_prompt_tokens=8) as small,
-        pytest.raises(HfHubHTTPError) as refusal,
-    ):
-        InferenceClient(small).text_generation("much too long")
-    assert refusal.value.response.json()["error"]["code"] == "prompt_too_long"
-
-
 def test_the_client_s_token_is_the_server_s_key(live: Any) -> None:
     with live(fake_models(), api_keys=KEY) as address:
         with pytest.raises(HfHubHTTPError) as refusal:
@@ -205,14 +155,3 @@ def test_the_page_stays_at_the_root(address: str) -> None:
     refused = httpx.put(f"{address}/", timeout=PATIENCE)
     assert refused.status_code == 405
     assert refused.headers["allow"] == "GET, POST"
-
-
-def test_the_shipped_model(live: Any, books_bundle: Path) -> None:
-    with live(bundles=(books_bundle,)) as address:
-        client = InferenceClient(address)
-        expected: dict[str, Any] = {"max_new_tokens": 12, "do_sample": True, "temperature": 0.8, "seed": 7}
-        output = client.text_generation("It was the", details=True, **expected)
-        pieces = list(client.text_generation("It was the", stream=True, **expected))
-    assert output.details is not None and output.details.generated_tokens == 12
-    assert "".join(pieces) == output.generated_text != ""
-    assert all(0 < token.confidence < 1 for token in output.details.tokens)

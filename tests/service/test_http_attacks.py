@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from fastapi import FastAPI, WebSocket
-from starlette.websockets import WebSocketDisconnect
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame
 from websockets.server import ServerProtocol
@@ -23,7 +21,19 @@ from websockets.sync.client import connect
 from rfa.service.errors import ServiceError
 from rfa.service.http.head import MAX_HEADERS
 from rfa.service.http.websocket import MAX_FRAGMENTS
-from tests.service.live import Live, check_refusal, parse_head, read_answer, read_to_end, running
+from tests.service.live import (
+    Live,
+    check_refusal,
+    echoing,
+    frame,
+    handshake,
+    opened,
+    parse_head,
+    read_answer,
+    read_exactly,
+    read_to_end,
+    running,
+)
 from tests.service.models import FakeLanguage, fake_models
 from tests.waiting import PATIENCE, wait_until
 
@@ -216,6 +226,10 @@ FRAMED_TWICE = post(b"Content-Length: 5", b"Transfer-Encoding: chunked") + b"0\r
         GET.replace(b"HTTP/1.1", b"HTTP/2.0"),
         GET.replace(b"HTTP/1.1", b"HTTP/1.2"),
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET\r\n\r\n",
+        post(b"A B: c"),
+        post(b"Transfer-Encoding: chunked") + b"zz\r\n",
     ],
 )
 def test_what_two_readers_may_read_differently_is_refused_and_nothing_behind_it_is_answered(
@@ -363,10 +377,15 @@ def test_every_refusal_has_a_number_and_a_line_in_the_log(live: Live, caplog: py
         (b"Sec-WebSocket-Version: 12", 426),
         (b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Version: 13", 400),
         (b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x", 400),
+        (None, 400),
     ],
 )
-def test_a_faulty_handshake_is_refused_in_the_one_shape(live: Live, line: bytes, status: int) -> None:
-    head = handshake().replace(b"Sec-WebSocket-Version: 13", line)
+def test_a_faulty_handshake_is_refused_in_the_one_shape(live: Live, line: bytes | None, status: int) -> None:
+    """None is one without a key."""
+    if line is None:
+        head = re.sub(rb"Sec-WebSocket-Key.*\r\n", b"", handshake())
+    else:
+        head = handshake().replace(b"Sec-WebSocket-Version: 13", line)
     with live.connect() as client:
         client.sendall(head)
         answer = read_to_end(client)
@@ -377,47 +396,10 @@ def test_a_faulty_handshake_is_refused_in_the_one_shape(live: Live, line: bytes,
 # WebSockets.
 
 
-def handshake(*lines: bytes) -> bytes:
-    head = [
-        b"GET /echo HTTP/1.1", b"Host: x", b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13",
-        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", *lines,
-    ]  # fmt: skip
-    return b"\r\n".join(head) + b"\r\n\r\n"
-
-
-def frame(opcode: int, payload: bytes = b"", *, is_final: bool = True) -> bytes:
-    """A frame of a client, masked with zeros."""
-    size = len(payload)
-    length = struct.pack("!B", 0x80 | size) if size < 126 else struct.pack("!BH", 0x80 | 126, size)
-    return bytes([(0x80 if is_final else 0) | opcode]) + length + bytes(4) + payload
-
-
-def echoing(app: FastAPI) -> None:
-    async def echo(connection: WebSocket) -> None:
-        await connection.accept()
-        try:
-            while True:
-                await connection.send_text(await connection.receive_text())
-        except WebSocketDisconnect:
-            pass
-
-    app.add_api_websocket_route("/echo", echo)
-
-
 @pytest.fixture(scope="module")
 def echo() -> Iterator[Live]:
     with running(prepare=echoing, max_message_bytes=100_000) as server:
         yield server
-
-
-def opened(server: Live, receive_buffer: int | None = None) -> socket.socket:
-    client = server.connect(receive_buffer)
-    client.sendall(handshake())
-    head = b""
-    while not head.endswith(b"\r\n\r\n"):
-        head += client.recv(1)
-    assert head.startswith(b"HTTP/1.1 101")
-    return client
 
 
 def close_code(client: socket.socket) -> int:
@@ -506,12 +488,3 @@ def test_beyond_the_budget_an_unfinished_head_is_refused_and_others_are_served(
         check_refusal(read_to_end(slow), 429, "memory_exhausted")
         other.sendall(GET)
         assert read_answer(other)[0] == 200
-
-
-def read_exactly(client: socket.socket, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        piece = client.recv(count - len(data))
-        assert piece, f"closed after {bytes(data)!r}"
-        data += piece
-    return bytes(data)

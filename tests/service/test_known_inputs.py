@@ -182,19 +182,6 @@ def test_a_response_beyond_numbers_is_refused_and_not_kept(is_seen: bool, bundle
 
 
 @pytest.mark.anyio
-async def test_steps_columns_and_the_plain_reply_are_the_same(bundles: Path) -> None:
-    values = simulate(bundles)
-    body: dict[str, Any] = {"model": "linear", "times": TIMES.tolist(), "input": INPUTS.tolist(), "horizon": [0.5]}
-    rows = {"observations": values.tolist()}
-    async with serving("linear", "oscillator") as client:
-        plain = (await answer(client, body | rows))["steps"]
-        lines = (await client.post("/filter", json=body | rows | {"stream": True})).text.splitlines()
-        assert [json.loads(line) for line in lines[:-1]] == plain
-        columns = await answer(client, body | {"values": {"a": values[:, 0].tolist(), "b": values[:, 1].tolist()}})
-        assert columns["columns"]["mean.a"] == [step["mean"][0] for step in plain]
-
-
-@pytest.mark.anyio
 async def test_the_door_takes_input_and_bias(bundles: Path) -> None:
     values = simulate(bundles)
     _, found = reported(FilterRuntime(open_bundle(bundles / "linear")), values)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.runtime.batching import BatchSizes, agreeing_sizes
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.text.compiled_language import CompiledLanguageRuntime
 from rfa.runtime.text.language import CpuLanguage, LanguageRuntime
@@ -111,44 +110,3 @@ async def test_a_broken_row_ends_alone(engine: Engine, runtime: CpuLanguage, mon
         if end not in failures
     )
     assert runtime.pool.in_use == 0 and not runtime.pool.arrays["means"].any()
-
-
-def test_batches_are_padded_to_sizes_that_agree() -> None:
-    example = np.arange(8, dtype=np.float32)
-
-    def run(rows: np.ndarray) -> list[np.ndarray]:
-        values = example[rows].copy()
-        if len(rows) in (2, 3, 7):
-            values[-1] += 1e-6 * (1 + values[-1])
-        if len(rows) == 5:
-            values[0] = np.nextafter(values[0], np.float32(9))
-        return [values, 2 * values]
-
-    sizes = agreeing_sizes(run, range(1, 9), 8)
-    assert sizes.sizes == (1, 4, 6, 8)
-    assert [sizes.padded(rows) for rows in range(1, 9)] == [1, 4, 4, 4, 6, 6, 8, 8]
-
-
-@pytest.mark.parametrize(("rows", "sizes"), [(4, (2, 4)), (5, (2, 4, 6)), (9, (9,))])
-def test_the_largest_batch_agrees_with_itself_where_one_does(rows: int, sizes: tuple[int, ...]) -> None:
-    """The last row of an odd number of them is summed in another order, as by some products."""
-
-    def run(chosen: np.ndarray) -> list[np.ndarray]:
-        values = chosen.astype(np.float32)
-        if len(chosen) % 2:
-            values[-1] += np.float32(0.5)
-        return [values]
-
-    assert agreeing_sizes(run, range(1, 10), rows).sizes == sizes
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("runtime", ["onnx"], indirect=True)  # compiled batches have no padding
-async def test_padding_rows_leave_no_trace(engine: Engine, runtime: LanguageRuntime) -> None:
-    expected = numbers(await engine.generate(None, options(3)).result())
-    usual, runtime.batch_sizes = runtime.batch_sizes, BatchSizes([8, 24])
-    try:
-        padded = numbers(await engine.generate(None, options(3)).result())
-    finally:
-        runtime.batch_sizes = usual
-    assert padded == expected or 8 not in usual.sizes

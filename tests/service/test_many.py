@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import json
 import random
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,29 +18,20 @@ import pyarrow as pa
 import pytest
 
 from rfa.service.access.quotas import Client
-from rfa.service.app import create_app
 from rfa.service.arrow import ARROW, GROUPING_BYTES, NUMBER_BYTES, decode_series
 from rfa.service.errors import ErrorReply
 from rfa.service.memory import DEFAULT_BUDGET_BYTES, MemoryBudget
 from rfa.service.schemas.many import FilterManyDone, FilterManyReply, SeriesColumns, SeriesError, SeriesSteps
-from rfa.service.settings import LimitSettings, Settings
+from rfa.service.settings import LimitSettings
+from tests.service.live import serving
+from tests.service.raw_asgi import asgi
 from tests.service.replies import read
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 ASKED: dict[str, Any] = {"levels": [0.5, 0.9], "horizon": [60.0, 600.0], "seed": 3, "alarm": {"rate": 0.05}}
+served = functools.partial(serving, series_threads=3)
 QUERY = {"levels": "0.5,0.9", "horizon": "60.0,600.0", "seed": 3}
-
-
-@asynccontextmanager
-async def serving(**settings: Any) -> AsyncIterator[Any]:
-    """A server of `auto` alone."""
-    app = create_app(Settings(**{"bundles": (), "processes": 1, "series_threads": 3, **settings}))
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as client:
-            client.app = app  # type: ignore[attr-defined]
-            yield client
 
 
 def walks(count: int, rows: int, seed: int = 0) -> dict[str, dict[str, Any]]:
@@ -146,7 +137,7 @@ def named(key: str) -> dict[str, Any]:
 async def test_a_series_among_many_is_as_alone(threads: int, more: dict[str, Any]) -> None:
     series = mixed()
     backwards = dict(reversed([*series.items(), *BAD.items()]))
-    async with serving(series_threads=threads) as client:
+    async with served(series_threads=threads) as client:
         expected = {name: untimed(await alone(client, one, **more)) for name, one in series.items()}
         found, other = await many(client, series, **more), await many(client, backwards, **more)
         assert {name: untimed(reply) for name, reply in found["series"].items()} == expected
@@ -160,7 +151,7 @@ async def test_a_series_among_many_is_as_alone(threads: int, more: dict[str, Any
 
 
 async def test_a_bad_series_fails_alone_with_the_error_that_it_has_alone() -> None:
-    async with serving() as client:
+    async with served() as client:
         found = await many(client, {**BAD, "good": {"values": {"y": [1.0, 2.0]}}, "no series": 7})
         for name, one in BAD.items():
             assert found["series"][name] == await alone(client, one), name
@@ -196,7 +187,7 @@ async def test_an_observation_out_of_range_fails_its_series_alone(connect: Any) 
 
 async def test_lines_are_the_series_as_they_end_and_a_last_one() -> None:
     series = {**mixed(), **BAD}
-    async with serving() as client:
+    async with served() as client:
         whole = await many(client, series)
         for accept in ("application/x-ndjson", "text/event-stream"):
             body = {**ASKED, "series": series, "stream": True}
@@ -219,7 +210,7 @@ async def test_a_document_with_a_part_replaced_ends_no_server() -> None:
     """Every answer is a reply to all series, or a refusal in the one error shape."""
     rng, statuses = random.Random(3), set()
     odd: list[Any] = [None, True, 0, -1, 2**63, 1e300, "", "x", [], {}, [[]], {"": 1}, [None], "session:a"]
-    async with serving() as client:
+    async with served() as client:
         for _ in range(300):
             document: Any = json.loads(json.dumps({**ASKED, "series": mixed(), "stream": False}))
             inner, parents = document, []
@@ -282,7 +273,7 @@ async def test_long_format_has_the_numbers_of_json(case: str, order: str) -> Non
     table = mixed_up(long_table(series, keys), series, order)
     first = by.split(",")[0]
     table = table.set_column(table.column_names.index(first), first, kind(table[first]))
-    async with serving() as client:
+    async with served() as client:
         whole = await many(client, series, alarm=None)
         response = await send(client, stream(table), by=by, **QUERY)
         assert response.status_code == 200, response.text
@@ -305,7 +296,7 @@ async def test_long_format_has_the_numbers_of_json(case: str, order: str) -> Non
 async def test_dates_beyond_those_of_python_are_keys_like_others(kind: Any) -> None:
     numbers, unit = (pa.int32(), 1) if kind == pa.date32() else (pa.int64(), 86_400_000)
     dates = pa.array([unit * day for day in (2**31 - 1, -(2**31), 0) for _ in range(2)], numbers).cast(kind)
-    async with serving() as client:
+    async with served() as client:
         for column in (dates, dates.dictionary_encode()):
             response = await send(client, stream(pa.table({"id": column, "y": [1.0, 2.0] * 3})), by="id")
             assert response.status_code == 200, response.text
@@ -318,7 +309,7 @@ async def test_a_bad_series_of_a_table_is_a_row_with_its_error() -> None:
     series = walks(4, 20)
     series["walk 1"]["times"][5] = 0.0
     series["walk 3"]["values"]["y"][2] = 1e13
-    async with serving() as client:
+    async with served() as client:
         response = await send(client, stream(long_table(series, named)), by="id", **QUERY)
         errors = {name: (await alone(client, series[name], alarm=None)) for name in ("walk 1", "walk 3")}
         found, end = batches(response.content)
@@ -328,14 +319,6 @@ async def test_a_bad_series_of_a_table_is_a_row_with_its_error() -> None:
     assert {row["id"]: json.loads(row["error"]) for row in rows} == errors
     assert all(row["t"] is None and row["mean.y"] is None for row in rows)
     assert {batch["id"][0].as_py(): summary for batch, summary in found if "error" in summary} == errors
-
-
-async def test_a_table_of_bad_series_alone_is_answered() -> None:
-    table = pa.table({"id": ["a", "a", "b", "b"], "t": [2.0, 1.0, 5.0, 4.0], "y": [1.0] * 4})
-    async with serving() as client:
-        found, end = batches((await send(client, stream(table), by="id")).content)
-    assert (end["count"], end["failed"], end["observations"]) == (2, 2, 0)
-    assert [batch["id"][0].as_py() for batch, _ in found] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -361,7 +344,7 @@ async def test_a_table_of_bad_series_alone_is_answered() -> None:
 )
 async def test_a_bad_table_is_refused_by_name(change: Any, query: dict[str, str], param: str, code: str) -> None:
     table = pa.table({"id": ["a", "b", "b"], "t": [0.0, 1.0, 2.0], "y": [1.0, 2.0, 3.0], **change})
-    async with serving() as client:
+    async with served() as client:
         response = await send(client, stream(table), **query)
         error = response.json()["error"]
         assert (response.status_code // 100, error["param"], error["code"]) == (4, param, code), error
@@ -371,7 +354,7 @@ async def test_a_bad_table_is_refused_by_name(change: Any, query: dict[str, str]
 @pytest.mark.parametrize("name", ["weight", "mean.y", "lower.0.9.y"])
 async def test_a_key_is_not_called_like_a_column_of_the_answer(name: str) -> None:
     body = stream(pa.table({name: ["a", "b", "b"], "y": [1.0, 2.0, 3.0]}))
-    async with serving() as client:
+    async with served() as client:
         error = (await send(client, body, by=name, levels="0.9")).json()["error"]
         assert (error["param"], error["code"]) == ("by", "no_key") and name in error["message"]
         answer = await send(client, body, by=name, fields="nis")
@@ -397,7 +380,7 @@ async def test_what_would_unfold_is_refused_before_it_does() -> None:
         "rows of nulls": (pa.table({"id": pa.nulls(1_200_001, pa.int8()), "y": pa.nulls(1_200_001)}), 422),
         "dictionary": (pa.table({"id": said_once, "y": y[:50]}), 200),
     }
-    async with serving() as client:
+    async with served() as client:
         for case, (table, status) in bodies.items():
             response = await send(client, stream(table, rows), by="id", fields="mean")
             assert response.status_code == status, (case, response.text[:300])
@@ -434,7 +417,7 @@ async def test_a_damaged_table_ends_no_server() -> None:
     table = long_table(series, named)
     good = [stream(table), stream(table.set_column(0, "id", table["id"].dictionary_encode()))]
     statuses = set()
-    async with serving() as client:
+    async with served() as client:
         for k in range(400):
             body = bytearray(good[k % 2])
             for _ in range(rng.randint(1, 4)):
@@ -451,7 +434,7 @@ async def test_a_damaged_table_ends_no_server() -> None:
 async def test_series_go_on_from_their_states_as_if_uninterrupted() -> None:
     series = walks(4, 60)
     cut = {name: {"times": one["times"][:25], "values": {"y": one["values"]["y"][:25]}} for name, one in series.items()}
-    async with serving() as client:
+    async with served() as client:
         whole = (await many(client, series, alarm=None))["series"]
         begun = (await many(client, cut, return_state=True, alarm=None))["series"]
         rest = {
@@ -485,7 +468,7 @@ async def test_sessions_are_of_each_series() -> None:
         "a": {"values": {"y": [1.0, 2.0]}, "return_state": "session:a"},
         "b": {"values": {"y": [5.0]}},
     }
-    async with serving(sessions="memory") as client:
+    async with served(sessions="memory") as client:
         found = (await many(client, series))["series"]
         again = await many(
             client,
@@ -501,7 +484,7 @@ async def test_sessions_are_of_each_series() -> None:
 async def test_a_deadline_ends_every_series_with_what_it_has() -> None:
     """Those that have not begun have no steps, and the state that they would have begun with."""
     series = walks(20, 1_500)
-    async with serving() as client:
+    async with served() as client:
         whole = (await many(client, series))["series"]
         cut = await many(client, series, deadline_ms=1, return_state=True)
         rest = {}
@@ -532,23 +515,13 @@ async def test_observations_count_for_a_quota_where_they_were_taken(monkeypatch:
     monkeypatch.setattr(
         Client, "spend", lambda self, rate, amount: spent.append(amount) if rate == "observations" else None
     )
-    async with serving(api_keys=key, quota_observations=100) as client:
+    async with served(api_keys=key, quota_observations=100) as client:
         client.headers["Authorization"] = f"Bearer {key}"
         found = await many(client, {**walks(3, 20), **BAD})
         assert spent == [found["observations"]] == [60 + 7 + 14]
         spent.clear()
         cut = await many(client, walks(20, 1_000), deadline_ms=1)
         assert sum(spent) == cut["observations"] < spent[0]
-
-
-async def test_more_observations_than_a_quota_has_are_refused() -> None:
-    key = "a-key-of-sixteen-or-more"
-    series = {str(k): {"values": {"y": [0.0] * 100}} for k in range(40)}
-    async with serving(api_keys=key, quota_observations=1) as client:
-        client.headers["Authorization"] = f"Bearer {key}"
-        assert (await client.post("/filter", json={"series": series})).status_code == 200
-        refused = await client.post("/filter", json={"series": series})
-        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "quota_observations")
 
 
 @pytest.mark.parametrize("kind", ["lines", "plain", "table"])
@@ -559,15 +532,8 @@ async def test_a_client_that_leaves_ends_its_series(kind: str, taken: int) -> No
     table = stream(long_table(walks(60, 100), named))
     body = table if kind == "table" else json.dumps({"series": series, "stream": kind == "lines"}).encode()
     headers = [(b"host", b"localhost"), (b"content-type", (ARROW if kind == "table" else "application/json").encode())]
-    async with serving(stream_buffer=4) as client:
+    async with served(stream_buffer=4) as client:
         app, pieces, gone = client.app, [], asyncio.Event()
-        incoming = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def receive() -> dict[str, Any]:
-            if incoming:
-                return incoming.pop()
-            await gone.wait()
-            return {"type": "http.disconnect"}
 
         async def take(message: Any) -> None:
             pieces.append(message.get("body", b""))
@@ -575,13 +541,11 @@ async def test_a_client_that_leaves_ends_its_series(kind: str, taken: int) -> No
                 gone.set()
                 await asyncio.Event().wait()
 
-        scope = {
-            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "method": "POST",
-            "path": "/filter", "query_string": b"by=id" if kind == "table" else b"", "root_path": "",
-            "headers": headers, "server": ("localhost", 80),
-        }  # fmt: skip
         async with asyncio.timeout(PATIENCE):
-            await app(scope, receive, take)
+            query = b"by=id" if kind == "table" else b""
+            sent = {"type": "http.request", "body": body}
+            options = {"path": "/filter", "query_string": query, "headers": headers}
+            await asgi(app, sent, method="POST", take=take, gone=gone, **options)
         assert b'"done":true' not in b"".join(pieces)
         await until(lambda: not app.state.engine.pool_slots_in_use and not app.state.engine._scheduler.running)
         assert app.state.memory.leased_bytes == 0
@@ -600,10 +564,10 @@ async def test_more_than_the_server_takes_is_refused_before_it_is_looked_at() ->
         ({"max_series_numbers": 1_000}, {"series": {"a": {"values": {"y": [0.0] * 100}}}}, "series"),
     ]
     for settings, body, param in limits:
-        async with serving(**settings) as client:
+        async with served(**settings) as client:
             error = (await client.post("/filter", json=body)).json()["error"]
             assert (error["param"], error["code"] in ("too_large", "reply_too_large")) == (param, True), error
-    async with serving(max_observations=3) as client:
+    async with served(max_observations=3) as client:
         found = await many(client, {**series, "c": {"values": {"y": [1.0] * 3}}, "d": {"values": [1.0] * 4}})
         assert [reply.get("error", {}).get("param") for reply in found["series"].values()] == [
             "values.y",
@@ -617,7 +581,7 @@ async def test_more_than_the_server_takes_is_refused_before_it_is_looked_at() ->
         ({"max_observations": 1}, None),
         ({"max_body_bytes": 1_000}, None),
     ):
-        async with serving(**settings) as client:
+        async with served(**settings) as client:
             response = await send(client, table + bytes(24_000) * ("max_body_bytes" in settings), by="id")
             assert response.status_code in (413, 422) and response.json()["error"]["param"] == param, response.text
 
@@ -631,7 +595,7 @@ async def test_a_hundred_thousand_points_fit_into_a_body_in_every_form() -> None
         "values": {str(k): {"times": t[part], "values": {"y": y[part]}} for k, part in enumerate(parts)},
         "rows": {str(k): {"times": t[part], "observations": [[x] for x in y[part]]} for k, part in enumerate(parts)},
     }
-    async with serving(quota_observations=None) as client:
+    async with served(quota_observations=None) as client:
         for form, series in forms.items():
             body = json.dumps({"series": series, "fields": ["mean"], "levels": [0.9]})
             response = await client.post("/filter", content=body, headers={"Content-Type": "application/json"})
@@ -650,7 +614,7 @@ async def test_what_is_of_one_series_is_not_beside_many(name: str) -> None:
         "bias": [[1]],
         "state": "v1.A",
     }
-    async with serving() as client:
+    async with served() as client:
         response = await client.post("/filter", json={"series": {"a": {"values": {"y": [1]}}}, name: some[name]})
         other = await client.post(
             "/filter", json={"series": {"a": {"values": {"y": [1]}}}, "return_state": "session:x"}

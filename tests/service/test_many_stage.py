@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
@@ -19,7 +18,6 @@ from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.auto import AutoRuntime
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.interface import FilterOptions
-from rfa.service.app import create_app
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter import many as many_series
 from rfa.service.engine.filter import stages as filtering
@@ -28,12 +26,12 @@ from rfa.service.engine.filter.many import ManyJob, SeriesEnd
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.engine.filter.stream import Observed
 from rfa.service.engine.reply_size import StepShape, series_bytes
-from rfa.service.errors import InvalidRequest, NotReady
+from rfa.service.errors import InvalidRequest
 from rfa.service.memory import MemoryBudget
 from rfa.service.metrics import Metrics
 from rfa.service.routes import filter_many
 from rfa.service.schemas.filter_replies import FilterTimings
-from rfa.service.settings import Settings
+from tests.service.live import serving
 from tests.service.models import FakeFilter
 from tests.service.test_filter_stage import (
     LIVE,
@@ -192,33 +190,6 @@ async def test_large_series_weigh_more_in_the_buffer(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.anyio
-async def test_a_deadline_ends_what_is_under_way() -> None:
-    gate = threading.Semaphore(0)
-    async with running(FakeFilter(gate=gate), series_threads=1) as (engine, _):
-        many = request(engine, [4, 4])
-        gate.release(6)
-        await until(lambda: many.workers[0].part is not None and many.workers[0].part.index == 1)
-        await until(lambda: gate._value == 0)  # it is at an observation of the second
-        many.workers[0].part.job.deadline = 0.0
-        gate.release(100)
-        found = await ended(many)
-        await slots_are_free(engine)
-    ends = [found[place].end for place in range(2)]
-    assert [isinstance(end, Filtered) and end.finish_reason for end in ends] == ["complete", "deadline"]
-    assert [len(found[place].outputs) for place in range(2)] == [4, 3]
-
-
-@pytest.mark.anyio
-async def test_draining_fails_a_request_that_cannot_end() -> None:
-    async with running(max_observations=60_000, max_reply_numbers=10**9, series_threads=2) as (engine, _):
-        many = request(engine, [60_000] * 4)
-        await asyncio.to_thread(engine.drain, 0.05)
-        with pytest.raises(NotReady):
-            await ended(many)
-        await slots_are_free(engine)
-
-
-@pytest.mark.anyio
 async def test_a_request_leases_what_its_series_take_at_the_same_time() -> None:
     async with running(series_threads=2, max_series_numbers=5_000) as (engine, _):
         budget = MemoryBudget(64 << 20)
@@ -277,9 +248,7 @@ async def test_a_series_that_waits_takes_no_more_than_its_estimate(monkeypatch: 
         return many
 
     monkeypatch.setattr(filter_many.SeriesBatch, "of", of)
-    app = create_app(Settings(bundles=(), processes=1))
-    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
-    async with app.router.lifespan_context(app), client:
+    async with serving() as client:
         for count, rows in ((500, 1), (20, 1_000)):
             one = {"times": list(range(rows)), "values": {"y": [1.0] * rows}, "noise": [1.0] * rows}
             body = {"series": {str(k): one for k in range(count)}, "levels": [0.9], "alarm": {"rate": 0.1}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import math
@@ -215,16 +214,6 @@ def test_latent_samples_are_those_of_generate(unsure: openai.OpenAI) -> None:
     assert len(found) == 3, "each continuation has samples of its own"
 
 
-def test_latents_are_reported_where_they_are_asked_for(client: openai.OpenAI) -> None:
-    (choice,) = create(client, max_tokens=2).choices
-    assert choice.latents is None  # type: ignore[attr-defined]
-    chunks = list(streamed(client, max_tokens=2))
-    assert [piece.latents for chunk in chunks for piece in chunk.choices] == [None, None]  # type: ignore[attr-defined]
-    (mean,) = create(client, max_tokens=2, extra_body={"return_latents": True}).choices
-    assert mean.latents == [[[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]]] * 2  # type: ignore[attr-defined]
-    assert mean.logprobs is None
-
-
 @pytest.mark.parametrize("options", [{}, {"stream_options": {"include_usage": True}}, {"n": 2, "prompt": ["a", "b|"]}])
 def test_every_stream_ends_once(address: str, options: dict[str, Any]) -> None:
     body = {"prompt": "say |", "max_tokens": 4, "stream": True, **options}
@@ -262,13 +251,6 @@ def test_a_chosen_token_is_always_among_the_alternatives(unsure: openai.OpenAI) 
             assert len(top) in {max(count, 1), count + 1}
             assert list(top.values())[:count] == sorted(top.values(), reverse=True)[:count]
         assert any(len(top) == count + 1 for top in records.top_logprobs)
-
-
-def test_echo_puts_the_prompt_first(client: openai.OpenAI) -> None:
-    prompts = ["say |", "go |"]
-    assert texts(create(client, prompts, echo=True, max_tokens=3)) == ["say |the", "go |the"]
-    joined = gathered(list(streamed(client, prompts, echo=True, max_tokens=3)))
-    assert [joined[index]["text"] for index in (0, 1)] == ["say |the", "go |the"]
 
 
 def test_what_samples_and_what_is_greedy(unsure: openai.OpenAI) -> None:
@@ -487,25 +469,6 @@ def test_a_client_that_leaves_frees_its_places(live: Any) -> None:
         wait_for(address, "rfa_num_requests_running 0.0", gate)
         wait_for(address, "rfa_num_requests_waiting 0.0")
     assert len(model.batches) < 4000
-
-
-def test_the_async_client(address: str) -> None:
-    async def several() -> tuple[list[Completion], list[str], list[str]]:
-        async with openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0) as client:
-            asked = [
-                client.completions.create(model="recite", prompt="say |", temperature=0, max_tokens=count)
-                for count in range(1, 17)
-            ]
-            stream = await client.completions.create(
-                model="recite", prompt="say |", temperature=0, max_tokens=3, stream=True
-            )
-            pieces = [chunk.choices[0].text async for chunk in stream]
-            return await asyncio.gather(*asked), pieces, [model.id async for model in client.models.list()]
-
-    completions, pieces, models = asyncio.run(several())
-    assert [completion.choices[0].text for completion in completions] == [SCRIPT[:n] for n in range(1, 17)]
-    assert pieces == ["t", "h", "e"]
-    assert models == ["recite"]
 
 
 def test_requests_are_counted_by_route(client: openai.OpenAI, address: str) -> None:

@@ -26,7 +26,7 @@ STRANGE = ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Si
 KEY = "a-key-of-sixteen-or-more"
 BODY = {"inputs": "say |", "parameters": {"max_new_tokens": 3}}
 APP = "https://app.example.org"
-HANDSHAKE = {"type": "websocket", "path": "/filter/stream", "scheme": "ws",
+HANDSHAKE: dict[str, Any] = {"type": "websocket", "path": "/filter/stream", "scheme": "ws",
              "extensions": {"websocket.http.response": {}}}  # fmt: skip
 # What a page may do without asking: fetch with mode "no-cors" and forms send these.
 POSTS = [("/generate", "application/json"), ("/filter", "text/plain"), ("/", "text/plain"), ("/nope", "text/plain")]
@@ -189,10 +189,6 @@ class TestOrigin:
         assert Origin.parse(str(origin)) == origin and len(str(origin)) <= len(text) + 40
 
 
-def headers_of(start: dict[str, Any]) -> dict[str, str]:
-    return {name.decode().lower(): value.decode() for name, value in start["headers"]}
-
-
 def has_cors(headers: Any) -> bool:
     return any(name.lower().startswith("access-control") for name in headers)
 
@@ -218,18 +214,6 @@ class TestTheServer:
                             assert (answer.status_code, error.type) == (403, "forbidden")
                             assert error.code == "origin_not_allowed" and not has_cors(answer.headers)
 
-    async def test_a_page_cannot_post_and_we_and_programs_can(self, connect: Any) -> None:
-        async with connect() as client:
-            for path, kind in POSTS:
-                headers = {"Origin": "https://evil.example", "Content-Type": kind}
-                assert (await client.post(path, content=b"{}", headers=headers)).status_code == 403
-            for headers in (
-                {},
-                {"Origin": "http://localhost"},
-                {"Host": "127.0.0.1:9", "Origin": "http://127.0.0.1:9"},
-            ):
-                assert (await client.post("/generate", json=BODY, headers=headers)).status_code == 200
-
     @pytest.mark.parametrize("path", ["/filter/stream", "/nope", "/health"])
     async def test_a_page_cannot_open_a_websocket(self, connect: Any, path: str) -> None:
         async with connect() as client:
@@ -252,13 +236,6 @@ class TestTheServer:
         async with connect(api_keys=KEY) as client:
             headers = {"Authorization": f"Bearer {KEY}", "Origin": "https://evil.example"}
             assert (await client.post("/generate", json=BODY, headers=headers)).status_code == 403
-
-    async def test_without_listed_origins_no_answer_speaks_of_any(self, connect: Any) -> None:
-        async with connect() as client:
-            for method in ("GET", "OPTIONS", "POST"):
-                preflight = {"Origin": APP, "Access-Control-Request-Method": "GET"}
-                answer = await client.request(method, "/info", headers=preflight)
-                assert not has_cors(answer.headers) and "vary" not in answer.headers
 
     async def test_listed_origins_are_reported_so(self, connect: Any) -> None:
         key = {"Authorization": f"Bearer {KEY}"}

@@ -32,7 +32,6 @@ SEED = 730_000
 BURN_IN = 50
 # Errors of `oscillator` have a heavy tail: one stream in some hundred is off by ten times.
 STREAMS = {"linear": 192, "oscillator": 512}
-ROUND = 256
 
 
 def series_of(name: str, share: float) -> list[Batch]:

@@ -235,7 +235,7 @@ class TestTheServer:
             assert (await client.get("/info", headers=headers())).status_code == 200
             for method, path in (("GET", "/info"), ("POST", "/generate"), ("GET", "/nope"), ("GET", "/metrics")):
                 assert 90 < check_refused(await client.request(method, path, headers=headers()), "requests") <= 100
-            handshake = {"type": "websocket", "path": "/filter/stream", "scheme": "ws"}
+            handshake: dict[str, Any] = {"type": "websocket", "path": "/filter/stream", "scheme": "ws"}
             raw, extensions = [(b"x-api-key", KEY.encode())], {"websocket.http.response": {}}
             start, body = await asgi(client.app, **handshake, headers=raw, extensions=extensions)
             assert start["status"] == 429
@@ -271,24 +271,17 @@ class TestTheServer:
             assert (await client.post(path, json=body, headers=headers(OTHER))).status_code == 200
 
     async def test_a_text_that_is_left_is_paid_for_as_far_as_it_came(self, connect: Any) -> None:
-        gate, has_begun, waiting = threading.Semaphore(3), asyncio.Event(), ["request"]
+        gate, has_begun = threading.Semaphore(3), asyncio.Event()
         body = json.dumps({"inputs": "say |", "parameters": {"max_new_tokens": 1000}, "stream": True}).encode()
 
-        async def receive() -> dict[str, Any]:
-            if waiting:
-                return {"type": f"http.{waiting.pop()}", "body": body}
-            await has_begun.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
+        async def take(message: Any) -> None:
             if message.get("body"):
                 has_begun.set()
 
         raw = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"x-api-key", KEY.encode())]
-        scope = {"type": "http", "http_version": "1.1", "scheme": "http", "method": "POST", "path": "/generate",
-                 "query_string": b"", "root_path": "", "headers": raw, "server": ("localhost", 80)}  # fmt: skip
         async with connect(fake_models(FakeLanguage(gate=gate)), api_keys=KEY, quota_tokens=NEVER, workers=1) as client:
-            await client.app(scope, receive, send)
+            sent = {"type": "http.request", "body": body}
+            await asgi(client.app, sent, path="/generate", method="POST", headers=raw, take=take, gone=has_begun)
             gate.release(100)
             seconds = check_refused(await client.post("/generate", json=BODY, headers=headers()), "tokens")
         assert 500 < seconds <= 1500  # the prompt and what was made; a thousand were set aside

@@ -4,40 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio.from_thread
 import httpx
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rfa.runtime.bundle.onnx_runtime import ort
 from rfa.runtime.text.language import LanguageRuntime
-from rfa.service.app import create_app
 from rfa.service.engine.models import load_models
 from rfa.service.schemas.filter_replies import FilterReply
 from rfa.service.schemas.server_replies import Info
 from rfa.service.schemas.text_replies import GenerateEvent, GenerateReply
 from rfa.service.settings import Settings
+from tests.service.live import serving
 from tests.service.replies import read
 
 PROMPT = "It was the"
 TIMES = [0.0, 0.1, 0.25, 0.25, 0.9, 1.0, 2.5]
 OBSERVATIONS = [[1.0, 0.2], None, [0.7, None], [0.6, 0.5], [None, None], [40.0, -40.0], [0.1, 0.3]]
-
-
-@asynccontextmanager
-async def serving(*bundles: Path) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(bundles=bundles, processes=1, workers=2))
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            yield client
 
 
 async def generate(client: httpx.AsyncClient, inputs: str = PROMPT, **parameters: Any) -> GenerateReply:
@@ -51,7 +37,7 @@ async def test_ready_with_all_default_bundles(bundles: Path) -> None:
     paths = Settings().models.bundles
     assert {path.name for path in paths} >= {"books", "linear", "oscillator"}
     assert all(path.parent == bundles for path in paths)
-    async with serving(*paths) as client:
+    async with serving(*(path.name for path in paths)) as client:
         assert set((await client.get("/ready")).json()["models"]) >= {"books", "linear", "oscillator"}
         info = read(Info, (await client.get("/info")).content)
     assert [model.name for model in info.models if not model.golden_values] == [
@@ -103,7 +89,7 @@ async def test_text_is_repeatable_and_details_hold_together(books_bundle: Path, 
         "decode": decode,
         "top_n_tokens": 5,
     }
-    async with serving(books_bundle) as client:
+    async with serving("books") as client:
         first, again = await generate(client, **expected), await generate(client, **expected)
         other = await generate(client, **{**expected, "seed": 8})
         response = await client.post("/generate", json={"inputs": PROMPT, "parameters": expected, "stream": True})
@@ -125,7 +111,7 @@ async def test_text_is_repeatable_and_details_hold_together(books_bundle: Path, 
 async def test_both_modes_read_the_same_prompt_in_one_piece_and_in_many(books_bundle: Path) -> None:
     """A prompt longer than a piece gives, in the same mode, the numbers of the same prompt fed token by token."""
     long = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 20
-    async with serving(books_bundle) as client:
+    async with serving("books") as client:
         for decode in ("recurrent", "attention"):
             pieces = await generate(client, long, max_new_tokens=6, decode=decode, top_n_tokens=3)
             engine = client._transport.app.state.engine  # type: ignore[attr-defined]
@@ -148,7 +134,7 @@ async def test_a_text_does_not_depend_on_its_neighbours(books_bundle: Path) -> N
     expected: list[dict[str, Any]] = [
         {"max_new_tokens": 16, "temperature": 1.0, "seed": seed, "latent_noise": 0.5} for seed in range(8)
     ]
-    async with serving(books_bundle) as client:
+    async with serving("books") as client:
         alone = [await generate(client, **parameters) for parameters in expected]
         together = await asyncio.gather(*(generate(client, **parameters) for parameters in expected))
         forks = await generate(client, n=4, max_new_tokens=16, temperature=1.0, seed=3)
@@ -170,7 +156,7 @@ async def test_filter_streams_equal_the_whole(bundles: Path, name: str, mode: st
         "times": TIMES, "observations": OBSERVATIONS, "horizon": [0.1, 0.5], "samples": 3, "seed": 7, "mode": mode,
         "model": name, "noise": [None, 1.0, 2.0, 1.0, 1.0, 1.0, 0.5],
     }  # fmt: skip
-    async with serving(bundles / name) as client:
+    async with serving(name) as client:
         plain = await client.post("/filter", json=body)
         stream = await client.post("/filter", json={**body, "stream": True})
     reply = read(FilterReply, plain.content)
@@ -193,7 +179,7 @@ async def test_filter_streams_equal_the_whole(bundles: Path, name: str, mode: st
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["linear", "oscillator"])
 async def test_smoothing_reaches_back(bundles: Path, name: str) -> None:
-    async with serving(bundles / name) as client:
+    async with serving(name) as client:
         response = await client.post("/filter", json={"times": TIMES, "observations": OBSERVATIONS, "smooth": True})
     reply = read(FilterReply, response.content)
     assert isinstance(reply.smoothed, list) and len(reply.smoothed) == len(TIMES)
@@ -203,62 +189,3 @@ async def test_smoothing_reaches_back(bundles: Path, name: str) -> None:
         for smoothed, step in zip(reply.smoothed, reply.steps, strict=True)
         for k in (0, 1)
     )
-
-
-sizes = st.sampled_from([0.0, 1e-30, 1.0, -3.0, 1e6, -1e6, 1e12, -1e12]) | st.floats(-1e12, 1e12)
-gaps = st.lists(st.sampled_from([0.0, 1e-9, 0.1, 1.0, 1e6, 1e14]), min_size=5, max_size=5)
-
-
-@pytest.fixture(scope="module")
-def extremes() -> Iterator[Any]:
-    paths = tuple(path for path in Settings().models.bundles if path.name in ("linear", "oscillator"))
-    app = create_app(Settings(bundles=paths, processes=1, workers=1))
-    with (
-        anyio.from_thread.start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(app.router.lifespan_context(app)),
-    ):
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
-
-        async def post(body: Any) -> httpx.Response:
-            return await client.post("/filter", json=body)
-
-        yield lambda body: portal.call(post, body)
-        portal.call(client.aclose)
-
-
-@settings(max_examples=120)
-@given(
-    name=st.sampled_from(["linear", "oscillator"]),
-    observations=st.lists(st.none() | st.lists(st.none() | sizes, min_size=2, max_size=2), min_size=5, max_size=5),
-    gap=gaps,
-    horizon=st.lists(st.sampled_from([1e-9, 0.1, 10.0, 1e9]), max_size=2),
-    noise=st.none() | st.lists(st.sampled_from([None, 1e-6, 1.0, 1e6]), min_size=5, max_size=5),
-    mode=st.sampled_from(["recurrent", "attention"]),
-    smooth=st.booleans(),
-)
-def test_extreme_numbers_are_answered_or_refused(extremes: Any, gap: list[float], **body: Any) -> None:
-    body["model"] = body.pop("name")
-    body["times"] = np.cumsum(gap).tolist()
-    response = extremes({**body, "samples": 1, "seed": 0})
-    assert response.status_code in (200, 422), response.text
-    if response.status_code == 200:
-        read(FilterReply, response.content)
-    after = extremes({"model": "linear", "observations": [[1.0, 0.0]]})
-    assert after.status_code == 200
-
-
-@pytest.mark.anyio
-async def test_any_columns_need_no_model(bundles: Path) -> None:
-    """The default is never a system that was made for other data, and it continues from a state."""
-    rows = [[21 + 0.1 * (k % 7), 50.0 - k % 5, float(k)] for k in range(60)]
-    async with serving(bundles / "linear") as client:
-        whole = (await client.post("/filter", json={"observations": rows})).json()
-        first = (await client.post("/filter", json={"observations": rows[:40], "return_state": True})).json()
-        second = (await client.post("/filter", json={"observations": rows[40:], "state": first["state"]})).json()
-        other = await client.post("/filter", json={"observations": [[1.0]], "state": first["state"]})
-        many = await client.post("/filter", json={"observations": [[1.0] * 65]})
-    assert whole["model"] == "auto" and whole["steps"] == [*first["steps"], *second["steps"]]
-    assert abs(whole["steps"][-1]["mean"][1] - 50) < 5
-    assert (other.status_code, other.json()["error"]["code"]) == (422, "state_invalid")
-    assert (many.status_code, many.json()["error"]["code"]) == (422, "too_large")

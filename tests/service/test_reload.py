@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any, cast
 
 import httpx
 import pytest
 
-from rfa.service.app import create_app
 from rfa.service.bundle_version import bundle_version
 from rfa.service.engine.models import Models
-from rfa.service.settings import Settings
+from tests.service.live import connected
 from tests.service.models import FakeFilter, FakeLanguage, model_info
 from tests.waiting import until
 
@@ -34,17 +32,6 @@ def models(script: str, digest: str, gate: threading.Semaphore | None = None) ->
 async def text(client: Any, **fields: Any) -> Any:
     body = {"inputs": "|", "parameters": {"max_new_tokens": 6}, **fields}
     return (await client.post("/generate", json=body)).json()
-
-
-@asynccontextmanager
-async def served(first: Models, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an application with these models."""
-    app = create_app(Settings(**{"bundles": (), "processes": 1, "workers": 1, **settings}), lambda _: first)
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            client.app = app  # type: ignore[attr-defined]
-            yield client
 
 
 def stage(client: Any, models: Models, is_due: Callable[[], bool] = lambda: True) -> None:
@@ -66,7 +53,7 @@ async def version(client: httpx.AsyncClient) -> str:
 
 async def test_new_requests_get_the_new_bundle_and_running_ones_keep_theirs() -> None:
     gate = threading.Semaphore(2)
-    async with served(models("aaaaaa", "1", gate)) as client:
+    async with connected(models("aaaaaa", "1", gate)) as client:
         running = asyncio.ensure_future(text(client))
         await until(lambda: is_taken(gate))
         stage(client, models("bbbbbb", "2"))
@@ -80,7 +67,7 @@ async def test_new_requests_get_the_new_bundle_and_running_ones_keep_theirs() ->
 
 async def test_what_is_staged_is_served_from_the_very_request_that_finds_it_due() -> None:
     due: list[bool] = []
-    async with served(models("aaaaaa", "1")) as client:
+    async with connected(models("aaaaaa", "1")) as client:
         first = await version(client)
         stage(client, models("bbbbbb", "2"), lambda: bool(due))
         assert (await text(client))["generated_text"] == "aaaaaa" and await version(client) == first
@@ -93,14 +80,14 @@ async def test_what_is_staged_is_served_from_the_very_request_that_finds_it_due(
 
 
 async def test_what_was_staged_and_abandoned_is_never_served() -> None:
-    async with served(models("aaaaaa", "1")) as client:
+    async with connected(models("aaaaaa", "1")) as client:
         stage(client, models("bbbbbb", "2"))
         client.app.state.engine.abandon()  # type: ignore[attr-defined]
         assert (await text(client))["generated_text"] == "aaaaaa"
 
 
 async def test_a_state_of_the_old_bundle_is_not_one_of_the_new() -> None:
-    async with served(models("aaaaaa", "1")) as client:
+    async with connected(models("aaaaaa", "1")) as client:
         state = (await text(client, return_state=True))["state"]
         stage(client, models("bbbbbb", "2"))
         assert (await text(client, inputs="", state=state))["error"]["code"] == "state_invalid"
@@ -109,7 +96,7 @@ async def test_a_state_of_the_old_bundle_is_not_one_of_the_new() -> None:
 async def test_a_request_between_the_bundles_is_answered_as_if_it_had_come_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with served(models("aaaaaa", "1"), sessions="memory") as client:
+    async with connected(models("aaaaaa", "1"), sessions="memory") as client:
         first = await text(client, return_state="session:tale")
         keeper = client.app.state.keeper  # type: ignore[attr-defined]
         load, check_new = type(keeper).load, type(keeper).check_new

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from rfa.service.engine.job import Job
 from rfa.service.engine.run_queue import LIVE_IN_A_ROW
 from rfa.service.engine.scheduler import Scheduler, deliver_early
 from rfa.service.errors import NotReady, Overloaded
-from tests.service.models import FakeFilter, FakeLanguage, fake_models
+from tests.service.models import FakeLanguage, fake_models
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
@@ -520,91 +520,6 @@ async def test_a_quantum_is_bounded_in_rows(make: Any) -> None:
     await asyncio.gather(*(job.result() for job in jobs))
     assert all(len(batch) <= 2 for batch in stage.batches)
     assert max(len(batch) for batch in stage.batches) == 2
-
-
-class Client:
-    """A bare ASGI client that can leave: httpx reads a reply to its end."""
-
-    def __init__(self, app: Any, path: str, body: bytes) -> None:
-        self.app, self.path, self.body = app, path, body
-        self.gone = asyncio.Event()
-        self.chunks: list[bytes] = []
-        self.status = 0
-        self._is_sent = False
-
-    async def receive(self) -> dict[str, Any]:
-        if not self._is_sent:
-            self._is_sent = True
-            return {"type": "http.request", "body": self.body, "more_body": False}
-        await self.gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(self, message: Any) -> None:
-        self.status = message.get("status", self.status)
-        if message.get("body"):
-            self.chunks.append(message["body"])
-
-    def run(self) -> Awaitable[None]:
-        scope = {
-            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "POST",
-            "scheme": "http", "path": self.path, "raw_path": self.path.encode(), "query_string": b"", "root_path": "",
-            "headers": [(b"content-type", b"application/json")], "client": ("test", 1), "server": ("test", 80),
-            "state": {},
-        }  # fmt: skip
-        return asyncio.ensure_future(self.app(scope, self.receive, self.send))
-
-
-GENERATE = b'{"inputs": "say |", "parameters": {"max_new_tokens": 4000}, "stream": %s}'
-FILTER = b'{"observations": [[1,2],[1,2],[1,2],[1,2],[1,2],[1,2]], "stream": %s}'
-
-
-@pytest.mark.parametrize("stream", [b"true", b"false"])
-@pytest.mark.parametrize(("path", "body"), [("/generate", GENERATE), ("/filter", FILTER)])
-async def test_work_ends_when_the_client_leaves(connect: Any, path: str, body: bytes, stream: bytes) -> None:
-    gate = threading.Semaphore(2)
-    models = fake_models(FakeLanguage(script="x" * 5000, gate=gate), FakeFilter(gate=gate))
-    async with connect(models, workers=1) as http:
-        scheduler = http.app.state.engine._scheduler
-        client = Client(http.app, path, body % stream)
-        running = client.run()
-        await until(lambda: scheduler.running == 1 and (len(client.chunks) == 2 or stream == b"false"))
-        client.gone.set()
-        await running
-        gate.release(10_000)
-        await until(lambda: scheduler.running == 0)
-        assert (await http.get("/ready")).status_code == 200
-        assert b'"generated_text":"' not in b"".join(client.chunks) and b'"done"' not in b"".join(client.chunks)
-
-
-async def test_a_reader_that_takes_nothing_is_dropped(connect: Any) -> None:
-    async with connect(send_timeout_seconds=0.05) as http:
-        client = Client(http.app, "/generate", GENERATE % b"true")
-
-        async def stuck(message: Any) -> None:
-            if message.get("body"):
-                await asyncio.Event().wait()
-
-        client.send = stuck  # type: ignore[method-assign]
-        async with asyncio.timeout(PATIENCE):
-            await client.run()
-        await until(lambda: http.app.state.engine._scheduler.running == 0)
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_overload_is_answered_429_with_retry_after(connect: Any, stream: bool) -> None:
-    gate = threading.Semaphore(0)
-    async with connect(fake_models(FakeLanguage(gate=gate)), workers=1, max_running=1, max_waiting=1) as http:
-        body = {"inputs": "say |", "parameters": {"max_new_tokens": 3}, "stream": stream}
-        scheduler = http.app.state.engine._scheduler
-        admitted = [asyncio.ensure_future(http.post("/generate", json=body)) for _ in range(2)]
-        await until(lambda: scheduler.running + scheduler.waiting == 2)
-        refused = await http.post("/generate", json=body)
-        assert refused.status_code == 429
-        assert refused.json()["error"]["code"] == "overloaded"
-        assert int(refused.headers["retry-after"]) >= 1
-        gate.release(100)
-        assert [(await reply).status_code for reply in admitted] == [200, 200]
-        assert 'rfa_admission_rejections_total{reason="queue_full"} 1.0' in (await http.get("/metrics")).text
 
 
 async def test_ready_tells_a_stalled_engine_and_health_does_not(connect: Any) -> None:

@@ -117,14 +117,6 @@ def test_a_bad_bundle_is_one_clear_line(linear_bundle: Path, tmp_path: Path) -> 
     assert done.stderr.startswith("rfa: ") and "golden.json" in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_a_taken_port_is_one_clear_line(linear_bundle: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        done = run_rfa("--port", str(port), "--bundle", str(linear_bundle))
-    assert done.returncode == 1
-    assert done.stderr == f"rfa: 127.0.0.1:{port}: Address already in use\n"
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -7,9 +7,9 @@ Kalman filter.
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,10 @@ import numpy as np
 import pytest
 
 from rfa.runtime.bundle.bundle import open_bundle
-from rfa.runtime.filters.filter import FilterRuntime
-from rfa.runtime.filters.state import FilterState
 from rfa.runtime.state.names import StateScope
-from rfa.runtime.uncertainty.interface import MergeOptions
-from rfa.service.app import create_app
 from rfa.service.schemas.filter_replies import MergeReply
-from rfa.service.settings import Settings
 from tests.model.joint_gaussian import van_loan
+from tests.service.live import answer, refusal, serving
 from tests.service.replies import read
 from tests.service.test_filter_stream import Socket
 
@@ -40,24 +36,7 @@ DRIFT, NOISE, ERROR, START = (
 # Rounding, of numbers about 1: less than a hundred operations on covariances whose condition is below 10.
 ROUNDING = 1e3 * float(np.finfo(np.float64).eps)
 Belief = tuple[np.ndarray, np.ndarray]
-
-
-@asynccontextmanager
-async def serving(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    paths = tuple(BUNDLES / name for name in ("linear", "oscillator"))
-    given = {"bundles": paths, "processes": 1, "sessions": "memory"}
-    app = create_app(Settings(**{**given, **settings}))
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            client.app = app  # type: ignore[attr-defined]
-            yield client
-
-
-async def post(client: httpx.AsyncClient, path: str, document: Any) -> Any:
-    response = await client.post(path, json=document)
-    assert response.status_code == 200, response.text
-    return response.json()
+served = functools.partial(serving, "linear", "oscillator", sessions="memory")
 
 
 async def filtered(
@@ -65,13 +44,13 @@ async def filtered(
 ) -> Any:
     """A stream of the linear filter, whose observations all had their whole weight."""
     document = {"model": "linear", "times": times, "observations": rows, "state": state, "return_state": True, **more}
-    reply = await post(client, "/filter", document)
+    reply = await answer(client, document)
     assert {step["weight"] for step in reply["steps"]} <= {None, 1.0}
     return reply
 
 
 async def merged(client: httpx.AsyncClient, *states: str, **more: Any) -> Any:
-    return await post(client, "/state/merge", {"model": "linear", "states": states, **more})
+    return await answer(client, {"model": "linear", "states": states, **more}, "/state/merge")
 
 
 def moved(belief: Belief, lag: float) -> Belief:
@@ -138,7 +117,7 @@ TWO: Series = ([0.1, 0.4, 0.7], [[0.4, None], None, [0.1, 0.3]])
 async def test_precisions_add_at_the_latest_time() -> None:
     """Each is brought forward by the filter's prediction; what is told and what goes on are the fused belief."""
     after = ([0.9, 1.3], [[0.1, 0.3], [None, 0.2]])
-    async with serving() as client:
+    async with served() as client:
         one, two = await filtered(client, *ONE), await filtered(client, *TWO)
         reply = await merged(client, one["state"], two["state"], method="precision", levels=[0.9], horizon=[0.5])
         rest = await filtered(client, *after, reply["state"])
@@ -158,7 +137,7 @@ async def test_precisions_add_at_the_latest_time() -> None:
 async def test_two_sensors_that_share_a_prior_are_one_filter_with_both() -> None:
     """The law: what each saw at one time, merged, is what a filter that saw both believes."""
     begin = ([0.0, 0.2], [[0.5, 0.1], [0.4, 0.2]])
-    async with serving() as client:
+    async with served() as client:
         prior = await filtered(client, *begin)
         left = await filtered(client, [0.5], [[0.3, None]], prior["state"])
         right = await filtered(client, [0.5], [[None, 0.4]], prior["state"])
@@ -180,7 +159,7 @@ async def test_two_sensors_that_share_a_prior_are_one_filter_with_both() -> None
 
 async def test_an_intersection_is_the_one_of_least_determinant() -> None:
     """By its own weights it is the formula, and no weights of a fine grid have a smaller determinant."""
-    async with serving() as client:
+    async with served() as client:
         one = await filtered(client, [0.0, 0.6], [[0.4, None], [0.3, None]])
         two = await filtered(client, [0.0, 0.5], [[None, 0.3], [None, 0.2]])
         reply = await merged(client, one["state"], two["state"])
@@ -208,7 +187,7 @@ async def test_an_intersection_is_the_one_of_least_determinant() -> None:
 
 async def test_a_merged_state_streams_on_and_its_sources_stay() -> None:
     """As a token, as a session of a new name, and over a WebSocket; the states that were merged are as they were."""
-    async with serving() as client:
+    async with served() as client:
         one, two = await filtered(client, *ONE), await filtered(client, *TWO, return_state="session:two")
         assert two["state"] == "session:two@3"
         reply = await merged(client, one["state"], "session:two", method="precision", return_state="session:both")
@@ -246,13 +225,13 @@ async def test_what_a_stream_has_learned_is_the_first_states() -> None:
         (low, high), deviation = point["interval"]["0.9"][0], point["std"][0]
         return [(high - low) / deviation, reply["confidence"]]
 
-    async with serving() as client:
+    async with served() as client:
         states, alone = [], []
         for seed, rows in ((1, quiet), (2, wild)):
             body = {"model": "linear", "observations": rows, "seed": seed, "return_state": True}
-            states.append((await post(client, "/filter", body))["state"])
+            states.append((await answer(client, body))["state"])
             null = {"model": "linear", "observations": [None], "times": [79.0], "state": states[-1], "horizon": [0.1]}
-            alone.append(learned((await post(client, "/filter", null))["steps"][0]))
+            alone.append(learned((await answer(client, null))["steps"][0]))
         pair = [await merged(client, *order, horizon=[0.1]) for order in (states, states[::-1])]
     assert abs(alone[0][0] / alone[1][0] - 1) > 0.1
     for reply, own, seed in zip(pair, alone, (1, 2), strict=True):
@@ -260,47 +239,20 @@ async def test_what_a_stream_has_learned_is_the_first_states() -> None:
         assert (reply["seed"], reply["index"], reply["t"]) == (seed, 80, 79.0)
 
 
-def _steps(runtime: FilterRuntime) -> Any:
-    return runtime.steps
-
-
-def test_a_suspicion_of_a_jump_is_forgotten() -> None:
-    """Where a jump would have led to is told from the mean, which is another one after the merge."""
-    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"))
-    still = runtime.filter([0.0, 0.1, 0.2], [[0.1, 0.1]] * 3).state
-    jumping = runtime.filter([0.0, 0.1, 0.2], [[0.1, 0.1], [50.0, 50.0], [50.0, 50.0]]).state
-    parts = _steps(runtime).parts(jumping.tensors)
-    assert parts["jump_evidence"] > 0 and np.abs(parts["jump_offset"]).max() > 1
-    found = runtime.merge(MergeOptions((jumping, still), "covariance_intersection")).state
-    left = _steps(runtime).parts(found.tensors)
-    assert not left["jump_evidence"].any() and not left["jump_offset"].any()
-    assert runtime.unpack(runtime.pack(found)).count == 3
-
-
-def test_one_belief_twice_is_itself_by_intersection() -> None:
-    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"))
-    state: FilterState = runtime.filter(*ONE).state
-    found = runtime.merge(MergeOptions((state, state), "covariance_intersection"))
-    before, after = (_steps(runtime).parts(which.tensors) for which in (state, found.state))
-    for name in ("mean", "covariance"):
-        np.testing.assert_allclose(after[name], before[name], rtol=0, atol=ROUNDING)
-
-
 # Refusals.
 
 
 async def refused(client: httpx.AsyncClient, document: Any) -> tuple[int, str | None, str, str]:
-    response = await client.post("/state/merge", json=document)
-    error = response.json()["error"]
-    return response.status_code, error["param"], error["code"], error["message"]
+    status, error = await refusal(client, document, "/state/merge")
+    return status, error["param"], error["code"], error["message"]
 
 
 async def test_states_that_are_none_of_this_filter_are_refused_by_the_field_that_named_them() -> None:
-    async with serving(api_keys=f"{KEY},{OTHER}") as client:
+    async with served(api_keys=f"{KEY},{OTHER}") as client:
         client.headers["Authorization"] = f"Bearer {KEY}"
         good = (await filtered(client, *ONE))["state"]
         second = (await filtered(client, *TWO))["state"]
-        other = await post(client, "/filter", {"model": "oscillator", "observations": [[1, 1]], "return_state": True})
+        other = await answer(client, {"model": "oscillator", "observations": [[1, 1]], "return_state": True})
         tampered = second[:-10] + ("A" if second[-10] != "A" else "B") + second[-9:]
         client.headers["Authorization"] = f"Bearer {OTHER}"
         foreign = (await filtered(client, *TWO))["state"]
@@ -324,7 +276,7 @@ async def test_states_that_are_none_of_this_filter_are_refused_by_the_field_that
 
 
 async def test_a_state_of_another_version_says_so() -> None:
-    async with serving() as client:
+    async with served() as client:
         app: Any = client.app  # type: ignore[attr-defined]
         good = (await filtered(client, *ONE))["state"]
         runtime = app.state.engine.filter_model("linear")
@@ -342,7 +294,7 @@ async def test_a_state_of_another_version_says_so() -> None:
 
 
 async def test_filters_whose_states_are_no_gaussians_are_refused_before_their_states_are_read() -> None:
-    async with serving() as client:
+    async with served() as client:
         for model in ("auto", "oscillator"):
             status, param, code, message = await refused(client, {"model": model, "states": ["x", "y"]})
             assert (status, param, code) == (422, "model", "no_merge")
@@ -351,7 +303,7 @@ async def test_filters_whose_states_are_no_gaussians_are_refused_before_their_st
 
 
 async def test_what_makes_no_sense_together_is_refused() -> None:
-    async with serving() as client:
+    async with served() as client:
         one, two = (await filtered(client, *ONE))["state"], (await filtered(client, *TWO))["state"]
         sharp = (await filtered(client, [0.7] * 30, [[0.2, 0.2]] * 30))["state"]
         precise = {"method": "precision"}
@@ -380,7 +332,7 @@ async def test_beliefs_at_the_ends_of_the_range_are_merged_or_refused_in_words()
     lags, noises = (0.0, 5e-324, 1e-12, 1.0, 1e6), (1e-6, 1.0, 1e6)
     rng = np.random.default_rng(8)
     counted: dict[int, int] = {}
-    async with serving() as client:
+    async with served() as client:
         states = []
         for _ in range(12):
             count = int(rng.integers(1, 40))
@@ -410,7 +362,7 @@ async def test_beliefs_at_the_ends_of_the_range_are_merged_or_refused_in_words()
 
 async def test_limits_come_before_work() -> None:
     """Sizes and counts before a state is opened; quotas and places as of every request."""
-    async with serving(max_body_bytes=20_000) as client:
+    async with served(max_body_bytes=20_000) as client:
         app: Any = client.app  # type: ignore[attr-defined]
         state = (await filtered(client, *ONE))["state"]
         opened: list[str] = []
@@ -426,10 +378,10 @@ async def test_limits_come_before_work() -> None:
         assert (await refused(client, {"states": [state] * 8}))[0] == 413
         assert (await refused(client, {"states": ["x" * 12_000, state]}))[2] == "state_invalid"
         assert len(opened) == 1  # the last one's first
-    async with serving(api_keys=KEY, quota_observations=0.1) as client:
+    async with served(api_keys=KEY, quota_observations=0.1) as client:
         client.headers["Authorization"] = f"Bearer {KEY}"
         # One observation is there at first, and next to none comes back; a merge takes as many as states.
         body = {"model": "linear", "observations": [[1, 1]], "return_state": True}
-        state = (await post(client, "/filter", body))["state"]
+        state = (await answer(client, body))["state"]
         status, _, code, _ = await refused(client, {"states": [state, state]})
         assert (status, code) == (429, "quota_observations")

@@ -157,7 +157,18 @@ def test_bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_
         assert f"serving recite (lm, onnx), mean (filter), version {first}, on " in server.log
         recorded = set(tmp_path.glob("load-*"))
         server.put("b")
+        seen, is_over = [], threading.Event()
+
+        def ask() -> None:
+            while not is_over.is_set():
+                seen.append(texts(server))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
         server.reload()
+        is_over.set()
+        asking.join()
+        assert seen == sorted(seen)  # nobody who asks after an answer of the new bundle gets the old one
         second = version(server)
         assert second != first
         line = f"reload committed: all 3 processes serve version {second} in place of version {first}"

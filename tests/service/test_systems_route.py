@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -17,15 +16,14 @@ import pytest
 from rfa.runtime.filters.compiled_system import SystemRuntime
 from rfa.runtime.filters.system import System
 from rfa.runtime.uncertainty.interface import FilterOptions
-from rfa.service.app import create_app
 from rfa.service.engine import system_cache as systems
 from rfa.service.engine.engine import Engine
 from rfa.service.memory import MemoryBudget
 from rfa.service.schemas.filter_replies import FilterReply, MergeReply
 from rfa.service.schemas.filter_requests import FilterRequest
 from rfa.service.schemas.system import SystemRequest
-from rfa.service.settings import Settings
 from tests.runtime.filters.test_system import REFUSED
+from tests.service.live import answer, refusal, serving
 from tests.service.replies import read
 from tests.service.test_filter_stream import Socket
 
@@ -43,28 +41,15 @@ ROWS: list[Any] = [[1.0, 2.0], [1.5, None], None, [3.0, 1.0], [40.0, 1.5], [4.0,
 BODY: dict[str, Any] = {"system": PLANE, "times": TIMES, "observations": ROWS, "horizon": [0.5], "seed": 3}
 
 
-@asynccontextmanager
-async def serving(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """A server of no bundles at all."""
-    app = create_app(Settings(**{"bundles": (), "processes": 1, "sessions": "memory", **settings}))
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            client.app = app  # type: ignore[attr-defined]
-            yield client
-
-
 async def post(client: httpx.AsyncClient, path: str = "/filter", **document: Any) -> Any:
-    response = await client.post(path, json=document)
-    assert response.status_code == 200, response.text
-    return response.json()
+    return await answer(client, document, path)
 
 
 async def refused(client: httpx.AsyncClient, path: str = "/filter", **document: Any) -> dict[str, Any]:
-    response = await client.post(path, json=document)
-    assert response.status_code == 422, response.text
-    error: dict[str, Any] = response.json()["error"]
-    return error
+    status, error = await refusal(client, document, path)
+    assert status == 422
+    found: dict[str, Any] = error
+    return found
 
 
 def engine_of(client: httpx.AsyncClient) -> Engine:
@@ -76,7 +61,7 @@ def engine_of(client: httpx.AsyncClient) -> Engine:
 
 
 async def test_a_series_is_filtered_by_the_system_that_came_with_it() -> None:
-    async with serving() as client:
+    async with serving(sessions="memory") as client:
         reply = await client.post("/filter", json={**BODY, "levels": [0.9]})
     found = read(FilterReply, reply.content)
     alone = SystemRuntime(System.from_document(PLANE)).filter(TIMES, ROWS, levels=(0.9,), horizon=(0.5,), seed=3)
@@ -88,7 +73,7 @@ async def test_a_series_is_filtered_by_the_system_that_came_with_it() -> None:
 
 
 async def test_everything_that_needs_no_graphs_is_had() -> None:
-    async with serving() as client:
+    async with serving(sessions="memory") as client:
         whole = await post(client, **BODY, samples=2, smooth=True, alarm={"rate": 0.1}, passes=1)
         assert whole["passes"] == 1 and len(whole["smoothed"]) == 6 and whole["calibration"]["alarms"]
         assert np.array(whole["steps"][0]["samples"]).shape == (2, 2)
@@ -109,7 +94,7 @@ async def test_columns_and_arrow_take_a_system_too() -> None:
     body = io.BytesIO()
     with pa.ipc.new_stream(body, table.schema) as writer:
         writer.write_table(table)
-    async with serving() as client:
+    async with serving(sessions="memory") as client:
         plain = await post(client, **BODY)
         columns = {name: table[name].to_pylist() for name in ("x", "y")}
         found = await post(client, system=PLANE, times=TIMES, values=columns)
@@ -127,7 +112,7 @@ async def test_columns_and_arrow_take_a_system_too() -> None:
 
 
 async def test_a_live_stream_takes_its_system_in_the_first_frame() -> None:
-    async with serving() as client:
+    async with serving(sessions="memory") as client:
         plain = await post(client, **BODY)
         socket = Socket(client.app)  # type: ignore[attr-defined]
         ready = await socket.start(system=PLANE, horizon=[0.5], seed=3, return_state=True)
@@ -145,7 +130,7 @@ async def test_a_live_stream_takes_its_system_in_the_first_frame() -> None:
 
 
 async def test_a_state_goes_on_with_the_same_system_alone() -> None:
-    async with serving() as client:
+    async with serving(sessions="memory") as client:
         first = await post(client, system=PLANE, observations=ROWS[:3], return_state=True)
         spelt = {**PLANE, "dimensions": 2, "process_noise": 0.1, "nu": 7, "damping": None}
         again = await post(client, system=spelt, observations=ROWS[3:], state=first["state"])
@@ -159,7 +144,7 @@ async def test_a_state_goes_on_with_the_same_system_alone() -> None:
 
 
 async def test_beliefs_of_a_system_merge() -> None:
-    async with serving() as client:
+    async with serving(sessions="memory") as client:
         states = []
         for row in ([1.0, None], [None, 2.0]):
             reply = await post(client, system=PLANE, times=[1.0], observations=[row], return_state=True)
@@ -176,7 +161,7 @@ async def test_beliefs_of_a_system_merge() -> None:
 
 
 async def test_a_system_is_in_the_place_of_a_model() -> None:
-    async with serving() as client:
+    async with serving(sessions="memory") as client:
         both = await refused(client, **BODY, model="auto")
         attention = await refused(client, **BODY, mode="attention")
         socket = Socket(client.app)  # type: ignore[attr-defined]
@@ -201,7 +186,7 @@ def plain(document: Any) -> Any:
 
 async def test_what_is_wrong_with_a_system_is_named() -> None:
     """By the document's own rules, or before them by the types of a request: always the field, never a 500."""
-    async with serving() as client:
+    async with serving(sessions="memory") as client:
         for document, field, _ in REFUSED:
             if plain(document) is not None:
                 error = await refused(client, system=plain(document), observations=[[1.0]])
@@ -229,7 +214,7 @@ def numbered() -> Iterator[dict[str, Any]]:
 @pytest.mark.slow
 async def test_thousands_of_systems_do_not_fill_a_server() -> None:
     """A live stream goes on meanwhile, as if it were alone; each system that was kept answers as it did."""
-    async with serving() as client:
+    async with serving(sessions="memory") as client:
         socket = Socket(client.app)  # type: ignore[attr-defined]
         await socket.start(system=PLANE, seed=1)
         socket.frame({"t": 0.0, "y": ROWS[0]})
@@ -256,7 +241,7 @@ async def test_thousands_of_systems_do_not_fill_a_server() -> None:
 
 
 async def test_large_systems_are_kept_by_their_bytes() -> None:
-    async with serving() as client:
+    async with serving(sessions="memory") as client:
         for k in range(12):
             large = {**LEVEL, "dimensions": 40, "process_noise": 1 + k}
             await post(client, system=large, observations=[[1.0] * 40], fields=["mean"])
@@ -266,7 +251,7 @@ async def test_large_systems_are_kept_by_their_bytes() -> None:
 
 
 async def test_a_request_leases_what_its_system_takes() -> None:
-    async with serving() as client:
+    async with serving(sessions="memory") as client:
         engine, budget = engine_of(client), MemoryBudget(1 << 30)
         choice = await engine.resolve_filter(None, SystemRequest.model_validate({**LEVEL, "dimensions": 64}))
         assert isinstance(choice, systems.ServedSystem)
@@ -279,7 +264,7 @@ async def test_a_request_leases_what_its_system_takes() -> None:
 
 async def test_systems_are_made_one_at_a_time_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systems, "MAX_WAITING", 3)
-    async with serving() as client:
+    async with serving(sessions="memory") as client:
         documents = numbered()
         asked = [client.post("/filter", json={"system": next(documents), "observations": [[1.0]]}) for _ in range(12)]
         replies = await asyncio.gather(*asked)
@@ -297,7 +282,7 @@ async def test_systems_are_made_one_at_a_time_and_not_without_end(monkeypatch: p
 async def test_many_series_have_a_system_for_all_or_one_each() -> None:
     observed: dict[str, Any] = {"times": [0.0, 1.0, 2.5], "observations": [[1.0], [1.5], [0.5]]}
     other = {**LEVEL, "process_noise": 2.0}
-    async with serving() as client:
+    async with serving(sessions="memory") as client:
         alone = {
             str(name): await post(client, system=one, **observed, seed=3) for name, one in enumerate((LEVEL, other))
         }

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import torch
@@ -32,10 +31,10 @@ from rfa.runtime.series.config import FEATURES, SeriesConfig
 from rfa.runtime.series.decoder_numba import QUERY_FEATURES
 from rfa.runtime.series.filter import SeriesRuntime, open_series
 from rfa.runtime.uncertainty.interface import Piece
-from rfa.service.app import create_app
 from rfa.service.engine import device
 from rfa.service.engine.models import Models, load_models
 from rfa.service.settings import Settings
+from tests.service.live import answer, connected
 from tests.service.models import model_info
 from tests.small_series import exported
 
@@ -377,13 +376,8 @@ FACTS = [model_info("small-series", "series", "0" * 64, ("recurrent",))]
 
 
 async def filtered(models: Models, body: dict[str, Any]) -> Any:
-    server = create_app(Settings(bundles=(), processes=1, workers=1, series_threads=1), load=lambda _: models)
-    async with server.router.lifespan_context(server):
-        transport = httpx.ASGITransport(server, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as client:
-            reply = await client.post("/filter", json=body)
-            assert reply.status_code == 200, reply.text
-            return reply.json()
+    async with connected(models, workers=1, series_threads=1) as client:
+        return await answer(client, body)
 
 
 def numbers(reply: Any) -> np.ndarray:

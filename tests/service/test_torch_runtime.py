@@ -34,12 +34,11 @@ from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models
 from rfa.service.engine.text.generated import Generation
 from rfa.service.engine.text.options import GenerateOptions
-from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import EngineFailure, Overloaded
 from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
 from tests.kernels import interpreted
-from tests.runtime.text.exact import TEXT, begun, crowd, silence
+from tests.runtime.text.exact import TEXT, begun, silence
 from tests.service.models import model_info
 
 MAX_ROWS = 8
@@ -121,22 +120,6 @@ def test_the_golden_outputs_are_reproduced_by_the_kernels(bundle: Bundle, monkey
 
 
 # A step of padded rows, and as a graph.
-
-
-def test_padding_touches_no_row_but_its_own(runtime: TorchLanguageRuntime) -> None:
-    contexts = crowd(runtime, 3)
-    pool = runtime._pool
-    assert runtime.batch_sizes.padded(3) > 3, "nothing is padded"
-    before = [part.clone() for part in pool.slots]
-    runtime.step(contexts, [5, 6, 7], silence(runtime, 3))
-    written = [*pool.next_rows([context.slot for context in contexts]), *pool.padding_rows]
-    kept = np.setdiff1d(np.arange(before[0].shape[1]), written)
-    for part, earlier in zip(pool.slots, before, strict=True):
-        assert torch.equal(part[:, kept], earlier[:, kept])
-        changed = (part != earlier).flatten(2).any(2).any(0).nonzero()[:, 0].tolist()
-        assert set(pool.next_rows([context.slot for context in contexts]).tolist()) <= set(changed)
-    for context in contexts:
-        context.release()
 
 
 class Calls(TorchDispatchMode):
@@ -230,15 +213,6 @@ def events(generation: Generation) -> bytes:
     return dumps([continuation.events for continuation in generation.texts])
 
 
-@pytest.mark.anyio
-async def test_a_text_is_the_same_alone_and_in_any_batch(runtime: TorchLanguageRuntime) -> None:
-    async with engine(runtime, workers=2) as made:
-        requested = [*map(options, range(5)), options(5, mode="attention")]
-        alone = [events(await made.generate(None, one).result()) for one in requested]
-        together = await asyncio.gather(*(made.generate(None, one).result() for one in requested))
-    assert [events(generation) for generation in together] == alone
-
-
 HOW: list[dict[str, Any]] = [
     {"do_sample": False, "top_n_tokens": 3},
     {"temperature": 1.0},
@@ -302,21 +276,6 @@ async def test_the_logits_of_recurrent_streams_stay_on_the_device(
     async with engine(runtime) as made:
         for requested in (options(1, samples=1), options(2, samples=1, is_sampled=False, top_n_tokens=0)):
             assert (await made.generate(None, requested).result()).texts
-
-
-@pytest.mark.anyio
-async def test_a_text_in_two_requests_is_the_text_of_one(runtime: TorchLanguageRuntime) -> None:
-    async with engine(runtime) as made:
-        whole = await made.generate(None, options(3, samples=1, max_new_tokens=9)).result()
-        first = await made.generate(None, options(3, samples=1, max_new_tokens=4, returns_state=True)).result()
-        state = LanguageState.unpack(first.state.pack(), len(runtime.vocabulary))
-        rest = options(3, samples=1, max_new_tokens=5, prompt="", resumed=state)
-        second = await made.generate(None, rest).result()
-    reported = [
-        [(event.token, event.top_tokens, event.latent) for part in parts for event in part.texts[0].events]
-        for parts in ((whole,), (first, second))
-    ]
-    assert dumps(reported[0]) == dumps(reported[1])
 
 
 @pytest.mark.anyio

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fastapi import WebSocket
 
 from rfa.service.access import tracing
 from rfa.service.access.record import record_of
 from rfa.service.access.tracing import Tracing, open_tracing
-from rfa.service.app import create_app
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import FakeLanguage, fake_models
 from tests.service.raw_asgi import asgi
@@ -212,10 +208,13 @@ async def test_spans_reach_a_collector(connect: Any, collector: Any, monkeypatch
 
 
 def test_off_is_off_whatever_the_environment_says(collector: Any) -> None:
-    """FastAPI can export by itself, messages of exceptions included, when it starts with these variables."""
+    """FastAPI can export by itself, messages of exceptions included, when it starts with these variables.
+
+    And nothing is imported that would.
+    """
     address, received = collector
     program = f"""
-import asyncio, httpx
+import asyncio, httpx, sys
 from rfa.service.app import create_app
 from rfa.service.settings import Settings
 from tests.service.models import fake_models
@@ -245,31 +244,11 @@ async def main():
     await running
 
 asyncio.run(main())
+assert not [name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))]
 """
     environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": address, "FASTAPI_OTEL_AUTO_CONFIGURE": "true"}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=PATIENCE)
     assert received == []
-
-
-async def test_a_collector_that_is_gone_costs_no_request(
-    connect: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-    monkeypatch.setattr(tracing, "FLUSH_SECONDS", 0.2)
-    with caplog.at_level(logging.CRITICAL, logger="opentelemetry"):
-        async with connect(tracing=True) as client:
-            assert (await client.post("/generate", json=BODY)).status_code == 200
-
-
-async def test_an_application_traces_again_after_a_stop(finished: InMemorySpanExporter) -> None:
-    app = create_app(Settings(bundles=(), processes=1, workers=1), load=lambda _: fake_models())
-    for _ in range(2):
-        finished._stopped = False
-        async with app.router.lifespan_context(app):
-            client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
-            async with client:
-                await client.get("/health")
-    assert len(finished.get_finished_spans()) == 2
 
 
 def test_without_the_packages_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,16 +257,3 @@ def test_without_the_packages_the_start_says_what_to_install(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter", None)
     with pytest.raises(ConfigurationError, match=r"rfa-server\[tracing\]"):
         open_tracing(Settings(bundles=(), processes=1, tracing=True))
-
-
-def test_off_imports_nothing(linear_bundle: Path) -> None:
-    program = (
-        "import sys, rfa.service.server\n"
-        "from rfa.service.app import create_app\n"
-        "from rfa.service.settings import Settings\n"
-        "create_app(Settings(bundles=(), processes=1))\n"
-        "packages = ('opentelemetry.sdk', 'opentelemetry.exporter')\n"
-        "print([name for name in sys.modules if name.startswith(packages)])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

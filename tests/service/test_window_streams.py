@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from rfa.runtime.bundle.bundle import Bundle, open_bundle
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.text.language import LanguageRuntime
 from rfa.runtime.text.loading import load_on_cpu
 from rfa.service.bundle_checks.large_inputs import check_large_inputs
-from rfa.service.errors import InvalidRequest
 from tests.runtime.text.exact import EPS, begun, check_company, crowd, prompt_of, read_on, silence, stepped
 
 pytestmark = pytest.mark.slow  # the bundle takes a minute to export
@@ -78,7 +78,7 @@ def test_a_state_goes_on_bit_for_bit(runtime: LanguageRuntime) -> None:
     for context in (whole, moved):
         context.release()
     for broken in (packed[:-4], packed[:-4] + b"\x00\x00\xc0\x7f"):
-        with pytest.raises(InvalidRequest):
+        with pytest.raises(InvalidInput):
             runtime.unpack(broken)
 
 

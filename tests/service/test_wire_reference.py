@@ -12,7 +12,7 @@ from tests.soak.wire.application import FIRST_FRAME, KEY, LAST_FRAME, Truth, exp
 from tests.soak.wire.case import Case, Step
 from tests.soak.wire.grammar import make_case
 from tests.soak.wire.judge import Seen, judge, read_case
-from tests.soak.wire.rfc6455 import read_frames, unmask
+from tests.soak.wire.rfc6455 import read_frames
 from tests.soak.wire.rfc9112 import Reading, readings
 
 HOST = b"Host: a\r\n"
@@ -29,16 +29,6 @@ def strict(data: bytes) -> Reading:
 
 
 # RFC 9112.
-
-
-def test_the_example_of_section_2_1() -> None:
-    outputs = strict(
-        b"GET /hello.txt HTTP/1.1\r\nUser-Agent: curl/7.64.1\r\nHost: www.example.com\r\n"
-        b"Accept-Language: en, mi\r\n\r\n"
-    )
-    (request,) = outputs.requests
-    assert (request.method, request.target, request.version) == (b"GET", b"/hello.txt", (1, 1))
-    assert request.fields[1] == (b"host", b"www.example.com") and outputs.ending == "boundary" and not request.notes
 
 
 def test_requests_one_behind_the_other() -> None:
@@ -136,11 +126,6 @@ def test_a_choice_of_the_server_is_two_readings(data: bytes, choice: str) -> Non
     assert any(choice in request.notes for request in taking.requests)
 
 
-def test_choices_combine() -> None:
-    found = read(b"\r\nGET / HTTP/1.1\n" + HOST + b"\r\n")
-    assert [len(reading.requests) for reading in found] == [0, 0, 1]
-
-
 @pytest.mark.parametrize(
     ("hosts", "note"), [(b"", "number of hosts"), (HOST * 2, "number of hosts"), (b"Host: a b\r\n", "illegal host")]
 )
@@ -165,12 +150,6 @@ def test_a_request_without_its_one_host_is_due_a_400(hosts: bytes, note: str) ->
 def test_the_frames_of_the_rfc(side: str, data: str, message: str | bytes) -> None:
     outputs = read_frames(bytes.fromhex(data), "server" if side == "server" else "client")
     assert (outputs.messages, outputs.faults, outputs.is_inside) == ([message], frozenset(), False)
-
-
-def test_the_pings_of_the_rfc() -> None:
-    assert read_frames(bytes.fromhex("890548656c6c6f"), "server").pings == [b"Hello"]
-    assert read_frames(bytes.fromhex("8a8537fa213d7f9f4d5158"), "client").pongs == [b"Hello"]
-    assert unmask(bytes.fromhex("7f9f4d5158"), bytes.fromhex("37fa213d")) == b"Hello"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.service.live import Live
-from tests.service.page.visits import LANGUAGES, copied, fits, hold, printed, visit
+from tests.service.page.visits import copied, fits, printed, visit
 
 
 def begin(page: Any, panes: int = 1) -> None:
@@ -56,21 +56,6 @@ def test_the_filter_distrusts_goes_on_alone_and_trusts_again(browser: Any, serve
         assert "Estimate" in page.text_content("#live-panes .told")
 
 
-def test_a_measurement_is_where_the_pointer_holds_it(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, "#live?source=still&first=auto") as page:
-        begin(page)
-        steps(page, 30)
-        box = page.locator("#live-plots-0 .chart .u-over").nth(1).bounding_box()
-        page.mouse.move(box["x"] + 50, box["y"] + 2)
-        page.mouse.down()
-        page.keyboard.press("Tab")
-        page.locator("#live-step").press("Enter")
-        page.locator("#live-panes .told", has_text=re.compile(r"^31 ")).wait_for()
-        held = page.get_by_role("slider", name="Chart of value").get_attribute("aria-valuetext")
-        page.mouse.up()
-    assert held
-
-
 def test_two_models_see_the_same_stream(browser: Any, server: Live) -> None:
     with visit(browser, server.url, "#live?first=auto&second=series&source=still") as page:
         begin(page, 2)
@@ -101,74 +86,12 @@ def test_a_state_goes_on_in_another_window_as_if_nothing_had_been(browser: Any, 
         assert page.text_content("#live-panes .told") == steps_after[1]
 
 
-def test_a_stream_that_goes_back_to_a_state_draws_nothing_of_what_came_since(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, "#live?source=still&first=auto") as page:
-        begin(page)
-        steps(page, 4)
-        page.click("#live-save")
-        page.locator("#live-elsewhere").wait_for()
-        begin(page)
-        for k in range(5, 9):
-            page.click("#live-step")
-            page.locator("#live-panes .told", has_text=re.compile(f"^{k} ")).wait_for()
-        page.click("#live-resume")
-        page.locator("#live-panes .told", has_text="Goes on after 4 ").wait_for()
-        for k in range(5, 8):
-            page.click("#live-step")
-            page.locator("#live-panes .told", has_text=re.compile(f"^{k} ")).wait_for()
-        # Three were measured since, at 4, 5 and 6.
-        chart = page.get_by_role("slider", name="Chart of value")
-        page.locator("[role=slider][aria-valuemax='2']").wait_for()
-        assert chart.get_attribute("aria-valuetext").startswith("6 ")
-
-
-def test_what_is_measured_while_a_state_is_saved_is_measured_after_it(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, "#live?source=still&first=auto") as page:
-        begin(page)
-        steps(page, 3)
-        page.evaluate("for (const name of ['save', 'step']) document.getElementById(`live-${name}`).click()")
-        page.locator("#live-panes .told", has_text="Goes on after 3 ").wait_for()
-        page.click("#live-step")
-        page.locator("#live-panes .told", has_text=re.compile("^4 ")).wait_for()
-        frames_sent = json.loads(re.findall(r"const frames = (\[.*\]);", copied(page, "live", "JavaScript"))[0])
-    assert [frame["t"] for frame in frames_sent[1:]] == [3]
-
-
-def test_a_recorded_series_is_measured_as_it_is_however_small_and_long(browser: Any, server: Live) -> None:
-    values = [(1 + k % 7) * 1e-7 for k in range(124_000)]
-    file = "load\n" + "".join(f"{value}\n" for value in values)
-    with visit(browser, server.url) as page:
-        held = hold(page, "**/filter")  # so long a series takes a while, and is not looked at
-        page.set_input_files("#series-file", {"name": "small.csv", "mimeType": "", "buffer": file.encode()})
-        page.locator("#series-demo option", has_text="small.csv").wait_for(state="attached")
-        page.click("#tab-live")
-        begin(page)
-        page.select_option("#live-source", "recorded")
-        page.get_by_text("Ready").wait_for()
-        steps(page, 2)
-        frames_sent = json.loads(re.findall(r"const frames = (\[.*\]);", copied(page, "live", "JavaScript"))[0])
-        assert held
-    assert [frame["y"] for frame in frames_sent[1:]] == [[value] for value in values[:2]]
-
-
 def test_what_the_server_refuses_is_shown(browser: Any, server: Live) -> None:
     with visit(browser, server.url, "#live?first=linear&source=still") as page:
         page.locator("#live-panes h2", has_text="linear").wait_for()
         page.click("#live-step")
         page.locator("#live-error", has_text="linear").wait_for()
         assert page.text_content("#live-panes .told") == ""  # for nothing was drawn
-
-
-def test_what_is_drawn_of_a_stream_is_reported_to_be_from_before_once_another_fails(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, "#live?first=auto&source=still") as page:
-        begin(page)
-        steps(page, 3)
-        page.get_by_role("slider", name="Chart of value").wait_for()
-        page.select_option("#live-first", "linear")
-        page.locator("#live-panes h2", has_text="linear").wait_for()
-        page.click("#live-step")
-        page.locator("#live-error", has_text="linear").wait_for()
-        assert page.text_content("#live-panes .told") == "The chart below is from before."
 
 
 def test_what_it_copies_runs_and_answers_the_same(browser: Any, server: Live) -> None:
@@ -204,17 +127,6 @@ def test_what_it_copies_goes_on_from_the_same_state_and_ends(browser: Any, serve
     assert [answer["index"] for answer in answers] == [3]
 
 
-def test_what_two_streams_did_is_one_program(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, "#live?first=auto&second=series&source=still") as page:
-        begin(page, 2)
-        steps(page, 2)
-        page.locator("#live-panes .told", has_text=re.compile("^2 ")).nth(1).wait_for()
-        code = copied(page, "live", "JavaScript")
-    answers = list(map(json.loads, printed("JavaScript", code).splitlines()))
-    assert sorted(answer["model"] for answer in answers if answer.get("ready")) == ["auto", "series"]
-    assert sorted(answer["index"] for answer in answers if not answer.get("ready")) == [0, 0, 1, 1]
-
-
 def test_a_finger_that_holds_a_measurement_does_not_move_the_page(browser: Any, server: Live) -> None:
     with visit(browser, server.url, "#live?source=still&first=auto", size="phone") as page:
         begin(page)
@@ -239,17 +151,3 @@ def test_a_finger_that_holds_a_measurement_does_not_move_the_page(browser: Any, 
         touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
         assert page.evaluate("window.heard") == ["pointerup"]
         assert plot.bounding_box() == box
-
-
-def test_what_it_copies_of_a_long_stream_says_what_it_leaves_out(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, "#live?source=still&first=auto") as page:
-        begin(page)
-        steps(page, 40)
-        assert not any("so far" in copied(page, "live", language) for language in LANGUAGES)
-        steps(page, 2)
-        codes = {language: copied(page, "live", language) for language in LANGUAGES}
-    for language, code in codes.items():
-        sign = "//" if language == "JavaScript" else "#"
-        assert f"{sign} The first 40 of the 42 measurements so far." in code.splitlines(), language
-    frames_sent = json.loads(re.findall(r"const frames = (\[.*\]);", codes["JavaScript"])[0])
-    assert [frame["t"] for frame in frames_sent[1:]] == [*range(40)]

@@ -11,7 +11,7 @@ import pytest
 
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from tests.service.live import Live, running
-from tests.service.page.visits import filtered, hold, visit
+from tests.service.page.visits import filtered, visit
 
 REFUSED = "It begins, and is soon there."
 JSON = "application/json"
@@ -94,21 +94,6 @@ def test_what_no_server_of_ours_says_is_reported_from_what_it_says(
         page.select_option("#series-demo", "machine")
         filtered(page)
         assert page.text_content("#series-error") == ""
-
-
-def test_how_the_server_does_is_asked_for_after_the_answer_before(browser: Any, server: Live) -> None:
-    def prepare(page: Any) -> None:
-        page.clock.install()
-
-    with visit(browser, server.url, "#server", prepare=prepare) as page:
-        page.locator("#server-models .card").first.wait_for()
-        held = hold(page, "**/metrics")
-        with page.expect_request("**/metrics"):
-            page.clock.run_for(2_000)
-        page.clock.run_for(20_000)
-        asked_since(page)
-        assert len(held) == 1
-        held[0].continue_()
 
 
 def asked_since(page: Any) -> None:

@@ -25,26 +25,11 @@ def test_a_link_to_a_row_of_a_file_explains_no_row_of_another_series(browser: An
         assert not page.locator("#series-explained").is_visible()
 
 
-def test_a_stream_of_no_recorded_source_is_the_usual_one(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, "#live?source=nobody") as page:
-        page.locator("#live-panes .told", has_text="Ready").wait_for()
-        assert page.input_value("#live-source") == "wave"
-
-
 def test_a_link_that_is_pasted_into_an_open_page_is_followed(browser: Any, server: Live) -> None:
     with visit(browser, server.url) as page:
         filtered(page)
         page.evaluate("location.hash = '#series?demo=requests'")
         page.locator("#series-told", has_text="rows of requests per minute").wait_for()
-
-
-def test_going_to_the_content_keeps_the_address(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, "#series?demo=oscillator") as page:
-        filtered(page)
-        page.focus(".skip")
-        page.keyboard.press("Enter")
-        page.evaluate("new Promise(done => setTimeout(done))")
-        assert page.url.endswith("#series?demo=oscillator")
 
 
 def test_a_file_dropped_beside_its_place_does_not_replace_the_page(browser: Any, server: Live) -> None:

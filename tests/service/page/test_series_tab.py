@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from typing import Any
 
 import httpx
@@ -95,17 +94,6 @@ def test_a_file_can_be_dropped_and_numbers_pasted(browser: Any, server: Live) ->
         page.locator("#series-told", has_text="3 rows of cold").wait_for()
 
 
-def test_a_file_given_before_the_script_has_come_is_read(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, "#server") as page:
-        page.locator("#server-now .figure", has_text="ready").wait_for()
-        held = hold(page, "**/page/series.js")
-        with page.expect_request("**/page/series.js"):
-            page.click("#tab-series")
-        page.set_input_files("#series-file", {"name": "early.csv", "mimeType": "", "buffer": as_csv(metric())})
-        held[0].continue_()
-        page.locator("#series-told", has_text="200 rows of load").wait_for()
-
-
 def test_numbers_pasted_before_the_script_has_come_are_read(browser: Any, server: Live) -> None:
     with visit(browser, server.url, "#server") as page:
         page.locator("#server-now .figure", has_text="ready").wait_for()
@@ -116,69 +104,6 @@ def test_numbers_pasted_before_the_script_has_come_are_read(browser: Any, server
         page.fill("#series-paste", as_csv(metric()).decode())
         held[0].continue_()
         page.locator("#series-told", has_text="200 rows of load").wait_for()
-
-
-# One after the other, before any timer of the page ends.
-PASTE_AND_CHOOSE = """text => {
-  for (const [id, value] of [["series-paste", text], ["series-demo", "requests"]]) {
-    const field = document.getElementById(id);
-    field.value = value;
-    field.dispatchEvent(new Event("input", { bubbles: true }));
-  }
-}"""
-
-
-def test_numbers_that_were_pasted_do_not_replace_what_was_chosen_since(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, prepare=lambda page: page.clock.install()) as page:
-        filtered(page)
-        page.evaluate(PASTE_AND_CHOOSE, as_csv(metric()).decode())
-        page.clock.run_for(2_000)
-        page.locator("#series-told", has_text="rows of requests per minute").wait_for()
-        assert [address for address in page.seen.asked if "/read" in address] == []
-
-
-def test_a_file_can_be_chosen_again_after_an_example(browser: Any, server: Live) -> None:
-    with visit(browser, server.url) as page:
-        filtered(page)
-        given(page, as_csv(metric()))
-        page.select_option("#series-demo", "requests")
-        page.locator("#series-told", has_text="rows of requests per minute").wait_for()
-        page.select_option("#series-demo", label="metric.csv")
-        page.locator("#series-told", has_text="200 rows of load").wait_for()
-
-
-def test_a_row_is_explained_of_what_is_drawn(browser: Any, server: Live) -> None:
-    def refuse_samples(route: Any) -> None:
-        if "samples" in (route.request.post_data_json or {}):
-            route.fulfill(status=503, content_type="application/json", body='{"error": {"message": "Too much."}}')
-        else:
-            route.continue_()
-
-    with visit(browser, server.url) as page:
-        page.seen.expected.append("503")
-        filtered(page)
-        page.route("**/filter", refuse_samples)
-        page.check("[name=samples]")
-        page.select_option("#series-demo", "requests")
-        page.locator("#series-error", has_text="Too much.").wait_for()
-        page.locator("#series-unusual button").first.click()
-        assert "temperature" in page.text_content("#series-explained")
-
-
-def test_a_chart_that_is_not_there_yet_is_not_moved(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, prepare=lambda page: hold(page, "**/filter")) as page:
-        page.locator("#series-model option[value=auto]").wait_for(state="attached")
-        for button in page.locator("[aria-label=View] button").all():
-            button.click()
-
-
-@pytest.mark.parametrize("size", [1e300, 1e-300])
-def test_numbers_beyond_all_measure_are_reported_in_few_digits(browser: Any, server: Live, size: float) -> None:
-    with visit(browser, server.url, "#server") as page:
-        page.locator("#server-now .figure", has_text="ready").wait_for()
-        outputs = page.evaluate("async size => (await import('./page/format.js')).number(size)", size)
-    assert float(outputs) == size
-    assert len(outputs) < 10
 
 
 # `wasRead` is kept once the page has taken the answer of a file that was read.
@@ -244,12 +169,6 @@ def test_every_choice_reaches_the_server(browser: Any, server: Live) -> None:
         "model": "linear", "ahead": 12, "alarm": {"rate": 0.01}, "passes": 2, "levels": [0.5, 0.9, 0.99],
         "smooth": True,
     }  # fmt: skip
-
-
-def test_sample_paths_are_asked_for_row_by_row(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, "#series?demo=oscillator&samples=1") as page:
-        filtered(page)
-        assert len([address for address in page.seen.asked if address.endswith("/filter")]) == 2
 
 
 def test_what_the_server_refuses_and_warns_of_is_shown_in_its_words(browser: Any, server: Live) -> None:
@@ -332,92 +251,6 @@ def test_columns_of_few_entries_leave_nothing_out_that_stands_out(browser: Any, 
         assert line[2 * pair : 2 * pair + 2] == [min(both, default=None), max(both, default=None)]
 
 
-def test_a_peak_among_many_rows_is_the_row_that_is_clicked(browser: Any, server: Live) -> None:
-    values = 20 + np.random.default_rng(6).normal(size=12_000).round(3)
-    values[7_001] = 60
-    rows = "".join(f"{60 * i},{value}\n" for i, value in enumerate(values)).encode()
-    with visit(browser, server.url, "#series?model=auto&ahead=0") as page:
-        filtered(page)
-        given(page, b"time,load\n" + rows)
-        plot = page.locator("#series-charts .u-over").nth(1)
-        box = plot.bounding_box()
-        plot.click(position={"x": box["width"] * 7_001 / 11_999, "y": box["height"] / 2})
-        assert "60" in page.text_content("#series-explained")
-
-
-def axis(page: Any) -> list[str]:
-    """What uPlot writes beside the chart, on its canvas, from the next time on that it is drawn."""
-    page.evaluate(
-        """() => {
-          const paint = CanvasRenderingContext2D.prototype.fillText;
-          window.written = [];
-          CanvasRenderingContext2D.prototype.fillText = function (text, left, ...rest) {
-            if (this.textAlign === "right") window.written.push([text, left - this.measureText(text).width]);
-            return paint.call(this, text, left, ...rest);
-          };
-        }"""
-    )
-    page.click("#series-nearer")
-    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    texts = [text for text, left in page.evaluate("window.written") if text not in ("alarms", "missing")]
-    assert min(left for _, left in page.evaluate("window.written")) >= 0
-    return texts
-
-
-@pytest.mark.parametrize(("base", "scale"), [(1_234_567, 1), (0, 1e-8), (3e11, 1e6)])
-def test_numbers_are_reported_as_finely_as_they_differ(browser: Any, server: Live, base: float, scale: float) -> None:
-    values = [base + scale * value for value in metric()]
-    with visit(browser, server.url, "#series?model=auto&ahead=0") as page:
-        filtered(page)
-        given(page, as_csv(values), "meter.csv")
-        marks = axis(page)
-        seen = page.locator("#series-unusual tbody tr td.number >> nth=0").text_content()
-        halves = page.evaluate(
-            "async marks => (await import('./page/format.js')).axisNumbers(marks)",
-            [1_234_582.5, 1_234_585, 1_234_587.5],
-        )
-    assert halves == ["1,234,582.5", "1,234,585", "1,234,587.5"]
-    assert len(set(marks)) == len(marks) > 3
-    assert abs(float(seen.replace(",", "")) - values[SPIKE]) < scale
-
-
-@pytest.mark.parametrize(
-    ("column", "values", "outputs"),
-    [
-        ([1_234_567.25, 1_234_571.5], [-7265.6222, 2_476_439.8, 0], ["-7,265.62", "2,476,439.80", "0.00"]),
-        ([20.4, 35], [0.00001, -0.00001, 21], ["0.00", "0.00", "21.00"]),
-        ([1e-8, 3e-8], [2e-8, 0.5e-8], ["2.000E-8", "5.000E-9"]),
-        ([20.4, 35], [-2e12, 21, None], ["-2E12", "21.00", "–"]),
-        ([5_000, 7_000], [6_123.4, 5_000], ["6,123", "5,000"]),
-    ],
-)
-def test_numbers_of_one_column_have_as_many_decimals(
-    browser: Any, server: Live, column: list[float], values: list[float | None], outputs: list[str]
-) -> None:
-    with visit(browser, server.url, "#server") as page:
-        page.locator("#server-now .figure", has_text="ready").wait_for()
-        found = page.evaluate(
-            "async ([column, values]) => values.map((await import('./page/format.js')).tellerOf(column))",
-            [column, values],
-        )
-    assert found == outputs
-
-
-def test_what_a_row_is_reported_in_has_one_number_of_decimals(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, "#series?model=auto&ahead=0") as page:
-        filtered(page)
-        given(page, as_csv([1_234_567 + value for value in metric()]))
-        chart = page.get_by_role("slider", name="Chart of load")
-        chart.focus()
-        page.keyboard.press("Home")
-        first = chart.get_attribute("aria-valuetext")
-        page.locator("#series-unusual button").first.click()
-        sentence = page.text_content("#series-explained p >> nth=0")
-    for text in (first.split("·", 1)[1].split("used")[0], sentence):
-        decimals = {len(part) for part in re.findall(r"\d\.(\d+)", text)}
-        assert len(decimals) == 1, text
-
-
 def test_a_link_made_with_a_file_says_that_it_does_not_hold_it(browser: Any, server: Live) -> None:
     with visit(browser, server.url) as page:
         filtered(page)
@@ -430,48 +263,3 @@ def test_a_link_made_with_a_file_says_that_it_does_not_hold_it(browser: Any, ser
     with visit(browser, server.url, link.removeprefix(f"{server.url}/")) as page:
         page.locator("#series-told", has_text="made with a file").wait_for()
         assert page.input_value("#series-demo") == "room"
-
-
-def test_warnings_go_with_what_they_warned_of(browser: Any, server: Live) -> None:
-    with visit(browser, server.url) as page:
-        page.seen.expected.append("422")
-        filtered(page)
-        page.click("text=Or paste numbers")
-        page.fill("#series-paste", "load\n1.5\n2.5\n1.7")
-        page.locator("#series-warnings li").first.wait_for()
-        page.fill("#series-paste", "words\nwithout\nnumbers")
-        page.locator("#series-error:not(:empty)").wait_for()
-        assert page.locator("#series-warnings li").count() == 0
-
-
-def test_alarms_by_the_day_without_dates_are_reported_to_be_none(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, "#series?demo=oscillator&alarm=1/day") as page:
-        filtered(page)
-        assert "no alarms" in page.text_content("#series-told")
-        page.select_option("#series-demo", "room")
-        page.locator("#series-told", has_text="temperature").wait_for()
-        assert "no alarms" not in page.text_content("#series-told")
-
-
-def test_what_explains_a_row_is_brought_into_sight(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, size="phone") as page:
-        filtered(page)
-        page.locator("#series-unusual button").last.click()
-        box = page.locator("#series-explained").bounding_box()
-        assert 0 <= box["y"] < box["y"] + box["height"] <= page.viewport_size["height"]
-
-
-def test_a_placeholder_is_shown_whole(browser: Any, server: Live) -> None:
-    with visit(browser, server.url) as page:
-        space, text = page.evaluate(
-            """() => {
-              const field = document.querySelector("#series-passes");
-              const style = getComputedStyle(field);
-              const pen = document.createElement("canvas").getContext("2d");
-              pen.font = style.font;
-              const spinner = 18;
-              const room = field.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - spinner;
-              return [room, pen.measureText(field.placeholder).width];
-            }"""
-        )
-    assert text <= space

@@ -112,23 +112,6 @@ def test_a_text_that_breaks_off_says_so_and_nothing_of_where_it_parts(browser: A
         assert page.locator(".token.parted").count() == 0
 
 
-def test_where_one_of_two_texts_fails_the_other_is_not_gone_on_with(browser: Any, server: Live) -> None:
-    def decode(request: Any) -> Any:
-        return request.post_data_json["parameters"]["decode"]
-
-    def refuse_one(route: Any) -> None:  # and let the other wait
-        if decode(route.request) == "attention":
-            route.fulfill(status=503, content_type="application/json", body='{"error": {"message": "Too much."}}')
-
-    with visit(browser, server.url, "#text?decode=both") as page:
-        page.seen.expected.append("503")
-        ready(page)
-        page.route("**/generate", refuse_one)
-        with page.expect_event("requestfailed", lambda request: decode(request) == "recurrent"):
-            page.click("#text-go")
-        page.locator("#text-error", has_text="Too much.").wait_for()
-
-
 def test_a_text_is_stopped_and_another_begun(browser: Any, server: Live) -> None:
     with visit(browser, server.url, "#text?tokens=1000") as page:
         ready(page)
@@ -169,13 +152,3 @@ def test_what_it_copies_runs_and_writes_the_same(browser: Any, server: Live) -> 
 def tokens_of(events: str) -> list[str]:
     """Of a stream of events, as a program wrote it."""
     return [json.loads(line.removeprefix("data: "))["token"]["text"] for line in events.splitlines() if line]
-
-
-def test_what_it_copies_of_two_decoders_is_one_program(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, "#text?tokens=3&decode=both") as page:
-        ready(page)
-        written(page)
-        texts = [page.locator(".text").nth(k).locator(".token").all_text_contents() for k in range(2)]
-        codes = {language: copied(page, "text", language) for language in LANGUAGES}
-    for language, code in codes.items():
-        assert tokens_of(printed(language, code)) == [token for text in texts for token in text], language

@@ -140,20 +140,6 @@ async def test_the_memory_bound_is_exact_and_counts_growth() -> None:
     assert store.bytes_held == 2 * ENTRY_BYTES + 100
 
 
-async def test_expiry_frees_the_whole_store() -> None:
-    clock = Clock(0.0)
-    store = make(clock, sessions=1_000)
-    for _ in range(3):
-        await fill(store, 1_000)
-        clock.now += TTL
-    with pytest.raises(NotFound):
-        await store.read(address("s0"), LIMIT)
-    for _ in range(20):
-        with pytest.raises(NotFound):
-            await store.read(address("none"), LIMIT)
-    assert len(store) == store.bytes_held == 0
-
-
 async def test_27_a_create_storm_of_one_tenant_does_not_fill_the_store() -> None:
     """Each may hold as much as is free: half of the room alone, then the next half of the rest."""
     store = make(Clock(0.0), sessions=100)
@@ -166,14 +152,6 @@ async def test_27_a_create_storm_of_one_tenant_does_not_fill_the_store() -> None
                 held[tenant] += 1
     assert held == {"greedy": 50, "second": 25, "third": 13}
     await store.create(address("first", "a newcomer"), Opened(b"", 0))
-
-
-async def test_27_one_tenant_cannot_take_all_memory_with_few_large_sessions() -> None:
-    store = make(Clock(0.0), size=100_000)
-    with pytest.raises(Overloaded):
-        await fill(store, 100, tenant="greedy", payload=bytes(10_000 - ENTRY_BYTES))
-    assert store.bytes_held == 50_000
-    await store.create(address("small", "other"), Opened(b"state", 0))
 
 
 async def test_a_server_without_keys_uses_the_whole_store() -> None:

@@ -96,18 +96,6 @@ async def test_redis_gone_is_not_ready_and_the_session_is_there_when_it_is_back(
         assert await store.read(HERE, LIMIT) == Opened(b"later", 2)
 
 
-async def test_a_restart_between_two_calls_is_not_noticed(redis_server: RedisProcess) -> None:
-    async with connected(redis_server) as store:
-        await store.create(HERE, Opened(b"0", 0))
-        for step in range(3):
-            redis_server.kill()
-            redis_server.start()
-            await store.replace(HERE, Opened(str(step + 1).encode(), step + 1), expected=step)
-            redis_server.kill()
-            redis_server.start()
-            assert await store.read(HERE, LIMIT) == Opened(str(step + 1).encode(), step + 1)
-
-
 async def test_a_redis_that_lost_its_data_is_no_fresh_state(tmp_path: Path) -> None:
     with RedisProcess(tmp_path) as forgetful:
         async with connected(forgetful) as store:
@@ -238,17 +226,6 @@ async def test_redis_forgets_by_its_own_clock_from_the_last_write(shared_redis: 
             assert admin.pttl(key_of(store)) > 5_000
 
 
-async def test_11_an_expired_session_is_not_found(shared_redis: RedisProcess) -> None:
-    async with connected(shared_redis, f"expired-{next(audiences)}") as store:
-        await store.create(HERE, Opened(b"state", 1))
-        with shared_redis.client() as admin:
-            admin.pexpire(key_of(store), 0)
-        with pytest.raises(NotFound):
-            await store.read(HERE, LIMIT)
-        with pytest.raises(NotFound):
-            await store.replace(HERE, Opened(b"later", 2), expected=1)
-
-
 async def test_redis_sees_neither_states_nor_names(shared_redis: RedisProcess) -> None:
     async with connected(shared_redis, f"plain-{next(audiences)}") as store:
         where = address("somebodys-name", replace(SCOPE, tenant="somebodys-tenant"))
@@ -258,14 +235,6 @@ async def test_redis_sees_neither_states_nor_names(shared_redis: RedisProcess) -
         assert key_of(store, where).encode() in stored
         for plain in (b"somebody", b"secret", SCOPE.model.encode()):
             assert plain not in stored
-
-
-async def test_25_keys_of_different_scopes_differ(shared_redis: RedisProcess) -> None:
-    scopes = [SCOPE, *(replace(SCOPE, **{field: "x"}) for field in ("model", "kind", "tenant"))]
-    scopes.append(replace(SCOPE, tenant=SCOPE.tenant + SCOPE.model[0], model=SCOPE.model[1:]))
-    async with connected(shared_redis) as one, connected(shared_redis, "rfb") as other:
-        keys = {key_of(store, address(name, scope)) for store in (one, other) for scope in scopes for name in "ab"}
-    assert len(keys) == 2 * 2 * len(scopes)
 
 
 def every_bit_flipped(record: bytes) -> Iterator[bytes]:
@@ -351,24 +320,6 @@ async def test_33_another_worker_that_is_behind_cannot_overwrite(shared_redis: R
         assert await two.read(HERE, LIMIT) == Opened(b"1", 1)
 
 
-async def test_14_writers_of_many_workers_share_one_session_without_losing_a_step(shared_redis: RedisProcess) -> None:
-    audience = f"race-{next(audiences)}"
-    wins: list[int] = []
-
-    async def race(store: RedisSessions) -> None:
-        while (at := await store.read(HERE, LIMIT)).step < 60:
-            try:
-                await store.replace(HERE, Opened(b"", at.step + 1), expected=at.step)
-            except Conflict:
-                continue
-            wins.append(at.step + 1)
-
-    async with connected(shared_redis, audience) as one, connected(shared_redis, audience) as two:
-        await one.create(HERE, Opened(b"", 0))
-        await asyncio.gather(*(race(store) for store in (one, two) for _ in range(3)))
-    assert sorted(wins) == list(range(1, 61))
-
-
 async def test_28_a_full_redis_refuses_new_sessions_and_keeps_the_others(tmp_path: Path) -> None:
     with RedisProcess(tmp_path, "--maxmemory", "8mb", "--maxmemory-policy", "noeviction") as small:
         async with connected(small) as store:
@@ -438,15 +389,6 @@ async def test_a_user_that_may_do_less_is_an_outage(redis_server: RedisProcess) 
         for error in await every_operation(store):
             assert isinstance(error, NotReady)
         await store.aclose()
-
-
-async def test_the_real_server_is_what_answers(shared_redis: RedisProcess) -> None:
-    """The control of all tests here: the helper starts a server that speaks and dies as Redis does."""
-    with shared_redis.client() as admin:
-        assert admin.info("server")["redis_version"]
-    stopped = RedisProcess(Path())
-    with pytest.raises(redis.ConnectionError), stopped.client() as nobody:
-        nobody.ping()
 
 
 async def test_a_redis_with_a_password_opens_to_who_has_it(tmp_path: Path) -> None:

@@ -151,26 +151,6 @@ async def test_of_many_creators_exactly_one_wins(keeper: StateKeeper) -> None:
     assert await keeper.load("session:mine", SCOPE, LIMIT) == Opened(f"by {winners[0]}".encode(), 0)
 
 
-async def test_a_counter_that_many_clients_raise_loses_no_step(keeper: StateKeeper) -> None:
-    """Read, add one, write back, again after a conflict: the session ends at the number of successes."""
-    await create(keeper, b"0")
-
-    async def raise_ten_times() -> None:
-        done = 0
-        while done < 10:
-            at = await keeper.load("session:mine", SCOPE, LIMIT)
-            assert int(at.payload) == at.step
-            await asyncio.sleep(0)
-            try:
-                await keeper.save(SCOPE, str(at.step + 1).encode(), at.step + 1, session=NAME, expected=at.step)
-            except Conflict:
-                continue
-            done += 1
-
-    await asyncio.gather(*(raise_ten_times() for _ in range(8)))
-    assert await keeper.load("session:mine", SCOPE, LIMIT) == Opened(b"80", 80)
-
-
 async def test_31_a_retry_after_a_lost_reply_computes_nothing_twice(keeper: StateKeeper) -> None:
     """The reply of step 1 never arrived: the client, which names the step it knows, hears that it was stored."""
     await create(keeper)

@@ -14,9 +14,9 @@ from rfa.runtime.errors import InvalidInput
 from rfa.runtime.state.keys import ephemeral_key
 from rfa.runtime.state.names import Opened, SessionName
 from rfa.service.app import create_app
-from rfa.service.errors import STATUS, InvalidRequest, NotFound, Overloaded
+from rfa.service.errors import STATUS, InvalidRequest, Overloaded
 from rfa.service.settings import Settings
-from rfa.service.state.keeper import StateKeeper, make_keeper
+from rfa.service.state.keeper import make_keeper
 from tests.service.models import fake_models
 from tests.service.state.state_support import SCOPE
 from tests.soak.faults.redis_process import RedisProcess
@@ -93,15 +93,6 @@ async def test_redis_sessions_of_several_processes_are_common(shared_redis: Redi
     assert await two.load("session:mine@3", SCOPE, 100) == Opened(b"state", 3)
     await one.aclose()
     await two.aclose()
-
-
-async def test_the_application_has_a_keeper_that_ends_with_it() -> None:
-    app = create_app(settings(sessions="memory"), load=lambda _: fake_models())
-    async with app.router.lifespan_context(app):
-        keeper: StateKeeper = app.state.keeper
-        await keeper.save(SCOPE, b"state", 3, session=NAME, expected=None)
-    with pytest.raises(NotFound):
-        await keeper.load("session:mine", SCOPE, 100)
 
 
 def test_an_application_with_a_bad_key_is_not_made() -> None:

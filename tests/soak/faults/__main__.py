@@ -13,7 +13,6 @@ from typing import Any
 from tqdm import tqdm
 
 from rfa.measured import RESULTS, origin, write_result
-from tests.soak.faults.half_open import HalfOpenPlan, run_half_open
 from tests.soak.faults.kill import KillPlan, run_kill
 from tests.soak.faults.sigterm import SigtermPlan, run_sigterm
 from tests.soak.faults.storm import StormPlan, run_storm
@@ -34,7 +33,6 @@ SCENARIOS = {
     "kill": Scenario(KillPlan.kills, lambda progress: run_kill(KillPlan(), progress)),
     "sigterm": Scenario(SigtermPlan.rounds, lambda progress: run_sigterm(SigtermPlan(), progress)),
     "storm": Scenario(StormPlan.clients, lambda progress: run_storm(StormPlan(), progress)),
-    "half-open": Scenario(HalfOpenPlan.clients, lambda progress: run_half_open(HalfOpenPlan(), progress)),
 }
 
 

@@ -24,7 +24,6 @@ from tests.soak.wire.rfc9112 import ABSOLUTE, OWS, Request
 BUNDLE = Path(__file__).resolve().parents[3] / "bundles" / "linear"
 KEY = "wire-fuzzer-key-0123456789abcdef"
 SERIES = 512
-LONGEST_BODY = 2_000_000
 STREAM_PATH = b"/filter/stream"
 FIRST_FRAME = '{"model": "linear", "seed": 1, "levels": [0.9]}'
 LAST_FRAME = '{"close": true}'
