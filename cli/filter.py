@@ -15,7 +15,7 @@ from rfa.cli.options import Columns, End, JsonFlag, Keys, Sheet, Start, Step, Ti
 
 if TYPE_CHECKING:
     from rfa.cli.filter_run import Filtered, Task
-    from rfa.data import Key, Series, Table
+    from rfa.data import Frame, Key, Series
 
 OUTLIER = 0.999
 # Messages of one kind that are printed.
@@ -113,7 +113,8 @@ class FilterBatch:
     Attributes:
         reading: options of `rfa.data.read_frame`.
         has_plot: all columns are drawn into one picture.
-        tables: the table of each series that was filtered.
+        has_keys: a file has several series.
+        frames: the file of each series that was filtered, as read.
         failed: the error of each series or file that could not be filtered.
     """
 
@@ -124,7 +125,8 @@ class FilterBatch:
     has_plot: bool
     columns: int = 0
     results: list[Filtered] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    has_keys: bool = False
+    frames: list[Frame] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -134,7 +136,7 @@ class FilterBatch:
 
     @property
     def _has_one_series(self) -> bool:
-        return len(self.sources) == 1 and not self.reading["by"]
+        return len(self.sources) == 1 and not self.reading["by"] and not self.has_keys
 
     def run(self) -> None:
         """Filter every series of every file.
@@ -145,15 +147,15 @@ class FilterBatch:
         from rfa.library.filtering import check_sizes
 
         for source, name in zip(self.sources, _display_names(self.sources), strict=True):
-            for table, key, series in self._series(source, name):
+            for frame, key, series in self._series(source, name):
                 try:
-                    check_sizes(series, table.first_row)
+                    check_sizes(series, frame.table.first_row)
                     results = self.task.run(name, key, series)
                 except ValueError as error:
                     self._fail(name, key, error)
                     continue
                 self.results += results
-                self.tables.append(table)
+                self.frames.append(frame)
         self._print_warnings()
         if not self.results:
             first = next(iter(self.failed.values()))
@@ -163,27 +165,30 @@ class FilterBatch:
         """The results of each series: several if its columns were filtered separately."""
         return [list(parts) for _, parts in groupby(self.results, key=lambda result: (result.file, result.key))]
 
-    def _series(self, source: str, name: str) -> Iterator[tuple[Table, Key, Series]]:
-        from rfa.data import load_table, read_frame
-        from rfa.data.wide import melt_wide
+    def _series(self, source: str, name: str) -> Iterator[tuple[Frame, Key, Series]]:
+        from rfa.data import ReadOptions, load_table, read_all
 
+        refused: list[tuple[Key, ValueError]] = []
         try:
-            table = melt_wide(load_table(source, sheet=self.sheet), self.reading["by"])
-            refused: list[tuple[Key, ValueError]] = []
-            read = read_frame(table, **self.reading, refused=lambda key, error: refused.append((key, error)))
+            options = ReadOptions(**self.reading)
+            frame = read_all(
+                load_table(source, sheet=self.sheet), options, lambda key, error: refused.append((key, error))
+            )
         except ValueError as error:
             self._fail(name, (), error)
             return
         for key, reason in refused:
             self._fail(name, key, reason)
+        read = frame.series
         _print_notes(name, read)
+        self.has_keys = self.has_keys or bool(frame.by)
         self.columns += sum(len(series.names) for series in read.values())
         if self.has_plot:
             from rfa.cli.plot import check_panels
 
             check_panels(self.columns)
         for key, series in read.items():
-            yield table, key, series
+            yield frame, key, series
 
     def _fail(self, name: str, key: Key, error: ValueError) -> None:
         from rfa.data import key_name

@@ -91,10 +91,10 @@ def _join_tables(batch: FilterBatch) -> pa.Table:
 
     from rfa.cli.filter_table import as_table
 
-    by, has_forecast = batch.reading["by"], batch.task.horizon is not None
+    has_forecast = batch.task.horizon is not None
     parts = [
-        as_table(table, parts, by, has_file=len(batch.sources) > 1, has_forecast=has_forecast)
-        for table, parts in zip(batch.tables, batch.by_series(), strict=True)
+        as_table(frame.table, parts, frame.by, has_file=len(batch.sources) > 1, has_forecast=has_forecast)
+        for frame, parts in zip(batch.frames, batch.by_series(), strict=True)
     ]
     try:
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts, promote_options="permissive")

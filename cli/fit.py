@@ -50,12 +50,11 @@ def fit(
     """
     from rfa.cli.filter_output import DOCUMENT, check_output
     from rfa.data import key_name, load_table, read_frame
-    from rfa.data.wide import melt_wide
 
     check_output("--out", out, (DOCUMENT,), [data])
     failed: dict[str, str] = {}
     series = read_frame(
-        melt_wide(load_table(data, sheet=sheet), by or []),
+        load_table(data, sheet=sheet),
         time=time, columns=column or [], by=by or [], zone=zone, time_format=time_format, start=start, end=end,
         every=every, refused=lambda key, error: failed.update({key_name(key): str(error)}),
     )  # fmt: skip

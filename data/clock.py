@@ -13,18 +13,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
+from rfa.data.clock_numbers import EXCEL, calendar_form, check_finite, excel_seconds, unix_seconds
+from rfa.data.iso import ISO, parse_iso
 from rfa.data.time_formats import candidate_formats, parse
 
-CLOCK_NAMES: Final = (
-    "time", "timestamp", "ts", "ds", "date", "datetime", "_time", "date_time", "time_stamp", "date/time",
-    "timestamp_utc", "time_utc", "utc", "epoch", "unixtime", "unix_time", "datum", "zeit", "zeitstempel",
-)  # fmt: skip
-# Numbers from this size on count units of so many per second since 1970: dates from 1973 on.
-EPOCHS: Final = ((1e17, 1e9, "nanoseconds"), (1e14, 1e6, "microseconds"), (1e11, 1e3, "milliseconds"))
-ISO: Final = "ISO"
-EPOCH_SECONDS: Final = 1e8
-ZONED: Final = r"(Z|[+-]\d{2}(:?\d{2})?)$"
-HAS_TIME: Final = r"\d[T ]\d{2}:?\d{2}"
+# Cells that decide which formats are tried on all of them.
+SAMPLED: Final = 60
+# Sampled cells whose own formats are tried: a month may have one name in several languages.
+TRIED: Final = 12
 
 
 @dataclass(frozen=True)
@@ -83,31 +79,6 @@ def _stamps(times: np.ndarray, zone: str | None) -> Any:
     return pa.array(np.rint(1e6 * times).astype(np.int64)).cast(pa.timestamp("us", zone))
 
 
-def clock_column(columns: dict[str, Any]) -> str | None:
-    """The time column: the first with a usual name, or the first column if it holds dates; None if neither."""
-    lower: dict[str, str] = {}
-    for name in columns:
-        lower.setdefault(name.strip().lower(), name)
-    for name in CLOCK_NAMES:
-        if name in lower:
-            return lower[name]
-    if "t" in columns:  # T is a temperature
-        return "t"
-    first = next(iter(columns), None)
-    return first if first is not None and _holds_dates(columns[first]) else None
-
-
-def _holds_dates(column: Any) -> bool:
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-        return True
-    if not pa.types.is_string(column.type) or not len(column):
-        return False
-    cell = (column[0].as_py() or "").strip()
-    return not cell.isdigit() and bool(_iso(pa.chunked_array([[cell]])) is not None or candidate_formats(cell))
-
-
 def read_clock(
     column: Any, name: str, *, zone: str, time_format: str | None, rows: np.ndarray, begins: np.ndarray | None = None
 ) -> Clock:
@@ -131,7 +102,7 @@ def read_clock(
         )
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         _check_no_missing(column, name, rows)
-        return _numbers(column, name, rows)
+        return _numbers(column, name, rows, zone)
     if not pa.types.is_string(column.type):
         raise ValueError(f"column {name!r} is {column.type}: neither numbers nor dates")
     cells = pc.utf8_trim_whitespace(column)
@@ -142,10 +113,10 @@ def read_clock(
         return _with_format(parse(cells, time_format, name, rows), time_format, zone)
     for kind in (pa.int64(), pa.float64()):
         try:
-            return _numbers(pc.cast(cells, kind), name, rows)
+            return _numbers(pc.cast(cells, kind), name, rows, zone)
         except pa.ArrowInvalid:
             pass
-    if (stamps := _iso(cells)) is not None:
+    if (stamps := parse_iso(cells)) is not None:
         return replace(_from_timestamps(stamps, "ISO ", zone), form=ISO)
     return _guess_format(cells, name, zone, rows, np.array([], int) if begins is None else begins)
 
@@ -172,39 +143,24 @@ def _check_no_missing(column: Any, name: str, rows: np.ndarray) -> None:
         raise ValueError(f"row {row}, column {name!r}: time is missing ({column.null_count} such cells)")
 
 
-def _numbers(column: Any, name: str, rows: np.ndarray) -> Clock:
-    """Plain numbers, or seconds since 1970 if their size says so."""
-    numbers = column.to_numpy()
-    if not np.isfinite(numbers).all():
-        raise ValueError(f"row {rows[int(np.argmin(np.isfinite(numbers)))]}, column {name!r}: not finite")
-    size = float(np.median(np.abs(numbers.astype(np.float64))))
-    for least, per_second, unit in EPOCHS:
-        if size >= least:
-            whole, part = np.divmod(numbers, numbers.dtype.type(per_second))  # exact where they are integers
-            seconds = whole.astype(np.float64) + part.astype(np.float64) / per_second
-            return Clock(seconds, f"{unit} since 1970", form=per_second)
-    is_dated = size >= EPOCH_SECONDS
-    note = "seconds since 1970" if is_dated else "numbers, as seconds"
-    return Clock(numbers.astype(np.float64), note, is_dated, form=1.0)
-
-
-def _iso(cells: Any) -> Any:
-    """Timestamps from ISO 8601, all with a zone or all without; None for other text."""
+def _numbers(column: Any, name: str, rows: np.ndarray, zone: str) -> Clock:
+    """Plain numbers, or seconds since 1970, days of Excel, years or compact dates if size and name say so."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    cells = pc.replace_substring_regex(cells, r"(:\d{2}),(\d+)", r"\1.\2")
-    cells = pc.replace_substring_regex(cells, r" (UTC|GMT|Z)$", "Z")
-    cells = pc.replace_substring_regex(cells, r"(:\d{2}(\.\d+)?) ([+-]\d{2})", r"\1\3")
-    is_zoned = pc.and_(pc.match_substring_regex(cells, HAS_TIME), pc.match_substring_regex(cells, ZONED))
-    # The end of a plain date looks like a zone offset.
-    zones = pc.all(is_zoned, min_count=0).as_py(), pc.any(is_zoned, min_count=0).as_py()
-    if zones == (False, True):
-        return None
-    try:
-        return pc.cast(cells, pa.timestamp("ns", "UTC" if zones[0] and len(cells) else None))
-    except pa.ArrowInvalid:
-        return None
+    numbers = column.to_numpy()
+    check_finite(numbers, name, rows)
+    form = calendar_form(numbers, name) if len(numbers) else None
+    if form == EXCEL:
+        note = f"{EXCEL}, taken as {zone}"
+        seconds = excel_seconds(numbers)
+        return Clock(seconds if zone == "UTC" else utc_seconds(seconds, zone), note, form=EXCEL)
+    if form is not None:
+        cells = pc.cast(pc.cast(column, pa.int64()), pa.string())
+        chunked = pa.chunked_array([cells]) if isinstance(cells, pa.Array) else cells
+        return _with_format(parse(chunked, form, name, rows), form, zone)
+    seconds, note, per_second, is_dated = unix_seconds(numbers)
+    return Clock(seconds, note, is_dated, form=per_second)
 
 
 def _to_utc(stamps: Any, zone: str) -> np.ndarray:
@@ -237,11 +193,19 @@ def _order_repeated_hour(shown: np.ndarray, first: np.ndarray, second: np.ndarra
         # The first row of a repeated hour.
         if k == 0 or first[k - 1] == second[k - 1]:
             is_second = False
-        elif shown[k] < shown[k - 1]:
+        elif shown[k] < shown[k - 1] or _is_hourly_pair(shown, k, second[k] - first[k]):
             is_second = True
         if is_second:
             found[k] = second[k]
     return found
+
+
+def _is_hourly_pair(shown: np.ndarray, k: int, hour: int) -> bool:
+    """Whether a row repeats the time before it, alone, among rows an hour or more apart."""
+    around = np.diff(shown[max(0, k - 3) : k + 3])
+    others = around[around != 0]
+    is_alone = 0 < len(others) == len(around) - 1
+    return bool(shown[k] == shown[k - 1] and is_alone and others.min() >= hour)
 
 
 def _guess_format(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np.ndarray) -> Clock:
@@ -250,7 +214,7 @@ def _guess_format(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np
     read: dict[str, Any] = {}
     problem = f"row {rows[0]}, column {name!r}: {first!r} is not in a known time format; give it with "
     problem += "--time-format, such as '%d.%m.%Y %H:%M'"
-    for time_format in candidate_formats(first):
+    for time_format in _sampled_formats(cells) or candidate_formats(first):
         try:
             read[time_format] = parse(cells, time_format, name, rows)
         except ValueError as error:
@@ -258,14 +222,41 @@ def _guess_format(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np
     if not read:
         raise ValueError(problem)
     different = {_counts(stamps).tobytes(): made for made, stamps in reversed(read.items())}
-    if len(different) > 1:
-        rising = {counts: made for counts, made in different.items() if _rises(_counts(read[made]), begins)}
+    (made, *others) = different.values()
+    note = ""
+    if others:
+        rising = [made for made in different.values() if _rises(_counts(read[made]), begins)]
         if len(rising) != 1:
-            formats = " or ".join(sorted(different.values()))
-            raise ValueError(f"column {name!r}: {first!r} may be {formats}; choose one with --time-format")
-        different = rising
-    (made,) = different.values()
-    return _with_format(read[made], made, zone)
+            formats = " or ".join(f"--time-format={each!r}" for each in sorted(different.values()))
+            raise ValueError(f"column {name!r}: {first!r} has several readings; choose one: {formats}")
+        (made,) = rising
+        others = [each for each in different.values() if each != made]
+        note = f"; as {' or '.join(others)} the rows would not be in order"
+    clock = _with_format(read[made], made, zone)
+    return replace(clock, note=clock.note + note)
+
+
+def _sampled_formats(cells: Any) -> list[str]:
+    """The formats that fit every cell of a sample."""
+    import pyarrow as pa
+
+    chosen = np.unique(np.linspace(0, len(cells) - 1, SAMPLED).astype(np.int64))
+    sampled = pa.chunked_array([cells.take(pa.array(chosen)).unique()])
+    found: list[str] = []
+    for cell in sampled.to_pylist()[:TRIED]:
+        formats = [made for made in candidate_formats(cell) if made not in found]
+        found += [made for made in formats if _fits(sampled, made)]
+        if found:
+            break
+    return found
+
+
+def _fits(cells: Any, time_format: str) -> bool:
+    try:
+        parse(cells, time_format, "", np.arange(len(cells)))
+    except ValueError:
+        return False
+    return True
 
 
 def _rises(counts: np.ndarray, begins: np.ndarray) -> bool:

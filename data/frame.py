@@ -3,84 +3,105 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from rfa.data.clock import Clock, clock_column, read_clock
-from rfa.data.numbers import NumberFormat, parse_numbers, report_unreadable
+from rfa.data.clock import Clock
+from rfa.data.clock_choice import clock_column
+from rfa.data.clock_parts import JOINED, calendar_columns, find_parts
+from rfa.data.columns import ValueColumns, read_values
+from rfa.data.keys import cell_codes, find_keys, group_rows
+from rfa.data.marks import MissingRule
+from rfa.data.row_times import Groups, count_rows, read_times
 from rfa.data.selection import resample, select_range, step_seconds
-from rfa.data.series import Series
-from rfa.data.table import Table
-from rfa.data.wide import melt_wide, refuse_wide
+from rfa.data.series import Key, Series, key_name
+from rfa.data.table import Table, unique_names
+from rfa.data.wide import melt_wide, wide_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Key = tuple[Any, ...]
 Refuse = Callable[[Key, ValueError], None]
-MOST_SERIES: Final = 100_000
-DATE: Final = "date"  # name of a time column joined from date and time of day
-# In a table of several series at most this share of the times is distinct.
-MAX_DISTINCT: Final = 0.6
-# Columns with the hour of a date in another column.
-HOURS: Final = ("hour", "hr", "hh", "hour of day", "hour_of_day", "he", "hour ending", "stunde")
-# Columns that may number the rows of the exported table.
-COUNTERS: Final = ("column 1", "unnamed: 0", "index", "")
+Refused = Callable[[Key, ValueError], object]
+# The columns of Nixtla's, Prophet's and GluonTS' tables, and the one that is forecast.
+TARGETS: Final = (({"ds", "y"}, "y"), ({"item_id", "target"}, "target"), ({"timestamp", "target"}, "target"))
 
 
-def key_name(key: Key) -> str:
-    """A key as text."""
-    return " / ".join(map(str, key))
+@dataclass(frozen=True)
+class Frame:
+    """A table as read.
+
+    Attributes:
+        table: the table, with one row per value, and units in the names of its columns.
+        by: the key columns, given or found.
+        series: by their keys; () is the key of a single series.
+    """
+
+    table: Table
+    by: tuple[str, ...]
+    series: dict[Key, Series]
 
 
-def read_frame(
-    table: pa.Table | Table,
-    *,
-    time: str | None = None,
-    columns: Sequence[str] = (),
-    by: Sequence[str] = (),
-    zone: str = "UTC",
-    time_format: str | None = None,
-    strict: bool = False,
-    start: str | None = None,
-    end: str | None = None,
-    every: str | None = None,
-    refused: Callable[[Key, ValueError], object] | None = None,
-) -> dict[Key, Series]:
-    """Read the series of a table: one with the key (), or one for each key in `by`, in the order of appearance.
+@dataclass(frozen=True)
+class ReadOptions:
+    """How a table is read, see `read_frame`."""
+
+    time: str | None = None
+    columns: Sequence[str] = ()
+    by: Sequence[str] = ()
+    zone: str = "UTC"
+    time_format: str | None = None
+    strict: bool = False
+    start: str | None = None
+    end: str | None = None
+    every: str | None = None
+    missing: Sequence[str] = ()
+
+
+def read_frame(table: pa.Table | Table, *, refused: Refused | None = None, **options: Any) -> dict[Key, Series]:
+    """Read the series of a table: one with the key (), or one for each key, in the order of appearance.
 
     Args:
         table: an Arrow table, or the result of `load_table`.
-        time: time column; default: the first with a usual name, or the first column if it holds dates; else 0, 1, 2, …
+        time: time column; default: the first with a usual name, or with dates; else 0, 1, 2, …
         columns: value columns; default: every column of numbers.
-        by: columns whose cells together are the key of a row; rows without a key are left out.
+        by: columns whose cells together are the key of a row; rows without a key are left out. Default: columns that
+            label series, if times repeat.
         zone: time zone of times that name none.
         time_format: format of the times, as for `datetime.strptime`.
         strict: refuse decreasing times and cells that are not numbers; otherwise rows are sorted and cells missing.
         start, end: range of rows, `end` exclusive: ISO dates, or numbers if the times are numbers.
         every: resample each series to a regular step such as 5min, by the mean of its observations.
+        missing: more words and numbers for missing values; "none": no numbers are taken for marks of missing values.
         refused: called with a series that cannot be read, which is left out; without it the first such one raises.
 
     Raises:
         ValueError: If a row, cell or series cannot be read; the message names it and says what to do.
     """
-    if every is not None:
-        step_seconds(every)
+    return read_all(table, ReadOptions(**options), refused).series
+
+
+def read_all(table: pa.Table | Table, options: ReadOptions, refused: Refused | None = None) -> Frame:
+    """Like `read_frame`; also the table and the key columns.
+
+    Raises:
+        ValueError: see `read_frame`.
+    """
+    if options.every is not None:
+        step_seconds(options.every)
     table = table if isinstance(table, Table) else Table.of(table)
-    refuse = _make_refuse(by, refused)
-    whole, groups = _read_all(
-        table, refuse, time=time, columns=columns, by=by, zone=zone, time_format=time_format, strict=strict
-    )
+    table, by, whole, groups, refuse = _read_rows(table, options, refused)
     found: dict[Key, Series] = {}
     for key, rows in groups.items():
         try:
-            series = select_range(_select_rows(whole, rows, table.first_row, strict), start, end, zone)
-            found[key] = series if every is None else resample(series, every, zone)
+            selected = _select_rows(whole, rows, table.first_row, options.strict)
+            series = select_range(selected, options.start, options.end, options.zone)
+            found[key] = series if options.every is None else resample(series, options.every, options.zone)
         except ValueError as error:
             refuse(key, error)
-    return found
+    return Frame(table, tuple(by), found)
 
 
 def _make_refuse(by: Sequence[str], refused: Callable[[Key, ValueError], object] | None) -> Refuse:
@@ -97,213 +118,100 @@ def _make_refuse(by: Sequence[str], refused: Callable[[Key, ValueError], object]
     return refuse
 
 
-def _read_all(
-    table: Table, refuse: Refuse, *, time: str | None, columns: Sequence[str], by: Sequence[str], zone: str,
-    time_format: str | None, strict: bool,
-) -> tuple[Series, dict[Key, np.ndarray]]:  # fmt: skip
+def _read_rows(
+    table: Table, options: ReadOptions, refused: Refused | None
+) -> tuple[Table, Sequence[str], Series, Groups, Refuse]:
     """All rows as one series, in the order of the table, and the rows of each key."""
     if not len(table):
         raise ValueError("the table has no rows: it needs at least one")
-    _check_columns(table, [*columns, *by, *([time] if time is not None else [])])
+    _check_columns(table, [*options.columns, *options.by, *([] if options.time is None else [options.time])])
+    by = options.by or ([] if options.columns or options.time else wide_keys(table))
     table = melt_wide(table, by)
-    groups, notes = _group_rows(table, by)
-    if not (by or columns):
-        refuse_wide(table)
-    joined = _split_clock(table) if time is None else ()
-    table = _join_clock(table, joined) if joined else table
     rest = {name: column for name, column in table.columns.items() if name not in by}
-    clock = time if time is not None else clock_column(rest)
-    values, value_notes = _values(table, [name for name in columns or rest if name != clock], bool(columns), strict)
-    times, groups, read = _times(table, clock, groups, zone, time_format, refuse)
+    parts = find_parts(rest) if options.time is None else None
+    clock: str | None
+    if parts is not None:
+        rest = {name: column for name, column in rest.items() if name not in parts.columns.values()}
+        clock = unique_names([*rest, JOINED])[-1]
+        rest[clock] = parts.cells(table.columns)
+        options = replace(options, time_format=options.time_format or parts.time_format)
+    else:
+        clock = options.time if options.time is not None else clock_column(rest)
+    names = [name for name in rest if name != clock]
+    times, by, groups, read, notes, refuse = _read_series(table, rest, clock, by, options, refused)
+    values = _read_values(table, options, [name for name in names if name not in by], by, is_dated=read.is_dated)
+    renamed = {values.units.get(name, name): column for name, column in table.columns.items()}
     whole = Series(
         times,
-        _stack(values),
-        tuple(values),
+        np.stack(list(values.values.values()), axis=1),
+        tuple(values.units.get(name, name) for name in values.values),
         clock,
         read.is_dated,
-        (*table.notes, read.note, *notes, *value_notes),
-        clock_columns=joined if joined and clock == DATE else () if clock is None else (clock,),
-        zone=zone,
+        (*table.notes, *([parts.note] if parts else []), read.note, *notes, *values.notes),
+        clock_columns=tuple(parts.columns.values()) if parts else () if clock is None else (clock,),
+        clock_parts=parts,
+        zone=options.zone,
         form=read.form,
     )
+    return replace(table, columns=renamed), by, whole, groups, refuse
+
+
+def _read_series(
+    table: Table, rest: dict[str, Any], clock: str | None, by: Sequence[str], options: ReadOptions,
+    refused: Refused | None,
+) -> tuple[np.ndarray, Sequence[str], Groups, Clock, list[str], Refuse]:  # fmt: skip
+    """The times, the key columns, found if none are given, and the rows of each key."""
+
+    def read(groups: Groups, refuse: Refuse) -> tuple[np.ndarray, Groups, Clock]:
+        if clock is None:
+            return count_rows(groups, len(table))
+        return read_times(
+            rest[clock], clock, groups, refuse,
+            zone=options.zone, time_format=options.time_format, first_row=table.first_row,
+        )  # fmt: skip
+
+    notes, problem, found, alone = [], None, None, _make_refuse((), None)
     if not by:
-        _refuse_several(table, whole, values)
-    return whole, groups
+        try:
+            found = read({(): np.arange(len(table))}, alone)
+            order = None if clock is None else found[0]
+        except ValueError as error:
+            problem, order = error, cell_codes(rest[str(clock)])
+        by = find_keys(table, order, [name for name in rest if name not in (clock, *options.columns)])
+        if problem is not None and not by:
+            raise problem
+        if by:
+            notes.append(f"series: column {' and '.join(map(repr, by))}")
+    groups, more = group_rows(table, by)
+    refuse = _make_refuse(by, refused) if by else alone
+    if found is None or clock is None or found[2].zone is not None:
+        times, groups, made = read(groups, refuse)
+    else:
+        times, _, made = found
+    return times, by, groups, made, [*notes, *more], refuse
+
+
+def _read_values(
+    table: Table, options: ReadOptions, names: Sequence[str], by: Sequence[str], *, is_dated: bool
+) -> ValueColumns:
+    rule, notes = MissingRule.of(options.missing), []
+    if not options.columns:
+        target = next((name for others, name in TARGETS if others <= set(table.columns)), None)
+        calendar = calendar_columns({name: table.columns[name] for name in names}) if is_dated else []
+        left = [name for name in names if (name in calendar or (target and name != target))]
+        if left and len(left) < len(names):
+            names = [name for name in names if name not in left]
+            notes.append(f"left out, {'not the target' if target else 'of the calendar'}: {', '.join(map(repr, left))}")
+    found = read_values(
+        table, options.columns or names, rule, is_chosen=bool(options.columns), is_long=bool(by), strict=options.strict
+    )
+    return replace(found, notes=[*notes, *found.notes])
 
 
 def _check_columns(table: Table, names: Sequence[str]) -> None:
     for name in names:
         if name not in table.columns:
             raise ValueError(f"no column is called {name!r}; there are {', '.join(map(repr, table.columns))}")
-
-
-def _group_rows(table: Table, by: Sequence[str]) -> tuple[dict[Key, np.ndarray], list[str]]:
-    """The rows of each key, in the order of appearance, and a note on rows without a key."""
-    import pyarrow.compute as pc
-
-    codes, cells = np.zeros(len(table), np.int64), []
-    is_there = np.ones(len(table), bool)
-    for name in by:
-        encoded = pc.dictionary_encode(_combine_chunks(_key_column(table.columns[name])))
-        is_there &= np.asarray(encoded.indices.is_valid().to_numpy(zero_copy_only=False), bool)
-        cells.append(
-            (encoded.dictionary.to_pylist(), np.asarray(pc.fill_null(encoded.indices, 0).to_numpy(), np.int64))
-        )
-        _, codes = np.unique(codes * max(1, len(encoded.dictionary)) + cells[-1][1], return_inverse=True)
-    rows = np.flatnonzero(is_there)
-    _, first, counts = np.unique(codes[rows], return_index=True, return_counts=True)
-    if len(first) > MOST_SERIES:
-        raise ValueError(f"--by {' '.join(by)} gives {len(first):,} series; the limit is {MOST_SERIES:,}")
-    parts = np.split(rows[np.argsort(codes[rows], kind="stable")], np.cumsum(counts)[:-1])
-    found = {tuple(texts[at[parts[k][0]]] for texts, at in cells): parts[k] for k in np.argsort(first)}
-    if not found:
-        raise ValueError(f"no row has a key: column {', '.join(map(repr, by))} is empty")
-    lost = len(table) - len(rows)
-    return found, [f"{lost} rows have no key: left out"] if lost else []
-
-
-def _key_column(column: Any) -> Any:
-    """Keys without surrounding spaces; empty cells are null."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not pa.types.is_string(column.type):
-        return column
-    cells = pc.utf8_trim_whitespace(column)
-    return pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
-
-
-def _combine_chunks(column: Any) -> Any:
-    import pyarrow as pa
-
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _split_clock(table: Table) -> tuple[str, ...]:
-    """The columns of date and time of day, if a table has them apart; else ()."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    lower = {name.strip().lower(): name for name in table.columns}
-    names = tuple(lower[name] for name in ("date", "time") if name in lower)
-    if len(names) < 2 or not all(pa.types.is_string(table.columns[name].type) for name in names):
-        return ()
-    is_of_day = pc.match_substring_regex(table.columns[names[1]], r"^\s*\d{1,2}:\d{2}")
-    return names if pc.all(is_of_day).as_py() else ()
-
-
-def _join_clock(table: Table, names: tuple[str, ...]) -> Table:
-    """Join date and time of day into one time column."""
-    import pyarrow.compute as pc
-
-    cells = pc.binary_join_element_wise(*(pc.utf8_trim_whitespace(table.columns[name]) for name in names), " ")
-    rest = {name: column for name, column in table.columns.items() if name not in names}
-    notes = (*table.notes, "date and time of day, in two columns, are joined")
-    return replace(table, columns={DATE: cells, **rest}, notes=notes)
-
-
-def _times(
-    table: Table, name: str | None, groups: dict[Key, np.ndarray], zone: str, time_format: str | None,
-    refuse: Refuse,
-) -> tuple[np.ndarray, dict[Key, np.ndarray], Clock]:  # fmt: skip
-    """The times of the rows, the series whose times can be read, and how: by one rule for all series."""
-    times = np.full(len(table), np.nan)
-    if name is None:
-        for rows in groups.values():
-            times[rows] = np.arange(len(rows))
-        return times, groups, Clock(times, "no time column: rows are one second apart", is_dated=False)
-
-    def read(groups: dict[Key, np.ndarray]) -> Clock:
-        order = np.concatenate(list(groups.values()))
-        column = (
-            table.columns[name] if len(groups) == 1 and len(order) == len(table) else table.columns[name].take(order)
-        )
-        begins = np.cumsum([0, *(len(rows) for rows in groups.values())])[:-1]
-        return read_clock(column, name, zone=zone, time_format=time_format, rows=table.first_row + order, begins=begins)
-
-    try:
-        clock = read(groups)
-    except ValueError:
-        groups = _readable(groups, read, refuse)
-        clock = read(groups)
-    begin = 0
-    for rows in groups.values():
-        times[rows] = clock.seconds(slice(begin, begin + len(rows)))
-        begin += len(rows)
-    return times, groups, replace(clock, note=f"times: column {name!r}, {clock.note}")
-
-
-def _readable(
-    groups: dict[Key, np.ndarray], read: Callable[[dict[Key, np.ndarray]], Clock],
-    refuse: Refuse,
-) -> dict[Key, np.ndarray]:  # fmt: skip
-    """The series whose times can be read, each tried by itself; the others are refused."""
-    found, last = {}, None
-    for key, rows in groups.items():
-        try:
-            read({key: rows})
-            found[key] = rows
-        except ValueError as error:
-            last = error
-            refuse(key, error)
-    if not found and last is not None:
-        raise last
-    return found
-
-
-def _values(
-    table: Table, names: Sequence[str], is_chosen: bool, strict: bool
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The columns of numbers, and notes on all columns."""
-    found: dict[str, np.ndarray] = {}
-    notes: list[str] = []
-    skipped: list[str] = []
-    writing = NumberFormat(table)
-    for name in names:
-        values, note = _column(writing, name, strict)
-        if note:
-            notes.append(note)
-        if values is None or (np.isnan(values).all() and not is_chosen):
-            if is_chosen:
-                raise ValueError(f"column {name!r} holds no numbers")
-            skipped.append(name)
-        elif not is_chosen and name.lower() in COUNTERS and _counts_rows(values):
-            skipped.append(name)
-        else:
-            found[name] = values
-    if skipped:
-        notes.append(f"left out, not measurements: {', '.join(map(repr, skipped))}")
-    if not found:
-        raise ValueError("the file has no value column" + (f" ({notes[-1]})" if skipped else ""))
-    return found, notes
-
-
-def _counts_rows(values: np.ndarray) -> bool:
-    return len(values) > 2 and bool((np.diff(values) == 1).all())
-
-
-def _column(writing: NumberFormat, name: str, strict: bool) -> tuple[np.ndarray | None, str]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    table = writing.table
-    column: Any = table.columns[name]
-    if pa.types.is_string(column.type):
-        read = parse_numbers(writing, name, strict=strict)
-        return (None, "") if read is None else (read.values, read.note)
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
-        return None, ""
-    values = np.asarray(pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False), np.float64)
-    is_infinite = np.isinf(values)
-    if not is_infinite.any():
-        return values, ""
-    row, count = table.first_row + int(np.argmax(is_infinite)), int(is_infinite.sum())
-    note = report_unreadable(name, row, "not finite", count, strict=strict)
-    return np.where(is_infinite, np.nan, values), note
-
-
-def _stack(values: dict[str, np.ndarray]) -> np.ndarray:
-    return np.stack(list(values.values()), axis=1)
 
 
 def _select_rows(whole: Series, rows: np.ndarray, first_row: int, strict: bool) -> Series:
@@ -335,35 +243,3 @@ def _select_rows(whole: Series, rows: np.ndarray, first_row: int, strict: bool) 
     if np.isnan(values).all():
         raise ValueError("no row has a value")
     return replace(whole, times=times[order], values=values, rows=rows, notes=(*whole.notes, *notes))
-
-
-def _refuse_several(table: Table, series: Series, values: dict[str, np.ndarray]) -> None:
-    """Refuse a table of several series whose times repeat for each value of a label column.
-
-    Raises:
-        ValueError: If a column separates such series; the message names it.
-    """
-    if series.clock is None or len(np.unique(series.times)) > MAX_DISTINCT * len(series.times):
-        return
-    _, counts = np.unique(series.times, return_counts=True)
-    for name, column in table.columns.items():
-        if name == series.clock or (name in values and not _are_labels(values[name], int(counts.max()))):
-            continue
-        groups, _ = _group_rows(table, (name,)) if column.null_count < len(column) else ({}, [])
-        sizes = [len(rows) for rows in groups.values()]
-        if len(sizes) > 1 and all(len(np.unique(series.times[rows])) == len(rows) for rows in groups.values()):
-            if name.strip().lower() in HOURS:
-                raise ValueError(
-                    f"times repeat, and column {name!r} separates {len(sizes)} rows of each: write date and hour in "
-                    "one column, such as 2024-03-31 13:00"
-                )
-            raise ValueError(
-                f"times repeat, and column {name!r} separates {len(sizes)} series: give --by {name!r}, or select the "
-                "rows of one"
-            )
-
-
-def _are_labels(values: np.ndarray, most: int) -> bool:
-    """Whether numbers label series or hours: repeating integers, as many distinct ones as a time has rows."""
-    kinds, counts = np.unique(values, return_counts=True)
-    return len(kinds) == most and bool((counts > 1).all() and (kinds == np.rint(kinds)).all())

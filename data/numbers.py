@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.clock import clock_column
-from rfa.data.table import MISSING, Table
+from rfa.data.clock_choice import clock_column
+from rfa.data.table import MISSING, Table, combine_chunks
+from rfa.data.units import split_units
 
 # Thousands separators other than point and comma.
 SPACES: Final = "[ '\u2019\u00a0\u202f_]"
@@ -17,7 +18,7 @@ MONEY: Final = r"\p{Sc}"
 EXPONENT: Final = r"([eE][+-]?\d+)?"
 PLAIN: Final = rf"^[+-]?(\d+\.?\d*|\.\d+){EXPONENT}$"
 DECIMAL_COMMA: Final = rf"^[+-]?(\d{{1,3}}(\.\d{{3}})+(,\d+)?|\d+(,\d+)?|,\d+){EXPONENT}$"
-THOUSANDS: Final = rf"^[+-]?(\d{{1,3}}(,\d{{3}})+(\.\d*)?|\d+\.?\d*|\.\d+){EXPONENT}$"
+THOUSANDS: Final = rf"^[+-]?(\d{{1,3}}((,\d{{2}})*|(,\d{{3}})*),\d{{3}}(\.\d*)?|\d+\.?\d*|\.\d+){EXPONENT}$"
 POINTS: Final = rf"^[+-]?(\d{{1,3}}(\.\d{{3}})+|\d+){EXPONENT}$"
 # Plain numbers whose points may separate thousands.
 MAY_HAVE_POINTS: Final = r"^[+-]?([1-9]\d{0,2}\.\d{3}|\d{1,3})$"
@@ -26,6 +27,18 @@ SEPARATORS_WITH_DECIMAL_COMMA: Final = (";", "\t")
 # The order in which rules are tried: with a decimal comma, and with a decimal point.
 RULES: Final = {"": PLAIN, "points": POINTS, "decimal comma": DECIMAL_COMMA, "thousands": THOUSANDS}
 ORDER_WITH_POINT: Final = ("", "points", "thousands", "decimal comma")
+# Signs and bounds written around a number, the plain form, and a note.
+SIGNS: Final = (
+    (rf"^\(\s*{MONEY}?\s*(\d[^()]*?)\s*{MONEY}?\s*\)$", r"-\1", "numbers in brackets are negative"),
+    (r"^(\d[\d.,]*)\s*-$", r"-\1", "a minus sign after a number is read as before it"),
+    (r"^(<|>|≤|≥|<=|>=)\s*([+-]?[\d.])", r"\2", "bounds such as <0.05 are read as the bound"),
+)
+# Words for on and off.
+SWITCHES: Final = (
+    ("on", "off"), ("true", "false"), ("yes", "no"), ("open", "closed"), ("home", "not_home"), ("ein", "aus"),
+    ("wahr", "falsch"), ("ja", "nein"), ("ja", "nee"), ("oui", "non"), ("vrai", "faux"), ("sí", "no"),
+    ("vero", "falso"), ("detected", "clear"), ("up", "down"), ("enabled", "disabled"),
+)  # fmt: skip
 MARKS: Final = {"": ".", "points": ",", "decimal comma": ",", "thousands": "."}
 
 RULE_NOTES: Final = {
@@ -39,17 +52,24 @@ AMBIGUOUS_POINTS: Final = (
 
 @dataclass(frozen=True)
 class Numbers:
-    """values `[N]`, NaN = missing; note: how the column was read, or empty."""
+    """values `[N]`, NaN = missing; notes: how the column was read; unit: of its cells, or empty."""
 
     values: np.ndarray
-    note: str = ""
+    notes: tuple[str, ...] = ()
+    unit: str = ""
 
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """How the columns of a table write numbers."""
+    """How the columns of a table write numbers.
+
+    missing: words for missing values besides the usual ones.
+    reads_switches: whether on and off among numbers are 1 and 0.
+    """
 
     table: Table
+    missing: tuple[str, ...] = ()
+    reads_switches: bool = False
 
     @cached_property
     def decimal_marks(self) -> set[str]:
@@ -73,37 +93,61 @@ def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> 
     import pyarrow.compute as pc
 
     table = writing.table
-    texts = _present(table.columns[name])
-    cells, odd = texts, np.array([], int)
+    texts, notes = _present(table.columns[name], writing.missing)
+    cells, units, odd = texts, None, np.array([], int)
     rule: str | None = ""
     if not _fits(texts, PLAIN):
-        cells = _strip_symbols(texts)
-        is_number = pc.match_substring_regex(cells, "|".join(f"(?:{form})" for form in RULES.values()))
-        is_odd = pc.fill_null(pc.invert(is_number), False)
+        if writing.reads_switches:
+            texts, more = _switches_among_numbers(texts)
+            notes += more
+        cells, signs = _strip_symbols(texts)
+        is_odd = _is_odd(cells)
+        if 2 * pc.sum(is_odd, min_count=0).as_py() >= len(cells) - cells.null_count:
+            units = split_units(cells)
+            if units is None:
+                return None
+            cells, notes = units.cells, [*notes, units.note]
+            is_odd = _is_odd(cells, texts)
+            if 2 * pc.sum(is_odd, min_count=0).as_py() >= len(texts) - texts.null_count:
+                return None
         odd = np.flatnonzero(is_odd.to_numpy())
-        if 2 * len(odd) >= len(cells) - cells.null_count:
-            return None
         cells = pc.if_else(is_odd, pa.scalar(None, pa.string()), cells)
-        rule = _rule(cells, table.separator)
+        rule, notes = _rule(cells, table.separator), [*signs, *notes]
     if rule is None:
         raise ValueError(
             f"column {name!r}: decimal points and decimal commas are mixed; write one of them, or choose columns with "
             "--column"
         )
     rule, note = _resolve_points(rule, cells, writing)
-    notes = [f"column {name!r}: {text}" for text in (RULE_NOTES[rule], note) if text]
+    notes = [f"column {name!r}: {text}" for text in (RULE_NOTES[rule], note, *notes) if text]
     unreadable = [(int(k), texts[int(k)].as_py()) for k in odd]
-    return _finite(cells, rule, name, table.first_row, unreadable, notes, strict=strict)
+    read = _finite(cells, rule, name, table.first_row, unreadable, notes, strict=strict)
+    if units is None:
+        return read
+    return Numbers(read.values if units.factors is None else read.values * units.factors, read.notes, units.unit)
 
 
-def _present(column: Any) -> Any:
-    """The cells without surrounding spaces; missing values are null."""
+def _is_odd(cells: Any, texts: Any = None) -> Any:
+    """Whether a cell is no number; with `texts`, null cells that were not missing there are odd as well."""
+    import pyarrow.compute as pc
+
+    is_number = pc.match_substring_regex(cells, "|".join(f"(?:{form})" for form in RULES.values()))
+    is_odd = pc.fill_null(pc.invert(is_number), False)
+    return is_odd if texts is None else pc.or_(is_odd, pc.and_(pc.is_null(cells), pc.is_valid(texts)))
+
+
+def _present(column: Any, words: tuple[str, ...] = ()) -> tuple[Any, list[str]]:
+    """The cells without surrounding spaces, missing values as null; and a note on words for these."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     cells = pc.utf8_trim_whitespace(column)
-    is_missing = pc.is_in(pc.utf8_lower(cells), pa.array(MISSING))
-    return pc.if_else(is_missing, pa.scalar(None, pa.string()), cells)
+    is_missing = pc.is_in(pc.utf8_lower(cells), pa.array([*MISSING, *words]))
+    if cells.null_count == len(cells) or not pc.any(is_missing, min_count=0).as_py():
+        return cells, []
+    found = [str(word) for word in pc.unique(cells.filter(is_missing)).to_pylist() if word]
+    note = [f"{', '.join(map(repr, found[:4]))} are missing values"] if found else []
+    return pc.if_else(is_missing, pa.scalar(None, pa.string()), cells), note
 
 
 def _fits(cells: Any, form: str) -> bool:
@@ -140,9 +184,9 @@ def _decimal_mark(column: Any, separator: str | None) -> str:
 
     if not pa.types.is_string(column.type):
         return ""
-    cells = _present(column)
+    cells, _ = _present(column)
     if not _fits(cells, PLAIN):
-        cells = _strip_symbols(cells)
+        cells, _ = _strip_symbols(cells)
     rule = _rule(cells, separator)
     if rule != "":
         return "" if rule is None else MARKS[rule]
@@ -168,17 +212,52 @@ def _all_have_points(cells: Any) -> bool:
     return _fits(cells, r"\.")
 
 
-def _strip_symbols(cells: Any) -> Any:
-    """The cells without percent and currency signs, Unicode minus signs and spaces between thousands."""
+def _strip_symbols(cells: Any) -> tuple[Any, list[str]]:
+    """The cells without percent and currency signs, brackets, Unicode minus signs and spaces between thousands; and
+    notes on cells whose sign or bound was written otherwise."""
     import pyarrow.compute as pc
 
+    notes: list[str] = []
     cells = pc.replace_substring_regex(cells, r"\s*%$", "")
     cells = pc.replace_substring(cells, "\N{MINUS SIGN}", "-")
     cells = pc.replace_substring_regex(cells, rf"^([+-]?){MONEY}\s*", r"\1")
     cells = pc.replace_substring_regex(cells, rf"\s*{MONEY}$", "")
+    for pattern, plain, note in SIGNS:
+        if pc.any(pc.match_substring_regex(cells, pattern), min_count=0).as_py():
+            cells, notes = pc.replace_substring_regex(cells, pattern, plain), [*notes, note]
     for _ in range(2):  # matches do not overlap: 1 000 000 takes two
         cells = pc.replace_substring_regex(cells, rf"(\d){SPACES}(\d{{3}})", r"\1\2")
-    return cells
+    return cells, notes
+
+
+def read_switches(column: Any, missing: tuple[str, ...] = ()) -> tuple[np.ndarray, str] | None:
+    """A column of on and off, true and false and the like as 1 and 0, with a note; None for others."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_boolean(column.type):
+        return np.asarray(pc.cast(column, pa.float64()).to_numpy(), np.float64), "true and false are 1 and 0"
+    cells = pc.utf8_lower(_present(column, missing)[0])
+    present = {word for word in pc.unique(cells).to_pylist() if word is not None} if len(cells) else set()
+    for on, off in SWITCHES:
+        if present and present <= {on, off}:
+            values = pc.if_else(pc.equal(cells, on), 1.0, 0.0)
+            return np.asarray(combine_chunks(values).to_numpy(zero_copy_only=False)), f"{on} and {off} are 1 and 0"
+    return None
+
+
+def _switches_among_numbers(cells: Any) -> tuple[Any, list[str]]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pc.any(pc.match_substring_regex(cells, PLAIN), min_count=0).as_py():
+        return cells, []
+    lower = pc.utf8_lower(cells)
+    for on, off in SWITCHES:
+        if pc.any(pc.is_in(lower, pa.array([on, off])), min_count=0).as_py():
+            cells = pc.if_else(pc.equal(lower, off), pa.scalar("0"), cells)
+            return pc.if_else(pc.equal(lower, on), pa.scalar("1"), cells), [f"{on} and {off} are 1 and 0"]
+    return cells, []
 
 
 def _finite(
@@ -210,7 +289,7 @@ def _finite(
             )
         )
         values = np.where(is_large, np.nan, values)
-    return Numbers(values, "; ".join(notes))
+    return Numbers(values, tuple(notes))
 
 
 def report_unreadable(name: str, row: int, reason: str, count: int, *, strict: bool) -> str:

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from rfa.data.clock_parts import ClockParts
+
+Key = tuple[Any, ...]
+
+
+def key_name(key: Key) -> str:
+    """A key as text."""
+    return " / ".join(map(str, key))
 
 
 @dataclass(frozen=True)
@@ -20,7 +30,8 @@ class Series:
         is_dated: whether times are moments.
         notes: on how the series was read, one per line.
         rows: `[N]` row of the table, from 0; None after resampling.
-        clock_columns: the table's time columns: two if date and time of day are apart.
+        clock_columns: the table's time columns: several if parts of the times are apart.
+        clock_parts: how several time columns are joined.
         zone: time zone of times that name none.
         form: how times are written, see `rfa.data.clock.Clock`.
     """
@@ -33,6 +44,7 @@ class Series:
     notes: tuple[str, ...] = ()
     rows: np.ndarray | None = None
     clock_columns: tuple[str, ...] = ()
+    clock_parts: ClockParts | None = None
     zone: str = "UTC"
     form: str | float | None = None
 

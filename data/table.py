@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 MISSING: Final = (
     "", "-", "--", ".", "?", "na", "n/a", "#n/a", "<na>", "nan", "nil", "none", "null", "missing", "undefined",
-    "#value!", "#ref!", "#div/0!",
+    "#value!", "#ref!", "#div/0!", "unavailable", "unknown", "nodata", "no data", "n.a.", "k.a.", "n.v.", "n.d.",
+    "nd", "s/d", "null value", "no value", "not available", "bad", "---", "…", "\u2013", "\u2014", "\\n",
 )  # fmt: skip
 
 
@@ -52,6 +53,13 @@ def _plain(column: Any) -> Any:
         column = column.cast(column.type.value_type)
     is_text = pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type)
     return column.cast(pa.string()) if is_text else column
+
+
+def combine_chunks(column: Any) -> Any:
+    """The column as one Arrow array."""
+    import pyarrow as pa
+
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def unique_names(names: list[str]) -> list[str]:

@@ -1,4 +1,7 @@
-"""Time formats of `datetime.strptime`: guessing one from a cell, and parsing a column fast."""
+"""Time formats of `datetime.strptime`: guessing one from a cell, and parsing a column fast.
+
+Formats may have %q, a quarter of 1 to 4, and begin with the language of their month names: `de:%d %B %Y`.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,24 @@ from typing import Any, Final
 
 import numpy as np
 
+from rfa.data.month_names import LANGUAGES, from_english, languages_of, names, to_english
+
 DATE_FORMATS: Final = (
     "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d", "%Y-%m", "%Y/%m", "%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y",
     "%d-%m-%Y", "%m-%d-%Y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y",
     "%b %d, %Y", "%b %d %Y", "%d %B %Y", "%B %d, %Y", "%d/%b/%Y", "%a, %d %b %Y", "%a %b %d %Y",
+    "%b-%y", "%b %y", "%b-%Y", "%b %Y", "%b/%Y", "%B %Y", "%B-%Y", "%Y-%b", "%Y %b", "%Y %B", "%b'%y", "%Y-%b-%d",
+    "%m/%Y", "%m.%Y", "%YM%m",
 )  # fmt: skip
+# Of quarters and weeks. Weeks begin on Mondays.
+PERIOD_FORMATS: Final = (
+    "%YQ%q", "%Y-Q%q", "%Y Q%q", "%Y/Q%q", "%Y.Q%q", "%Y:Q%q", "Q%q %Y", "Q%q-%Y", "Q%q/%Y", "Q%q %y", "Q%q-%y",
+    "Q%q.%Y", "Q%q'%y", "%q. Quartal %Y", "%qQ%Y", "%qQ%y", "%YT%q", "%Y-T%q", "%Y T%q", "T%q %Y", "T%q-%Y", "T%q/%Y",
+    "%qT %Y", "%YK%q", "%YKV%q", "%Y-K%q", "K%q %Y",
+    "%G-W%V", "%GW%V", "%G W%V", "%G-W%V-%u", "%G/W%V", "W%V %G", "W%V-%G", "W%V/%G", "KW%V %G", "KW %V %G", "KW%V/%G",
+    "%V. KW %G", "%G KW%V", "%G-KW%V", "%G KW %V", "S%V %G", "%G-S%V", "%GS%V",
+)  # fmt: skip
+QUARTER: Final = "%q"
 TIME_FORMATS: Final = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%H%M", "%H%M%S")
 JOINTS: Final = (" ", "T", ":", ", ")
 ZONES: Final = ("", "%z", " %z")
@@ -30,19 +46,65 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 def candidate_formats(cell: str) -> list[str]:
     """The formats that a cell may have: of its date, and of its time of day if there is one."""
-    found = list(_fitting(cell, DATE_FORMATS))
+    found = list(_fitting(cell, (*DATE_FORMATS, *PERIOD_FORMATS)))
     for joint in JOINTS:
         for at in (match.start() for match in re.finditer(joint, cell)):
             times = [f"{time}{zone}" for time, zone in itertools.product(TIME_FORMATS, ZONES)]
             for date in _fitting(cell[:at], DATE_FORMATS):
                 found += [f"{date}{joint}{time}" for time in _fitting(cell[at + len(joint) :], times)]
+    return list(dict.fromkeys(found)) or _with_language(cell)
+
+
+def _with_language(cell: str) -> list[str]:
+    """The formats of a cell with the name of a month in another language, or in an unusual form of English."""
+    import pyarrow as pa
+
+    found = []
+    for language in languages_of(cell):
+        english = to_english(pa.chunked_array([[cell]]), language)[0].as_py()
+        if english != cell:
+            is_full = any(month[0] in cell.lower() for month in names(language) if len(month) > 1)
+            formats = [made.replace("%b", "%B") if is_full else made for made in candidate_formats(english)]
+            found += [f"{language}:{made}" for made in formats]
     return list(dict.fromkeys(found))
+
+
+def split_language(time_format: str) -> tuple[str, str]:
+    """The language of a format, or "", and the rest."""
+    language, colon, rest = time_format.partition(":")
+    return (language, rest) if colon and language in LANGUAGES else ("", time_format)
+
+
+def parse_moment(text: str, time_format: str) -> datetime:
+    """One time in a format; of a quarter or week its first day.
+
+    Raises:
+        ValueError: the text is not in that format.
+    """
+    if QUARTER in time_format:
+        pattern = re.escape(time_format).replace("%Y", r"(?P<Y>\d{4})").replace("%y", r"(?P<y>\d{2})")
+        found = re.fullmatch(pattern.replace(QUARTER, "(?P<q>[1-4])"), text, re.IGNORECASE)
+        if found is None:
+            raise ValueError(f"{text!r} does not match {time_format}")
+        parts = found.groupdict()
+        year = parts.get("Y") or datetime.strptime(parts["y"], "%y").strftime("%Y")
+        return datetime(int(year), 3 * int(parts["q"]) - 2, 1)
+    if "%V" in time_format and "%u" not in time_format:
+        return datetime.strptime(f"{text} 1", f"{time_format} %u")
+    return datetime.strptime(text, time_format)
+
+
+def write_moment(moment: datetime, time_format: str) -> str:
+    """One time in a format."""
+    language, plain = split_language(time_format)
+    text = moment.strftime(plain.replace(QUARTER, str((moment.month + 2) // 3)))
+    return from_english(text, language) if language else text
 
 
 def _fitting(text: str, formats: Iterable[str]) -> Iterator[str]:
     for made in formats:
         try:
-            year = datetime.strptime(text, made).year
+            year = parse_moment(text, made).year
         except ValueError:
             continue
         if 1900 <= year < 2200:  # a time of day alone has the year 1900
@@ -59,6 +121,9 @@ def parse(cells: Any, time_format: str, name: str, rows: np.ndarray) -> Any:
     Raises:
         ValueError: a cell is not in that format; names its row.
     """
+    language, time_format = split_language(time_format)
+    if language:
+        cells, time_format = to_english(cells, language), time_format.replace("%B", "%b")
     found = _parse_parts(cells, time_format)
     return _parse_cells(cells, time_format, name, rows) if found is None else found
 
@@ -112,7 +177,7 @@ def _parse_cells(cells: Any, time_format: str, name: str, rows: np.ndarray) -> A
     found = []
     for k, cell in enumerate(encoded.dictionary.to_pylist()):
         try:
-            found.append(datetime.strptime(cell, time_format))
+            found.append(parse_moment(cell, time_format))
         except ValueError:
             row = rows[pc.index(encoded.indices, pa.scalar(k, encoded.indices.type)).as_py()]
             raise ValueError(f"row {row}, column {name!r}: {cell!r} does not match {time_format}") from None

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.clock import clock_column, read_clock
+from rfa.data.clock import read_clock
+from rfa.data.clock_choice import clock_column
 from rfa.data.numbers import NumberFormat, parse_numbers
 from rfa.data.table import MISSING, Table
 
@@ -51,25 +52,18 @@ def melt_wide(table: Table, by: Sequence[str]) -> Table:
     return Table(columns, table.separator, table.first_row, (*table.notes, note))
 
 
-def refuse_wide(table: Table) -> None:
-    """Refuse a wide table when no keys were named: no time column, and distinct labels before many numbered columns.
-
-    Raises:
-        ValueError: it is one.
-    """
+def wide_keys(table: Table) -> list[str]:
+    """The key of a wide table: no time column, and distinct labels before many numbered columns; [] for others."""
     first = next(iter(table.columns))
     steps = step_columns([name for name in table.columns if name != first])
-    if (
+    is_wide = (
         len(steps) >= MANY_STEPS
         and clock_column(table.columns) is None
         and len(table) > 1
         and _holds_labels(table, first)
         and _is_distinct(table, [first])
-    ):
-        raise ValueError(
-            f"each row seems to be a series, in the columns {steps[0]!r} to {steps[-1]!r}: give --by {first!r}, or "
-            "choose columns with --column"
-        )
+    )
+    return [first] if is_wide else []
 
 
 def step_columns(names: Sequence[str]) -> list[str]:

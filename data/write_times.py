@@ -8,10 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.clock import ISO, local_seconds
+from rfa.data.clock import local_seconds
+from rfa.data.clock_numbers import EXCEL, excel_days
+from rfa.data.iso import ISO
 from rfa.data.series import Series
 from rfa.data.table import Table
-from rfa.data.time_formats import parse
+from rfa.data.time_formats import parse, write_moment
 
 ISO_TIME: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}(?P<joint>[T ])?(?:\d{2}:?\d{2}(?P<seconds>:?\d{2}([.,]\d+)?)?)?"
@@ -27,12 +29,13 @@ def write_clock(table: Table, series: Series, times: np.ndarray) -> dict[str, An
     if not series.clock_columns:
         return {"t": pa.array(times)}
     row = 0 if series.rows is None else int(series.rows[-1])
-    cells = [table.columns[name][row] for name in series.clock_columns]
-    if len(cells) == 1:
-        return {series.clock_columns[0]: write_times(series, times, cells[0])}
-    joined = pa.scalar(" ".join(cell.as_py().strip() for cell in cells))
-    parts = [text.partition(" ") for text in write_times(series, times, joined).to_pylist()]
-    return dict(zip(series.clock_columns, (pa.array([part[k] for part in parts]) for k in (0, 2)), strict=True))
+    last = {name: table.columns[name].slice(row, 1) for name in series.clock_columns}
+    if series.clock_parts is None:
+        (name,) = series.clock_columns
+        return {name: write_times(series, times, last[name][0])}
+    sample = series.clock_parts.cells(last)[0]
+    texts = write_times(series, times, sample).to_pylist()
+    return series.clock_parts.split(texts, {name: table.columns[name] for name in series.clock_columns})
 
 
 def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
@@ -50,6 +53,11 @@ def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
     kind = sample.type
     if isinstance(series.form, float):
         return _numbers(times * series.form, sample)
+    if series.form == EXCEL:
+        return _numbers(excel_days(local_seconds(times, series.zone)), sample)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        texts = pa.array(_by_format(series, times, "", str(series.form)) or [])
+        return texts.cast(pa.int64()).cast(kind)
     if not pa.types.is_string(kind):
         zone = kind.tz if pa.types.is_timestamp(kind) else None
         shown = times if zone else local_seconds(times, series.zone)
@@ -103,7 +111,7 @@ def _by_format(series: Series, times: np.ndarray, cell: str, time_format: str) -
     if offset is not None:
         moments = [moment.replace(tzinfo=timezone(offset)) for moment in moments]
     plain = time_format.removesuffix("%z")
-    texts = [moment.strftime(plain) + (zone if plain != time_format else "") for moment in moments]
+    texts = [write_moment(moment, plain) + (zone if plain != time_format else "") for moment in moments]
     again = parse(pa.chunked_array([texts]), time_format, "", np.arange(len(texts)))
     naive = [moment.replace(tzinfo=None) - (offset or timedelta()) for moment in moments]
     return texts if again.cast(pa.timestamp("us")).to_pylist() == naive else None

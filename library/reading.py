@@ -11,15 +11,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data import Key, Series, future_times, key_name, read_frame, write_clock
+from rfa.data import Key, ReadOptions, Series, future_times, key_name, read_all, write_clock
 from rfa.data import Table as LoadedTable
 from rfa.library.frames import CLOCK_NAME, Clock, Data, data_of
 from rfa.runtime.outputs import FilterWarning
 
-# Beginnings of notes that are not warnings.
+# Beginnings of notes that are not warnings, and the end of one on words.
 HARMLESS: Final = (
-    "times: ", "no time column", "left out, not measurements", "rows were in reverse order", "date and time of day",
+    "times: ", "no time column", "left out", "rows were in reverse order", "date and time of day", "series: ",
 )  # fmt: skip
+HARMLESS_END: Final = "are missing values"
 
 # Most series whose diagnostics are warned of.
 MOST_WARNED: Final = 5
@@ -124,15 +125,14 @@ def read(
 
     with _arguments():
         source = LoadedTable.of(source_data.table)
-        found = read_frame(
-            source, time=source_data.time, columns=columns, by=by, zone=zone, time_format=time_format, strict=strict,
-            refused=refused if by else None,
-        )  # fmt: skip
-    table = Table(source_data, source, found, by, {key: _in_python(text) for key, text in failed.items()})
+        options = ReadOptions(source_data.time, columns, by, zone, time_format, strict)
+        frame = read_all(source, options, refused)
+        found = frame.series
+    table = Table(source_data, frame.table, found, frame.by, {key: _in_python(text) for key, text in failed.items()})
     notes: dict[str, Key] = {}
     for key, series in found.items():
         for note in series.notes:
-            if not note.startswith(HARMLESS):
+            if not note.startswith(HARMLESS) and not note.endswith(HARMLESS_END):
                 notes.setdefault(note, key)
     for note, key in notes.items():
         warnings.warn(_in_python(note if not key else f"series {key_name(key)!r}: {note}"), UserWarning, stacklevel=4)

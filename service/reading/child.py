@@ -21,7 +21,6 @@ import pyarrow as pa
 from rfa.data import Series, key_name, read_frame
 from rfa.data.file_formats import read_table
 from rfa.data.table import unique_names
-from rfa.data.wide import melt_wide
 from rfa.service.child_environment import data_bytes, limit_resources
 
 ANSWERED: Final = b"a"
@@ -57,8 +56,7 @@ def main() -> None:
 
 def _answer(content: bytes, *, sheet: str | None, most_numbers: int, **reading: Any) -> tuple[bytes, bytes]:
     try:
-        table = melt_wide(read_table(content, sheet), reading["by"])
-        found = read_frame(table, **reading, refused=lambda key, error: None)
+        found = read_frame(read_table(content, sheet), **reading, refused=lambda key, error: None)
         numbers = sum(series.values.size + len(series.times) for series in found.values())
         if numbers > most_numbers:
             raise ValueError(f"the file has {numbers:,} numbers, {most_numbers:,} are taken: choose columns, or a part")

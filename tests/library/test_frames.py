@@ -468,7 +468,11 @@ def test_what_is_no_measurement_is_left_alone() -> None:
         (lambda: pl.DataFrame({"x": [1.0], "x_mean": ["a"]}), {}, "column 'x_mean'"),
         (lambda: pl.DataFrame({"x": [1.0]}).lazy(), {}, "collect\\(\\) it"),
         (lambda: pd.DataFrame({"time": [None, 1], "x": [1.0, 2]}), {}, "row 1, column 'time': time is missing"),
-        (lambda: pd.DataFrame({"time": ["1/2/2024", "1/3/2024"], "x": [1.0, 2]}), {}, "choose one with time_format"),
+        (
+            lambda: pd.DataFrame({"time": ["1/2/2024", "1/3/2024"], "x": [1.0, 2]}),
+            {},
+            "choose one: time_format='%d/%m/%Y' or time_format=",
+        ),
         (lambda: pd.DataFrame({"time": ["2024-01-01"], "x": [1.0]}), {"tz": "Mars"}, "unknown time zone 'Mars'"),
         (lambda: np.zeros((2, 2, 2)), {}, "3 dimensions"),
         (lambda: np.array(["a", "b"]), {}, "pass numbers, or a frame"),

@@ -1,0 +1,130 @@
+"""Which column of a table has its times: by its name, and by what a sample of its cells holds."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+
+from rfa.data.clock_numbers import EARLIEST_UNIX, EPOCHS, LATEST_UNIX, calendar_form, words_of
+from rfa.data.iso import parse_iso
+from rfa.data.table import MISSING
+from rfa.data.time_formats import candidate_formats
+
+CLOCK_NAMES: Final = (
+    "time", "timestamp", "ts", "ds", "date", "datetime", "_time", "date_time", "time_stamp", "date/time",
+    "timestamp_utc", "time_utc", "utc", "epoch", "unixtime", "unix_time", "datum", "zeit", "zeitstempel",
+)  # fmt: skip
+# Preferred among several columns of dates.
+USUAL_DATES: Final = ("last_changed", "last_updated", "start", "start_time", "created_at")
+# Words in the names of times that are numbers.
+UNIX_WORDS: Final = frozenset((
+    "unix", "epoch", "time", "timestamp", "ts", "ms", "ns", "us", "utc", "stamp", "clock", "date", "datetime",
+    "created", "updated", "at", "unixtime", "zeit", "temps", "tiempo", "hora", "tempo", "tijd", "start",
+))  # fmt: skip
+ELAPSED_WORDS: Final = frozenset(("time", "elapsed", "zeit", "temps", "tiempo", "tempo", "tijd"))
+SAMPLED: Final = 200
+# Cells of a sample that are parsed as dates.
+PARSED: Final = 6
+
+
+def clock_column(columns: dict[str, Any]) -> str | None:
+    """The time column, or None: by a usual name, else the first column of dates, else one of times as numbers."""
+    lower: dict[str, str] = {}
+    for name in columns:
+        lower.setdefault(name.strip().lower(), name)
+    named = [lower[name] for name in CLOCK_NAMES if name in lower]
+    named += ["t"] if "t" in columns else []  # T is a temperature
+    for name in named:
+        if _is_number_or_date(columns[name]):
+            return name
+    dated = date_columns(columns)
+    if dated:
+        return next((lower[name] for name in USUAL_DATES if lower.get(name) in dated), dated[0])
+    return next(iter(named), None) or _numeric_clock(columns)
+
+
+def date_columns(columns: dict[str, Any]) -> list[str]:
+    """The columns that hold dates; constant ones only if there is no other."""
+    found = [name for name, column in columns.items() if holds_dates(column)]
+    return [name for name in found if not _is_constant(columns[name])] or found
+
+
+def sample(column: Any) -> Any:
+    """Cells at even distances that are not missing, without surrounding spaces if they are text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = np.unique(np.linspace(0, len(column) - 1, SAMPLED).astype(np.int64)) if len(column) else np.empty(0, int)
+    cells = column.take(pa.array(rows))
+    if pa.types.is_string(cells.type):
+        cells = pc.utf8_trim_whitespace(cells)
+        cells = cells.filter(pc.invert(pc.is_in(pc.utf8_lower(cells), pa.array(MISSING))))
+    return cells.drop_null()
+
+
+def holds_dates(column: Any) -> bool:
+    """Whether every sampled cell is a date with its year."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        return True
+    if not pa.types.is_string(column.type):
+        return False
+    cells = sample(column).to_pylist()
+    chosen = cells[:: max(1, len(cells) // PARSED)]
+    return bool(chosen) and all(not cell.isdigit() and _is_date(cell) for cell in chosen)
+
+
+def _is_date(cell: str) -> bool:
+    import pyarrow as pa
+
+    return re.search(r"\d", cell) is not None and (
+        parse_iso(pa.chunked_array([[cell]])) is not None or bool(candidate_formats(cell))
+    )
+
+
+def numeric_sample(column: Any) -> np.ndarray | None:
+    """The sampled cells as numbers; None if they are none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if not (pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return None
+    try:
+        found = np.asarray(pc.cast(sample(column), pa.float64(), safe=False).to_numpy(), np.float64)
+    except pa.ArrowInvalid:
+        return None
+    return found if len(found) and np.isfinite(found).all() else None
+
+
+def _is_number_or_date(column: Any) -> bool:
+    return not len(column) or numeric_sample(column) is not None or holds_dates(column)
+
+
+def _is_constant(column: Any) -> bool:
+    cells = sample(column)
+    return len(column) > 1 and len(cells.unique()) < 2
+
+
+def _numeric_clock(columns: dict[str, Any]) -> str | None:
+    """The first column of years, compact dates, Excel's days, or units since 1970; or seconds that only rise."""
+    for position, (name, column) in enumerate(columns.items()):
+        numbers = numeric_sample(column)
+        if numbers is None or (len(column) > 1 and np.ptp(numbers) == 0):
+            continue
+        words, rises = words_of(name), bool((np.diff(numbers) >= 0).all())
+        if calendar_form(numbers, name) is not None and (rises or position == 0):
+            return name
+        if _is_unix(numbers) and (words & UNIX_WORDS or (position == 0 and rises and len(numbers) > 2)):
+            return name
+        if position == 0 and words & ELAPSED_WORDS and len(numbers) > 2 and (np.diff(numbers) > 0).all():
+            return name
+    return None
+
+
+def _is_unix(numbers: np.ndarray) -> bool:
+    scales = (1.0, *(per_second for _, per_second, _ in EPOCHS))
+    return any(bool(((numbers >= EARLIEST_UNIX * k) & (numbers <= LATEST_UNIX * k)).all()) for k in scales)

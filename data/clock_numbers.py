@@ -1,0 +1,82 @@
+"""Times written as numbers: units since 1970, days of Excel, years, and dates without separators."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+
+# Numbers from this size on count units of so many per second since 1970: dates from 1973 on.
+EPOCHS: Final = ((1e17, 1e9, "nanoseconds"), (1e14, 1e6, "microseconds"), (1e11, 1e3, "milliseconds"))
+EPOCH_SECONDS: Final = 1e8
+# Seconds since 1970 in a column that no name marks as times: 2000 to 2040.
+EARLIEST_UNIX, LATEST_UNIX = 946_684_800.0, 2_208_988_800.0
+EXCEL: Final = "days of Excel"
+EXCEL_1970: Final = 25569  # Excel counts days from 1899-12-30
+DAY: Final = 86400.0
+# Days of Excel from 1940 to 2100.
+EXCEL_DAYS: Final = (14_611.0, 73_051.0)
+YEAR_WORDS: Final = frozenset((
+    "year", "yr", "years", "jahr", "année", "annee", "an", "anno", "año", "ano", "jaar", "rok", "år", "aar", "vuosi",
+))  # fmt: skip
+DATE_WORDS: Final = frozenset((
+    "date", "datum", "day", "tag", "fecha", "dia", "día", "data", "jour", "giorno", "dag", "dato", "month", "monat",
+    "mois", "mes", "mese", "mês", "maand", "period", "periode", "yearmonth", "yyyymm", "yyyymmdd", "ds", "datetime",
+))  # fmt: skip
+# The forms of whole numbers, and which numbers they fit.
+COMPACT: Final = (("%Y%m%d", 18_000_101, 21_001_231, 31), ("%Y%m", 180_001, 210_012, 12))
+
+
+def words_of(name: str) -> set[str]:
+    """The words in the name of a column, in lower case."""
+    return set(re.findall(r"[^\W\d_]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()))
+
+
+def calendar_form(numbers: np.ndarray, name: str) -> str | None:
+    """The form of numbers that are years, days of Excel, or dates without separators; None for others."""
+    words = words_of(name)
+    is_whole = bool((numbers == np.rint(numbers)).all())
+    if words & YEAR_WORDS and is_whole and numbers.min() >= 1500 and numbers.max() <= 2200:
+        return "%Y"
+    if not words & (DATE_WORDS | YEAR_WORDS):
+        return None
+    for form, least, most, last in COMPACT if is_whole else ():
+        parts = numbers % 100
+        if least <= numbers.min() and numbers.max() <= most and parts.min() >= 1 and parts.max() <= last:
+            return form
+    low, high = EXCEL_DAYS
+    return EXCEL if words & DATE_WORDS and low <= numbers.min() and numbers.max() <= high else None
+
+
+def excel_seconds(numbers: np.ndarray) -> np.ndarray:
+    """Days of Excel as seconds since 1970, to the millisecond."""
+    return np.asarray(np.rint((numbers.astype(np.float64) - EXCEL_1970) * DAY * 1e3) / 1e3, np.float64)
+
+
+def excel_days(seconds: np.ndarray) -> np.ndarray:
+    """The inverse of `excel_seconds`."""
+    return np.asarray(seconds / DAY + EXCEL_1970, np.float64)
+
+
+def unix_seconds(numbers: np.ndarray) -> tuple[np.ndarray, str, float, bool]:
+    """Numbers as seconds, with what they are, units per second, and whether they are moments."""
+    size = float(np.median(np.abs(numbers.astype(np.float64))))
+    for least, per_second, unit in EPOCHS:
+        if size >= least:
+            whole, part = np.divmod(numbers, numbers.dtype.type(per_second))  # exact where they are integers
+            seconds = whole.astype(np.float64) + part.astype(np.float64) / per_second
+            return seconds, f"{unit} since 1970", per_second, True
+    is_dated = size >= EPOCH_SECONDS
+    note = "seconds since 1970" if is_dated else "numbers, as seconds"
+    return numbers.astype(np.float64), note, 1.0, is_dated
+
+
+def check_finite(numbers: Any, name: str, rows: np.ndarray) -> None:
+    """Refuse infinite times.
+
+    Raises:
+        ValueError: one is; the message names its row.
+    """
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"row {rows[int(np.argmin(np.isfinite(numbers)))]}, column {name!r}: not finite")

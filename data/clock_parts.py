@@ -1,0 +1,205 @@
+"""A clock in several columns: date and time of day, date and hour, or year with month, day, quarter or week."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rfa.data.clock_choice import date_columns, numeric_sample, sample
+from rfa.data.clock_numbers import YEAR_WORDS
+
+TIME_OF_DAY: Final = r"^\s*\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?\s*$"
+# Names and range of the numbers of each part.
+NUMBERED: Final[dict[str, tuple[frozenset[str], int, int]]] = {
+    "year": (YEAR_WORDS, 1500, 2200),
+    "month": (
+        frozenset(("month", "mon", "mm", "mo", "monat", "mois", "mes", "mês", "mese", "maand", "månad", "måned")),
+        1, 12,
+    ),
+    "day": (frozenset(("day", "dd", "dom", "day_of_month", "tag", "jour", "día", "dia", "giorno", "dag")), 1, 31),
+    "quarter": (frozenset(("quarter", "qtr", "quartal", "trimestre", "trimester", "kwartaal", "q")), 1, 4),
+    "week": (
+        frozenset((
+            "week", "wk", "isoweek", "iso_week", "week_of_year", "woche", "kw", "semaine", "semana", "settimana",
+        )), 1, 53,
+    ),
+    "day_of_year": (frozenset(("doy", "day_of_year", "yday", "julian_day", "jday", "dayofyear")), 1, 366),
+    "hour": (
+        frozenset((
+            "hour", "hr", "hh", "hour of day", "hour_of_day", "he", "hour ending", "hour_ending", "stunde", "heure",
+            "hora", "ora", "uur", "timme",
+        )), 0, 24,
+    ),
+    "minute": (frozenset(("minute", "minuten", "minuto")), 0, 59),
+}  # fmt: skip
+# The parts that follow a year, and how they are joined. The first that fits is taken.
+AFTER_YEAR: Final = (
+    (("month", "day", "hour", "minute"), "{}-{}-{} {}:{}", None),
+    (("month", "day", "hour"), "{}-{}-{} {}:00", None),
+    (("month", "day"), "{}-{}-{}", None),
+    (("day_of_year",), "{}-{}", "%Y-%j"),
+    (("month",), "{}-{}", "%Y-%m"),
+    (("quarter",), "{}Q{}", "%YQ%q"),
+    (("week",), "{}-W{}", "%G-W%V"),
+)
+# Where a part stands in joined text.
+PLACES: Final = {
+    "year": r"^(\d{4})", "month": r"^\d{4}-(\d{2})", "day": r"^\d{4}-\d{2}-(\d{2})", "quarter": r"Q(\d)$",
+    "week": r"W(\d{2})$", "day_of_year": r"-(\d{3})$", "hour": r" (\d{2}):", "minute": r":(\d{2})$",
+}  # fmt: skip
+WIDTHS: Final = {"year": 4, "day_of_year": 3, "quarter": 1}
+ENDING: Final = "hour_ending"
+JOINED: Final = "date"
+
+
+@dataclass(frozen=True)
+class ClockParts:
+    """The columns of a clock by what they hold: a key of NUMBERED, "date", "clock" (time of day) or "hour_ending".
+
+    join: how they are joined; time_format: of the joined text, None if it is found by its content.
+    """
+
+    columns: Mapping[str, str]
+    join: str
+    time_format: str | None = None
+
+    @property
+    def note(self) -> str:
+        """What was joined."""
+        named = " and ".join(repr(name) for name in self.columns.values())
+        ending = "; hours of 1 to 24 are read as their beginning" if ENDING in self.columns else ""
+        return f"date and time of day, in the columns {named}, are joined{ending}"
+
+    def cells(self, columns: Mapping[str, Any]) -> Any:
+        """The joined text of each row; null where a part is missing or no number."""
+        import pyarrow.compute as pc
+
+        parts = [_part_text(kind, columns[name]) for kind, name in self.columns.items()]
+        texts = re.split(r"\{\}", self.join)
+        found = pc.binary_join_element_wise(parts[0], texts[1], "")
+        for part, text in zip(parts[1:], texts[2:], strict=True):
+            found = pc.binary_join_element_wise(found, part, text, "")
+        return found
+
+    def split(self, texts: list[str], columns: Mapping[str, Any]) -> dict[str, Any]:
+        """The inverse of `cells`, in the types and widths of the columns."""
+        return {name: _part_cells(kind, texts, columns[name]) for kind, name in self.columns.items()}
+
+
+def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
+    """The clock of a table that has it in several columns; None if it has one column or none."""
+    lower = {name.strip().lower(): name for name in reversed(list(columns))}
+    dates = [name for name in date_columns(dict(columns)) if not _has_time_of_day(columns[name])]
+    clocks = [name for name in columns if _is_time_of_day(columns[name])]
+    if "date" in lower and lower.get("time") in clocks:
+        return ClockParts({"date": lower["date"], "clock": lower["time"]}, "{} {}")
+    hours = _numbered("hour", lower, columns)
+    if dates and (clocks or hours) and _repeats(columns[dates[0]]):
+        if clocks:
+            return ClockParts({"date": dates[0], "clock": clocks[0]}, "{} {}")
+        return ClockParts({"date": dates[0], _hour_kind(columns[str(hours)]): str(hours)}, "{} {}:00")
+    year = _numbered("year", lower, columns)
+    if year is None or date_columns(dict(columns)):
+        return None
+    for kinds, join, time_format in AFTER_YEAR:
+        names = [_numbered(kind, lower, columns) for kind in kinds]
+        if None not in names:
+            parts = {kind: str(name) for kind, name in zip(kinds, names, strict=True)}
+            if "hour" in parts:
+                parts = {_hour_kind(columns[name]) if k == "hour" else k: name for k, name in parts.items()}
+            return ClockParts({"year": year, **parts}, join, time_format)
+    return None
+
+
+def calendar_columns(columns: Mapping[str, Any]) -> list[str]:
+    """Columns beside a clock that repeat a part of it, such as the year or the hour of a date."""
+    lower = {name.strip().lower(): name for name in reversed(list(columns))}
+    found = (_numbered(kind, lower, columns) for kind in NUMBERED)
+    return [name for name in found if name is not None]
+
+
+def _numbered(kind: str, lower: Mapping[str, str], columns: Mapping[str, Any]) -> str | None:
+    names, least, most = NUMBERED[kind]
+    for name in (lower[text] for text in lower if text in names):
+        numbers = numeric_sample(_bare(kind, columns[name]))
+        if numbers is not None and bool(((numbers >= least) & (numbers <= most) & (numbers % 1 == 0)).all()):
+            return name
+    return None
+
+
+def _bare(kind: str, column: Any) -> Any:
+    """Quarters and weeks without a letter, such as Q1."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if kind not in ("quarter", "week") or not pa.types.is_string(column.type):
+        return column
+    return pc.replace_substring_regex(column, r"^\s*(Q|T|W|KW ?)(\d)", r"\2")
+
+
+def _hour_kind(column: Any) -> str:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ends = pc.min_max(pc.cast(pc.utf8_trim_whitespace(column) if pa.types.is_string(column.type) else column, "double"))
+    return ENDING if ends["max"].as_py() == 24 and ends["min"].as_py() >= 1 else "hour"
+
+
+def _part_text(kind: str, column: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_text = pa.types.is_string(column.type)
+    if kind in ("date", "clock"):
+        cells = pc.utf8_trim_whitespace(column) if is_text else pc.strftime(column, format="%Y-%m-%d")
+        return pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
+    cells = pc.utf8_trim_whitespace(_bare(kind, column)) if is_text else column
+    cells = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells) if is_text else cells
+    try:
+        numbers = pc.cast(pc.cast(cells, pa.float64()), pa.int64())
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"the {kind} of a time is not a number: {error}; name the time column with --time") from None
+    numbers = pc.subtract(numbers, 1) if kind == ENDING else numbers
+    return pc.utf8_lpad(pc.cast(numbers, pa.string()), WIDTHS.get(kind, 2), padding="0")
+
+
+def _part_cells(kind: str, texts: list[str], column: Any) -> Any:
+    import pyarrow as pa
+
+    if kind in ("date", "clock"):
+        spaces = str(column[0]).strip().count(" ") + 1 if kind == "date" else None
+        split = [text.split(" ") for text in texts]
+        if spaces is None:
+            return pa.array([text[-1] if ":" in text[-1] else " ".join(text[-2:]) for text in split])
+        return pa.array([" ".join(text[:spaces]) for text in split]).cast(column.type)
+    found = [re.search(PLACES["hour" if kind == ENDING else kind], text) for text in texts]
+    numbers = [int(match[1]) + (kind == ENDING) for match in found if match]
+    if not pa.types.is_string(column.type):
+        return pa.array(numbers).cast(column.type)
+    cells = sample(column).to_pylist()
+    letters = re.match(r"\D*", cells[0])
+    width = max(map(len, cells)) - len(letters[0]) if letters and min(map(len, cells)) == max(map(len, cells)) else 1
+    return pa.array([f"{letters[0] if letters else ''}{number:0{width}d}" for number in numbers])
+
+
+def _is_time_of_day(column: Any) -> bool:
+    import pyarrow as pa
+
+    cells = sample(column).to_pylist() if pa.types.is_string(column.type) else []
+    return bool(cells) and all(re.match(TIME_OF_DAY, cell) for cell in cells)
+
+
+def _has_time_of_day(column: Any) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        return True
+    return not pa.types.is_date(column.type) and any(":" in cell for cell in sample(column).to_pylist())
+
+
+def _repeats(column: Any) -> bool:
+    import pyarrow.compute as pc
+
+    return len(column) < 2 or pc.count_distinct(column).as_py() < len(column)

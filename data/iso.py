@@ -1,0 +1,29 @@
+"""Times in ISO 8601."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+ISO: Final = "ISO"
+ZONED: Final = r"(Z|[+-]\d{2}(:?\d{2})?)$"
+HAS_TIME: Final = r"\d[T ]\d{2}:?\d{2}"
+
+
+def parse_iso(cells: Any) -> Any:
+    """Timestamps of Arrow text, all with a zone or all without; None for other text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cells = pc.replace_substring_regex(cells, r"(:\d{2}),(\d+)", r"\1.\2")
+    cells = pc.replace_substring_regex(cells, r" (UTC|GMT|Z)$", "Z")
+    cells = pc.replace_substring_regex(cells, r"(:\d{2}(\.\d+)?) ([+-]\d{2})", r"\1\3")
+    cells = pc.replace_substring_regex(cells, r"(\.\d{9})\d+", r"\1")
+    is_zoned = pc.and_(pc.match_substring_regex(cells, HAS_TIME), pc.match_substring_regex(cells, ZONED))
+    # The end of a plain date looks like a zone offset.
+    zones = pc.all(is_zoned, min_count=0).as_py(), pc.any(is_zoned, min_count=0).as_py()
+    if zones == (False, True):
+        return None
+    try:
+        return pc.cast(cells, pa.timestamp("ns", "UTC" if zones[0] and len(cells) else None))
+    except pa.ArrowInvalid:
+        return None

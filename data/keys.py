@@ -1,0 +1,159 @@
+"""The rows of each series of a table: by key columns, given or found by evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from rfa.data.clock_choice import numeric_sample
+from rfa.data.series import Key
+from rfa.data.table import Table, combine_chunks
+
+MOST_SERIES: Final = 100_000
+# Names of columns that label series, whatever the times.
+KEY_NAMES: Final = (
+    "unique_id", "entity_id", "item_id", "series_id", "statistic_id", "ts_id", "sensor_id", "metric_name", "_field",
+)  # fmt: skip
+# In a table of several series at most this share of the times is distinct.
+MAX_DISTINCT: Final = 0.6
+# Rows of a series that may have the time of another.
+MAX_REPEATED: Final = 0.01
+# Most columns that may label series, and most labels a row.
+MOST_LABELS: Final = 12
+# Most columns that are searched for labels.
+MOST_TRIED: Final = 64
+MOST_LABELS_PER_ROW: Final = 0.5
+
+
+def group_rows(table: Table, by: Sequence[str]) -> tuple[dict[Key, np.ndarray], list[str]]:
+    """The rows of each key, in the order of appearance, and a note on rows without a key."""
+    import pyarrow.compute as pc
+
+    codes, cells = np.zeros(len(table), np.int64), []
+    is_there = np.ones(len(table), bool)
+    for name in by:
+        encoded = pc.dictionary_encode(combine_chunks(_key_column(table.columns[name])))
+        is_there &= np.asarray(encoded.indices.is_valid().to_numpy(zero_copy_only=False), bool)
+        cells.append(
+            (encoded.dictionary.to_pylist(), np.asarray(pc.fill_null(encoded.indices, 0).to_numpy(), np.int64))
+        )
+        _, codes = np.unique(codes * max(1, len(encoded.dictionary)) + cells[-1][1], return_inverse=True)
+    rows = np.flatnonzero(is_there)
+    _, first, counts = np.unique(codes[rows], return_index=True, return_counts=True)
+    if len(first) > MOST_SERIES:
+        raise ValueError(f"--by {' '.join(by)} gives {len(first):,} series; the limit is {MOST_SERIES:,}")
+    parts = np.split(rows[np.argsort(codes[rows], kind="stable")], np.cumsum(counts)[:-1])
+    found = {tuple(texts[at[parts[k][0]]] for texts, at in cells): parts[k] for k in np.argsort(first)}
+    if not found:
+        raise ValueError(f"no row has a key: column {', '.join(map(repr, by))} is empty")
+    lost = len(table) - len(rows)
+    return found, [f"{lost} rows have no key: left out"] if lost else []
+
+
+def _key_column(column: Any) -> Any:
+    """Keys without surrounding spaces; empty cells are null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_string(column.type):
+        return column
+    cells = pc.utf8_trim_whitespace(column)
+    return pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
+
+
+def find_keys(table: Table, times: np.ndarray | None, rest: Sequence[str]) -> tuple[str, ...]:
+    """The columns that label the series of a table, or () for one series.
+
+    They have a usual name; or times repeat, and do not for each label; or times decrease only where the label changes.
+
+    Args:
+        times: of the rows; None if there is no time column.
+        rest: columns other than the time.
+    """
+    named = [name for name in rest if name.strip().lower() in KEY_NAMES]
+    codes = {name: cell_codes(table.columns[name]) for name in named}
+    known = [name for name in named if 2 <= len(np.unique(codes[name])) <= MOST_LABELS_PER_ROW * len(table)]
+    if times is None or (np.diff(times) > 0).all() or (np.diff(times) < 0).all():
+        return tuple(known)
+    rows = len(times)
+    repeats = len(np.unique(times)) <= MAX_DISTINCT * rows
+    has_blocks = bool((np.diff(times) < 0).any())
+    if known and _repeated([codes[name] for name in known], times) <= MAX_REPEATED * rows:
+        return tuple(known)
+    if not (repeats or has_blocks):
+        return tuple(known)
+    most = int(np.unique(times, return_counts=True)[1].max())
+    others = [name for name in rest if name not in codes][:MOST_TRIED]
+    codes |= {name: found for name in others if (found := _label_codes(table, name, most)) is not None}
+    codes = dict(list(codes.items())[:MOST_LABELS])
+    if repeats:
+        for name, found in codes.items():
+            if not known and _repeated([found], times) <= MAX_REPEATED * rows:
+                return (name,)
+        if _repeated(list(codes.values()), times) <= MAX_REPEATED * rows:
+            return _fewest(codes, times)
+    blocks = [name for name, found in codes.items() if _are_blocks(found, times)]
+    return tuple(known) or tuple(blocks[:1])
+
+
+def _fewest(codes: dict[str, np.ndarray], times: np.ndarray) -> tuple[str, ...]:
+    """The labels without those that the others make needless."""
+    kept = dict(codes)
+    for name in reversed(codes):
+        others = [found for other, found in kept.items() if other != name]
+        if others and _repeated(others, times) <= MAX_REPEATED * len(times):
+            del kept[name]
+    return tuple(kept)
+
+
+def _repeated(codes: Sequence[np.ndarray], times: np.ndarray) -> int:
+    """The number of rows with the time of another row of their series."""
+    if not codes:
+        return len(times)
+    order = np.lexsort((times, *codes))
+    same = np.diff(times[order]) == 0
+    for found in codes:
+        same &= np.diff(found[order]) == 0
+    return int(same.sum())
+
+
+def _are_blocks(codes: np.ndarray, times: np.ndarray) -> bool:
+    """Whether each label is one run of rows, and times decrease only between these."""
+    changes = np.diff(codes) != 0
+    is_once = int(changes.sum()) == len(np.unique(codes)) - 1
+    return is_once and len(codes) >= 3 * (changes.sum() + 1) and not ((np.diff(times) < 0) & ~changes).any()
+
+
+def _label_codes(table: Table, name: str, most: int) -> np.ndarray | None:
+    """Labels as numbers; None for constants, measurements and columns of distinct cells."""
+    import pyarrow as pa
+
+    column = table.columns[name]
+    if pa.types.is_floating(column.type) or pa.types.is_timestamp(column.type):
+        return None
+    codes = cell_codes(column)
+    kinds, counts = np.unique(codes[codes >= 0], return_counts=True)
+    if not 1 < len(kinds) <= MOST_LABELS_PER_ROW * len(codes):
+        return None
+    if pa.types.is_string(column.type) and not _are_whole(column):
+        return None if _are_numbers(column) else codes
+    return codes if len(kinds) == most and (counts > 1).all() else None
+
+
+def cell_codes(column: Any) -> np.ndarray:
+    """The cells as numbers from 0; -1 for empty ones."""
+    import pyarrow.compute as pc
+
+    encoded = pc.dictionary_encode(combine_chunks(_key_column(column)))
+    return np.asarray(pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _are_whole(column: Any) -> bool:
+    numbers = numeric_sample(column)
+    return numbers is not None and bool((numbers == np.rint(numbers)).all())
+
+
+def _are_numbers(column: Any) -> bool:
+    return numeric_sample(column) is not None

@@ -1,0 +1,96 @@
+"""Numbers that mark missing values, such as −999 or 9.96921e36: found where they repeat far from all others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+# Off as a value of `--missing`.
+OFF: Final = "none"
+# Usual marks; negative ones from two digits on, positive ones from three.
+NINES: Final = (
+    999.0, 999.9, 999.99, 999.999, 9999.0, 9999.9, 9999.99, 99999.0, 99999.9, 999999.0, 9999999.0, 99999999.0,
+    999999999.0, 8888.0, 88888.0, 32767.0, 32768.0, 65535.0, 2147483647.0, 2147483648.0, 4294967295.0,
+)  # fmt: skip
+MARKS: Final = frozenset((*NINES, *(-nine for nine in NINES), -99.0, -99.9, -99.99))
+# No measurement is larger. Usual values that fill gaps; 9.96921e36 is NetCDF's.
+FILL: Final = 9e19
+FILLS: Final = (1e20, 9.999e20, 1e30, 1e32, 1e34, 1e35, 1e36, 9.969209968386869e36, 3.4028234663852886e38, 1e37)
+# A mark is this many times the spread of the others away from the nearest of them.
+FAR: Final = 2.0
+# Most marks of a column.
+MOST: Final = 6
+# The least number of other values.
+LEAST: Final = 8
+
+
+@dataclass(frozen=True)
+class MissingRule:
+    """What counts as missing besides empty cells: words and numbers; finds_marks: also marks found by evidence."""
+
+    words: tuple[str, ...] = ()
+    numbers: tuple[float, ...] = ()
+    finds_marks: bool = True
+
+    @classmethod
+    def of(cls, values: Sequence[str]) -> MissingRule:
+        """From the values of `--missing`."""
+        words, numbers = [], []
+        for value in values:
+            try:
+                numbers.append(float(value))
+            except ValueError:
+                words.append(value.strip().lower())
+        return cls(tuple(word for word in words if word != OFF), tuple(numbers), OFF not in words)
+
+    def apply(self, values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]]:
+        """Values `[N]` with NaN for marks, and notes on them."""
+        notes = []
+        found = [number for number in self.numbers if (values == number).any()]
+        if found:
+            values = _without(values, found)
+        if self.finds_marks:
+            marks, single = find_marks(values)
+            if marks:
+                counts = ", ".join(f"{mark:.6g} ({int((values == mark).sum())} cells)" for mark in marks)
+                values = _without(values, marks)
+                notes.append(f"column {name!r}: {counts} read as missing; --missing {OFF} keeps such values")
+            notes += [f"column {name!r}: {x:.6g} is far from all others; --missing={x:.6g} reads it as missing"
+                      for x in single]  # fmt: skip
+        return values, notes
+
+
+def find_marks(values: np.ndarray) -> tuple[list[float], list[float]]:
+    """Usual marks that repeat far from all other values `[N]`, and those that occur once.
+
+    FILLS, and marks very far out or beside another mark, need not repeat.
+    """
+    others = values[~np.isnan(values)]
+    present: list[float] = []
+    fills: list[float] = []
+    while len(others) >= LEAST and len(present) + len(fills) < MOST:
+        low, high = float(others.min()), float(others.max())
+        end = next((end for end in (low, high) if end in MARKS or abs(end) >= FILL), None)
+        if end is None:
+            break
+        (fills if abs(end) >= FILL else present).append(end)
+        others = others[others != end]
+    if len(others) < LEAST:
+        return [], []
+    least, most = float(others.min()), float(others.max())
+    reach = FAR * max(most - least, 0.05 * max(abs(least), abs(most)), 1e-9)
+    far = [mark for mark in present if mark < least - reach or mark > most + reach]
+    counts = {mark: int((values == mark).sum()) for mark in far}
+    repeated = [mark for mark in far if counts[mark] > 1]
+    very_far = 20 * reach
+    once = [mark for mark in far if counts[mark] == 1 and abs(mark) >= 999]
+    repeated += [mark for mark in once if repeated or mark < least - very_far or mark > most + very_far]
+    fills = [fill for fill in fills if (values == fill).sum() > 1 or np.isclose(abs(fill), FILLS, 1e-5).any()]
+    return sorted([*repeated, *fills]), [mark for mark in once if mark not in repeated]
+
+
+def _without(values: np.ndarray, marks: Sequence[float]) -> np.ndarray:
+    return np.where(np.isin(values, marks), np.nan, values)

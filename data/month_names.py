@@ -1,0 +1,81 @@
+"""Month names of common languages as English ones."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, Final
+
+ENGLISH: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+FULL_ENGLISH: Final = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
+# Of each month the name, and its abbreviations without a point; the first of these is written.
+LANGUAGES: Final = {
+    "en": "january jan,february feb,march mar,april apr,may,june jun,july jul,august aug,september sept sep,"
+    "october oct,november nov,december dec",
+    "de": "januar jan jän jänner,februar feb feber,märz mär mrz,april apr,mai,juni jun,juli jul,august aug,"
+    "september sep sept,oktober okt,november nov,dezember dez",
+    "fr": "janvier janv jan,février févr fév fevrier fev,mars,avril avr,mai,juin,juillet juil,août aout,"
+    "septembre sept sep,octobre oct,novembre nov,décembre déc decembre dec",
+    "es": "enero ene,febrero feb,marzo mar,abril abr,mayo may,junio jun,julio jul,agosto ago,"
+    "septiembre sep sept setiembre,octubre oct,noviembre nov,diciembre dic",
+    "it": "gennaio gen,febbraio feb,marzo mar,aprile apr,maggio mag,giugno giu,luglio lug,agosto ago,"
+    "settembre set sett,ottobre ott,novembre nov,dicembre dic",
+    "pt": "janeiro jan,fevereiro fev,março mar marco,abril abr,maio mai,junho jun,julho jul,agosto ago,"
+    "setembro set,outubro out,novembro nov,dezembro dez",
+    "nl": "januari jan,februari feb,maart mrt,april apr,mei,juni jun,juli jul,augustus aug,september sep sept,"
+    "oktober okt,november nov,december dec",
+    "pl": "stycznia sty styczeń,lutego lut luty,marca mar marzec,kwietnia kwi kwiecień,maja maj,czerwca cze czerwiec,"
+    "lipca lip lipiec,sierpnia sie sierpień,września wrz wrzesień,października paź październik,"
+    "listopada lis listopad,grudnia gru grudzień",
+    "sv": "januari jan,februari feb,mars mar,april apr,maj,juni jun,juli jul,augusti aug,september sep,oktober okt,"
+    "november nov,december dec",
+    "da": "januar jan,februar feb,marts mar,april apr,maj,juni jun,juli jul,august aug,september sep,oktober okt,"
+    "november nov,december dec",
+}  # fmt: skip
+# Words between the parts of a date, ordinal signs, and the name of a weekday in front.
+FILLERS: Final = (
+    (r"(?i)(\d) de (\pL)", r"\1 \2"),
+    (r"(?i)(\pL\.?) de(l)? (\d)", r"\1 \3"),
+    (r"(?i)^(\d{1,2})(er|\.|º|ª|st|nd|rd|th) ?(\pL)", r"\1 \3"),
+    (r"(?i)^\pL+\.?,? (\d{1,2} )", r"\1"),
+)
+
+
+@cache
+def names(language: str) -> list[list[str]]:
+    """The names of each month; the full one first."""
+    return [month.split() for month in LANGUAGES[language].split(",")]
+
+
+def languages_of(cell: str) -> list[str]:
+    """The languages that have a month of the name in a cell."""
+    words = {word.lower() for word in re.findall(r"[^\W\d_]+", cell)}
+    return [language for language in LANGUAGES if any(words & set(month) for month in names(language))]
+
+
+def to_english(cells: Any, language: str) -> Any:
+    """Arrow text with the month names of a language as English abbreviations, and without filling words."""
+    import pyarrow.compute as pc
+
+    for pattern, plain in FILLERS:
+        cells = pc.replace_substring_regex(cells, pattern, plain)
+    for english, month in zip(ENGLISH, names(language), strict=True):
+        words = "|".join(sorted(month, key=len, reverse=True))
+        cells = pc.replace_substring_regex(cells, rf"(?i)(^|[^\pL])({words})\.?($|[^\pL])", rf"\1{english}\3")
+    return cells
+
+
+def from_english(text: str, language: str) -> str:
+    """A date with English month names, full or abbreviated, in a language."""
+    month = next(k for k, name in enumerate(ENGLISH) if re.search(rf"\b{name}", text))
+    full, *short = names(language)[month]
+    if re.search(rf"\b{FULL_ENGLISH[month]}\b", text):
+        return text.replace(FULL_ENGLISH[month], _like(full, language), 1)
+    return text.replace(ENGLISH[month], _like(short[0] if short else full, language), 1)
+
+
+def _like(name: str, language: str) -> str:
+    return name.capitalize() if language in ("en", "de") else name

@@ -1,0 +1,116 @@
+"""Units in the cells of a column: `199 ms`, `1.48 s`, `331 kB/s`, `EUR 12`; a column gets one unit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+# A number in any language, and what follows it.
+WITH_UNIT: Final = (
+    r"^(?P<number>[+\-]?(?:\d(?:[\d.,'_’\x{00a0}\x{202f} ]*\d)?|\.\d+)\.?(?:[eE][+\-]?\d+)?)"
+    r"[ \x{00a0}\x{202f}]*(?P<unit>[^\d\s.,;:()<>][^\s;:()<>]{0,11})?$"
+)
+# Currencies and their like before a number.
+BEFORE: Final = r"^([+-]?)([A-Z]{3}|R\$|US\$|A\$|C\$|Rs\.?|kr\.?|zł|Fr\.) ?([+-]?[\d.])"
+TIMES: Final = {
+    "ns": 1e-9, "µs": 1e-6, "μs": 1e-6, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0,
+    "seconds": 1.0, "min": 60.0, "mins": 60.0, "minute": 60.0, "minutes": 60.0, "h": 3600.0, "hr": 3600.0,
+    "hrs": 3600.0,
+    "hour": 3600.0, "hours": 3600.0, "d": 86400.0, "day": 86400.0, "days": 86400.0, "week": 604800.0, "weeks": 604800.0,
+}  # fmt: skip
+COUNTS: Final = {"K": 1e3, "k": 1e3, "M": 1e6, "Mil": 1e6, "mn": 1e6, "Bil": 1e9, "bn": 1e9, "Tri": 1e12}
+SI: Final = {
+    "p": 1e-12, "n": 1e-9, "µ": 1e-6, "μ": 1e-6, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9,
+    "T": 1e12, "P": 1e15,
+}  # fmt: skip
+BINARY: Final = {f"{letter}i": 1024.0 ** (power + 1) for power, letter in enumerate("KMGTP")}
+# Units with prefixes. Bytes and bits take binary prefixes as well, and no small ones.
+DATA: Final = ("B", "Byte", "bytes", "b", "bit", "bits")
+DATA_RATES: Final = tuple(f"{unit}{per}" for unit in ("B", "b", "bit") for per in ("/s", "ps"))
+PREFIXED: Final = (
+    "W", "Wh", "V", "A", "VA", "var", "Hz", "Pa", "bar", "g", "m", "l", "L", "J", "N", "Ω", "F", "eV", "Ah", "cal",
+    "mol", "lm", "lx", "T", "Wp", "t", "rpm", "ops", "ops/s", "req/s", "rps", "iops", "pps", "p/s", "cps", "c/s",
+)  # fmt: skip
+# Least share of the cells that have a unit, where others have none.
+MOST_BARE: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Units:
+    """Numbers as text with the factor of each cell. unit: of the column; "" if the cells only had multiples of one."""
+
+    cells: Any
+    factors: np.ndarray | None
+    unit: str
+    note: str
+
+
+def split_units(cells: Any) -> Units | None:
+    """The cells without their units, in the smallest unit that occurs; None if they have none, or several kinds."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cells = pc.replace_substring_regex(cells, BEFORE, r"\1\3 \2") if _has_prefix(cells) else cells
+    cells = pc.replace_substring_regex(cells, r"^([+-]?[\d.][^A-Za-z]*) (.*) ([A-Z]{3})$", r"\1\2 \3")
+    parts = pc.extract_regex(cells, WITH_UNIT)
+    parts = parts.combine_chunks() if isinstance(parts, pa.ChunkedArray) else parts
+    numbers, written = pc.struct_field(parts, "number"), pc.struct_field(parts, "unit")
+    encoded = written.dictionary_encode()
+    units = [unit or "" for unit in encoded.dictionary.to_pylist()]
+    present = [unit for unit in units if unit]
+    seen = len(parts) - parts.null_count
+    is_bare = pc.equal(written, "")
+    if not present or 2 * seen <= len(cells) - cells.null_count or pc.sum(is_bare).as_py() > MOST_BARE * seen:
+        return None
+    sizes = {present[0]: 1.0} if len(present) == 1 and present[0] not in COUNTS else _sizes(present)
+    if sizes is None:
+        return None
+    chunked = pa.chunked_array([numbers])
+    if set(present) <= COUNTS.keys():
+        return Units(chunked, _factors(encoded, [sizes.get(unit, 1.0) for unit in units]), "", _multiples(present))
+    smallest = min(sizes, key=lambda unit: sizes[unit])
+    if len(present) == 1:
+        return Units(chunked, None, smallest, f"in {smallest}")
+    scale = [sizes.get(unit, sizes[smallest]) / sizes[smallest] for unit in units]
+    others = ", ".join(sorted(set(present) - {smallest}))
+    return Units(chunked, _factors(encoded, scale), smallest, f"in {smallest}; cells in {others} are converted")
+
+
+def _has_prefix(cells: Any) -> bool:
+    import pyarrow.compute as pc
+
+    return bool(pc.any(pc.match_substring_regex(cells, BEFORE), min_count=0).as_py())
+
+
+def _multiples(present: list[str]) -> str:
+    return f"{', '.join(present)} are read as multiples"
+
+
+def _factors(encoded: Any, sizes: list[float]) -> np.ndarray:
+    import pyarrow.compute as pc
+
+    codes = np.asarray(pc.fill_null(encoded.indices, 0).to_numpy(zero_copy_only=False), np.int64)
+    return np.asarray(sizes, np.float64)[codes]
+
+
+def _sizes(units: list[str]) -> dict[str, float] | None:
+    """The sizes of units of one kind; None if they are not, or unknown."""
+    for kind in (TIMES, COUNTS):
+        if all(unit in kind for unit in units):
+            return {unit: kind[unit] for unit in units}
+    for bases, prefixes in ((DATA, SI | BINARY), (DATA_RATES, SI | BINARY), (PREFIXED, SI)):
+        for base in bases:
+            found = {unit: prefixes.get(unit.removesuffix(base)) for unit in units if unit.endswith(base)}
+            if len(found) == len(units) and all(found.values()):
+                return {unit: float(size or 1.0) for unit, size in found.items()}
+    return None
+
+
+def named(name: str, unit: str) -> str:
+    """The name of a column with its unit, unless it has it."""
+    if not unit or re.search(rf"(^|[\s(\[_]){re.escape(unit)}($|[\s)\]])", name):
+        return name
+    return f"{name} ({unit})"
