@@ -74,28 +74,28 @@ def find_keys(table: Table, times: np.ndarray | None, rest: Sequence[str]) -> tu
     """
     named = [name for name in rest if name.strip().lower() in KEY_NAMES]
     codes = {name: cell_codes(table.columns[name]) for name in named}
-    known = [name for name in named if 2 <= len(np.unique(codes[name])) <= MOST_LABELS_PER_ROW * len(table)]
+    usual = [name for name in named if 2 <= len(np.unique(codes[name])) <= MOST_LABELS_PER_ROW * len(table)]
     if times is None or (np.diff(times) > 0).all() or (np.diff(times) < 0).all():
-        return tuple(known)
+        return tuple(usual)
     rows = len(times)
     repeats = len(np.unique(times)) <= MAX_DISTINCT * rows
     has_blocks = bool((np.diff(times) < 0).any())
-    if known and _repeated([codes[name] for name in known], times) <= MAX_REPEATED * rows:
-        return tuple(known)
+    if usual and _repeated([codes[name] for name in usual], times) <= MAX_REPEATED * rows:
+        return tuple(usual)
     if not (repeats or has_blocks):
-        return tuple(known)
+        return tuple(usual)
     most = int(np.unique(times, return_counts=True)[1].max())
     others = [name for name in rest if name not in codes][:MOST_TRIED]
     codes |= {name: found for name in others if (found := _label_codes(table, name, most)) is not None}
     codes = dict(list(codes.items())[:MOST_LABELS])
     if repeats:
         for name, found in codes.items():
-            if not known and _repeated([found], times) <= MAX_REPEATED * rows:
+            if not usual and _repeated([found], times) <= MAX_REPEATED * rows:
                 return (name,)
         if _repeated(list(codes.values()), times) <= MAX_REPEATED * rows:
             return _fewest(codes, times)
     blocks = [name for name, found in codes.items() if _are_blocks(found, times)]
-    return tuple(known) or tuple(blocks[:1])
+    return tuple(usual) or tuple(blocks[:1])
 
 
 def _fewest(codes: dict[str, np.ndarray], times: np.ndarray) -> tuple[str, ...]:
