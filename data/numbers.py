@@ -27,6 +27,7 @@ SEPARATORS_WITH_DECIMAL_COMMA: Final = (";", "\t")
 # The order in which rules are tried: with a decimal comma, and with a decimal point.
 RULES: Final = {"": PLAIN, "points": POINTS, "decimal comma": DECIMAL_COMMA, "thousands": THOUSANDS}
 ORDER_WITH_POINT: Final = ("", "points", "thousands", "decimal comma")
+FIRST: Final = 1000
 # Signs and bounds written around a number, the plain form, and a note.
 SIGNS: Final = (
     (rf"^\(\s*{MONEY}?\s*(\d[^()]*?)\s*{MONEY}?\s*\)$", r"-\1", "numbers in brackets are negative"),
@@ -153,7 +154,9 @@ def _present(column: Any, words: tuple[str, ...] = ()) -> tuple[Any, list[str]]:
 def _fits(cells: Any, form: str) -> bool:
     import pyarrow.compute as pc
 
-    return bool(pc.all(pc.match_substring_regex(cells, form), min_count=0).as_py())
+    # The first cells tell most columns of another form.
+    parts = (cells.slice(0, FIRST), cells) if len(cells) > FIRST else (cells,)
+    return all(pc.all(pc.match_substring_regex(part, form), min_count=0).as_py() for part in parts)
 
 
 def _rule(cells: Any, separator: str | None) -> str | None:
