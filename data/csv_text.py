@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from typing import Any, Final
 
+from rfa.data.influx_csv import is_annotated, join_tables, split_tables
 from rfa.data.table import MISSING, Table, unique_names
 
 PREVIEW_LINES: Final = 50
@@ -48,6 +49,8 @@ def read_text(text: str, notes: tuple[str, ...] = ()) -> Table:
     Raises:
         ValueError: it has no rows, or a row and the header differ in their number of cells.
     """
+    if is_annotated(text):
+        return join_tables([read_text(f"{header}\n{rows}") for header, rows in split_tables(text).items()])
     lines = _preview(text)
     if not lines:
         raise ValueError("the file is empty")

@@ -12,17 +12,18 @@ from rfa.data.source import read_source
 from rfa.data.table import Table
 
 
-def load_table(source: str | Path, *, sheet: str | None = None) -> Table:
-    """Load the table of a CSV, Parquet, Arrow or workbook file, plain or compressed; its cells are not parsed yet.
+def load_table(source: str | Path, *, sheet: str | None = None, query: str | None = None) -> Table:
+    """Load the table of a file; its cells are not parsed yet.
 
     Args:
         source: a file, "-" for standard input, or a URL that fsspec can read, such as https:// or s3://.
         sheet: name of a workbook's sheet; default: the first.
+        query: of a SQLite database; default: its only table.
 
     Raises:
         ValueError: If a row or the format cannot be read; the message names it and says what to do.
     """
-    return read_table(read_source(source), sheet)
+    return read_table(read_source(source), sheet, query)
 
 
 def load_series(source: str | Path, *, sheet: str | None = None, **options: Any) -> Series:

@@ -1,0 +1,125 @@
+"""JSON of monitoring and forecasting programs as series with labels. Each function returns None for other JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from rfa.data.json_values import MOST_CELLS, Rows
+
+# Steps of GluonTS: the unit of numpy, and how many of it.
+STEPS: Final = {
+    "s": ("s", 1), "min": ("m", 1), "t": ("m", 1), "h": ("h", 1), "d": ("D", 1), "b": ("D", 1), "w": ("D", 7),
+    "m": ("M", 1), "q": ("M", 3), "y": ("M", 12), "a": ("M", 12),
+}  # fmt: skip
+
+
+def prometheus(document: Any) -> Rows | None:
+    """Answers of Prometheus' HTTP interface: matrix, vector, scalar."""
+    data = document.get("data", document) if isinstance(document, Mapping) else None
+    if not isinstance(data, Mapping) or "resultType" not in data:
+        return None
+    result, rows = data.get("result", []), Rows()
+    if data["resultType"] in ("scalar", "string"):
+        result = [{"metric": {}, "value": result}]
+    for series in result:
+        pairs = series.get("values") or [series[name] for name in ("value",) if name in series]
+        rows.add(series.get("metric", {}), time=[pair[0] for pair in pairs], value=[pair[1] for pair in pairs])
+    return rows
+
+
+def influx(document: Any) -> Rows | None:
+    """Answers of InfluxDB 1."""
+    if not isinstance(document, Mapping) or not _are_objects(document.get("results")):
+        return None
+    rows = Rows()
+    for result in document["results"]:
+        for series in result.get("series", []):
+            labels = {"name": series.get("name", ""), **series.get("tags", {})}
+            cells = zip(*series["values"], strict=True)
+            rows.add(labels, **dict(zip(map(str, series["columns"]), cells, strict=True)))
+    return rows if rows.labels else None
+
+
+def graphite(document: Any) -> Rows | None:
+    """Graphite's render interface, and Grafana's simple JSON: values before their times."""
+    if not _are_objects(document) or not all("datapoints" in series for series in document):
+        return None
+    rows = Rows()
+    for series in document:
+        pairs = series["datapoints"]
+        labels = {"target": series.get("target", ""), **_labels(series.get("tags"))}
+        rows.add(labels, time=[pair[1] for pair in pairs], value=[pair[0] for pair in pairs])
+    return rows
+
+
+def opentsdb(document: Any) -> Rows | None:
+    """OpenTSDB's answers to queries."""
+    if not _are_objects(document) or not all("dps" in series for series in document):
+        return None
+    rows = Rows()
+    for series in document:
+        points = series["dps"]
+        pairs = list(points.items()) if isinstance(points, Mapping) else points
+        labels = {"metric": series.get("metric", ""), **_labels(series.get("tags"))}
+        rows.add(labels, time=[int(pair[0]) for pair in pairs], value=[pair[1] for pair in pairs])
+    return rows
+
+
+def gluonts(document: Any) -> Rows | None:
+    """GluonTS' series: a start, a step and a list of values; rows are counted without a step."""
+    listed = document if isinstance(document, list) else [document]
+    if not _are_objects(listed) or not all(isinstance(series.get("target"), list) for series in listed):
+        return None
+    rows = Rows(note="the values of 'target' are the rows of a series")
+    for number, series in enumerate(listed):
+        labels = {"item_id": series.get("item_id", series.get("id", str(number)))}
+        times = _steps(series.get("start"), series.get("freq"), len(series["target"]))
+        rows.add(labels, **({} if times is None else {"time": times}), target=series["target"])
+    return rows
+
+
+def home_assistant(document: Any) -> Rows | None:
+    """Home Assistant's history, a list for each entity; and its statistics, a list for each name."""
+    rows = Rows()
+    if isinstance(document, list) and document and all(_are_objects(states) for states in document):
+        for states in document:
+            name = next((state["entity_id"] for state in states if "entity_id" in state), None)
+            if name is None or not all("state" in state for state in states):
+                return None
+            times = [state.get("last_changed", state.get("last_updated")) for state in states]
+            rows.add({"entity_id": name}, last_changed=times, state=[state["state"] for state in states])
+        return rows
+    if not isinstance(document, Mapping) or not document or not all(_are_objects(v) for v in document.values()):
+        return None
+    if not all("start" in row for row in document.values() for row in row[:1]):
+        return None
+    for name, states in document.items():
+        fields = dict.fromkeys(key for state in states for key in state if key != "end")
+        rows.add({"statistic_id": name}, **{key: [state.get(key) for state in states] for key in fields})
+    return rows
+
+
+def _are_objects(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) for one in value)
+
+
+def _labels(tags: Any) -> dict[str, Any]:
+    return {str(name): tag for name, tag in tags.items()} if isinstance(tags, Mapping) else {}
+
+
+def _steps(start: Any, step: Any, count: int) -> list[str] | None:
+    found = re.fullmatch(r"(\d*)(min|[a-zA-Z])(?:[ES]|-\w+)?", str(step or ""))
+    if found is None or found[2].lower() not in STEPS or not isinstance(start, str) or count > MOST_CELLS:
+        return None
+    unit, size = STEPS[found[2].lower()]
+    steps = np.arange(count) * (size * int(found[1] or 1))
+    try:
+        begin = np.datetime64(start.replace(" ", "T").removesuffix("Z")).astype(f"datetime64[{unit}]")
+    except ValueError:
+        return None
+    times = (begin + steps.astype(f"timedelta64[{unit}]")).astype("datetime64[s]")
+    return [str(time) for time in times]

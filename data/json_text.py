@@ -1,0 +1,143 @@
+"""JSON and JSON lines as tables: rows, columns, pairs, and what monitoring programs write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from rfa.data.json_shapes import gluonts, graphite, home_assistant, influx, opentsdb, prometheus
+from rfa.data.json_values import Rows, table_of_columns, table_of_rows
+from rfa.data.table import Table
+
+# Parsed JSON takes many times its size.
+MOST_BYTES: Final = 2**28
+# Objects around the rows, such as {"data": {"rows": […]}}.
+MOST_LEVELS: Final = 3
+SHAPES: Final[tuple[Callable[[Any], Rows | None], ...]] = (
+    prometheus, influx, graphite, opentsdb, gluonts, home_assistant,
+)  # fmt: skip
+
+
+def is_json(content: bytes) -> bool:
+    """Whether a file begins as a JSON array or object."""
+    start = content[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
+    return start[:1] == b"{" or (start[:1] == b"[" and start[1:].lstrip()[:1] in b'[{"0123456789-]tfn')
+
+
+def read_json(content: bytes) -> Table:
+    """A table from JSON, or from JSON lines.
+
+    Raises:
+        ValueError: it is damaged, too large, or has no rows.
+    """
+    if len(content) > MOST_BYTES:
+        raise ValueError("JSON may have 256 MiB at most: split it, or save it as CSV or Parquet")
+    content = content.removeprefix(b"\xef\xbb\xbf")
+    document = _parse(content)
+    found = _read(document, MOST_LEVELS)
+    if found is None:
+        raise ValueError('this JSON has no rows: give an array of objects such as [{"time": …, "value": …}], or CSV')
+    return found
+
+
+def _parse(content: bytes) -> Any:
+    import orjson
+
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        lines = content.splitlines()
+        if len(lines) > 1 and error.lineno <= 2:
+            return _parse_lines(lines)
+        return _parse_python(content, 1 if error.lineno is None else error.lineno)
+
+
+def _parse_python(content: bytes, line: int) -> Any:
+    """JSON with NaN and Infinity, which Python and others write."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"line {line}: this is not valid JSON ({error})") from None
+
+
+def _parse_lines(lines: Sequence[bytes]) -> list[Any]:
+    import orjson
+
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                rows.append(orjson.loads(line))
+            except orjson.JSONDecodeError:
+                rows.append(_parse_python(line, number))
+    return rows
+
+
+def _read(document: Any, levels: int) -> Table | None:
+    for shape in SHAPES:
+        found = shape(document)
+        if found is not None:
+            return found.table()
+    if isinstance(document, list):
+        return _read_list(document)
+    if not isinstance(document, Mapping):
+        return None
+    return _read_columns(document) or _read_inside(document, levels)
+
+
+def _read_list(document: list[Any]) -> Table | None:
+    if not document:
+        return None
+    if all(isinstance(row, Mapping) for row in document):
+        return table_of_rows(document)
+    if all(isinstance(row, list) for row in document):
+        first = document[0]
+        has_header = all(isinstance(cell, str) for cell in first) and len(document) > 1
+        names = (
+            first
+            if has_header
+            else ["time", "value"]
+            if len(first) == 2
+            else [f"column {k + 1}" for k in range(len(first))]
+        )
+        rows = document[1:] if has_header else document
+        if any(len(row) != len(names) for row in rows):
+            raise ValueError(f"rows differ in length: the first has {len(names)} values")
+        return table_of_columns({str(name): [row[k] for row in rows] for k, name in enumerate(names)})
+    return None if any(isinstance(row, list | Mapping) for row in document) else table_of_columns({"value": document})
+
+
+def _read_columns(document: Mapping[str, Any]) -> Table | None:
+    """Columns of equal length; those of pandas' `to_json`; or rows by their times."""
+    if {"columns", "data"} <= document.keys() and isinstance(document["columns"], list):
+        names = [str(name) for name in document["columns"]]
+        index = document.get("index")
+        columns = {"index": index} if isinstance(index, list) and any(isinstance(cell, str) for cell in index) else {}
+        return table_of_columns(columns | {name: [row[k] for row in document["data"]] for k, name in enumerate(names)})
+    lists = {name: cells for name, cells in document.items() if isinstance(cells, list)}
+    lengths = {len(cells) for cells in lists.values()}
+    are_plain = all(not isinstance(cell, list | Mapping) for cells in lists.values() for cell in cells[:10])
+    if lists and len(lengths) == 1 and lengths != {0} and are_plain and len(lists) > 1:
+        return table_of_columns(lists)
+    if document and all(isinstance(cells, Mapping) for cells in document.values()):
+        keys = [tuple(cells) for cells in document.values()]
+        if len({*keys}) == 1 and len(keys[0]) > 2 and len(keys[0]) >= len(keys):
+            return table_of_columns(
+                {"time": list(keys[0])} | {n: list(cells.values()) for n, cells in document.items()}
+            )
+        if len(document) > 2 and all(name[:1].isdigit() for name in document):
+            return table_of_rows([{"time": name, **cells} for name, cells in document.items()])
+    return None
+
+
+def _read_inside(document: Mapping[str, Any], levels: int) -> Table | None:
+    """The rows in one of the values of an object: the longest of them."""
+    if not levels:
+        return None
+    found = [
+        table
+        for value in document.values()
+        if isinstance(value, list | Mapping) and (table := _read(value, levels - 1))
+    ]
+    return max(found, key=len, default=None)

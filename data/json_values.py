@@ -1,0 +1,122 @@
+"""JSON values as the columns of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from rfa.data.table import Table, unique_names
+
+MOST_CELLS: Final = 50_000_000
+# Objects in objects become columns a.b; deeper ones are text.
+DEPTH: Final = 3
+
+
+@dataclass
+class Rows:
+    """Series with labels. Each has a time and a value for each of its rows, or values of several names."""
+
+    labels: list[Mapping[str, Any]] = field(default_factory=list)
+    columns: list[Mapping[str, Sequence[Any]]] = field(default_factory=list)
+    note: str = ""
+
+    def add(self, labels: Mapping[str, Any], **columns: Sequence[Any]) -> None:
+        """A series."""
+        self.labels.append(labels)
+        self.columns.append(columns)
+
+    def table(self) -> Table:
+        """One table; labels are repeated in each row.
+
+        Raises:
+            ValueError: it is empty, or too large.
+        """
+        import pyarrow as pa
+
+        lengths = [len(next(iter(columns.values()))) for columns in self.columns]
+        names = list(dict.fromkeys(name for labels in self.labels for name in labels))
+        values = list(dict.fromkeys(name for columns in self.columns for name in columns))
+        check_cells(sum(lengths) * (len(names) + len(values)))
+        if not sum(lengths):
+            raise ValueError("this JSON has series without values")
+        series = pa.array(np.repeat(np.arange(len(lengths)), lengths))
+        found = {
+            name: pa.chunked_array([pa.array([_text(labels.get(name, "none")) for labels in self.labels]).take(series)])
+            for name in names
+        }
+        for name in values:
+            found[name] = column_of(
+                [cell for columns, size in zip(self.columns, lengths, strict=True)
+                 for cell in columns.get(name, [None] * size)]
+            )  # fmt: skip
+        return Table(found, notes=(self.note,) if self.note else ())
+
+
+def check_cells(count: int) -> None:
+    """Refuse tables that would be too large.
+
+    Raises:
+        ValueError: it has more than MOST_CELLS cells.
+    """
+    if count > MOST_CELLS:
+        raise ValueError(f"the file has more than {MOST_CELLS:,} values, the limit: split it")
+
+
+def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A table of objects, one a row.
+
+    Raises:
+        ValueError: it would be too large.
+    """
+    flat = [row if _is_flat(row) else _flatten(row) for row in rows]
+    names = list(dict.fromkeys(name for row in flat for name in row))
+    check_cells(len(flat) * len(names))
+    return table_of_columns({name: [row.get(name) for row in flat] for name in names})
+
+
+def table_of_columns(columns: Mapping[str, Sequence[Any]]) -> Table:
+    """A table of lists of equal length.
+
+    Raises:
+        ValueError: they differ in length.
+    """
+    if len({len(cells) for cells in columns.values()}) > 1:
+        raise ValueError("the columns differ in length")
+    named = zip(unique_names([str(name) for name in columns]), columns.values(), strict=True)
+    return Table({name: column_of(cells) for name, cells in named})
+
+
+def column_of(cells: Sequence[Any]) -> Any:
+    """Numbers, or text where a cell is neither a number nor null."""
+    import pyarrow as pa
+
+    if all(cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool)) for cell in cells):
+        try:
+            has_float = any(isinstance(cell, float) for cell in cells)
+            return pa.chunked_array([pa.array(cells, pa.float64() if has_float else pa.int64(), from_pandas=True)])
+        except (pa.ArrowInvalid, OverflowError):
+            return pa.chunked_array([pa.array([None if cell is None else float(cell) for cell in cells])])
+    return pa.chunked_array([pa.array([None if cell is None else _text(cell) for cell in cells], pa.string())])
+
+
+def _text(cell: Any) -> str:
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    return cell if isinstance(cell, str) else str(cell)
+
+
+def _is_flat(row: Mapping[str, Any]) -> bool:
+    return not any(isinstance(cell, dict | list) for cell in row.values())
+
+
+def _flatten(row: Mapping[str, Any], prefix: str = "", depth: int = DEPTH) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, cell in row.items():
+        if isinstance(cell, Mapping) and depth:
+            found |= _flatten(cell, f"{prefix}{name}.", depth - 1)
+        elif not isinstance(cell, list):
+            found[f"{prefix}{name}"] = cell
+    return found

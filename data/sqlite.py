@@ -1,0 +1,56 @@
+"""A table of a SQLite database, or the answer to a query."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any, Final
+
+from rfa.data.json_values import check_cells, table_of_columns
+from rfa.data.table import Table
+
+# Only reading is allowed.
+ALLOWED: Final = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
+BATCH: Final = 10_000
+
+
+def read_database(content: bytes, query: str | None) -> Table:
+    """The rows of a query; without one, of the only table.
+
+    Raises:
+        ValueError: there are several tables, or the query fails, writes, or returns no rows.
+    """
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.deserialize(content)
+        text = query if query is not None else _only_table(connection)
+        connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in ALLOWED else sqlite3.SQLITE_DENY)
+        cursor = connection.execute(text)
+        if cursor.description is None:
+            raise ValueError("--query takes a SELECT")
+        names = [str(column[0]) for column in cursor.description]
+        rows: list[Any] = []
+        while batch := cursor.fetchmany(BATCH):
+            rows += batch
+            check_cells(len(rows) * len(names))
+    except sqlite3.Error as error:
+        raise ValueError(f"the database cannot be read: {error}") from None
+    finally:
+        connection.close()
+    if not rows:
+        raise ValueError("the query has no rows")
+    note = "query" if query is not None else "the only table"
+    table = table_of_columns({name: [row[k] for row in rows] for k, name in enumerate(names)})
+    return Table(table.columns, notes=(f"SQLite: {note}, {text}" if query is None else f"SQLite: {note}",))
+
+
+def _only_table(connection: sqlite3.Connection) -> str:
+    found = connection.execute(
+        "select name from sqlite_master where type in ('table', 'view') and name not like 'sqlite_%'"
+    ).fetchall()
+    names = [str(row[0]) for row in found]
+    if len(names) != 1:
+        listed = ", ".join(map(repr, names)) or "none"
+        example = names[0] if names else "readings"
+        raise ValueError(f"the database has the tables {listed}; choose rows with --query 'SELECT * FROM {example}'")
+    quoted = names[0].replace('"', '""')
+    return f'SELECT * FROM "{quoted}"'
