@@ -1,4 +1,4 @@
-"""`rfa filter`: states and forecasts of recorded series, as a table, a JSON document or a picture."""
+"""`rfa filter`, `rfa forecast` and `rfa detect`: recorded series as a table, a JSON document or a picture."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rfa.cli.options import Columns, End, JsonFlag, Keys, Sheet, Start, Step, TimeColumn, TimeFormat, Zone
+from rfa.cli.options import JsonFlag, reads_files
 
 if TYPE_CHECKING:
     from rfa.cli.filter_run import Filtered, Task
-    from rfa.data import Frame, Key, Series
+    from rfa.data import Frame, Key, ReadOptions, Series
+    from rfa.library.models import Filters
 
 OUTLIER = 0.999
+View = Literal["rows", "forecast", "alarms"]
 # Messages of one kind that are printed.
 SHOWN = 8
 
 Sources = Annotated[
     list[str],
     typer.Argument(
-        help="CSV, Excel, Parquet or Arrow, also compressed; a URL such as https:// or s3://; or - for standard input. "
-        "Empty cells are missing values; columns without numbers are not filtered.",
+        help="CSV, JSON, Excel, Parquet, Arrow or SQLite, also compressed; a URL such as https:// or s3://; or - for "
+        "standard input. `rfa inspect FILE` shows how it is read.",
         metavar="FILE...",
     ),
 ]
@@ -39,7 +41,6 @@ Model = Annotated[
 System = Annotated[
     Path | None, typer.Option(help="Instead of a bundle: JSON file with matrices, presets or fitted models.")
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse decreasing times and cells that are not numbers.")]
 Horizon = Annotated[str | None, typer.Option(help="Forecast the next rows: 24, or all within 30min, 6h or 1d.")]
 Leads = Annotated[
     list[str] | None,
@@ -48,27 +49,19 @@ Leads = Annotated[
 Smooth = Annotated[bool, typer.Option("--smooth", help="Also estimate each row from all rows, earlier and later.")]
 Lag = Annotated[int | None, typer.Option(min=0, help="Smooth with this many later rows only.")]
 AlarmRate = Annotated[str | None, typer.Option(help="Rate of alarms: 1/day, 2/hour, or a share such as 0.001.")]
+Rate = Annotated[str, typer.Option(help="Rate of alarms: 1/day, 2/hour, or a share of the rows such as 0.001.")]
 Quiet = Annotated[int, typer.Option(min=0, help="Rows after an alarm in which only much rarer ones are alarms.")]
 Flag = Annotated[float, typer.Option(min=0.5, max=1 - 1e-12, help="Share of values nearer than an outlier.")]
 Plot = Annotated[Path | None, typer.Option(help="Image of estimates, intervals, outliers, alarms and forecast.")]
 Out = Annotated[Path | None, typer.Option(help="Table as .csv, .parquet, .arrow or .jsonl; everything as .json.")]
 
 
+@reads_files
 def filter_series(
     data: Sources,
     *,
     bundle: Model = None,
     system: System = None,
-    time: TimeColumn = None,
-    column: Columns = None,
-    by: Keys = None,
-    sheet: Sheet = None,
-    zone: Zone = "UTC",
-    time_format: TimeFormat = None,
-    strict: Strict = False,
-    start: Start = None,
-    end: End = None,
-    every: Step = None,
     horizon: Horizon = None,
     lead: Leads = None,
     smooth: Smooth = False,
@@ -79,27 +72,86 @@ def filter_series(
     plot: Plot = None,
     out: Out = None,
     as_json: JsonFlag = False,
+    reading: ReadOptions,
+    source: dict[str, str | None],
 ) -> None:
     """Estimate the states behind recorded series. Without --out, --plot or --json the table goes to stdout.
 
     The output has the file's columns, sorted by time, and the estimates next to them; --horizon appends the forecast.
     If a series fails, its error is printed, the others are written, and the exit code is 1.
     """
-    from rfa.cli.filter_output import check_outputs, write_outputs
-    from rfa.cli.filter_run import Task, load_filter, load_system, parse_alarm
+    from rfa.cli.filter_run import Task, parse_alarm
+
+    filters, rule = _load(data, bundle, system, out, plot), parse_alarm(alarm, quiet)
+    task = Task(filters, lead or [], horizon, rule, flag, smooth=smooth or lag is not None, lag=lag)
+    _write(FilterBatch(data, source, reading, task, has_plot=plot is not None), out, plot, as_json=as_json)
+
+
+@reads_files
+def forecast_series(
+    data: Sources,
+    *,
+    horizon: Horizon = None,
+    bundle: Model = None,
+    system: System = None,
+    plot: Plot = None,
+    out: Out = None,
+    as_json: JsonFlag = False,
+    reading: ReadOptions,
+    source: dict[str, str | None],
+) -> None:
+    """Forecast the next rows of recorded series: mean, standard deviation and 90 % interval.
+
+    Without --horizon: a day of hours, a week of days, a year of months or quarters, and the like.
+    """
+    from rfa.cli.filter_run import Task
+    from rfa.data.horizon import USUAL
+    from rfa.runtime.uncertainty.alarms import NEVER
+
+    filters = _load(data, bundle, system, out, plot)
+    task = Task(filters, [], horizon or USUAL, NEVER, OUTLIER, smooth=False, lag=None)
+    batch = FilterBatch(data, source, reading, task, has_plot=plot is not None, view="forecast")
+    _write(batch, out, plot, as_json=as_json)
+
+
+@reads_files
+def detect_series(
+    data: Sources,
+    *,
+    rate: Rate = "0.001",
+    quiet: Quiet = 0,
+    bundle: Model = None,
+    system: System = None,
+    plot: Plot = None,
+    out: Out = None,
+    as_json: JsonFlag = False,
+    reading: ReadOptions,
+    source: dict[str, str | None],
+) -> None:
+    """Print the rows of recorded series that are as rare as the rate says, given the rows before each."""
+    from rfa.cli.filter_run import Task, parse_alarm
+
+    filters, rule = _load(data, bundle, system, out, plot), parse_alarm(rate, quiet, "--rate")
+    task = Task(filters, [], None, rule, OUTLIER, smooth=False, lag=None, option="--rate")
+    batch = FilterBatch(data, source, reading, task, has_plot=plot is not None, view="alarms")
+    _write(batch, out, plot, as_json=as_json)
+
+
+def _load(data: list[str], bundle: str | None, system: Path | None, out: Path | None, plot: Path | None) -> Filters:
+    """Check the outputs, and load the model."""
+    from rfa.cli.filter_output import check_outputs
+    from rfa.cli.filter_run import load_filter, load_system
 
     check_outputs(out, plot, data)
     if bundle is not None and system is not None:
         raise ValueError("--system replaces --bundle: give one of them")
-    filters = load_filter(bundle) if system is None else load_system(system)
-    rule = parse_alarm(alarm, quiet)
-    task = Task(filters, lead or [], horizon, rule, flag, smooth=smooth or lag is not None, lag=lag)
-    task.check()
-    reading = {
-        "time": time, "columns": column or [], "by": by or [], "zone": zone, "time_format": time_format,
-        "strict": strict, "start": start, "end": end, "every": every,
-    }  # fmt: skip
-    batch = FilterBatch(data, sheet, reading, task, has_plot=plot is not None)
+    return load_filter(bundle) if system is None else load_system(system)
+
+
+def _write(batch: FilterBatch, out: Path | None, plot: Path | None, *, as_json: bool) -> None:
+    from rfa.cli.filter_output import write_outputs
+
+    batch.task.check()
     batch.run()
     write_outputs(batch, out, plot, as_json=as_json)
     if batch.failed:
@@ -111,7 +163,8 @@ class FilterBatch:
     """Files, and the results of their series.
 
     Attributes:
-        reading: options of `rfa.data.read_frame`.
+        source: options of `rfa.data.load_table`.
+        view: the rows of the table: all with the forecast, only the forecast, or only alarms.
         has_plot: all columns are drawn into one picture.
         has_keys: a file has several series.
         frames: the file of each series that was filtered, as read.
@@ -119,10 +172,11 @@ class FilterBatch:
     """
 
     sources: Sequence[str]
-    sheet: str | None
-    reading: dict[str, Any]
+    source: dict[str, str | None]
+    reading: ReadOptions
     task: Task
     has_plot: bool
+    view: View = "rows"
     columns: int = 0
     results: list[Filtered] = field(default_factory=list)
     has_keys: bool = False
@@ -136,7 +190,7 @@ class FilterBatch:
 
     @property
     def _has_one_series(self) -> bool:
-        return len(self.sources) == 1 and not self.reading["by"] and not self.has_keys
+        return len(self.sources) == 1 and not self.has_keys
 
     def run(self) -> None:
         """Filter every series of every file.
@@ -166,22 +220,20 @@ class FilterBatch:
         return [list(parts) for _, parts in groupby(self.results, key=lambda result: (result.file, result.key))]
 
     def _series(self, source: str, name: str) -> Iterator[tuple[Frame, Key, Series]]:
-        from rfa.data import ReadOptions, load_table, read_all
+        from rfa.data import load_table, read_all
 
         refused: list[tuple[Key, ValueError]] = []
         try:
-            options = ReadOptions(**self.reading)
-            frame = read_all(
-                load_table(source, sheet=self.sheet), options, lambda key, error: refused.append((key, error))
-            )
+            table = load_table(source, **self.source)
+            frame = read_all(table, self.reading, lambda key, error: refused.append((key, error)))
         except ValueError as error:
             self._fail(name, (), error)
             return
+        self.has_keys = self.has_keys or bool(frame.by)
         for key, reason in refused:
             self._fail(name, key, reason)
         read = frame.series
         _print_notes(name, read)
-        self.has_keys = self.has_keys or bool(frame.by)
         self.columns += sum(len(series.names) for series in read.values())
         if self.has_plot:
             from rfa.cli.plot import check_panels

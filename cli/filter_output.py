@@ -93,7 +93,7 @@ def _join_tables(batch: FilterBatch) -> pa.Table:
 
     has_forecast = batch.task.horizon is not None
     parts = [
-        as_table(frame.table, parts, frame.by, has_file=len(batch.sources) > 1, has_forecast=has_forecast)
+        as_table(frame, parts, batch.view, has_file=len(batch.sources) > 1, has_forecast=has_forecast)
         for frame, parts in zip(batch.frames, batch.by_series(), strict=True)
     ]
     try:
@@ -216,15 +216,16 @@ def as_document(result: Filtered, flag: float) -> dict[str, Any]:
 
 
 def _documents(batch: FilterBatch) -> dict[str, Any]:
-    by, flag = batch.reading["by"], batch.task.flag
+    flag = batch.task.flag
     return {
         "series": [
             {
                 "file": result.file,
-                "key": dict(zip(by, map(_json_cell, result.key), strict=True)),
+                "key": dict(zip(frame.by, map(_json_cell, result.key), strict=True)),
                 **as_document(result, flag),
             }
-            for result in batch.results
+            for frame, parts in zip(batch.frames, batch.by_series(), strict=True)
+            for result in parts
         ],
         "failed": batch.failed,
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rfa.data import future_times, key_name, usual_step
 from rfa.data.durations import SECONDS, duration
-from rfa.data.horizon import parse_horizon
+from rfa.data.horizon import USUAL, parse_horizon
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,6 +85,7 @@ class Task:
         leads, horizon: option values of `--lead` and `--horizon`.
         flag: share of rows that an outlier is farther off than.
         smooth: also the states given all rows, or the next `lag` rows.
+        option: the option of the alarm rate, for messages.
     """
 
     filters: Filters
@@ -94,6 +95,7 @@ class Task:
     flag: float
     smooth: bool
     lag: int | None
+    option: str = "--alarm"
 
     def check(self) -> None:
         """Check the option values before a file is read.
@@ -103,7 +105,7 @@ class Task:
         """
         for text in self.leads:
             parse_lead(text, 1.0)
-        if self.horizon is not None:
+        if self.horizon is not None and self.horizon != USUAL:
             parse_horizon(self.horizon)
 
     def run(self, file: str, key: Key, series: Series) -> list[Filtered]:
@@ -115,11 +117,11 @@ class Task:
         from rfa.runtime.uncertainty.alarms import is_most
 
         if self.alarm.per_time and series.clock is None:
-            raise ValueError(f"--alarm is per time, and {file} has no time column; give a share of the rows")
+            raise ValueError(f"{self.option} is per time, and {file} has no time column; give a share of the rows")
         if is_most(self.alarm, step := usual_step(series)):
             raise ValueError(
-                f"--alarm is more than half of the rows of {file}, which are {step:,.12g} s apart; give a rarer rate "
-                "such as 1/week, or a share of the rows such as 0.001"
+                f"{self.option} is more than half of the rows of {file}, which are {step:,.12g} s apart; give a rarer "
+                "rate such as 1/week, or a share of the rows such as 0.001"
             )
         with suggest_column_option():
             parts = self.filters(key, series)
@@ -298,7 +300,7 @@ def parse_lead(text: str, row: float) -> float:
     return ahead
 
 
-def parse_alarm(rate: str | None, quiet: int) -> Alarm:
+def parse_alarm(rate: str | None, quiet: int, option: str = "--alarm") -> Alarm:
     """An alarm by its rate: a share of the rows, or a number per time.
 
     Raises:
@@ -318,7 +320,7 @@ def parse_alarm(rate: str | None, quiet: int) -> Alarm:
         share = math.nan
     if not 0 < share <= LARGEST_RATE:
         raise ValueError(
-            f"--alarm takes a share of the rows, above 0 and at most {LARGEST_RATE}, or a number per second, minute, "
+            f"{option} takes a share of the rows, above 0 and at most {LARGEST_RATE}, or a number per second, minute, "
             f"hour, day or week such as 1/day, got {rate!r}"
         )
     return alarm(share, quiet=quiet)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rfa.cli.filter_run import WIDE, Filtered
-from rfa.data import Table, write_clock
+from rfa.data import Frame, Table, write_clock
 from rfa.data.table import unique_names
 from rfa.library.filtering import SCORES, rename_row_outputs
 
@@ -14,26 +14,28 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+    from rfa.cli.filter import View
+
 # Parts of a table's columns, and their names in `Columns`.
 PARTS = {"mean": "mean", "std": "std", "low90": f"lower.{WIDE}", "high90": f"upper.{WIDE}"}
 FILE, KIND = "file", "kind"
 
 
-def as_table(
-    table: Table, parts: Sequence[Filtered], by: Sequence[str], *, has_file: bool, has_forecast: bool
-) -> pa.Table:
+def as_table(frame: Frame, parts: Sequence[Filtered], view: View, *, has_file: bool, has_forecast: bool) -> pa.Table:
     """The columns of the file, and next to them the estimates, scores, forecasts and smoothed states of each row.
 
     Args:
         parts: the results of one series; several if its columns were filtered separately, each with its own scores.
-        by: the columns of its key.
+        view: "forecast" has only the forecast, "alarms" only the rows with alarms.
         has_file: the first column is the file name.
         has_forecast: the forecast is appended, and a column tells its rows from the estimates.
     """
     import pyarrow as pa
 
-    first = parts[0]
-    blocks = [(_source_columns(table, parts, by), _result_columns(parts), "estimate")]
+    table, by, first = frame.table, frame.by, parts[0]
+    blocks = []
+    if view != "forecast":
+        blocks.append((_source_columns(table, parts, by), _result_columns(parts), "estimate"))
     if has_forecast:
         forecast = {name: column for part in parts for name, column in _forecast_columns(part).items()}
         blocks.append((_future_columns(table, first, by), forecast, "forecast"))
@@ -42,19 +44,28 @@ def as_table(
     for source, results, kind in blocks:
         count = len(next(iter(results.values())))
         before = {file: pa.array([first.file] * count)} if has_file else {}
-        after = {KIND: pa.array([kind] * count)} if has_forecast else {}
+        after = {KIND: pa.array([kind] * count)} if len(blocks) > 1 else {}
         tables.append(({**before, **source}, {**after, **results}))
     # A result with the name of one of the file's columns gets a number.
     source, results = tables[0]
     names = unique_names([*source, *results])
     renamed = dict(zip(results, names[len(source) :], strict=True))
-    return pa.concat_tables(
+    found = pa.concat_tables(
         [
             pa.table({**source, **{renamed[name]: column for name, column in results.items()}})
             for source, results in tables
         ],
         promote_options="default",
     )
+    return _alarms(found, [renamed[name] for name in results if name.endswith("alarm")]) if view == "alarms" else found
+
+
+def _alarms(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The rows with an alarm."""
+    import numpy as np
+
+    raised = [table[name].to_numpy(zero_copy_only=False) == 1 for name in names]
+    return table.take(np.flatnonzero(np.any(raised, axis=0))) if raised else table.slice(0, 0)
 
 
 def _source_columns(table: Table, parts: Sequence[Filtered], by: Sequence[str]) -> dict[str, Any]:

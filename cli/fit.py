@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rfa.cli.console import print_result
-from rfa.cli.options import Columns, End, JsonFlag, Keys, Sheet, Start, Step, TimeColumn, TimeFormat, Zone
+from rfa.cli.options import JsonFlag, reads_files
 
 if TYPE_CHECKING:
-    from rfa.data import Key, Series
+    from rfa.data import Key, ReadOptions, Series
     from rfa.fitting.fit import Models
 
 # Models, failed series and notes that are printed.
@@ -25,23 +25,17 @@ Holidays = Annotated[list[str] | None, typer.Option(help="A date such as 2026-12
 ConfigFile = Annotated[Path | None, typer.Option(help="JSON: seasons, max_harmonics, max_free_modes, iterations.")]
 
 
+@reads_files
 def fit(
     data: Source,
     *,
     out: Out,
-    by: Keys = None,
-    time: TimeColumn = None,
-    column: Columns = None,
-    sheet: Sheet = None,
-    zone: Zone = "UTC",
     country: Country = None,
     holiday: Holidays = None,
-    time_format: TimeFormat = None,
-    start: Start = None,
-    end: End = None,
-    every: Step = None,
     config: ConfigFile = None,
     as_json: JsonFlag = False,
+    reading: ReadOptions,
+    source: dict[str, str | None],
 ) -> None:
     """Fit level, trend, seasons and a calendar to each column of each series; needs no torch.
 
@@ -49,19 +43,16 @@ def fit(
     continues. If a series fails, its error is printed, and the exit code is 1.
     """
     from rfa.cli.filter_output import DOCUMENT, check_output
-    from rfa.data import key_name, load_table, read_frame
+    from rfa.data import key_name, load_table, read_all
 
     check_output("--out", out, (DOCUMENT,), [data])
     failed: dict[str, str] = {}
-    series = read_frame(
-        load_table(data, sheet=sheet),
-        time=time, columns=column or [], by=by or [], zone=zone, time_format=time_format, start=start, end=end,
-        every=every, refused=lambda key, error: failed.update({key_name(key): str(error)}),
-    )  # fmt: skip
+    table = load_table(data, **source)
+    series = read_all(table, reading, lambda key, error: failed.update({key_name(key): str(error)})).series
     notes = dict.fromkeys(note for one in series.values() for note in one.notes)
     for note in list(notes)[:SHOWN]:
         typer.echo(note, err=True)
-    models = _fit(series, out, config, zone=zone, country=country, holidays=holiday or [])
+    models = _fit(series, out, config, zone=reading.zone, country=country, holidays=holiday or [])
     failed |= models.failed
     for name, reason in list(failed.items())[:SHOWN]:
         typer.echo(f"failed: {name}: {reason}", err=True)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from rfa.cli import bench, bundle, compile, evaluate, filter, fit, generate, gpu_check, serve, train
+from rfa.cli import bench, bundle, compile, evaluate, filter, fit, generate, gpu_check, inspect_file, serve, train
 from rfa.cli.console import CommandGroup
 
 app = typer.Typer(
@@ -43,7 +43,10 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "serve": serve.serve,
     "compile": compile.compile_kernels,
     "generate": generate.generate,
+    "forecast": filter.forecast_series,
+    "detect": filter.detect_series,
     "filter": filter.filter_series,
+    "inspect": inspect_file.inspect_file,
     "fit": fit.fit,
     "export": bundle.export,
     "verify": bundle.verify,

@@ -16,6 +16,12 @@ OF_LATE: Final = 25
 DAY: Final = SECONDS["d"]
 # From this many rows without a weekend on, future rows skip weekends.
 WORKING_DAYS: Final = 10
+# The usual number of rows for a step up to so many seconds; and where rows are counted.
+USUAL: Final = "usual"
+USUAL_ROWS: Final = (
+    (90.0, 60), (1.5 * SECONDS["h"], 24), (1.5 * DAY, 7), (8 * DAY, 8), (32 * DAY, 12), (93 * DAY, 4), (np.inf, 5),
+)  # fmt: skip
+UNDATED_ROWS: Final = 12
 
 
 def parse_horizon(text: str) -> tuple[int, float]:
@@ -49,6 +55,12 @@ def usual_lag(times: np.ndarray) -> float:
     return float(np.median(lags)) if len(lags) else 0.0
 
 
+def usual_rows(series: Series) -> int:
+    """How many rows to forecast if nobody says."""
+    step = usual_step(series)
+    return next(rows for most, rows in USUAL_ROWS if step <= most) if series.is_dated else UNDATED_ROWS
+
+
 def future_times(series: Series, text: str) -> np.ndarray:
     """The times `[M]` of the next rows up to a horizon, at the usual step.
 
@@ -57,7 +69,7 @@ def future_times(series: Series, text: str) -> np.ndarray:
     Raises:
         ValueError: the horizon is shorter than a step, or has too many rows.
     """
-    rows, seconds = parse_horizon(text)
+    rows, seconds = (usual_rows(series), 0.0) if text == USUAL else parse_horizon(text)
     step = usual_step(series) or (1.0 if series.clock is None else 0.0)
     if not step:
         raise ValueError("--horizon needs two rows with different times, for the step between rows")

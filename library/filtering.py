@@ -46,12 +46,13 @@ def filter(
     tz: str = "UTC",
     time_format: str | None = None,
     strict: bool = False,
+    missing: Sequence[str | float] = (),
 ) -> Frame:
     """Filter the series in a table; the estimate of a row uses that row and those before it.
 
     Args:
-        data: a pandas or polars frame, an Arrow table or stream, or an array `[N]`, `[N, P]` or with fields. Rows may
-            be in any order, and keep it.
+        data: a pandas or polars frame, an Arrow table or stream, an array `[N]`, `[N, P]` or with fields; or the path
+            of a file. Rows may be in any order, and keep it.
         time: the time column; of an array, the times themselves `[N]`. By default the index of dates, or the first
             column with the name or the content of times; without one rows are counted.
         columns: the columns to filter; by default all numeric columns.
@@ -65,6 +66,7 @@ def filter(
         smooth: also estimate each row from all rows.
         tz, time_format: the zone of times that name none; the format of times of text, as in `datetime.strptime`.
         strict: raise for rows out of order and cells that are no numbers, instead of sorting and skipping them.
+        missing: more words and numbers for missing values; "none" keeps numbers that look like such marks.
 
     Returns:
         The same kind of frame (of an array, one with fields) with, for each column x, `x_mean`, `x_std`, `x_low90`,
@@ -77,7 +79,7 @@ def filter(
         FileNotFoundError: there is no such bundle.
     """
     request = OutputOptions.of(levels, (), alarm)
-    table = read(data, time, columns, by, tz, time_format, strict=strict)
+    table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing)
     work = functools.partial(_filter_series, table, filters(model, table.columns, system), request, smooth)
     with notify_on_compile():
         found = table.each(work)
@@ -108,13 +110,15 @@ def forecast(
     tz: str = "UTC",
     time_format: str | None = None,
     strict: bool = False,
+    missing: Sequence[str | float] = (),
 ) -> Frame:
     """Forecast the next rows of each series.
 
     Args:
         horizon: a number of rows such as 24, or a span of time such as "6h" for all rows in it. Rows are the usual step
             apart; steps of days, weeks or months follow the calendar of `tz`, without weekends if there were none.
-        data, time, columns, by, model, system, levels, tz, time_format, strict: see `rfa.filter`.
+        data, time, columns, by, model, system, levels, tz, time_format, strict, missing: see
+            `rfa.filter`.
 
     Returns:
         The same kind of frame (of an array, one with fields) with a row for each time: the keys; the time as it was
@@ -126,7 +130,7 @@ def forecast(
         FileNotFoundError: there is no such bundle.
     """
     request = OutputOptions.of(levels)
-    table = read(data, time, columns, by, tz, time_format, strict=strict)
+    table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing)
     filters_of, span = filters(model, table.columns, system), as_written(horizon)
 
     def work(key: Key, series: Series) -> tuple[np.ndarray, Clock, New]:
@@ -200,6 +204,7 @@ def detect(
     tz: str = "UTC",
     time_format: str | None = None,
     strict: bool = False,
+    missing: Sequence[str | float] = (),
 ) -> Detection[Frame]:
     """Find the rows that are as rare on their series as a rate says, given the rows before each.
 
@@ -210,7 +215,8 @@ def detect(
         direction: "up" above the forecast, "down" below it, or "both".
         min_deviation: the least distance from the forecast of an alarm.
         range: lowest and highest value, None for no limit: a value outside is an alarm, however common.
-        data, time, columns, by, model, system, levels, tz, time_format, strict: see `rfa.filter`.
+        data, time, columns, by, model, system, levels, tz, time_format, strict, missing: see
+            `rfa.filter`.
 
     Raises:
         ValueError: If an argument, column or row is invalid; the message names it and says what to do.
@@ -219,7 +225,7 @@ def detect(
     rule = {"rate": rate, "quiet": quiet, "direction": direction, "min_deviation": float(min_deviation)}
     limits = None if range is None else [None if limit is None else float(limit) for limit in range]
     request = OutputOptions.of(levels, (), {**rule, "range": limits})
-    table = read(data, time, columns, by, tz, time_format, strict=strict)
+    table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing)
     work = functools.partial(_detect_series, table, filters(model, table.columns, system), request)
     with notify_on_compile():
         found = list(table.each(work).values())

@@ -30,6 +30,7 @@ def fit(
     out: str | Path | None = None,
     time_format: str | None = None,
     strict: bool = False,
+    missing: Sequence[str | float] = (),
 ) -> Models:
     """Fit level, trend, cycles, seasons and a calendar to every column of every series, as `rfa fit` does.
 
@@ -39,7 +40,7 @@ def fit(
         holidays: more such days, "2026-12-24".
         config: `seasons`, `max_harmonics`, `max_free_modes`, `iterations`, see the guide to training.
         out: a JSON file for the models. Finished series are saved next to it; after a stop the same call continues.
-        data, time, columns, by, time_format, strict: see `rfa.filter`.
+        data, time, columns, by, time_format, strict, missing: see `rfa.filter`.
 
     Returns:
         The models by the names of their series: the column, the key, or "key / column" for several columns of many
@@ -52,7 +53,7 @@ def fit(
     """
     how: dict[str, Any] = {"zone": tz, "country": country, "holidays": holidays}
     how["config"] = StructuralConfig.from_dict(dict(config or {}))
-    table = read(data, time, columns, by, tz, time_format, strict=strict)
+    table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing)
     total = len(table.series) * table.columns
     with notify_on_compile(), tqdm(total=total, disable=None, bar_format=SHARES) as bar:
 

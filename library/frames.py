@@ -1,6 +1,7 @@
-"""Input of pandas, polars, Arrow or NumPy as one table, and results of the same kind.
+"""Input of pandas, polars, Arrow, NumPy or a file as one table, and results of the same kind.
 
-Rows keep their order; labels, index and time zones do not change. Only the library of the given frame is imported.
+The results of a file are pandas frames, or Arrow tables where pandas is not installed. Rows keep their order; labels,
+index and time zones do not change. Only the library of the given frame is imported.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+
+from rfa.data import Table, load_table
 
 # Names for an array without fields: of its columns, and of given times.
 ARRAY_NAME: Final = "y"
@@ -27,11 +30,11 @@ class Data(Protocol):
     """Input of one kind.
 
     Attributes:
-        table: the columns, for `rfa.data`.
+        table: the columns, for `rfa.data`; of a file, as it was loaded.
         time: the time column; None lets the loader find it.
     """
 
-    table: pa.Table
+    table: pa.Table | Table
     time: str | None
 
     def joined(self, new: New, rows: np.ndarray | None = None) -> Any:
@@ -61,7 +64,7 @@ def data_of(data: Any, time: Any, by: Sequence[str]) -> Data:
     if polars is not None and isinstance(data, polars.LazyFrame):
         raise ValueError("data is a LazyFrame: collect() it first")
     if isinstance(data, str | Path):
-        raise ValueError("data is a path: read the file first, such as with pandas.read_csv; or `rfa filter FILE`")
+        return FileData(data, time)
     if not (hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")):
         return ArrayData(data, time)
     if time is not None and not isinstance(time, str):
@@ -114,6 +117,36 @@ class ArrowData:
     def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> pa.Table:
         """See `Data`."""
         return _made(self.table, keys, rows, clock, new)
+
+
+class FileData:
+    """A file; the results are pandas frames with its columns as text, or Arrow tables without pandas."""
+
+    def __init__(self, source: str | Path, time: Any) -> None:
+        if time is not None and not isinstance(time, str):
+            raise ValueError(f"time takes the name of a column, got {type(time).__name__}")
+        self.time = time
+        self.table = load_table(source)
+
+    def use(self, table: Table) -> None:
+        """Take the table as it was read: one row per value, units in the names of columns."""
+        self.table = table
+
+    def joined(self, new: New, rows: np.ndarray | None = None) -> Any:
+        """See `Data`."""
+        return _as_frame(ArrowData(pa.table(self.table.columns), self.time).joined(new, rows))
+
+    def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> Any:
+        """See `Data`."""
+        return _as_frame(ArrowData(pa.table(self.table.columns), self.time).made(keys, rows, clock, new))
+
+
+def _as_frame(table: pa.Table) -> Any:
+    try:
+        import pandas  # noqa: F401
+    except ModuleNotFoundError:
+        return table
+    return table.to_pandas()
 
 
 class PolarsData:

@@ -13,12 +13,13 @@ import numpy as np
 
 from rfa.data import Key, ReadOptions, Series, future_times, key_name, read_all, write_clock
 from rfa.data import Table as LoadedTable
-from rfa.library.frames import CLOCK_NAME, Clock, Data, data_of
+from rfa.library.frames import CLOCK_NAME, Clock, Data, FileData, data_of
 from rfa.runtime.outputs import FilterWarning
 
 # Beginnings of notes that are not warnings, and the end of one on words.
 HARMLESS: Final = (
-    "times: ", "no time column", "left out", "rows were in reverse order", "date and time of day", "series: ",
+    "times: ", "no time column", "left out", "rows were in reverse order", "date and time of day", "series: ", "sheet ",
+    "annotated CSV", "SQLite: ", "each row is a series", "the values of 'target'",
 )  # fmt: skip
 HARMLESS_END: Final = "are missing values"
 
@@ -110,6 +111,7 @@ def read(
     time_format: str | None = None,
     *,
     strict: bool = False,
+    missing: Sequence[Any] = (),
 ) -> Table:
     """The series in data; warns of decisions in reading that may change their numbers.
 
@@ -124,10 +126,16 @@ def read(
         failed[key] = str(error)
 
     with _arguments():
-        source = LoadedTable.of(source_data.table)
-        options = ReadOptions(source_data.time, columns, by, zone, time_format, strict)
+        loaded = source_data.table
+        source = loaded if isinstance(loaded, LoadedTable) else LoadedTable.of(loaded)
+        words = [str(value) for value in missing]
+        options = ReadOptions(source_data.time, columns, by, zone, time_format, strict, missing=words)
         frame = read_all(source, options, refused)
-        found = frame.series
+    found = frame.series
+    if isinstance(source_data, FileData):
+        source_data.use(frame.table)
+    elif len(frame.table) != len(source):
+        raise ValueError("each row of the data is a series: give a row for each value, such as with pandas.melt")
     table = Table(source_data, frame.table, found, frame.by, {key: _in_python(text) for key, text in failed.items()})
     notes: dict[str, Key] = {}
     for key, series in found.items():

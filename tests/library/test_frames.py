@@ -479,7 +479,7 @@ def test_what_is_no_measurement_is_left_alone() -> None:
         (lambda: [1.0, "b"], {}, "pass numbers, or a frame"),
         (lambda: np.zeros(3), {"time": [1.0]}, "time has 1 values, data 3 rows"),
         (lambda: 3.0, {}, "0 dimensions"),
-        (lambda: "file.csv", {}, "data is a path: read the file first"),
+        (lambda: "file.csv", {}, "file 'file.csv' does not exist"),
         (lambda: None, {}, "0 dimensions"),
         (lambda: np.zeros((3, 65)), {}, "up to 64 columns"),
         (lambda: np.zeros((3, 3)), {"model": "linear"}, "has 2 columns, not 3"),
