@@ -214,7 +214,7 @@ def _guess_format(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np
     read: dict[str, Any] = {}
     problem = f"row {rows[0]}, column {name!r}: {first!r} is not in a known time format; give it with "
     problem += "--time-format, such as '%d.%m.%Y %H:%M'"
-    for time_format in _sampled_formats(cells) or candidate_formats(first):
+    for time_format in _sampled_formats(cells) or candidate_formats(str(first)):
         try:
             read[time_format] = parse(cells, time_format, name, rows)
         except ValueError as error:

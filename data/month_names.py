@@ -37,11 +37,12 @@ LANGUAGES: Final = {
 }  # fmt: skip
 # Words between the parts of a date, ordinal signs, and the name of a weekday in front.
 FILLERS: Final = (
-    (r"(?i)(\d) de (\pL)", r"\1 \2"),
-    (r"(?i)(\pL\.?) de(l)? (\d)", r"\1 \3"),
-    (r"(?i)^(\d{1,2})(er|\.|º|ª|st|nd|rd|th) ?(\pL)", r"\1 \3"),
-    (r"(?i)^\pL+\.?,? (\d{1,2} )", r"\1"),
+    (re.compile(r"(\d) de ([^\W\d_])", re.IGNORECASE), r"\1 \2"),
+    (re.compile(r"([^\W\d_]\.?) del? (\d)", re.IGNORECASE), r"\1 \2"),
+    (re.compile(r"^(\d{1,2})(?:er|\.|º|ª|st|nd|rd|th) ?([^\W\d_])", re.IGNORECASE), r"\1 \2"),
+    (re.compile(r"^[^\W\d_]+\.?,? (\d{1,2} )"), r"\1"),
 )
+WORD: Final = re.compile(r"([^\W\d_]+)\.?")
 
 
 @cache
@@ -56,16 +57,26 @@ def languages_of(cell: str) -> list[str]:
     return [language for language in LANGUAGES if any(words & set(month) for month in names(language))]
 
 
-def to_english(cells: Any, language: str) -> Any:
-    """Arrow text with the month names of a language as English abbreviations, and without filling words."""
-    import pyarrow.compute as pc
+@cache
+def _english_of(language: str) -> dict[str, str]:
+    return {name: english for english, month in zip(ENGLISH, names(language), strict=True) for name in month}
 
+
+def text_to_english(text: str, language: str) -> str:
+    """A date with the month names of a language as English abbreviations, and without filling words."""
     for pattern, plain in FILLERS:
-        cells = pc.replace_substring_regex(cells, pattern, plain)
-    for english, month in zip(ENGLISH, names(language), strict=True):
-        words = "|".join(sorted(month, key=len, reverse=True))
-        cells = pc.replace_substring_regex(cells, rf"(?i)(^|[^\pL])({words})\.?($|[^\pL])", rf"\1{english}\3")
-    return cells
+        text = pattern.sub(plain, text)
+    months = _english_of(language)
+    return WORD.sub(lambda word: months.get(word[1].lower(), word[0]), text)
+
+
+def to_english(cells: Any, language: str) -> Any:
+    """The same for chunked Arrow text."""
+    import pyarrow as pa
+
+    encoded = cells.combine_chunks().dictionary_encode()
+    texts = [None if text is None else text_to_english(text, language) for text in encoded.dictionary.to_pylist()]
+    return pa.chunked_array([pa.array(texts, pa.string()).take(encoded.indices)])
 
 
 def from_english(text: str, language: str) -> str:

@@ -9,11 +9,12 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.month_names import LANGUAGES, from_english, languages_of, names, to_english
+from rfa.data.month_names import LANGUAGES, from_english, languages_of, names, text_to_english, to_english
 
 DATE_FORMATS: Final = (
     "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d", "%Y-%m", "%Y/%m", "%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y",
@@ -39,12 +40,18 @@ LOOKS: Final = {
     "Y": r"\d{4}", "y": r"\d{2}", "m": r"\d{1,2}", "d": r"\d{1,2}", "j": r"\d{1,3}", "b": r"\pL+", "B": r"\pL+",
     "a": r"\pL+", "A": r"\pL+",
 }  # fmt: skip
+# The same for Python's expressions; all others are one or two digits.
+SHAPES: Final = {
+    "Y": r"\d{4}", "G": r"\d{4}", "j": r"\d{1,3}", "f": r"\d{1,6}", "z": r".+",
+    **dict.fromkeys("bBaAp", r"[^\W\d_]+"),
+}  # fmt: skip
 OF_DAY: Final = re.compile("%[HIMSpfzZ]")
 MIDNIGHT: Final = datetime(1900, 1, 1)  # strptime's default for a format without a date
 MICROSECOND: Final = timedelta(microseconds=1)
 
 
-def candidate_formats(cell: str) -> list[str]:
+@lru_cache(maxsize=4096)
+def candidate_formats(cell: str) -> tuple[str, ...]:
     """The formats that a cell may have: of its date, and of its time of day if there is one."""
     found = list(_fitting(cell, (*DATE_FORMATS, *PERIOD_FORMATS)))
     for joint in JOINTS:
@@ -52,21 +59,19 @@ def candidate_formats(cell: str) -> list[str]:
             times = [f"{time}{zone}" for time, zone in itertools.product(TIME_FORMATS, ZONES)]
             for date in _fitting(cell[:at], DATE_FORMATS):
                 found += [f"{date}{joint}{time}" for time in _fitting(cell[at + len(joint) :], times)]
-    return list(dict.fromkeys(found)) or _with_language(cell)
+    return tuple(dict.fromkeys(found)) or _with_language(cell)
 
 
-def _with_language(cell: str) -> list[str]:
+def _with_language(cell: str) -> tuple[str, ...]:
     """The formats of a cell with the name of a month in another language, or in an unusual form of English."""
-    import pyarrow as pa
-
-    found = []
+    found: list[str] = []
     for language in languages_of(cell):
-        english = to_english(pa.chunked_array([[cell]]), language)[0].as_py()
+        english = text_to_english(cell, language)
         if english != cell:
             is_full = any(month[0] in cell.lower() for month in names(language) if len(month) > 1)
             formats = [made.replace("%b", "%B") if is_full else made for made in candidate_formats(english)]
             found += [f"{language}:{made}" for made in formats]
-    return list(dict.fromkeys(found))
+    return tuple(dict.fromkeys(found))
 
 
 def split_language(time_format: str) -> tuple[str, str]:
@@ -103,12 +108,23 @@ def write_moment(moment: datetime, time_format: str) -> str:
 
 def _fitting(text: str, formats: Iterable[str]) -> Iterator[str]:
     for made in formats:
+        if _shape(made).fullmatch(text) is None:  # much faster than strptime
+            continue
         try:
             year = parse_moment(text, made).year
         except ValueError:
             continue
         if 1900 <= year < 2200:  # a time of day alone has the year 1900
             yield made
+
+
+@cache
+def _shape(time_format: str) -> re.Pattern[str]:
+    """What text in a format looks like."""
+    found = ""
+    for spaces, directive, literal in re.findall(r"(\s+)|%(.)|([^%\s]+)", time_format):
+        found += r"\s+" if spaces else SHAPES.get(directive, r"\d{1,2}") if directive else re.escape(literal)
+    return re.compile(found, re.IGNORECASE)
 
 
 def parse(cells: Any, time_format: str, name: str, rows: np.ndarray) -> Any:

@@ -14,7 +14,7 @@ WITH_UNIT: Final = (
     r"[ \x{00a0}\x{202f}]*(?P<unit>[^\d\s.,;:()<>][^\s;:()<>]{0,11})?$"
 )
 # Currencies and their like before a number.
-BEFORE: Final = r"^([+-]?)([A-Z]{3}|R\$|US\$|A\$|C\$|Rs\.?|kr\.?|zł|Fr\.) ?([+-]?[\d.])"
+BEFORE: Final = r"^([+-]?)([A-Z]{3}|R\$|US\$|A\$|C\$|Rs\.?|kr\.?|zł|Fr\.)[ \x{00a0}]?([+-]?[\d.].*)$"
 TIMES: Final = {
     "ns": 1e-9, "µs": 1e-6, "μs": 1e-6, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0,
     "seconds": 1.0, "min": 60.0, "mins": 60.0, "minute": 60.0, "minutes": 60.0, "h": 3600.0, "hr": 3600.0,
@@ -54,7 +54,6 @@ def split_units(cells: Any) -> Units | None:
     import pyarrow.compute as pc
 
     cells = pc.replace_substring_regex(cells, BEFORE, r"\1\3 \2") if _has_prefix(cells) else cells
-    cells = pc.replace_substring_regex(cells, r"^([+-]?[\d.][^A-Za-z]*) (.*) ([A-Z]{3})$", r"\1\2 \3")
     parts = pc.extract_regex(cells, WITH_UNIT)
     parts = parts.combine_chunks() if isinstance(parts, pa.ChunkedArray) else parts
     numbers, written = pc.struct_field(parts, "number"), pc.struct_field(parts, "unit")

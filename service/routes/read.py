@@ -27,8 +27,8 @@ router = APIRouter(route_class=StrictJSONRoute)
 FILE: Final = {"schema": {"type": "string", "format": "binary"}}
 BODY: Final = {
     "required": True,
-    "description": "The file: CSV in any form, Excel, Parquet or Arrow, also compressed. The format is detected from "
-    "the bytes, not from the Content-Type.",
+    "description": "The file: CSV in any form, JSON, Excel, Parquet, Arrow, ORC or SQLite, also compressed. "
+    "The format is detected from the bytes, not from the Content-Type.",
     "content": dict.fromkeys(("application/octet-stream", "text/csv", "application/vnd.apache.parquet"), FILE),
 }
 READ_ERRORS: Final = error_responses(

@@ -19,11 +19,15 @@ class ReadRequest(Request):
     columns: list[CellText] = Field(
         default_factory=list, max_length=64, description="value columns; none: all numeric columns"
     )
-    by: list[CellText] = Field(
-        default_factory=list, max_length=8, description="columns that separate the series of a file"
-    )
+    by: list[CellText] = Field(default_factory=list, max_length=8, description="columns that label series; none: found")
     sheet: CellText | None = Field(default=None, description="sheet of a workbook; null: the first")
     zone: CellText = Field(default="UTC", description="time zone of times without one")
+    time_format: CellText | None = Field(default=None, description="format of the times for strptime; null: found")
+    missing: list[CellText] = Field(
+        default_factory=list,
+        max_length=16,
+        description='words and numbers for missing values; "none": do not search for such numbers',
+    )
     every: CellText | None = Field(default=None, description="resample to a regular step such as 5min, by the mean")
 
 

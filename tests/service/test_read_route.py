@@ -19,6 +19,7 @@ from rfa.data import load_series
 from rfa.service.memory import MemoryBudget
 from rfa.service.reading.subprocess_reader import read_in_subprocess
 from rfa.service.schemas.files import ReadReply
+from tests.data.everyday_readings import EVERYDAY, RIGHT
 from tests.service.replies import read
 
 pytestmark = pytest.mark.anyio
@@ -48,6 +49,29 @@ async def test_a_file_is_read_as_the_command_reads_it(connect: Any, name: str) -
     assert (found.clock, found.is_dated) == (series.clock, series.is_dated)
     values = np.array([*found.values.values()], np.float64).T
     np.testing.assert_array_equal(values, series.values)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+async def test_an_everyday_file_is_read_right(connect: Any, name: str) -> None:
+    options, keys, names, times, values, note = RIGHT[name]
+    async with connect() as client:
+        reply = await client.post("/read", params=options, content=(EVERYDAY / name).read_bytes(), headers=BODY)
+    assert reply.status_code == 200, reply.text
+    found = read(ReadReply, reply.content).series
+    assert list(found) == [" / ".join(key) for key in keys]
+    first = next(iter(found.values()))
+    assert list(first.values) == names
+    assert first.times[:2] == pytest.approx(times, abs=1e-6, rel=0)
+    assert next(iter(first.values.values()))[:2] == values
+    assert note in " · ".join(first.notes)
+
+
+async def test_marks_of_missing_values_can_be_kept_and_added(connect: Any) -> None:
+    content = (EVERYDAY / "sentinels.csv").read_bytes()
+    async with connect() as client:
+        reply = await client.post("/read", params={"missing": ["none", "5.3"]}, content=content, headers=BODY)
+    wind = read(ReadReply, reply.content).series[""].values["wind"]
+    assert wind[0] is None and -999 in wind and 9999 in wind
 
 
 async def test_what_it_answers_goes_into_filter_as_it_is(connect: Any) -> None:

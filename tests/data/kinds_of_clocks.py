@@ -1,0 +1,180 @@
+"""Files with times in every form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from tests.data.kind import (
+    DAYS,
+    EPOCH,
+    HOURS,
+    MONTHS,
+    NAMES,
+    QUARTERS,
+    SPREAD,
+    VALUES,
+    WEEKS,
+    YEARS,
+    Kind,
+    clock,
+    plain,
+    table,
+)
+
+
+def clocks() -> Iterator[Kind]:
+    """Times in every form."""
+    quarter = timedelta(milliseconds=250)
+    yield plain(
+        "ISO with milliseconds",
+        table(["at", "y"], [f"{t.isoformat()}.250Z" for t in HOURS], VALUES),
+        [t + quarter for t in HOURS],
+    )
+    yield plain(
+        "ISO with twelve digits",
+        table(["at", "y"], [f"{t.isoformat()}.250000000000Z" for t in HOURS], VALUES),
+        [t + quarter for t in HOURS],
+    )
+    for unit, scale in (("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)):
+        yield clock(
+            f"epoch in {unit} by name",
+            lambda t, k=scale: int((t - EPOCH).total_seconds()) * k,
+            HOURS,
+            header="unix_stamp",
+            note="since 1970",
+        )
+        yield clock(
+            f"epoch in {unit} by value",
+            lambda t, k=scale: int((t - EPOCH).total_seconds()) * k,
+            HOURS,
+            header="x",
+            note="since 1970",
+        )
+    for form in ("Q{q} {y}", "{y}-Q{q}", "{y}Q{q}", "T{q} {y}", "{y} T{q}", "{q}. Quartal {y}"):
+        yield clock(f"quarters {form}", lambda t, f=form: f.format(q=(t.month + 2) // 3, y=t.year), QUARTERS)
+    for form in ("%G-W%V", "%GW%V", "W%V %G", "KW%V %G"):
+        yield clock(f"weeks {form}", lambda t, f=form: t.strftime(f), WEEKS)
+    for language, names in NAMES.items():
+        yield clock(f"months in {language}", lambda t, n=names: f"{n[t.month - 1]} {t.year}", MONTHS)
+        yield clock(f"days in {language}", lambda t, n=names: f"{t.day} {n[t.month - 1]} {t.year}", DAYS)
+        yield clock(
+            f"hours in {language}", lambda t, n=names: f"{t.day} {n[t.month - 1]} {t.year} {t.hour:02d}:00", HOURS
+        )
+    yield clock("German days with points", lambda t: f"{t.day}. {NAMES['de'][t.month - 1]} {t.year}", DAYS)
+    yield clock("Spanish days with de", lambda t: f"{t.day} de {NAMES['es'][t.month - 1]} de {t.year}", DAYS)
+    yield clock(
+        "abbreviated French months",
+        lambda t: (
+            (
+                ["janv.", "févr.", "mars", "avr.", "mai", "juin", "juil.", "août", "sept.", "oct.", "nov.", "déc."][
+                    t.month - 1
+                ]
+            )
+            + f" {t.year}"
+        ),
+        MONTHS,
+    )
+    yield clock("statistics months", lambda t: f"{t.year}M{t.month:02d}", MONTHS)
+    yield clock("short months", lambda t: t.strftime("%b-%y"), MONTHS)
+    yield clock("years", lambda t: t.year, YEARS, header="Jahr")
+    yield clock("months without separators", lambda t: f"{t:%Y%m}", MONTHS, header="period")
+    yield clock("days without separators", lambda t: f"{t:%Y%m%d}", DAYS, header="date")
+    yield clock("days of Excel", lambda t: (t - datetime(1899, 12, 30)).days, DAYS, header="Date", note="Excel")
+    yield clock(
+        "hours of Excel",
+        lambda t: round((t - datetime(1899, 12, 30)).total_seconds() / 86400, 9),
+        HOURS,
+        header="Fecha",
+        note="Excel",
+    )
+    yield clock("day first by evidence", lambda t: f"{t:%d/%m/%Y}", DAYS, note="%d/%m/%Y")
+    yield clock("month first by evidence", lambda t: f"{t:%m/%d/%Y}", DAYS, note="%m/%d/%Y")
+    yield clock(
+        "day first by order",
+        lambda t: f"{t:%d/%m/%Y}",
+        [datetime(2024, 10 + k // 12, k % 12 + 1) for k in range(24)] + [datetime(2025, 1, k + 1) for k in range(6)],
+        note="would not be in order",
+    )
+    twelve = [datetime(2024, 1, k + 1) for k in range(12)]
+    yield Kind(
+        "days or months",
+        table(["when", "y"], [f"{t:%d/%m/%Y}" for t in twelve], VALUES[:12]),
+        refused="--time-format='%d/%m/%Y' or --time-format='%m/%d/%Y'",
+    )
+    yield plain(
+        "days or months, chosen",
+        table(["when", "y"], [f"{t:%d/%m/%Y}" for t in twelve], VALUES[:12]),
+        twelve,
+        values=VALUES[:12],
+        options={"time_format": "%d/%m/%Y"},
+    )
+    yield plain("a clock that is not first", table(["y", "created_at"], VALUES, [t.isoformat() for t in HOURS]), HOURS)
+
+
+def parts() -> Iterator[Kind]:
+    """Clocks in several columns."""
+    yield plain(
+        "year and month",
+        table(["Jahr", "Monat", "y"], [t.year for t in MONTHS], [t.month for t in MONTHS], VALUES),
+        MONTHS,
+    )
+    yield plain(
+        "year, month, day",
+        table(
+            ["year", "month", "day", "y"],
+            [t.year for t in DAYS],
+            [t.month for t in DAYS],
+            [t.day for t in DAYS],
+            VALUES,
+        ),
+        DAYS,
+    )
+    yield plain(
+        "year, month, day, hour",
+        table(
+            ["año", "mes", "día", "hora", "y"],
+            *([getattr(t, part) for t in HOURS] for part in ("year", "month", "day", "hour")),
+            VALUES,
+        ),
+        HOURS,
+    )
+    yield plain(
+        "year and quarter",
+        table(
+            ["year", "quarter", "y"], [t.year for t in QUARTERS], [f"Q{(t.month + 2) // 3}" for t in QUARTERS], VALUES
+        ),
+        QUARTERS,
+    )
+    yield plain(
+        "year and week",
+        table(["year", "week", "y"], [t.isocalendar()[0] for t in WEEKS], [t.isocalendar()[1] for t in WEEKS], VALUES),
+        WEEKS,
+    )
+    yield plain(
+        "year and day of it",
+        table(["year", "doy", "y"], [t.year for t in DAYS], [t.timetuple().tm_yday for t in DAYS], VALUES),
+        DAYS,
+    )
+    yield plain(
+        "date and hour", table(["date", "hour", "y"], [t.date() for t in HOURS], [t.hour for t in HOURS], VALUES), HOURS
+    )
+    yield plain(
+        "date and ending hour",
+        table(["date", "HE", "y"], [t.date() for t in HOURS], [t.hour + 1 for t in HOURS], VALUES),
+        HOURS,
+        note="their beginning",
+    )
+    for language, names in (
+        ("es", ("Fecha", "Hora")),
+        ("de", ("Datum", "Uhrzeit")),
+        ("fr", ("Jour", "Heure")),
+        ("it", ("Data", "Ora")),
+        ("pt", ("Data", "Hora")),
+    ):
+        yield plain(
+            f"date and time in {language}",
+            table([*names, "y"], [f"{t:%d/%m/%Y}" for t in SPREAD], [f"{t:%H:%M}" for t in SPREAD], VALUES, by=";"),
+            SPREAD,
+            note="are joined",
+        )
