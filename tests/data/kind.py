@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -129,7 +128,7 @@ class Kind:
 
     name: str
     content: bytes
-    series: dict[tuple[str, ...], tuple[list[float], dict[str, list[float | None]]]] = field(default_factory=dict)
+    series: dict[Any, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     note: str = ""
     refused: str = ""
@@ -139,7 +138,7 @@ def seconds(times: list[datetime]) -> list[float]:
     return [(time - EPOCH).total_seconds() for time in times]
 
 
-def table(header: list[str], *columns: list[Any], by: str = ",") -> bytes:
+def table(header: list[str], *columns: Any, by: str = ",") -> bytes:
     rows = [by.join(map(str, row)) for row in zip(*columns, strict=True)]
     return "\n".join([by.join(header), *rows]).encode()
 
@@ -149,9 +148,7 @@ def plain(name: str, content: bytes, times: list[datetime], column: str = "y", *
     return Kind(name, content, {ALONE: (seconds(times), {column: values})}, **more)
 
 
-def clock(
-    name: str, write: Callable[[datetime], Any], times: list[datetime], *, header: str = "when", **more: Any
-) -> Kind:
+def clock(name: str, write: Any, times: list[datetime], *, header: str = "when", **more: Any) -> Kind:
     """A column of times and one of values."""
     by = more.pop("by", ";")
     return plain(name, table([header, "y"], [write(time) for time in times], VALUES, by=by), times, **more)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from tests.data.kind import (
@@ -16,7 +16,7 @@ from tests.data.kind import (
 )
 
 
-def cells(name: str, write: Callable[[float], str], *, column: str = "y", by: str = ";", **more: Any) -> Kind:
+def cells(name: str, write: Any, *, column: str = "y", by: str = ";", **more: Any) -> Kind:
     """Values in a form of writing."""
     content = table(
         ["time", "y"], [t.isoformat() for t in HOURS], [write(value) for value in more.pop("given", VALUES)], by=by

@@ -93,7 +93,7 @@ def test_python_takes_its_path(name: str) -> None:
     zone = RIGHT[name][0].get("zone", "UTC")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        found = library.forecast(EVERYDAY / name, 3, model="auto", tz=zone)
+        found: Any = library.forecast(EVERYDAY / name, 3, model="auto", tz=zone)
     assert len(found) == 3 * len(RIGHT[name][1])
     assert all(f"{column}_mean" in found for column in RIGHT[name][2])
 
