@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 
 from rfa.data.clock_numbers import EXCEL, calendar_form, check_finite, excel_seconds, unix_seconds
-from rfa.data.iso import ISO, parse_iso
+from rfa.data.iso import INTERVAL, ISO, parse_iso
 from rfa.data.time_formats import candidate_formats, parse
 
 # Cells that decide which formats are tried on all of them.
@@ -107,6 +107,10 @@ def read_clock(
         raise ValueError(f"column {name!r} is {column.type}: neither numbers nor dates")
     cells = pc.utf8_trim_whitespace(column)
     _check_no_missing(pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells), name, rows)
+    if time_format is None and pc.match_substring_regex(cells[0], INTERVAL).as_py():
+        starts = pc.replace_substring_regex(cells, INTERVAL, r"\1")
+        found = read_clock(starts, name, zone=zone, time_format=None, rows=rows, begins=begins)
+        return replace(found, note=f"{found.note}, the beginnings of intervals")
     if time_format is None and pc.all(pc.match_substring_regex(cells, r"^(19|20)\d{6}$")).as_py():
         time_format = "%Y%m%d"
     if time_format is not None:

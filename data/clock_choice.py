@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.data.clock_numbers import EARLIEST_UNIX, EPOCHS, LATEST_UNIX, calendar_form, words_of
-from rfa.data.iso import parse_iso
+from rfa.data.iso import INTERVAL, parse_iso
 from rfa.data.table import MISSING
 from rfa.data.time_formats import candidate_formats
 
@@ -25,6 +25,7 @@ UNIX_WORDS: Final = frozenset((
 ))  # fmt: skip
 ELAPSED_WORDS: Final = frozenset(("time", "elapsed", "zeit", "temps", "tiempo", "tempo", "tijd"))
 SAMPLED: Final = 200
+MAY_BE_TIME: Final = r"\b(1[89]|20)\d\d\b|\b\d{1,2}[:/]\d{2}\b"
 # Cells of a sample that are parsed as dates.
 PARSED: Final = 6
 
@@ -80,6 +81,7 @@ def holds_dates(column: Any) -> bool:
 def _is_date(cell: str) -> bool:
     import pyarrow as pa
 
+    cell = re.sub(INTERVAL, r"\1", cell)
     return re.search(r"\d", cell) is not None and (
         parse_iso(pa.chunked_array([[cell]])) is not None or bool(candidate_formats(cell))
     )
@@ -98,6 +100,23 @@ def numeric_sample(column: Any) -> np.ndarray | None:
     except pa.ArrowInvalid:
         return None
     return found if len(found) and np.isfinite(found).all() else None
+
+
+def refuse_unknown_times(columns: dict[str, Any]) -> None:
+    """Refuse a table without a time column whose first column may hold times in an unknown form.
+
+    Raises:
+        ValueError: it may; the message names the options that mend it.
+    """
+    import pyarrow as pa
+
+    name = next(iter(columns))
+    cells = sample(columns[name]).to_pylist() if pa.types.is_string(columns[name].type) else []
+    if len(cells) > 2 and len({*cells}) == len(cells) and all(re.search(MAY_BE_TIME, cell) for cell in cells):
+        raise ValueError(
+            f"column {name!r}: {cells[0]!r} may be a time in an unknown form: give --time {name!r} --time-format "
+            "'%d.%m.%Y %H:%M', as it is written, or choose value columns with --column"
+        )
 
 
 def _is_number_or_date(column: Any) -> bool:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from rfa.data.clock import Clock
-from rfa.data.clock_choice import clock_column
+from rfa.data.clock_choice import clock_column, date_columns, refuse_unknown_times
 from rfa.data.clock_parts import JOINED, calendar_columns, find_parts
 from rfa.data.columns import ValueColumns, read_values
 from rfa.data.keys import cell_codes, find_keys, group_rows
 from rfa.data.marks import MissingRule
+from rfa.data.months_across import melt_months
 from rfa.data.row_times import Groups, count_rows, read_times
 from rfa.data.selection import resample, select_range, step_seconds
 from rfa.data.series import Key, Series, key_name
@@ -126,7 +127,7 @@ def _read_rows(
         raise ValueError("the table has no rows: it needs at least one")
     _check_columns(table, [*options.columns, *options.by, *([] if options.time is None else [options.time])])
     by = options.by or ([] if options.columns or options.time else wide_keys(table))
-    table = melt_wide(table, by)
+    table = melt_wide(table, by) if by or options.columns or options.time else melt_months(table)
     rest = {name: column for name, column in table.columns.items() if name not in by}
     parts = find_parts(rest) if options.time is None else None
     clock: str | None
@@ -137,6 +138,8 @@ def _read_rows(
         options = replace(options, time_format=options.time_format or parts.time_format)
     else:
         clock = options.time if options.time is not None else clock_column(rest)
+        if clock is None and not options.columns:
+            refuse_unknown_times(rest)
     names = [name for name in rest if name != clock]
     times, by, groups, read, notes, refuse = _read_series(table, rest, clock, by, options, refused)
     values = _read_values(table, options, [name for name in names if name not in by], by, is_dated=read.is_dated)
@@ -182,6 +185,9 @@ def _read_series(
             raise problem
         if by:
             notes.append(f"series: column {' and '.join(map(repr, by))}")
+    if options.time is None and clock is not None and len(others := date_columns(rest)) > 1:
+        more_dates = ", ".join(repr(name) for name in others if name != clock)
+        notes.append(f"times: dates also in {more_dates}; --time chooses")
     groups, more = group_rows(table, by)
     refuse = _make_refuse(by, refused) if by else alone
     if found is None or clock is None or found[2].zone is not None:

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 ISO: Final = "ISO"
 ZONED: Final = r"(Z|[+-]\d{2}(:?\d{2})?)$"
+# The beginning of an interval such as `01.01.2024 00:00 - 01.01.2024 01:00`.
+INTERVAL: Final = r"^(.*\d:\d{2}(?::\d{2})?)\s+(?:-|–|to|bis|/)\s+.*\d:\d{2}.*$"
 HAS_TIME: Final = r"\d[T ]\d{2}:?\d{2}"
 
 

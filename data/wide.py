@@ -18,7 +18,8 @@ FEWEST_STEPS: Final = 3
 MANY_STEPS: Final = 12
 DATED: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d|$)")
 MOST_VALUES: Final = 50_000_000
-TIME, VALUE = "time", "value"
+YEAR_NAME: Final = re.compile(r"(1[5-9]|20|21)\d\d")
+TIME, VALUE, YEAR = "time", "value", "year"
 
 
 def melt_wide(table: Table, by: Sequence[str]) -> Table:
@@ -39,15 +40,17 @@ def melt_wide(table: Table, by: Sequence[str]) -> Table:
         return table
     if len(steps) * len(table) > MOST_VALUES:
         raise ValueError(f"the table has more than {MOST_VALUES:,} values, the limit: split it")
-    is_there = np.stack([_is_there(table.columns[name]) for name in steps])  # [steps, rows]
+    there = np.stack([is_there(table.columns[name]) for name in steps])  # [steps, rows]
     # Empty cells after the last value are not part of a series.
-    is_kept = np.maximum.accumulate(is_there[::-1], axis=0)[::-1]
+    is_kept = np.maximum.accumulate(there[::-1], axis=0)[::-1]
     step, row = np.nonzero(is_kept)
     rest = {name: column.take(row) for name, column in table.columns.items() if name not in steps}
     stacked = pa.chunked_array([chunk for name in steps for chunk in _chunks(table.columns[name])])
     columns = {**rest, VALUE: stacked.take(step * len(table) + row)}
     if _are_dates(steps):
         columns[TIME] = pa.chunked_array([steps]).take(step)
+    elif all(YEAR_NAME.fullmatch(name.strip()) for name in steps):
+        columns[YEAR] = pa.chunked_array([steps]).take(step)
     note = f"each row is a series, in the columns {steps[0]!r} to {steps[-1]!r}"
     return Table(columns, table.separator, table.first_row, (*table.notes, note))
 
@@ -112,7 +115,8 @@ def _is_distinct(table: Table, by: Sequence[str]) -> bool:
     return len(set(keys)) == len(keys)
 
 
-def _is_there(column: Any) -> np.ndarray:
+def is_there(column: Any) -> np.ndarray:
+    """Which cells `[N]` are not missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -109,6 +109,23 @@ def clocks() -> Iterator[Kind]:
         values=VALUES[:12],
         options={"time_format": "%d/%m/%Y"},
     )
+    yield clock(
+        "intervals",
+        lambda t: f"{t:%d.%m.%Y %H:%M} - {t + timedelta(hours=12):%d.%m.%Y %H:%M}",
+        SPREAD,
+        note="the beginnings of intervals",
+    )
+    yield Kind(
+        "times in an unknown form",
+        table(["stamp", "y"], [f"day {t:%j} of {t:%Y}" for t in DAYS], VALUES),
+        refused="give --time 'stamp' --time-format",
+    )
+    yield plain(
+        "times in a form that is given",
+        table(["stamp", "y"], [f"day {t:%j} of {t:%Y}" for t in DAYS], VALUES),
+        DAYS,
+        options={"time": "stamp", "time_format": "day %j of %Y"},
+    )
     yield plain("a clock that is not first", table(["y", "created_at"], VALUES, [t.isoformat() for t in HOURS]), HOURS)
 
 

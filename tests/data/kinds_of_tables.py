@@ -17,9 +17,12 @@ import pyarrow as pa
 from tests.data.kind import (
     DAYS,
     HOURS,
+    MONTHS,
+    NAMES,
     ROWS,
     SPREAD,
     VALUES,
+    YEARS,
     Kind,
     decimal_comma,
     plain,
@@ -131,6 +134,24 @@ def long() -> Iterator[Kind]:
         note="left out, identifiers: 'product_id'",
     )
     yield plain("labels that are no series", table(["date", "weather", "y"], dates, ["sun", "rain"] * 15, VALUES), DAYS)
+    yield Kind(
+        "years across",
+        table(["country", *map(str, range(1990, 2020))], ["p", "q"], *[[v, v] for v in VALUES]),
+        {(name,): (seconds(YEARS), {"value": VALUES}) for name in "pq"},
+    )
+    filled = [*map(str, VALUES), *[""] * 6]
+    for language in ("en", "fr"):
+        yield plain(
+            f"months across in {language}",
+            table(
+                [{"en": "Year", "fr": "Année"}[language], *NAMES[language]],
+                [2022, 2023, 2024],
+                *[filled[k::12] for k in range(12)],
+            ),
+            MONTHS,
+            "value",
+            note="each row is a year",
+        )
     yield Kind(
         "numbered steps",
         table(["id", *[f"d_{k}" for k in range(ROWS)]], ["p", "q"], *[[v, v] for v in VALUES]),

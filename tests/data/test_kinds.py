@@ -1,0 +1,41 @@
+"""Every kind of file that people have is read right, or refused with an option that mends it."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from rfa.data import read_frame
+from rfa.data.file_formats import read_table
+from tests.data.kind import Kind
+from tests.data.kinds_of_clocks import clocks, parts
+from tests.data.kinds_of_numbers import missing, numbers
+from tests.data.kinds_of_tables import formats, long
+
+KINDS = [kind for group in (clocks, parts, numbers, missing, long, formats) for kind in group()]
+
+
+def test_there_are_many_kinds_of_files() -> None:
+    names = [kind.name for kind in KINDS]
+    assert len(set(names)) == len(names) >= 120
+    assert sum(bool(kind.refused) for kind in KINDS) <= 3
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_kind_of_file_is_read_right(kind: Kind) -> None:
+    options = dict(kind.options)
+    query = options.pop("query", None)
+    if kind.refused:
+        with pytest.raises(ValueError, match=re.escape(kind.refused)):
+            read_frame(read_table(kind.content), **options)
+        return
+    found = read_frame(read_table(kind.content, query=query), **options)
+    assert list(found) == list(kind.series)
+    for series, (times, columns) in zip(found.values(), kind.series.values(), strict=True):
+        assert series.names == tuple(columns)
+        assert series.times == pytest.approx(times, abs=1e-4, rel=0)
+        expected = np.array([*columns.values()], np.float64).T
+        np.testing.assert_allclose(series.values, expected, rtol=1e-12, atol=0)
+        assert kind.note in " · ".join(series.notes)

@@ -1,0 +1,48 @@
+"""Tables with a row for each year and a column for each month."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from rfa.data.clock_numbers import YEAR_WORDS
+from rfa.data.month_names import LANGUAGES, names
+from rfa.data.table import Table
+from rfa.data.wide import VALUE, is_there
+
+MONTHS: Final = 12
+YEAR, MONTH = "year", "month"
+
+
+def melt_months(table: Table) -> Table:
+    """Convert a table of years with a column for each month to one row per value; other tables are returned."""
+    import pyarrow as pa
+
+    year = next((name for name in table.columns if name.strip().lower() in YEAR_WORDS), None)
+    months = _month_columns(list(table.columns))
+    if year is None or not months:
+        return table
+    rows = len(table)
+    cells: list[Any] = [table.columns[name].cast(pa.string()) for name in months]
+    stacked = pa.chunked_array([chunk for column in cells for chunk in column.chunks])
+    order = np.arange(MONTHS * rows).reshape(MONTHS, rows).T.ravel()  # by year, then by month
+    there = np.flatnonzero(np.stack([is_there(table.columns[name]) for name in months]).T.ravel())
+    order = order[: there[-1] + 1] if len(there) else order
+    columns = {
+        YEAR: table.columns[year].take(order % rows),
+        MONTH: pa.chunked_array([pa.array(order // rows + 1)]),
+        VALUE: stacked.take(order),
+    }
+    note = f"each row is a year, in the columns {months[0]!r} to {months[-1]!r}"
+    return Table(columns, table.separator, table.first_row, (*table.notes, note))
+
+
+def _month_columns(columns: list[str]) -> list[str]:
+    """Twelve consecutive columns with the names of the months in one language."""
+    lower = [name.strip().lower().rstrip(".") for name in columns]
+    for language in LANGUAGES:
+        for start in range(len(columns) - MONTHS + 1):
+            if all(text in month for text, month in zip(lower[start:], names(language), strict=False)):
+                return columns[start : start + MONTHS]
+    return []
