@@ -1,0 +1,124 @@
+"""What waits for a GPU, most valuable first."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rfa.benchmarks.gpu_queue.queue import Part
+
+# Of a part of a rehearsal, which has a slow machine to itself for as long as it takes.
+REHEARSAL_SECONDS = 900.0
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the parts are made for.
+
+    Attributes:
+        is_rehearsal: on a CPU, at tiny sizes.
+        series_config, series_minutes: of the network's training, over all loans; None: the shipped recipe.
+        series_from: run whose weights are its first ones; None: drawn ones.
+        bundle: a language model that brings kernels for this GPU; None: `books`, compiled for it here.
+        books: folder of texts to train `books` on; None: it is not trained.
+        check_seconds: of `rfa gpu-check`.
+    """
+
+    out: Path
+    is_rehearsal: bool = False
+    series_config: Path | None = None
+    series_minutes: float | None = None
+    series_from: Path | None = None
+    bundle: Path | None = None
+    books: Path | None = None
+    check_seconds: float = 200.0
+
+
+def tests(wishes: Wishes) -> Part:
+    """Those that need a GPU."""
+    rehearsal = ("--rehearse",) if wishes.is_rehearsal else ()
+    command = (sys.executable, "-m", "rfa.benchmarks.gpu_queue.cuda_tests", *rehearsal)
+    return Part("tests", command, seconds=120, least=40)
+
+
+def check(wishes: Wishes) -> Part:
+    """Kernels right and timed, attention beside FlashAttention-2 and FlexAttention among them."""
+    command: tuple[str, ...] = (sys.executable, "-m", "rfa", "gpu-check", "--seconds", str(wishes.check_seconds))
+    if wishes.is_rehearsal:
+        # Nothing of it runs without a GPU: it says so, with the exit code of that.
+        script = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]) != 2)"
+        command = (sys.executable, "-c", script, *command)
+    out = "gpu-check.json"
+    return Part("gpu-check", (*command, "--out", str(wishes.out / out)), wishes.check_seconds + 40, 80, result=out)
+
+
+def _module(wishes: Wishes, name: str, *arguments: str) -> tuple[str, ...]:
+    rehearsal = ("--rehearse",) if wishes.is_rehearsal else ()
+    return (sys.executable, "-m", f"rfa.benchmarks.gpu_queue.{name}", "--out", str(wishes.out), *arguments, *rehearsal)
+
+
+def series_speed(wishes: Wishes) -> Part:
+    """How fast the series network trains, by size and batch."""
+    return Part("series-speed", _module(wishes, "series_speed", "--seconds", "75"), 95, 30, result="series-speed.json")
+
+
+def series(wishes: Wishes) -> Part:
+    """The series network's training; it goes on from what an earlier loan left."""
+    config = () if wishes.series_config is None else ("--config", str(wishes.series_config))
+    minutes = () if wishes.series_minutes is None else ("--minutes", str(wishes.series_minutes))
+    begin = () if wishes.series_from is None else ("--from", str(wishes.series_from))
+    return Part("series", _module(wishes, "series", *config, *minutes, *begin), seconds=460, least=60)
+
+
+def served(wishes: Wishes) -> Part:
+    """A server with stored kernels and no compiler, under load."""
+    bundle = () if wishes.bundle is None else ("--bundle", str(wishes.bundle))
+    no_compiler = {"CC": "/bin/false"} if wishes.bundle is not None else {}
+    return Part("served", _module(wishes, "served", *bundle), 120, 30, no_compiler, result="load-text-64-gpu.json")
+
+
+def books(wishes: Wishes) -> Part:
+    """The language model's training for a while."""
+    out = wishes.out / "books"
+    config = "small" if wishes.is_rehearsal else "books"
+    steps = ("--steps", "1") if wishes.is_rehearsal else ()
+    command = (sys.executable, "-m", "rfa", "train", "lm", "--data", str(wishes.books), "--config", config)
+    return Part("books", (*command, *steps, "--out", str(out)), seconds=120, least=60)
+
+
+QUEUE: dict[str, Callable[[Wishes], Part]] = {
+    "tests": tests,
+    "gpu-check": check,
+    "series": series,
+    "served": served,
+    "series-speed": series_speed,
+    "books": books,
+}
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def parts(wishes: Wishes, names: tuple[str, ...] = ()) -> list[Part]:
+    """The named ones in the order of the queue, or all; `books` where there are texts.
+
+    Raises:
+        ValueError: a name that is none.
+    """
+    unknown = set(names) - set(QUEUE)
+    if unknown:
+        raise ValueError(f"unknown parts {sorted(unknown)}; known are {', '.join(QUEUE)}")
+    chosen = names or tuple(name for name in QUEUE if name != "books" or wishes.books is not None)
+    made = [make(wishes) for name, make in QUEUE.items() if name in chosen]
+    return [replace(part, seconds=REHEARSAL_SECONDS, least=0) for part in made] if wishes.is_rehearsal else made
+
+
+def summarise(record: dict[str, dict[str, object]]) -> str:
+    """A line a part."""
+    return "\n".join(f"{name}: {json.dumps(found)}" for name, found in record.items())
