@@ -24,6 +24,7 @@ class ForecastPoint:
 
     t: float
     mean: list[float]
+    median: list[float]
     std: list[float]
     interval: Intervals
 

@@ -50,8 +50,8 @@ def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
     """The forecasts in the form of a step's."""
     names = [level_name(level) for level in levels]
     return [
-        ForecastPoint(t, mean, std, dict(zip(names, bands, strict=True)))
-        for t, (mean, std), bands in zip(
+        ForecastPoint(t, mean, median, std, dict(zip(names, bands, strict=True)))
+        for t, (mean, std, median), bands in zip(
             found.times.tolist(), found.moments.tolist(), found.bands.tolist(), strict=True
         )
     ]

@@ -122,6 +122,7 @@ def shift(out: StepOutputs, seen: Array, ahead: Array) -> None:
     out.mean[:] += seen
     out.interval[:] += seen[:, None, :, None]
     out.moments[:, :, 0] += ahead
+    out.moments[:, :, 2] += ahead
     out.bands[:] += ahead[:, :, None, :, None]
 
 

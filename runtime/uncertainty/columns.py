@@ -58,8 +58,8 @@ class Columns:
     def ahead(self, found: Ahead, levels: Sequence[str]) -> dict[str, Array]:
         """Forecasts after the last observation, in columns of their own."""
         groups = (
-            self._each("mean", found.moments[:, 0]), self._each("std", found.moments[:, 1]),
-            self._bands("", levels, found.bands),
+            self._each("mean", found.moments[:, 0]), self._each("median", found.moments[:, 2]),
+            self._each("std", found.moments[:, 1]), self._bands("", levels, found.bands),
         )  # fmt: skip
         return {"t": found.times, **dict(itertools.chain(*groups))}
 

@@ -61,7 +61,7 @@ class Ahead(NamedTuple):
 
     Attributes:
         times: `[M]`.
-        moments: mean and std, `[M, 2, P]`.
+        moments: mean, std and median, `[M, 3, P]`.
         bands: intervals, `[M, levels, P, 2]`.
     """
 

@@ -59,13 +59,14 @@ def check_step(scorer, lag, posterior, weighted_nis, sums):
 
 @inline_jit
 def forecast_intervals(scorer, posterior, moments, bands):
-    """Moments `[H, 2, P]` and intervals `[H, levels, P, 2]` of the forecasts; their sum, not finite if one is not."""
+    """Mean, std and median `[H, 3, P]` and intervals `[H, levels, P, 2]` of the forecasts; their sum, not finite if one
+    is not."""
     spec, work, total = scorer.spec, scorer.work, 0.0
     for h in range(len(spec.horizon)):
         for a in range(len(work.scores)):
             mean, variance = posterior.forecast_mean[h, a], posterior.forecast_covariance[h, a, a]
             deviation = np.sqrt(max(variance, 0.0))
-            moments[h, 0, a] = mean
+            moments[h, 0, a] = moments[h, 2, a] = mean
             moments[h, 1, a] = deviation * spec.scale[h]
             if posterior.half_widths.shape[2] > 0:
                 total += _two_sided(scorer, posterior, bands[h], h, a)

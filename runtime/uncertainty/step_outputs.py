@@ -96,7 +96,7 @@ class StepOutputs(NamedTuple):
         is_good: whether all of a row is finite; other rows are undefined.
         position: of the observation in its stream.
         alarm: 1 or 0; NaN unless requested.
-        moments: mean and std of the forecasts, `[R, H, 2, P]`.
+        moments: mean, std and median of the forecasts, `[R, H, 3, P]`.
         bands: their intervals, `[R, H, levels, P, 2]`.
         tally: see forecast_checks.py.
     """
@@ -125,7 +125,7 @@ class StepOutputs(NamedTuple):
         wide, row = (rows, size), (rows,)
         return cls(
             np.zeros(rows, np.bool_), np.zeros(rows, np.int64), *map(np.empty, (wide, wide, row, row, row, wide, row,
-            row, row, row, (rows, levels, size, 2), (rows, horizon, 2, size), (rows, horizon, levels, size, 2),
+            row, row, row, (rows, levels, size, 2), (rows, horizon, 3, size), (rows, horizon, levels, size, 2),
             (rows, columns(calibrated, horizon, size))))
         )  # fmt: skip
 

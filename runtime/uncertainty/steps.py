@@ -26,7 +26,7 @@ class Forecasts(Blocks, Sequence[ForecastPoint]):
 
     Args:
         t: time of the last observation.
-        moments: mean and std, `[horizon, 2, P]`.
+        moments: mean, std and median, `[horizon, 3, P]`.
         bands: `[horizon, levels, P, 2]`.
     """
 
@@ -43,8 +43,8 @@ class Forecasts(Blocks, Sequence[ForecastPoint]):
 
     def __getitem__(self, index: int) -> ForecastPoint:  # type: ignore[override]  # nobody takes a slice
         horizon = self._readout.horizon[index]
-        mean, deviation = self.moments[index].tolist()
-        return ForecastPoint(self._t + horizon, mean, deviation, self._readout.named(self.bands[index].tolist()))
+        mean, std, median = self.moments[index].tolist()
+        return ForecastPoint(self._t + horizon, mean, median, std, self._readout.named(self.bands[index].tolist()))
 
     def __iter__(self) -> Iterator[ForecastPoint]:
         return (self[index] for index in range(len(self)))
@@ -58,8 +58,8 @@ class Forecasts(Blocks, Sequence[ForecastPoint]):
         for first in range(0, len(self), size):
             part = slice(first, first + size)
             yield [
-                {"t": self._t + horizon, "mean": mean, "std": deviation, "interval": readout.named(bands)}
-                for horizon, (mean, deviation), bands in zip(
+                {"t": self._t + horizon, "mean": mean, "median": median, "std": std, "interval": readout.named(bands)}
+                for horizon, (mean, std, median), bands in zip(
                     readout.horizon[part], self.moments[part].tolist(), self.bands[part].tolist(), strict=True
                 )
             ]

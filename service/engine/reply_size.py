@@ -19,8 +19,10 @@ STEP_LEVEL: Final = 160
 STEP_BAND: Final = 170
 # Names in JSON, of a step, a forecast and a level.
 JSON_STEP: Final = 420
-JSON_FORECAST: Final = 64
+JSON_FORECAST: Final = 76
 JSON_LEVEL: Final = 28
+# Of a forecast: mean, std and median.
+MOMENTS: Final = 3
 # Columns without components.
 WHOLE_COLUMNS: Final = 8
 # A waiting series with its options, besides numbers and state.
@@ -65,18 +67,18 @@ class StepShape:
     def numbers(self) -> int:
         """Numbers in JSON, except a few."""
         intervals = 2 * self.levels
-        return self.size * (4 + intervals + self.horizon * (2 + intervals) + self.samples)
+        return self.size * (4 + intervals + self.horizon * (MOMENTS + intervals) + self.samples)
 
     @property
     def numbers_ahead(self) -> int:
         """Numbers of a forecast row."""
-        return 1 + self.size * (2 + 2 * self.levels)
+        return 1 + self.size * (MOMENTS + 2 * self.levels)
 
     @property
     def held_bytes(self) -> int:
         """Memory until it is encoded."""
         state = STEP + self.size * STEP_COMPONENT + self.levels * (STEP_LEVEL + self.size * STEP_BAND)
-        return state + NUMBER * self.size * (self.horizon * (2 + 2 * self.levels) + self.samples)
+        return state + NUMBER * self.size * (self.horizon * (MOMENTS + 2 * self.levels) + self.samples)
 
     @property
     def json_bytes(self) -> int:

@@ -31,7 +31,8 @@ class ForecastPoint(Reply):
     """Forecast of an observation."""
 
     t: Annotated[float, says("time of the observation")]
-    mean: Annotated[list[float], says("most probable value of each component")]
+    mean: Annotated[list[float], says("mean of the forecast distribution of each component")]
+    median: Annotated[list[float], says("its median, which differs from the mean if the distribution is skewed")]
     std: Annotated[list[float], says("calibrated standard deviation of each component, with measurement noise")]
     interval: Annotated[dict[str, list[Interval]], says("lower and upper end of each component, by level")]
 

@@ -171,7 +171,9 @@ def test_forecasts_go_on_by_the_same_clock_over_the_change_of_clocks(kind: str) 
         assert [moment.isoformat() for moment in times] == [moment.isoformat() for moment in expected]
     if kind == "pandas":
         assert found.index.equals(expected) and found.index.name == expected.name
-        assert found.index.name == "at" and found.columns.tolist() == ADDED[:12]
+        assert (
+            found.index.name == "at" and [name for name in found.columns if not name.endswith("median")] == ADDED[:12]
+        )
 
 
 def test_an_array_is_answered_by_one_with_fields() -> None:

@@ -373,7 +373,7 @@ class FakeFilter:
         step = FilterStep(
             state.count, t, mean, [1.0] * len(mean), 1.0, 0.9, None if observation is None else 1.0,
             observation if observation is None else list(observation), None, None, None, interval,
-            [ForecastPoint(t + h, mean, [1.0] * len(mean), interval) for h in requested.horizon],
+            [ForecastPoint(t + h, mean, mean, [1.0] * len(mean), interval) for h in requested.horizon],
             np.array([mean] * requested.samples),
         )  # fmt: skip
         return step, Means(sums, seen, t, state.count + 1, state.seed)
