@@ -224,20 +224,23 @@ def load_filter(bundle: str | None) -> Filters:
     Raises:
         FileNotFoundError, ValueError: it cannot be loaded.
     """
-    from rfa.library.models import series_runtime, usual_model
+    from rfa.library.models import mixture_runtime, series_runtime, usual_model
     from rfa.runtime.filters.auto import NAMES, RETIRED, AutoRuntime, retirement_note
+    from rfa.runtime.series.filter import MIXTURE
 
-    name = usual_model() if bundle is None else bundle
+    name = usual_model() if bundle in (None, MIXTURE) else bundle
     if name in RETIRED and not Path(name).is_dir():
         sys.stderr.write(f"{retirement_note(name)}\n")
         name = RETIRED[name]
     if name in NAMES:
         return lambda key, series: [(series, AutoRuntime.of(len(series.names), name))]
+    if name == MIXTURE:
+        return lambda key, series: [(series, mixture_runtime(len(series.names)))]
     from rfa.cli.bundles import find_bundle
     from rfa.runtime.bundle.bundle import open_bundle
     from rfa.runtime.filters.filter import FilterRuntime
 
-    opened = open_bundle(find_bundle(name, NAMES))
+    opened = open_bundle(find_bundle(name, (*NAMES, MIXTURE)))
     if opened.kind == "series":
         model = series_runtime(opened, 1)
         return lambda key, series: [(series, model.sized(len(series.names)))]

@@ -57,8 +57,9 @@ def filter(
             column with the name or the content of times; without one rows are counted.
         columns: the columns to filter; by default all numeric columns.
         by: the key columns; the rows of a key are one series.
-        model: "series" (the default, a trained network), "auto" (untrained; the default without that bundle),
-            "auto-joint" (scores rows by the correlation of their columns), or the name or folder of a bundle.
+        model: "default" (a mixture of "series" and simple forecasts), "series" (a trained network), "auto" (untrained;
+            the default without the bundle of "series"), "auto-joint" (scores rows by the correlation of their columns),
+            or the name or folder of a bundle.
         system: instead of `model`, a linear system by matrices or as a preset (see the guide to systems), or the models
             of `rfa.fit`, of which each series takes its own.
         levels: of the intervals.
@@ -123,7 +124,7 @@ def forecast(
     Returns:
         The same kind of frame (of an array, one with fields) with a row for each time: the keys; the time as it was
         written, or as the index (without times rows are counted on in `t`); and for each column x the forecast of a
-        measurement, `x_mean`, `x_std`, `x_low90`, `x_high90` (a pair per level).
+        measurement, `x_mean`, `x_std`, `x_median`, `x_low90`, `x_high90` (a pair per level).
 
     Raises:
         ValueError: If an argument, column or row is invalid; the message names it and says what to do.
@@ -154,7 +155,7 @@ def forecast(
 def _forecast_columns(series: Series, found: Ahead, levels: Sequence[float]) -> New:
     new: dict[str, Column] = {}
     for a, name in enumerate(series.names):
-        new |= {f"{name}_mean": found.moments[:, 0, a], f"{name}_std": found.moments[:, 1, a]}
+        new |= {f"{name}_{what}": found.moments[:, k, a] for k, what in enumerate(("mean", "std", "median"))}
         for number, level in enumerate(levels):
             new |= dict(zip(ends(name, level), found.bands[:, number, a].T, strict=True))
     return new

@@ -23,7 +23,7 @@ from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.fitted import are_models, system_for
 from rfa.runtime.filters.system import System
 from rfa.runtime.messages import COMPILING
-from rfa.runtime.series.filter import SeriesRuntime, hold_to_golden, open_series
+from rfa.runtime.series.filter import MIXTURE, SeriesRuntime, hold_to_golden, open_series
 
 # Bundles that stay open.
 MOST_OPEN: Final = 4
@@ -38,7 +38,7 @@ class Model:
     """A filter for some columns.
 
     Attributes:
-        name: of a default bundle, its folder, "auto" or "auto-joint".
+        name: "default", of a default bundle, its folder, "auto" or "auto-joint".
         digest: of the version that its states belong to.
         system: the document of a system, if one was given instead of a name.
     """
@@ -50,12 +50,12 @@ class Model:
 
 
 def usual_model() -> str:
-    """The default model: the network of any series, or `auto` if its bundle is missing."""
+    """The default model: the mixture with the network of any series, or `auto` if the network's bundle is missing."""
     try:
         find_bundle(SERIES)
     except FileNotFoundError:
         return auto.NAME
-    return SERIES
+    return MIXTURE
 
 
 def find_model(model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None) -> Model:
@@ -73,7 +73,7 @@ def find_model(model: str | Path | None, columns: int | None, system: Mapping[st
     if system is not None:
         _check_for_system(model)
         return _system_model(system, columns)
-    name = usual_model() if model is None else str(model)
+    name = usual_model() if model in (None, MIXTURE) else str(model)
     size = 1 if columns is None else columns
     if size < 1:
         raise ValueError(f"columns must be at least 1, got {size}")
@@ -82,7 +82,10 @@ def find_model(model: str | Path | None, columns: int | None, system: Mapping[st
         name = auto.RETIRED[name]
     if name in auto.NAMES:
         return Model(name, auto.AutoRuntime.of(size, name), auto.digest(name))
-    bundle = _open(find_bundle(name, auto.NAMES))
+    if name == MIXTURE:
+        mixture = mixture_runtime(size)
+        return Model(name, mixture, mixture.digest)
+    bundle = _open(find_bundle(name, (*auto.NAMES, MIXTURE)))
     if bundle.kind == "series":
         runtime = series_runtime(bundle, size)
         return Model(name, runtime, runtime.digest)
@@ -108,6 +111,16 @@ def series_runtime(bundle: Bundle, columns: int) -> SeriesRuntime:
         ValueError: there are too many columns.
     """
     return _checked_network(bundle).sized(columns)
+
+
+def mixture_runtime(columns: int) -> SeriesRuntime:
+    """The default model for a number of columns; errors as in `series_runtime`."""
+    return _mixture(_open(find_bundle(SERIES))).sized(columns)
+
+
+@lru_cache(MOST_OPEN)
+def _mixture(bundle: Bundle) -> SeriesRuntime:
+    return _checked_network(bundle).mixed()
 
 
 @lru_cache(MOST_OPEN)

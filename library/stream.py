@@ -46,9 +46,9 @@ class Stream:
 
     Args:
         columns: numbers in an observation; by default 1, or what the bundle takes.
-        model: "series" (the default, a trained network for any numbers), "auto" (no training; the default where the
-            bundle is missing), "auto-joint" (scores rows by the correlation of their columns), the name of a default
-            bundle, or a bundle's folder.
+        model: "default" (a mixture of "series" and simple forecasts), "series" (a trained network for any numbers),
+            "auto" (no training; the default without the bundle of "series"), "auto-joint" (scores rows by the
+            correlation of their columns), the name of a default bundle, or a bundle's folder.
         system: instead of `model`, a linear system by its matrices or as a preset, see the guide to systems.
         levels: of the intervals.
         horizon: forecasts to return with each step: leads in units of the times, or spans such as "6h" where times are

@@ -1,20 +1,17 @@
-"""Forecasts of more than 100 public series at rolling origins: the models, simple experts, and mixtures of them.
+"""Forecasts of more than 100 public series at rolling origins: the models beside simple forecasts.
 
     python -m rfa.benchmarks.series.board --data DATA --packages PACKAGES
 
 PACKAGES holds the archives that `board_data.py` names; DATA holds m4 and ett. At every row each expert forecasts the
-leads of the series; `series` and `auto` do so through `rfa.Stream`. Errors count from 40 % before the end on.
+leads of the series; the models do so through `rfa.Stream`. Errors count from 40 % before the end on.
 
     relative MAE   mean absolute error over that of the seasonal naive, geometric mean over the series of a group
     behind         series on which a model is more than 2 % behind the best single expert, as a share
     inside         share of the values inside the 90 % intervals, of the models that have them
-
-The mixture (`aggregation.py`) knows the season that the board states; the models are not told it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,19 +20,12 @@ from tqdm import tqdm
 
 import rfa
 from rfa.benchmarks.command import finish, parser
-from rfa.benchmarks.series.aggregation import aggregate
 from rfa.benchmarks.series.board_data import BoardSeries, board
-from rfa.benchmarks.series.smoothing_numba import smooth
 from rfa.measured import origin
 
 Array = np.ndarray
-MODELS: Final = ("series", "auto")
+MODELS: Final = ("default", "series", "auto")
 NAIVE: Final = "seasonal naive"
-# Weights before the first value. They were not fitted: the network first, then smoothing, simple experts as a reserve.
-PRIOR: Final = {
-    "series": 0.35, "auto": 0.15, "smoothing": 0.2, "smoothing of logs": 0.15, NAIVE: 0.05, "last value": 0.05,
-    "drift": 0.05,
-}  # fmt: skip
 SCORED_SHARE, BEHIND, FIRST_ROWS = 0.4, 1.02, 10
 
 
@@ -53,7 +43,7 @@ def served(one: BoardSeries, model: str) -> Forecasts:
     stream = rfa.Stream(model=model, levels=(0.9,), horizon=leads)
     points = [
         [
-            (point.mean[0], *point.interval["0.9"][0])
+            (point.median[0], *point.interval["0.9"][0])
             for point in stream.update(row * one.step, None if np.isnan(value) else value).forecast
         ]
         for row, value in enumerate(one.values.tolist())
@@ -77,28 +67,6 @@ def simple(one: BoardSeries) -> dict[str, Forecasts]:
     }
 
 
-def smoothed(one: BoardSeries) -> dict[str, Forecasts]:
-    """Exponential smoothing of the values, and of their logarithms where all are positive."""
-    leads = np.array(one.leads)
-    plain = smooth(one.values, one.season, leads)
-    logs = plain
-    if np.nanmin(one.values) > 0:
-        logs = np.exp(np.minimum(smooth(np.log(one.values), one.season, leads), 700.0))
-    return {"smoothing": Forecasts(plain), "smoothing of logs": Forecasts(logs)}
-
-
-def experts_of(one: BoardSeries) -> dict[str, Forecasts]:
-    """All experts, by the names of PRIOR."""
-    return {name: served(one, name) for name in MODELS} | smoothed(one) | simple(one)
-
-
-def mixed(one: BoardSeries, experts: Mapping[str, Forecasts]) -> Forecasts:
-    """Bernstein online aggregation of the experts."""
-    stacked = np.stack([np.nan_to_num(experts[name].median) for name in PRIOR])
-    mixture, _ = aggregate(stacked, one.values, np.array(one.leads), np.array(list(PRIOR.values())))
-    return Forecasts(mixture)
-
-
 def scores(one: BoardSeries, forecasts: Forecasts) -> dict[str, float]:
     """Mean absolute error over rows and leads from 40 % before the end on, and the share inside the intervals."""
     first = int(len(one.values) * (1 - SCORED_SHARE))
@@ -114,12 +82,11 @@ def scores(one: BoardSeries, forecasts: Forecasts) -> dict[str, float]:
 
 
 def measure(series: list[BoardSeries]) -> dict[str, Any]:
-    """Scores of all experts and the mixture, by series and by group."""
+    """Scores of the models and the simple forecasts, by series and by group."""
     rows: dict[str, dict[str, dict[str, float]]] = {}
     for one in tqdm(series, unit="series", disable=None):
-        experts = experts_of(one)
-        everything = {**experts, "mixture": mixed(one, experts)}
-        rows[one.name] = {name: scores(one, forecasts) for name, forecasts in everything.items()}
+        forecasts = {name: served(one, name) for name in MODELS} | simple(one)
+        rows[one.name] = {name: scores(one, made) for name, made in forecasts.items()}
     groups = {one.group: [other.name for other in series if other.group == one.group] for one in series}
     return {
         "groups": {group: _summary([rows[name] for name in names]) for group, names in groups.items()},
@@ -132,7 +99,7 @@ def measure(series: list[BoardSeries]) -> dict[str, Any]:
 
 def _summary(rows: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     found: dict[str, Any] = {"series": len(rows), "models": {}}
-    best = np.array([min(row[name]["mae"] for name in PRIOR) for row in rows])
+    best = np.array([min(row[name]["mae"] for name in row if name != MODELS[0]) for row in rows])
     naive = np.array([max(row[NAIVE]["mae"], 1e-12) for row in rows])
     for name in rows[0]:
         errors = np.array([row[name]["mae"] for row in rows])

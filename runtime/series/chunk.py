@@ -110,6 +110,7 @@ def _append_rows(rows, count, chunk, row, query):
             target.previous_query[to, a] = previous + query if previous >= 0 else -1
             target.own_query[to, a] = own + query if own >= 0 else -1
             target.seen[to, a], target.noise[to, a] = rows.seen[k, a], rows.noise[k, a]
+            target.cells[to, a] = rows.cells[k, a]
             for h in range(rows.share.shape[2]):
                 target.horizon_queries[to, a, h, 0] = rows.horizon_queries[k, a, h, 0] + query
                 target.horizon_queries[to, a, h, 1] = rows.horizon_queries[k, a, h, 1] + query
@@ -162,12 +163,12 @@ def finish(handle, chunk, count, batch, pool_row, outputs, trace):
     handles: Any = opened(handle)
     pool, options, buffers = opened(handles.pool), opened(handles.options), opened(handles.buffers)
     stored, row, work = pool.stored, buffers.row, buffers.tokens.work
-    reset_workspace(row.workspace)
+    reset_workspace(row.workspace, row.mixture)
     scorer = Scorer(pool.scored, options.horizons, options.tables, options.spec, row.workspace)
     if count > 0:
         score_rows(
             row.out, work, chunk.rows, count, chunk.quantiles, row.forecast, scorer, batch, outputs, trace,
-            row.posterior,
+            row.posterior, pool.mixture, row.mixture,
         )  # fmt: skip
     store(work, 0, stored, pool_row[0])
     for a in range(len(chunk.last_token)):

@@ -7,6 +7,7 @@ below it are each multiplied by the conformal factor of their horizon and level 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from rfa.runtime.series.config import PATCH
 from rfa.runtime.series.decoder_numba import SeriesDecoder
 from rfa.runtime.series.device import Call, SeriesDevice, run_on_device
 from rfa.runtime.series.leads import FARTHEST
+from rfa.runtime.series.mixture import StoredMixture, mixture_fields
 from rfa.runtime.series.row_buffers import (
     Buffers,
     KernelHandles,
@@ -54,6 +56,9 @@ from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
 MAGIC: Final = b"RFAS\x02"
+# The mixture of the network and simple experts, by name, and the first bytes of its states.
+MIXTURE: Final = "default"
+MIXED_MAGIC: Final = b"RFAM\x01"
 MOST_COLUMNS: Final = 64
 PREFIX: Final = "series."
 # Locked while one process compiles; the others wait.
@@ -95,14 +100,16 @@ class NetworkSteps:
 
     Args:
         device: where long pieces of a series go; None: nowhere.
+        is_mixed: whether forecasts are those of the mixture (`mixture_numba.py`).
     """
 
     runtime = "compiled"
-    magic = MAGIC
 
     def __init__(
-        self, decoder: SeriesDecoder, size: int, horizons: Horizons, buffers: BufferPool, device: SeriesDevice | None
-    ) -> None:
+        self, decoder: SeriesDecoder, size: int, horizons: Horizons, buffers: BufferPool, device: SeriesDevice | None,
+        *, is_mixed: bool,
+    ) -> None:  # fmt: skip
+        self.magic = MIXED_MAGIC if is_mixed else MAGIC
         self.size, self.horizons, self.decoder = size, horizons, decoder
         self.buffers, self.device = buffers, device
         self.rows = ROWS if device is None else TOKENS
@@ -114,6 +121,8 @@ class NetworkSteps:
             f"{PREFIX}{name}": StateField(*field)
             for name, field in stored_shapes(size, decoder.width, slots.shape).items()
         }
+        if is_mixed:
+            self.fields = {**self.fields, **mixture_fields(size)}
         first = {MEANS: slots, PRECISIONS: precisions}
         # Views: of 64 columns the arrays would take 3 MB.
         self.initial: Mapping[str, Array] = {
@@ -186,7 +195,8 @@ class NetworkSteps:
         """All that rows of so many streams need, in buffers for up to twice as many streams and rows."""
         of_pool, options = self._pools.get(pool), self._options.get(readout)
         if of_pool is None:
-            arrays = PoolArrays(stored_streams(pool.arrays, PREFIX), streams_of(pool))
+            mixture = StoredMixture.of(pool.arrays, self.size)
+            arrays = PoolArrays(stored_streams(pool.arrays, PREFIX), streams_of(pool), mixture)
             of_pool = self._pools[pool] = _PoolHandle(arrays, Handle(arrays))
         if options is None:
             content = RequestOptions(self.horizons, readout.calibration.tables, readout.spec)
@@ -262,6 +272,7 @@ class SeriesRuntime(FilterRuntime):
         size: columns, at most MOST_COLUMNS.
         buffers: that the network works in; None for its own.
         device: where long pieces of a series are computed; None: on the CPU.
+        is_mixed: whether forecasts are those of the mixture of the network and simple experts.
     """
 
     has_own_steps = True
@@ -270,14 +281,14 @@ class SeriesRuntime(FilterRuntime):
 
     def __init__(
         self, name: str, digest: str, decoder: SeriesDecoder, size: int = 1, buffers: BufferPool | None = None,
-        device: SeriesDevice | None = None,
+        device: SeriesDevice | None = None, *, is_mixed: bool = False,
     ) -> None:  # fmt: skip
-        self.digest, self.decoder = digest, decoder
+        self.digest, self.decoder, self._is_mixed = digest, decoder, is_mixed
         self.passes = PassesRange(1, 1)
         self._describe(name, "series", np.eye(size), np.zeros(size))
         horizons = Horizons.of(HORIZONS, in_steps=True, max_pending=MAX_PENDING, rate=RATE)
         self.buffers, self.device = buffers or BufferPool(), device
-        steps = NetworkSteps(decoder, size, horizons, self.buffers, device)
+        steps = NetworkSteps(decoder, size, horizons, self.buffers, device, is_mixed=is_mixed)
         self._set_up({"recurrent": Calibration(calibration())}, steps, horizons, sides=2, readouts=KEPT_READOUTS)
         # For other numbers of columns, as long as they are used.
         self._sized: WeakValueDictionary[int, SeriesRuntime] = WeakValueDictionary({size: self})
@@ -289,8 +300,8 @@ class SeriesRuntime(FilterRuntime):
 
     @property
     def kept_bytes(self) -> int:
-        """See `FilterRuntime`: buffers."""
-        return MAX_BYTES
+        """See `FilterRuntime`: buffers, which the mixture shares with its network."""
+        return 0 if self._is_mixed else MAX_BYTES
 
     def weight(self, cost: int, t: float, state: Callable[[str], Array | None]) -> int:
         """See `FilterRuntime`."""
@@ -317,9 +328,14 @@ class SeriesRuntime(FilterRuntime):
         found = self._sized.get(size)
         if found is None:
             found = self._sized[size] = SeriesRuntime(
-                self.name, self.digest, self.decoder, size, self.buffers, self.device
+                self.name, self.digest, self.decoder, size, self.buffers, self.device, is_mixed=self._is_mixed
             )
         return found
+
+    def mixed(self) -> SeriesRuntime:
+        """The model whose forecasts are mixtures of the network's and those of simple experts, for one column."""
+        digest = hashlib.sha256(MIXED_MAGIC + self.digest.encode()).hexdigest()
+        return SeriesRuntime(MIXTURE, digest, self.decoder, 1, self.buffers, self.device, is_mixed=True)
 
 
 def open_series(bundle: Bundle, device: SeriesDevice | None = None) -> SeriesRuntime:

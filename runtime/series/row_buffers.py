@@ -11,6 +11,7 @@ from rfa.runtime.filters.steps import allocate_posterior
 from rfa.runtime.handles import Handle
 from rfa.runtime.series.clock_numba import CLOCK
 from rfa.runtime.series.decoder_numba import QUANTILES, QUERY_FEATURES, SeriesDecoder
+from rfa.runtime.series.mixture import MixtureWork, StoredMixture
 from rfa.runtime.series.stream_arrays import Queries, RowArrays, StoredStreams, StreamWork, TokenArrays
 from rfa.runtime.series.update_numba import ENDS
 from rfa.runtime.uncertainty.adaptive import Horizons
@@ -81,6 +82,7 @@ class RowBuffers(NamedTuple):
     posterior: FilterOutput
     forecast: Array
     workspace: Workspace
+    mixture: MixtureWork
 
     @classmethod
     def allocate(cls, columns: int, streams: StreamStates, readout: Readout) -> RowBuffers:
@@ -88,14 +90,17 @@ class RowBuffers(NamedTuple):
         out = observed(columns, columns)
         np.fill_diagonal(out.transition, 1.0)
         posterior = allocate_posterior(out, len(readout.horizon), 2 * len(ENDS))
-        return cls(out, posterior, np.empty(QUANTILES), Workspace.allocate(streams.conformal, readout))
+        workspace = Workspace.allocate(streams.conformal, readout)
+        mixture = MixtureWork.allocate(columns, len(readout.horizon))
+        return cls(out, posterior, np.empty(QUANTILES), workspace, mixture)
 
 
 class PoolArrays(NamedTuple):
-    """What a pool stores of its streams: the network's part, and that of scoring."""
+    """What a pool stores of its streams: the network's part, that of scoring, and that of the mixture."""
 
     stored: StoredStreams
     scored: StreamStates
+    mixture: StoredMixture
 
 
 class RequestOptions(NamedTuple):

@@ -16,8 +16,10 @@ from rfa.runtime.filters import steps as filter_steps
 from rfa.runtime.filters.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
 from rfa.runtime.filters.steps import store_trace
 from rfa.runtime.handles import opened
-from rfa.runtime.series import config, decoder_numba, row_buffers, stream_numba, update_numba
+from rfa.runtime.series import config, decoder_numba, mixture_numba, row_buffers, stream_numba, update_numba
+from rfa.runtime.series import mixture as stored_mixture
 from rfa.runtime.series.decoder_numba import compute_quantiles, compute_states
+from rfa.runtime.series.mixture_numba import finish_column, mix_column, observe_column, remember_forecasts
 from rfa.runtime.series.stream_numba import commit, gather_slots, next_tokens
 from rfa.runtime.series.update_numba import GUESSED, repeat_column, update_column, write_forecasts
 from rfa.runtime.uncertainty import adaptive, calibration, scoring
@@ -27,13 +29,16 @@ from rfa.runtime.uncertainty.step_outputs import Observation, Scorer
 OUTLIERS = (0.02, 10.0)
 # Other modules that kernels of this one call.
 SOURCES = (
-    adaptive, calibration, config, decoder_numba, filter_observed, filter_steps, handles, row_buffers, stream_numba,
-    update_numba, *scoring.SOURCES, *decoder_numba.SOURCES, *stream_numba.SOURCES,
+    adaptive, calibration, config, decoder_numba, filter_observed, filter_steps, handles, mixture_numba, row_buffers,
+    stored_mixture, stream_numba, update_numba, *mixture_numba.SOURCES, *scoring.SOURCES, *decoder_numba.SOURCES,
+    *stream_numba.SOURCES,
 )  # fmt: skip
 
 
 @kernel_jit(*SOURCES)
-def score_rows(out, work, rows, count, quantiles, forecast, scorer, batch, outputs, trace, posterior):
+def score_rows(
+    out, work, rows, count, quantiles, forecast, scorer, batch, outputs, trace, posterior, mixture, mixture_work
+):  # fmt: skip
     """Write the outputs of rows; those of a stream after an invalid one are invalid too."""
     pool_rows, times, values, noise = batch
     size = values.shape[1]
@@ -58,13 +63,17 @@ def score_rows(out, work, rows, count, quantiles, forecast, scorer, batch, outpu
             if is_scored:
                 nis, weight, log_det, scored = nis + one, weight + trust, log_det + log_size, scored + 1
             write_forecasts(rows, row, quantiles, scorer.spec.horizon, rows.unit[row], posterior, forecast, a)
+        if len(mixture.numbers) > 0:
+            _mix(mixture, mixture_work, rows, row, pool_rows[batch_row], values[batch_row], scorer, posterior)
         out.scalars[PRECISION] = size / precision
         out.scalars[NIS], out.scalars[WEIGHT] = nis, weight / scored if scored > 0 else 1.0
         out.scalars[LOG_LIKELIHOOD] = predictive_log_density(nis, log_det, np.float64(scored), OUTLIERS)
         observation = Observation(pool_rows[batch_row], times[batch_row], values[batch_row])
         if not scoring.score_observation(scorer, observation, posterior, True, outputs, batch_row):
-            lost = stream
+            lost, mixture_work.loaded[0] = stream, -1
             continue
+        if len(mixture.numbers) > 0:
+            _finish(mixture, mixture_work, rows, row, scorer, outputs)
         if len(trace.state) > 0:
             store_trace(out, posterior, trace, batch_row)
             copy1(out.mean, trace.mean[batch_row])
@@ -72,10 +81,38 @@ def score_rows(out, work, rows, count, quantiles, forecast, scorer, batch, outpu
 
 
 @inline_jit
-def reset_workspace(workspace):
+def _mix(mixture, work, rows, row, pool_row, values, scorer, posterior):
+    """Replace the network's forecasts by those of the mixture, which `work` then holds."""
+    if work.loaded[0] != pool_row:
+        work.loaded[0] = pool_row
+        copy2(mixture.numbers[pool_row], work.numbers)
+        copy2(mixture.memory[pool_row], work.memory)
+    unit = rows.unit[row]
+    for a in range(len(values)):
+        numbers, memory = work.numbers[a], work.memory[a]
+        observe_column(numbers, memory, rows.cells[row, a], values[a], unit, work)
+        mix_column(numbers, memory, scorer.spec.horizon, unit, posterior, a, work)
+
+
+@inline_jit
+def _finish(mixture, work, rows, row, scorer, outputs):
+    """Finish the outputs of an accepted row, and store its mixture."""
+    pool_row = work.loaded[0]
+    for a in range(len(work.numbers)):
+        numbers, memory = work.numbers[a], work.memory[a]
+        finish_column(numbers, scorer.spec.horizon, rows.unit[row], outputs, rows.batch_row[row], a, work)
+        if not rows.is_read_only[row]:
+            remember_forecasts(numbers, memory, scorer.spec.horizon, rows.unit[row], a, work)
+    copy2(work.numbers, mixture.numbers[pool_row])
+    copy2(work.memory, mixture.memory[pool_row])
+
+
+@inline_jit
+def reset_workspace(workspace, mixture):
     """A reused workspace must not take a stream of an earlier call for one of this."""
     for k in range(len(workspace.loaded)):
         workspace.loaded[k] = -1
+    mixture.loaded[0] = -1
 
 
 @inline_jit
@@ -125,7 +162,7 @@ def process_rows(handle, batch, outputs, trace, pool_rows, cursors, ends, passed
     all_buffers = opened(handles.buffers)
     buffers, row_buffers = all_buffers.tokens, all_buffers.row
     stored, tokens = pool.stored, buffers.tokens
-    reset_workspace(row_buffers.workspace)
+    reset_workspace(row_buffers.workspace, row_buffers.mixture)
     scorer = Scorer(pool.scored, options.horizons, options.tables, options.spec, row_buffers.workspace)
     while _find_streams_left(cursors, ends, buffers):
         count, query_count, rows = next_tokens(
@@ -143,7 +180,7 @@ def process_rows(handle, batch, outputs, trace, pool_rows, cursors, ends, passed
             compute_quantiles(all_states, buffers.queries.source, queries, weights.head, buffers.quantiles)
             score_rows(
                 row_buffers.out, buffers.work, buffers.rows, rows, buffers.quantiles, row_buffers.forecast, scorer,
-                batch, outputs, trace, row_buffers.posterior,
+                batch, outputs, trace, row_buffers.posterior, pool.mixture, row_buffers.mixture,
             )  # fmt: skip
             for k in range(rows):
                 if not outputs.is_good[buffers.rows.batch_row[k]]:

@@ -185,7 +185,7 @@ def _query_previous(work, stream, columns, queries, query, rows, row, last_token
 def _query_own(work, stream, columns, leads, unit, queries, query, rows, row, last_token):
     """Query the row's own token for the next cell and for the leads."""
     for a in range(columns):
-        rows.own_query[row, a] = -1
+        rows.own_query[row, a], rows.cells[row, a] = -1, work.counts[stream, a, CELLS]
         if work.counts[stream, a, CELLS] == 0:
             continue
         source = last_token[stream, a] if last_token[stream, a] >= 0 else -1 - (stream * columns + a)

@@ -12,6 +12,7 @@ from rfa.runtime.filters import auto, compiled_system
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.golden import filter_tasks, open_filter
 from rfa.runtime.outputs import GpuKernels, LongSeries
+from rfa.runtime.series.filter import MIXTURE, SeriesRuntime, calibration
 from rfa.runtime.text.language import Language
 from rfa.service.bundle_checks.trusted_keys import trusted_keys
 from rfa.service.bundle_version import bundle_version
@@ -20,7 +21,7 @@ from rfa.service.schemas.server_replies import ModelInfo
 from rfa.service.settings import Settings
 
 # Names of models of the server itself.
-RESERVED_NAMES = frozenset({*auto.NAMES, "system"})
+RESERVED_NAMES = frozenset({*auto.NAMES, MIXTURE, "system"})
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Models:
     @property
     def version(self) -> str:
         """A digest of all bundles."""
-        return bundle_version(facts.digest for facts in self.facts if facts.name not in auto.NAMES)
+        return bundle_version(facts.digest for facts in self.facts if facts.name not in RESERVED_NAMES)
 
     @property
     def kept_bytes(self) -> int:
@@ -113,12 +114,17 @@ class _Loader:
         waiting = run_unlocked(self._longest)
         run_with_locks([*self._first, (auto, auto.warm)])
         run_with_locks([*self._then, *self._texts, *waiting])
-        # A network of any series is the default before `auto`.
-        networks = [name for name in self._filters if name in self._bundles and self._bundles[name].kind == "series"]
-        filters = {name: self._filters[name] for name in [*networks, *self._filters]}
+        # The mixture with a network of any series is the default, then the network, then `auto`.
+        networks = {name: model for name, model in self._filters.items() if isinstance(model, SeriesRuntime)}
+        mixtures = [network.mixed() for network in list(networks.values())[:1]]
+        filters = {**{mixture.name: mixture for mixture in mixtures}, **networks, **self._filters}
         facts = [
             ModelInfo(name, "filter", auto.digest(name), 0, "compiled", ("recurrent",), {}, {}, auto.calibration())
             for name in auto.NAMES
+        ]
+        facts += [
+            ModelInfo(MIXTURE, "filter", mixture.digest, 0, "compiled", ("recurrent",), {}, {}, calibration())
+            for mixture in mixtures
         ]
         facts += [self._facts(name) for name in self._bundles if name in filters or name in self._languages]
         return Models(self._languages, filters, facts)

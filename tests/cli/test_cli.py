@@ -380,7 +380,7 @@ def test_alarms_come_at_the_rate_that_is_asked_for(tmp_path: Path) -> None:
     rows = "\n".join(f"{60 * i},{value:.9g}" for i, value in enumerate(values))
     (tmp_path / "metric.csv").write_text(f"t,value\n{rows}\n")
     document = rfa_json("filter", tmp_path / "metric.csv", "--alarm", "0.002", "--quiet", 20)
-    assert document["model"] == "series" and 500 in document["outliers"]
+    assert document["model"] == "default" and 500 in document["outliers"]
     alarms, flags = document["alarms"], [step["alarm"] for step in document["steps"]]
     assert flags[500] is True and 1 <= flags.count(True) == alarms["raised"] <= 6
     assert alarms["observations"] == 600 and alarms["expected"] == pytest.approx(1.2, rel=2e-3)
@@ -438,7 +438,7 @@ def test_a_system_runs_only_by_its_name_and_says_where_it_does_not_fit(tmp_path:
 
 def test_any_columns_are_filtered_and_their_estimates_are_near_them(tmp_path: Path) -> None:
     document = rfa_json("filter", sensor_file(tmp_path / "room.csv"))
-    assert document["model"] == "series" and document["warnings"] == []
+    assert document["model"] == "default" and document["warnings"] == []
     for temperature, humidity in (step["mean"] for step in document["steps"][20:]):
         assert abs(temperature - 21) < 2 and abs(humidity - 50) < 20
 

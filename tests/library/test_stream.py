@@ -240,7 +240,7 @@ def test_bytes_that_are_no_state_are_refused() -> None:
     stream = rfa.Stream()
     stream.update(None, 1.0)
     state = stream.state
-    for wrong in (b"", b"RFAP\x01", state[:-1], state[:40], b"X" + state[1:], state.replace(b"series", b"seriez"),
+    for wrong in (b"", b"RFAP\x01", state[:-1], state[:40], b"X" + state[1:], state.replace(b"default", b"defaulz"),
                   state.replace(b'"columns": 1', b'"columns": 2'), state + b"0"):  # fmt: skip
         with pytest.raises((ValueError, FileNotFoundError)):
             rfa.Stream.resume(wrong)

@@ -41,7 +41,7 @@ async def asked(client: httpx.AsyncClient, **body: Any) -> Any:
 async def test_numbers_and_nothing_else_are_forecast_by_the_network(client: httpx.AsyncClient) -> None:
     reply = await asked(client, values=VALUES)
     ahead = reply["ahead"]
-    assert reply["model"] == "series" and ahead["t"] == list(range(90, 90 + USUAL_AHEAD))
+    assert reply["model"] == "default" and ahead["t"] == list(range(90, 90 + USUAL_AHEAD))
     coming = 20 + 5 * np.sin(np.arange(90, 90 + USUAL_AHEAD) / 4)
     assert np.abs(np.array(ahead["mean.y"]) - coming).max() < 2.5
     ends = zip(ahead["lower.0.9.y"], ahead["mean.y"], ahead["upper.0.9.y"], strict=True)

@@ -43,6 +43,7 @@ async def test_ready_with_all_default_bundles(bundles: Path) -> None:
     assert [model.name for model in info.models if not model.golden_values] == [
         "auto",
         "auto-joint",
+        "default",
     ]  # of which nothing was trained
     assert all(len(model.digest) == 64 and model.calibration for model in info.models)
     # What is stated of confidence was checked where there is one: 65,536 held-out tokens, one in 64 of them kept.

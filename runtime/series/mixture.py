@@ -1,0 +1,70 @@
+"""What the mixture of forecasts stores of each stream, and the buffers that it works in; see `mixture_numba.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from rfa.runtime.filters import auto_layout
+from rfa.runtime.pool import StateField
+from rfa.runtime.series import mixture_layout as at
+
+Array = np.ndarray
+NUMBERS, MEMORY = "mixture.numbers", "mixture.memory"
+
+
+class StoredMixture(NamedTuple):
+    """What a pool stores, `[pool rows, P, …]`; without pool rows for a network by itself."""
+
+    numbers: Array
+    memory: Array
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array], columns: int) -> StoredMixture:
+        """The arrays of a pool."""
+        if NUMBERS in arrays:
+            return cls(arrays[NUMBERS], arrays[MEMORY])
+        return cls(np.empty((0, columns, at.NUMBERS)), np.empty((0, columns, at.MEMORY), np.float32))
+
+
+class MixtureWork(NamedTuple):
+    """The mixture of one stream, and buffers for one row.
+
+    Attributes:
+        loaded: the stream's row in the pool, -1 for none, `[1]`.
+        numbers, memory: a copy of what the pool stores, until the row is accepted, `[P, …]`.
+        scratch: for the search of a season.
+        weights: of the members of exponential smoothing, `[LEAD_COUNT, MEMBERS]`.
+        expert_weights: `[LEAD_COUNT, EXPERT_COUNT]`.
+        forecasts: of the experts and behind them the mixture's median and mean, `[H, P, FORECASTS]`.
+        column: the first requested lead near each of LEADS, -1 for none, `[LEAD_COUNT, P]`.
+    """
+
+    loaded: Array
+    numbers: Array
+    memory: Array
+    scratch: Array
+    weights: Array
+    expert_weights: Array
+    forecasts: Array
+    column: Array
+
+    @classmethod
+    def allocate(cls, columns: int, horizon: int) -> MixtureWork:
+        """For streams of so many columns, one row after the other."""
+        return cls(
+            np.full(1, -1), np.empty((columns, at.NUMBERS)), np.empty((columns, at.MEMORY), np.float32),
+            np.empty(at.RING + auto_layout.LAGS_AT_ONCE), np.empty((at.LEAD_COUNT, at.MEMBERS)),
+            np.empty((at.LEAD_COUNT, at.EXPERT_COUNT)), np.empty((horizon, columns, at.FORECASTS)),
+            np.empty((at.LEAD_COUNT, columns), np.int64),
+        )  # fmt: skip
+
+
+def mixture_fields(columns: int) -> dict[str, StateField]:
+    """Fields of the state of a stream, all zero before its first value."""
+    return {
+        NUMBERS: StateField((columns, at.NUMBERS), np.float64),
+        MEMORY: StateField((columns, at.MEMORY), np.float32),
+    }

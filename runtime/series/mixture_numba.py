@@ -1,0 +1,353 @@
+"""A mixture of forecasts of one column: the network, exponential smoothing, and simple experts.
+
+At each of LEADS the experts are weighed by Bernstein online aggregation (Wintenberger 2017, "Optimal learning with
+Bernstein online aggregation", theorem 3.3) with the linearised absolute loss. With forecasts f_k, weights w_k and the
+mixture m = Σ w_k f_k, after the value y has come
+
+    l_k = sign(m − y) (f_k − m) / s, within ± LARGEST            s the mean absolute error of the mixture so far
+    R_k ← R_k + l_k (1 + η_k l_k),   S_k ← S_k + l_k²
+    η_k = min(FASTEST, c √(log(1 / π_k) / (1 + S_k)))
+    w_k ∝ π_k η_k exp(−η_k R_k)
+
+The linearised loss bounds the regret against the best fixed *combination* of experts by O(√(T log K)), not only against
+the best expert. Nothing is discounted, so there is no memory to choose.
+
+The quantiles are the network's, moved to m, with distances multiplied by the ratio of the mean absolute errors of
+mixture and network at that lead.
+
+The mean is that of a distribution with these quantiles, plus its mean error at that lead but for what chance explains.
+No forecast is below zero where no value was, or above 1 or 100 where the largest value was exactly that; quantiles of
+whole numbers are whole; values that never moved are forecast exactly.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.runtime.compiling import inline_jit, kernel_jit
+from rfa.runtime.series import mixture_layout, mixture_values_numba, smoothing_numba
+from rfa.runtime.series import mixture_layout as at
+from rfa.runtime.series.mixture_values_numba import YOUNG, leave_out_first, set_season, without_oddity
+from rfa.runtime.series.smoothing_numba import (
+    LARGEST_LOG,
+    add_members,
+    expected,
+    forms_of,
+    member_weights,
+    score_members,
+    smoothed_forecast,
+    start,
+    update_members,
+    update_profiles,
+)
+
+RATE, LARGEST, FASTEST = 0.5, 10.0, 0.5
+# Of the ratio of errors: the share that the last ones keep, the errors that count as equal before there are others, and
+# its bounds.
+KEPT, EQUAL_ERRORS, LEAST_RATIO, LARGEST_RATIO = 0.99, 4.0, 0.2, 2.0
+# Errors that the mean error of the forecasts' means is of, how many count as zero before there are others, and values
+# from which on errors count: the first ones say little about the mean.
+OFFSETS, FIRST_ERRORS, OFFSETS_FROM = 400.0, 30.0, 32
+# Shares of the probability on one side of the median around the ends of the calibrated intervals.
+SHARES = np.array([0.2, 0.1, 0.0375, 0.0225, 0.015])
+# How many ranges of the values a trend may lead beyond them: soon; and at most, and for a lead as long as the series.
+NEAR, TRUSTED = 0.5, 2.0
+# Values from which on those that did not move, and whole ones, count as such.
+STANDING_FROM, WHOLE_FROM = 8, 8
+# Values from which on forecasts are mixed; before, the guess from the moves so far stands.
+MIXED_FROM = 4
+# The farthest lead in cells, and that of one which waits for its value, over that of LEADS near it.
+FURTHEST, FARTHEST_SHARE = 1e6, 2.0
+# Other modules that kernels of this one call.
+SOURCES = (mixture_layout, mixture_values_numba, smoothing_numba, *mixture_values_numba.SOURCES)
+_TINY = 1e-150
+_PRIOR_LOGS = -np.log(at.PRIOR)
+_FIRST = at.FIRST_EXPERT_SLOT
+
+
+@inline_jit
+def nearest_lead(cells):
+    """Index of the nearest of LEADS, in log time."""
+    index = 0
+    while index + 1 < at.LEAD_COUNT and cells * cells > at.LEADS[index] * at.LEADS[index + 1]:
+        index += 1
+    return index
+
+
+@inline_jit
+def _observe_cell(numbers, memory, value, unit, work):
+    """Add a cell; the value is NaN where missing. Before the first value nothing happens."""
+    is_seen = value == value
+    if numbers[at.CELLS] == 0:
+        if not is_seen:
+            return
+        start(numbers)
+        numbers[at.FIRST] = numbers[at.LEAST] = numbers[at.LARGEST] = value
+        numbers[at.LEAST_OF_ALL] = numbers[at.LARGEST_OF_ALL] = value
+        numbers[at.NEXT_SEARCH] = 2.0
+    cell, seen = np.int64(numbers[at.CELLS]) + 1, np.int64(numbers[at.SEEN])
+    numbers[at.CELLS] = cell
+    if is_seen:
+        value = without_oddity(numbers, value)
+        is_seen = value == value
+    log_first = np.log(numbers[at.FIRST]) if numbers[at.IS_POSITIVE] > 0 else 0.0
+    log_value = np.log(value) - log_first if is_seen and numbers[at.IS_POSITIVE] > 0 else np.nan
+    score_members(numbers, memory, cell, value, log_value)
+    _score_experts(numbers, memory, cell, value)
+    if not is_seen:
+        member_weights(numbers, 0, work.weights[0])
+    for form in range(forms_of(numbers)):
+        x = log_value if form else value
+        filled = x if is_seen else expected(numbers, memory, work.weights[0], form, cell)
+        if form == 0:
+            numbers[at.VALUES + cell % at.RING] = filled
+        else:
+            memory[at.LOGS + cell % at.RING] = np.float32(min(filled, LARGEST_LOG))
+        update_members(numbers, memory, form, cell, x, seen)
+        update_profiles(numbers, memory, form, cell, 1)
+        if is_seen and seen > 0:
+            last = np.log(numbers[at.LATEST]) - log_first if form else numbers[at.LATEST]
+            numbers[at.CHANGES + form] += 1
+            numbers[at.CHANGE + form] += (abs(x - last) - numbers[at.CHANGE + form]) / numbers[at.CHANGES + form]
+    if is_seen:
+        numbers[at.SEEN], numbers[at.LATEST] = seen + 1, value
+        numbers[at.LEAST], numbers[at.LARGEST] = min(numbers[at.LEAST], value), max(numbers[at.LARGEST], value)
+    if is_seen and numbers[at.SEEN] == YOUNG:
+        leave_out_first(numbers, memory, work.scratch)
+    if cell == 2 or cell >= numbers[at.NEXT_SEARCH]:
+        set_season(numbers, memory, cell, unit, work.scratch)
+
+
+@inline_jit
+def _rate(numbers, lead, k):
+    squares = numbers[at.SQUARES + lead * at.EXPERT_COUNT + k]
+    return min(FASTEST, RATE * np.sqrt(_PRIOR_LOGS[k] / (1 + squares)))
+
+
+@inline_jit
+def _score_experts(numbers, memory, cell, value):
+    """Score the experts' forecasts that were for this cell; a missing value ends them."""
+    for lead in range(at.LEAD_COUNT):
+        for i in range(at.EXPERT_PENDING[lead]):
+            slot = _FIRST[lead] + i
+            due = numbers[at.EXPERT_DUE + slot]
+            if due == 0 or due > cell:
+                continue
+            numbers[at.EXPERT_DUE + slot] = 0.0
+            if due == cell and value == value:
+                _score_slot(numbers, memory, lead, slot, value)
+
+
+@inline_jit
+def _score_slot(numbers, memory, lead, slot, value):
+    off, first = value - numbers[at.EXPERT_BASE + slot], at.EXPERT_FORECAST + slot * at.FORECASTS
+    mixed, mean = np.float64(memory[first + at.MIXED]), np.float64(memory[first + at.MIXED_MEAN])
+    numbers[at.SCORED + lead] += 1
+    count = numbers[at.SCORED + lead]
+    share = max(1 / count, 1 - KEPT)
+    error, network = abs(mixed - off), abs(np.float64(memory[first + at.NETWORK]) - off)
+    numbers[at.MIXTURE_ERROR + lead] += share * (error - numbers[at.MIXTURE_ERROR + lead])
+    numbers[at.NETWORK_ERROR + lead] += share * (network - numbers[at.NETWORK_ERROR + lead])
+    if numbers[at.SEEN] >= OFFSETS_FROM:
+        _add_offset(numbers, lead, off - mean)
+    scale, sign = numbers[at.MIXTURE_ERROR + lead] + _TINY, np.sign(mixed - off)
+    for k in range(at.EXPERT_COUNT):
+        loss = sign * (np.float64(memory[first + k]) - mixed) / scale
+        loss = min(max(loss, -LARGEST), LARGEST)
+        rate = _rate(numbers, lead, k)
+        numbers[at.REGRET + lead * at.EXPERT_COUNT + k] += loss * (1 + rate * loss)
+        numbers[at.SQUARES + lead * at.EXPERT_COUNT + k] += loss * loss
+
+
+@inline_jit
+def _add_offset(numbers, lead, error):
+    """Add an error of the forecasts' means."""
+    numbers[at.OFFSET_COUNT + lead] += 1
+    share = max(1 / numbers[at.OFFSET_COUNT + lead], 1 / OFFSETS)
+    numbers[at.OFFSET + lead] += share * (error - numbers[at.OFFSET + lead])
+    numbers[at.SQUARED + lead] += share * (error**2 - numbers[at.SQUARED + lead])
+
+
+@inline_jit
+def expert_weights(numbers, lead, out):
+    """Weights of the experts at a lead, `[EXPERT_COUNT]`; they add up to one."""
+    most, total = -np.inf, 0.0
+    for k in range(at.EXPERT_COUNT):
+        rate = _rate(numbers, lead, k)
+        out[k] = np.log(rate) - _PRIOR_LOGS[k] - rate * numbers[at.REGRET + lead * at.EXPERT_COUNT + k]
+        most = max(most, out[k])
+    for k in range(at.EXPERT_COUNT):
+        out[k] = np.exp(out[k] - most)
+        total += out[k]
+    for k in range(at.EXPERT_COUNT):
+        out[k] /= total
+
+
+@inline_jit
+def expert_forecasts(numbers, memory, weights, cells, network, out):
+    """The forecasts of all experts at a lead of so many cells, `[EXPERT_COUNT]`."""
+    now, whole = np.int64(numbers[at.CELLS]), np.int64(np.rint(cells))
+    season, latest = np.int64(numbers[at.SEASON]), numbers[at.LATEST]
+    out[at.NETWORK], out[at.LAST] = network, latest
+    # No trend goes on for longer than it was seen: beyond the values by twice their range at most.
+    reach = (numbers[at.LARGEST] - numbers[at.LEAST]) * min(NEAR + TRUSTED * cells / now, TRUSTED)
+    low, high = numbers[at.LEAST] - reach, numbers[at.LARGEST] + reach
+    smoothed = smoothed_forecast(numbers, memory, weights, 0, cells)
+    out[at.SMOOTHING] = out[at.SMOOTHING_OF_LOGS] = min(max(smoothed, low), high)
+    if numbers[at.IS_POSITIVE] > 0:
+        log = smoothed_forecast(numbers, memory, weights, 1, cells) + np.log(numbers[at.FIRST])
+        out[at.SMOOTHING_OF_LOGS] = min(np.exp(min(log, LARGEST_LOG)), high)
+    before = now + whole - season * ((whole + season - 1) // season)
+    out[at.SEASONAL] = numbers[at.VALUES + before % at.RING] if season > 1 and before > 0 else latest
+    slope = (latest - numbers[at.FIRST]) / max(now - 1, 1)
+    out[at.DRIFT] = min(max(latest + slope * cells, low), high)
+
+
+@inline_jit
+def error_ratio(numbers, lead):
+    """The mean absolute error of the mixture over the network's at a lead, near 1 before there are many."""
+    network = numbers[at.NETWORK_ERROR + lead]
+    if not network > 0:
+        return 1.0
+    count = numbers[at.SCORED + lead]
+    ratio = (count * numbers[at.MIXTURE_ERROR + lead] / network + EQUAL_ERRORS) / (count + EQUAL_ERRORS)
+    return min(max(ratio, LEAST_RATIO), LARGEST_RATIO)
+
+
+@inline_jit
+def add_experts(numbers, memory, lead, cells, forecasts):
+    """Let the forecasts of a lead, in cells, of the experts and of the mixture behind them wait for their value."""
+    now = np.int64(numbers[at.CELLS])
+    stride = -(-cells // at.EXPERT_PENDING[lead])
+    if now % stride != 0:
+        return
+    slot = _FIRST[lead] + (now // stride) % at.EXPERT_PENDING[lead]
+    if numbers[at.EXPERT_DUE + slot] > now:
+        return
+    numbers[at.EXPERT_DUE + slot], numbers[at.EXPERT_BASE + slot] = now + cells, numbers[at.LATEST]
+    first = at.EXPERT_FORECAST + slot * at.FORECASTS
+    for k in range(at.FORECASTS):
+        memory[first + k] = np.float32(forecasts[k] - numbers[at.LATEST])
+
+
+@inline_jit
+def cells_of(lead, unit):
+    """A lead in cells, at least one."""
+    return min(max(lead / unit if unit > 0 else lead, 1.0), FURTHEST)
+
+
+@kernel_jit(*SOURCES)
+def observe_column(numbers, memory, cells, value, unit, work):
+    """Add the cells of a column until there are `cells`: the last one has the value, those before it are empty."""
+    while numbers[at.CELLS] < cells:
+        is_last = numbers[at.CELLS] >= cells - 1
+        _observe_cell(numbers, memory, value if is_last else np.nan, unit, work)
+        if numbers[at.CELLS] == 0:
+            return
+
+
+@kernel_jit(*SOURCES)
+def mix_column(numbers, memory, leads, unit, posterior, a, work):
+    """Replace the network's forecasts of a column in `posterior` by those of the mixture."""
+    for lead in range(at.LEAD_COUNT):
+        work.column[lead, a] = -1
+    if numbers[at.SEEN] < MIXED_FROM:
+        return
+    for h in range(len(leads)):
+        cells = cells_of(leads[h], unit)
+        lead = nearest_lead(cells)
+        if work.column[lead, a] < 0:
+            member_weights(numbers, lead, work.weights[lead])
+            expert_weights(numbers, lead, work.expert_weights[lead])
+            work.column[lead, a] = h
+        forecasts, mixed = work.forecasts[h, a], 0.0
+        network = posterior.forecast_mean[h, a]
+        expert_forecasts(numbers, memory, work.weights[lead], cells, network, forecasts)
+        for k in range(at.EXPERT_COUNT):
+            mixed += work.expert_weights[lead, k] * forecasts[k]
+        ratio = error_ratio(numbers, lead)
+        forecasts[at.MIXED] = posterior.forecast_mean[h, a] = mixed
+        posterior.forecast_covariance[h, a, a] *= ratio * ratio
+        half_widths, levels = posterior.half_widths[h, a], len(SHARES)
+        forecasts[at.MIXED_MEAN] = mixed
+        for k in range(levels):
+            half_widths[k] *= ratio
+            half_widths[levels + k] *= ratio
+            forecasts[at.MIXED_MEAN] += SHARES[k] * (half_widths[levels + k] - half_widths[k])
+
+
+@kernel_jit(*SOURCES)
+def remember_forecasts(numbers, memory, leads, unit, a, work):
+    """Let the forecasts that `mix_column` made wait for their values: of each of LEADS the first near it."""
+    if numbers[at.SEEN] < MIXED_FROM:
+        return
+    log_latest = np.log(numbers[at.LATEST]) - np.log(numbers[at.FIRST]) if numbers[at.IS_POSITIVE] > 0 else 0.0
+    add_members(numbers, memory, 0, 1, numbers[at.LATEST], log_latest)
+    for lead in range(at.LEAD_COUNT):
+        h = work.column[lead, a]
+        if h < 0:
+            continue
+        cells = np.int64(np.rint(cells_of(leads[h], unit)))
+        if cells > FARTHEST_SHARE * at.LEADS[lead]:
+            continue
+        add_experts(numbers, memory, lead, cells, work.forecasts[h, a])
+        if lead > 0:
+            add_members(numbers, memory, lead, cells, numbers[at.LATEST], log_latest)
+
+
+@inline_jit
+def _mean_error(numbers, lead, usual):
+    """The mean error of the means at a lead: the usual one, and of the difference what chance does not explain."""
+    away = numbers[at.OFFSET + lead] - usual
+    # Errors of forecasts that overlap count as one.
+    count = min(numbers[at.OFFSET_COUNT + lead], OFFSETS) / min(at.LEADS[lead], at.EXPERT_PENDING[lead])
+    trust = count / (count + FIRST_ERRORS)
+    return usual + trust * away * max(1 - numbers[at.SQUARED + lead] / (count * away * away + _TINY), 0.0)
+
+
+@inline_jit
+def _upper_bound(numbers):
+    """The largest possible value of a share that has reached it."""
+    largest = numbers[at.LARGEST_OF_ALL]
+    return largest if numbers[at.LEAST_OF_ALL] >= 0 and (largest == 1 or largest == 100) else np.inf
+
+
+@inline_jit
+def _quantile(x, low, high, is_whole):
+    x = min(max(np.rint(x) if is_whole else x, low), high)
+    return abs(x) if x == 0 else x  # not -0.0
+
+
+@kernel_jit(*SOURCES)
+def finish_column(numbers, leads, unit, out, row, a, work):
+    """Bound the outputs of an accepted row by what the values of the column can be, and make its means of medians."""
+    if numbers[at.SEEN] == 0:
+        return
+    least, largest = numbers[at.LEAST_OF_ALL], numbers[at.LARGEST_OF_ALL]
+    is_standing = numbers[at.SEEN] >= STANDING_FROM and least == largest
+    low = least if is_standing else (0.0 if least >= 0 else -np.inf)
+    high = largest if is_standing else _upper_bound(numbers)
+    is_whole = numbers[at.IS_WHOLE] > 0 and numbers[at.SEEN] >= WHOLE_FROM
+    out.mean[row, a] = min(max(out.mean[row, a], low), high)
+    for level in range(out.interval.shape[1]):
+        for side in range(2):
+            out.interval[row, level, a, side] = min(max(out.interval[row, level, a, side], low), high)
+    if is_standing:
+        out.std[row, a] = 0.0
+    usual = _mean_error(numbers, 0, 0.0)
+    for h in range(len(leads)):
+        lead = nearest_lead(cells_of(leads[h], unit))
+        mean = out.moments[row, h, 0, a]
+        if numbers[at.SEEN] >= MIXED_FROM:
+            mean = work.forecasts[h, a, at.MIXED_MEAN] + _mean_error(numbers, lead, usual)
+        out.moments[row, h, 0, a] = min(max(mean, low), high)
+        out.moments[row, h, 2, a] = _quantile(out.moments[row, h, 2, a], low, high, is_whole)
+        if is_standing:
+            out.moments[row, h, 1, a] = 0.0
+        for level in range(out.bands.shape[2]):
+            for side in range(2):
+                bound = out.bands[row, h, level, a, side]
+                out.bands[row, h, level, a, side] = _quantile(bound, low, high, is_whole)

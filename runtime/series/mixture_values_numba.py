@@ -1,0 +1,149 @@
+"""The season of a column's mixture, and the values that it leaves out.
+
+The season is the clock's (a year of months, a day of hours, …) unless a search of the last values finds another. A
+value far beyond all others is left out unless the next one is like it; of the first values, those far from the others.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.runtime.compiling import inline_jit
+from rfa.runtime.filters import auto_season_numba
+from rfa.runtime.filters.auto_season_numba import dominant_period
+from rfa.runtime.series import leads as series_leads
+from rfa.runtime.series import mixture_layout as at
+from rfa.runtime.series.leads import DAY, HOUR, WEEK, YEAR
+from rfa.runtime.series.smoothing_numba import replay
+
+# After so many values the first ones are left out if they are so many median deviations away.
+YOUNG, FAR = 16, 50.0
+# A value is odd from so many on, if it is so many mean changes away.
+ODD_FROM, ODD = 12, 20.0
+# Searches for a season: the first, the growth of the next, and the most cells between two.
+FIRST_SEARCH, SEARCH_GROWTH, SEARCH_LEAST, SEARCH_LONGEST = 24, 1.5, 3, 512
+# Seasons that differ by less than this share are the same. A clock's season is whole to within WHOLE.
+SAME_SEASON, WHOLE = 0.02, 0.03
+# Other modules that functions of this one call.
+SOURCES = (auto_season_numba, series_leads)
+
+
+@inline_jit
+def clock_season(unit):
+    """The usual season of rows `unit` seconds apart, in cells; 1 for none."""
+    if unit < 60:
+        return 1
+    for cycle, shortest in ((DAY, 4.0), (HOUR, 4.0), (WEEK, 4.0), (YEAR, 3.0)):
+        cells = cycle / unit
+        near = np.rint(cells)
+        if shortest <= cells <= at.LONGEST and abs(cells - near) <= WHOLE * near:
+            if cycle == HOUR and DAY / unit <= at.LONGEST:
+                continue
+            return np.int64(near)
+    return 1
+
+
+@inline_jit
+def _search_season(numbers, memory, unit, scratch):
+    """The season by the last values where a search finds one, else the clock's; begins again with a new one."""
+    cells = np.int64(numbers[at.CELLS])
+    count = at.RING if cells > at.RING else cells
+    for k in range(count):
+        scratch[k] = numbers[at.VALUES + (cells - count + 1 + k) % at.RING]
+    season, found = np.int64(numbers[at.SEASON]), dominant_period(scratch, count)
+    new = season
+    clock = clock_season(unit)
+    if SEARCH_LEAST <= found <= at.LONGEST:
+        numbers[at.IS_FOUND] = 1.0
+        new = clock if clock % np.int64(found) == 0 else np.int64(found)
+    elif numbers[at.IS_FOUND] == 0:
+        new = clock
+    if abs(new - season) > SAME_SEASON * season:
+        numbers[at.SEASON] = new
+        replay(numbers, memory)
+
+
+@inline_jit
+def set_season(numbers, memory, cell, unit, scratch):
+    """Set the season by the clock, and from FIRST_SEARCH cells on by a search where one is due."""
+    if cell < FIRST_SEARCH:  # the clock's
+        numbers[at.SEASON], numbers[at.NEXT_SEARCH] = clock_season(unit), FIRST_SEARCH
+        return
+    numbers[at.NEXT_SEARCH] = min(np.ceil(SEARCH_GROWTH * cell), cell + SEARCH_LONGEST)
+    _search_season(numbers, memory, unit, scratch)
+
+
+@inline_jit
+def without_oddity(numbers, value):
+    """The value; NaN for one beyond all others that is also far from the last ones: a second like it is believed."""
+    is_beyond = value > numbers[at.LARGEST_OF_ALL] or value < numbers[at.LEAST_OF_ALL]
+    away = min(abs(value - numbers[at.LATEST]), abs(value - numbers[at.LATEST_OF_ALL]))
+    is_odd = is_beyond and numbers[at.SEEN] >= ODD_FROM and away > ODD * numbers[at.CHANGE] > 0
+    numbers[at.LATEST_OF_ALL] = value
+    numbers[at.LEAST_OF_ALL] = min(numbers[at.LEAST_OF_ALL], value)
+    numbers[at.LARGEST_OF_ALL] = max(numbers[at.LARGEST_OF_ALL], value)
+    if is_odd:
+        return np.nan
+    if value <= 0:
+        numbers[at.IS_POSITIVE] = 0.0
+    if value != np.rint(value):
+        numbers[at.IS_WHOLE] = 0.0
+    return value
+
+
+@inline_jit
+def _median(numbers, count):
+    """The lower median of the first numbers, which are sorted."""
+    for k in range(1, count):
+        number, i = numbers[k], k
+        while i > 0 and numbers[i - 1] > number:
+            numbers[i] = numbers[i - 1]
+            i -= 1
+        numbers[i] = number
+    return numbers[(count - 1) // 2]
+
+
+@inline_jit
+def leave_out_first(numbers, memory, scratch):
+    """Begin again if some of the first values were far from all others, with the median in their place."""
+    count = np.int64(numbers[at.CELLS])
+    if count > at.RING:
+        return
+    for k in range(count):
+        scratch[k] = numbers[at.VALUES + (k + 1) % at.RING]
+    middle = _median(scratch, count)
+    for k in range(count):
+        scratch[k] = abs(numbers[at.VALUES + (k + 1) % at.RING] - middle)
+    usual, is_odd = _median(scratch, count), False
+    for k in range(count):
+        value = at.VALUES + (k + 1) % at.RING
+        if usual > 0 and abs(numbers[value] - middle) > FAR * usual:
+            numbers[value], is_odd = middle, True
+    if is_odd:
+        _begin_again(numbers, memory, count)
+
+
+@inline_jit
+def _begin_again(numbers, memory, count):
+    """Take the first cells for what the ring has of them now."""
+    first = numbers[at.VALUES + 1]
+    numbers[at.FIRST] = numbers[at.LEAST] = numbers[at.LARGEST] = first
+    numbers[at.LATEST] = numbers[at.VALUES + count % at.RING]
+    numbers[at.CHANGE], numbers[at.CHANGE + 1] = 0.0, 0.0
+    for k in range(2, count + 1):
+        value, before = numbers[at.VALUES + k % at.RING], numbers[at.VALUES + (k - 1) % at.RING]
+        numbers[at.LEAST], numbers[at.LARGEST] = min(numbers[at.LEAST], value), max(numbers[at.LARGEST], value)
+        numbers[at.CHANGE] += abs(value - before) / (count - 1)
+    numbers[at.IS_POSITIVE] = 1.0 if numbers[at.LEAST] > 0 else 0.0
+    if numbers[at.IS_POSITIVE] > 0:
+        for k in range(1, count + 1):
+            log = np.log(numbers[at.VALUES + k % at.RING] / first)
+            memory[at.LOGS + k % at.RING] = np.float32(log)
+            if k > 1:
+                numbers[at.CHANGE + 1] += abs(log - memory[at.LOGS + (k - 1) % at.RING]) / (count - 1)
+    for k in range(at.LOSS, at.VALUES):
+        numbers[k] = 0.0
+    replay(numbers, memory)

@@ -1,0 +1,223 @@
+"""Exponential smoothing of one column in constant memory: every member of a small grid at once.
+
+Each member is a damped linear trend (Gardner and McKenzie 1985) of the deseasonalised values: level ℓ, trend b and
+parameters (α, β, φ).
+
+    e = y − p − (ℓ + φ b)        p the seasonal profile at this cell; 0 in a member without a season
+    ℓ ← ℓ + φ b + α e            α at least 1 / (n + 1), so that the first values set the level
+    b ← φ b + α β e
+    forecast at lead h = ℓ + (φ + … + φ^h) b + p at cell t + h
+
+The profile is a running classical decomposition: the value half a season ago minus the mean of the season around it,
+averaged over cycles with at least weight γ. It depends on no member, so one profile serves all members with that γ.
+At each lead a member's weight is exp(−rate × loss); the loss is its discounted absolute error over the mean absolute
+change, plus half of its mean over the leads. The second form of each member smooths the logarithms of the values: its
+season and trend are factors.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.runtime.compiling import inline_jit
+from rfa.runtime.series import mixture_layout as at
+
+ALPHA, BETA, DAMPING = at.GRID.T.copy()
+DISCOUNT, RATE, LARGEST_LOSS = 0.99, 0.5, 20.0
+# An error counts for at most so many mean changes, once there were so many values.
+FURTHEST_OFF, OFF_FROM = 20.0, 12
+# The largest logarithm of a forecast.
+LARGEST_LOG = 700.0
+_FIRST = at.FIRST_MEMBER_SLOT
+
+
+@inline_jit
+def start(numbers):
+    """Make the mixture of a column empty, in place."""
+    for k in range(len(numbers)):
+        numbers[k] = 0.0
+    numbers[at.SEASON] = 1.0
+    numbers[at.IS_POSITIVE] = numbers[at.IS_WHOLE] = 1.0
+
+
+@inline_jit
+def _value_in(numbers, memory, form, cell):
+    """The value of one of the last cells, in a form."""
+    if form == 0:
+        return numbers[at.VALUES + cell % at.RING]
+    return np.float64(memory[at.LOGS + cell % at.RING])
+
+
+@inline_jit
+def profile_at(memory, form, profile, season, cell):
+    """A seasonal profile at a cell; 0 for the first one, which is none."""
+    if profile == 0 or season < 2:
+        return 0.0
+    start = at.PROFILE + (form * (at.PROFILES - 1) + profile - 1) * at.LONGEST
+    return np.float64(memory[start + cell % season])
+
+
+@inline_jit
+def forms_of(numbers):
+    """How many forms apply: logarithms only while all values are positive."""
+    return 2 if numbers[at.IS_POSITIVE] > 0 else 1
+
+
+@inline_jit
+def expected(numbers, memory, weights, form, cell):
+    """The members' mean forecast of the next cell, by their weights at the first lead."""
+    season, total, mean = np.int64(numbers[at.SEASON]), 0.0, 0.0
+    for s in range(at.PROFILES):
+        shift = profile_at(memory, form, s, season, cell)
+        for g in range(at.SIZE):
+            e = form * at.PER_FORM + s * at.SIZE + g
+            mean += weights[e] * (numbers[at.LEVEL + e] + DAMPING[g] * numbers[at.TREND + e] + shift)
+            total += weights[e]
+    return mean / total
+
+
+@inline_jit
+def update_members(numbers, memory, form, cell, value, seen):
+    """Condition the members of a form on a value, NaN where missing; `seen` values came before it."""
+    is_seen, season = value == value, np.int64(numbers[at.SEASON])
+    first = 1.0 / (seen + 1)
+    bound = np.inf
+    if seen >= OFF_FROM and numbers[at.CHANGE + form] > 0:
+        bound = FURTHEST_OFF * numbers[at.CHANGE + form]
+    for s in range(at.PROFILES):
+        rest = value - profile_at(memory, form, s, season, cell)
+        for g in range(at.SIZE):
+            e = form * at.PER_FORM + s * at.SIZE + g
+            before = numbers[at.LEVEL + e] + DAMPING[g] * numbers[at.TREND + e]
+            error = min(max(rest - before, -bound), bound) if is_seen else 0.0
+            alpha = max(ALPHA[g], first)
+            beta = max(BETA[g], first) if BETA[g] > 0 and seen > 0 else 0.0
+            numbers[at.LEVEL + e] = before + alpha * error
+            numbers[at.TREND + e] = DAMPING[g] * numbers[at.TREND + e] + alpha * beta * error
+
+
+@inline_jit
+def update_profiles(numbers, memory, form, cell, begin):
+    """Update the seasonal profiles by the value half a season before `cell`; values from cell `begin` on are known."""
+    season = np.int64(numbers[at.SEASON])
+    if season < 2 or cell - begin < season:
+        return
+    centre, total = cell - season // 2, 0.0
+    for i in range(season):
+        total += _value_in(numbers, memory, form, cell - i)
+    if season % 2 == 0:  # half of each end, so that the window is centred
+        total += 0.5 * (_value_in(numbers, memory, form, cell - season) - _value_in(numbers, memory, form, cell))
+    deviation = _value_in(numbers, memory, form, centre) - total / season
+    cycle = (cell - begin) // season  # how many values of this phase came before, and this one
+    for s in range(1, at.PROFILES):
+        entry = at.PROFILE + (form * (at.PROFILES - 1) + s - 1) * at.LONGEST + centre % season
+        before = np.float64(memory[entry])
+        memory[entry] = np.float32(before + max(at.SEASON_WEIGHTS[s], 1.0 / cycle) * (deviation - before))
+
+
+@inline_jit
+def replay(numbers, memory):
+    """Begin members and profiles again with the season that was found, by the last values."""
+    cells = np.int64(numbers[at.CELLS])
+    begin = cells - at.RING + 1 if cells > at.RING else 1
+    for k in range(at.PROFILE, at.EXPERT_FORECAST):
+        memory[k] = np.float32(0.0)
+    for e in range(at.MEMBERS):
+        numbers[at.LEVEL + e] = numbers[at.TREND + e] = 0.0
+        for lead in range(at.LEAD_COUNT):
+            form, rest = e // at.PER_FORM, e % at.PER_FORM
+            numbers[at.LOSS + lead * at.MEMBERS + e] = numbers[
+                at.LOSS + lead * at.MEMBERS + form * at.PER_FORM + rest % at.SIZE
+            ]
+    for slot in range(at.MEMBER_SLOTS):
+        numbers[at.MEMBER_DUE + slot] = 0.0
+    for form in range(forms_of(numbers)):
+        for cell in range(begin, cells + 1):
+            update_members(numbers, memory, form, cell, _value_in(numbers, memory, form, cell), cell - begin)
+            update_profiles(numbers, memory, form, cell, begin)
+
+
+@inline_jit
+def member_weights(numbers, lead, out):
+    """Weights of all members at a lead, `[MEMBERS]`; of each form they add up to about one."""
+    for form in range(at.FORMS):
+        least, first = np.inf, form * at.PER_FORM
+        for e in range(first, first + at.PER_FORM):
+            total = 0.0
+            for other in range(at.LEAD_COUNT):
+                total += numbers[at.LOSS + other * at.MEMBERS + e]
+            out[e] = numbers[at.LOSS + lead * at.MEMBERS + e] + 0.5 * total / at.LEAD_COUNT
+            least = min(least, out[e])
+        for e in range(first, first + at.PER_FORM):
+            out[e] = np.exp(-RATE * (out[e] - least)) + 1e-9
+
+
+@inline_jit
+def score_members(numbers, memory, cell, value, log_value):
+    """Add the errors of the members' forecasts that were for this cell; a missing value ends them."""
+    for lead in range(at.LEAD_COUNT):
+        for k in range(at.MEMBER_PENDING[lead]):
+            slot = _FIRST[lead] + k
+            due = numbers[at.MEMBER_DUE + slot]
+            if due == 0 or due > cell:
+                continue
+            numbers[at.MEMBER_DUE + slot] = 0.0
+            if due < cell or value != value:
+                continue
+            for form in range(forms_of(numbers)):
+                change = numbers[at.CHANGE + form]
+                scale = change if change > 0 else 1.0
+                off = (log_value if form else value) - numbers[at.MEMBER_BASE + form * at.MEMBER_SLOTS + slot]
+                first = form * at.PER_FORM
+                for e in range(first, first + at.PER_FORM):
+                    error = abs(np.float64(memory[at.MEMBER_FORECAST + slot * at.MEMBERS + e]) - off) / scale
+                    loss = at.LOSS + lead * at.MEMBERS + e
+                    numbers[loss] = numbers[loss] * DISCOUNT + min(error, LARGEST_LOSS)
+
+
+@inline_jit
+def add_members(numbers, memory, lead, cells, base, log_base):
+    """Let the members' forecasts of a lead, in `cells`, wait for their value."""
+    now = np.int64(numbers[at.CELLS])
+    stride = -(-cells // at.MEMBER_PENDING[lead])
+    if now % stride != 0:
+        return
+    slot = _FIRST[lead] + (now // stride) % at.MEMBER_PENDING[lead]
+    if numbers[at.MEMBER_DUE + slot] > now:
+        return
+    numbers[at.MEMBER_DUE + slot] = now + cells
+    season = np.int64(numbers[at.SEASON])
+    for form in range(forms_of(numbers)):
+        origin = log_base if form else base
+        numbers[at.MEMBER_BASE + form * at.MEMBER_SLOTS + slot] = origin
+        for s in range(at.PROFILES):
+            shift = profile_at(memory, form, s, season, now + cells) - origin
+            for g in range(at.SIZE):
+                e = form * at.PER_FORM + s * at.SIZE + g
+                path = numbers[at.LEVEL + e] + _reach(DAMPING[g], cells) * numbers[at.TREND + e] + shift
+                memory[at.MEMBER_FORECAST + slot * at.MEMBERS + e] = np.float32(path)
+
+
+@inline_jit
+def _reach(damping, lead):
+    """φ + … + φ^h."""
+    return lead if damping == 1.0 else damping * (1 - damping**lead) / (1 - damping)
+
+
+@inline_jit
+def smoothed_forecast(numbers, memory, weights, form, lead):
+    """The members' mean forecast of a form at a lead in cells, by `weights`, in that form."""
+    season, now = np.int64(numbers[at.SEASON]), np.int64(numbers[at.CELLS])
+    whole = np.int64(np.rint(lead))
+    damped, total, mean = _reach(0.9, lead), 0.0, 0.0
+    for s in range(at.PROFILES):
+        shift = profile_at(memory, form, s, season, now + whole)
+        for g in range(at.SIZE):
+            e = form * at.PER_FORM + s * at.SIZE + g
+            reach = lead if DAMPING[g] == 1.0 else damped
+            mean += weights[e] * (numbers[at.LEVEL + e] + reach * numbers[at.TREND + e] + shift)
+            total += weights[e]
+    return mean / total

@@ -1,0 +1,226 @@
+"""The mixture of the network and simple experts: against its reference, and its promises."""
+
+import numpy as np
+import pytest
+
+from rfa.runtime.filters.observed import observed
+from rfa.runtime.filters.steps import allocate_posterior
+from rfa.runtime.series import mixture_layout as at
+from rfa.runtime.series.filter import SeriesRuntime
+from rfa.runtime.series.leads import DAY, HOUR, WEEK, YEAR
+from rfa.runtime.series.mixture import MixtureWork
+from rfa.runtime.series.mixture_numba import (
+    expert_forecasts,
+    expert_weights,
+    mix_column,
+    observe_column,
+    remember_forecasts,
+)
+from rfa.runtime.series.mixture_values_numba import clock_season
+from rfa.runtime.series.smoothing_numba import member_weights
+from tests.runtime.series import mixture_reference as reference
+from tests.runtime.series.test_series_runtime import decoder, network
+
+LEADS = (1.0, 4.0)
+RNG = np.random.default_rng(0)
+
+
+class Driven:
+    """The compiled mixture of one column, with forecasts of a network that are given."""
+
+    def __init__(self, season=None):
+        self.numbers, self.memory = np.zeros(at.NUMBERS), np.zeros(at.MEMORY, np.float32)
+        self.work = MixtureWork.allocate(1, len(LEADS))
+        self.posterior = allocate_posterior(observed(1, 1), len(LEADS), 10)
+        self.season = season
+
+    def add(self, value, networks):
+        """Mixed medians at LEADS after a value."""
+        cell = int(self.numbers[at.CELLS]) + 1
+        observe_column(self.numbers, self.memory, cell, value, 1.0, self.work)
+        if cell == 1 and self.season is not None:
+            self.numbers[at.SEASON], self.numbers[at.NEXT_SEARCH] = self.season, np.inf
+        self.posterior.forecast_mean[:, 0] = networks
+        self.posterior.half_widths[:] = 1.0
+        mix_column(self.numbers, self.memory, np.array(LEADS), 1.0, self.posterior, 0, self.work)
+        remember_forecasts(self.numbers, self.memory, np.array(LEADS), 1.0, 0, self.work)
+        return self.posterior.forecast_mean[:, 0].copy()
+
+
+def seasonal(rows, season=4):
+    t = np.arange(rows)
+    return 20 + 0.5 * t + 3 * np.cos(2 * np.pi * t / season) + RNG.normal(size=rows)
+
+
+@pytest.mark.parametrize(("season", "sign"), [(1, 1), (4, 1), (5, -1)])
+def test_members_are_those_of_the_reference(season, sign):
+    """Also of series with negative values, which have no logarithms, before errors are bounded."""
+    values, driven = sign * seasonal(12), Driven()
+    driven.numbers[at.SEASON] = season
+    for t in range(len(values)):
+        driven.add(values[t], np.zeros(2))
+        driven.numbers[at.SEASON], driven.numbers[at.NEXT_SEARCH] = season, np.inf
+    forms = [values] + ([np.log(values) - np.log(values[0])] if sign > 0 else [])
+    for form, rest in enumerate(forms):
+        for s, gamma in enumerate(reference.GAMMAS):
+            level, trend = reference.member_states(rest, season, gamma)
+            first = form * at.PER_FORM + s * at.SIZE
+            # Profiles are float32.
+            scale = np.abs(rest).max()
+            for found, expected in ((at.LEVEL, level), (at.TREND, trend)):
+                part = driven.numbers[found + first : found + first + at.SIZE]
+                np.testing.assert_allclose(part, expected, rtol=0, atol=1e-5 * scale)
+
+
+def test_weights_are_those_of_the_reference():
+    """At both leads, of the experts' forecasts as they were made."""
+    rows, driven = 60, Driven(season=4)
+    values, networks = seasonal(rows), RNG.normal(25, 5, (rows, 2))
+    weights = [reference.Weights() for _ in LEADS]
+    made = []
+    for t in range(rows):
+        for j, lead in enumerate(map(int, LEADS)):
+            if t - lead >= 3:
+                weights[j].score(*made[t - lead][j], values[t])
+        mixed = driven.add(values[t], networks[t])
+        if t < 3:
+            made.append(None)
+            continue
+        row = []
+        for j in range(len(LEADS)):
+            found, forecasts = np.empty(at.EXPERT_COUNT), driven.work.forecasts[j, 0, : at.EXPERT_COUNT].copy()
+            expert_weights(driven.numbers, j, found)
+            np.testing.assert_allclose(found, weights[j].now(), rtol=1e-4, atol=1e-7)
+            assert mixed[j] == pytest.approx(found @ forecasts, rel=1e-12)
+            row.append((forecasts, mixed[j]))
+        made.append(row)
+
+
+def test_simple_experts():
+    """The value a season before, the last one, and the line through the first and the last."""
+    values, driven = seasonal(30), Driven(season=4)
+    for value in values:
+        driven.add(value, np.zeros(2))
+    forecasts = driven.work.forecasts[1, 0]
+    assert driven.work.forecasts[:, 0, at.SEASONAL].tolist() == [values[-4], values[-1]]
+    assert forecasts[at.LAST] == values[-1]
+    assert forecasts[at.DRIFT] == pytest.approx(values[-1] + 4 * (values[-1] - values[0]) / 29)
+
+
+def test_smoothing_reaches_a_line_with_a_season():
+    """Without noise, in values and in logarithms."""
+    t = np.arange(200)
+    for values in (50 + 0.3 * t + 10 * np.sin(2 * np.pi * t / 12), np.exp(2 + 0.02 * t + np.sin(2 * np.pi * t / 12))):
+        driven, errors = Driven(season=12), []
+        for k, value in enumerate(values[:-4]):
+            driven.add(value, np.full(2, value))
+            errors.append(driven.work.forecasts[1, 0, [at.SMOOTHING, at.SMOOTHING_OF_LOGS]] - values[k + 4])
+        best = np.abs(errors[100:]).mean(axis=0).min()
+        assert best < 0.05 * np.abs(values[104:] - values[100:-4]).mean()
+
+
+@pytest.mark.parametrize("expert", range(at.EXPERT_COUNT))
+def test_the_mixture_is_no_worse_than_any_expert(expert):
+    """On series that suit each of them, the network being right or wrong."""
+    t = np.arange(400)
+    suited = {
+        at.NETWORK: RNG.normal(size=404) * 3, at.SMOOTHING: seasonal(404, 12), at.SMOOTHING_OF_LOGS: np.exp(
+            0.01 * np.arange(404) + np.sin(np.arange(404) * np.pi / 6) + 0.05 * RNG.normal(size=404)),
+        at.SEASONAL: np.tile(RNG.normal(size=12) * 5, 34)[:404], at.LAST: RNG.normal(size=404).cumsum(),
+        at.DRIFT: np.arange(404) + RNG.normal(size=404).cumsum(),
+    }[expert]  # fmt: skip
+    driven, rows = Driven(season=12), []
+    for k in t:
+        networks = suited[[k + 1, k + 4]] + 0.1 if expert == at.NETWORK else np.full(2, -50.0)
+        mixed = driven.add(suited[k], networks)
+        rows.append(np.abs([*driven.work.forecasts[1, 0, : at.EXPERT_COUNT], mixed[1]] - suited[k + 4]))
+    errors = np.mean(rows[100:], axis=0)
+    assert errors[-1] <= 1.1 * errors[:-1].min() + 0.01 * suited.std()
+
+
+@pytest.mark.parametrize(
+    ("unit", "season"),
+    [(HOUR, 24), (DAY, 7), (WEEK, 52), (YEAR / 12, 12), (31 * DAY, 12), (28 * DAY, 13), (YEAR / 4, 4), (YEAR, 1),
+     (HOUR / 2, 48), (300.0, 288), (60.0, 60), (1.0, 1)],
+)  # fmt: skip
+def test_the_season_of_a_clock(unit, season):
+    assert clock_season(unit) == season
+
+
+def test_a_season_that_no_clock_has_is_found():
+    driven = Driven()
+    t = np.arange(200)
+    for value in np.sin(2 * np.pi * t / 17) + 0.1 * RNG.normal(size=200):
+        driven.add(value, np.zeros(2))
+    assert driven.numbers[at.SEASON] == 17
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    return SeriesRuntime("series", "0" * 64, decoder(network())).mixed()
+
+
+def last(model, values, horizon=(1.0, 5.0), levels=(0.5, 0.9)):
+    rows = [None if value is None else [value] for value in values]
+    found = model.filter(list(map(float, range(len(rows)))), rows, horizon=horizon, levels=levels)
+    return found.steps[-1]
+
+
+def bounds_of(point):
+    return [bound for intervals in point.interval.values() for bound in intervals[0]]
+
+
+def test_what_never_moved_is_forecast_exactly(mixture):
+    for value in (0.0, 4.99, -3.0):
+        step = last(mixture, [value] * 40)
+        assert (step.mean, step.std, bounds_of(step)) == ([value], [0.0], [value] * 4)
+        for point in step.forecast:
+            assert (point.mean, point.median, point.std) == ([value], [value], [0.0])
+            assert bounds_of(point) == [value] * 4
+
+
+def test_forecasts_stay_where_values_can_be(mixture):
+    falling = np.maximum(200 - 3.1 * np.arange(64), 0.5) + np.abs(RNG.normal(size=64))
+    share = np.minimum(60 + np.arange(64), 100) - np.abs(RNG.normal(size=64)) * (np.arange(64) % 2)
+    counts = RNG.poisson(2.0, 64).astype(float)
+    for values, low, high in ((falling, 0, np.inf), (share, 0, 100), (counts, 0, np.inf)):
+        for point in last(mixture, values.tolist()).forecast:
+            numbers = [*point.mean, *point.median, *bounds_of(point)]
+            assert low <= min(numbers)
+            assert max(numbers) <= high
+            if values is counts:
+                assert all(float(number).is_integer() for number in [*point.median, *bounds_of(point)])
+    below = last(mixture, (falling - 100).tolist()).forecast[1]
+    assert min(bounds_of(below)) < 0
+
+
+@pytest.mark.parametrize("kind", ["counts", "lognormal"])
+def test_means_of_skewed_series(mixture, kind):
+    """The sum of the forecasts is that of the values, to 5 % and what chance explains; the median stays the median."""
+    values = RNG.poisson(0.4, 1_000) if kind == "counts" else np.exp(RNG.normal(size=1_000))
+    rows = values.astype(float)[:, None].tolist()
+    found = mixture.filter(list(map(float, range(1_000))), rows, horizon=(1.0,)).steps
+    means, came = np.array([step.forecast[0].mean[0] for step in found[299:-1]]), values[300:]
+    assert abs(means.mean() - came.mean()) < 0.05 * came.mean() + 3 * came.std() / np.sqrt(700)
+    assert found[-1].forecast[0].median[0] < means.mean()
+
+
+def test_the_network_by_itself_is_as_it_was(mixture):
+    """Naming an expert gives that expert: the mixture changes forecasts alone, and only from the fourth value on."""
+    alone = SeriesRuntime("series", "0" * 64, decoder(network()))
+    values = seasonal(80).tolist()
+    one, other = last(alone, values), last(mixture, values)
+    assert (one.mean, one.std, one.anomaly, one.interval) == (other.mean, other.std, other.anomaly, other.interval)
+    assert one.forecast[0].mean != other.forecast[0].mean
+
+
+def test_weights_add_up_to_one():
+    driven, found = Driven(), np.empty(at.MEMBERS)
+    for value in seasonal(50):
+        driven.add(value, np.zeros(2))
+    expert_forecasts(driven.numbers, driven.memory, driven.work.weights[0], 1.0, 0.0, np.empty(at.FORECASTS))
+    member_weights(driven.numbers, 0, found)
+    assert (found > 0).all()
+    weights = np.empty(at.EXPERT_COUNT)
+    expert_weights(driven.numbers, 0, weights)
+    assert weights.sum() == pytest.approx(1.0)
