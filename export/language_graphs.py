@@ -21,7 +21,7 @@ from rfa.model.attention.reference import windowed_attention
 from rfa.model.language import Cache, LanguageModel, SlotState, State, StepOutput
 from rfa.model.layers import Block, RobustMixer
 from rfa.model.mixing import MixerOutput
-from rfa.model.recurrence.slots_reference import SlotInputs, SlotReadout, slot_read, slot_step
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotOptions, SlotReadout, slot_read, slot_step
 from rfa.model.recurrence.window import joined
 from rfa.runtime.bundle.bundle import Graph
 from rfa.runtime.text.config import LanguageModelConfig
@@ -150,8 +150,7 @@ def _scan_layer(
             before[0],
             before[1],
             parameters,
-            inner=mixer.config.inner,
-            innovation=mixer.config.innovation,
+            SlotOptions(mixer.config.inner, mixer.config.innovation),
         )
         return [m, p], [m.clone(), p.clone()]
 

@@ -23,7 +23,7 @@ from rfa.model.dynamics import wrapped_phase
 from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.layers import GATE_RANGE, PROCESS_GATE_SCALE
 from rfa.model.recurrence.slots import is_on_gpu, slot_scan, warn_eager
-from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, slot_step
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotOptions, SlotParameters, slot_step
 from rfa.runtime.text.config import LanguageModelConfig, Mode
 
 
@@ -139,8 +139,7 @@ class Decoder:
                 means[sources],
                 precisions[sources],
                 parameters,
-                inner=self.config.inner,
-                innovation=self.config.innovation,
+                SlotOptions(self.config.inner, self.config.innovation),
             )
             means.index_copy_(0, targets, new_means)
             precisions.index_copy_(0, targets, new_precisions)

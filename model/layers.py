@@ -23,7 +23,14 @@ from rfa.model.dynamics import (
 )
 from rfa.model.mixing import MixerOutput, ModeNorm, TokenMixer, projection, token_mixer
 from rfa.model.recurrence.slots import SlotImpl, slot_scan
-from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout, slot_step
+from rfa.model.recurrence.slots_reference import (
+    SlotInputs,
+    SlotLag,
+    SlotOptions,
+    SlotParameters,
+    SlotReadout,
+    slot_step,
+)
 from rfa.model.recurrence.window import empty_ring, window_scan
 from rfa.runtime.text.config import GATE_RANGE, PROCESS_GATE_SCALE, LanguageModelConfig, Mode
 
@@ -248,8 +255,7 @@ class RobustMixer(TokenMixer):
                 state.means,
                 state.precisions,
                 self.slot_parameters(dynamics),
-                inner=self.config.inner,
-                innovation=self.config.innovation,
+                SlotOptions(self.config.inner, self.config.innovation),
             )
             after = LayerState(*slots)
         else:

@@ -24,7 +24,7 @@ from rfa.model.language import StepOutput
 from rfa.model.packed import Packed
 from rfa.model.ragged_layout import PagedTokens, PageList, Ragged, SlotTokens, pack_for_pages, pack_for_slots
 from rfa.model.recurrence.slots import is_on_gpu, slot_scan, triton_refusal
-from rfa.model.recurrence.slots_reference import SlotInputs, SlotReadout
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotOptions, SlotReadout
 from rfa.runtime.text.config import Mode
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def _scan_refusal(decoder: Decoder) -> str | None:
         return "it runs on a GPU"
     vectors, gates = torch.zeros(1, 1, heads, width, device=device), torch.zeros(1, 1, heads, slots, device=device)
     tokens = SlotInputs(vectors, vectors, vectors, gates, gates)
-    return triton_refusal(tokens, means, gates[0], config.inner, config.innovation, with_gradients=False)
+    return triton_refusal(tokens, means, gates[0], SlotOptions(config.inner, config.innovation), with_gradients=False)
 
 
 def _each(ragged: Ragged) -> Sequence[Tensor]:

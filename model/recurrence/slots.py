@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from rfa.model.placement import is_gpu
 from rfa.model.recurrence.slots_reference import (
     SlotInputs,
     SlotLag,
+    SlotOptions,
     SlotParameters,
     SlotReadout,
     slot_scan_reference,
@@ -50,33 +51,24 @@ def triton_refusal(
     tokens: SlotInputs,
     means: Tensor,
     precisions: Tensor,
-    inner: int,
-    innovation: Innovation,
+    options: SlotOptions,
     *,
-    lag: SlotLag | None = None,
-    lengths: Tensor | None = None,
     with_gradients: bool = True,
 ) -> str | None:
     """Why the GPU's kernels cannot run these inputs, or None; with_gradients: gradients may be requested."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
-    if lag is not None:
+    if options.lag is not None:
         return "it reads the slots at lag 0, not behind a window"
     from rfa.model.recurrence.triton import refusal
 
-    return refusal(tokens, means, precisions, inner, innovation, lengths=lengths, with_gradients=with_gradients)
+    return refusal(tokens, means, precisions, options, with_gradients=with_gradients)
 
 
 def _check(
-    tokens: SlotInputs,
-    means: Tensor,
-    precisions: Tensor,
-    parameters: SlotParameters,
-    *,
-    inner: int,
-    innovation: Innovation,
-    lengths: Tensor | None,
+    tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions
 ) -> None:
+    inner, innovation, _, lengths = options
     batch, length, heads, width = tokens.k.shape
     slots = parameters.decay.shape[-1]
     expected = {
@@ -137,15 +129,15 @@ def slot_scan(
         ValueError: an argument does not fit, or an explicit impl cannot run the inputs.
     """
     check_choice("impl", impl, IMPLS)
-    options: dict[str, Any] = {"inner": inner, "innovation": innovation, "lengths": lengths}
-    _check(tokens, means, precisions, parameters, **options)
+    options = SlotOptions(inner, innovation, lag, lengths)
+    _check(tokens, means, precisions, parameters, options)
     if impl == "triton" or (impl == "auto" and is_on_gpu(tokens.k)):
         with_gradients = wants_gradients(*tokens, means, precisions, *parameters)
-        refusal = triton_refusal(tokens, means, precisions, **options, lag=lag, with_gradients=with_gradients)
+        refusal = triton_refusal(tokens, means, precisions, options, with_gradients=with_gradients)
         if refusal is None:
             from rfa.model.recurrence.triton import slot_scan_triton
 
-            return slot_scan_triton(tokens, means, precisions, parameters, **options)
+            return slot_scan_triton(tokens, means, precisions, parameters, options)
         if impl == "triton":
             raise ValueError(f"impl='triton' cannot run this: {refusal}")
         warn_eager(refusal)
@@ -153,7 +145,7 @@ def slot_scan(
         if (refusal := _numba_refusal(tokens)) is None:
             from rfa.model.recurrence.slots_numba import slot_scan_numba
 
-            return slot_scan_numba(tokens, means, precisions, parameters, **options, lag=lag)
+            return slot_scan_numba(tokens, means, precisions, parameters, options)
         if impl == "numba":
             raise ValueError(f"impl='numba' cannot run this: {refusal}")
-    return slot_scan_reference(tokens, means, precisions, parameters, **options, lag=lag)
+    return slot_scan_reference(tokens, means, precisions, parameters, options)

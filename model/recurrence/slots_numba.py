@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, SlotReadout
-from rfa.runtime.text.config import Innovation
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotOptions, SlotParameters, SlotReadout
 
 # Columns of the per-head parameter table.
 NU, KAPPA, WEIGHT_EXPONENT, RESIDUAL_NOISE, GAMMA2, TAU, DELTA = range(7)
@@ -288,15 +287,7 @@ class _SlotScan(torch.autograd.Function):
 
 
 def slot_scan_numba(
-    tokens: SlotInputs,
-    means: Tensor,
-    precisions: Tensor,
-    parameters: SlotParameters,
-    *,
-    inner: int,
-    innovation: Innovation,
-    lag: SlotLag | None,
-    lengths: Tensor | None,
+    tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions
 ) -> tuple[SlotReadout, Tensor, Tensor]:
     """`slot_scan_reference` for float32 tensors on a CPU; only `out` and `log_norm` carry gradients."""
     n_threads = min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
@@ -304,14 +295,14 @@ def slot_scan_numba(
     decay, *scalars = parameters
     no_lag = SlotLag(decay.new_ones(decay.shape[-2:]), decay.new_zeros(decay.shape[-2:]))
     out, log_norm, precision, means, precisions = _SlotScan.apply(
-        inner,
-        innovation == "value",
+        options.inner,
+        options.innovation == "value",
         *tokens,
         decay if decay.dim() > 2 else decay[None, None],
         torch.stack(scalars, dim=-1),
-        *(no_lag if lag is None else lag),
+        *(no_lag if options.lag is None else options.lag),
         means.contiguous(),
         precisions.contiguous(),
-        torch.full(means.shape[:1], tokens.k.shape[1]) if lengths is None else lengths.long(),
+        torch.full(means.shape[:1], tokens.k.shape[1]) if options.lengths is None else options.lengths.long(),
     )
     return SlotReadout(out, log_norm, precision), means, precisions

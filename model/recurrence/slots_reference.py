@@ -68,6 +68,25 @@ class SlotReadout(NamedTuple):
     precision: Tensor
 
 
+class SlotOptions(NamedTuple):
+    """How the slots run.
+
+    Attributes:
+        inner: reweighting passes K >= 1.
+        innovation: of the key or the value, for the weight.
+        lag: of the slots behind the query; None is 0.
+        lengths: `[B]`, tokens of each row of a scan; later ones leave its state unchanged, and their read-outs are 0.
+    """
+
+    inner: int = 1
+    innovation: Innovation = "key"
+    lag: SlotLag | None = None
+    lengths: Tensor | None = None
+
+
+USUAL = SlotOptions()
+
+
 def wants_gradients(*tensors: Tensor) -> bool:
     """Whether gradients may be requested of a function of these tensors."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
@@ -92,32 +111,17 @@ def _gain(
 
 
 def slot_step(
-    token: SlotInputs,
-    means: Tensor,
-    precisions: Tensor,
-    parameters: SlotParameters,
-    *,
-    inner: int = 1,
-    innovation: Innovation = "key",
-    lag: SlotLag | None = None,
+    token: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions = USUAL
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """One token: predict, weigh, update, read.
-
-    Args:
-        token: leading dims `[B]`.
-        means, precisions: `[B, H, S, 4D]`, `[B, H, S]`.
-        inner: reweighting passes K >= 1.
-        innovation: of the key or the value, for the weight.
-        lag: of the slots behind the query; default none.
-    """
+    """One token `[B]`: predict, weigh, update, read; means `[B, H, S, 4D]`, precisions `[B, H, S]`."""
     decay = parameters.decay
     predicted = decay[..., None] * means
     variance = decay.square() / precisions + token.process
     away = torch.cat([token.k, token.v], dim=-1)[:, :, None] - predicted
-    driving = away.chunk(2, dim=-1)[INNOVATIONS.index(innovation)]
-    gain, precisions = _gain(driving, variance, token, parameters, inner)
+    driving = away.chunk(2, dim=-1)[INNOVATIONS.index(options.innovation)]
+    gain, precisions = _gain(driving, variance, token, parameters, options.inner)
     means = predicted + gain[..., None] * away
-    return slot_read(token.q, means, precisions, parameters, lag), means, precisions
+    return slot_read(token.q, means, precisions, parameters, options.lag), means, precisions
 
 
 def slot_read(
@@ -139,25 +143,14 @@ def slot_read(
 
 
 def slot_scan_reference(
-    tokens: SlotInputs,
-    means: Tensor,
-    precisions: Tensor,
-    parameters: SlotParameters,
-    *,
-    inner: int = 1,
-    innovation: Innovation = "key",
-    lag: SlotLag | None = None,
-    lengths: Tensor | None = None,
+    tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions = USUAL
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """A loop of `slot_step` over dim 1 of tokens `[B, N]`; returns read-outs `[B, N, …]` and the final state.
-
-    lengths: `[B]`, tokens of each row; later ones leave its state unchanged, and their read-outs are 0.
-    """
-    readouts = []
+    """A loop of `slot_step` over dim 1 of tokens `[B, N]`; returns read-outs `[B, N, …]` and the final state."""
+    readouts, lengths = [], options.lengths
     for i in range(tokens.k.shape[1]):
         token = SlotInputs(*(tensor[:, i] for tensor in tokens))
         own = parameters._replace(decay=parameters.decay[:, i]) if parameters.decay.dim() > 2 else parameters
-        readout, *after = slot_step(token, means, precisions, own, inner=inner, innovation=innovation, lag=lag)
+        readout, *after = slot_step(token, means, precisions, own, options)
         if lengths is None:
             means, precisions = after
         else:

@@ -17,8 +17,14 @@ from torch import Tensor
 from rfa.model.placement import is_gpu
 from rfa.model.recurrence import triton_backward as backward
 from rfa.model.recurrence import triton_forward as forward
-from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, SlotReadout, wants_gradients
-from rfa.runtime.text.config import Innovation
+from rfa.model.recurrence.slots_reference import (
+    USUAL,
+    SlotInputs,
+    SlotOptions,
+    SlotParameters,
+    SlotReadout,
+    wants_gradients,
+)
 
 # Kernels are defined for the interpreter or for a GPU when they are imported.
 IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
@@ -32,10 +38,8 @@ def refusal(
     tokens: SlotInputs,
     means: Tensor,
     precisions: Tensor,
-    inner: int,
-    innovation: Innovation,
+    options: SlotOptions,
     *,
-    lengths: Tensor | None = None,
     with_gradients: bool = False,
 ) -> str | None:
     """Why the kernels cannot run these inputs, or None; with_gradients: gradients may be requested."""
@@ -46,9 +50,9 @@ def refusal(
         return f"it supports float32, bfloat16 and float16, got {sorted({str(tensor.dtype) for tensor in tokens})}"
     if means.dtype != torch.float32 or precisions.dtype != torch.float32:
         return f"it keeps its state in float32, got {means.dtype} and {precisions.dtype}"
-    if (reason := size_refusal(slots, width, inner)) is not None:
+    if (reason := size_refusal(slots, width, options.inner)) is not None:
         return reason
-    return _gradient_refusal(inner, innovation, lengths) if with_gradients else None
+    return _gradient_refusal(options) if with_gradients else None
 
 
 def size_refusal(slots: int, width: int, inner: int) -> str | None:
@@ -64,12 +68,12 @@ def size_refusal(slots: int, width: int, inner: int) -> str | None:
     return None
 
 
-def _gradient_refusal(inner: int, innovation: Innovation, lengths: Tensor | None) -> str | None:
-    if inner > 1:
-        return f"it has gradients of inner=1 alone, got inner={inner}"
-    if innovation != "key":
-        return f"it has gradients where the key's innovation weighs tokens, got {innovation!r}"
-    return None if lengths is None else "rows of different lengths have no gradients"
+def _gradient_refusal(options: SlotOptions) -> str | None:
+    if options.inner > 1:
+        return f"it has gradients of inner=1 alone, got inner={options.inner}"
+    if options.innovation != "key":
+        return f"it has gradients where the key's innovation weighs tokens, got {options.innovation!r}"
+    return None if options.lengths is None else "rows of different lengths have no gradients"
 
 
 # Fields of `SlotInputs` and of `SlotParameters`: a schema of torch is flat.
@@ -164,14 +168,7 @@ _scan.register_autograd(_backward, setup_context=_save)
 
 
 def slot_scan_triton(
-    tokens: SlotInputs,
-    means: Tensor,
-    precisions: Tensor,
-    parameters: SlotParameters,
-    *,
-    inner: int = 1,
-    innovation: Innovation = "key",
-    lengths: Tensor | None = None,
+    tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions = USUAL
 ) -> tuple[SlotReadout, Tensor, Tensor]:
     """`slot_scan_reference` by the kernels; `refusal` states the limits. The read-out is float32.
 
@@ -180,12 +177,12 @@ def slot_scan_triton(
     """
     tensors = (*tokens, means, precisions, *parameters)
     is_training = wants_gradients(*tensors)
-    reason = _gradient_refusal(inner, innovation, lengths) if is_training else None
+    reason = _gradient_refusal(options) if is_training else None
     if reason is not None:
         raise ValueError(f"slot_scan_triton cannot run this: {reason}")
     interval = backward.checkpoint_interval(tokens.k.shape[1]) if is_training else 0
     out, log_norm, precision, means, precisions, _, _ = torch.ops.rfa.slot_scan(
-        *tensors, lengths, inner, innovation == "value", interval
+        *tensors, options.lengths, options.inner, options.innovation == "value", interval
     )
     return SlotReadout(out, log_norm, precision), means, precisions
 

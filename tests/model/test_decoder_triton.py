@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rfa.model.dynamics import rotate
-from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters, slot_step
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotOptions, SlotParameters, slot_step
 from rfa.runtime.text.config import Innovation
 from tests.model.test_slots import make
 from tests.rounding import assert_within_rounding, relative_error
@@ -88,8 +88,7 @@ def eager(layer: Layer, inner: int, innovation: Innovation, is_gated: bool) -> d
         layer.means[sources],
         layer.precisions[sources],
         layer.parameters,
-        inner=inner,
-        innovation=innovation,
+        SlotOptions(inner, innovation),
     )
     spread = torch.sqrt((1 / readout.precision + layer.parameters.gamma2) / 2)
     latent = rotate(readout.out, layer.phase) + layer.noise * spread[..., None]
@@ -179,7 +178,7 @@ def assert_slots_are_the_scan(inner: int, innovation: Innovation) -> None:
     sources, targets = list(SOURCES), list(TARGETS)
     readout, means, precisions = slot_scan_triton(
         SlotInputs(q, k, v, measurement, process), single.means[sources], single.precisions[sources],
-        single.parameters, inner=inner, innovation=innovation,
+        single.parameters, SlotOptions(inner, innovation),
     )  # fmt: skip
     assert torch.equal(after.means[targets], means) and torch.equal(after.precisions[targets], precisions)
     assert torch.equal(found["latent"], readout.out[:, 0]) and torch.equal(found["evidence"], readout.precision[:, 0])

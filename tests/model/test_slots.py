@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from rfa.model.recurrence.slots import slot_scan
-from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, slot_scan_reference, slot_step
+from rfa.model.recurrence.slots_reference import (
+    SlotInputs,
+    SlotLag,
+    SlotOptions,
+    SlotParameters,
+    slot_scan_reference,
+    slot_step,
+)
 
 SHAPES = [(2, 7, 3, 5, 4), (1, 33, 2, 16, 6), (3, 1, 1, 1, 2)]
 
@@ -100,7 +107,7 @@ def test_reference_matches_the_loop(shape, inner, innovation, is_late):
     tokens, means, precisions, parameters = make(*shape)
     rule = {"inner": inner, "innovation": innovation, "lag": lag_of(parameters) if is_late else None}
     expected = loop_oracle(tokens, means, precisions, parameters, **rule)
-    readout, m, p = slot_scan_reference(tokens, means, precisions, parameters, **rule)
+    readout, m, p = slot_scan_reference(tokens, means, precisions, parameters, SlotOptions(**rule))
     for actual, target in zip((*readout, m, p), expected, strict=True):
         assert relative(actual, target) <= 1e-12
 

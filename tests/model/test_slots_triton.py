@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rfa.model.recurrence.slots import slot_scan
-from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotParameters, slot_scan_reference
+from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotOptions, SlotParameters, slot_scan_reference
 from tests.kernels import IS_INTERPRETED, assert_variants_agree
 from tests.model.test_slots import make, with_own_lags
 from tests.rounding import allowed_errors, assert_within_rounding, relative_error
@@ -212,8 +212,8 @@ def test_the_checkpoint_interval_changes_no_bits():
 
 def assert_passes_match_reference(tokens, means, precisions, parameters, inner, innovation="key"):
     """K passes, held to what rounding explains (`tests.rounding`). Arguments in float64."""
-    rule = {"inner": inner, "innovation": innovation}
-    exact = slot_scan_reference(tokens, means, precisions, parameters, **rule)
+    rule = SlotOptions(inner, innovation)
+    exact = slot_scan_reference(tokens, means, precisions, parameters, rule)
     single = (
         SlotInputs(*(x.float() for x in tokens)),
         means.float(),
@@ -225,8 +225,8 @@ def assert_passes_match_reference(tokens, means, precisions, parameters, inner, 
         pairs = zip(NAMES, (*found[0], *found[1:]), (*exact[0], *exact[1:]), strict=True)
         return {name: relative_error(x, expected) for name, x, expected in pairs}
 
-    fused = errors(slot_scan(*single, **rule, impl="triton"))
-    assert_within_rounding(fused, lambda: errors(slot_scan_reference(*single, **rule)), torch.float32)
+    fused = errors(slot_scan(*single, **rule._asdict(), impl="triton"))
+    assert_within_rounding(fused, lambda: errors(slot_scan_reference(*single, rule)), torch.float32)
 
 
 RULES = [(2, "key"), (3, "key"), (1, "value"), (3, "value")]
@@ -277,7 +277,7 @@ def test_a_length_that_is_none_is_seen_after_it():
     """Its precisions are NaN: a server looks at them before it keeps a state. Its neighbours are as they were."""
     tokens, means, precisions, parameters = inputs(4, 3, 2, 5, 12)
     _, m, p = slot_scan_triton(
-        tokens, means, precisions, parameters, lengths=torch.tensor([3, -1, 4, 2**33], device=DEVICE)
+        tokens, means, precisions, parameters, SlotOptions(lengths=torch.tensor([3, -1, 4, 2**33], device=DEVICE))
     )
     assert p[1:].isnan().all() and p[0].isfinite().all() and m.isfinite().all()
 
@@ -382,7 +382,7 @@ def test_refusals_name_the_reason(monkeypatch):
     )
     for options in ({"lengths": lengths}, {"inner": 2}, {"innovation": "value"}):
         with pytest.raises(ValueError, match=r"slot_scan_triton cannot run this: .* gradients"):
-            slot_scan_triton(tokens, means, precisions, learned, **options)
+            slot_scan_triton(tokens, means, precisions, learned, SlotOptions(**options))
     refuses("up to 32 slots, got 33", *inputs(1, 2, 1, 33, 2))
     refuses("up to 128 reals, got 130", *inputs(1, 2, 1, 2, 65))
     monkeypatch.setattr("rfa.model.recurrence.triton.IS_INTERPRETED", False)

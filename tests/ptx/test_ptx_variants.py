@@ -18,6 +18,7 @@ from rfa.model.attention.pages import PAGE_KEYS, KeyPages, PagedHeads, Pieces, p
 from rfa.model.attention.triton import fused_rotation
 from rfa.model.attention.triton_backward import OutputGradients, backward
 from rfa.model.attention.triton_forward import forward
+from rfa.model.recurrence.slots_reference import SlotOptions
 from rfa.model.recurrence.triton import slot_scan_triton
 from tests.model import test_slots_triton as slots
 from tests.ptx.launches import SCAN, Compiler, Emulator, emulated, requested
@@ -120,6 +121,6 @@ def test_lengths_make_no_variants_of_the_slots(has_lengths: bool) -> None:
     def scan(length: int) -> None:
         tokens, means, precisions, parameters = slots.inputs(BATCH, length, HEADS, 4, 8)
         own = torch.tensor([length, 1]) if has_lengths else None
-        slot_scan_triton(tokens, means, precisions, parameters, lengths=own)
+        slot_scan_triton(tokens, means, precisions, parameters, SlotOptions(lengths=own))
 
     assert counted(scan) == dict.fromkeys((f"triton_forward.{name}" for name in SCAN), 1)
