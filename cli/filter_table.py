@@ -28,7 +28,7 @@ def as_table(frame: Frame, parts: Sequence[Filtered], view: View, *, has_file: b
         parts: the results of one series; several if its columns were filtered separately, each with its own scores.
         view: "forecast" has only the forecast, "alarms" only the rows with alarms.
         has_file: the first column is the file name.
-        has_forecast: the forecast is appended, and a column tells its rows from the estimates.
+        has_forecast: the forecast is appended, and a column marks its rows.
     """
     import pyarrow as pa
 

@@ -5,8 +5,8 @@ For every mode:
     state      multipliers of the model's std per level: conformal on the simulated truth or, for recorded data, the
                normal quantile times the scale of the one-step innovations
     forecast   the same per horizon, conformal on held-out observations
-    anomaly    quantiles of the surprise (Wilson-Hilferty of the nis) and the scale of its upper tail
-    confidence share of the next observation's components inside their 0.9 interval, by the running surprise before it
+    anomaly    quantiles of the novelty (Wilson-Hilferty of the nis) and the scale of its upper tail
+    confidence share of the next observation's components inside their 0.9 interval, by the running novelty before it
     precision  tables that calibrate the variance on the simulated truth (precision_calibration.py), if there is one
 
 n scores of one split give coverage in [level, level + 1/(n + 1)] on exchangeable data.

@@ -65,7 +65,7 @@ def _run_draws(passes: ServedPasses, output: StepOutput) -> None:
 
 
 def merge_launches(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:
-    """One launch for each group that one kernel can serve, with what the group has in common."""
+    """One launch for each group that one kernel can serve, with the common properties of the group."""
     groups: dict[str, list[KernelLaunch]] = defaultdict(list)
     for launch in launches:
         groups[_key(launch)].append(launch)

@@ -22,7 +22,7 @@ Array = np.ndarray
 
 # Steps at the start of a stream to leave out, at most half of it: they depend on the prior.
 BURN_IN = 50
-# Points of the tables: quantiles of the surprises, and one gain an octave. Gains that hardly differ get one point.
+# Points of the tables: quantiles of the surprises, and one gain per octave. Gains that hardly differ get one point.
 SHARES = (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97, 0.99, 0.999)
 TURNS, PACE = 200, 0.7
 LEAST = 1e-6

@@ -50,7 +50,7 @@ class Prior:
     def __init__(self, days: Days) -> None:
         slots, week = days.slots, WEEKDAYS * days.slots
         hours = np.arange(week) * (24.0 / slots)
-        # A holiday shares the Sunday's part, and has one of its own.
+        # A holiday has the effect of a Sunday, and a separate one.
         of_week = np.concatenate([np.arange(week), SUNDAY * slots + np.arange(slots)])[: days.types * slots]
         apart = np.abs(hours[:, None] - hours)
         # Chords of the circles of a day and a week: arc lengths give no valid correlation.

@@ -270,7 +270,7 @@ def ends(name: str, level: float) -> tuple[str, str]:
 
 
 def rename_row_outputs(column: str, outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Prefix the outputs of a row with the column, for a column that is filtered by itself."""
+    """Prefix the outputs of a row with the column, for columns that are filtered separately."""
     of_row = (*SCORES, "alarm", "outlier")
     return {f"{column}_{name}" if name in of_row else name: values for name, values in outputs.items()}
 

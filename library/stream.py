@@ -45,7 +45,7 @@ class Stream:
     stream from one thread at a time.
 
     Args:
-        columns: numbers in an observation; by default 1, or what the bundle takes.
+        columns: numbers in an observation; default: 1, or that of the bundle.
         model: "default" (a mixture of "series" and simple forecasts), "series" (a trained network for any numbers),
             "auto" (no training; the default without the bundle of "series"), "auto-joint" (scores rows by the
             correlation of their columns), the name of a default bundle, or a bundle's folder.

@@ -1,4 +1,4 @@
-"""What the token mixers of the language model share: projections, outputs and their registry."""
+"""Token mixers of the language model: shared projections, outputs and their registry."""
 
 from __future__ import annotations
 

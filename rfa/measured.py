@@ -1,4 +1,4 @@
-"""What a figure was measured with, where results lie, and how they are written."""
+"""Commit and hardware of a measurement, and the files of results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def origin(command: str) -> dict[str, Any]:
 
 
 def write_result(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a document of figures as JSON, as a whole or not at all: a reader, or a cut, never meets half a file.
+    """Write a document of figures as JSON, atomically.
 
     Raises:
         ValueError: a figure is not finite, for which JSON has no word, or the path is that of a folder or device.

@@ -47,7 +47,7 @@ def kernel_jit(
 
     Args:
         modules: other modules whose functions it calls.
-        allocates: whether it, or what it calls, makes arrays.
+        allocates: whether it, or a function that it calls, allocates arrays.
         fastmath: flags of LLVM.
     """
     return partial(_cached, modules, {**(_ALLOCATING if allocates else OPTIONS), "fastmath": set(fastmath)})
@@ -109,7 +109,7 @@ def compile_events(on_start: Callable[[], object], on_end: Callable[[], object])
 
 
 def run_with_locks(tasks: Iterable[CompileTask]) -> None:
-    """Run each task under a lock of its module, those that another process has locked last.
+    """Run each task with a lock per module; those that another process has locked run last.
 
     So processes that start together compile each kernel once: the others find it in the cache.
     """

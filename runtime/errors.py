@@ -1,4 +1,4 @@
-"""Errors that the runtime raises for what it is given. The service maps them to HTTP statuses in one table.
+"""Errors of the runtime. The service maps them to HTTP statuses in one table.
 
 Errors of a file or a document are defined with their readers: `BundleError` (bundle/documents.py) and `InvalidSystem`
 (filters/system.py).
@@ -27,7 +27,7 @@ class CapacityError(RuntimeError):
     """Memory of the device is taken at this moment: the same call may succeed later.
 
     Attributes:
-        message: what is taken.
+        message: the capacity that is exhausted.
         retry_after_seconds: when to try again.
     """
 

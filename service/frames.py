@@ -1,6 +1,6 @@
 """Text frames between a connection and an application without a task in between.
 
-ASGI wakes a task for each message, which is most of the cost of thousands of small frames a second. Our HTTP server
+ASGI wakes a task for each message, which is most of the cost of thousands of small frames per second. Our HTTP server
 offers this interface in `scope["extensions"][FRAMES]`, in order with ASGI; messages that may have to wait or be refused
 use ASGI. With other servers all messages use ASGI.
 """

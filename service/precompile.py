@@ -112,7 +112,7 @@ async def _report(process: asyncio.subprocess.Process) -> None:
 def kernel_folder() -> Path | None:
     """Where numba stores compiled kernels; None if no folder is writable.
 
-    Beside a read-only package this is a folder of the user's cache, which NUMBA_CACHE_DIR then names for all processes.
+    For a read-only package this is a folder of the user's cache, which NUMBA_CACHE_DIR then names for all processes.
     """
     if given := os.environ.get("NUMBA_CACHE_DIR"):
         return _writable(Path(given))

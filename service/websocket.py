@@ -1,4 +1,4 @@
-"""JSON documents over a WebSocket, on plain ASGI for thousands of frames a second."""
+"""JSON documents over a WebSocket, on plain ASGI for thousands of frames per second."""
 
 from __future__ import annotations
 

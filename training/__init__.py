@@ -1,1 +1,1 @@
-"""From data to a trained run, and what a run or a bundle is worth."""
+"""Training of runs from data, and evaluation of runs and bundles."""

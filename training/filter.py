@@ -142,7 +142,7 @@ def train_filter(
     """Train (deep), fit (structural) or build (linear) a filter, and write its run.
 
     Files: config.json, model.safetensors, validation.safetensors, train.json; of a deep filter also metrics.jsonl. A
-    directory with progress of a deep filter is resumed; a finished run is left as it is, or continues with more steps.
+    directory with progress of a deep filter is resumed; a finished run is unchanged, or continues with more steps.
 
     Args:
         config: a config file, or its content.

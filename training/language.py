@@ -226,7 +226,7 @@ def train_language(
 ) -> dict[str, Any]:
     """Train a language model on a corpus folder; a directory with progress is resumed.
 
-    A finished run is left as it is; with more steps it continues with the schedule of the new number.
+    A finished run is unchanged; with more steps it continues with the schedule of the new number.
 
     Args:
         config: name of a packaged config or path of a JSON file.

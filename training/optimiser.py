@@ -1,7 +1,7 @@
 """Optimisers: parameter groups, learning rate schedule, running average of the weights.
 
 The default is the paper's recipe (Racioppo, Robust Filter Attention, E.1): Adam, one cycle of the learning rate, and a
-group of its own for the SDE scalars with beta1 = 0 and a tighter clip. Options replace parts of it:
+separate group for the SDE scalars with beta1 = 0 and a tighter clip. Options replace parts of it:
     muon   W [A, B] ← W − rate · 0.2 √max(A, B) · U Vᵀ of the momentum's U S Vᵀ, for matrices inside the blocks
            (Jordan et al. 2024; the factor of Liu et al. 2025 gives steps of Adam's size)
     wsd    warm-up, a constant rate, a decay to zero over the last `decay_fraction` of the steps (Hu et al. 2024)

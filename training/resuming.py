@@ -87,7 +87,7 @@ def remaining_state(out: Path) -> str:
 
 
 def has_checkpoint(out: Path) -> bool:
-    """Whether a run directory has a checkpoint; completes what a killed process left unfinished.
+    """Whether a run directory has a checkpoint; completes an interrupted save.
 
     Raises:
         ValueError: a file is missing or does not match its digest.

@@ -29,7 +29,7 @@ TRAINED_SHARE = 0.8
 JITTERED_SERIES, JITTERED_TOKENS = 0.5, 0.25
 # Of the series with a calendar, those whose tokens show it, or the seasons of their clock.
 CALENDAR_SHARE = 0.6
-# For version 2, so many of eight batches have short series, with an eighth of the tokens, and long ones, with twice as
+# For version 2, this many of 8 batches have short series, with an eighth of the tokens, and long ones, with twice as
 # many.
 SHORT, LONG, OF_BATCHES = 2, 1, 8
 SHORT_PART, LONG_PART = 8, 2
@@ -174,7 +174,7 @@ class Recorded:
     """The user's series: the last fifth of each is held out.
 
     Args:
-        series: those that are shorter than two patches are left out.
+        series: those shorter than two patches are omitted.
         tokens: of a window.
         version: of the network.
 

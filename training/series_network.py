@@ -337,7 +337,7 @@ def train_series(
     device: str = "cpu",
     copy_to: Path | None = None,
 ) -> dict[str, Any]:
-    """Train into a run directory. A run with progress is resumed, a finished one is left as it is.
+    """Train into a run directory. A run with progress is resumed, a finished one is unchanged.
 
     Args:
         begin_from: has the initial weights; None: random ones.
@@ -378,7 +378,7 @@ def train_series(
 
 
 def _record(path: Path, series: int) -> dict[str, Any] | None:
-    """The record of a run of so many series; None if it is missing or incomplete."""
+    """The record of a run of this number of series; None if it is missing or incomplete."""
     try:
         record = json.loads(path.read_bytes())
     except (OSError, ValueError):

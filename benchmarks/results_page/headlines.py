@@ -11,7 +11,7 @@ Headline = tuple[str, str, str]
 
 
 def headlines(documents: Mapping[str, Document]) -> Iterator[Headline]:
-    """What, measured, and beside it: of every subject the result that says most."""
+    """Subject, measured value and comparison of the most important results."""
     yield _live(documents["load-filter-live"])
     yield _texts(documents["load-text-64"])
     yield _tracking(documents["filter-accuracy"])
@@ -26,11 +26,11 @@ def headlines(documents: Mapping[str, Document]) -> Iterator[Headline]:
 
 
 def caption(documents: Mapping[str, Document]) -> str:
-    """Through which door the figures came, and when the first ones did."""
+    """Interfaces and date of the figures."""
     measured = documents["load-filter-live"]["hardware"]
     return (
         f"The first two rows are over HTTP and WebSocket, of {measured['date']} on {measured['cores']} cores, "
-        "alarms and anomalies over HTTP; the others are of the library in its own process.\n"
+        "alarms and anomalies over HTTP; the others use the Python library.\n"
     )
 
 
@@ -38,9 +38,9 @@ def _live(document: Document) -> Headline:
     settings, found = document["settings"], document["latency_ms"]["observation"]
     live = settings["live"]
     return (
-        f"{live['streams']:,} live filters, {live['rate']:g} observations a second each",
+        f"{live['streams']:,} live filters, {live['rate']:g} observations per second each",
         f"p99 {found['p99']:.1f} ms, {document['wrong_count']} of {found['count']:,} wrong",
-        f"asked: {settings['budget']['observation_p99_ms']} ms",
+        f"target: {settings['budget']['observation_p99_ms']} ms",
     )
 
 
@@ -48,8 +48,8 @@ def _texts(document: Document) -> Headline:
     first, rate = document["latency_ms"]["ttft"], document["throughput"]["tokens_per_second"]
     return (
         f"{document['settings']['text']['streams']} texts at a time",
-        f"{rate:,.0f} tokens a second, first token p99 {first['p99']:.0f} ms",
-        f"asked: {document['settings']['budget']['ttft_p99_ms']} ms",
+        f"{rate:,.0f} tokens per second, first token p99 {first['p99']:.0f} ms",
+        f"target: {document['settings']['budget']['ttft_p99_ms']} ms",
     )
 
 
@@ -87,8 +87,8 @@ def _forecast(document: Document) -> Headline:
 def _alarms(document: Document) -> Headline:
     found = document["rows"]["ucr"]
     return (
-        f"alarms asked for at one in 1,000, {found['series']} clean series of the UCR archive",
-        f"{found['over_nominal']['0.001']:.2f} of those that should come",
+        f"alarms at a requested rate of one in 1,000, {found['series']} clean series of the UCR archive",
+        f"{found['over_nominal']['0.001']:.2f} of the expected number",
         "exact: 1",
     )
 
@@ -128,11 +128,11 @@ def _confidence(document: Document) -> Headline:
 
 
 def _gpu(document: Document) -> Iterator[Headline]:
-    """The bars that say most, of those that were measured."""
+    """The most important bars that were measured."""
     device = document["hardware"]["device"]
     shown = (
         ("µs per token at batch 1, greedy", "a decode step, one text", "{:.0f} µs"),
-        ("tokens per second at the best batch, greedy", "decoding, many texts", "{:,.0f} tokens a second"),
+        ("tokens per second at the best batch, greedy", "decoding, many texts", "{:,.0f} tokens per second"),
         ("ms of a quantum", "1,024 tokens of prompts, the slowest kind", "{:.1f} ms"),
         (
             "forward, ours / flash, 128 reals, N = 16384",
@@ -145,11 +145,11 @@ def _gpu(document: Document) -> Iterator[Headline]:
     for name, what, form in shown:
         found = _bar(document, name)
         if found is not None:
-            yield f"{device}: {what}", form.format(found["actual"]), f"asked: {found['kind']} {figure(found['bar'])}"
+            yield f"{device}: {what}", form.format(found["actual"]), f"target: {found['kind']} {figure(found['bar'])}"
 
 
 def _bar(document: Document, beginning: str) -> Document | None:
-    """The one whose name begins so, if it was measured."""
+    """The bar with this beginning of its name, if it was measured."""
     found = [
         bar
         for part in document["parts"].values()

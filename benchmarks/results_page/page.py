@@ -40,10 +40,8 @@ SHOWN: Mapping[str, Shown] = {
 BETWEEN = ("<!-- results: made by `make results` -->", "<!-- end of results -->")
 BEGINNING = """# Results
 
-Made by `make results` from the files of [results](../results): no number here is written by hand. Every section says
-what was measured, by which command, at which commit, on what hardware and when. A bar is a limit that was set before
-the measurement; those that were missed stand together before the sections. A commit marked `-dirty` had changes that
-were not committed.
+`make results` writes this page from the files of [results](../results). Every section has its command, commit, hardware and
+date. A bar is a limit that was set before the measurement. A commit marked `-dirty` had uncommitted changes.
 """
 
 
@@ -103,7 +101,7 @@ def page(documents: Mapping[str, Document]) -> str:
 def readme(text: str, documents: Mapping[str, Document]) -> str:
     """The README with its table made anew."""
     begin, end = map(re.escape, BETWEEN)
-    table = _text(Table(("what", "measured", "beside it"), headlines(documents)))
+    table = _text(Table(("", "measured", "compared with"), headlines(documents)))
     return re.sub(f"(?<={begin}\n).*?(?={end})", lambda _: f"\n{table}\n{caption(documents)}\n", text, flags=re.DOTALL)
 
 

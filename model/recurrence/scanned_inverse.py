@@ -25,6 +25,6 @@ def scanned_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
         return inside + edges + unit_row * unit_column / pivot, torch.log(pivot[..., 0, 0])
 
     units = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
-    # Not `scan`, which compiles the sweep first, half a second each.
+    # Not `scan`, which compiles the sweep first, 0.5 s each.
     swept, logs = scan_op(sweep, [matrix.contiguous()], [units], ())
     return (swept + swept.mT) / 2, logs.sum(0)

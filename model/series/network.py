@@ -33,7 +33,7 @@ class LeadQueries(NamedTuple):
     Args:
         leads: `[B, N, K]` cells ahead, >= 1.
         paths: `[B, N, K, P]` of `extended_numba.describe`.
-        calendar: `[B, N, K, CALENDAR]` of `calendar_numbers`, zeros where there is none; `[B, N, K, 0]` of the second
+        calendar: `[B, N, K, CALENDAR]` of `calendar_numbers`, zeros if there is none; `[B, N, K, 0]` of the second
             version.
     """
 

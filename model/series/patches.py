@@ -1,11 +1,11 @@
-"""The series network over many tokens of some columns at once: what a GPU runs of a long piece of a series.
+"""The series network over many tokens of some columns at once, for long pieces of a series on a GPU.
 
 A token is read from the slots that its column had after its last whole patch, and only a token that completes a patch
 changes them (`stream_numba.py`). With m_j the slots of a column after j whole patches, a layer is
 
     m_{j+1} = scan(m_j, whole token j)            out_t = read(step(m_{j(t)}, token t, lag t)), j(t): patches before t
 
-one scan over the whole tokens, and one step of each token by itself, so all tokens of a layer share its matrix
+one scan over the whole tokens, and one step of each token separately, so all tokens of a layer share its matrix
 products. The step's lag, 1 … PATCH cells, is folded into the state that it begins with: because 1/p⁻ = E²/p + q, a step
 of decay one from E m and p / E² is the same.
 

@@ -228,7 +228,7 @@ class ByMode(Strict, Generic[Value]):
 
 
 class HeldOutTokens(Strict):
-    """Positions of the rows: after every so many tokens of each held-out window; and the first windows."""
+    """Positions of the rows, at a fixed distance in each held-out window; and the first windows."""
 
     every: Annotated[int, Field(ge=1, le=1 << 31)]
     tokens: Annotated[

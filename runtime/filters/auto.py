@@ -1,4 +1,4 @@
-"""The model `auto`: a bank of local filters for any numbers, each column by itself; see `auto_numba`.
+"""The model `auto`: a bank of local filters for any numbers, each column separately; see `auto_numba`.
 
 It is not trained and needs no bundle. Its intervals start from the normal distribution and adapt to the errors of the
 stream at each lead, by the conformal factors of adaptive.py.

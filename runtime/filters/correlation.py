@@ -5,7 +5,7 @@ running mean of u uᵀ is a covariance whatever was missing, so
 
     R = (1 - own) corr(mean of u uᵀ) + own I          own = OWN + (1 - OWN) (P + 1) / (P + 1 + n)
 
-is positive definite: n rows are shrunk towards no correlation, and each column keeps a part of its own. The joint
+is positive definite: n rows are shrunk towards no correlation, and each column keeps an independent part. The joint
 square is z_sᵀ R_ss⁻¹ z_s for the columns s that were seen: chi-square with as many degrees of freedom if z is normal.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from rfa.runtime.compiling import inline_jit
 
-# Bound of |z|; least part of a column of its own; rows of the running mean.
+# Bound of |z|; least independent part of a column; rows of the running mean.
 BOUND, OWN, MEMORY = 3.0, 0.01, 1000.0
 
 

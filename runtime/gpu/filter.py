@@ -182,7 +182,7 @@ def flops(config: SeriesConfig) -> tuple[float, float]:
 
 
 def host_seconds(config: SeriesConfig, tokens: int) -> float:
-    """Time of a core for so many tokens of plain rows."""
+    """Seconds of a core for a number of tokens of plain rows."""
     token, ask = flops(config)
     return tokens * (token + USUAL_ASKS * ask) / HOST_FLOPS
 

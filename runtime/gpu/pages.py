@@ -145,7 +145,7 @@ class PagedContext:
         return twin
 
     def reserve(self, tokens: int) -> None:
-        """Reserve pages for so many more tokens.
+        """Reserve pages for a number of additional tokens.
 
         Raises:
             CapacityError: the pages are not free.
@@ -182,7 +182,7 @@ def bounded_memory() -> Iterator[None]:
 
 
 def pages_of(tokens: int) -> int:
-    """Pages for so many tokens."""
+    """Number of pages for a number of tokens."""
     return -(-tokens // PAGE_KEYS)
 
 

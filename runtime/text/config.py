@@ -24,7 +24,7 @@ GATE_RANGE = (-12.0, 8.0)
 # Added process noise of a slot per unit of its input gate.
 PROCESS_GATE_SCALE = 0.1
 MIXERS = ("rfa", "softmax", "afa", "radial_tangential")
-# What only RFA can do without, and with what it is RFA.
+# Ablations that only RFA supports, and the values without ablation.
 ABLATIONS = {"kernel": "student_t", "prior": "lyapunov", "noise": "learned", "rotate_values": True, "unit_norm": False}
 MODES: tuple[Mode, ...] = ("attention", "recurrent")
 KERNELS = ("student_t", "gaussian")
@@ -101,7 +101,7 @@ class LanguageModelConfig(StrictConfig):
         window: exact tokens W that are read together with the slots, which a token enters when it leaves the window.
         learned_decay: mu is learned from the fixed decay on; the heads without decay stay without.
         output_gate: a sigmoid of the block's normalised input scales each head before the output projection.
-        own_readout: each mode has queries, output projections and norms of its own; else the modes share all but the
+        own_readout: each mode has separate queries, output projections and norms; else the modes share all but the
             gates of the slots.
     """
 
@@ -188,7 +188,7 @@ class LanguageModelConfig(StrictConfig):
 
     @property
     def _slots_fit(self) -> bool:
-        """The slots are the recurrent twin of RFA as it is, not of its ablations."""
+        """Slots are the recurrent form of RFA, not of its ablations."""
         return self.prior == "lyapunov" and self.noise == "learned" and self.rotate_values and not self.unit_norm
 
     @property

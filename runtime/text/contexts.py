@@ -1,4 +1,4 @@
-"""Contexts of streams: what a model remembers of a stream's tokens, and what it remembers after some more.
+"""Contexts of streams: the state of a model after a stream's tokens, and its advance by more tokens.
 
 The recurrent context is a few filter slots per head, of constant size, in a pool. The attention context is a cache of
 rotated keys and values with a capacity in tokens; the graph reads only its valid part.
@@ -27,7 +27,7 @@ class StepOutput(NamedTuple):
 
 
 class Context(Protocol):
-    """What a stream remembers of its tokens. Its owner releases it once."""
+    """State of a model after a stream's tokens. Its owner releases it once."""
 
     position: int  # number of its tokens
 
@@ -122,7 +122,7 @@ class CacheContext:
 
     @staticmethod
     def grown(rows: Array, capacity: int) -> Array:
-        """A copy of so many rows; free rows are zero and never read."""
+        """A copy with a number of rows; free rows are zero and never read."""
         larger = np.zeros((*rows.shape[:2], capacity, rows.shape[3]), dtype=rows.dtype)
         larger[:, :, : rows.shape[2]] = rows
         return larger

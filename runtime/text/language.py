@@ -31,7 +31,7 @@ from rfa.runtime.text.incremental import Vocabulary
 from rfa.runtime.text.sampling import DrawnToken, Draws, drawn_tokens
 
 SMALLEST_CACHE = 64
-# A batch of a multiple of so many rows has no remainder that the kernels of a product sum in another order.
+# A batch whose rows are a multiple of this has no remainder that the kernels of a product sum in another order.
 EVEN_ROWS = 8
 
 

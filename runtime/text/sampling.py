@@ -23,7 +23,7 @@ _DRAWS: dict[Draw, int] = {"token": 0, "latent": 1}
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How the next token of a row is chosen, and what is returned with it.
+    """Sampling options of the next token of a row, and the requested outputs.
 
     Args:
         temperature: > 0, or None for the most probable token, the first of several.
@@ -75,7 +75,7 @@ class DrawnToken(NamedTuple):
 
     Attributes:
         token: the one chosen; 0 of a row that is broken.
-        log_probability: of it, under the model as it is.
+        log_probability: of it, under the model without temperature and filters.
         calibrated: its log probability at the temperature of the calibration.
         is_finite: whether all numbers of the row's output are.
         top: the most probable tokens, if requested.

@@ -1,1 +1,1 @@
-"""Who may ask, and what is written down about it: API keys, request ids, access log, traces."""
+"""API keys, request ids, access log and traces."""

@@ -13,7 +13,7 @@ Quotas per second are token buckets that hold `BURST_SECONDS`. A request needs i
 less; the rest becomes a debt. A text reserves `max_new_tokens`, and unused ones are refunded at its end.
 
 Each process counts separately, so a client that uses all of them has `RFA_PROCESSES` times its quotas. Divided quotas
-would leave a client with one connection, and so one process, a fraction of its own.
+would leave a client with one connection, and so one process, a fraction of its quota.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ MAX_CACHED: Final = 64
 MAX_CACHED_BYTES: Final = 64 << 20
 # Each pool is a memory map, and a process may have some ten thousand of them.
 MAX_SYSTEMS: Final = 1_024
-# Requests that wait for a system to be built, which may take half a second of a core.
+# Requests that wait for a system to be built, which may take 0.5 s of a core.
 MAX_WAITING: Final = 64
 RETRY_AFTER_SECONDS: Final = 1
 

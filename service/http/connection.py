@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
         raise NotImplementedError
 
     def tick(self, now: float) -> None:
-        """Disconnect a client that has read nothing for the send timeout; called about once a second.
+        """Disconnect a client that has read nothing for the send timeout; called about once per second.
 
         Closing the transport instead would wait until its buffer is written: forever, if the client's window is full.
 

@@ -135,7 +135,7 @@ class HTTPConnection(Connection):
             self._update_reading()
 
     def read_more_body(self) -> None:
-        """Go on reading the body, after the application has taken some."""
+        """Continue to read the body, after the application has read some."""
         if not self._is_queued and self._phase == "body":
             self._queue()
 

@@ -1,6 +1,6 @@
 """Accepting connections in several processes, balanced, from one listening socket.
 
-All processes accept from the socket that the supervisor opened. With a queue of its own, a stopped or hanging process
+All processes accept from the socket that the supervisor opened. With separate queues, a stopped or hanging process
 would keep its connections waiting until it is killed; here the others take them. But a shared queue alone gives most
 connections to whichever process wakes first, and ours live long. So the processes publish their counts in the shared
 status, and one that has more than another leaves a new connection to it for 2 ms.
@@ -8,7 +8,7 @@ status, and one that has more than another leaves a new connection to it for 2 m
     wakes ── own count within its fair share ──────────────────> accept
        └──── else ── wait 2 ms ── the others took none ─────────> accept one
 
-No connection is passed between processes, so none is lost. A process without an update for half a second is ignored.
+No connection is passed between processes, so none is lost. A process without an update for 0.5 s is ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Factory = Callable[[], asyncio.Protocol]
 ACCEPTED_AT_ONCE = 64
 # How long a process that has more leaves a connection to the others.
 YIELD_SECONDS = 0.002
-# A process may have so many more than another, plus a sixteenth: strict alternation would delay bursts.
+# A process may have this many more than another, plus a sixteenth: strict alternation would delay bursts.
 ALLOWED_LEAD = 2
 ALLOWED_LEAD_DIVISOR = 16
 PAUSE_SECONDS = 0.5
@@ -170,7 +170,7 @@ class Acceptor:
         self.publish()
 
     def _pause(self, seconds: float, then: Callable[[], None]) -> None:
-        """Accept nothing for a while, then call `then` and go on."""
+        """Accept nothing for a while, then call `then` and continue."""
 
         def resume() -> None:
             if self._is_open:

@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 async def run_in_background(work: Callable[[], Result]) -> Result:
-    """Run `work` in a thread of its own; returns what it returns, raises what it raises.
+    """Run `work` in a new thread; returns what it returns, raises what it raises.
 
     A cancelled caller abandons the thread, which delays neither later work nor the exit of the process; the threads of
     an executor delay both.

@@ -20,7 +20,7 @@ OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 VALUE_BYTES = 8
 # Values of a process: its connections, and the time of the last update.
 PER_PROCESS = 2
-# A process updates its count ten times a second; after so long without an update it is ignored.
+# A process updates its count ten times per second; after this time without an update it is ignored.
 SILENT_SECONDS = 0.5
 CLOSED = float("inf")
 

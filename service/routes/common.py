@@ -1,4 +1,4 @@
-"""What the routes share: the engine, documented errors, replies and streams."""
+"""Shared by the routes: the engine, documented errors, replies and streams."""
 
 from __future__ import annotations
 

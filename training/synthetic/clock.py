@@ -2,7 +2,7 @@
 
 A clock has a step, from a second to a week, and a start on the calendar. So days, weeks, months and years have the
 periods of recorded data with that step: 24 and 168 values for hours, 288 and 2016 for five minutes, 7 and 365.25 for
-days. One series in seven has no calendar: its values are a second apart from the epoch on.
+days. One series in seven has no calendar: its values are 1 s apart from the epoch on.
 
 Most clocks are regular. The others jitter, have exponential lags, lose rows and stretches, or come in bursts. Series
 are evaluated at these times, without resampling.

@@ -26,7 +26,7 @@ def array_jit(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
 
 # Responses of `superpose`: what an event leaves behind it.
 DECAY, PULSE, BOX, TRIANGLE = 0, 1, 2, 3
-# A response ends after so many of its times: e^-9 of it is left.
+# A response ends after this many of its times: e^-9 of it is left.
 RESPONSE_ENDS = 9.0
 
 
@@ -98,7 +98,7 @@ def superpose(steps, arrivals, marks, duration, response):
 
     Args:
         steps: `[B, N]`, increasing.
-        arrivals: `[B, K]`, increasing; infinite where there is none.
+        arrivals: `[B, K]`, increasing; infinite if there is none.
         marks: `[B, K]` heights.
         duration: `[B]` steps.
         response: `[B]` one of `DECAY`, `PULSE`, `BOX`, `TRIANGLE`.

@@ -25,7 +25,7 @@ class GraphRule(NamedTuple):
 
 
 class FamilyConfig(Strict):
-    """The configuration of a model, and what a bundle of it holds."""
+    """The configuration of a model, and the content of its bundle."""
 
     kind: ClassVar[Kind]
     calibration: ClassVar[type[BaseModel]]

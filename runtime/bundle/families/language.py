@@ -24,7 +24,7 @@ Count = Annotated[int, Field(ge=1, le=4_096)]
 
 
 class LanguageConfig(FamilyConfig):
-    """`rfa.runtime.text.config.LanguageModelConfig`, restricted to what a bundle supports."""
+    """`rfa.runtime.text.config.LanguageModelConfig`, restricted to the options of bundles."""
 
     kind: ClassVar[Kind] = "lm"
     calibration = LanguageCalibration

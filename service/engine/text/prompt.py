@@ -1,6 +1,6 @@
 """Tokenises a prompt piecewise from its end; the tokens are those of the whole text.
 
-A tokeniser takes a second and 150 bytes per token for 1.9 MB. So it gets at most `LONGEST_PIECE` characters at a time,
+A tokeniser takes 1 s and 150 bytes per token for 1.9 MB. So it gets at most `LONGEST_PIECE` characters at a time,
 other work runs in between, and it stops once enough tokens are read.
 """
 
