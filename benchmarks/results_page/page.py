@@ -40,8 +40,8 @@ SHOWN: Mapping[str, Shown] = {
 BETWEEN = ("<!-- results: made by `make results` -->", "<!-- end of results -->")
 BEGINNING = """# Results
 
-`make results` writes this page from the files of [results](../results). Every section has its command, commit, hardware and
-date. A bar is a limit that was set before the measurement. A commit marked `-dirty` had uncommitted changes.
+`make results` writes this page from the files of [results](../results). Every section has its command, commit, hardware
+and date. A bar is a limit that was set before the measurement. A commit marked `-dirty` had uncommitted changes.
 """
 
 
