@@ -1,36 +1,26 @@
-"""Size, first paint and frame times of the page in Chromium; and its pictures.
-
-python -m rfa.benchmarks.page [--minutes M] [--out FILE]      measures and prints JSON
-python -m rfa.benchmarks.page --pictures                      writes page-….png of docs/figures
-"""
+"""Size, first paint and frame times of the page in Chromium: `python -m rfa.benchmarks.page [--minutes M]`."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 from tqdm import tqdm
 
+from rfa.benchmarks.command import finish, parser
 from rfa.benchmarks.load.server import started
-from rfa.measured import HOME, origin, write_result
+from rfa.measured import origin
 from rfa.runtime.bundle.locate import default_bundles
 from rfa.service.assets import assets
 
-FIGURES = HOME / "docs" / "figures"
 VISITS = 10
 ROWS, COLUMNS = 20_000, 3
 MOVES = 120
 SHOWN_MS = 60_000
 WIDTH, HEIGHT = 1440, 900
-COLOURS = 160
 # Measurements a second of a stream, and between two looks at its memory.
 RATE, LOOK_SECONDS = 50, 10
 # Of a stream whose frames are watched.
@@ -159,81 +149,12 @@ def measure(minutes: float) -> dict[str, Any]:
     }
 
 
-def _step(page: Any, count: int) -> None:
-    """So many measurements, each once the one before it is answered: a slow machine draws the same picture."""
-    reply = page.locator("#live-panes .told")
-    begun = re.match(r"\d+", reply.last.text_content())
-    begin = int(begun[0]) if begun else 0
-    for k in range(begin + 1, begin + count + 1):
-        page.click("#live-step")
-        for place in range(2):
-            reply.nth(place).filter(has_text=re.compile(rf"^{k} ")).wait_for()
-
-
-def _shoot(page: Any, path: Path) -> None:
-    """A picture in few colours, half of the bytes; the rare ones of a legend are among them."""
-    page.screenshot(path=path)
-    with Image.open(path) as image:
-        few = image.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    few.save(path, optimize=True)
-
-
-def picture_series(browser: Any, url: str, path: Path) -> None:
-    """The room's temperature when a window stood open, and why that row was doubted."""
-    page = open_page(browser, url)
-    page.locator("#series-unusual").get_by_role("button", name="Sat, 14 Feb 2026, 14:00").click()
-    page.evaluate("scrollTo(0, 0)")
-    _shoot(page, path)
-    page.context.close()
-
-
-def picture_live(browser: Any, url: str, path: Path) -> None:
-    """Two filters on one stream that was disturbed and cut."""
-    page = open_page(browser, url, "#live?source=wave&first=auto&second=series", "dark")
-    page.locator("#live-panes .told", has_text="Ready").nth(1).wait_for()
-    for disturb, steps in ((None, 120), ("#live-spike", 20), ("#live-cut", 20), ("#live-cut", 20)):
-        if disturb:
-            page.click(disturb)
-        _step(page, steps)
-    _shoot(page, path)
-    page.context.close()
-
-
-def picture_text(browser: Any, url: str, path: Path) -> None:
-    """A text by both decoders, and what else its first token could have been."""
-    page = open_page(browser, url, "#text?decode=both")
-    page.locator("#text-decode option").first.wait_for(state="attached")
-    page.click("#text-go")
-    page.locator("#text-told", has_text="The stronger").wait_for()
-    page.locator(".text").first.press("ArrowRight")
-    _shoot(page, path)
-    page.context.close()
-
-
-# What the documentation shows of each tab, by the file.
-PICTURES: Mapping[str, Callable[[Any, str, Path], None]] = {
-    "page-series.png": picture_series, "page-live.png": picture_live, "page-text.png": picture_text,
-}  # fmt: skip
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """`python -m rfa.benchmarks.page`."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--minutes", type=float, default=1.0, help="that a stream runs")
-    parser.add_argument("--out", type=Path, help="write the figures there")
-    parser.add_argument(
-        "--pictures", action="store_true", help="write the pictures of the documentation, and no figures"
-    )
-    given = parser.parse_args(arguments)
-    if given.pictures:
-        with browsing() as (browser, url):
-            for name, draw in PICTURES.items():
-                draw(browser, url, FIGURES / name)
-        return
-    document = measure(given.minutes)
-    if given.out is not None:
-        write_result(given.out, document)
-    print(json.dumps(document, indent=2))
+    options = parser(__doc__, "page")
+    options.add_argument("--minutes", type=float, default=1.0, help="of the stream")
+    given = options.parse_args()
+    finish("page", given.out, measure(given.minutes))
 
 
 if __name__ == "__main__":

@@ -160,11 +160,6 @@ def write_filter(bundle: Path, out: Path, *, streams: int = 400, length: int = 1
     documents = {"oscillator": json.loads((bundle / "calibration.json").read_text())}
     settings = tqdm(range(len(NOISE_SETTINGS)), unit="setting", disable=None)
     rows = [row for index in settings for row in run_setting(index, deep, documents, streams, length)]
-    document = {
-        **origin("rfa bench filter"),
-        "streams": streams,
-        "length": length,
-        "rows": rows,
-    }
+    document = {**origin("rfa bench filter"), "streams": streams, "length": length, "rows": rows}
     write_result(out, document)
     return document

@@ -5,7 +5,6 @@ python -m rfa.benchmarks.language.perplexity NAME=DIR … --data CORPUS --out FI
 
 from __future__ import annotations
 
-import argparse
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from rfa.benchmarks.command import finish, parser
 from rfa.benchmarks.language.baselines import compressor_bits_per_byte, unigram
-from rfa.measured import origin, write_result
+from rfa.measured import origin
 from rfa.model.loading import load_model
 from rfa.training.corpus import encode_files, file_hashes, split_files
 from rfa.training.evaluate.language import evaluate_model, token_bytes
@@ -57,17 +57,14 @@ def report(models: dict[str, Path], data: Path, *, limit: int | None = None) -> 
 
 def main() -> None:
     """Write the report; see the module's page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", metavar="NAME=DIR", help="a run or a bundle; the first one's tokenizer")
-    parser.add_argument("--data", type=Path, required=True, help="corpus folder with train and test")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--limit", type=int, help="score at most so many tokens")
-    arguments = parser.parse_args()
-    pairs = [model.partition("=") for model in arguments.models]
+    options = parser(__doc__, "language", needs_data=True)
+    options.add_argument("models", nargs="+", metavar="NAME=DIR", help="a run or a bundle; the first one's tokenizer")
+    options.add_argument("--limit", type=int, help="maximum number of scored tokens")
+    given = options.parse_args()
+    pairs = [model.partition("=") for model in given.models]
     if not all(name and path for name, _, path in pairs):
-        parser.error("give every model as NAME=DIR")
-    models = {name: Path(path) for name, _, path in pairs}
-    write_result(arguments.out, report(models, arguments.data, limit=arguments.limit))
+        options.error("give every model as NAME=DIR")
+    finish("language", given.out, report({name: Path(path) for name, _, path in pairs}, given.data, limit=given.limit))
 
 
 if __name__ == "__main__":

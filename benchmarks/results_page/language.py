@@ -22,11 +22,11 @@ def language_tables(document: Document) -> list[Table]:
                 rows.append((f"`{name}`, {mode}", f"{model['parameters']:,}", *cells))
     first = next(iter(document["models"].values()))["scores"]
     lengths = dict.fromkeys(score["length"] for score in first)
-    note = f"Perplexity a token / bits a byte on {first[0]['tokens']:,} tokens, by the length of the window:"
+    note = f"Perplexity per token / bits per byte on {first[0]['tokens']:,} tokens, by the length of the window:"
     baselines = [(name, f"{row['bits_per_byte']:.3f}") for name, row in document["baselines"].items()]
     return [
         Table(("model, mode", "parameters", *(f"{length:,}" for length in lengths)), rows, note),
-        Table(("baseline", "bits a byte"), baselines, "Of both test novels:"),
+        Table(("baseline", "bits per byte"), baselines, "Of both test novels:"),
     ]
 
 

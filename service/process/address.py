@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # The kernel caps it, usually at 4,096.
 BACKLOG = 4_096
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """Host and port that the server listens on; the port is not 0."""
 
     host: str

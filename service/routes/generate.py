@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from functools import partial
 from operator import attrgetter
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -32,6 +33,7 @@ from rfa.service.errors import (
 from rfa.service.memory import lease_of
 from rfa.service.routes.common import SSE, EngineDep, document_response, encode_document, error_responses, open_stream
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
+from rfa.service.schemas.openai import CompletionRequest
 from rfa.service.schemas.text_replies import (
     Continuation,
     GenerateDetails,
@@ -40,7 +42,7 @@ from rfa.service.schemas.text_replies import (
     StreamContinuation,
     StreamDetails,
 )
-from rfa.service.schemas.text_requests import GenerateRequest
+from rfa.service.schemas.text_requests import GenerateParameters, GenerateRequest
 
 router = APIRouter(route_class=StrictJSONRoute)
 MODEL_ERRORS = error_responses(
@@ -110,6 +112,17 @@ async def _save_state(generation: Generation, exchange: StateExchange) -> str | 
     return await exchange.save(generation.state.pack(), generation.position)
 
 
+def common_options(fields: GenerateParameters | CompletionRequest) -> dict[str, Any]:
+    """Options with the same fields in /generate and /v1/completions."""
+    return {
+        "mode": fields.decode,
+        "latent_noise": fields.latent_noise,
+        "samples": fields.n,
+        "return_latents": fields.return_latents,
+        "deadline_ms": fields.deadline_ms,
+    }
+
+
 def _options(body: GenerateRequest, exchange: StateExchange, resumed: LanguageState | None) -> GenerateOptions:
     parameters = body.parameters
     temperature = 1.0 if parameters.temperature is None else parameters.temperature
@@ -129,12 +142,8 @@ def _options(body: GenerateRequest, exchange: StateExchange, resumed: LanguageSt
         top_n_tokens=parameters.top_n_tokens,
         return_full_text=parameters.return_full_text,
         truncate=parameters.truncate,
-        mode=parameters.decode,
-        latent_noise=parameters.latent_noise,
-        samples=parameters.n,
-        return_latents=parameters.return_latents,
-        deadline_ms=parameters.deadline_ms,
         is_streamed=body.stream,
+        **common_options(parameters),
         resumed=resumed,
         returns_state=exchange.is_requested,
     )

@@ -31,7 +31,7 @@ from rfa.service.routes.common import (
     json_response,
     open_stream,
 )
-from rfa.service.routes.generate import MODEL_ERRORS
+from rfa.service.routes.generate import MODEL_ERRORS, common_options
 from rfa.service.routes.info import server_version
 from rfa.service.routes.merge_events import merge_events
 from rfa.service.schemas.openai import (
@@ -167,12 +167,8 @@ def _options(body: CompletionRequest, prompt: str | tuple[int, ...], names: Fiel
         stops=tuple(stops),
         top_n_tokens=body.logprobs or 0,
         truncate=body.truncate_prompt_tokens,
-        mode=body.decode,
-        latent_noise=body.latent_noise,
-        samples=body.n,
-        return_latents=body.return_latents,
-        deadline_ms=body.deadline_ms,
         is_streamed=body.stream,
+        **common_options(body),
         names=names,
     )
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from rfa.benchmarks import pictures
-from rfa.benchmarks.pictures import (
+from docs.site import pictures
+from docs.site.pictures import (
     Position,
     draw_samples,
     draw_stream,

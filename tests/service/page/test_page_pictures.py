@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rfa.benchmarks.page import FIGURES, PICTURES
+from docs.site.page_pictures import FIGURES, PICTURES
 from tests.service.live import Live
 
 # A picture in so many cells: a letter that another font draws elsewhere hardly moves the mean of one, a chart does.
@@ -36,7 +36,7 @@ def unlike(found: np.ndarray, shown: np.ndarray) -> float:
 def test_the_committed_picture_is_what_the_page_shows(browser: Any, server: Live, tmp_path: Path, name: str) -> None:
     PICTURES[name](browser, server.url, tmp_path / name)
     far = unlike(cells(tmp_path / name), cells(FIGURES / name))
-    assert far < SHARE, f"{far:.2f}: run `python -m rfa.benchmarks.page --pictures`"
+    assert far < SHARE, f"{far:.2f}: run `python -m docs.site.page_pictures`"
 
 
 @pytest.mark.parametrize("name", PICTURES)

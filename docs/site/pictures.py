@@ -1,6 +1,6 @@
 """Pictures of the README and of the text guide, from replies of the commands and the server.
 
-python -m rfa.benchmarks.pictures     writes stream.png, tokens.png and samples.png of docs/figures
+python -m docs.site.pictures     writes stream.png, tokens.png and samples.png of docs/figures
 """
 
 from __future__ import annotations
