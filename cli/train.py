@@ -152,11 +152,7 @@ def _read_cells(files: Sequence[str]) -> list[Cells]:
 
 
 def _series_network(source: str) -> SeriesNetwork:
-    """The series network of a bundle or a run.
-
-    Raises:
-        ValueError: it is another kind of model.
-    """
+    """The series network of a bundle or a run."""
     from rfa.cli.bundles import find_bundle
     from rfa.model.checkpoint import CONFIG_FILE
     from rfa.model.loading import load_model

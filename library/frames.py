@@ -326,11 +326,7 @@ def _made(table: pa.Table, keys: Sequence[str], rows: np.ndarray, clock: Clock, 
 
 
 def _arrow_of(name: str, values: Any) -> pa.Array:
-    """A pandas column; objects that Arrow cannot hold, such as numbers among texts, become text, as in a file.
-
-    Raises:
-        ValueError: it has complex numbers.
-    """
+    """A pandas column; objects that Arrow cannot hold, such as numbers among texts, become text, as in a file."""
     if getattr(values.dtype, "kind", "") == "c":
         raise ValueError(f"column {name!r} has complex numbers: pass real and imaginary parts as separate columns")
     try:

@@ -133,11 +133,7 @@ def _keys_asked(request: Request) -> list[str]:
 
 
 def _options(request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The query as fields of the document: numbers and words as in JSON, lists with commas.
-
-    Raises:
-        InvalidRequest: a field is repeated, or also in the body.
-    """
+    """The query as fields of the document: numbers and words as in JSON, lists with commas."""
     options: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
         if name in options or name in body:
@@ -226,11 +222,7 @@ def _states(column: Any, groups: Groups, most_bytes: int) -> list[str | None]:
 
 
 def _read_table(body: bytes) -> Any:
-    """The body as a table with distinct column names, sharing memory if possible.
-
-    Raises:
-        InvalidRequest: it is no uncompressed Arrow stream.
-    """
+    """The body as a table with distinct column names, sharing memory if possible."""
     try:
         _check_messages(body)
         table = pa.ipc.open_stream(body).read_all()

@@ -122,11 +122,7 @@ def _pairs(
 
 
 def _information(name: str, given: Gaussian, shape: tuple[int, ...] | None = None) -> tuple[Array, Array]:
-    """P⁻¹ and P⁻¹ m.
-
-    Raises:
-        ValueError: If shapes do not fit, or mean and covariance are not those of a Gaussian; the message says which.
-    """
+    """P⁻¹ and P⁻¹ m."""
     mean, covariance = np.asarray(given.mean, np.float64), np.asarray(given.covariance, np.float64)
     if covariance.shape != (*mean.shape, *mean.shape[-1:]) or (shape is not None and mean.shape[-1:] != shape):
         n = "n" if shape is None else shape[0]

@@ -87,11 +87,7 @@ def merge(runtime: FilterRuntime, options: MergeOptions) -> Merged:
 
 
 def _common_time(options: MergeOptions) -> float:
-    """The latest time of the states, or the requested later one.
-
-    Raises:
-        InvalidInput: a state has taken no observation, or the time lies before one of them.
-    """
+    """The latest time of the states, or the requested later one."""
     for i, state in enumerate(options.states):
         if not state.count:
             name = f"states[{i}]"
@@ -112,11 +108,7 @@ def _common_time(options: MergeOptions) -> float:
 
 
 def _predict(runtime: FilterRuntime, name: str, state: FilterState, t: float) -> FilterState:
-    """A state at time t; one of that time does not change.
-
-    Raises:
-        InvalidInput: it leaves the range of the filter's numbers.
-    """
+    """A state at time t; one of that time does not change."""
     if state.time == t:
         return state
     pool = StatePool(runtime.state_fields, 1)
@@ -128,11 +120,7 @@ def _predict(runtime: FilterRuntime, name: str, state: FilterState, t: float) ->
 
 
 def _step(runtime: FilterRuntime, state: FilterState, options: MergeOptions) -> FilterStep:
-    """The step of a missing observation at the time of the state, with forecasts.
-
-    Raises:
-        InvalidInput: the state exceeds the range of the filter's numbers.
-    """
+    """The step of a missing observation at the time of the state, with forecasts."""
     pool = StatePool(runtime.state_fields, 1)
     slot = pool.acquire()
     with np.errstate(over="ignore"):  # checked below

@@ -137,11 +137,7 @@ async def _read_result(process: asyncio.subprocess.Process, path: Path, seconds:
 
 
 async def _read_answer(process: asyncio.subprocess.Process, seconds: float) -> Mapping[str, Any] | None:
-    """The next line; None if there is none or it is malformed: a bundle may have taken over the subprocess.
-
-    Raises:
-        TimeoutError: none came in time.
-    """
+    """The next line; None if there is none or it is malformed: a bundle may have taken over the subprocess."""
     assert process.stdout is not None
     async with asyncio.timeout(seconds):
         try:

@@ -156,11 +156,7 @@ class Probes:
         await writer.drain()
 
     async def _answer(self, request: h11.Request) -> tuple[bytes, str]:
-        """Body and media type.
-
-        Raises:
-            ServiceError
-        """
+        """Body and media type."""
         headers = list(request.headers)
         self._policy.check_host(headers)
         path = request.target.partition(b"?")[0]

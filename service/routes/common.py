@@ -190,12 +190,7 @@ async def _with_terminal_error(first: Any, documents: AsyncIterator[Any]) -> Asy
 
 
 async def _first(request: Request, iterator: AsyncIterator[Item]) -> Item:
-    """The first item. An error before it closes the iterator and has its own status.
-
-    Raises:
-        ServiceError: the error before the first item.
-        ClientGone: the client has disconnected.
-    """
+    """The first item. An error before it closes the iterator and has its own status."""
     try:
         return await unless_disconnected(request, anext(iterator))
     except BaseException:

@@ -148,11 +148,7 @@ class RunningFilter:
 
 
 def _model(body: FilterRequest, engine: Engine, choice: ModelChoice, size: int) -> FilterRuntime:
-    """The model for this number of columns.
-
-    Raises:
-        InvalidRequest, NotFound: too many; names the field that has them.
-    """
+    """The model for this number of columns."""
     try:
         return engine.filter_model(choice, size)
     except (InvalidInput, InvalidRequest) as error:
@@ -204,11 +200,7 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
 
 
 def _times(body: FilterRequest, count: int, resumed: Any) -> np.ndarray:
-    """The given times, else the indices of the steps.
-
-    Raises:
-        InvalidRequest: the first is before the last one of the state.
-    """
+    """The given times, else the indices of the steps."""
     begin = 0 if resumed is None else resumed.count
     times = (
         np.arange(begin, begin + count, dtype=np.float64) if body.times is None else np.array(body.times, np.float64)
@@ -223,11 +215,7 @@ def _times(body: FilterRequest, count: int, resumed: Any) -> np.ndarray:
 def _ahead(
     body: FilterRequest, model: FilterRuntime, times: np.ndarray, resumed: Any
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Horizons of the next rows, and those whose coverage is tracked up to there.
-
-    Raises:
-        InvalidRequest: the usual lag is unknown.
-    """
+    """Horizons of the next rows, and those whose coverage is tracked up to there."""
     count = body.rows_ahead
     if not count:
         return (), ()

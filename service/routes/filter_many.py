@@ -193,11 +193,7 @@ class _Pauses:
 
 
 def _series_request(document: Any, shared: dict[str, Any], request: Request) -> FilterRequest:
-    """The request of a single series.
-
-    Raises:
-        InvalidRequest: If a field of the series is invalid; the message names it.
-    """
+    """The request of a single series."""
     if type(document) is not dict:
         raise InvalidRequest("A series must be a JSON object.", code="model_type")
     check_lengths(document, request.app.state.settings.limits)
