@@ -37,9 +37,9 @@ class ReadSeries(Reply):
 
     clock: Annotated[str | None, says("time column; null: rows are counted")]
     is_dated: Annotated[bool, says("whether times are seconds since 1970")]
-    times: Annotated[list[float], says("of the rows, sorted")]
+    times: Annotated[list[float], says("times of the rows, sorted")]
     values: Annotated[dict[str, list[float | None]], says("columns by name; null is missing")]
-    notes: Annotated[list[str], says("what was decided or left out while reading")]
+    notes: Annotated[list[str], says("decisions and omissions while reading")]
 
 
 @dataclass

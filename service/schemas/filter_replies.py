@@ -22,7 +22,8 @@ EndReason = Literal["close", "idle", "drain"]
 FilterFinishReason = Literal["complete", "deadline", "cancelled"]
 Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 Coverage = Annotated[
-    dict[str, float | None], Field(description="share of them inside the interval, by level; null if none was scored")
+    dict[str, float | None],
+    Field(description="share of the scored components inside the interval, by level; null if none was scored"),
 ]
 
 
@@ -101,7 +102,7 @@ class FilterTimings(Reply):
     """Durations in milliseconds."""
 
     queue_ms: Annotated[float, says("time in the queue")]
-    compute_ms: Annotated[float, says("from the start to the end, with pauses for other requests")]
+    compute_ms: Annotated[float, says("from start to end, including pauses for other requests")]
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class LeadChecks(Reply):
     """Coverage of the forecasts at one horizon."""
 
     horizon: Annotated[float, says("as requested, in units of the times")]
-    steps: Annotated[float | None, says("the same in typical lags of this stream; null if none was scored")]
+    steps: Annotated[float | None, says("horizon in typical lags of this stream; null if none was scored")]
     scored: Annotated[int, says("components of observations at the time of a forecast; at most 32 are pending")]
     coverage: Coverage
 
@@ -141,16 +142,16 @@ class ForecastChecks(Reply):
     coverage: Coverage
     bound: Annotated[float | None, says("conformal guarantee: largest difference of coverage and level, for any data")]
     gamma: Annotated[float, says("step size of the adaptation; the bound is about components / (gamma scored)")]
-    weighted_nis: Annotated[float | None, says("mean of weight × nis / components; about 1 if the filter is right")]
+    weighted_nis: Annotated[float | None, says("mean of weight × nis / components; about 1 if the model is correct")]
     pit: Annotated[list[int], says("probability integral transform in ten bins", min_length=10, max_length=10)]
     weighted_nis_bins: Annotated[
         list[int],
         says("histogram of weight × nis / components, edges 0.1, 0.25, 0.5, 1, 2, 4, 8", min_length=8, max_length=8),
     ]
     alarms: Annotated[AlarmChecks | None, says("null unless requested")]
-    outliers: Annotated[int, says("observations whose nis has probability below 0.001 if the filter is right")]
-    leads: Annotated[list[LeadChecks], says("of each horizon, in the request's order")]
-    components: Annotated[list[ComponentChecks], says("of each component of the observations, in their order")]
+    outliers: Annotated[int, says("observations whose nis has probability below 0.001 if the model is correct")]
+    leads: Annotated[list[LeadChecks], says("checks of each horizon, in the request's order")]
+    components: Annotated[list[ComponentChecks], says("checks of each component of the observations")]
 
 
 Calibration = Annotated[
@@ -162,14 +163,14 @@ Calibration = Annotated[
 class FilterWarning(Reply):
     """A reason not to trust the reply."""
 
-    code: Annotated[outputs.WarningCode, says("what was found; `message` explains it")]
+    code: Annotated[outputs.WarningCode, says("kind of the warning; see `message`")]
     horizon: Annotated[float | None, says("horizon of these forecasts, or of those up to `ahead`; null: one step")]
     components: Annotated[list[int] | None, says("components of the observations, from 0; null: all together")]
-    message: Annotated[str, says("what was found, and what to try")]
+    message: Annotated[str, says("description and a remedy")]
 
 
 Warnings = Annotated[
-    Annotated[list[outputs.FilterWarning], Json(list[FilterWarning])], says("reasons not to trust it; usually empty")
+    Annotated[list[outputs.FilterWarning], Json(list[FilterWarning])], says("warnings about the result; usually empty")
 ]
 
 
@@ -177,7 +178,7 @@ Warnings = Annotated[
 class Done(Reply):
     """Base of the last line or frame."""
 
-    done: Annotated[Literal[True], says("marks the last one")]
+    done: Annotated[Literal[True], says("marks the last line or frame")]
 
 
 Model = Annotated[str, says("the model that answered")]
@@ -194,7 +195,7 @@ class FilterSummary(Reply):
         Annotated[Sequence[outputs.SmoothedStep] | Blocks | None, Json(list[SmoothedStep] | None)],
         says("the states given later observations, one per step; null without `smooth`"),
     ]
-    log_likelihood: Annotated[float, says("of all processed observations, under the model")]
+    log_likelihood: Annotated[float, says("log likelihood of all processed observations")]
     calibration: Calibration
     warnings: Warnings
     seed: Annotated[int, says("repeats the samples for the same request")]
@@ -249,7 +250,7 @@ class FilterDone(FilterSummary, Done):
 class MergeReply(Reply):
     """The merged state, like a step of /filter without an observation."""
 
-    model: Annotated[str, says("the model of the states")]
+    model: Annotated[str, says("model of the states")]
     method: Annotated[MergeMethod, says("the merge method")]
     weights: Annotated[list[float] | None, says("weight of each state in a covariance intersection")]
     index: Annotated[int, says("index of the next step: the most observations in one of the states")]
@@ -260,7 +261,7 @@ class MergeReply(Reply):
     confidence: Confidence
     interval: Intervals
     forecast: Forecasts
-    seed: Annotated[int, says("of the first state, used for the merged one")]
+    seed: Annotated[int, says("seed of the first state, used for the merged one")]
     timings: Annotated[FilterTimings, says("durations")]
     state: State
 
@@ -272,9 +273,9 @@ class StreamReady(Reply):
     ready: Annotated[Literal[True], says("observations may be sent")]
     model: Model
     passes: Passes
-    seed: Annotated[int, says("of the samples")]
+    seed: Annotated[int, says("seed of the samples")]
     observation_size: Annotated[int, says("components of an observation")]
-    levels: Annotated[Many[float], says("of the intervals")]
+    levels: Annotated[Many[float], says("levels of the intervals")]
     index: Annotated[int, says("index of the first step: the observations in the state")]
 
 
@@ -283,7 +284,7 @@ class StreamDone(Done):
     """The last frame of a live stream."""
 
     steps: Annotated[int, says("steps of this stream, without those in its initial state")]
-    log_likelihood: Annotated[float, says("of these steps")]
+    log_likelihood: Annotated[float, says("log likelihood of these steps")]
     calibration: Calibration
     warnings: Warnings
     reason: Annotated[EndReason, says("the client closed the stream, it was idle, or the server is shutting down")]

@@ -98,7 +98,7 @@ FilterModel = Annotated[
 System = Annotated[
     SystemRequest | None, Field(description="system to filter with instead of a `model`; a state needs the same one")
 ]
-Samples = Annotated[int, Field(ge=0, le=MOST_SAMPLES, description="samples from the posterior of each step")]
+Samples = Annotated[int, Field(ge=0, le=MOST_SAMPLES, description="number of samples from the posterior of each step")]
 PassesChoice = Annotated[
     int | None,
     Field(
@@ -134,7 +134,7 @@ class AlarmRequest(Request):
     )
     direction: Direction = Field(default="both", description="above the expected value, below it, or both")
     min_deviation: float = Field(
-        default=0.0, ge=0, le=LARGEST_OBSERVATION, description="least deviation from the expected value"
+        default=0.0, ge=0, le=LARGEST_OBSERVATION, description="minimum deviation of an alarm from the expected value"
     )
     range: Annotated[list[Component | None], Field(min_length=2, max_length=2)] | None = Field(
         default=None,
@@ -144,7 +144,7 @@ class AlarmRequest(Request):
         default=0,
         ge=0,
         le=MOST_QUIET,
-        description="observations after an alarm in which only a much rarer one (a tenth more digits) is another",
+        description="observations after an alarm in which only much rarer ones (a tenth more digits) are alarms",
     )
 
     @model_validator(mode="after")
@@ -361,7 +361,7 @@ class MergeRequest(Request):
         "overconfident, whatever they have in common",
     )
     prior: StateReference | None = Field(
-        default=None, description="with `precision`: the state that all of them continued from, which is counted once"
+        default=None, description="with `precision`: the common earlier state of all of them, which is counted once"
     )
     t: Time | None = Field(default=None, description="time of the merged state; null: the latest time of the states")
     levels: Levels = None

@@ -32,7 +32,7 @@ class StreamOptions(Request):
         default=False, description="send a last chunk with the usage and no choices"
     )
     continuous_usage_stats: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="with include_usage: also the usage so far in every chunk"
+        default=False, description="with include_usage: also send the usage so far in every chunk"
     )
     include_obfuscation: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
 
@@ -61,7 +61,7 @@ class CompletionRequest(Request):
         OneOf(f"a string, a list of token ids, or a list of 1 to {MAX_PROMPTS} of either"),
     ] = Field(description="texts or lists of token ids; null: the empty text")
     max_tokens: Annotated[int, NullIs(16)] = Field(
-        default=16, ge=1, le=1_000_000, description="most tokens to generate"
+        default=16, ge=1, le=1_000_000, description="maximum number of generated tokens"
     )
     temperature: Annotated[float, NullIs(1.0)] = Field(default=1.0, ge=0, le=100, description="0 is greedy")
     top_p: Annotated[float, NullIs(1.0)] = Field(
@@ -129,7 +129,7 @@ class CompletionLogprobs(Reply):
 
 
 Index = Annotated[int, says("i * n + j for choice j of prompt i")]
-Logprobs = Annotated[CompletionLogprobs | None, says("of the tokens of this text; null unless requested")]
+Logprobs = Annotated[CompletionLogprobs | None, says("log probabilities of the tokens; null unless requested")]
 ChoiceSeed = Annotated[int, says("repeats this choice for the same request")]
 
 
@@ -141,7 +141,7 @@ class CompletionChoice(Reply):
     text: Annotated[str, says("the new text")]
     logprobs: Logprobs
     finish_reason: Annotated[Literal["stop", "length"], says("OpenAI's reasons")]
-    ended_by: Annotated[FinishReason, says("the precise reason")]
+    ended_by: Annotated[FinishReason, says("reason for the end")]
     seed: ChoiceSeed
     latents: Latents
 
@@ -154,7 +154,7 @@ class CompletionChunkChoice(Reply):
     text: Annotated[str, says("the next piece of the text")]
     logprobs: Logprobs
     finish_reason: Annotated[Literal["stop", "length"] | None, says("OpenAI's reasons, in the last piece")]
-    ended_by: Annotated[FinishReason | None, says("the precise reason, in the last piece")]
+    ended_by: Annotated[FinishReason | None, says("reason for the end, in the last piece")]
     seed: ChoiceSeed
     latents: Latents
 
@@ -165,7 +165,7 @@ class CompletionUsage(Reply):
 
     prompt_tokens: Annotated[int, says("tokens of the prompts")]
     completion_tokens: Annotated[int, says("generated tokens of all choices")]
-    total_tokens: Annotated[int, says("their sum")]
+    total_tokens: Annotated[int, says("sum of both")]
 
 
 @dataclass
@@ -173,7 +173,7 @@ class CompletionHead(Reply):
     """Fields of every reply and chunk."""
 
     id: Annotated[str, says("id of the request")]
-    object: Annotated[Literal["text_completion"], says("always this")]
+    object: Annotated[Literal["text_completion"], says("constant")]
     created: Annotated[int, says("seconds since 1970")]
     model: Annotated[str, says("the model that answered")]
     system_fingerprint: Annotated[str, says("version of the server and the bundle, with which results may change")]
@@ -200,7 +200,7 @@ class ModelCard(Reply):
     """A language model of this server."""
 
     id: Annotated[str, says("name in requests")]
-    object: Annotated[Literal["model"], says("always this")]
+    object: Annotated[Literal["model"], says("constant")]
     created: Annotated[int, says("always 0")]
     owned_by: Annotated[str, says("always the name of this software")]
     digest: Annotated[str, says("sha256 of the bundle's manifest")]
@@ -211,5 +211,5 @@ class ModelCard(Reply):
 class ModelList(Reply):
     """The language models of this server; /info also lists the filters."""
 
-    object: Annotated[Literal["list"], says("always this")]
+    object: Annotated[Literal["list"], says("constant")]
     data: Annotated[list[ModelCard], says("in the order of /info")]

@@ -18,14 +18,14 @@ Kind = Literal["lm", "filter", "series"]
 class Health(Reply):
     """The process is alive."""
 
-    status: Annotated[Literal["alive"], says("always this")]
+    status: Annotated[Literal["alive"], says("constant")]
 
 
 @dataclass
 class Ready(Reply):
     """Bundles are loaded and reproduced their golden outputs, and the engine makes progress."""
 
-    status: Annotated[Literal["ready"], says("always this")]
+    status: Annotated[Literal["ready"], says("constant")]
     models: Annotated[list[str], says("names of the served models")]
 
 
@@ -34,7 +34,7 @@ class GpuKernels(Reply):
     """Origin of the kernels that a language model launched on a GPU while loading."""
 
     stored: Annotated[tuple[str, ...], says("compiled at export and loaded from the bundle")]
-    compiled: Annotated[tuple[str, ...], says("compiled here by Triton")]
+    compiled: Annotated[tuple[str, ...], says("compiled by Triton on this machine")]
     reason: Annotated[str | None, says("why the bundle's kernels were not used, such as another GPU or driver")]
 
 
@@ -44,7 +44,7 @@ class LongSeries(Reply):
 
     device: Annotated[str, says("cuda or cpu")]
     tokens: Annotated[int | None, says("rows × columns from which a piece runs on the GPU; null on a CPU")]
-    reason: Annotated[str | None, says("why they run on the CPU; null on a GPU")]
+    reason: Annotated[str | None, says("why long series run on the CPU; null on a GPU")]
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class ModelInfo(Reply):
     modes: Annotated[tuple[Mode, ...], says("supported values of `decode` or `mode`, the default last")]
     config: Annotated[Mapping[str, Any], says("configuration of the model")]
     metrics: Annotated[Mapping[str, Any], says("measured on held-out data at export")]
-    calibration: Annotated[Mapping[str, Any], says("how it was calibrated, and on how much data")]
+    calibration: Annotated[Mapping[str, Any], says("method and data of the calibration")]
     ece_rows: Annotated[int, says("tokens with which the stated calibration error was checked; 0: not checked")] = 0
     kernels: Annotated[
         Annotated[outputs.GpuKernels | None, Json(GpuKernels | None)], says("kernels on a GPU; null on a CPU")
     ] = None
     long_series: Annotated[
         Annotated[outputs.LongSeries | None, Json(LongSeries | None)],
-        says("where a filter computes them; null for language models, and on a server without a GPU"),
+        says("device of long series; null for language models, and on a server without a GPU"),
     ] = None
 
 

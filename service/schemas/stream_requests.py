@@ -70,7 +70,7 @@ class StreamObservation(Request):
 class StreamClose(Request):
     """The last frame of a live stream."""
 
-    close: bool = Field(description="true")
+    close: bool = Field(description="must be true")
 
     @model_validator(mode="after")
     def check_close(self) -> Self:

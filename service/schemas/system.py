@@ -90,7 +90,7 @@ class SystemRequest(Request):
         default=None, description="of `oscillator` and `seasonal`, in units of time"
     )
     harmonics: Annotated[int, Field(ge=1, le=MOST_STATES // 2)] | None = Field(
-        default=None, description="of `seasonal`: their number; null is 3"
+        default=None, description="of `seasonal`: number of harmonics; null is 3"
     )
     damping: NotNegative | None = Field(
         default=None,
@@ -114,7 +114,7 @@ class SystemRequest(Request):
     outlier_scale: float = Field(default=10.0, gt=1, le=1e6, description="scale of the outliers")
     reacquire: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
         default=6,
-        description="number of consecutive rejected observations that agree after which the state jumps to them; null: "
+        description="number of consistent rejected observations in a row after which the state jumps to them; null: "
         "never",
     )
 

@@ -11,7 +11,9 @@ from rfa.service.schemas.base import Reply, says
 from rfa.service.schemas.reply_types import Many, Probability, Rows, State
 
 FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
-Latents = Annotated[Many[Rows] | None, Field(description="of each token, [tokens, heads, 2 D]; null unless requested")]
+Latents = Annotated[
+    Many[Rows] | None, Field(description="latents of the tokens, [tokens, heads, 2 D]; null unless requested")
+]
 
 CONFIDENCE = "calibrated probability that this is the right next token"
 TOKEN_ID = "id in the model's vocabulary"
@@ -46,7 +48,7 @@ class GenerateTimings(Reply):
     """Durations in milliseconds."""
 
     queue_ms: Annotated[float, says("time in the queue")]
-    prefill_ms: Annotated[float, says("processing the prompt")]
+    prefill_ms: Annotated[float, says("duration of reading the prompt")]
     decode_ms: Annotated[float, says("from the first token to the last")]
     tokens_per_second: Annotated[float, says("while decoding")]
 
@@ -104,7 +106,7 @@ class GenerateEvent(Reply):
     sample: Annotated[int, says("index of the continuation, from 0")]
     token: Annotated[Token | None, says("null only if the deadline passed before the first token")]
     top_tokens: Annotated[Many[TopToken] | None, says("most probable tokens; null unless requested")]
-    latent: Annotated[Rows | None, says("of the token, [heads, 2 D]; null unless requested")]
+    latent: Annotated[Rows | None, says("latent of the token, [heads, 2 D]; null unless requested")]
     generated_text: Annotated[str | None, says("the whole new text, in the last event")]
     details: Annotated[StreamDetails | None, says("details, in the last event")]
     continuations: Annotated[list[StreamContinuation] | None, says("all continuations, in the last event, if n > 1")]

@@ -38,7 +38,7 @@ class GenerateParameters(Request):
     """How to continue the prompt; TGI's names and meanings where TGI has them."""
 
     max_new_tokens: Annotated[int, NullIs(100)] = Field(
-        default=100, ge=1, le=1_000_000, description="most tokens to generate"
+        default=100, ge=1, le=1_000_000, description="maximum number of generated tokens"
     )
     temperature: float | None = Field(default=None, ge=0, le=100, description="0 is greedy; null is 1")
     top_k: int | None = Field(default=None, ge=1, le=1_000_000, description="sample from the k most probable tokens")
