@@ -178,8 +178,9 @@ async def open_streams(url: str, headers: Mapping[str, str], streams: Sequence[L
         async with gate:
             try:
                 async with asyncio.timeout(HANDSHAKE_SECONDS):
-                    options = {"extra_headers": dict(headers), "websocket_handshake_timeout": HANDSHAKE_SECONDS}
-                    await ws_connect(lambda: stream, address, **options)
+                    await ws_connect(
+                        lambda: stream, address, extra_headers=headers, websocket_handshake_timeout=HANDSHAKE_SECONDS
+                    )
                     await stream.ready
             except Exception as error:
                 stream.abandon(f"connect: {type(error).__name__}")
