@@ -134,7 +134,7 @@ def afa_row(model: AFAFilter, data: Data, spread: np.ndarray, seed: int) -> dict
     }
 
 
-def run_setting(index: int, plan: AfaPlan, tick: Callable[[], None]) -> tuple[dict[str, Any], Shown]:
+def run_setting(index: int, plan: AfaPlan, tick: Callable[[], object]) -> tuple[dict[str, Any], Shown]:
     """The row of one noise setting, and what its pictures need."""
     sigma2, eta2 = NOISE_SETTINGS[index]
     data = _data(index, plan)
@@ -178,16 +178,12 @@ def run_setting(index: int, plan: AfaPlan, tick: Callable[[], None]) -> tuple[di
     return row, Shown(models[0], data, spreads[0])
 
 
-def _shown_series(batch: Batch) -> int:
-    return int(np.argmax(np.linalg.norm(np.asarray(batch.truth)[:, 0], axis=-1) > SHOWN_FROM))
-
-
 def draw(shown: Sequence[Shown], path: Path) -> None:
     """One test series of each setting."""
     panels = []
     for (sigma2, eta2), case in zip(NOISE_SETTINGS, shown, strict=True):
         test = case.data.test
-        k = _shown_series(test)
+        k = int(np.argmax(np.linalg.norm(np.asarray(test.truth)[:, 0], axis=-1) > SHOWN_FROM))
         found: Filtered = _predict(case.model, test)
         # A prediction belongs to the measurement after its own.
         predicted, deviation = found.prediction[k].numpy(), _deviation(found, case.spread)[k, :, 0]
@@ -209,12 +205,8 @@ def write_afa(out: Path, figures: Path, plan: AfaPlan | None = None) -> dict[str
     plan = plan or AfaPlan()
     start, rows, shown = time.monotonic(), [], []
     with tqdm(total=plan.steps, unit="step", disable=None) as bar:
-
-        def tick() -> None:
-            bar.update()
-
         for index in range(len(NOISE_SETTINGS)):
-            row, case = run_setting(index, plan, tick)
+            row, case = run_setting(index, plan, bar.update)
             rows.append(row)
             shown.append(case)
     document = {
