@@ -38,12 +38,21 @@ def eval_confidence(
     bundle: BundleName,
     data: TestFolder,
     limit: Annotated[int, typer.Option(help="Score at most this many tokens.")] = 131_072,
+    out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Figure to write: a reliability diagram.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Calibration of the confidence of tokens, in both modes."""
+    from rfa.measured import write_result
     from rfa.training.evaluate.confidence import report, table
 
     document = report(_language_bundle(bundle), data, limit=limit)
+    if out is not None:
+        write_result(out, document)
+    if plot is not None:
+        from rfa.training.evaluate.confidence_plot import draw_reliability
+
+        draw_reliability(document, plot)
     print_table(document, table(document), as_json)
 
 

@@ -34,20 +34,18 @@ class RequestResponse:
         server: has the default headers of every response.
     """
 
+    is_started = is_complete = is_last = False
+    _is_disconnected = _has_sent_end = False
+    _has_more = True
+    _head = b""
+
     def __init__(self, connection: HTTPConnection, parser: h11.Connection, scope: Scope, server: ServerState) -> None:
         self.parser = parser
         self.scope = scope
-        self.is_started = False
-        self.is_complete = False
-        self.is_last = False
         self._connection = connection
         self._server = server
-        self._is_disconnected = False
         self._body = bytearray()
-        self._has_more = True
-        self._has_sent_end = False
         self._changed = asyncio.Event()
-        self._head = b""
 
     async def run(self, app: ASGIApp) -> None:
         """Run the application. An incomplete response ends with its connection, which the client can notice."""

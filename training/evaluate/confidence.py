@@ -7,8 +7,6 @@ sampled token, and for the plain softmax. Intervals resample windows, for tokens
 
 from __future__ import annotations
 
-import argparse
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from scipy.special import log_softmax
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from rfa.measured import origin, write_result
+from rfa.measured import origin
 from rfa.model.language import LanguageModel
 from rfa.model.loading import load_model
 from rfa.runtime.bundle.bundle import Bundle, open_bundle
@@ -192,7 +190,7 @@ def report(path: Path, data: Path, *, limit: int = TOKENS) -> dict[str, Any]:
         seen = observe(model, windows, mode, confidence)
         modes[mode] = {"nats_per_token": float(seen.nats.mean()), "calibration": calibration_part(seen)}
     return {
-        **origin("python -m rfa.training.evaluate.confidence"),
+        **origin("rfa eval confidence"),
         "bundle": {"name": bundle.name, "digest": bundle.digest},
         "data": {"test": file_hashes(files)},
         "window": WINDOW,
@@ -226,25 +224,3 @@ def table(document: dict[str, Any]) -> list[str]:
             floor = f"{100 * stages['served']['floor']:.2f} %"
             lines.append(f"{mode:<10} {rule:<8} {errors} {f'{low:.2f} to {high:.2f}':>15} {floor:>7}")
     return lines
-
-
-def main() -> None:
-    """`python -m rfa.training.evaluate.confidence bundles/books --data CORPUS --out FILE --plot FILE`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--data", type=Path, required=True, help="corpus folder with test")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--limit", type=int, default=TOKENS, help="maximum number of scored tokens")
-    parser.add_argument("--plot", type=Path, help="figure to write")
-    arguments = parser.parse_args()
-    document = report(arguments.bundle, arguments.data, limit=arguments.limit)
-    write_result(arguments.out, document)
-    if arguments.plot is not None:
-        from rfa.training.evaluate.confidence_plot import draw_reliability
-
-        draw_reliability(document, arguments.plot)
-    sys.stdout.write("\n".join(table(document)) + "\n")
-
-
-if __name__ == "__main__":
-    main()

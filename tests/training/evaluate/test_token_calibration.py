@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from rfa.cli.evaluate import eval_confidence
 from rfa.model.checkpoint import save_checkpoint
 from rfa.model.language import LanguageModel
 from rfa.runtime.bundle.token_confidence import TokenConfidence
 from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.corpus import file_hashes, train_tokenizer
 from rfa.training.evaluate import confidence as token_calibration
-from rfa.training.evaluate.confidence import calibration_error, main, observe, spread_windows, unseen_files
+from rfa.training.evaluate.confidence import calibration_error, observe, spread_windows, unseen_files
 
 TEXT = "the cat sat on the mat — naïve. " * 60
 SIZE = {"d_model": 16, "n_layers": 2, "n_heads": 2, "head_dim": 4, "n_slots": 2}
@@ -119,6 +120,7 @@ def test_the_command_writes_both_modes_and_the_picture(tmp_path, monkeypatch, ca
     torch.manual_seed(0)
     model = LanguageModel(LanguageModelConfig(tokenizer.get_vocab_size(), **SIZE))
     save_checkpoint(tmp_path / "run", "language", model)
+    tokenizer.save(str(tmp_path / "run" / "tokenizer.json"))
     bundle = SimpleNamespace(
         name="tiny",
         digest="0" * 64,
@@ -129,9 +131,7 @@ def test_the_command_writes_both_modes_and_the_picture(tmp_path, monkeypatch, ca
     monkeypatch.setattr(token_calibration, "open_bundle", lambda path: bundle)
     monkeypatch.setattr(token_calibration, "WINDOW", 32)
     out, plot = tmp_path / "results" / "found.json", tmp_path / "figures" / "found.png"
-    arguments = [str(tmp_path / "run"), "--data", str(tmp_path), "--out", str(out), "--plot", str(plot)]
-    monkeypatch.setattr("sys.argv", ["token_calibration", *arguments])
-    main()
+    eval_confidence(str(tmp_path / "run"), tmp_path, out=out, plot=plot)
     document = json.loads(out.read_text())
     assert set(document["modes"]) == {"attention", "recurrent"}
     assert [row["name"] for row in document["bars"]] == [
