@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rfa.runtime.filters.linear_config import LinearFilterConfig
-from rfa.runtime.filters.robust_constants import MEMORY, PRIOR_COUNTS
+from rfa.runtime.filters.robust_constants import MEMORY, NOISE_FACTORS, PRIOR_COUNTS
 from tests.rounding import DRAWS, Rounding, allowed_error
 from tests.runtime.filters.test_dense_numba import SYSTEMS, eager, gap, make_data, run
 
@@ -171,3 +171,24 @@ def test_a_long_quiet_time_takes_no_robustness():
         after = run(config, times[: count + 1], np.concatenate([y[:, :count], far], axis=1))
         weights.append(after["weight"][0, -1])
     assert 0.02 < weights[0] < 0.1 and weights[1] < 1.5 * weights[0]
+
+
+@pytest.mark.parametrize("truth", [15.0, 1 / 3])
+def test_the_scale_of_the_noise_is_learned(truth):
+    """R is said to be 15 times too small, or 3 times too large: the mean logarithm comes within a factor of 2."""
+    stated = np.array([[0.5, 0.1], [0.1, 0.7]])
+    config = LinearFilterConfig.from_dict(
+        {
+            "drift": (-0.01 * np.eye(2)).tolist(),
+            "process_noise": (1e-4 * np.eye(2)).tolist(),
+            "measurement_noise": stated.tolist(),
+            "initial_covariance": [[4.0, 0.5], [0.5, 3.0]],
+            "nu": 4.0,
+            "rule": "learned",
+            "reacquire": None,
+        }
+    )
+    y = np.random.default_rng(0).multivariate_normal(np.zeros(2), truth * stated, 600)
+    counts = run(config, np.arange(600.0), y[None])["noise_counts"][0, -1]
+    share = counts / counts.sum()
+    assert abs(np.log(NOISE_FACTORS) @ share - np.log(truth)) < np.log(2)
