@@ -54,7 +54,7 @@ def _score_kernel() -> Any:
                 posteriors.mean[i], posteriors.covariance[i], posteriors.innovation[i],
                 posteriors.innovation_covariance[i], posteriors.forecast_mean[i], posteriors.forecast_covariance[i],
                 posteriors.scalars[i], posteriors.inverse_dof[i], posteriors.forecast_inverse_dof[i],
-                posteriors.half_widths[i], posteriors.has_forecast[i],
+                posteriors.half_widths[i], posteriors.has_forecast[i], posteriors.tail[i],
             )  # fmt: skip
             observation = Observation(slots[row], times[row], values[row])
             scoring.score_observation(scorer, observation, posterior, is_finite[i], out, row)
@@ -193,7 +193,7 @@ class GraphSteps:
         posteriors = FilterOutput(
             mean, covariance, innovation, spread, means, covariances, scalars,
             np.zeros((count, 2, self.size)), np.zeros(ahead), np.zeros((*ahead, 0)),
-            np.ones((count, self.size), np.bool_),
+            np.ones((count, self.size), np.bool_), np.full((count, 1), np.nan),
         )  # fmt: skip
         scorer = Scorer.of(streams_of(call.pool), self._leads, call.readout)
         _score_kernel()(scorer, call.batch.packed(), posteriors, is_finite, rows, call.out)

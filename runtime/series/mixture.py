@@ -39,6 +39,7 @@ class MixtureWork(NamedTuple):
         weights: of the members of exponential smoothing, `[LEAD_COUNT, MEMBERS]`.
         expert_weights: `[LEAD_COUNT, EXPERT_COUNT]`.
         forecasts: of the experts and behind them the mixture's median and mean, `[H, P, FORECASTS]`.
+        tail: probability of the last value, if it is a count; see `count_tail_numba.py`, `[1]`.
         column: the first requested lead near each of LEADS, -1 for none, `[LEAD_COUNT, P]`.
     """
 
@@ -49,6 +50,7 @@ class MixtureWork(NamedTuple):
     weights: Array
     expert_weights: Array
     forecasts: Array
+    tail: Array
     column: Array
 
     @classmethod
@@ -58,7 +60,7 @@ class MixtureWork(NamedTuple):
             np.full(1, -1), np.empty((columns, at.NUMBERS)), np.empty((columns, at.MEMORY), np.float32),
             np.empty(at.RING + auto_layout.LAGS_AT_ONCE), np.empty((at.LEAD_COUNT, at.MEMBERS)),
             np.empty((at.LEAD_COUNT, at.EXPERT_COUNT)), np.empty((horizon, columns, at.FORECASTS)),
-            np.empty((at.LEAD_COUNT, columns), np.int64),
+            np.empty(1), np.empty((at.LEAD_COUNT, columns), np.int64),
         )  # fmt: skip
 
 

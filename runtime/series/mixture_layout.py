@@ -71,7 +71,11 @@ EXPERT_BASE = EXPERT_DUE + EXPERT_SLOTS
 MEMBER_DUE = EXPERT_BASE + EXPERT_SLOTS
 MEMBER_BASE = MEMBER_DUE + MEMBER_SLOTS
 VALUES = MEMBER_BASE + FORMS * MEMBER_SLOTS
-NUMBERS: Final = VALUES + RING
+# How often each whole number came, large ones by their logarithm, and how many numbers there were.
+COUNT_BINS: Final = 64
+COUNT = VALUES + RING
+COUNTED = COUNT + COUNT_BINS
+NUMBERS: Final = COUNTED + 1
 
 # Of `memory`: logarithms of the last values over the first, seasonal profiles, and pending forecasts.
 LOGS = 0

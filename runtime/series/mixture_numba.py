@@ -28,8 +28,9 @@ from __future__ import annotations
 import numpy as np
 
 from rfa.runtime.compiling import inline_jit, kernel_jit
-from rfa.runtime.series import mixture_layout, mixture_values_numba, smoothing_numba
+from rfa.runtime.series import count_tail_numba, mixture_layout, mixture_values_numba, smoothing_numba
 from rfa.runtime.series import mixture_layout as at
+from rfa.runtime.series.count_tail_numba import add_count, count_tail
 from rfa.runtime.series.mixture_values_numba import YOUNG, leave_out_first, set_season, without_oddity
 from rfa.runtime.series.smoothing_numba import (
     LARGEST_LOG,
@@ -62,7 +63,7 @@ MIXED_FROM = 4
 # The farthest lead in cells, and that of one which waits for its value, over that of LEADS near it.
 FURTHEST, FARTHEST_SHARE = 1e6, 2.0
 # Other modules that kernels of this one call.
-SOURCES = (mixture_layout, mixture_values_numba, smoothing_numba, *mixture_values_numba.SOURCES)
+SOURCES = (count_tail_numba, mixture_layout, mixture_values_numba, smoothing_numba, *mixture_values_numba.SOURCES)
 _TINY = 1e-150
 _PRIOR_LOGS = -np.log(at.PRIOR)
 _FIRST = at.FIRST_EXPERT_SLOT
@@ -91,6 +92,8 @@ def _observe_cell(numbers, memory, value, unit, work):
     cell, seen = np.int64(numbers[at.CELLS]) + 1, np.int64(numbers[at.SEEN])
     numbers[at.CELLS] = cell
     if is_seen:
+        work.tail[0] = count_tail(numbers, value)
+        add_count(numbers, value)
         value = without_oddity(numbers, value)
         is_seen = value == value
     log_first = np.log(numbers[at.FIRST]) if numbers[at.IS_POSITIVE] > 0 else 0.0
@@ -242,6 +245,7 @@ def cells_of(lead, unit):
 @kernel_jit(*SOURCES)
 def observe_column(numbers, memory, cells, value, unit, work):
     """Add the cells of a column until there are `cells`: the last one has the value, those before it are empty."""
+    work.tail[0] = np.nan
     while numbers[at.CELLS] < cells:
         is_last = numbers[at.CELLS] >= cells - 1
         _observe_cell(numbers, memory, value if is_last else np.nan, unit, work)

@@ -87,11 +87,14 @@ def _mix(mixture, work, rows, row, pool_row, values, scorer, posterior):
         work.loaded[0] = pool_row
         copy2(mixture.numbers[pool_row], work.numbers)
         copy2(mixture.memory[pool_row], work.memory)
-    unit = rows.unit[row]
-    for a in range(len(values)):
+    unit, least, counts, columns = rows.unit[row], 1.0, 0, len(values)
+    for a in range(columns):
         numbers, memory = work.numbers[a], work.memory[a]
         observe_column(numbers, memory, rows.cells[row, a], values[a], unit, work)
         mix_column(numbers, memory, scorer.spec.horizon, unit, posterior, a, work)
+        if work.tail[0] == work.tail[0]:
+            least, counts = min(least, work.tail[0]), counts + 1
+    posterior.tail[0] = min(columns * least, 1.0) if counts == columns else np.nan
 
 
 @inline_jit

@@ -141,6 +141,8 @@ def score_observation(scorer, observation, posterior, is_finite, out, row):
     unit = _horizon_unit(scorer.horizons, step)
     seen, total = _write_state(scorer, observation, posterior, out, row)
     p, novelty, tail_columns = score_anomaly(scorer, stream, seen, max(nis, 0.0))
+    if posterior.tail[0] == posterior.tail[0]:
+        p = posterior.tail[0]
     out.anomaly[row], out.confidence[row] = 1 - p, interpolate(novelty, tables.novelty, tables.confidence)
     precision = calibrated_precision(tables.precision, posterior, novelty)
     arrived = _check_forecasts(scorer, observation, lag, unit, posterior, sums)

@@ -74,6 +74,7 @@ class FilterOutput(NamedTuple):
             they follow from the covariance.
         has_forecast: False where a component had only a guess: it is not scored, and forecasts made from it count as
             infinite, `[P]`.
+        tail: tail probability of the observation, `[1]`; NaN where it is learned from the scores of the stream.
     """
 
     mean: Array
@@ -87,6 +88,7 @@ class FilterOutput(NamedTuple):
     forecast_inverse_dof: Array
     half_widths: Array
     has_forecast: Array
+    tail: Array
 
 
 class StepOutputs(NamedTuple):

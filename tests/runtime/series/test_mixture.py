@@ -6,6 +6,7 @@ import pytest
 from rfa.runtime.filters.observed import observed
 from rfa.runtime.filters.steps import allocate_posterior
 from rfa.runtime.series import mixture_layout as at
+from rfa.runtime.series.count_tail_numba import count_tail
 from rfa.runtime.series.filter import SeriesRuntime
 from rfa.runtime.series.leads import DAY, HOUR, WEEK, YEAR
 from rfa.runtime.series.mixture import MixtureWork
@@ -18,6 +19,7 @@ from rfa.runtime.series.mixture_numba import (
 )
 from rfa.runtime.series.mixture_values_numba import clock_season
 from rfa.runtime.series.smoothing_numba import member_weights
+from rfa.runtime.uncertainty.alarms import Alarm
 from tests.runtime.series import mixture_reference as reference
 from tests.runtime.series.test_series_runtime import decoder, network
 
@@ -224,3 +226,37 @@ def test_weights_add_up_to_one():
     weights = np.empty(at.EXPERT_COUNT)
     expert_weights(driven.numbers, 0, weights)
     assert weights.sum() == pytest.approx(1.0)
+
+
+def test_a_larger_count_never_has_a_larger_tail_probability():
+    """Whatever came before, of streams that are mostly zero; and the share of past counts is its probability."""
+    for rate in (0.02, 0.2, 0.6):
+        driven, values = Driven(), RNG.poisson(rate, 300).astype(float) * RNG.choice([1, 1, 40], 300)
+        for t, value in enumerate(values):
+            tails = np.array([count_tail(driven.numbers, float(y)) for y in range(2_000)])
+            if t >= 50 and (values[:t] == 0).mean() >= 0.5:
+                assert (np.diff(tails) <= 0).all()
+                assert tails[1] == (1 + (values[:t] >= 1).sum()) / (t + 1) or values[:t].max() == 0
+            driven.add(value, np.zeros(2))
+    assert np.isnan(count_tail(driven.numbers, 0.5)) and np.isnan(count_tail(driven.numbers, -1.0))
+
+
+def test_a_burst_in_a_stream_of_zeros_is_an_alarm_and_a_lone_error_is_none(mixture):
+    """The largest count by far of N rows is an alarm when N times the rate is at least one."""
+    values, rate = RNG.poisson(0.05, 3_000).astype(float), 1 / 2_000
+    values[2_500:2_510] = [5, 6, 4, 6, 8, 8, 8, 3, 8, 6]
+    found = mixture.filter(list(map(float, range(3_000))), values[:, None].tolist(), alarm=Alarm(rate=rate)).steps
+    alarms = np.flatnonzero([step.alarm for step in found])
+    assert {2_500, 2_501} <= set(alarms.tolist()) <= set(range(2_500, 2_510))
+
+
+def test_columns_that_are_not_all_counts_are_scored_by_the_network(mixture):
+    both = mixture.sized(2)
+    counts, other = RNG.poisson(0.05, 200).astype(float), RNG.normal(size=200)
+    times = list(map(float, range(200)))
+    one = both.filter(times, np.stack([counts, other], axis=1).tolist()).steps[-1]
+    alone = SeriesRuntime("series", "0" * 64, decoder(network())).sized(2)
+    assert one.anomaly == alone.filter(times, np.stack([counts, other], axis=1).tolist()).steps[-1].anomaly
+    pair = both.filter(times, np.stack([counts, counts], axis=1).tolist()).steps[-1]
+    single = mixture.filter(times, counts[:, None].tolist()).steps[-1]
+    assert pair.anomaly == pytest.approx(max(0.0, 1 - 2 * (1 - single.anomaly)))

@@ -143,6 +143,7 @@ def invented(rng: np.random.Generator) -> FilterOutput:
         rng.choice(FEW, (STREAMS, len(HORIZON), SIZE)),
         np.zeros((STREAMS, len(HORIZON), SIZE, 0)),
         np.ones((STREAMS, SIZE), bool),
+        np.full((STREAMS, 1), np.nan),
     )
 
 

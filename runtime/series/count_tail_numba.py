@@ -1,0 +1,55 @@
+"""The tail probability of a count in a stream of counts that are nearly always zero.
+
+The quantiles of such a stream lie arbitrarily close together, so a score by its distribution cannot tell 1 from 8. The
+probability of a count y after n others is its share, and beyond the largest one M so far a conservative guess:
+
+    p = (1 + #{earlier counts >= y}) / (n + 1)            p = (M + 1) / ((n + 1) (y + 1)),  y > M
+
+It never decreases with y. Counts from 32 on are compared by the quarter of their octave.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.runtime.compiling import inline_jit
+from rfa.runtime.series import mixture_layout as at
+
+# Counts before which nothing is said, and the least share of zeros.
+FEWEST, MOSTLY = 50, 0.5
+# Numbers below which each has a bin, and bins of an octave above.
+SINGLE, PER_OCTAVE = 32, 4
+
+
+@inline_jit
+def _bin(count):
+    if count < SINGLE:
+        return np.int64(count)
+    return np.int64(min(SINGLE + PER_OCTAVE * np.log2(count / SINGLE), at.COUNT_BINS - 1))
+
+
+@inline_jit
+def count_tail(numbers, value):
+    """The tail probability of a value by those before it; NaN if they are not counts that are mostly zero."""
+    counted = numbers[at.COUNTED]
+    is_count = numbers[at.IS_WHOLE] > 0 and numbers[at.LEAST_OF_ALL] >= 0 and value >= 0 and value == np.rint(value)
+    if not is_count or counted < FEWEST or numbers[at.COUNT] < MOSTLY * counted:
+        return np.nan
+    largest = numbers[at.LARGEST_OF_ALL]
+    if value > largest:
+        return (largest + 1) / ((counted + 1) * (value + 1))
+    beyond = 0.0
+    for k in range(_bin(value), at.COUNT_BINS):
+        beyond += numbers[at.COUNT + k]
+    return (1 + beyond) / (counted + 1)
+
+
+@inline_jit
+def add_count(numbers, value):
+    """Count a value, if it can be one."""
+    if value >= 0 and value == np.rint(value):
+        numbers[at.COUNT + _bin(value)] += 1
+        numbers[at.COUNTED] += 1
