@@ -65,13 +65,18 @@ def sample(column: Any) -> Any:
     return cells.drop_null()
 
 
+def starts_with_number(column: Any) -> bool:
+    """Whether the first cell is a plain number; for most columns this is enough to know."""
+    return len(column) > 0 and re.fullmatch(r"-?\d+(\.\d+)?", column[0].as_py() or "") is not None
+
+
 def holds_dates(column: Any) -> bool:
     """Whether every sampled cell is a date with its year."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         return True
-    if not pa.types.is_string(column.type):
+    if not pa.types.is_string(column.type) or starts_with_number(column):
         return False
     cells = sample(column).to_pylist()
     chosen = cells[:: max(1, len(cells) // PARSED)]

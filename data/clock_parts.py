@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rfa.data.clock_choice import date_columns, numeric_sample, sample
+from rfa.data.clock_choice import date_columns, numeric_sample, sample, starts_with_number
 from rfa.data.clock_numbers import YEAR_WORDS
 
 TIME_OF_DAY: Final = r"^\s*\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?\s*$"
@@ -187,7 +187,8 @@ def _part_cells(kind: str, texts: list[str], column: Any) -> Any:
 def _is_time_of_day(column: Any) -> bool:
     import pyarrow as pa
 
-    cells = sample(column).to_pylist() if pa.types.is_string(column.type) else []
+    is_text = pa.types.is_string(column.type) and not starts_with_number(column)
+    cells = sample(column).to_pylist() if is_text else []
     return bool(cells) and all(re.match(TIME_OF_DAY, cell) for cell in cells)
 
 
