@@ -46,7 +46,7 @@ def filter(
     tz: str = "UTC",
     time_format: str | None = None,
     strict: bool = False,
-    missing: Sequence[str | float] = (),
+    missing: Sequence[str | float] | str | float = (),
 ) -> Frame:
     """Filter the series in a table; the estimate of a row uses that row and those before it.
 
@@ -111,7 +111,7 @@ def forecast(
     tz: str = "UTC",
     time_format: str | None = None,
     strict: bool = False,
-    missing: Sequence[str | float] = (),
+    missing: Sequence[str | float] | str | float = (),
 ) -> Frame:
     """Forecast the next rows of each series.
 
@@ -205,7 +205,7 @@ def detect(
     tz: str = "UTC",
     time_format: str | None = None,
     strict: bool = False,
-    missing: Sequence[str | float] = (),
+    missing: Sequence[str | float] | str | float = (),
 ) -> Detection[Frame]:
     """Find the rows that are as rare on their series as a rate says, given the rows before each.
 

@@ -30,7 +30,7 @@ def fit(
     out: str | Path | None = None,
     time_format: str | None = None,
     strict: bool = False,
-    missing: Sequence[str | float] = (),
+    missing: Sequence[str | float] | str | float = (),
 ) -> Models:
     """Fit level, trend, cycles, seasons and a calendar to every column of every series, as `rfa fit` does.
 

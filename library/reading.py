@@ -111,7 +111,7 @@ def read(
     time_format: str | None = None,
     *,
     strict: bool = False,
-    missing: Sequence[Any] = (),
+    missing: Sequence[str | float] | str | float = (),
 ) -> Table:
     """The series in data; warns of decisions in reading that may change their numbers.
 
@@ -128,7 +128,7 @@ def read(
     with _arguments():
         loaded = source_data.table
         source = loaded if isinstance(loaded, LoadedTable) else LoadedTable.of(loaded)
-        words = [str(value) for value in missing]
+        words = [str(value) for value in ((missing,) if isinstance(missing, str | float | int) else missing)]
         options = ReadOptions(source_data.time, columns, by, zone, time_format, strict, missing=words)
         frame = read_all(source, options, refused)
     found = frame.series

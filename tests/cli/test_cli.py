@@ -41,7 +41,8 @@ def rfa_json(*arguments: object) -> dict:
 @pytest.mark.parametrize(
     "command",
     [
-        "serve", "compile", "generate", "filter", "export", "verify", "info", "keygen", "sign", "train lm",
+        "serve", "compile", "generate", "forecast", "detect", "filter", "inspect", "fit", "export",
+        "verify", "info", "keygen", "sign", "train lm",
         "train filter", "eval lm", "eval filter", "eval confidence",
         "bench afa", "bench aot", "bench cost", "bench decode", "bench filter", "bench filter-accuracy",
         "bench filter-speed", "bench forecast", "bench kernel", "bench nab", "bench quality", "bench recall",

@@ -1,0 +1,98 @@
+"""`rfa inspect`, `rfa forecast` and `rfa detect`: what they print, and what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rfa as library
+from tests.cli.test_cli import rfa
+from tests.cli.test_filter_output import table_of
+from tests.data.everyday_readings import EVERYDAY
+
+AUTO = ("--bundle", "auto")
+
+
+def hourly(path: Path, values: list[object], header: str = "time,y") -> Path:
+    rows = [f"2026-03-{1 + k // 24:02d} {k % 24:02d}:00,{value}" for k, value in enumerate(values)]
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return path
+
+
+def test_inspect_shows_how_a_file_is_read_without_computing(tmp_path: Path) -> None:
+    noise = np.random.default_rng(1).normal(size=240)
+    daily: list[object] = [round(20 + 5 * np.sin(k * np.pi / 12) + 0.2 * noise[k], 2) for k in range(240)]
+    daily[40] = daily[90] = -999
+    code, out, err = rfa("inspect", hourly(tmp_path / "room.csv", daily), "--tz", "Europe/Berlin")
+    assert code == 0 and not err
+    lines = dict(reversed([line.split(maxsplit=1) for line in out.splitlines()]))
+    assert lines["clock"] == "time (Europe/Berlin)"
+    assert lines["rows"].endswith("3,600 s apart, 0 gaps")
+    assert "238 values from 14" in lines["column"] and "2 missing, seasons of 24 rows" in lines["column"]
+    assert "-999 (2 cells) read as missing; --missing none keeps such values" in out
+
+
+def test_inspect_names_each_series() -> None:
+    code, out, _ = rfa("inspect", EVERYDAY / "home_assistant_several.csv")
+    assert code == 0 and "series   3, by entity_id" in out
+    assert out.count("\nrows ") == 3 and "rows     binary_sensor.back_door: 30, 2026-03-01" in out
+
+
+@pytest.mark.parametrize(
+    ("step", "rows"),
+    [("m", 60), ("h", 24), ("D", 7), ("W", 8), ("M", 12)],
+    ids=["minutes", "hours", "days", "weeks", "months"],
+)
+def test_a_forecast_without_a_horizon_has_a_usual_number_of_rows(tmp_path: Path, step: str, rows: int) -> None:
+    times = np.datetime64("2024-01", step) + np.arange(40)
+    text = "\n".join(f"{time},{k % 5}" for k, time in enumerate(times.astype("datetime64[s]")))
+    (tmp_path / "y.csv").write_text(f"time,y\n{text}\n")
+    code, out, err = rfa("forecast", tmp_path / "y.csv", *AUTO)
+    assert code == 0, err
+    assert len(table_of(out)) == rows and list(table_of(out)[0]) == ["time", "y_mean", "y_std", "y_low90", "y_high90"]
+
+
+def test_forecast_and_detect_give_the_numbers_of_filter_and_python(tmp_path: Path) -> None:
+    values = [round(float(value), 3) for value in np.random.default_rng(2).normal(size=400)]
+    values[300] = 40.0
+    path = hourly(tmp_path / "y.csv", values)
+    whole = table_of(rfa("filter", path, *AUTO, "--horizon", "6", "--alarm", "0.01")[1])
+    forecast = table_of(rfa("forecast", path, *AUTO, "--horizon", "6")[1])
+    assert forecast == [{name: row[name] for name in forecast[0]} for row in whole[400:]]
+    detected = table_of(rfa("detect", path, *AUTO, "--rate", "0.01")[1])
+    assert detected == [{name: row[name] for name in detected[0]} for row in whole[:400] if row["alarm"] == "1"]
+    assert any(row["y"] == "40" for row in detected)
+    frame = library.forecast(path, 6, model="auto")
+    assert frame["y_mean"].tolist() == [float(row["y_mean"]) for row in forecast]
+    assert library.detect(path, 0.01, model="auto").raised == len(detected)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "reported"),
+    [
+        ("when,y\n1/2/2024,1\n1/3/2024,2\n", (), "--time-format='%d/%m/%Y' or --time-format='%m/%d/%Y'"),
+        ("time,y\n2024-01-01,a\n2024-01-02,b\n", (), "such as 'a' in row 2; choose others with --column"),
+        ("time,y\n2024-01-01,1\nsoon,2\n", (), "row 3, column 'time': 'soon'"),
+        ("time,y\n2024-01-01,1\n,2\n", (), "row 3, column 'time': time is missing"),
+        ("y\n1\n2\n", ("--query", "select 1"), "--query is for SQLite databases"),
+        ("Obj\x01avro", (), "Avro files are not read: save the table as CSV or Parquet"),
+        ('{"a": 1}', (), "this JSON has no rows"),
+        ('[{"a": 1}, {"a": ', (), "this is not valid JSON"),
+    ],
+)
+def test_a_refusal_names_the_cell_and_what_mends_it(
+    tmp_path: Path, text: str, options: tuple[str, ...], reported: str
+) -> None:
+    (tmp_path / "file.csv").write_text(text)
+    code, out, err = rfa("inspect", tmp_path / "file.csv", *options)
+    assert code == 1 and not out
+    assert reported in err.splitlines()[-1]
+
+
+def test_a_mark_may_be_negative_on_the_command_line(tmp_path: Path) -> None:
+    path = hourly(tmp_path / "y.csv", [-5 if k == 3 else k for k in range(30)])
+    code, out, err = rfa("inspect", path, "--missing", "-5")
+    assert code == 0, err
+    assert "29 values from 0 to 29, 1 missing" in out
