@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from tests.soak.faults.server import is_alive, living_children
 from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +70,7 @@ class Server:
 
     def children(self) -> list[int]:
         """Process ids of the server processes that live now."""
-        return [pid for pid in _all_children(self.process.pid) if is_alive(pid)]
+        return living_children(self.process.pid)
 
     def metrics(self) -> str:
         """What all of its processes tell: an answer leaves out those that had no core for half a second."""
@@ -146,24 +147,3 @@ def serving(folder: Path, **settings: Any) -> Iterator[Server]:
 def engines_of(metrics: str) -> set[str]:
     """Numbers of the processes that a text of metrics tells of."""
     return set(re.findall(r'rfa_open_connections\{engine="(\d+)"\}', metrics))
-
-
-def is_alive(pid: int) -> bool:
-    """The process runs: it is there, and is not only waiting to be buried."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in ("Z", "X")
-
-
-def _all_children(pid: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            found.append(int(stat.parent.name))
-    return found

@@ -232,16 +232,17 @@ async def test_what_is_left_is_not_counted(clock: Clock, caplog: pytest.LogCaptu
 
 
 async def test_the_clock_of_the_server_ends_a_series(connect: Any) -> None:
-    """Nothing stands in for the clock here: the third observation takes until the deadline has passed."""
+    """Nothing stands in for the clock here: the third observation takes until the deadline has passed, which leaves a
+    slow machine time for the first two."""
 
     class Slow(FakeFilter):
         def advance(self, pool: Any, rows: Any) -> Any:
             if rows[0].t == 2.0:
-                time.sleep(0.02)
+                time.sleep(0.5)
             return super().advance(pool, rows)
 
     async with connect(fake_models(filter=Slow())) as client:
-        reply = await answer(client, {"observations": [[float(i), 0.0] for i in range(50)], "deadline_ms": 10})
+        reply = await answer(client, {"observations": [[float(i), 0.0] for i in range(50)], "deadline_ms": 400})
         assert (await client.post("/filter", json={"observations": [[1, 2]], "deadline_ms": 0})).status_code == 422
     assert reply["finish_reason"] == "deadline" and len(reply["steps"]) <= 3
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +15,6 @@ from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.interface import Row
 from rfa.service.engine.filter.jobs import RecurrentJob
-from tests.soak import seat_reuse
 from tests.soak.seat_reuse import soak, without_zeroing
 from tests.soak.watched import WatchedFilter
 
@@ -97,19 +92,3 @@ def test_slots_that_are_not_given_back_are_seen(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(RecurrentJob, "release", forgetful)
     assert soak(300, seed=1, phases=1).left["seats"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("code", [0, 1])
-def test_the_command_stores_what_it_found(
-    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "result.json"
-    monkeypatch.setattr(sys, "argv", ["seat_reuse", "--count", "200", "--phases", "1", "--out", str(out)])
-    monkeypatch.setattr(seat_reuse, "BROKEN_COUNT", 600)
-    if code:
-        monkeypatch.setattr(seat_reuse, "without_zeroing", nullcontext)  # a blind detector
-    assert seat_reuse.main() == code
-    document = json.loads(out.read_text())
-    assert document["acquired"] >= 200 and document["wrong"] == document["leaks"] == 0
-    assert ("blind" in capsys.readouterr().out) == bool(code)

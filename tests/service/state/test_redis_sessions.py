@@ -22,7 +22,8 @@ from rfa.service.state.redis_sessions import RedisSessions
 from rfa.service.state.sessions import SessionAddress
 from tests.service.state.lossy_relay import LossyRelay
 from tests.service.state.state_support import KEY, OTHER_KEY, SCOPE
-from tests.soak.faults.redis_process import RedisProcess, free_port
+from tests.soak.faults.redis_process import RedisProcess
+from tests.soak.faults.server import free_port
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio

