@@ -53,21 +53,18 @@ def filter(
     Args:
         data: a pandas or polars frame, an Arrow table or stream, an array `[N]`, `[N, P]` or with fields; or the path
             of a file. Rows may be in any order, and keep it.
-        time: the time column; of an array, the times themselves `[N]`. By default the index of dates, or the first
-            column with the name or the content of times; without one rows are counted.
-        columns: the columns to filter; by default all numeric columns.
-        by: the key columns; the rows of a key are one series.
+        time: the time column; of an array, the times themselves `[N]`. Default: found by name or content, else counted.
+        columns, by: the columns to filter, by default all numeric ones; the columns whose cells label series.
         model: "default" (a mixture of "series" and simple forecasts), "series" (a trained network), "auto" (untrained;
             the default without the bundle of "series"), "auto-joint" (scores rows by the correlation of their columns),
             or the name or folder of a bundle.
         system: instead of `model`, a linear system by matrices or as a preset (see the guide to systems), or the models
             of `rfa.fit`, of which each series takes its own.
-        levels: of the intervals.
+        levels, smooth: of the intervals; also estimate each row from all rows.
         alarm: a rate such as "1/day" or 0.001 (of the rows), or the fields of the server's `alarm`.
-        smooth: also estimate each row from all rows.
         tz, time_format: the zone of times that name none; the format of times of text, as in `datetime.strptime`.
         strict: raise for rows out of order and cells that are no numbers, instead of sorting and skipping them.
-        missing: more words and numbers for missing values; "none" keeps numbers that look like such marks.
+        missing: words and numbers that are missing values; "none" keeps numbers that look like these.
 
     Returns:
         The same kind of frame (of an array, one with fields) with, for each column x, `x_mean`, `x_std`, `x_low90`,
@@ -118,13 +115,11 @@ def forecast(
     Args:
         horizon: a number of rows such as 24, or a span of time such as "6h" for all rows in it. Rows are the usual step
             apart; steps of days, weeks or months follow the calendar of `tz`, without weekends if there were none.
-        data, time, columns, by, model, system, levels, tz, time_format, strict, missing: see
-            `rfa.filter`.
+        data, time, columns, by, model, system, levels, tz, time_format, strict, missing: see `rfa.filter`.
 
     Returns:
-        The same kind of frame (of an array, one with fields) with a row for each time: the keys; the time as it was
-        written, or as the index (without times rows are counted on in `t`); and for each column x the forecast of a
-        measurement, `x_mean`, `x_std`, `x_median`, `x_low90`, `x_high90` (a pair per level).
+        The same kind of frame with a row for each time: the keys; the time as it was written (counted in `t` without
+        one); and for each column x the forecast `x_mean`, `x_std`, `x_median`, `x_low90`, `x_high90` (a pair per level).
 
     Raises:
         ValueError: If an argument, column or row is invalid; the message names it and says what to do.
@@ -216,8 +211,7 @@ def detect(
         direction: "up" above the forecast, "down" below it, or "both".
         min_deviation: the least distance from the forecast of an alarm.
         range: lowest and highest value, None for no limit: a value outside is an alarm, however common.
-        data, time, columns, by, model, system, levels, tz, time_format, strict, missing: see
-            `rfa.filter`.
+        data, time, columns, by, model, system, levels, tz, time_format, strict, missing: see `rfa.filter`.
 
     Raises:
         ValueError: If an argument, column or row is invalid; the message names it and says what to do.
