@@ -118,7 +118,7 @@ def forecast(
         data, time, columns, by, model, system, levels, tz, time_format, strict, missing: see `rfa.filter`.
 
     Returns:
-        The same kind of frame with a row for each time: the keys; the time as it was written, or counted in `t`; and for
+        The same kind of frame with a row for each time: the keys; the time as written, or counted in `t`; and for
         each column x the forecast `x_mean`, `x_std`, `x_median`, `x_low90`, `x_high90` (a pair per level).
 
     Raises:
