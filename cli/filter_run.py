@@ -279,9 +279,13 @@ def load_system(path: Path) -> Filters:
 
 def describe_coverage(checks: ForecastChecks) -> list[str]:
     """How many values were inside their intervals, one and more steps ahead; empty if none was scored."""
+    from rfa.runtime.uncertainty.diagnostics import name_steps
+
     shares = {"one step": checks.coverage.get(WIDE)}
     shares |= {
-        f"{lead.steps:.3g} steps": lead.coverage.get(WIDE) for lead in checks.leads if (lead.steps or 0) >= MULTI_STEP
+        f"{name_steps(lead.steps)} steps": lead.coverage.get(WIDE)
+        for lead in checks.leads
+        if lead.steps is not None and lead.steps >= MULTI_STEP
     }
     parts = [f"{100 * share:.1f} % {ahead} ahead" for ahead, share in shares.items() if share is not None]
     return [f"{100 * float(WIDE):g} % intervals held {', '.join(parts)}"] if parts else []

@@ -27,6 +27,7 @@ from typing import Final, Protocol
 from rfa.runtime.outputs import FilterWarning, ForecastChecks, WarningCode
 from rfa.runtime.uncertainty.adaptive import MAX_PENDING
 from rfa.runtime.uncertainty.alarms import LARGEST_RATE
+from rfa.runtime.uncertainty.forecast_checks import PIT_BINS
 
 LEVEL: Final = "0.9"
 # How far a sound filter's coverage may be from the level, one step and further ahead, from ENOUGH forecasts on.
@@ -38,8 +39,12 @@ LEAST: Final = 20
 FALSE_WARNINGS: Final = 1e-3
 # The share of outliers that is too many.
 MANY_OUTLIERS: Final = 0.1
+# Bin of the PIT that has exact forecasts.
+MIDDLE: Final = PIT_BINS // 2 - 1
 # A horizon is further ahead than one step from so many typical lags on.
 BEYOND: Final = 1.5
+# Steps that differ from a whole number by less than this share are it.
+NEARLY_WHOLE: Final = 0.03
 # Columns that are named in a message.
 NAMED: Final = 6
 FIT: Final = "fit a filter to it with `rfa train filter --data FILE`"
@@ -90,6 +95,8 @@ def diagnose(
         what = f"the rate asks for {alarms.expected:,.0f} alarms in {alarms.observations:,} observations"
         found.append(_warning(model, "many_alarms", what))
     found += _check_furthest(model, checks, step, ahead)
+    if checks.pit[MIDDLE] == checks.scored:  # every forecast was exact, or nearly: a constant
+        return found
     next_one = _check_step(model, checks, observations, probability)
     further = _check_leads(model, checks, observations, probability, followed, has_failed=bool(next_one))
     return [*found, *next_one, *further]
@@ -147,10 +154,16 @@ def _check_leads(
             continue
         runs = rows / min(max(steps, 1.0), MAX_PENDING)
         if code := _failure(share, TOLERANCE[0 if is_step else 1], rows, runs, probability):
-            what = _inside(share, lead.scored, "one step" if is_step else f"{steps:.3g} steps")
+            what = _inside(share, lead.scored, "one step" if is_step else f"{name_steps(steps)} steps")
             what += ", on the way to the rows of `ahead`" if number >= len(checks.leads) - followed else ""
             found.append(_warning(model, code, what, horizon=lead.horizon))
     return found
+
+
+def name_steps(steps: float) -> str:
+    """A number of steps for a reader: months differ in length, so that three of them are 2.99 typical steps."""
+    near = round(steps)
+    return f"{near:,}" if abs(steps - near) <= NEARLY_WHOLE * steps else f"{steps:.3g}"
 
 
 def _failure(
