@@ -28,8 +28,9 @@ from __future__ import annotations
 import numpy as np
 
 from rfa.runtime.compiling import inline_jit, kernel_jit
-from rfa.runtime.series import count_tail_numba, mixture_layout, mixture_values_numba, smoothing_numba
+from rfa.runtime.series import clock_numba, count_tail_numba, mixture_layout, mixture_values_numba, smoothing_numba
 from rfa.runtime.series import mixture_layout as at
+from rfa.runtime.series.clock_numba import MOST_EMPTY
 from rfa.runtime.series.count_tail_numba import add_count, count_tail
 from rfa.runtime.series.mixture_values_numba import YOUNG, leave_out_first, set_season, without_oddity
 from rfa.runtime.series.smoothing_numba import (
@@ -62,8 +63,17 @@ STANDING_FROM, WHOLE_FROM = 8, 8
 MIXED_FROM = 4
 # The farthest lead in cells, and that of one which waits for its value, over that of LEADS near it.
 FURTHEST, FARTHEST_SHARE = 1e6, 2.0
+# Cells of the longest gap and a row.
+MOST_CELLS = MOST_EMPTY + 1
 # Other modules that kernels of this one call.
-SOURCES = (count_tail_numba, mixture_layout, mixture_values_numba, smoothing_numba, *mixture_values_numba.SOURCES)
+SOURCES = (
+    clock_numba,
+    count_tail_numba,
+    mixture_layout,
+    mixture_values_numba,
+    smoothing_numba,
+    *mixture_values_numba.SOURCES,
+)
 _TINY = 1e-150
 _PRIOR_LOGS = -np.log(at.PRIOR)
 _FIRST = at.FIRST_EXPERT_SLOT
@@ -246,6 +256,11 @@ def cells_of(lead, unit):
 def observe_column(numbers, memory, cells, value, unit, work):
     """Add the cells of a column until there are `cells`: the last one has the value, those before it are empty."""
     work.tail[0] = np.nan
+    # Of any bytes: no loop longer than a gap, and no index beyond the arrays.
+    if not cells - MOST_CELLS <= numbers[at.CELLS] <= cells:
+        start(numbers)
+        numbers[at.CELLS] = max(cells - MOST_CELLS, 0)
+    numbers[at.SEASON] = min(max(numbers[at.SEASON], 1.0), at.LONGEST)
     while numbers[at.CELLS] < cells:
         is_last = numbers[at.CELLS] >= cells - 1
         _observe_cell(numbers, memory, value if is_last else np.nan, unit, work)

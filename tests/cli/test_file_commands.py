@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.data.everyday_readings import EVERYDAY
 AUTO = ("--bundle", "auto")
 
 
-def hourly(path: Path, values: list[object], header: str = "time,y") -> Path:
+def hourly(path: Path, values: Sequence[object], header: str = "time,y") -> Path:
     rows = [f"2026-03-{1 + k // 24:02d} {k % 24:02d}:00,{value}" for k, value in enumerate(values)]
     path.write_text("\n".join([header, *rows]) + "\n")
     return path
@@ -46,7 +47,7 @@ def test_inspect_names_each_series() -> None:
     ids=["minutes", "hours", "days", "weeks", "months"],
 )
 def test_a_forecast_without_a_horizon_has_a_usual_number_of_rows(tmp_path: Path, step: str, rows: int) -> None:
-    times = np.datetime64("2024-01", step) + np.arange(40)
+    times = np.datetime64("2024-01").astype(f"datetime64[{step}]") + np.arange(40)
     text = "\n".join(f"{time},{k % 5}" for k, time in enumerate(times.astype("datetime64[s]")))
     (tmp_path / "y.csv").write_text(f"time,y\n{text}\n")
     code, out, err = rfa("forecast", tmp_path / "y.csv", *AUTO)

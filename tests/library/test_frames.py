@@ -572,9 +572,10 @@ def test_a_folder_is_named() -> None:
 
 
 def test_what_has_failed_on_the_data_is_warned_of_by_its_series() -> None:
-    flat = pd.DataFrame({"key": ["flat"] * 700 + ["noise"] * 700, "y": [2.0] * 700 + readings(700)["temp"].tolist()})
+    steps = [float(k % 4) for k in range(700)]
+    flat = pd.DataFrame({"key": ["steps"] * 700 + ["noise"] * 700, "y": steps + readings(700)["temp"].tolist()})
     with pytest.warns(
-        UserWarning, match="series 'flat': .*90 % interval one step ahead; they are too wide"
+        UserWarning, match="series 'steps': .*90 % interval one step ahead; they are too wide"
     ) as reported:
         rfa.filter(flat, by="key", model="auto")
     assert len(reported) == 1

@@ -481,13 +481,13 @@ async def test_state_comes_with_every_so_many_th_step_and_forks(connect: Any) ->
         assert reply.json()["steps"][0]["t"] == 4.0
 
 
-async def test_a_stream_that_stands_still_warns_with_each_state_and_at_its_end() -> None:
+async def test_a_stream_that_runs_away_warns_with_each_state_and_at_its_end() -> None:
     async with serving("linear") as http:
-        constant = [(float(i), [21.5]) for i in range(300)]
-        _, steps, done = await run(http.app, constant, size=1, state_every=150, horizon=[12.0])
+        values = [(float(i), [1.08**i]) for i in range(300)]
+        _, steps, done = await run(http.app, values, size=1, state_every=150, horizon=[12.0])
     early, late = (step["warnings"] for step in steps if "state" in step)
-    assert [warning["code"] for warning in early] == ["high_coverage"]
-    assert late == done["warnings"] and late[0]["message"].startswith("100.0 % of 299 values were inside")
+    assert [warning["code"] for warning in early] == [warning["code"] for warning in late] == ["many_outliers"]
+    assert late == done["warnings"]
     assert [(lead["horizon"], lead["steps"]) for lead in done["calibration"]["leads"]] == [(12.0, 12.0)]
     assert [warning["horizon"] for warning in done["warnings"]] == [None]  # 12 steps ahead too few came
 
