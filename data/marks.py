@@ -64,9 +64,10 @@ class MissingRule:
 
 
 def find_marks(values: np.ndarray) -> tuple[list[float], list[float]]:
-    """Usual marks that repeat far from all other values `[N]`, and those that occur once.
+    """Find sentinel values, such as -999, that stand for missing data in values `[N]`.
 
-    FILLS, and marks very far out or beside another mark, need not repeat.
+    Returns the sentinels to read as missing, and those that occur only once and are merely reported. Fill values, and
+    sentinels very far from all others or accompanied by another sentinel, need not repeat.
     """
     others = values[~np.isnan(values)]
     present: list[float] = []

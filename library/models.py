@@ -146,7 +146,10 @@ def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | 
 
 
 def own_filters(models: object) -> Callable[[Key, Series], list[tuple[Series, SystemRuntime]]]:
-    """The filters of series by their own systems among `models`; a ValueError where one is missing."""
+    """Return a function that splits a series into columns and pairs each with a filter for its system in `models`.
+
+    That function raises a ValueError if a column has no system.
+    """
 
     def parts(key: Key, series: Series) -> list[tuple[Series, SystemRuntime]]:
         is_only = len(series.names) == 1

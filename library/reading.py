@@ -83,7 +83,7 @@ class Table:
         return found
 
     def future_times(self, series: Series, horizon: str) -> np.ndarray:
-        """Times of the next rows; errors as the loader's."""
+        """Return the times of the next rows, up to `horizon`. Raises the same errors as the loader."""
         with _arguments():
             return future_times(series, horizon)
 

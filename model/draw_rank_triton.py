@@ -39,7 +39,7 @@ def number_of(key):
 
 @triton.jit
 def ranks(b_x, o_token, TOKEN_BITS: tl.constexpr):
-    """Logits as int64 in their order; among equal ones the first token is highest."""
+    """Map logits to int64 sort keys that preserve their order. Ties go to the lower token id."""
     return (ordered(b_x).to(tl.int64) << TOKEN_BITS) + ((1 << TOKEN_BITS) - 1 - o_token)
 
 

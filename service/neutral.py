@@ -45,7 +45,7 @@ class Only:
 
 @dataclass(frozen=True, eq=False)
 class NullIs:
-    """Annotation of a field where null is the default, as some clients send it."""
+    """Annotation that replaces an explicit null in a request by `default`: some clients send null for unset fields."""
 
     default: Any
 

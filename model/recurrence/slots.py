@@ -55,7 +55,11 @@ def triton_refusal(
     *,
     with_gradients: bool = True,
 ) -> str | None:
-    """Why the GPU's kernels cannot run these inputs, or None; with_gradients: gradients may be requested."""
+    """Return the reason why the Triton kernels cannot run these inputs, or None if they can.
+
+    Args:
+        with_gradients: whether gradients may be requested.
+    """
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if options.lag is not None:

@@ -85,7 +85,9 @@ class TokenDraw:
         draw(output, is_finite, inputs, Drawn(**self._outputs.tensors), is_filtered=is_filtered)
 
     def read(self, draws: Draws, output: StepOutput) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
-        """Wait for the device; returns the draws of the rows that are no padding, and whether their states are finite.
+        """Wait for the device.
+
+        Returns the tokens drawn for the rows that are not padding, and a mask of the rows with a finite state.
 
         Args:
             output: of the step, the same as in `compute`.

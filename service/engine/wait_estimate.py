@@ -29,9 +29,12 @@ class WaitEstimate:
         self._interval += weight * (interval - self._interval)
 
     def seconds(self, waiting: int) -> float:
-        """For a new request behind `waiting` others."""
+        """Return the estimated wait for a new request behind `waiting` others."""
         return (waiting + 1) * self._interval
 
     def retry_after(self, waiting: int) -> int:
-        """The same for `Retry-After`, in whole seconds."""
+        """Return the estimated wait for a new request as a value for the `Retry-After` header.
+
+        Whole seconds, from 1 to LONGEST_RETRY_SECONDS.
+        """
         return max(1, min(LONGEST_RETRY_SECONDS, math.ceil(self.seconds(waiting))))

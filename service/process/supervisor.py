@@ -50,7 +50,7 @@ class StartError(ValueError):
 
 
 class Supervisor:
-    """The processes of one server.
+    """Start, monitor and restart the processes of one server.
 
     Args:
         settings: with the real port.

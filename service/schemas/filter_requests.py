@@ -330,7 +330,7 @@ class FilterRequest(FilterSeries):
 
 
 def check_system(system: SystemRequest | None, model: str | None, mode: Mode = "recurrent") -> None:
-    """A system replaces a model, and has no attention mode.
+    """Check that a request with a system names no model and does not use attention mode.
 
     Raises:
         FieldError

@@ -20,12 +20,13 @@ MULTIPLIED = 0.5
 
 
 def gaussian(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """`[B, N]` a zero-mean Gaussian process whose kernel is made of up to three, added or multiplied.
+    """Sample `[B, N]` from zero-mean Gaussian processes.
 
-    The kernels of KernelSynth (Ansari et al., Chronos, 2024): RBF, Matérn 3/2 and 5/2, rational quadratic, periodic. By
-    Bochner's theorem a kernel is a law of frequencies (Rahimi and Recht, 2007): that of a product is the law of the sum
-    of a frequency of each, that of a sum takes each frequency from one of them. Length scales are from 3 steps to the
-    series, periods those of seasons.
+    Each kernel combines one to three base kernels by addition or multiplication. The base kernels are those of
+    KernelSynth (Ansari et al., Chronos, 2024): RBF, Matérn 3/2 and 5/2, rational quadratic, periodic. By Bochner's
+    theorem a stationary kernel corresponds to a spectral distribution (Rahimi and Recht, 2007): for a product,
+    frequencies sampled from each are added; for a sum, each is drawn from one of them. Length scales range from 3 steps
+    to the length of the series; periods are seasonal.
     """
     count = clock.count
     frequency = _part(rng, clock)

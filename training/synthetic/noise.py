@@ -14,7 +14,7 @@ FOLLOWS_SIGNAL = 0.25
 
 
 def noise(rng: np.random.Generator, clock: Clock, signal: np.ndarray) -> np.ndarray:
-    """`[B, N]` of mean 0 and unit size, of a signal `[B, N]` of mean 0 and variance 1.
+    """Sample noise `[B, N]` for a standardised signal `[B, N]`: zero mean and, before scaling, unit scale.
 
     Normal; Student's t with 2.5 to 8 degrees of freedom; a Gamma variable less its mean, either way; an
     Ornstein-Uhlenbeck process of .3 to 30 steps; or normal with a stochastic volatility. In a quarter of the series it

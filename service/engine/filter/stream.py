@@ -150,7 +150,10 @@ class StreamJob(RecurrentJob):
         return end
 
     def listen(self, take: Callable[[Sequence[Any]], bool] | None) -> None:
-        """Pass events that arrive while `replies` waits to `take`, which consumes all or none."""
+        """Register a callback `take` for events that arrive while `replies` is waiting.
+
+        It must consume all of them or none.
+        """
         self._listener = take
 
     def consumed(self, count: int) -> None:
