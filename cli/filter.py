@@ -34,8 +34,9 @@ Sources = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        help="Bundle folder, or the name of a default bundle. Default: series, a trained network that filters each "
-        "column separately. auto needs no training and is faster; auto-joint uses the correlation of the columns."
+        help="Bundle folder, or the name of a default bundle. Default: default, a mixture of a trained network and "
+        "simple forecasts that filters each column separately. auto needs no training and is faster; auto-joint uses "
+        "the correlation of the columns."
     ),
 ]
 System = Annotated[

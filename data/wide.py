@@ -12,11 +12,14 @@ from rfa.data.clock import read_clock
 from rfa.data.clock_choice import clock_column
 from rfa.data.numbers import NumberFormat, parse_numbers
 from rfa.data.table import MISSING, Table
+from rfa.data.time_formats import candidate_formats
 
 FEWEST_STEPS: Final = 3
 # From this many numbered columns on, a row is more likely one series than a row of many.
 MANY_STEPS: Final = 12
 DATED: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d|$)")
+# Months and days without separators.
+COMPACT: Final = re.compile(r"((?:19|20)\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])?")
 MOST_VALUES: Final = 50_000_000
 YEAR_NAME: Final = re.compile(r"(1[5-9]|20|21)\d\d")
 TIME, VALUE, YEAR = "time", "value", "year"
@@ -47,8 +50,8 @@ def melt_wide(table: Table, by: Sequence[str]) -> Table:
     rest = {name: column.take(row) for name, column in table.columns.items() if name not in steps}
     stacked = pa.chunked_array([chunk for name in steps for chunk in _chunks(table.columns[name])])
     columns = {**rest, VALUE: stacked.take(step * len(table) + row)}
-    if _are_dates(steps):
-        columns[TIME] = pa.chunked_array([steps]).take(step)
+    if dates := _as_dates(steps):
+        columns[TIME] = pa.chunked_array([dates]).take(step)
     elif all(YEAR_NAME.fullmatch(name.strip()) for name in steps):
         columns[YEAR] = pa.chunked_array([steps]).take(step)
     note = f"each row is a series, in the columns {steps[0]!r} to {steps[-1]!r}"
@@ -72,10 +75,11 @@ def wide_keys(table: Table) -> list[str]:
 def step_columns(names: Sequence[str]) -> list[str]:
     """The last consecutive columns whose names are numbered or are dates; empty if there are none."""
     counted = _last(names, _counts_up)
-    if len(counted) > 1:
-        return counted
-    dated = _last(names, lambda name, _: DATED.match(name.strip()) is not None)
-    return dated if len(dated) > 1 and _are_dates(dated) else []
+    dated = _last(names, lambda name, _: _is_date(name.strip()))
+    # The last days of a month count up as well, but only the dates go on into the month before.
+    if len(dated) > 1 and len(dated) >= len(counted) and _as_dates(dated):
+        return dated
+    return counted if len(counted) > 1 else []
 
 
 def _last(names: Sequence[str], goes_on: Callable[[str, str], bool]) -> list[str]:
@@ -91,16 +95,24 @@ def _counts_up(name: str, after: str) -> bool:
     return bool(one and other and one[1] == other[1] and int(other[2]) == int(one[2]) + 1)
 
 
-def _are_dates(names: Sequence[str]) -> bool:
+def _is_date(name: str) -> bool:
+    return bool(COMPACT.fullmatch(name) or DATED.match(name) or candidate_formats(name))
+
+
+def _as_dates(names: Sequence[str]) -> list[str]:
+    """The names if they are dates, 202401 as 2024-01; empty if they are not."""
     import pyarrow as pa
 
+    dates = [re.sub(r"^(\d{4})(\d\d)$", r"\1-\2", name.strip()) for name in names]
+    if dates[0].isdigit() and not COMPACT.fullmatch(dates[0]):
+        return []
     try:
         clock = read_clock(
-            pa.chunked_array([list(names)]), "header", zone="UTC", time_format=None, rows=np.arange(len(names))
+            pa.chunked_array([dates]), "header", zone="UTC", time_format=None, rows=np.arange(len(dates))
         )
     except ValueError:
-        return False
-    return clock.is_dated and not names[0].isdigit()
+        return []
+    return dates if clock.is_dated else []
 
 
 def _holds_labels(table: Table, name: str) -> bool:

@@ -63,6 +63,8 @@ def _fundamentals(peaks: list[float]) -> list[float]:
     left = list(peaks)
     while left and len(found) < MAX_PERIODS:
         bases = {peak / k: k for peak in left for k in range(1, HARMONICS + 1) if peak / k >= MIN_CYCLES}
+        if not bases:  # between bins, a peak may have fewer cycles than its bin
+            break
         base = max(bases, key=lambda base: _support(left, base, bases[base]))
         order = bases[base]
         own = {peak: round(peak / base) for peak in left if _misfit(peak, base, order) < 0}

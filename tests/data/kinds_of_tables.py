@@ -19,6 +19,7 @@ from tests.data.kind import (
     HOURS,
     MONTHS,
     NAMES,
+    QUARTERS,
     ROWS,
     SPREAD,
     VALUES,
@@ -139,6 +140,25 @@ def long() -> Iterator[Kind]:
         table(["country", *map(str, range(1990, 2020))], ["p", "q"], *[[v, v] for v in VALUES]),
         {(name,): (seconds(YEARS), {"value": VALUES}) for name in "pq"},
     )
+    long_days = [DAYS[0] + timedelta(days=k) for k in range(60)]
+    for name, dates_across, write in (
+        ("days", long_days, "{:%Y-%m-%d}"),
+        ("compact days", long_days, "{:%Y%m%d}"),
+        ("months", MONTHS, "{:%b-%y}"),
+        ("compact months", MONTHS, "{:%Y%m}"),
+        ("quarters", QUARTERS, "{0:%Y}Q{1}"),
+        ("days of one month", long_days[:31], "{:%Y-%m-%d}"),
+    ):
+        across = [float(k % 7 + k) for k in range(len(dates_across))]
+        yield Kind(
+            f"{name} across",
+            table(
+                ["name", *[write.format(t, t.month // 3 + 1) for t in dates_across]],
+                ["p", "q"],
+                *[[v, v] for v in across],
+            ),
+            {(key,): (seconds(dates_across), {"value": across}) for key in "pq"},
+        )
     filled = [*map(str, VALUES), *[""] * 6]
     for language in ("en", "fr"):
         yield plain(

@@ -299,6 +299,8 @@ def test_periods_are_found_where_they_are_and_nowhere_else():
     # One line is a period of its own, not the fourth harmonic of another.
     assert candidate_periods(t, walk + 2 * np.sin(2 * np.pi * t / 9)) == [9.0]
     assert candidate_periods(t, walk) == [] and candidate_periods(t, rng.normal(size=4000)) == []
+    # The peak lies below the fewest cycles of a season.
+    assert candidate_periods(t[:60], 20 + 5 * np.sin(t[:60] / 4)) == []
     # No grid: nothing is claimed.
     assert candidate_periods(np.cumsum(rng.exponential(1.0, 4000)), y) == []
 
