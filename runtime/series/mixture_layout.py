@@ -42,15 +42,15 @@ MEMBERS: Final = FORMS * PER_FORM
 # The longest season, and the last values that a season is searched in.
 LONGEST, RING = 400, 1024
 
-# Of `numbers`: cells, values, the first and the last one, the least and the largest, without odd ones; the last, the
-# least and the largest value with them; the season in cells (1 is none), the cell of the next search, whether a search
-# has found it, whether all values were positive, and whole; then by form the mean absolute change and its count; by
-# lead, of the experts.
+# Of `numbers`: cells, values, the first and the last one, the least and the largest, without odd ones; the least
+# and the largest value with them; the season in cells (1 is none), the cell of the next search, whether a search
+# has found it, whether all values were positive, and whole, whether the last value was odd, and how often the largest
+# came; then by form the mean absolute change and its count; by lead, of the experts.
 (
-    CELLS, SEEN, FIRST, LATEST, LEAST, LARGEST, LATEST_OF_ALL, LEAST_OF_ALL, LARGEST_OF_ALL, SEASON, NEXT_SEARCH,
-    IS_FOUND, IS_POSITIVE, IS_WHOLE,
-) = range(14)  # fmt: skip
-CHANGE = IS_WHOLE + 1
+    CELLS, SEEN, FIRST, LATEST, LEAST, LARGEST, LEAST_OF_ALL, LARGEST_OF_ALL, SEASON, NEXT_SEARCH,
+    IS_FOUND, IS_POSITIVE, IS_WHOLE, WAS_ODD, TOUCHES,
+) = range(15)  # fmt: skip
+CHANGE = TOUCHES + 1
 CHANGES = CHANGE + FORMS
 LEVEL = CHANGES + FORMS
 TREND = LEVEL + MEMBERS

@@ -16,7 +16,7 @@ The quantiles are the network's, moved to m, with distances multiplied by the ra
 mixture and network at that lead.
 
 The mean is that of a distribution with these quantiles, plus its mean error at that lead but for what chance explains.
-No forecast is below zero where no value was, or above 1 or 100 where the largest value was exactly that; quantiles of
+No forecast is below zero where no value was, or above 1 or 100 where that was the largest value, twice; quantiles of
 whole numbers are whole; values that never moved are forecast exactly.
 """
 
@@ -57,6 +57,8 @@ OFFSETS, FIRST_ERRORS, OFFSETS_FROM = 400.0, 30.0, 32
 SHARES = np.array([0.2, 0.1, 0.0375, 0.0225, 0.015])
 # How many ranges of the values a trend may lead beyond them: soon; and at most, and for a lead as long as the series.
 NEAR, TRUSTED = 0.5, 2.0
+# Scored forecasts of a lead from which on its weights are trusted; and an error of the mean in units of the usual one.
+TRUSTED_FROM, FURTHEST_OFF = 4.0, 20.0
 # Values from which on those that did not move, and whole ones, count as such.
 STANDING_FROM, WHOLE_FROM = 8, 8
 # Values from which on forecasts are mixed; before, the guess from the moves so far stands.
@@ -165,7 +167,8 @@ def _score_slot(numbers, memory, lead, slot, value):
     numbers[at.MIXTURE_ERROR + lead] += share * (error - numbers[at.MIXTURE_ERROR + lead])
     numbers[at.NETWORK_ERROR + lead] += share * (network - numbers[at.NETWORK_ERROR + lead])
     if numbers[at.SEEN] >= OFFSETS_FROM:
-        _add_offset(numbers, lead, off - mean)
+        bound = FURTHEST_OFF * numbers[at.MIXTURE_ERROR + lead]
+        _add_offset(numbers, lead, min(max(off - mean, -bound), bound))
     scale, sign = numbers[at.MIXTURE_ERROR + lead] + _TINY, np.sign(mixed - off)
     for k in range(at.EXPERT_COUNT):
         loss = sign * (np.float64(memory[first + k]) - mixed) / scale
@@ -186,7 +189,7 @@ def _add_offset(numbers, lead, error):
 
 @inline_jit
 def expert_weights(numbers, lead, out):
-    """Weights of the experts at a lead, `[EXPERT_COUNT]`; they add up to one."""
+    """Weights of the experts at a lead, `[EXPERT_COUNT]`, the network's nearly one at first; they add up to one."""
     most, total = -np.inf, 0.0
     for k in range(at.EXPERT_COUNT):
         rate = _rate(numbers, lead, k)
@@ -195,8 +198,11 @@ def expert_weights(numbers, lead, out):
     for k in range(at.EXPERT_COUNT):
         out[k] = np.exp(out[k] - most)
         total += out[k]
+    # Before forecasts of this lead were scored, the network alone knows how far series go.
+    trust = min(numbers[at.SCORED + lead] / TRUSTED_FROM, 1.0)
     for k in range(at.EXPERT_COUNT):
-        out[k] /= total
+        out[k] *= trust / total
+    out[at.NETWORK] += 1 - trust
 
 
 @inline_jit
@@ -329,9 +335,10 @@ def _mean_error(numbers, lead, usual):
 
 @inline_jit
 def _upper_bound(numbers):
-    """The largest possible value of a share that has reached it."""
+    """The largest possible value of a share that has reached it more than once."""
     largest = numbers[at.LARGEST_OF_ALL]
-    return largest if numbers[at.LEAST_OF_ALL] >= 0 and (largest == 1 or largest == 100) else np.inf
+    is_share = numbers[at.LEAST_OF_ALL] >= 0 and (largest == 1 or largest == 100)
+    return largest if is_share and numbers[at.TOUCHES] >= 2 else np.inf
 
 
 @inline_jit
@@ -341,7 +348,7 @@ def _quantile(x, low, high, is_whole):
 
 
 @kernel_jit(*SOURCES)
-def finish_column(numbers, leads, unit, out, row, a, work):
+def finish_column(numbers, leads, unit, posterior, out, row, a, work):
     """Bound the outputs of an accepted row by what the values of the column can be, and make its means of medians."""
     if numbers[at.SEEN] == 0:
         return
@@ -362,6 +369,8 @@ def finish_column(numbers, leads, unit, out, row, a, work):
         mean = out.moments[row, h, 0, a]
         if numbers[at.SEEN] >= MIXED_FROM:
             mean = work.forecasts[h, a, at.MIXED_MEAN] + _mean_error(numbers, lead, usual)
+            median, half_widths = out.moments[row, h, 0, a], posterior.half_widths[h, a]
+            mean = min(max(mean, median - half_widths[len(SHARES) - 1]), median + half_widths[2 * len(SHARES) - 1])
         out.moments[row, h, 0, a] = min(max(mean, low), high)
         out.moments[row, h, 2, a] = _quantile(out.moments[row, h, 2, a], low, high, is_whole)
         if is_standing:

@@ -1,7 +1,7 @@
 """The season of a column's mixture, and the values that it leaves out.
 
 The season is the clock's (a year of months, a day of hours, …) unless a search of the last values finds another. A
-value far beyond all others is left out unless the next one is like it; of the first values, those far from the others.
+single value far beyond all others is left out; of the first values, those far from the others.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -78,11 +78,13 @@ def set_season(numbers, memory, cell, unit, scratch):
 
 @inline_jit
 def without_oddity(numbers, value):
-    """The value; NaN for one beyond all others that is also far from the last ones: a second like it is believed."""
+    """The value; NaN for one beyond all others that is also far from the last one. The next one is believed."""
     is_beyond = value > numbers[at.LARGEST_OF_ALL] or value < numbers[at.LEAST_OF_ALL]
-    away = min(abs(value - numbers[at.LATEST]), abs(value - numbers[at.LATEST_OF_ALL]))
-    is_odd = is_beyond and numbers[at.SEEN] >= ODD_FROM and away > ODD * numbers[at.CHANGE] > 0
-    numbers[at.LATEST_OF_ALL] = value
+    is_far = abs(value - numbers[at.LATEST]) > ODD * numbers[at.CHANGE]
+    is_odd = is_beyond and is_far and numbers[at.SEEN] >= ODD_FROM and numbers[at.WAS_ODD] == 0
+    numbers[at.WAS_ODD] = 1.0 if is_odd else 0.0
+    if value >= numbers[at.LARGEST_OF_ALL]:
+        numbers[at.TOUCHES] = numbers[at.TOUCHES] + 1 if value == numbers[at.LARGEST_OF_ALL] else 1.0
     numbers[at.LEAST_OF_ALL] = min(numbers[at.LEAST_OF_ALL], value)
     numbers[at.LARGEST_OF_ALL] = max(numbers[at.LARGEST_OF_ALL], value)
     if is_odd:

@@ -73,7 +73,7 @@ def score_rows(
             lost, mixture_work.loaded[0] = stream, -1
             continue
         if len(mixture.numbers) > 0:
-            _finish(mixture, mixture_work, rows, row, scorer, outputs)
+            _finish(mixture, mixture_work, rows, row, scorer, posterior, outputs)
         if len(trace.state) > 0:
             store_trace(out, posterior, trace, batch_row)
             copy1(out.mean, trace.mean[batch_row])
@@ -98,12 +98,12 @@ def _mix(mixture, work, rows, row, pool_row, values, scorer, posterior):
 
 
 @inline_jit
-def _finish(mixture, work, rows, row, scorer, outputs):
+def _finish(mixture, work, rows, row, scorer, posterior, outputs):
     """Finish the outputs of an accepted row, and store its mixture."""
     pool_row = work.loaded[0]
     for a in range(len(work.numbers)):
         numbers, memory = work.numbers[a], work.memory[a]
-        finish_column(numbers, scorer.spec.horizon, rows.unit[row], outputs, rows.batch_row[row], a, work)
+        finish_column(numbers, scorer.spec.horizon, rows.unit[row], posterior, outputs, rows.batch_row[row], a, work)
         if not rows.is_read_only[row]:
             remember_forecasts(numbers, memory, scorer.spec.horizon, rows.unit[row], a, work)
     copy2(work.numbers, mixture.numbers[pool_row])

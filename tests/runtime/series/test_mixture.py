@@ -260,3 +260,44 @@ def test_columns_that_are_not_all_counts_are_scored_by_the_network(mixture):
     pair = both.filter(times, np.stack([counts, counts], axis=1).tolist()).steps[-1]
     single = mixture.filter(times, counts[:, None].tolist()).steps[-1]
     assert pair.anomaly == pytest.approx(max(0.0, 1 - 2 * (1 - single.anomaly)))
+
+
+@pytest.mark.parametrize("before", [[5.0] * 50, [0.0] * 100, RNG.normal(5, 0.01, 60).tolist()])
+@pytest.mark.parametrize("slope", [1.0, 10.0])
+def test_a_ramp_after_rest_is_followed(before, slope):
+    """Each value is beyond all others: the first one may be odd, the next one is believed."""
+    driven, ramp = Driven(), before[-1] + slope * np.arange(1, 101)
+    for value in [*before, *ramp]:
+        mixed = driven.add(value, np.full(2, value))
+    assert mixed[0] == pytest.approx(ramp[-1], rel=0.1)
+    assert driven.numbers[at.LATEST] == ramp[-1]
+
+
+def test_one_impossible_value_is_left_out_also_of_a_constant():
+    for usual in (np.zeros(60), RNG.normal(size=60)):
+        driven = Driven()
+        for value in [*usual, 1e6, *usual]:
+            driven.add(value, np.zeros(2))
+        assert driven.numbers[at.LARGEST] == usual.max() and driven.numbers[at.LARGEST_OF_ALL] == 1e6
+
+
+@pytest.mark.parametrize("lead", [10.0, 30.0, 300.0])
+def test_a_lead_without_experience_is_the_networks(mixture, lead):
+    """No trend of a few values, or of a first odd one, is drawn out for ever."""
+    alone = SeriesRuntime("series", "0" * 64, decoder(network()))
+    for values in ([100.0] + [10.0, 11.0] * 3, [1e6] + [10.0, 11.5] * 4):
+        one, other = (last(model, values, (lead,)).forecast[0] for model in (alone, mixture))
+        assert abs(other.median[0] - one.median[0]) <= 0.5  # whole numbers or not
+
+
+def test_the_mean_is_within_the_widest_interval(mixture):
+    walk = RNG.normal(size=300).cumsum()
+    for values in ([3.0] * 100 + [1e6] + [3.0] * 99, [10.0, 11.0] * 100 + [1000.0, 1001.0] * 100, walk.tolist()):
+        for point in last(mixture, values, (1.0, 24.0, 100.0), levels=(0.5, 0.99)).forecast:
+            ((low, high),) = point.interval["0.99"]
+            assert low - 1 <= point.mean[0] <= high + 1
+
+
+def test_a_counter_goes_beyond_100(mixture):
+    (point,) = last(mixture, [float(k) for k in range(1, 101)], (1.0,)).forecast
+    assert max(bounds_of(point)) > 100
