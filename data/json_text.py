@@ -6,6 +6,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
+
+from rfa.data.clock_numbers import EARLIEST_UNIX, LATEST_UNIX, unix_seconds
 from rfa.data.json_shapes import gluonts, graphite, home_assistant, influx, opentsdb, prometheus
 from rfa.data.json_values import Rows, table_of_columns, table_of_rows
 from rfa.data.table import Table
@@ -97,7 +100,7 @@ def _read_list(document: list[Any]) -> Table | None:
         names = (
             first
             if has_header
-            else ["time", "value"]
+            else _names_of_pairs(document)
             if len(first) == 2
             else [f"column {k + 1}" for k in range(len(first))]
         )
@@ -106,6 +109,19 @@ def _read_list(document: list[Any]) -> Table | None:
             raise ValueError(f"rows differ in length: the first has {len(names)} values")
         return table_of_columns({str(name): [row[k] for row in rows] for k, name in enumerate(names)})
     return None if any(isinstance(row, list | Mapping) for row in document) else table_of_columns({"value": document})
+
+
+def _names_of_pairs(pairs: list[list[Any]]) -> list[str]:
+    """The time comes first, unless only the second numbers have the size of times since 1970, as in Graphite's."""
+    first, second = (np.array([pair[k] for pair in pairs if len(pair) == 2]) for k in (0, 1))
+    return ["value", "time"] if _are_epochs(second) and not _are_epochs(first) else ["time", "value"]
+
+
+def _are_epochs(numbers: np.ndarray) -> bool:
+    if numbers.dtype.kind not in "iuf":
+        return False
+    seconds = unix_seconds(numbers)[0]
+    return bool((seconds >= EARLIEST_UNIX).all() and (seconds <= LATEST_UNIX).all())
 
 
 def _read_columns(document: Mapping[str, Any]) -> Table | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -10,16 +11,17 @@ import numpy as np
 
 from rfa.data.clock_choice import clock_column
 from rfa.data.table import MISSING, Table, combine_chunks
-from rfa.data.units import split_units
+from rfa.data.units import NOT_ZERO, split_units
 
 # Thousands separators other than point and comma.
 SPACES: Final = "[ '\u2019\u00a0\u202f_]"
 MONEY: Final = r"\p{Sc}"
 EXPONENT: Final = r"([eE][+-]?\d+)?"
 PLAIN: Final = rf"^[+-]?(\d+\.?\d*|\.\d+){EXPONENT}$"
-DECIMAL_COMMA: Final = rf"^[+-]?(\d{{1,3}}(\.\d{{3}})+(,\d+)?|\d+(,\d+)?|,\d+){EXPONENT}$"
-THOUSANDS: Final = rf"^[+-]?(\d{{1,3}}((,\d{{2}})*|(,\d{{3}})*),\d{{3}}(\.\d*)?|\d+\.?\d*|\.\d+){EXPONENT}$"
-POINTS: Final = rf"^[+-]?(\d{{1,3}}(\.\d{{3}})+|\d+){EXPONENT}$"
+# A group that begins with 0 has no thousands separator after it: 0,238 has a decimal comma.
+DECIMAL_COMMA: Final = rf"^[+-]?([1-9]\d{{0,2}}(\.\d{{3}})+(,\d+)?|\d+(,\d+)?|,\d+){EXPONENT}$"
+THOUSANDS: Final = rf"^[+-]?([1-9]\d{{0,2}}((,\d{{2}})*|(,\d{{3}})*),\d{{3}}(\.\d*)?|\d+\.?\d*|\.\d+){EXPONENT}$"
+POINTS: Final = rf"^[+-]?([1-9]\d{{0,2}}(\.\d{{3}})+|\d+){EXPONENT}$"
 # Plain numbers whose points may separate thousands.
 MAY_HAVE_POINTS: Final = r"^[+-]?([1-9]\d{0,2}\.\d{3}|\d{1,3})$"
 # Cell separators of files with decimal commas.
@@ -102,15 +104,13 @@ def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> 
             texts, more = _switches_among_numbers(texts)
             notes += more
         cells, signs = _strip_symbols(texts)
-        is_odd = _is_odd(cells)
-        if 2 * pc.sum(is_odd, min_count=0).as_py() >= len(cells) - cells.null_count:
-            units = split_units(cells)
-            if units is None:
-                return None
+        cells = _separate_percent(texts, cells)
+        is_odd = _is_odd(cells, texts)
+        if pc.any(is_odd, min_count=0).as_py() and (units := split_units(cells)) is not None:
             cells, notes = units.cells, [*notes, units.note]
             is_odd = _is_odd(cells, texts)
-            if 2 * pc.sum(is_odd, min_count=0).as_py() >= len(texts) - texts.null_count:
-                return None
+        if 2 * pc.sum(is_odd, min_count=0).as_py() >= len(texts) - texts.null_count:
+            return None
         odd = np.flatnonzero(is_odd.to_numpy())
         cells = pc.if_else(is_odd, pa.scalar(None, pa.string()), cells)
         rule, notes = _rule(cells, table.separator), [*signs, *notes]
@@ -128,13 +128,29 @@ def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> 
     return Numbers(read.values if units.factors is None else read.values * units.factors, read.notes, units.unit)
 
 
-def _is_odd(cells: Any, texts: Any = None) -> Any:
-    """Whether a cell is no number; with `texts`, null cells that were not missing there are odd as well."""
+def _is_odd(cells: Any, texts: Any) -> Any:
+    """Whether a cell is no number; null cells that are not missing in `texts` are odd as well."""
     import pyarrow.compute as pc
 
     is_number = pc.match_substring_regex(cells, "|".join(f"(?:{form})" for form in RULES.values()))
     is_odd = pc.fill_null(pc.invert(is_number), False)
-    return is_odd if texts is None else pc.or_(is_odd, pc.and_(pc.is_null(cells), pc.is_valid(texts)))
+    return pc.or_(is_odd, pc.and_(pc.is_null(cells), pc.is_valid(texts)))
+
+
+def _separate_percent(texts: Any, cells: Any) -> Any:
+    """The cells, where some are in percent and others not, without the fewer of the two: 5 % and 0.05 are no series."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_percent = pc.fill_null(pc.ends_with(texts, "%"), False)
+    count = pc.sum(is_percent, min_count=0).as_py()
+    if not count:
+        return cells
+    is_bare = pc.and_(pc.invert(is_percent), pc.fill_null(pc.match_substring_regex(cells, NOT_ZERO), False))
+    bare = pc.sum(is_bare).as_py()
+    if bare > count:
+        return pc.if_else(is_percent, texts, cells)
+    return pc.if_else(is_bare, pa.scalar(None, pa.string()), cells) if bare else cells
 
 
 def _present(column: Any, words: tuple[str, ...] = ()) -> tuple[Any, list[str]]:
@@ -282,7 +298,11 @@ def _finite(
     values = _cast(cells, rule)
     if unreadable:
         row, text = unreadable[0]
-        reason = "not finite" if text.lower().lstrip("+-") in ("inf", "infinity") else f"{text[:40]!r} is not a number"
+        reason = f"{text[:40]!r} is not a number"
+        if text.lower().lstrip("+-") in ("inf", "infinity"):
+            reason = "not finite"
+        elif any(re.search(form, text) for form in RULES.values()):
+            reason = f"{text[:40]!r} has no unit, and other cells have one"
         notes.append(report_unreadable(name, first_row + row, reason, len(unreadable), strict=strict))
     is_large = np.isinf(values)
     if is_large.any():

@@ -34,7 +34,12 @@ PREFIXED: Final = (
     "W", "Wh", "V", "A", "VA", "var", "Hz", "Pa", "bar", "g", "m", "l", "L", "J", "N", "Ω", "F", "eV", "Ah", "cal",
     "mol", "lm", "lx", "T", "Wp", "t", "rpm", "ops", "ops/s", "req/s", "rps", "iops", "pps", "p/s", "cps", "c/s",
 )  # fmt: skip
-# Least share of the cells that have a unit, where others have none.
+# Multiples without a unit after them, as Kubernetes writes them: 1501m of 1.
+MULTIPLES: Final = {letter: size for letter, size in SI.items() if letter} | BINARY
+SPACE_BEFORE: Final = r"\d[ \x{00a0}\x{202f}]+\pL"
+# A number without a unit that has one: 0 is the same in all of them.
+NOT_ZERO: Final = r"^[^\pL]*[1-9]"
+# Largest share of cells without a unit, zeros excepted, where others have one.
 MOST_BARE: Final = 0.5
 
 
@@ -49,11 +54,15 @@ class Units:
 
 
 def split_units(cells: Any) -> Units | None:
-    """The cells without their units, in the smallest unit that occurs; None if they have none, or several kinds."""
+    """The cells without their units, in the smallest unit that occurs; None if they have none, or several kinds.
+
+    Beside cells with a multiple such as m or Ki, those without one are in its base unit. Beside cells with any other
+    unit they are null, except for zeros.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    cells = pc.replace_substring_regex(cells, BEFORE, r"\1\3 \2") if _has_prefix(cells) else cells
+    cells = pc.replace_substring_regex(cells, BEFORE, r"\1\3 \2") if _any(cells, BEFORE) else cells
     parts = pc.extract_regex(cells, WITH_UNIT)
     parts = parts.combine_chunks() if isinstance(parts, pa.ChunkedArray) else parts
     numbers, written = pc.struct_field(parts, "number"), pc.struct_field(parts, "unit")
@@ -62,14 +71,25 @@ def split_units(cells: Any) -> Units | None:
     present = [unit for unit in units if unit]
     seen = len(parts) - parts.null_count
     is_bare = pc.equal(written, "")
-    if not present or 2 * seen <= len(cells) - cells.null_count or pc.sum(is_bare).as_py() > MOST_BARE * seen:
+    if not present or 2 * seen <= len(cells) - cells.null_count:
+        return None
+    is_not_zero = pc.and_(is_bare, pc.match_substring_regex(numbers, NOT_ZERO))
+    has_bare = pc.any(is_not_zero, min_count=0).as_py()
+    chunked = pa.chunked_array([numbers])
+    is_multiple = set(present) <= MULTIPLES.keys() and not _any(cells, SPACE_BEFORE)
+    if is_multiple and (has_bare or len(present) > 1):
+        example = cells.filter(pc.fill_null(pc.not_equal(written, ""), False))[0].as_py()
+        note = f"{_multiples(present)}, such as {example!r}; cells without one are in the base unit"
+        return Units(chunked, _factors(encoded, [MULTIPLES.get(unit, 1.0) for unit in units]), "", note)
+    if (pc.sum(is_not_zero).as_py() or 0) > MOST_BARE * seen:
         return None
     sizes = {present[0]: 1.0} if len(present) == 1 and present[0] not in COUNTS else _sizes(present)
     if sizes is None:
         return None
-    chunked = pa.chunked_array([numbers])
     if set(present) <= COUNTS.keys():
         return Units(chunked, _factors(encoded, [sizes.get(unit, 1.0) for unit in units]), "", _multiples(present))
+    if has_bare:
+        chunked = pc.if_else(pa.chunked_array([is_not_zero]), pa.scalar(None, pa.string()), chunked)
     smallest = min(sizes, key=lambda unit: sizes[unit])
     if len(present) == 1:
         return Units(chunked, None, smallest, f"in {smallest}")
@@ -78,10 +98,10 @@ def split_units(cells: Any) -> Units | None:
     return Units(chunked, _factors(encoded, scale), smallest, f"in {smallest}; cells in {others} are converted")
 
 
-def _has_prefix(cells: Any) -> bool:
+def _any(cells: Any, pattern: str) -> bool:
     import pyarrow.compute as pc
 
-    return bool(pc.any(pc.match_substring_regex(cells, BEFORE), min_count=0).as_py())
+    return bool(pc.any(pc.match_substring_regex(cells, pattern), min_count=0).as_py())
 
 
 def _multiples(present: list[str]) -> str:

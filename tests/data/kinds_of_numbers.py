@@ -68,6 +68,34 @@ def numbers() -> Iterator[Kind]:
         note="multiples",
     )
     yield cells("percent", lambda v: f"{v} %")
+    gaps_in_unit = [None if k in (3, 9, 10) else value for k, value in enumerate(VALUES)]
+    for name, few in (("few", 3), ("many", 1)):
+        given = [1.501 if k % 4 < few else 2.0 for k in range(ROWS)]
+        yield cells(
+            f"cores and thousandths, {name}",
+            lambda v: "2" if v == 2 else f"{1000 * v:.0f}m",
+            given=given,
+            values=given,
+            note="such as '1501m'",
+        )
+    for unit, column in ((" KB", "y (KB)"), (" ms", "y (ms)"), ("%", "y")):
+        yield cells(
+            f"a unit{unit} that some cells lack",
+            lambda v, u=unit: "0" if v == 0 else "2" if v is None else f"{v}{u}",
+            given=[0.0, *gaps_in_unit[1:]],
+            values=[0.0, *gaps_in_unit[1:]],
+            column=column,
+            note="'2' has no unit",
+        )
+    idle = [5.0 if k % 5 == 0 else 0.0 for k in range(ROWS)]
+    yield cells("zeros without the unit", lambda v: f"{v} KB" if v else "0", given=idle, values=idle, column="y (KB)")
+    yield cells(
+        "percent in a few cells",
+        lambda v: "5%" if v is None else str(v),
+        given=gaps_in_unit,
+        values=gaps_in_unit,
+        note="'5%' is not a number",
+    )
     yield cells("euros", lambda v: f"{decimal_comma(v)} €")
     yield cells("dollars", lambda v: f'"${v:,.2f}"', given=large, values=large, by=",")
     yield cells("currency before", lambda v: f"EUR {v}", column="y (EUR)")
@@ -86,6 +114,15 @@ def numbers() -> Iterator[Kind]:
         "bounds", lambda v: "<20.05" if v < 20.05 else str(v), values=[max(v, 20.05) for v in VALUES], note="bound"
     )
     yield cells("decimal commas in quotes", lambda v: f'"{decimal_comma(v)}"', by=",")
+    small = [round(0.2 + k / 1000, 3) if k != 5 else 1.204 for k in range(ROWS)]
+    yield cells(
+        "three decimals after a comma",
+        lambda v: f'"{v:.3f}"'.replace(".", ","),
+        given=small,
+        values=small,
+        by=",",
+        note="decimal commas",
+    )
     yield cells(
         "German thousands", lambda v: f"{v:,.2f}".translate(str.maketrans(",.", ".,")), given=large, values=large
     )

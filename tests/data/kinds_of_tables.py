@@ -304,6 +304,9 @@ def formats() -> Iterator[Kind]:
     )
     yield plain("pairs of JSON", dump([[t, v] for t, v in zip(stamps, VALUES, strict=True)]), HOURS, "value")
     yield plain(
+        "pairs of JSON, values first", dump([[v, t] for t, v in zip(stamps, VALUES, strict=True)]), HOURS, "value"
+    )
+    yield plain(
         "split frame of pandas",
         dump({"columns": ["y"], "index": [t.isoformat() for t in HOURS], "data": [[v] for v in VALUES]}),
         HOURS,
