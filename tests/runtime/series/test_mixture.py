@@ -199,12 +199,13 @@ def test_forecasts_stay_where_values_can_be(mixture):
 @pytest.mark.parametrize("kind", ["counts", "lognormal"])
 def test_means_of_skewed_series(mixture, kind):
     """The sum of the forecasts is that of the values, to 5 % and what chance explains; the median stays the median."""
-    values = RNG.poisson(0.4, 1_000) if kind == "counts" else np.exp(RNG.normal(size=1_000))
+    rng = np.random.default_rng(1)
+    values = rng.poisson(0.4, 1_000) if kind == "counts" else np.exp(rng.normal(size=1_000))
     rows = values.astype(float)[:, None].tolist()
     found = mixture.filter(list(map(float, range(1_000))), rows, horizon=(1.0,)).steps
     means, came = np.array([step.forecast[0].mean[0] for step in found[299:-1]]), values[300:]
     assert abs(means.mean() - came.mean()) < 0.05 * came.mean() + 3 * came.std() / np.sqrt(700)
-    assert found[-1].forecast[0].median[0] < means.mean()
+    assert np.mean([step.forecast[0].median[0] for step in found[299:-1]]) < 0.9 * means.mean()
 
 
 def test_the_network_by_itself_is_as_it_was(mixture):
