@@ -27,6 +27,12 @@ LEADS = (1.0, 4.0)
 RNG = np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers():
+    """Each test draws the same numbers, whichever ran before."""
+    RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
+
+
 class Driven:
     """The compiled mixture of one column, with forecasts of a network that are given."""
 
