@@ -36,6 +36,8 @@ GRID: Final = np.array(
     ]
 )
 SEASON_WEIGHTS: Final = np.array([0.0, 0.2, 0.5])
+# The damping of those that have one.
+DAMPED: Final = float(GRID[:, 2].min())
 FORMS, PROFILES, SIZE = 2, len(SEASON_WEIGHTS), len(GRID)
 PER_FORM: Final = PROFILES * SIZE
 MEMBERS: Final = FORMS * PER_FORM

@@ -36,8 +36,9 @@ from rfa.runtime.series.mixture_values_numba import YOUNG, leave_out_first, set_
 from rfa.runtime.series.smoothing_numba import (
     LARGEST_LOG,
     add_members,
-    expected,
     forms_of,
+    free_slot,
+    has_arrived,
     member_weights,
     score_members,
     smoothed_forecast,
@@ -47,9 +48,8 @@ from rfa.runtime.series.smoothing_numba import (
 )
 
 RATE, LARGEST, FASTEST = 0.5, 10.0, 0.5
-# Of the ratio of errors: the share that the last ones keep, the errors that count as equal before there are others, and
-# its bounds.
-KEPT, EQUAL_ERRORS, LEAST_RATIO, LARGEST_RATIO = 0.99, 4.0, 0.2, 2.0
+# Of the ratio of errors: the share that the last ones keep, and its bounds.
+KEPT, LEAST_RATIO, LARGEST_RATIO = 0.99, 0.2, 2.0
 # Errors that the mean error of the forecasts' means is of, how many count as zero before there are others, and values
 # from which on errors count: the first ones say little about the mean.
 OFFSETS, FIRST_ERRORS, OFFSETS_FROM = 400.0, 30.0, 32
@@ -57,7 +57,8 @@ OFFSETS, FIRST_ERRORS, OFFSETS_FROM = 400.0, 30.0, 32
 SHARES = np.array([0.2, 0.1, 0.0375, 0.0225, 0.015])
 # How many ranges of the values a trend may lead beyond them: soon; and at most, and for a lead as long as the series.
 NEAR, TRUSTED = 0.5, 2.0
-# Scored forecasts of a lead from which on its weights are trusted; and an error of the mean in units of the usual one.
+# The fewest scored forecasts of a lead from which on its weights are trusted, and the largest error of a mean, in units
+# of the usual one.
 TRUSTED_FROM, FURTHEST_OFF = 4.0, 20.0
 # Values from which on those that did not move, and whole ones, count as such.
 STANDING_FROM, WHOLE_FROM = 8, 8
@@ -116,7 +117,7 @@ def _observe_cell(numbers, memory, value, unit, work):
         member_weights(numbers, 0, work.weights[0])
     for form in range(forms_of(numbers)):
         x = log_value if form else value
-        filled = x if is_seen else expected(numbers, memory, work.weights[0], form, cell)
+        filled = x if is_seen else smoothed_forecast(numbers, memory, work.weights[0], form, 1.0, cell)
         if form == 0:
             numbers[at.VALUES + cell % at.RING] = filled
         else:
@@ -148,11 +149,7 @@ def _score_experts(numbers, memory, cell, value):
     for lead in range(at.LEAD_COUNT):
         for i in range(at.EXPERT_PENDING[lead]):
             slot = _FIRST[lead] + i
-            due = numbers[at.EXPERT_DUE + slot]
-            if due == 0 or due > cell:
-                continue
-            numbers[at.EXPERT_DUE + slot] = 0.0
-            if due == cell and value == value:
+            if has_arrived(numbers, at.EXPERT_DUE + slot, cell) and value == value:
                 _score_slot(numbers, memory, lead, slot, value)
 
 
@@ -188,6 +185,12 @@ def _add_offset(numbers, lead, error):
 
 
 @inline_jit
+def _least_scored(lead):
+    """Scored forecasts of a lead that say something: those that wait at the same time overlap."""
+    return max(TRUSTED_FROM, np.float64(at.EXPERT_PENDING[lead]))
+
+
+@inline_jit
 def expert_weights(numbers, lead, out):
     """Weights of the experts at a lead, `[EXPERT_COUNT]`, the network's nearly one at first; they add up to one."""
     most, total = -np.inf, 0.0
@@ -199,7 +202,7 @@ def expert_weights(numbers, lead, out):
         out[k] = np.exp(out[k] - most)
         total += out[k]
     # Before forecasts of this lead were scored, the network alone knows how far series go.
-    trust = min(numbers[at.SCORED + lead] / TRUSTED_FROM, 1.0)
+    trust = min(numbers[at.SCORED + lead] / _least_scored(lead), 1.0)
     for k in range(at.EXPERT_COUNT):
         out[k] *= trust / total
     out[at.NETWORK] += 1 - trust
@@ -214,10 +217,10 @@ def expert_forecasts(numbers, memory, weights, cells, network, out):
     # No trend goes on for longer than it was seen: beyond the values by twice their range at most.
     reach = (numbers[at.LARGEST] - numbers[at.LEAST]) * min(NEAR + TRUSTED * cells / now, TRUSTED)
     low, high = numbers[at.LEAST] - reach, numbers[at.LARGEST] + reach
-    smoothed = smoothed_forecast(numbers, memory, weights, 0, cells)
+    smoothed = smoothed_forecast(numbers, memory, weights, 0, cells, now + whole)
     out[at.SMOOTHING] = out[at.SMOOTHING_OF_LOGS] = min(max(smoothed, low), high)
     if numbers[at.IS_POSITIVE] > 0:
-        log = smoothed_forecast(numbers, memory, weights, 1, cells) + np.log(numbers[at.FIRST])
+        log = smoothed_forecast(numbers, memory, weights, 1, cells, now + whole) + np.log(numbers[at.FIRST])
         out[at.SMOOTHING_OF_LOGS] = min(np.exp(min(log, LARGEST_LOG)), high)
     before = now + whole - season * ((whole + season - 1) // season)
     out[at.SEASONAL] = numbers[at.VALUES + before % at.RING] if season > 1 and before > 0 else latest
@@ -231,22 +234,19 @@ def error_ratio(numbers, lead):
     network = numbers[at.NETWORK_ERROR + lead]
     if not network > 0:
         return 1.0
-    count = numbers[at.SCORED + lead]
-    ratio = (count * numbers[at.MIXTURE_ERROR + lead] / network + EQUAL_ERRORS) / (count + EQUAL_ERRORS)
+    count, equal = numbers[at.SCORED + lead], _least_scored(lead)
+    ratio = (count * numbers[at.MIXTURE_ERROR + lead] / network + equal) / (count + equal)
     return min(max(ratio, LEAST_RATIO), LARGEST_RATIO)
 
 
 @inline_jit
 def add_experts(numbers, memory, lead, cells, forecasts):
     """Let the forecasts of a lead, in cells, of the experts and of the mixture behind them wait for their value."""
-    now = np.int64(numbers[at.CELLS])
-    stride = -(-cells // at.EXPERT_PENDING[lead])
-    if now % stride != 0:
+    free = free_slot(numbers, at.EXPERT_DUE + _FIRST[lead], at.EXPERT_PENDING[lead], cells)
+    if free < 0:
         return
-    slot = _FIRST[lead] + (now // stride) % at.EXPERT_PENDING[lead]
-    if numbers[at.EXPERT_DUE + slot] > now:
-        return
-    numbers[at.EXPERT_DUE + slot], numbers[at.EXPERT_BASE + slot] = now + cells, numbers[at.LATEST]
+    slot = _FIRST[lead] + free
+    numbers[at.EXPERT_BASE + slot] = numbers[at.LATEST]
     first = at.EXPERT_FORECAST + slot * at.FORECASTS
     for k in range(at.FORECASTS):
         memory[first + k] = np.float32(forecasts[k] - numbers[at.LATEST])

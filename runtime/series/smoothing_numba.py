@@ -67,19 +67,6 @@ def forms_of(numbers):
 
 
 @inline_jit
-def expected(numbers, memory, weights, form, cell):
-    """The members' mean forecast of the next cell, by their weights at the first lead."""
-    season, total, mean = np.int64(numbers[at.SEASON]), 0.0, 0.0
-    for s in range(at.PROFILES):
-        shift = profile_at(memory, form, s, season, cell)
-        for g in range(at.SIZE):
-            e = form * at.PER_FORM + s * at.SIZE + g
-            mean += weights[e] * (numbers[at.LEVEL + e] + DAMPING[g] * numbers[at.TREND + e] + shift)
-            total += weights[e]
-    return mean / total
-
-
-@inline_jit
 def update_members(numbers, memory, form, cell, value, seen):
     """Condition the members of a form on a value, NaN where missing; `seen` values came before it."""
     is_seen, season = value == value, np.int64(numbers[at.SEASON])
@@ -156,16 +143,38 @@ def member_weights(numbers, lead, out):
 
 
 @inline_jit
+def has_arrived(numbers, due, cell):
+    """Whether a forecast that waits at index `due` is for this cell; one whose cell has come waits no longer."""
+    arrives = numbers[due]
+    if arrives == 0 or arrives > cell:
+        return False
+    numbers[due] = 0.0
+    return arrives == cell
+
+
+@inline_jit
+def free_slot(numbers, due, count, cells):
+    """The slot, of `count` whose cells begin at index `due`, in which a forecast `cells` ahead now waits.
+
+    Returns:
+        -1 if the forecasts of this cell are not scored: those that are begin evenly apart.
+    """
+    now = np.int64(numbers[at.CELLS])
+    stride = -(-cells // count)
+    slot = (now // stride) % count
+    if now % stride != 0 or numbers[due + slot] > now:
+        return -1
+    numbers[due + slot] = now + cells
+    return slot
+
+
+@inline_jit
 def score_members(numbers, memory, cell, value, log_value):
     """Add the errors of the members' forecasts that were for this cell; a missing value ends them."""
     for lead in range(at.LEAD_COUNT):
         for k in range(at.MEMBER_PENDING[lead]):
             slot = _FIRST[lead] + k
-            due = numbers[at.MEMBER_DUE + slot]
-            if due == 0 or due > cell:
-                continue
-            numbers[at.MEMBER_DUE + slot] = 0.0
-            if due < cell or value != value:
+            if not has_arrived(numbers, at.MEMBER_DUE + slot, cell) or value != value:
                 continue
             for form in range(forms_of(numbers)):
                 change = numbers[at.CHANGE + form]
@@ -181,15 +190,10 @@ def score_members(numbers, memory, cell, value, log_value):
 @inline_jit
 def add_members(numbers, memory, lead, cells, base, log_base):
     """Let the members' forecasts of a lead, in `cells`, wait for their value."""
-    now = np.int64(numbers[at.CELLS])
-    stride = -(-cells // at.MEMBER_PENDING[lead])
-    if now % stride != 0:
+    free = free_slot(numbers, at.MEMBER_DUE + _FIRST[lead], at.MEMBER_PENDING[lead], cells)
+    if free < 0:
         return
-    slot = _FIRST[lead] + (now // stride) % at.MEMBER_PENDING[lead]
-    if numbers[at.MEMBER_DUE + slot] > now:
-        return
-    numbers[at.MEMBER_DUE + slot] = now + cells
-    season = np.int64(numbers[at.SEASON])
+    slot, now, season = _FIRST[lead] + free, np.int64(numbers[at.CELLS]), np.int64(numbers[at.SEASON])
     for form in range(forms_of(numbers)):
         origin = log_base if form else base
         numbers[at.MEMBER_BASE + form * at.MEMBER_SLOTS + slot] = origin
@@ -208,13 +212,11 @@ def _reach(damping, lead):
 
 
 @inline_jit
-def smoothed_forecast(numbers, memory, weights, form, lead):
-    """The members' mean forecast of a form at a lead in cells, by `weights`, in that form."""
-    season, now = np.int64(numbers[at.SEASON]), np.int64(numbers[at.CELLS])
-    whole = np.int64(np.rint(lead))
-    damped, total, mean = _reach(0.9, lead), 0.0, 0.0
+def smoothed_forecast(numbers, memory, weights, form, lead, cell):
+    """The members' mean forecast of a form, by `weights`, `lead` cells ahead, which need not be whole, at `cell`."""
+    season, damped, total, mean = np.int64(numbers[at.SEASON]), _reach(at.DAMPED, lead), 0.0, 0.0
     for s in range(at.PROFILES):
-        shift = profile_at(memory, form, s, season, now + whole)
+        shift = profile_at(memory, form, s, season, cell)
         for g in range(at.SIZE):
             e = form * at.PER_FORM + s * at.SIZE + g
             reach = lead if DAMPING[g] == 1.0 else damped
