@@ -42,7 +42,7 @@ def read_workbook(content: bytes, sheet: str | None) -> Table:
         from python_calamine import CalamineError, CalamineWorkbook
     except ModuleNotFoundError:
         raise ValueError(
-            "this is a workbook, and reading one needs python-calamine: pip install 'rfa-server[excel]', or save the "
+            "this is a workbook, and reading one needs python-calamine: pip install python-calamine, or save the "
             "sheet as CSV"
         ) from None
     try:

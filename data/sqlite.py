@@ -33,11 +33,11 @@ def read_database(content: bytes, query: str | None) -> Table:
             rows += batch
             check_cells(len(rows) * len(names))
     except sqlite3.Error as error:
-        raise ValueError(f"the database cannot be read: {error}") from None
+        raise ValueError(f"SQLite could not read the database or run the query: {error}") from None
     finally:
         connection.close()
     if not rows:
-        raise ValueError("the query has no rows")
+        raise ValueError("the query returned no rows")
     note = "query" if query is not None else "the only table"
     table = table_of_columns({name: [row[k] for row in rows] for k, name in enumerate(names)})
     return Table(table.columns, notes=(f"SQLite: {note}, {text}" if query is None else f"SQLite: {note}",))

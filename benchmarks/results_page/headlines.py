@@ -68,7 +68,7 @@ def _zero_shot(document: Document) -> Headline:
     means = {name: over_naive(document, name) for name in ("series", "auto")}
     shown = {name: f"{found[1]:.2f}" if found else "–" for name, found in means.items()}
     return (
-        f"WQL of series never seen, {len(document['tasks'])} tasks of GIFT-Eval",
+        f"WQL of `series` on series never seen, {len(document['tasks'])} tasks of GIFT-Eval",
         f"{shown['series']} of the seasonal naive's",
         f"untrained: {shown['auto']}",
     )

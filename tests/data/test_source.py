@@ -61,7 +61,7 @@ def test_what_cannot_be_had_is_said_in_a_line(web: str, monkeypatch: pytest.Monk
     with pytest.raises(ValueError, match=r"needs fsspec: pip install 'rfa-server\[remote\]'"):
         load_table(f"{web}/iso_z.csv")
     monkeypatch.setitem(sys.modules, "python_calamine", None)
-    with pytest.raises(ValueError, match=r"needs python-calamine: pip install 'rfa-server\[excel\]'"):
+    with pytest.raises(ValueError, match=r"needs python-calamine: pip install python-calamine"):
         load_table(CORPUS / "workbook.xlsx")
 
 
