@@ -44,47 +44,53 @@ MEMBERS: Final = FORMS * PER_FORM
 # The longest season, and the last values that a season is searched in.
 LONGEST, RING = 400, 1024
 
-# Of `numbers`: cells, values, the first and the last one, the least and the largest, without odd ones; the least
-# and the largest value with them; the season in cells (1 is none), the cell of the next search, whether a search
-# has found it, whether all values were positive, and whole, whether the last value was odd, and how often the largest
-# came; then by form the mean absolute change and its count; by lead, of the experts.
-(
-    CELLS, SEEN, FIRST, LATEST, LEAST, LARGEST, LEAST_OF_ALL, LARGEST_OF_ALL, SEASON, NEXT_SEARCH,
-    IS_FOUND, IS_POSITIVE, IS_WHOLE, WAS_ODD, TOUCHES,
-) = range(15)  # fmt: skip
-CHANGE = TOUCHES + 1
-CHANGES = CHANGE + FORMS
-LEVEL = CHANGES + FORMS
-TREND = LEVEL + MEMBERS
-LOSS = TREND + MEMBERS
-REGRET = LOSS + LEAD_COUNT * MEMBERS
-SQUARES = REGRET + LEAD_COUNT * EXPERT_COUNT
+
+class _Fields:
+    """Fields of an array, one behind the other."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def next(self, count: int = 1) -> int:
+        """Index of the first of `count` numbers."""
+        first, self.size = self.size, self.size + count
+        return first
+
+
+_numbers = _Fields()
+# Cells and values so far; the first value and the last one, the least and the largest, without odd ones; the least and
+# the largest with them.
+CELLS, SEEN, FIRST, LATEST, LEAST, LARGEST = (_numbers.next() for _ in range(6))
+LEAST_OF_ALL, LARGEST_OF_ALL = (_numbers.next() for _ in range(2))
+# The season in cells (1 is none), the cell of the next search, and whether a search has found it.
+SEASON, NEXT_SEARCH, IS_FOUND = (_numbers.next() for _ in range(3))
+# Whether all values were positive, and whole, whether the last one was odd, and how often the largest came.
+IS_POSITIVE, IS_WHOLE, WAS_ODD, TOUCHES = (_numbers.next() for _ in range(4))
+# By form: the mean absolute change, and the number of changes.
+CHANGE, CHANGES = _numbers.next(FORMS), _numbers.next(FORMS)
+# By member: level and trend, and by lead the loss.
+LEVEL, TREND, LOSS = _numbers.next(MEMBERS), _numbers.next(MEMBERS), _numbers.next(LEAD_COUNT * MEMBERS)
+# By lead and expert.
+REGRET, SQUARES = _numbers.next(LEAD_COUNT * EXPERT_COUNT), _numbers.next(LEAD_COUNT * EXPERT_COUNT)
 # By lead: mean absolute errors of mixture and network, the mean error of the mixture's mean, its mean square and
 # their number, and the number of all errors.
-MIXTURE_ERROR = SQUARES + LEAD_COUNT * EXPERT_COUNT
-NETWORK_ERROR = MIXTURE_ERROR + LEAD_COUNT
-OFFSET = NETWORK_ERROR + LEAD_COUNT
-SQUARED = OFFSET + LEAD_COUNT
-OFFSET_COUNT = SQUARED + LEAD_COUNT
-SCORED = OFFSET_COUNT + LEAD_COUNT
+MIXTURE_ERROR, NETWORK_ERROR = _numbers.next(LEAD_COUNT), _numbers.next(LEAD_COUNT)
+OFFSET, SQUARED, OFFSET_COUNT, SCORED = (_numbers.next(LEAD_COUNT) for _ in range(4))
 # By slot: the cell that a forecast is for, 0 for none, and the value when it was made.
-EXPERT_DUE = SCORED + LEAD_COUNT
-EXPERT_BASE = EXPERT_DUE + EXPERT_SLOTS
-MEMBER_DUE = EXPERT_BASE + EXPERT_SLOTS
-MEMBER_BASE = MEMBER_DUE + MEMBER_SLOTS
-VALUES = MEMBER_BASE + FORMS * MEMBER_SLOTS
+EXPERT_DUE, EXPERT_BASE = _numbers.next(EXPERT_SLOTS), _numbers.next(EXPERT_SLOTS)
+MEMBER_DUE, MEMBER_BASE = _numbers.next(MEMBER_SLOTS), _numbers.next(FORMS * MEMBER_SLOTS)
+# The last values.
+VALUES = _numbers.next(RING)
 # How often each whole number came, large ones by their logarithm, and how many numbers there were.
 COUNT_BINS: Final = 64
-COUNT = VALUES + RING
-COUNTED = COUNT + COUNT_BINS
-NUMBERS: Final = COUNTED + 1
+COUNT, COUNTED = _numbers.next(COUNT_BINS), _numbers.next()
+NUMBERS: Final = _numbers.size
 
-# Of `memory`: logarithms of the last values over the first, seasonal profiles, and pending forecasts.
-LOGS = 0
-PROFILE = LOGS + RING
-EXPERT_FORECAST = PROFILE + FORMS * (PROFILES - 1) * LONGEST
-# Behind the experts' forecasts the median and the mean of the mixture.
+_memory = _Fields()
+# Logarithms of the last values over the first, and seasonal profiles by form.
+LOGS, PROFILE = _memory.next(RING), _memory.next(FORMS * (PROFILES - 1) * LONGEST)
+# Pending forecasts: of the experts and behind them the median and the mean of the mixture, and of the members.
 MIXED, MIXED_MEAN = EXPERT_COUNT, EXPERT_COUNT + 1
 FORECASTS: Final = EXPERT_COUNT + 2
-MEMBER_FORECAST = EXPERT_FORECAST + EXPERT_SLOTS * FORECASTS
-MEMORY: Final = MEMBER_FORECAST + MEMBER_SLOTS * MEMBERS
+EXPERT_FORECAST, MEMBER_FORECAST = _memory.next(EXPERT_SLOTS * FORECASTS), _memory.next(MEMBER_SLOTS * MEMBERS)
+MEMORY: Final = _memory.size
