@@ -157,7 +157,7 @@ class Task:
             checks=checks,
             warnings=diagnose(runtime, checks, step=sequence.state.step, ahead=distances, is_whole=True),
             future_times=times,
-            forecast=runtime.ahead(sequence.state, LEVELS, distances) if distances else None,
+            forecast=runtime.ahead(sequence.state, LEVELS, distances, series.utc_offsets) if distances else None,
             is_part=is_part,
         )
 
@@ -207,8 +207,9 @@ def run_filter(
         )
     values, times = np.asarray(series.values, np.float64), np.asarray(series.times, np.float64)
     options = FilterOptions(
-        times, values, np.ones(len(times)), LEVELS, tuple(horizon), alarm=alarm or NEVER, smooth=smooth, lag=lag
-    )
+        times, values, np.ones(len(times)), LEVELS, tuple(horizon), alarm=alarm or NEVER, smooth=smooth, lag=lag,
+        utc_offsets=series.utc_offsets,
+    )  # fmt: skip
     # Smoothing takes a tick for each filtered piece, each row of the backward pass and each output row.
     total = 2 * len(times) - (-len(times) // runtime.piece_rows) if smooth else len(times)
     with (

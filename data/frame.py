@@ -19,6 +19,7 @@ from rfa.data.row_times import Groups, count_rows, read_times
 from rfa.data.selection import resample, select_range, step_seconds
 from rfa.data.series import Key, Series, key_name
 from rfa.data.table import Table, unique_names
+from rfa.data.utc_offsets import UTC, UtcOffsets
 from rfa.data.wide import melt_wide, wide_keys
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ def _read_rows(
         clock_parts=parts,
         zone=options.zone,
         form=read.form,
+        utc_offsets=UtcOffsets.of_zone(options.zone) if read.is_dated else UTC,
     )
     return replace(table, columns=renamed), by, whole, groups, refuse
 

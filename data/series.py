@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from rfa.data.utc_offsets import UTC, UtcOffsets
+
 if TYPE_CHECKING:
     from rfa.data.clock_parts import ClockParts
 
@@ -34,6 +36,7 @@ class Series:
         clock_parts: how several time columns are joined.
         zone: time zone of times that name none.
         form: how times are written, see `rfa.data.clock.Clock`.
+        utc_offsets: of local time, whose days and weeks recur.
     """
 
     times: np.ndarray
@@ -47,6 +50,7 @@ class Series:
     clock_parts: ClockParts | None = None
     zone: str = "UTC"
     form: str | float | None = None
+    utc_offsets: UtcOffsets = UTC
 
     def moments(self, times: np.ndarray) -> np.ndarray:
         """Times as UTC dates with microseconds; unchanged if the series has no dates."""

@@ -62,7 +62,8 @@ def filter(
             of `rfa.fit`, of which each series takes its own.
         levels, smooth: of the intervals; also estimate each row from all rows.
         alarm: a rate such as "1/day" or 0.001 (of the rows), or the fields of the server's `alarm`.
-        tz, time_format: the zone of times that name none; the format of times of text, as in `datetime.strptime`.
+        tz, time_format: the zone of times that name none, and of the days and weeks that the default model follows; the
+            format of times of text, as in `datetime.strptime`.
         strict: raise for rows out of order and cells that are no numbers, instead of sorting and skipping them.
         missing: words and numbers that are missing values; "none" keeps numbers that look like these.
 
@@ -136,7 +137,8 @@ def forecast(
         for part, runtime in filters_of(key, series):
             options = request.with_horizon(followed(runtime, usual_step(part) or 1.0, leads[-1]))
             state = _run(table, runtime, key, part, options).state
-            new |= _forecast_columns(part, runtime.ahead(state, request.levels, leads), request.levels)
+            found = runtime.ahead(state, request.levels, leads, series.utc_offsets)
+            new |= _forecast_columns(part, found, request.levels)
         return np.repeat(_rows(series)[-1], len(times)), table.clock(series, times), new
 
     with notify_on_compile():
@@ -313,7 +315,7 @@ def _run(
     check_sizes(series)
     options = FilterOptions(
         series.times, series.values, np.ones(len(series.times)), request.levels, request.horizon,
-        alarm=rule, smooth=smooth,
+        alarm=rule, smooth=smooth, utc_offsets=series.utc_offsets,
     )  # fmt: skip
     result = FilteredSequence.collect(runtime.work(options))
     size, horizon = runtime.observation_size, options.horizon

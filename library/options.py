@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from rfa.data.clock import get_zone
 from rfa.library.spans import Span, leads_of
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm, alarm
 from rfa.runtime.uncertainty.input import LARGEST_HORIZON, LARGEST_SEED, MOST_HORIZONS, MOST_LEVELS, MOST_SAMPLES
@@ -23,12 +24,14 @@ class OutputOptions:
     Attributes:
         horizon: leads in units of the times.
         alarm: all fields of the server's `alarm`; None for no alarms.
+        tz: time zone whose days and weeks recur.
     """
 
     levels: tuple[float, ...]
     horizon: tuple[float, ...] = ()
     alarm: Mapping[str, Any] | None = None
     samples: int = 0
+    tz: str = "UTC"
 
     @classmethod
     def of(
@@ -37,6 +40,7 @@ class OutputOptions:
         horizon: Sequence[float | Span] = (),
         alarm: AlarmRule | None = None,
         samples: int = 0,
+        tz: str = "UTC",
     ) -> OutputOptions:
         """Checked options.
 
@@ -45,7 +49,7 @@ class OutputOptions:
         """
         rule = alarm if alarm is None or isinstance(alarm, Mapping) else {"rate": alarm}
         options = cls(
-            _numbers(levels), leads_of(horizon), None if rule is None else {**_ALARM_DEFAULTS, **rule}, samples
+            _numbers(levels), leads_of(horizon), None if rule is None else {**_ALARM_DEFAULTS, **rule}, samples, tz
         )
         options.check()
         return options
@@ -59,7 +63,7 @@ class OutputOptions:
         """
         names = ("levels", "horizon", "alarm", "samples")
         levels, horizon, rule, samples = (document[name] for name in names)
-        return cls.of(levels, horizon, rule, samples)
+        return cls.of(levels, horizon, rule, samples, document.get("tz", "UTC"))
 
     def document(self) -> dict[str, Any]:
         """The options as JSON."""
@@ -105,6 +109,7 @@ class OutputOptions:
         if self.alarm is not None and "rate" not in self.alarm:
             raise ValueError('alarm.rate is needed: a share of the observations, or a number per time such as "1/day"')
         _ = self.rule
+        get_zone(self.tz)
 
 
 def check_whole(name: str, value: int, most: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rfa.data.utc_offsets import UtcOffsets
 from rfa.library.models import Model, find_model, notify_on_compile
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions, check_seed
 from rfa.library.spans import Ahead, Span, leads_of, rows_ahead
@@ -57,6 +58,7 @@ class Stream:
             `alarm`: `{"rate": "1/day", "direction": "up", "quiet": 10}`.
         samples: draws of the state to return with each step.
         seed: of the samples.
+        tz: time zone whose days and weeks the default model follows, such as "Europe/Berlin"; times are in seconds.
 
     Raises:
         ValueError: If an argument is invalid; the message names it.
@@ -74,8 +76,9 @@ class Stream:
         alarm: AlarmRule | None = None,
         samples: int = 0,
         seed: int = 0,
+        tz: str = "UTC",
     ) -> None:
-        request = OutputOptions.of(levels, horizon, alarm, samples)
+        request = OutputOptions.of(levels, horizon, alarm, samples, tz)
         check_seed(seed)
         found = find_model(model, columns, system)
         self._open(found, request, found.runtime.start(seed))
@@ -84,7 +87,10 @@ class Stream:
         self._model, self._request, self._seed = model, request, state.seed
         self._runtime, self._size = model.runtime, model.runtime.observation_size
         self._rule = request.rule
-        self._readout = self._runtime.readout(request.levels, request.horizon, request.samples, alarm=self._rule)
+        self._utc_offsets = UtcOffsets.of_zone(request.tz)
+        self._readout = self._runtime.readout(
+            request.levels, request.horizon, request.samples, alarm=self._rule, utc_offsets=self._utc_offsets
+        )
         self._pool = StatePool(self._runtime.state_fields, 1)
         self._pool_slot = self._pool.acquire()
         self._runtime.put(self._pool, self._pool_slot, state)
@@ -184,7 +190,7 @@ class Stream:
             step = state.step or 1.0
             leads = tuple(k * step for k in range(1, rows_ahead(horizon, step) + 1))
         levels = self._request.levels
-        return points(self._runtime.ahead(state, levels, leads), levels)
+        return points(self._runtime.ahead(state, levels, leads, self._utc_offsets), levels)
 
     @property
     def state(self) -> bytes:
@@ -258,6 +264,7 @@ class Stream:
         horizon: Sequence[float | Span] = (),
         alarm: AlarmRule | None = None,
         samples: int = 0,
+        tz: str = "UTC",
     ) -> Stream:
         """Continue a stream of the server, with the same numbers to the bit.
 
@@ -271,7 +278,7 @@ class Stream:
             FileNotFoundError: there is no such bundle.
         """
         found = find_model(model, columns, system)
-        request = OutputOptions.of(levels, horizon, alarm, samples)
+        request = OutputOptions.of(levels, horizon, alarm, samples, tz)
         tokens = _tokens(key, audience, seconds)
         opened = tokens.open(token, _scope(found, api_key), found.runtime.state_bytes)
         return cls._resumed(found, request, opened.payload)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from rfa.data.utc_offsets import UtcOffsets
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.filters.state import FilterState
 from rfa.runtime.outputs import ForecastPoint
@@ -22,8 +23,9 @@ FORECASTS_AT_ONCE: Final = 256
 
 
 def forecasts_after(
-    runtime: FilterRuntime, state: FilterState, levels: Sequence[float], leads: Sequence[float]
-) -> Ahead:
+    runtime: FilterRuntime, state: FilterState, levels: Sequence[float], leads: Sequence[float],
+    utc_offsets: UtcOffsets,
+) -> Ahead:  # fmt: skip
     """Forecasts at these leads, at least one.
 
     They are those of a missing observation at the time of the state, which changes nothing.
@@ -36,7 +38,7 @@ def forecasts_after(
     for begin in range(0, len(leads), FORECASTS_AT_ONCE):
         options = FilterOptions(
             np.array([state.time]), nothing, np.ones(1), tuple(levels), tuple(leads[begin : begin + FORECASTS_AT_ONCE]),
-            seed=state.seed, state=state,
+            seed=state.seed, state=state, utc_offsets=utc_offsets,
         )  # fmt: skip
         steps += FilteredSequence.collect(runtime.work(options)).pieces
     return Ahead(

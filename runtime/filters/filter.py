@@ -17,6 +17,7 @@ from typing import cast, get_args
 
 import numpy as np
 
+from rfa.data.utc_offsets import UTC, UtcOffsets
 from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.choices import Mode
 from rfa.runtime.errors import InvalidInput
@@ -249,13 +250,15 @@ class FilterRuntime(FilterStates):
         mode: Mode = "recurrent",
         alarm: Alarm = NEVER,
         passes: int | None = None,
+        *,
+        utc_offsets: UtcOffsets = UTC,
     ) -> Readout:
         """The options of a request; equal requests share one object, and can be processed together.
 
         Raises:
             InvalidInput: If an option is invalid for this model; the message names the field.
         """
-        return self._readouts(levels, horizon, samples, mode, alarm, passes)
+        return self._readouts(levels, horizon, samples, mode, alarm, passes, utc_offsets)
 
     def _make_readout(
         self,
@@ -265,6 +268,7 @@ class FilterRuntime(FilterStates):
         mode: Mode,
         alarm: Alarm,
         passes: int | None,
+        utc_offsets: UtcOffsets,
     ) -> Readout:
         self.check_horizon(horizon)
         check_readout(levels, horizon, samples)
@@ -272,7 +276,7 @@ class FilterRuntime(FilterStates):
             message = f'model {self.name!r} has no "{mode}" mode, which runs on the graphs of a bundle: leave mode out'
             raise InvalidInput(message, param="mode", code="no_such_mode")
         made = self.passes.checked(passes, self.name)
-        return Readout(self._calibration[mode], levels, horizon, samples, alarm, made)
+        return Readout(self._calibration[mode], levels, horizon, samples, alarm, made, utc_offsets=utc_offsets)
 
     def check_horizon(self, horizon: tuple[float, ...]) -> None:
         """Refuse more leads than an observation may have.
@@ -359,9 +363,11 @@ class FilterRuntime(FilterStates):
         """See `run_sequence`."""
         return run_sequence(self, options, deadline)
 
-    def ahead(self, state: FilterState, levels: Sequence[float], leads: Sequence[float]) -> Ahead:
+    def ahead(
+        self, state: FilterState, levels: Sequence[float], leads: Sequence[float], utc_offsets: UtcOffsets = UTC
+    ) -> Ahead:
         """See `rfa.runtime.filters.ahead`."""
-        return forecasts_after(self, state, levels, leads)
+        return forecasts_after(self, state, levels, leads, utc_offsets)
 
     def pattern_at(self, times: Array) -> Array | None:
         """The offsets of measurements at these times, `[N, P]`, if there are any."""

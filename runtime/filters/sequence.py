@@ -104,8 +104,9 @@ def run_sequence(
     """
     times, count, carried = options.times, len(options.observations), _first_state(runtime, options)
     readout = runtime.readout(
-        options.levels, options.horizon, options.samples, options.mode, options.alarm, options.passes
-    )
+        options.levels, options.horizon, options.samples, options.mode, options.alarm, options.passes,
+        utc_offsets=options.utc_offsets,
+    )  # fmt: skip
     pool = StatePool(runtime.state_fields, 1)
     slot = pool.acquire()
     runtime.put(pool, slot, carried)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rfa.data.utc_offsets import UTC, UtcOffsets
 from rfa.runtime.choices import MergeMethod, Mode
 from rfa.runtime.outputs import FilterStep
 from rfa.runtime.pool import PoolSlot
@@ -97,6 +98,7 @@ class FilterOptions:
         inputs: that drive the state, per unit time, until each observation, `[N, n]`.
         ahead: horizons after the last observation (recurrent mode).
         followed: this many of `horizon`, the last ones, only adapt their intervals; the reply leaves them out.
+        utc_offsets: of local time, whose days and weeks recur.
     """
 
     times: np.ndarray
@@ -119,6 +121,7 @@ class FilterOptions:
     inputs: np.ndarray | None = None
     ahead: tuple[float, ...] = ()
     followed: int = 0
+    utc_offsets: UtcOffsets = UTC
 
     @property
     def needs_whole(self) -> bool:

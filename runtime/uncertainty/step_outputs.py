@@ -46,6 +46,7 @@ class OutputSpec(NamedTuple):
         columns, weights: the intervals of the levels as sums of two calibrated ones, `[2 levels]`, `[H, 2 levels]`.
         squares: of the normal's quantiles at the levels, `[levels]`.
         scale: calibrated std of the forecasts per model std, `[H]`.
+        utc_offsets: of local time, `[K, 2]`; see `local_time_numba.py`.
     """
 
     state_scale: float
@@ -58,6 +59,7 @@ class OutputSpec(NamedTuple):
     squares: Array
     scale: Array
     alarm: Alarm
+    utc_offsets: Array
 
 
 class FilterOutput(NamedTuple):

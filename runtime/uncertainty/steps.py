@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rfa.data.utc_offsets import UTC, UtcOffsets
 from rfa.runtime.blocks import PIECE_NUMBERS, Blocks
 from rfa.runtime.outputs import FilterStep, ForecastPoint
 from rfa.runtime.uncertainty.alarms import Alarm
@@ -95,6 +96,7 @@ class Readout:
         horizon: of the forecasts, in time units.
         samples: draws of the state per step.
         passes: K, of the robust weight.
+        utc_offsets: of local time.
     """
 
     def __init__(
@@ -105,6 +107,8 @@ class Readout:
         samples: int,
         alarm: Alarm,
         passes: int,
+        *,
+        utc_offsets: UtcOffsets = UTC,
     ) -> None:
         self.calibration = calibration
         self.levels = levels
@@ -124,6 +128,7 @@ class Readout:
             normal_squares(levels),
             calibration.forecast_scale(horizon),
             alarm,
+            utc_offsets.array(),
         )
 
     def named(self, bands: Sequence[Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 
 from rfa.data import usual_lag
+from rfa.data.utc_offsets import UtcOffsets
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.ahead import followed
 from rfa.runtime.filters.filter import FilterRuntime
@@ -195,6 +196,7 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         is_whole=body.values is not None,
         deadline_seconds=None if body.deadline_ms is None else body.deadline_ms / 1000,
         passes=body.passes,
+        utc_offsets=UtcOffsets.of_zone(body.tz),
         inputs=None if body.input is None else input_rows("input", body.input, model.state_size, model.name),
     )
 

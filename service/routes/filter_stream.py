@@ -29,6 +29,7 @@ from starlette.requests import HTTPConnection
 from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
+from rfa.data.utc_offsets import UtcOffsets
 from rfa.runtime.uncertainty.alarms import NEVER
 from rfa.runtime.uncertainty.input import (
     LARGEST_TIME,
@@ -171,6 +172,7 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
             # A session is stored before each reply.
             state_every=1 if exchange.is_durable else request.state_every or 0,
             wants_state=exchange.is_requested,
+            utc_offsets=UtcOffsets.of_zone(request.tz),
         ),
         lease,
         request.size,

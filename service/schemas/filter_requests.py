@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import BeforeValidator, ConfigDict, Field, SkipValidation, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SkipValidation, model_validator
 
+from rfa.data.clock import get_zone
 from rfa.runtime.choices import MergeMethod, Mode
 from rfa.runtime.uncertainty.alarms import LARGEST_RATE, MOST_QUIET, RATE_PATTERN, Alarm, Direction, alarm
 from rfa.runtime.uncertainty.input import (
@@ -105,6 +106,22 @@ PassesChoice = Annotated[
         ge=1,
         le=64,
         description="reweighting passes K of the robust weight, at most the model's own; null: those",
+    ),
+]
+
+
+def _checked_zone(name: str) -> str:
+    get_zone(name)
+    return name
+
+
+Zone = Annotated[
+    str,
+    AfterValidator(_checked_zone),
+    Field(
+        max_length=64,
+        description="time zone, such as Europe/Berlin, whose days and weeks `default` follows through clock changes; "
+        "times are seconds since 1970. A continued stream names it again",
     ),
 ]
 
@@ -246,6 +263,7 @@ class FilterRequest(FilterSeries):
     alarm: Alarms = None
     fields: StepFields = None
     passes: PassesChoice = None
+    tz: Zone = "UTC"
     seed: Seed | None = Field(default=None, description=SEED)
     mode: Mode = Field(default="recurrent", description="attention uses all earlier observations of the request")
     smooth: bool = Field(default=False, description="also return the states given all observations")

@@ -24,6 +24,7 @@ from rfa.service.schemas.filter_requests import (
     StepFields,
     System,
     Time,
+    Zone,
     check_system,
 )
 
@@ -45,6 +46,7 @@ class FilterStreamRequest(Request):
     alarm: Alarms = None
     fields: StepFields = None
     passes: PassesChoice = None
+    tz: Zone = "UTC"
     seed: Seed | None = Field(default=None, description="null: the state's seed, or random; the reply has it")
     state: InitialState = None
     return_state: ReturnState = False

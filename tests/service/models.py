@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from rfa.data.utc_offsets import UTC, UtcOffsets
 from rfa.runtime.bundle.token_confidence import TokenConfidence
 from rfa.runtime.choices import Mode
 from rfa.runtime.errors import InvalidInput, invalid_state
@@ -290,6 +291,8 @@ class FakeFilter:
         samples: int,
         alarm: Alarm = NEVER,
         passes: int | None = None,
+        *,
+        utc_offsets: UtcOffsets = UTC,
     ) -> Requested:
         assert alarm == NEVER and passes is None
         if any(level not in self.levels for level in levels):

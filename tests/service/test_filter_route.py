@@ -192,3 +192,12 @@ async def test_a_stream_that_goes_on_may_have_begun_at_either_end(connect: Any) 
     assert (first["calibration"]["scored"], second["calibration"]["scored"]) == (198, 200)
     assert first["calibration"]["bound"] == pytest.approx(2 * 1.025 / (0.025 * 198))
     assert second["calibration"]["bound"] == pytest.approx(2 * 1.525 / (0.025 * 200))
+
+
+async def test_an_unknown_time_zone_is_refused(connect: Any) -> None:
+    async with connect() as client:
+        assert (await client.post("/filter", json={**SEQUENCE, "tz": "Europe/Berlin"})).status_code == 200
+        refused = await client.post("/filter", json={**SEQUENCE, "tz": "../etc/passwd"})
+    assert refused.status_code == 422
+    assert refused.json()["error"]["param"] == "tz"
+    assert "unknown time zone" in refused.json()["error"]["message"]

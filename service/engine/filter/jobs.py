@@ -50,8 +50,9 @@ class RecurrentJob(Job):
         super().__init__(stage, deadline_seconds=deadline_seconds)
         self.filtering = stage
         self.readout = stage.model.readout(
-            options.levels, options.horizon, options.samples, alarm=options.alarm, passes=options.passes
-        )
+            options.levels, options.horizon, options.samples, alarm=options.alarm, passes=options.passes,
+            utc_offsets=options.utc_offsets,
+        )  # fmt: skip
         self.seed: int = options.seed
         self._resumed: Any = options.state
         self.pool_slot: PoolSlot | None = None
@@ -232,7 +233,8 @@ class FilterJob(RecurrentJob):
         state = self.pack() if self.options.wants_state or reason == "cancelled" else None
         ahead = None
         if self.options.ahead and self.position:
-            ahead = self.filtering.model.ahead(self.current_state(), self.options.levels, self.options.ahead)
+            options = self.options
+            ahead = self.filtering.model.ahead(self.current_state(), options.levels, options.ahead, options.utc_offsets)
         timings, checks = self.filtering.observe_end(self), self.checks()
         is_whole = self._is_fresh and reason == "complete"
         warnings = self.filtering.warn(

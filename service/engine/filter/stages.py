@@ -226,7 +226,8 @@ class SequenceStage:
             state = PackedState(self.model.pack(result.state), result.state.count)
         ahead = None
         if job.options.ahead and job.steps:
-            ahead = self.model.ahead(result.state, job.options.levels, job.options.ahead)
+            options = job.options
+            ahead = self.model.ahead(result.state, options.levels, options.ahead, options.utc_offsets)
         timings = observe_end(job, self._metrics, self.model.label)
         resumed = job.options.state
         is_fresh = resumed is None or not resumed.count

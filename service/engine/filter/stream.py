@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from rfa.data.utc_offsets import UTC, UtcOffsets
 from rfa.runtime.outputs import FilterWarning, ForecastChecks
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm
 from rfa.runtime.uncertainty.diagnostics import diagnose
@@ -28,6 +29,7 @@ class FilterStreamOptions:
         state: unpacked state to continue from; None starts a new one.
         state_every: return the state with every n-th step; 0 never.
         wants_state: return the state at the end.
+        utc_offsets: of local time.
     """
 
     levels: tuple[float, ...]
@@ -39,6 +41,7 @@ class FilterStreamOptions:
     state: Any = None
     state_every: int = 0
     wants_state: bool = False
+    utc_offsets: UtcOffsets = UTC
 
 
 class Observed(NamedTuple):

@@ -1,0 +1,23 @@
+"""Local time in compiled code, by the offsets from UTC of a request (`rfa.data.utc_offsets`)."""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from rfa.runtime.compiling import inline_jit
+
+
+@inline_jit
+def utc_offset(utc_offsets, t):
+    """Local time minus UTC at a moment, by `OutputSpec.utc_offsets`; 0 if they are empty."""
+    if len(utc_offsets) == 0:
+        return 0.0
+    low, high = 0, len(utc_offsets)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if utc_offsets[middle, 0] <= t:
+            low = middle
+        else:
+            high = middle
+    return utc_offsets[low, 1]
