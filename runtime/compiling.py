@@ -31,8 +31,12 @@ OPTIONS: Final[dict[str, Any]] = {**_ALLOCATING, "_nrt": False, "no_cfunc_wrappe
 
 
 def inline_jit(function: Function) -> Function:
-    """Compile a function into each kernel that calls it."""
-    return numba.njit(forceinline=True, **OPTIONS)(function)  # type: ignore[no-any-return]
+    """Compile a function into each kernel that calls it.
+
+    Only kernels may call it: without a wrapper for Python, which takes a fifth of the time to compile, the process
+    would crash.
+    """
+    return numba.njit(forceinline=True, no_cpython_wrapper=True, **OPTIONS)(function)  # type: ignore[no-any-return]
 
 
 def source_inline_jit(function: Function) -> Function:

@@ -33,7 +33,6 @@ from rfa.service.settings import Settings
 
 logger = logging.getLogger("rfa.server")
 PROGRAM: Final = (sys.executable, "-P", "-m", "rfa.service.precompile")
-# One compiles the longest kernel, the other all others.
 PROCESSES: Final = 2
 PROGRESS_SECONDS: Final = 10.0
 

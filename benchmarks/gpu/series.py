@@ -19,7 +19,7 @@ from rfa.runtime.bundle.bundle import Bundle, BundleError, open_bundle
 from rfa.runtime.bundle.locate import default_bundles
 from rfa.runtime.gpu.filter import TorchSeries
 from rfa.runtime.series.config import FEATURES
-from rfa.runtime.series.filter import SeriesRuntime, make_ready, open_series
+from rfa.runtime.series.filter import SeriesRuntime, compile_tasks, open_series
 
 BUNDLE: Final = "series"
 # Rows and columns.
@@ -98,7 +98,9 @@ def both(bundle: Bundle, device: str) -> tuple[SeriesRuntime, SeriesRuntime]:
     runtimes = open_series(bundle, TorchSeries(bundle, device)), open_series(bundle)
     try:
         for runtime in runtimes:
-            make_ready(bundle, runtime)
+            halves, whole = compile_tasks(bundle, runtime, lambda _: None)
+            for _, task in [*halves, *whole]:
+                task()
     except BundleError as error:
         raise WrongResultError(f"series: {error}") from error
     return runtimes

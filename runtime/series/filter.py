@@ -11,14 +11,15 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from statistics import NormalDist
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle, check_golden
-from rfa.runtime.compiling import disable_compilation
+from rfa.runtime.compiling import CompileTask, disable_compilation
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
@@ -26,7 +27,8 @@ from rfa.runtime.filters.steps import Batch, Traced, allocate_trace, streams_of
 from rfa.runtime.handles import Handle
 from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import StateField, StatePool
-from rfa.runtime.series import stream_numba
+from rfa.runtime.series import decoder_numba
+from rfa.runtime.series import rows as row_kernels
 from rfa.runtime.series.buffer_pool import MAX_BYTES, BufferPool
 from rfa.runtime.series.chunk import TOKENS, finish, prepare
 from rfa.runtime.series.config import PATCH
@@ -43,7 +45,7 @@ from rfa.runtime.series.row_buffers import (
     Shape,
     TokenBuffers,
 )
-from rfa.runtime.series.rows import process_rows
+from rfa.runtime.series.rows import process_rows, score_rows
 from rfa.runtime.series.session import NETWORK, SeriesSession
 from rfa.runtime.series.stream_arrays import StoredStreams, stored_shapes, stored_streams
 from rfa.runtime.series.stream_numba import LARGEST_VALUE, commit
@@ -51,7 +53,7 @@ from rfa.runtime.series.work import count_cells, row_work
 from rfa.runtime.uncertainty.adaptive import Horizons
 from rfa.runtime.uncertainty.calibration import Calibration
 from rfa.runtime.uncertainty.interface import Piece, reply_rows
-from rfa.runtime.uncertainty.step_outputs import StepOutputs
+from rfa.runtime.uncertainty.step_outputs import Scorer, StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
@@ -61,8 +63,6 @@ MIXTURE: Final = "default"
 MIXED_MAGIC: Final = b"RFAM\x01"
 MOST_COLUMNS: Final = 64
 PREFIX: Final = "series."
-# Locked while one process compiles; the others wait.
-COMPILED_MODULE: Final = stream_numba
 CLOCK, MEANS, PRECISIONS = (f"{PREFIX}{name}" for name in ("clock", "means", "precisions"))
 # Horizons whose errors are scored, in typical lags, and pending forecasts of each.
 HORIZONS: Final = (1.0, 1.0, 4.0, 16.0, 64.0, 256.0)
@@ -339,7 +339,7 @@ class SeriesRuntime(FilterRuntime):
 
 
 def open_series(bundle: Bundle, device: SeriesDevice | None = None) -> SeriesRuntime:
-    """The model of a bundle of kind "series", for one column; call `make_ready` before it serves."""
+    """The model of a bundle of kind "series", for one column; its `compile_tasks` come before its first request."""
     return SeriesRuntime(bundle.name, bundle.digest, SeriesDecoder.of(bundle.weights()), device=device)
 
 
@@ -352,22 +352,43 @@ def hold_to_golden(bundle: Bundle, model: SeriesRuntime) -> int:
     return check_golden(bundle, {NETWORK: SeriesSession(model.decoder)})
 
 
-def make_ready(bundle: Bundle, model: SeriesRuntime) -> int:
-    """Compile the kernels, and compare the network to the bundle's golden outputs, on its device too.
+def compile_tasks(
+    bundle: Bundle, model: SeriesRuntime, report: Callable[[int], None]
+) -> tuple[list[CompileTask], list[CompileTask]]:
+    """Tasks that compile two halves of the kernels, for two processes; and the task, after them, that joins them.
 
-    Returns:
-        the number of values.
-
-    Raises:
-        BundleError: a value differs.
+    Args:
+        report: called with the number of golden values that the network reproduced, on its device too.
     """
-    count = hold_to_golden(bundle, model)
+    halves: list[CompileTask] = [
+        (row_kernels, partial(_compile_scores, model)),
+        (decoder_numba, lambda: report(hold_to_golden(bundle, model))),
+    ]
+    return halves, [(row_kernels, partial(_compile_all, model))]
+
+
+def _compile_scores(model: SeriesRuntime) -> None:
+    """Score no row."""
+    pool, readout = StatePool(model.state_fields, 1), model.readout((), (1.0,), 0)
+    horizons = cast(NetworkSteps, model.steps).horizons
+    streams, mixture = streams_of(pool), StoredMixture.of(pool.arrays, 1)
+    tokens = TokenBuffers.allocate(model.decoder, Shape(1, 1, 1, 1))
+    row = RowBuffers.allocate(1, streams, readout)
+    scorer = Scorer(streams, horizons, readout.calibration.tables, readout.spec, row.workspace)
+    batch = Batch(np.zeros(0, np.int64), np.zeros(0), np.zeros((0, 1)), np.zeros(0)).packed()
+    outputs, trace = StepOutputs.allocate(0, 1, readout), allocate_trace(0, 1, 1, 0, 1)
+    score_rows(
+        row.out, tokens.work, tokens.rows, 0, tokens.quantiles, row.forecast, scorer, batch, outputs, trace,
+        row.posterior, mixture, row.mixture,
+    )  # fmt: skip
+
+
+def _compile_all(model: SeriesRuntime) -> None:
     if model.device is not None:
         model.device.hold_to_golden()
         _run(model, model.device.least_tokens)
     _run(model, 2)
     model.steps.disable_compilation()
-    return count
 
 
 def _run(model: SeriesRuntime, rows: int) -> None:

@@ -35,9 +35,11 @@ from rfa.runtime.series.tokens_numba import (
     write_paths,
     write_token,
 )
+from rfa.runtime.uncertainty import copy_arrays
+from rfa.runtime.uncertainty.copy_arrays import copy3
 
 # Modules that kernels of this one call, beside it.
-SOURCES = (clipping_numba, clock_numba, config, leads, stream_arrays, tokens_numba)
+SOURCES = (clipping_numba, clock_numba, config, copy_arrays, leads, stream_arrays, tokens_numba)
 LEAD_TABLE = lead_table()
 LEAD_NUMBERS = LEAD_TABLE.shape[1]
 _STORED = np.array(STORED_COUNTS)
@@ -296,8 +298,9 @@ def gather_slots(stored, pool_rows, tokens, count, means, precisions):
     """The memory slots of the streams of tokens into `[T, L, H, S, 4D]` and `[T, L, H, S]`."""
     for token in range(count):
         stream, a = tokens.stream[token], tokens.column[token]
-        means[token] = stored.means[pool_rows[stream], a]
-        precisions[token] = stored.precisions[pool_rows[stream], a]
+        for layer in range(means.shape[1]):
+            copy3(stored.means[pool_rows[stream], a, layer], means[token, layer])
+        copy3(stored.precisions[pool_rows[stream], a], precisions[token])
 
 
 @kernel_jit(*SOURCES, allocates=True)
@@ -313,5 +316,6 @@ def commit(stored, pool_rows, is_committed, work, tokens, count, last_token, sta
     for token in range(count):
         stream, a = tokens.stream[token], tokens.column[token]
         if tokens.is_whole[token] and is_committed[stream]:
-            stored.means[pool_rows[stream], a] = means[token]
-            stored.precisions[pool_rows[stream], a] = precisions[token]
+            for layer in range(means.shape[1]):
+                copy3(means[token, layer], stored.means[pool_rows[stream], a, layer])
+            copy3(precisions[token], stored.precisions[pool_rows[stream], a])

@@ -23,6 +23,8 @@ import numpy as np
 from rfa.runtime.compiling import kernel_jit, run_with_locks
 from rfa.runtime.text import math_numba, product_numba
 from rfa.runtime.text.math_numba import HALF, ONE, ZERO, clamp, erf, exp, log
+from rfa.runtime.uncertainty import copy_arrays
+from rfa.runtime.uncertainty.copy_arrays import copy1, copy2
 
 # Columns of the per-head parameter table, in the order of `HEAD_CONSTANTS`.
 NU, KAPPA, WEIGHT_EXPONENT, RESIDUAL_NOISE, GAMMA2, TAU, DELTA, ETA2 = range(8)
@@ -31,7 +33,7 @@ SCALARS = ("gate_lowest", "gate_highest", "process_gate_scale", "norm_eps")
 LARGEST = np.finfo(np.float32).max
 SQRT_HALF = np.float32(math.sqrt(0.5))
 
-_kernel_jit = kernel_jit(math_numba, allocates=True, fastmath={"reassoc", "contract", "arcp", "nsz"})
+_kernel_jit = kernel_jit(copy_arrays, math_numba, allocates=True, fastmath={"reassoc", "contract", "arcp", "nsz"})
 
 
 @_kernel_jit
@@ -99,8 +101,8 @@ def run_slots(
     for b in range(sources.size):
         for h in range(n_heads):
             m, p = means[targets[b], layer, h], precisions[targets[b], layer, h]
-            m[:] = means[sources[b], layer, h]
-            p[:] = precisions[sources[b], layer, h]
+            copy2(means[sources[b], layer, h], m)
+            copy1(precisions[sources[b], layer, h], p)
             nu, kappa, exponent, noise = (
                 table[h, NU],
                 table[h, KAPPA],
@@ -160,7 +162,8 @@ def run_slots(
                 for j in range(n_slots):
                     weighted[j] = exp(weighted[j] - top)
                     total += weighted[j]
-                read[:] = ZERO
+                for d in range(width):
+                    read[d] = ZERO
                 for j in range(n_slots):
                     mean, a = m[j], weighted[j] / total
                     for d in range(width):

@@ -72,7 +72,9 @@ class _Loader:
         self._first: list[CompileTask] = []
         self._then: list[CompileTask] = []
         self._texts: list[CompileTask] = []
-        self._longest: list[CompileTask] = []  # to compile: one process begins with it, another does the rest meanwhile
+        # The longest to compile: two processes begin with a half each, and the first to end joins them.
+        self._halves: list[CompileTask] = []
+        self._whole: list[CompileTask] = []
 
     def add(self, bundle: Bundle) -> None:
         """Schedule the tasks of a bundle."""
@@ -98,20 +100,20 @@ class _Loader:
         self._golden_values[bundle.name] = model.golden_values
 
     def _add_series(self, bundle: Bundle) -> None:
-        from rfa.runtime.series.filter import COMPILED_MODULE, make_ready, open_series
+        from rfa.runtime.series.filter import compile_tasks, open_series
 
         device, self._long_series[bundle.name] = long_series_of(self._settings, bundle)
         self._filters[bundle.name] = model = open_series(bundle, device)
-        self._longest.append(
-            (COMPILED_MODULE, lambda: self._golden_values.update({bundle.name: make_ready(bundle, model)}))
-        )
+        halves, whole = compile_tasks(bundle, model, partial(self._golden_values.__setitem__, bundle.name))
+        self._halves += halves
+        self._whole += whole
 
     def finish(self) -> Models:
         """Run the tasks."""
         first, then = compiled_system.tasks()
         self._first.append(first)
         self._then.append(then)
-        waiting = run_unlocked(self._longest)
+        waiting = [*run_unlocked(self._halves), *run_unlocked(self._whole)]
         run_with_locks([*self._first, (auto, auto.warm)])
         run_with_locks([*self._then, *self._texts, *waiting])
         # The mixture with a network of any series is the default, then the network, then `auto`.

@@ -10,10 +10,13 @@ import pytest
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.auto import MOST_COLUMNS, AutoRuntime
 from rfa.runtime.filters.auto_layout import FEWEST_SLOTS, LAGS_AT_ONCE, UNKNOWN_VARIANCE
-from rfa.runtime.filters.auto_season_numba import dominant_period
+from rfa.runtime.filters.auto_season_numba import dominant_period as inlined_dominant_period
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.series.update_numba import UNKNOWN_VARIANCE as SERIES_UNKNOWN_VARIANCE
 from rfa.runtime.uncertainty.forecast_checks import INSIDE, OUTLIERS, SCORED
+from tests.inlined import callable_from_python
+
+dominant_period = callable_from_python(inlined_dominant_period)
 
 ROWS = 3000
 # Of the miss rate of 90 % intervals over thousands of rows, one step ahead and more.

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from rfa.runtime.filters.student import LEAST, normal_square, stretched, stretching, widening
+from rfa.runtime.filters.student import LEAST
+from rfa.runtime.filters.student import normal_square as inlined_normal_square
+from rfa.runtime.filters.student import stretched as inlined_stretched
+from rfa.runtime.filters.student import stretching as inlined_stretching
+from rfa.runtime.filters.student import widening as inlined_widening
+from tests.inlined import callable_from_python
+
+normal_square = callable_from_python(inlined_normal_square)
+stretched = callable_from_python(inlined_stretched)
+stretching = callable_from_python(inlined_stretching)
+widening = callable_from_python(inlined_widening)
 
 
 @pytest.mark.parametrize(("freedom", "near"), [(2, 0.02), (3, 0.006), (10, 0.002), (100, 1e-4), (999, 1e-5)])

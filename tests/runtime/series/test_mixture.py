@@ -6,22 +6,33 @@ import pytest
 from rfa.runtime.filters.observed import observed
 from rfa.runtime.filters.steps import allocate_posterior
 from rfa.runtime.series import mixture_layout as at
-from rfa.runtime.series.count_tail_numba import count_tail
+from rfa.runtime.series.count_tail_numba import count_tail as inlined_count_tail
 from rfa.runtime.series.filter import SeriesRuntime
 from rfa.runtime.series.leads import DAY, HOUR, WEEK, YEAR
 from rfa.runtime.series.mixture import MixtureWork
 from rfa.runtime.series.mixture_numba import (
-    expert_forecasts,
-    expert_weights,
+    expert_forecasts as inlined_expert_forecasts,
+)
+from rfa.runtime.series.mixture_numba import (
+    expert_weights as inlined_expert_weights,
+)
+from rfa.runtime.series.mixture_numba import (
     mix_column,
     observe_column,
     remember_forecasts,
 )
-from rfa.runtime.series.mixture_values_numba import clock_season
-from rfa.runtime.series.smoothing_numba import member_weights
+from rfa.runtime.series.mixture_values_numba import clock_season as inlined_clock_season
+from rfa.runtime.series.smoothing_numba import member_weights as inlined_member_weights
 from rfa.runtime.uncertainty.alarms import Alarm
+from tests.inlined import callable_from_python
 from tests.runtime.series import mixture_reference as reference
 from tests.runtime.series.test_series_runtime import decoder, network
+
+count_tail = callable_from_python(inlined_count_tail)
+expert_forecasts = callable_from_python(inlined_expert_forecasts)
+expert_weights = callable_from_python(inlined_expert_weights)
+clock_season = callable_from_python(inlined_clock_season)
+member_weights = callable_from_python(inlined_member_weights)
 
 LEADS = (1.0, 4.0)
 RNG = np.random.default_rng(0)

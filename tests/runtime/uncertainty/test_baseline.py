@@ -20,11 +20,15 @@ from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.anomaly import EARLY
-from rfa.runtime.uncertainty.baseline import COLUMNS, COUNT, LEVEL, MEMORY, PRIOR, SPREAD, learn
+from rfa.runtime.uncertainty.baseline import COLUMNS, COUNT, LEVEL, MEMORY, PRIOR, SPREAD
+from rfa.runtime.uncertainty.baseline import learn as inlined_learn
 from rfa.runtime.uncertainty.calibration import Calibration
 from rfa.runtime.uncertainty.interface import Row
+from tests.inlined import callable_from_python
 from tests.model.joint_gaussian import van_loan
 from tests.runtime.uncertainty import baseline_reference
+
+learn = callable_from_python(inlined_learn)
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
 SCALES = (0.25, 1.0, 4.0)

@@ -18,9 +18,10 @@ from rfa.runtime.uncertainty.learned_tail import (
     THRESHOLD,
     TREE,
 )
+from tests.inlined import callable_from_python
 from tests.runtime.uncertainty.learned_tail_reference import RareTail
 
-learn_tail_probability = learned_tail.learn_tail_probability
+learn_tail_probability = callable_from_python(learned_tail.learn_tail_probability)
 RATES = (1e-2, 1e-3)
 LENGTH, BURN_IN = 200_000, 4_000
 

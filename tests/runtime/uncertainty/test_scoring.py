@@ -20,15 +20,19 @@ from rfa.runtime.filters.student import LEAST
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.adaptive import FIELDS
 from rfa.runtime.uncertainty.anomaly import LEAST_VARIANCE
-from rfa.runtime.uncertainty.baseline import COLUMNS, FIELD, interpolate
+from rfa.runtime.uncertainty.baseline import COLUMNS, FIELD
+from rfa.runtime.uncertainty.baseline import interpolate as inlined_interpolate
 from rfa.runtime.uncertainty.calibration import SHORTEST, Calibration
 from rfa.runtime.uncertainty.forecast_checks import OUTLIERS, PIT_LEVELS, columns
 from rfa.runtime.uncertainty.learned_tail import FIRST
 from rfa.runtime.uncertainty.step_outputs import FilterOutput, Scorer, StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
+from tests.inlined import callable_from_python
 from tests.runtime.uncertainty import baseline_reference, forecast_checks_reference
 from tests.runtime.uncertainty.adaptive_reference import Adaptive, Horizons, adapt_half_widths
 from tests.runtime.uncertainty.learned_tail_reference import RareTail
+
+interpolate = callable_from_python(inlined_interpolate)
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
 STREAMS, STEPS, SIZE = 5, 400, 2
