@@ -28,15 +28,13 @@ _ALLOCATING: Final[dict[str, Any]] = {"nogil": True, "fastmath": set(FASTMATH), 
 # Without reference counting, which took three fifths of the time of an observation. So compiled code cannot allocate:
 # the caller's arrays outlive the call.
 OPTIONS: Final[dict[str, Any]] = {**_ALLOCATING, "_nrt": False, "no_cfunc_wrapper": True}
+# Without a wrapper for Python, which takes a fifth of the time to compile.
+_INLINED: Final[dict[str, Any]] = {**OPTIONS, "forceinline": True, "no_cpython_wrapper": True}
 
 
 def inline_jit(function: Function) -> Function:
-    """Compile a function into each kernel that calls it.
-
-    Only kernels may call it: without a wrapper for Python, which takes a fifth of the time to compile, the process
-    would crash.
-    """
-    return numba.njit(forceinline=True, no_cpython_wrapper=True, **OPTIONS)(function)  # type: ignore[no-any-return]
+    """Compile a function into each kernel that calls it. A call from Python crashes the process."""
+    return numba.njit(**_INLINED)(function)  # type: ignore[no-any-return]
 
 
 def source_inline_jit(function: Function) -> Function:
