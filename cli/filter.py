@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from rfa.cli.digits import parse_digits
 from rfa.cli.options import JsonFlag, reads_files
 
 if TYPE_CHECKING:
@@ -53,6 +54,10 @@ AlarmRate = Annotated[str | None, typer.Option(help="Rate of alarms: 1/day, 2/ho
 Rate = Annotated[str, typer.Option(help="Rate of alarms: 1/day, 2/hour, or a share of the rows such as 0.001.")]
 Quiet = Annotated[int, typer.Option(min=0, help="Rows after an alarm in which only much rarer ones are alarms.")]
 Flag = Annotated[float, typer.Option(min=0.5, max=1 - 1e-12, help="Share of values nearer than an outlier.")]
+Digits = Annotated[
+    str,
+    typer.Option(help="Digits of CSV output beyond the leading one of the interval's width; full: all.", metavar="N"),
+]
 Plot = Annotated[Path | None, typer.Option(help="Image of estimates, intervals, outliers, alarms and forecast.")]
 Out = Annotated[Path | None, typer.Option(help="Table as .csv, .parquet, .arrow or .jsonl; everything as .json.")]
 
@@ -70,6 +75,7 @@ def filter_series(
     alarm: AlarmRate = None,
     quiet: Quiet = 0,
     flag: Flag = OUTLIER,
+    digits: Digits = "3",
     plot: Plot = None,
     out: Out = None,
     as_json: JsonFlag = False,
@@ -85,7 +91,12 @@ def filter_series(
 
     filters, rule = _load(data, bundle, system, out, plot), parse_alarm(alarm, quiet)
     task = Task(filters, lead or [], horizon, rule, flag, smooth=smooth or lag is not None, lag=lag)
-    _write(FilterBatch(data, source, reading, task, has_plot=plot is not None), out, plot, as_json=as_json)
+    _write(
+        FilterBatch(data, source, reading, task, has_plot=plot is not None, digits=parse_digits(digits)),
+        out,
+        plot,
+        as_json=as_json,
+    )
 
 
 @reads_files
@@ -95,6 +106,7 @@ def forecast_series(
     horizon: Horizon = None,
     bundle: Model = None,
     system: System = None,
+    digits: Digits = "3",
     plot: Plot = None,
     out: Out = None,
     as_json: JsonFlag = False,
@@ -111,7 +123,9 @@ def forecast_series(
 
     filters = _load(data, bundle, system, out, plot)
     task = Task(filters, [], horizon or USUAL, NEVER, OUTLIER, smooth=False, lag=None)
-    batch = FilterBatch(data, source, reading, task, has_plot=plot is not None, view="forecast")
+    batch = FilterBatch(
+        data, source, reading, task, has_plot=plot is not None, view="forecast", digits=parse_digits(digits)
+    )
     _write(batch, out, plot, as_json=as_json)
 
 
@@ -123,6 +137,7 @@ def detect_series(
     quiet: Quiet = 0,
     bundle: Model = None,
     system: System = None,
+    digits: Digits = "3",
     plot: Plot = None,
     out: Out = None,
     as_json: JsonFlag = False,
@@ -134,7 +149,9 @@ def detect_series(
 
     filters, rule = _load(data, bundle, system, out, plot), parse_alarm(rate, quiet, "--rate")
     task = Task(filters, [], None, rule, OUTLIER, smooth=False, lag=None, option="--rate")
-    batch = FilterBatch(data, source, reading, task, has_plot=plot is not None, view="alarms")
+    batch = FilterBatch(
+        data, source, reading, task, has_plot=plot is not None, view="alarms", digits=parse_digits(digits)
+    )
     _write(batch, out, plot, as_json=as_json)
 
 
@@ -166,6 +183,7 @@ class FilterBatch:
     Attributes:
         source: options of `rfa.data.load_table`.
         view: the rows of the table: all with the forecast, only the forecast, or only alarms.
+        digits: of CSV output; None: all.
         has_plot: all columns are drawn into one picture.
         has_keys: a file has several series.
         frames: the file of each series that was filtered, as read.
@@ -178,6 +196,7 @@ class FilterBatch:
     task: Task
     has_plot: bool
     view: View = "rows"
+    digits: int | None = None
     columns: int = 0
     results: list[Filtered] = field(default_factory=list)
     has_keys: bool = False

@@ -71,7 +71,7 @@ def write_outputs(batch: FilterBatch, out: Path | None, plot: Path | None, *, as
     if out is not None and out.suffix.lower() == DOCUMENT:
         out.write_text(json.dumps(document(), allow_nan=False) + "\n")
     elif out is not None:
-        write_table(_join_tables(batch), out)
+        write_table(_join_tables(batch, batch.digits if out.suffix.lower() == ".csv" else None), out)
     if plot is not None:
         from rfa.cli.plot import draw
 
@@ -80,12 +80,12 @@ def write_outputs(batch: FilterBatch, out: Path | None, plot: Path | None, *, as
     if as_json:
         print_json(document())
     elif has_table:
-        typer.echo(as_csv(_join_tables(batch)), nl=False)  # bytes
+        typer.echo(as_csv(_join_tables(batch, batch.digits)), nl=False)  # bytes
     arrows = "".join(f" → {path}" for path in (out, plot) if path is not None)
     typer.echo(_summary(batch) + arrows, err=as_json or has_table)
 
 
-def _join_tables(batch: FilterBatch) -> pa.Table:
+def _join_tables(batch: FilterBatch, digits: int | None) -> pa.Table:
     """All series, one after the other in the order of their files and keys."""
     import pyarrow as pa
 
@@ -93,7 +93,7 @@ def _join_tables(batch: FilterBatch) -> pa.Table:
 
     has_forecast = batch.task.horizon is not None
     parts = [
-        as_table(frame, parts, batch.view, has_file=len(batch.sources) > 1, has_forecast=has_forecast)
+        as_table(frame, parts, batch.view, has_file=len(batch.sources) > 1, has_forecast=has_forecast, digits=digits)
         for frame, parts in zip(batch.frames, batch.by_series(), strict=True)
     ]
     try:

@@ -42,7 +42,7 @@ class Filtered:
         is_part: there are results of other columns of the series.
         outputs: results of each row, by the names of `Columns`.
         outliers: rows, from 0.
-        leads: horizons of the forecasts made at each row, in units of the times.
+        leads: horizons of the forecasts made at each row, in units of the times; lead_names: as `--lead` gave them.
         future_times: times of the forecast rows, `[M]`.
         forecast: forecast at `future_times`; None unless requested.
     """
@@ -55,6 +55,7 @@ class Filtered:
     outputs: dict[str, np.ndarray]
     outliers: list[int]
     leads: list[float]
+    lead_names: list[str]
     checks: ForecastChecks
     warnings: list[FilterWarning]
     future_times: np.ndarray
@@ -66,6 +67,12 @@ class Filtered:
         """Name among several results."""
         parts = [key_name(self.key)] * bool(self.key) + [*self.series.names] * self.is_part
         return ": ".join([self.file, *parts])
+
+    @property
+    def forecast_medians(self) -> np.ndarray:
+        """Medians of the forecast, `[M, P]`."""
+        assert self.forecast is not None
+        return self.forecast.moments[:, 2]
 
     def forecast_bands(self, level: str) -> list[list[np.ndarray]]:
         """Mean, standard deviation and both ends of an interval of the forecast, for each column."""
@@ -154,6 +161,7 @@ class Task:
             outputs=outputs,
             outliers=np.flatnonzero(beyond_gate(outputs["nis"], seen, self.flag)).tolist(),
             leads=leads,
+            lead_names=[text.replace(" ", "") for text in self.leads],
             checks=checks,
             warnings=diagnose(runtime, checks, step=sequence.state.step, ahead=distances, is_whole=True),
             future_times=times,

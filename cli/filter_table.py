@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rfa.cli.digits import round_estimates, round_score
 from rfa.cli.filter_run import WIDE, Filtered
 from rfa.data import Frame, Table, write_clock
 from rfa.data.table import unique_names
@@ -18,10 +19,19 @@ if TYPE_CHECKING:
 
 # Parts of a table's columns, and their names in `Columns`.
 PARTS = {"mean": "mean", "std": "std", "low90": f"lower.{WIDE}", "high90": f"upper.{WIDE}"}
+FORECAST_PARTS = ("mean", "std", "median", "low90", "high90")
 FILE, KIND = "file", "kind"
 
 
-def as_table(frame: Frame, parts: Sequence[Filtered], view: View, *, has_file: bool, has_forecast: bool) -> pa.Table:
+def as_table(
+    frame: Frame,
+    parts: Sequence[Filtered],
+    view: View,
+    *,
+    has_file: bool,
+    has_forecast: bool,
+    digits: int | None = None,
+) -> pa.Table:
     """The columns of the file, and next to them the estimates, scores, forecasts and smoothed states of each row.
 
     Args:
@@ -29,15 +39,18 @@ def as_table(frame: Frame, parts: Sequence[Filtered], view: View, *, has_file: b
         view: "forecast" has only the forecast, "alarms" only the rows with alarms.
         has_file: the first column is the file name.
         has_forecast: the forecast is appended, and a column marks its rows.
+        digits: see `round_estimates`; None: all.
     """
     import pyarrow as pa
 
     table, by, first = frame.table, frame.by, parts[0]
     blocks = []
     if view != "forecast":
-        blocks.append((_source_columns(table, parts, by), _result_columns(parts), "estimate"))
+        blocks.append((_source_columns(table, parts, by), _result_columns(parts, digits), "estimate"))
     if has_forecast:
-        forecast = {name: column for part in parts for name, column in _forecast_columns(part).items()}
+        # Rows with estimates have no median.
+        chosen = FORECAST_PARTS if view == "forecast" else tuple(PARTS)
+        forecast = {name: column for part in parts for name, column in _forecast_columns(part, chosen, digits).items()}
         blocks.append((_future_columns(table, first, by), forecast, "forecast"))
     tables = []
     file = unique_names([*blocks[0][0], FILE])[-1]
@@ -97,43 +110,48 @@ def _keys(table: Table, result: Filtered, by: Sequence[str], count: int) -> dict
     return {name: pa.array([cell] * count, table.columns[name].type) for name, cell in zip(by, result.key, strict=True)}
 
 
-def _result_columns(parts: Sequence[Filtered]) -> dict[str, Any]:
+def _result_columns(parts: Sequence[Filtered], digits: int | None) -> dict[str, Any]:
     if len(parts) == 1:
-        return _row_results(parts[0])
-    named = [rename_row_outputs(part.series.names[0], _row_results(part)) for part in parts]
+        return _row_results(parts[0], digits)
+    named = [rename_row_outputs(part.series.names[0], _row_results(part, digits)) for part in parts]
     return {name: column for outputs in named for name, column in outputs.items()}
 
 
-def _row_results(result: Filtered) -> dict[str, Any]:
+def _row_results(result: Filtered, digits: int | None) -> dict[str, Any]:
     import numpy as np
     import pyarrow as pa
 
     outputs, names = result.outputs, result.series.names
-    columns = {f"{name}_{part}": outputs[f"{key}.{name}"] for name in names for part, key in PARTS.items()}
-    columns |= {name: outputs[name] for name in SCORES}
-    arrays = {name: numbers(column) for name, column in columns.items()}
+
+    def estimates(before: str, keys: Mapping[str, str]) -> dict[str, Any]:
+        return {
+            f"{name}_{before}{part}": numbers(column)
+            for name in names
+            for part, column in round_estimates({p: outputs[f"{k}.{name}"] for p, k in keys.items()}, digits).items()
+        }
+
+    arrays = estimates("", PARTS)
+    arrays |= {name: numbers(round_score(outputs[name], digits)) for name in SCORES}
     alarms = outputs["alarm"]
     if not np.isnan(alarms).all():
         arrays["alarm"] = numbers(alarms).cast(pa.int8())
     is_outlier = np.zeros(len(result.series.times), np.int8)
     is_outlier[result.outliers] = 1
     arrays["outlier"] = pa.array(is_outlier)
-    for lead in result.leads:
-        for name in names:
-            for part, key in PARTS.items():
-                arrays[f"{name}_ahead{lead:g}_{part}"] = numbers(outputs[f"forecast.{lead!r}.{key}.{name}"])
+    for lead, text in zip(result.leads, result.lead_names, strict=True):
+        arrays |= estimates(f"ahead{text}_", {part: f"forecast.{lead!r}.{key}" for part, key in PARTS.items()})
     if result.sequence.smoothed is not None:
-        for name in names:
-            arrays |= {f"{name}_smooth_{part}": numbers(outputs[f"smoothed.{part}.{name}"]) for part in ("mean", "std")}
+        arrays |= estimates("smooth_", {part: f"smoothed.{part}" for part in ("mean", "std")})
     return arrays
 
 
-def _forecast_columns(result: Filtered) -> dict[str, Any]:
-    return {
-        f"{name}_{part}": numbers(column)
-        for name, bands in zip(result.series.names, result.forecast_bands(WIDE), strict=True)
-        for part, column in zip(PARTS, bands, strict=True)
-    }
+def _forecast_columns(result: Filtered, chosen: Sequence[str], digits: int | None) -> dict[str, Any]:
+    found = {}
+    for k, (name, bands) in enumerate(zip(result.series.names, result.forecast_bands(WIDE), strict=True)):
+        parts = dict(zip(PARTS, bands, strict=True)) | {"median": result.forecast_medians[:, k]}
+        rounded = round_estimates(parts, digits)
+        found |= {f"{name}_{part}": numbers(rounded[part]) for part in chosen}
+    return found
 
 
 def numbers(column: np.ndarray) -> pa.Array:

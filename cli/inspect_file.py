@@ -12,6 +12,7 @@ from rfa.cli.options import JsonFlag, reads_files
 
 if TYPE_CHECKING:
     from rfa.data import Frame, ReadOptions, Series
+    from rfa.data.sampling import TableSample
 
 # Series that are printed; --json has all.
 SHOWN = 8
@@ -29,16 +30,22 @@ def inspect_file(
 ) -> None:
     """Show how a file is read: clock, step, gaps, columns, missing values, seasons, and what was decided."""
     from rfa.data import key_name, load_table, read_all
+    from rfa.data.sampling import sample_table
 
     failed: dict[str, str] = {}
-    frame = read_all(load_table(data, **source), reading, lambda key, error: failed.update({key_name(key): str(error)}))
-    print_table(document := describe(frame, reading, failed), _lines(document), as_json)
+    sample = sample_table(data)
+    table = load_table(data, **source) if sample is None else sample.table
+    frame = read_all(table, reading, lambda key, error: failed.update({key_name(key): str(error)}))
+    print_table(document := describe(frame, reading, failed, sample), _lines(document), as_json)
 
 
-def describe(frame: Frame, reading: ReadOptions, failed: Mapping[str, str]) -> dict[str, Any]:
-    """What was read, as JSON types."""
+def describe(
+    frame: Frame, reading: ReadOptions, failed: Mapping[str, str], sample: TableSample | None = None
+) -> dict[str, Any]:
+    """What was read, as JSON types; counts are estimates if the table is a sample."""
     from rfa.data import key_name
 
+    share, breaks = (1.0, 0) if sample is None else (sample.share, sample.breaks)
     series = list(frame.series.values())
     if not series:
         raise ValueError(f"no series can be read; the first: {next(iter(failed.values()))}")
@@ -47,67 +54,82 @@ def describe(frame: Frame, reading: ReadOptions, failed: Mapping[str, str]) -> d
         "clock": list(first.clock_columns) or None,
         "zone": reading.zone if first.is_dated else None,
         "by": list(frame.by),
+        "read_share": share,
         "notes": list(dict.fromkeys(note for one in series for note in one.notes)),
-        "series": [{"name": key_name(key), **_describe_series(one)} for key, one in frame.series.items()],
+        "series": [
+            {"name": key_name(key), **_describe_series(one, share, breaks)} for key, one in frame.series.items()
+        ],
         "failed": dict(failed),
     }
 
 
-def _describe_series(series: Series) -> dict[str, Any]:
+def _describe_series(series: Series, share: float, breaks: int) -> dict[str, Any]:
     import numpy as np
 
     from rfa.data import usual_step
 
     step, lags = usual_step(series), np.diff(series.times)
     first, last = (str(time).removesuffix(".000000") for time in series.moments(series.times[[0, -1]]))
+    gaps = int((lags > GAP * step).sum()) if step else 0
     return {
-        "rows": len(series.times),
+        "rows": _estimate(len(series.times), share),
         "first": first,
         "last": last,
         "step": step,
-        "gaps": int((lags > GAP * step).sum()) if step else 0,
+        "gaps": _estimate(max(0, gaps - breaks), share),
         "columns": [
-            {"name": one.names[0], **_describe_values(one.values[:, 0]), "seasons": _seasons(one)}
+            {"name": one.names[0], **_describe_values(one.values[:, 0], share), "seasons": _seasons(one)}
             for one in series.by_column()
         ],
     }
 
 
-def _describe_values(values: Any) -> dict[str, Any]:
+def _estimate(count: int, share: float) -> int:
+    """A count of the whole file, to three digits; exact if all of it was read."""
+    return count if share == 1.0 else int(float(f"{count / share:.3g}"))
+
+
+def _describe_values(values: Any, share: float) -> dict[str, Any]:
     import numpy as np
 
     seen = values[~np.isnan(values)]
     ends = {"least": float(seen.min()), "most": float(seen.max())} if len(seen) else {"least": None, "most": None}
-    return {"values": len(seen), "missing": len(values) - len(seen), **ends}
+    return {"values": _estimate(len(seen), share), "missing": _estimate(len(values) - len(seen), share), **ends}
 
 
-def _seasons(series: Series) -> list[float] | None:
-    """Periods in rows; None without scipy."""
-    try:
-        from rfa.fitting.seasons import candidate_periods
-    except ModuleNotFoundError:
-        return None
+def _seasons(series: Series) -> list[float]:
+    """Periods in rows."""
+    from rfa.fitting.seasons import candidate_periods
+
     found = candidate_periods(series.times[-SEARCHED:], series.values[-SEARCHED:, 0])
     return [round(period, 2) for period in found]
+
+
+def _count(count: int, share: float) -> str:
+    return f"{'' if share == 1.0 or not count else 'about '}{count:,}"
 
 
 def _lines(document: Mapping[str, Any]) -> Iterator[str]:
     clock = document["clock"]
     zone = f" ({document['zone']})" if document["zone"] else ""
+    share = document["read_share"]
+    if share < 1.0:
+        yield f"sample   {100 * share:.2g} % of the file: both ends, and parts between them; counts are estimates"
     yield f"clock    {' + '.join(clock) + zone if clock else 'none: rows are counted'}"
     if document["by"]:
         yield f"series   {len(document['series'])}, by {' and '.join(document['by'])}"
     for series in document["series"][:SHOWN]:
         name = f"{series['name']}: " if series["name"] else ""
         yield (
-            f"rows     {name}{series['rows']:,}, {series['first']} to {series['last']}, "
-            f"{series['step']:,.6g} s apart, {series['gaps']} gaps"
+            f"rows     {name}{_count(series['rows'], share)}, {series['first']} to {series['last']}, "
+            f"{series['step']:,.6g} s apart, {_count(series['gaps'], share)} gaps"
         )
         for column in series["columns"]:
             seasons = column["seasons"]
             found = "" if not seasons else f", seasons of {', '.join(f'{period:g}' for period in seasons)} rows"
             ends = "" if column["least"] is None else f" from {column['least']:.6g} to {column['most']:.6g}"
-            yield f"column   {column['name']}: {column['values']:,} values{ends}, {column['missing']} missing{found}"
+            values, missing = (_count(column[part], share) for part in ("values", "missing"))
+            yield f"column   {column['name']}: {values} values{ends}, {missing} missing{found}"
     if (more := len(document["series"]) - SHOWN) > 0:
         yield f"         and {more} more series; --json has all"
     yield from (f"note     {note}" for note in document["notes"])

@@ -5,16 +5,33 @@ Subcommands import what they need when they run, so that `rfa --help` is fast an
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from rfa.cli import bench, bundle, compile, evaluate, filter, fit, generate, gpu_check, inspect_file, serve, train
 from rfa.cli.console import CommandGroup
 
-app = typer.Typer(
+# Commands that read files of series, and take no data frames.
+READERS = ("filter", "forecast", "detect", "inspect", "fit")
+
+
+class App(typer.Typer):
+    """The command line."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run as a program; tests call the commands otherwise."""
+        if sys.argv[1:2] and sys.argv[1] in READERS:
+            from rfa.data.without_pandas import WithoutPandas  # loads numpy
+
+            sys.meta_path.insert(0, WithoutPandas())
+        return super().__call__(*args, **kwargs)
+
+
+app = App(
     cls=CommandGroup,
     no_args_is_help=True,
     add_completion=False,

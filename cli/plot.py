@@ -136,10 +136,10 @@ def _draw_panel(axes: Any, one: Filtered, k: int, begin: int, is_largest: np.nda
             axes.plot(times[where], values[where], **MEASURED)  # may have been thinned out
             size = min(largest, max(MIN_MARK, MARKS / len(where) ** 0.5))
             axes.plot(times[where], values[where], marker, color=color, fillstyle=fill, markersize=size, label=label)
-    for number, lead in enumerate(one.leads):
+    for number, (lead, text) in enumerate(zip(one.leads, one.lead_names, strict=True)):
         ahead = series.moments(series.times + lead)
         mean = outputs[f"forecast.{lead!r}.mean.{name}"]
-        label = f"forecast {lead:g} ahead"
+        label = f"forecast {text} ahead"
         axes.plot(ahead[every], mean[every], "--", linewidth=0.9, color=f"C{number + 2}", label=label)
     if len(one.future_times):
         _draw_forecast(axes, one, k)

@@ -13,10 +13,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
+from rfa.data.clock_choice import take
 from rfa.data.clock_numbers import EXCEL, calendar_form, check_finite, excel_seconds, unix_seconds
-from rfa.data.iso import INTERVAL, ISO, parse_iso
+from rfa.data.iso import INTERVAL, ISO, cast_iso, parse_iso
 from rfa.data.time_formats import candidate_formats, parse
 
+# Dates without separators.
+COMPACT: Final = r"^(19|20)\d{6}$"
 # Cells that decide which formats are tried on all of them.
 SAMPLED: Final = 60
 # Sampled cells whose own formats are tried: a month may have one name in several languages.
@@ -105,13 +108,19 @@ def read_clock(
         return _numbers(column, name, rows, zone)
     if not pa.types.is_string(column.type):
         raise ValueError(f"column {name!r} is {column.type}: neither numbers nor dates")
+    if time_format is None and (stamps := cast_iso(column)) is not None and not stamps.null_count:
+        return replace(_from_timestamps(stamps, "ISO ", zone), form=ISO)
     cells = pc.utf8_trim_whitespace(column)
-    _check_no_missing(pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells), name, rows)
+    is_empty = pc.equal(cells, "")
+    if cells.null_count or pc.any(is_empty).as_py():
+        _check_no_missing(pc.if_else(is_empty, pa.scalar(None, pa.string()), cells), name, rows)
     if time_format is None and pc.match_substring_regex(cells[0], INTERVAL).as_py():
         starts = pc.replace_substring_regex(cells, INTERVAL, r"\1")
         found = read_clock(starts, name, zone=zone, time_format=None, rows=rows, begins=begins)
         return replace(found, note=f"{found.note}, the beginnings of intervals")
-    if time_format is None and pc.all(pc.match_substring_regex(cells, r"^(19|20)\d{6}$")).as_py():
+    if time_format is None and all(
+        pc.all(pc.match_substring_regex(part, COMPACT)).as_py() for part in (cells.slice(0, SAMPLED), cells)
+    ):
         time_format = "%Y%m%d"
     if time_format is not None:
         return _with_format(parse(cells, time_format, name, rows), time_format, zone)
@@ -182,7 +191,8 @@ def _seconds(stamps: Any) -> np.ndarray:
 
 def _in_seconds(counts: np.ndarray, unit: str) -> np.ndarray:
     per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
-    return np.asarray(counts // per_second + (counts % per_second) / per_second, np.float64)
+    whole, part = np.divmod(counts, per_second)
+    return np.asarray(whole + part / per_second, np.float64) if part.any() else whole.astype(np.float64)
 
 
 def _counts(stamps: Any) -> np.ndarray:
@@ -245,7 +255,7 @@ def _sampled_formats(cells: Any) -> list[str]:
     import pyarrow as pa
 
     chosen = np.unique(np.linspace(0, len(cells) - 1, SAMPLED).astype(np.int64))
-    sampled = pa.chunked_array([cells.take(pa.array(chosen)).unique()])
+    sampled = pa.chunked_array([take(cells, chosen).unique()])
     found: list[str] = []
     for cell in sampled.to_pylist()[:TRIED]:
         formats = [made for made in candidate_formats(cell) if made not in found]

@@ -58,11 +58,26 @@ def sample(column: Any) -> Any:
     import pyarrow.compute as pc
 
     rows = np.unique(np.linspace(0, len(column) - 1, SAMPLED).astype(np.int64)) if len(column) else np.empty(0, int)
-    cells = column.take(pa.array(rows))
+    cells = take(column, rows)
     if pa.types.is_string(cells.type):
         cells = pc.utf8_trim_whitespace(cells)
         cells = cells.filter(pc.invert(pc.is_in(pc.utf8_lower(cells), pa.array(MISSING))))
     return cells.drop_null()
+
+
+def take(column: Any, rows: np.ndarray) -> Any:
+    """Cells of sorted rows; Arrow would copy all chunks for a few."""
+    import pyarrow as pa
+
+    if not isinstance(column, pa.ChunkedArray) or column.num_chunks < 2:
+        return column.take(pa.array(rows))
+    ends = np.cumsum([len(chunk) for chunk in column.chunks])
+    found = []
+    for chunk, end in zip(column.chunks, ends.tolist(), strict=True):
+        chosen = rows[(rows >= end - len(chunk)) & (rows < end)]
+        if len(chosen):
+            found.append(chunk.take(pa.array(chosen - (end - len(chunk)))))
+    return pa.chunked_array(found, column.type)
 
 
 def starts_with_number(column: Any) -> bool:

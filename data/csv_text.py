@@ -16,13 +16,16 @@ SEPARATORS: Final = "\t;|,"
 BOMS: Final = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 NUMBER: Final = re.compile(r"[+-]?(\d[\d.,']*|\.\d+)([eE][+-]?\d+)?%?")
 DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d{1,4})?([T ].*)?|\d{1,2}:\d{2}(:\d{2})?.*")
+NOT_SPACE: Final = re.compile(r"\S")
+# Files from this size on are read by several threads.
+LARGE: Final = 2**23
 LINE_END: Final = re.compile(r"\r\n|\r|\n")
 # Lines below a header that describe the columns: units, types.
 MOST_DESCRIPTIONS: Final = 3
 
 
-def decode_text(content: bytes) -> tuple[str, tuple[str, ...]]:
-    """Decode the text of a file; also notes on its encoding.
+def decode_text(content: bytes) -> tuple[str, tuple[str, ...], bytes | None]:
+    """Decode the text of a file; also notes on its encoding, and the content if it is UTF-8.
 
     Raises:
         ValueError: it is not text.
@@ -30,7 +33,7 @@ def decode_text(content: bytes) -> tuple[str, tuple[str, ...]]:
     for bom, encoding in BOMS.items():
         if content.startswith(bom):
             try:
-                return content.decode(encoding), ()
+                return content.decode(encoding), (), None
             except UnicodeDecodeError:
                 raise ValueError(
                     f"the file starts like {encoding} but is not valid {encoding}: save it as UTF-8"
@@ -38,13 +41,16 @@ def decode_text(content: bytes) -> tuple[str, tuple[str, ...]]:
     if b"\0" in content[:4096]:
         raise ValueError("this is not text, Parquet or Arrow: save it as CSV")
     try:
-        return content.decode(), ()
+        return content.decode(), (), content
     except UnicodeDecodeError:
-        return content.decode("cp1252", errors="replace"), ("not UTF-8: read as Windows-1252",)
+        return content.decode("cp1252", errors="replace"), ("not UTF-8: read as Windows-1252",), None
 
 
-def read_text(text: str, notes: tuple[str, ...] = ()) -> Table:
+def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = None) -> Table:
     """A table from CSV with any separator, with or without header and title lines.
+
+    Args:
+        encoded: the text in UTF-8, if it is at hand.
 
     Raises:
         ValueError: it has no rows, or a row and the header differ in their number of cells.
@@ -70,20 +76,29 @@ def read_text(text: str, notes: tuple[str, ...] = ()) -> Table:
     else:
         names = [f"column {k}" for k in range(1, len(header) + 1)]
         notes += ("no header: columns are numbered",)
-    if not text[start:].strip():
+    if NOT_SPACE.search(text, start) is None:
         raise ValueError("the file has a header and no rows")
     names = unique_names(names)
     # Its own line end belongs to the header.
     before = len(LINE_END.findall(text[:start])) + (LINE_END.match(text, start) is not None)
-    columns = _arrow_columns(text[start:], names, separator, before)
+    if encoded is None:
+        encoded, offset = text[start:].encode(), 0
+    else:
+        offset = len(text[:start].encode())
+    columns = _arrow_columns(encoded, offset, names, separator, before)
     return Table(columns, separator, before + 1, notes)
 
 
-def _arrow_columns(body: str, names: list[str], separator: str, before: int) -> dict[str, Any]:
-    """The cells below a header that ends on line `before`, as text columns."""
+def _arrow_columns(
+    content: bytes, start: int, names: list[str], separator: str, before: int, *, is_large: bool | None = None
+) -> dict[str, Any]:
+    """The cells below a header that ends on line `before` and at byte `start`, as text columns."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
+    # Threads do not count rows, and need lines that end where the line does: without quotes.
+    if is_large is None:
+        is_large = len(content) >= LARGE and pa.cpu_count() > 1 and content.find(b'"', start) < 0
     ragged: list[Any] = []
 
     def refuse(row: Any) -> str:
@@ -92,12 +107,14 @@ def _arrow_columns(body: str, names: list[str], separator: str, before: int) -> 
 
     try:
         table = arrow_csv.read_csv(
-            pa.BufferReader((body + "\n").encode()),
-            arrow_csv.ReadOptions(use_threads=False, column_names=names),
-            arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse),
+            pa.BufferReader(pa.py_buffer(memoryview(content)[start:])),
+            arrow_csv.ReadOptions(use_threads=is_large, column_names=names),
+            arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=not is_large, invalid_row_handler=refuse),
             arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False),
         )
     except pa.ArrowInvalid as error:
+        if is_large:
+            return _arrow_columns(content, start, names, separator, before, is_large=False)
         if ragged:
             row = ragged[0]
             place = f"row {before + row.number}" if row.number else "a row"

@@ -8,7 +8,7 @@ import zlib
 from typing import Any, Final
 
 from rfa.data.csv_text import decode_text, read_text
-from rfa.data.excel import is_workbook, read_workbook
+from rfa.data.excel import OLD_WORKBOOK, is_workbook, read_workbook
 from rfa.data.json_text import is_json, read_json
 from rfa.data.table import Table
 
@@ -17,6 +17,7 @@ PACKED: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"
 ZIP: Final = b"PK\x03\x04"
 CHUNK: Final = 2**20
 DATABASE: Final = b"SQLite format 3\x00"
+ARROW: Final = (b"PAR1", b"ARROW1", b"\xff\xff\xff\xff", b"FEA1", b"ORC")
 UNREAD: Final = {
     b"Obj\x01": "Avro", b"\x89HDF": "HDF5 and NetCDF", b"CDF\x01": "NetCDF", b"CDF\x02": "NetCDF", b"%PDF": "PDF",
 }  # fmt: skip
@@ -26,6 +27,12 @@ TABLES: Final = (
     ".xls", ".ods", ".db", ".sqlite",
 )  # fmt: skip
 OTHERS: Final = ("readme", "license", "licence", "metadata", "manifest")
+
+
+def is_plain_text(content: bytes) -> bool:
+    """Whether the content begins like CSV: not compressed, binary or JSON."""
+    magics = (*PACKED, ZIP, DATABASE, OLD_WORKBOOK, *UNREAD, *ARROW)
+    return not (content.startswith(magics) or b"\0" in content[:4096] or is_json(content))
 
 
 def read_limited(file: Any) -> bytes:
@@ -69,7 +76,12 @@ def read_table(content: bytes, sheet: str | None = None, query: str | None = Non
     for magic, name in UNREAD.items():
         if content.startswith(magic):
             raise ValueError(f"{name} files are not read: save the table as CSV or Parquet")
-    return read_json(content) if is_json(content) else read_text(*decode_text(content))
+    return read_json(content) if is_json(content) else _read_csv(content)
+
+
+def _read_csv(content: bytes) -> Table:
+    text, notes, encoded = decode_text(content)
+    return read_text(text, notes, encoded)
 
 
 def _read_arrow(content: bytes) -> Any:

@@ -229,9 +229,9 @@ def _select_rows(whole: Series, rows: np.ndarray, first_row: int, strict: bool) 
         ValueError: it has no value, or its times decrease and `strict` is set.
     """
     times = whole.times[rows]
-    steps = np.diff(times)
+    is_whole, steps = len(rows) == len(whole.times), np.diff(times)
     notes = []
-    if (steps < 0).any():
+    if is_back := bool((steps < 0).any()):
         at = int(np.argmax(steps < 0)) + 1
         row = first_row + int(rows[at])
         if strict:
@@ -242,12 +242,12 @@ def _select_rows(whole: Series, rows: np.ndarray, first_row: int, strict: bool) 
             if backwards == len(steps)
             else f"times decrease {backwards} times (first at row {row}): rows were sorted"
         )
-    order = np.argsort(times, kind="stable")
-    repeated = int((np.diff(times[order]) == 0).sum())
-    if repeated:
+        order = np.argsort(times, kind="stable")
+        times, rows = times[order], rows[order]
+        steps = np.diff(times)
+    if repeated := int((steps == 0).sum()):
         notes.append(f"{repeated} rows have the same time as the row before")
-    rows = rows[order]
-    values = whole.values[rows]
+    values = whole.values if is_whole and not is_back else whole.values[rows]
     if np.isnan(values).all():
         raise ValueError("no row has a value")
-    return replace(whole, times=times[order], values=values, rows=rows, notes=(*whole.notes, *notes))
+    return replace(whole, times=times, values=values, rows=rows, notes=(*whole.notes, *notes))

@@ -12,15 +12,25 @@ INTERVAL: Final = r"^(.*\d:\d{2}(?::\d{2})?)\s+(?:-|–|to|bis|/)\s+.*\d:\d{2}.*
 HAS_TIME: Final = r"\d[T ]\d{2}:?\d{2}"
 
 
+def cast_iso(cells: Any) -> Any:
+    """Like `parse_iso`, for text that needs no rewriting, as in most files."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # Casts fail at the first cell in another form.
+    for zone in (None, "UTC"):
+        with suppress(pa.ArrowInvalid):
+            return pc.cast(cells, pa.timestamp("ns", zone))
+    return None
+
+
 def parse_iso(cells: Any) -> Any:
     """Timestamps of Arrow text, all with a zone or all without; None for other text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    # Most files need no rewriting; casts fail at the first cell in another form.
-    for zone in (None, "UTC"):
-        with suppress(pa.ArrowInvalid):
-            return pc.cast(cells, pa.timestamp("ns", zone))
+    if (found := cast_iso(cells)) is not None:
+        return found
     cells = pc.replace_substring_regex(cells, r"(:\d{2}),(\d+)", r"\1.\2")
     cells = pc.replace_substring_regex(cells, r" (UTC|GMT|Z)$", "Z")
     cells = pc.replace_substring_regex(cells, r"(:\d{2}(\.\d+)?) ([+-]\d{2})", r"\1\3")

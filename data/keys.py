@@ -31,6 +31,8 @@ def group_rows(table: Table, by: Sequence[str]) -> tuple[dict[Key, np.ndarray], 
     """The rows of each key, in the order of appearance, and a note on rows without a key."""
     import pyarrow.compute as pc
 
+    if not by:
+        return {(): np.arange(len(table))}, []
     codes, cells = np.zeros(len(table), np.int64), []
     is_there = np.ones(len(table), bool)
     for name in by:

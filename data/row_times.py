@@ -37,7 +37,7 @@ def read_times(
     """
 
     def read(groups: Groups) -> Clock:
-        order = np.concatenate(list(groups.values()))
+        order = next(iter(groups.values())) if len(groups) == 1 else np.concatenate(list(groups.values()))
         chosen = column if len(groups) == 1 and len(order) == len(column) else column.take(order)
         begins = np.cumsum([0, *(len(rows) for rows in groups.values())])[:-1]
         return read_clock(chosen, name, zone=zone, time_format=time_format, rows=first_row + order, begins=begins)

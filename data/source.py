@@ -44,8 +44,9 @@ def _read(path: Path) -> bytes:
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give a file")
     try:
+        size = path.stat().st_size
         with path.open("rb") as file:
-            return read_limited(file)
+            return file.read(size) if 0 < size < MAX_BYTES else read_limited(file)
     except OSError as error:
         raise ValueError(f"file {str(path)!r} cannot be read: {error.strerror}") from None
 

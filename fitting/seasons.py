@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.signal import find_peaks
 
 TIMES_BACKGROUND = 18.0
 # Bins on each side of a peak in its background.
@@ -43,12 +42,13 @@ def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
     power = _periodogram(series)
     # Lower frequencies have too few cycles, and would be their own background.
     first = MIN_CYCLES
-    background = np.array(
-        [np.median(power[max(first, i - BACKGROUND_BINS) : i + BACKGROUND_BINS + 1]) for i in range(len(power))]
-    )
+    padded = np.pad(power[first:], BACKGROUND_BINS, constant_values=np.nan)
+    background = np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, 2 * BACKGROUND_BINS + 1), axis=1)
+    background = np.concatenate((np.ones(first), background))
     ratio = power / np.maximum(background / math.log(2), 1e-300)
     ratio[:first] = 0
-    peaks, _ = find_peaks(ratio, height=TIMES_BACKGROUND)
+    is_peak = (ratio[1:-1] >= TIMES_BACKGROUND) & (ratio[1:-1] > ratio[:-2]) & (ratio[1:-1] > ratio[2:])
+    peaks = 1 + np.flatnonzero(is_peak)
     return _snap([length / base for base in _fundamentals([_refine(power, int(peak)) for peak in peaks])], length)
 
 

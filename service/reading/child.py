@@ -11,7 +11,6 @@ import re
 import sys
 from contextlib import suppress
 from importlib import import_module
-from importlib.abc import MetaPathFinder
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +20,7 @@ import pyarrow as pa
 from rfa.data import Series, key_name, read_frame
 from rfa.data.file_formats import read_table
 from rfa.data.table import unique_names
+from rfa.data.without_pandas import WithoutPandas
 from rfa.service.child_environment import data_bytes, limit_resources
 
 ANSWERED: Final = b"a"
@@ -30,14 +30,6 @@ EXHAUSTED: Final = b"x"
 LATE: Final = ("pyarrow.compute", "pyarrow.csv", "pyarrow.parquet", "zoneinfo", "python_calamine")
 OPEN_FILES: Final = 64
 LONGEST_NAME: Final = 64
-
-
-class WithoutPandas(MetaPathFinder):
-    """pyarrow would import pandas, which takes seconds and is not needed."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError(name)
 
 
 def main() -> None:

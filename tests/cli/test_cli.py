@@ -156,7 +156,7 @@ def test_filter_gives_the_numbers_of_the_runtime(linear_bundle: Path) -> None:
 
 def test_filter_smooths_by_all_rows_or_by_so_many_later_ones(linear_bundle: Path) -> None:
     def columns(*options: object) -> dict[str, np.ndarray]:
-        code, out, err = rfa("filter", EXAMPLE, "--bundle", linear_bundle, *options)
+        code, out, err = rfa("filter", EXAMPLE, "--bundle", linear_bundle, "--digits", "full", *options)
         assert code == 0, err
         table = list(csv.DictReader(out.splitlines()))
         return {name: np.array([float(row[name]) for row in table]) for name in table[0] if name.startswith("x_")}
@@ -457,7 +457,7 @@ def test_dates_stay_dates_in_table_and_picture(tmp_path: Path) -> None:
     assert code == 0, err
     rows = list(csv.DictReader(table.read_text().splitlines()))
     assert [row["date"] for row in rows[:2]] == ["2024-03-02 00:00", "2024-03-02 00:10"] and len(rows) == 144
-    assert all(float(row["humidity_ahead7200_mean"]) for row in rows)
+    assert all(float(row["humidity_ahead2h_mean"]) for row in rows)
     assert ("UTC" in picture.read_text() and "Mar" in picture.read_text()) or "03-02" in picture.read_text()
 
 

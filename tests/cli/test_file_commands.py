@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 import rfa as library
+from rfa.cli.filter_table import FORECAST_PARTS
+from rfa.data import sampling
 from tests.cli.test_cli import rfa
 from tests.cli.test_filter_output import table_of
 from tests.data.everyday_readings import EVERYDAY
@@ -41,6 +44,27 @@ def test_inspect_names_each_series() -> None:
     assert out.count("\nrows ") == 3 and "rows     binary_sensor.back_door: 30, 2026-03-01" in out
 
 
+def test_inspect_estimates_the_counts_of_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("LARGE", 2**16), ("ENDS", 2**13), ("PARTS", 4), ("PART", 2**10)):
+        monkeypatch.setattr(sampling, name, value)
+    times = np.datetime64("2024-01-01T00:00") + np.arange(12_000)
+    values = np.round(10 + np.random.default_rng(3).normal(size=12_000), 4)
+    keys = [f"{time}Z,{value:07.4f}" for time, value in zip(times, values, strict=True)]
+    path = tmp_path / "y.csv"
+    for text in ("\n".join(["time,y", *keys]), "\r\n".join(['"time","y"', *keys, ""])):
+        path.write_text(text, newline="")
+        code, out, err = rfa("inspect", path)
+        assert code == 0 and not err
+        assert "sample   7" in out or "sample   6" in out
+        assert re.search(
+            r"rows     about 1[12],\d00, 2024-01-01T00:00:00 to 2024-01-09T07:59:00, 60 s apart, 0 gaps", out
+        )
+    # A sample of a quoted cell with line ends cannot be read: the first part is.
+    path.write_text("time,y,text\n" + "\n".join(f'{row},"a\n\n\n\n,b"' for row in keys))
+    code, out, _ = rfa("inspect", path)
+    assert code == 0 and "to 2024-01-01T0" in out
+
+
 @pytest.mark.parametrize(
     ("step", "rows"),
     [("m", 60), ("h", 24), ("D", 7), ("W", 8), ("M", 12)],
@@ -52,21 +76,23 @@ def test_a_forecast_without_a_horizon_has_a_usual_number_of_rows(tmp_path: Path,
     (tmp_path / "y.csv").write_text(f"time,y\n{text}\n")
     code, out, err = rfa("forecast", tmp_path / "y.csv", *AUTO)
     assert code == 0, err
-    assert len(table_of(out)) == rows and list(table_of(out)[0]) == ["time", "y_mean", "y_std", "y_low90", "y_high90"]
+    assert len(table_of(out)) == rows and list(table_of(out)[0]) == ["time", *(f"y_{part}" for part in FORECAST_PARTS)]
 
 
 def test_forecast_and_detect_give_the_numbers_of_filter_and_python(tmp_path: Path) -> None:
     values = [round(float(value), 3) for value in np.random.default_rng(2).normal(size=400)]
     values[300] = 40.0
     path = hourly(tmp_path / "y.csv", values)
-    whole = table_of(rfa("filter", path, *AUTO, "--horizon", "6", "--alarm", "0.01")[1])
-    forecast = table_of(rfa("forecast", path, *AUTO, "--horizon", "6")[1])
+    whole = table_of(rfa("filter", path, *AUTO, "--horizon", "6", "--alarm", "0.01", "--digits", "full")[1])
+    forecast = table_of(rfa("forecast", path, *AUTO, "--horizon", "6", "--digits", "full")[1])
+    medians = [row.pop("y_median") for row in forecast]
     assert forecast == [{name: row[name] for name in forecast[0]} for row in whole[400:]]
-    detected = table_of(rfa("detect", path, *AUTO, "--rate", "0.01")[1])
+    detected = table_of(rfa("detect", path, *AUTO, "--rate", "0.01", "--digits", "full")[1])
     assert detected == [{name: row[name] for name in detected[0]} for row in whole[:400] if row["alarm"] == "1"]
     assert any(row["y"] == "40" for row in detected)
     frame = library.forecast(path, 6, model="auto")
     assert frame["y_mean"].tolist() == [float(row["y_mean"]) for row in forecast]
+    assert frame["y_median"].tolist() == [*map(float, medians)]
     assert library.detect(path, 0.01, model="auto").raised == len(detected)
 
 

@@ -16,11 +16,14 @@ from matplotlib.figure import Figure
 from pyarrow import parquet
 
 from rfa.cli import plot
+from rfa.cli.digits import round_estimates, round_score
 from rfa.cli.filter_run import Task, load_filter
 from rfa.cli.plot import MAX_PANELS, axis_label, gaps, largest_deviations, y_limits
 from rfa.data import load_series
 from rfa.runtime.uncertainty.alarms import NEVER
 from tests.cli.test_cli import rfa, rfa_json
+
+FULL = ("--digits", "full")
 
 
 def table_of(text: str) -> list[dict[str, str]]:
@@ -40,7 +43,7 @@ def readings(path: Path, rows: int = 60, *, seed: int = 1) -> Path:
 
 def test_the_table_has_the_columns_and_times_of_the_file_and_the_rows_to_come(tmp_path: Path) -> None:
     path = readings(tmp_path / "room.csv")
-    code, out, err = rfa("filter", path, "--horizon", "6h")
+    code, out, err = rfa("filter", path, "--horizon", "6h", *FULL)
     assert code == 0, err
     given, rows = table_of(path.read_text()), table_of(out)
     assert [{name: row[name] for name in ("when", "door")} for row in rows[:60]] == [
@@ -62,11 +65,11 @@ def test_a_forecast_is_that_of_python(tmp_path: Path) -> None:
 
     path = readings(tmp_path / "room.csv")
     given = pd.read_csv(path)
-    frame, rows = library.forecast(given, "30h"), table_of(rfa("filter", path, "--horizon", "30h")[1])[60:]
+    frame, rows = library.forecast(given, "30h"), table_of(rfa("filter", path, "--horizon", "30h", *FULL)[1])[60:]
     assert [row["when"] for row in rows] == frame["when"].tolist()
     for name in ("mean", "std", "low90", "high90"):
         assert [float(row[f"temp_c_{name}"]) for row in rows] == frame[f"temp_c_{name}"].tolist()
-    estimates, rows = library.filter(given), table_of(rfa("filter", path)[1])
+    estimates, rows = library.filter(given), table_of(rfa("filter", path, *FULL)[1])
     for name in ("temp_c_mean", "temp_c_low90", "anomaly", "confidence"):
         assert [float(row[name] or "nan") for row in rows] == pytest.approx(estimates[name], rel=0, abs=0, nan_ok=True)
 
@@ -74,7 +77,7 @@ def test_a_forecast_is_that_of_python(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", [".csv", ".parquet", ".arrow", ".jsonl"])
 def test_every_form_holds_the_same_table(tmp_path: Path, ending: str) -> None:
     path, out = readings(tmp_path / "room.csv"), tmp_path / f"out{ending}"
-    assert rfa("filter", path, "--out", out)[0] == 0
+    assert rfa("filter", path, "--out", out, *FULL)[0] == 0
     rows: list[dict[str, Any]]
     if ending == ".csv":
         rows = [{name: cell or None for name, cell in row.items()} for row in table_of(out.read_text())]
@@ -83,12 +86,46 @@ def test_every_form_holds_the_same_table(tmp_path: Path, ending: str) -> None:
     else:
         found = parquet.read_table(out) if ending == ".parquet" else pa.ipc.open_file(out.read_bytes()).read_all()
         rows = found.to_pylist()
-    expected = table_of(rfa("filter", path)[1])
+    expected = table_of(rfa("filter", path, *FULL)[1])
     assert list(rows[0]) == list(expected[0]) and len(rows) == 60
     for row, required in zip(rows, expected, strict=True):
         assert [None if x is None else float(x) for x in (row["temp_c"], row["temp_c_mean"])] == [
             float(x) if x else None for x in (required["temp_c"], required["temp_c_mean"])
         ]
+
+
+def test_numbers_have_the_digits_that_matter(tmp_path: Path) -> None:
+    path = readings(tmp_path / "room.csv")
+    full = table_of(rfa("filter", path, "--lead", "1h", "--smooth", *FULL)[1])
+    for digits, options in ((3, ()), (1, ("--digits", "1"))):
+        rows = table_of(rfa("filter", path, "--lead", "1h", "--smooth", *options)[1])
+        for row, exact in zip(rows, full, strict=True):
+            assert {row[name] for name in ("when", "temp_c", "door")} == {
+                exact[name] for name in ("when", "temp_c", "door")
+            }
+            for before in ("temp_c", "temp_c_ahead1h"):
+                width = float(exact[f"{before}_high90"]) - float(exact[f"{before}_low90"])
+                places = digits - int(np.floor(np.log10(width)))
+                for part in ("mean", "std", "low90", "high90"):
+                    assert float(row[f"{before}_{part}"]) == round(float(exact[f"{before}_{part}"]), places)
+            if row["anomaly"]:
+                assert float(row["anomaly"]) == pytest.approx(float(exact["anomaly"]), rel=10.0**-digits)
+        assert len(rows[30]["temp_c_smooth_mean"]) <= 4 + digits < len(full[30]["temp_c_smooth_mean"])
+    code, _, err = rfa("forecast", path, "--digits", "few")
+    assert code == 1 and "--digits takes full or a number from 1 to 15, got 'few'" in err
+
+
+def test_no_digits_are_cut_where_there_is_no_width() -> None:
+    exact = np.array([4.99, 1234567.891, np.nan, 0.3])
+    parts = {"mean": exact, "low90": exact, "high90": np.add(exact, [0, 5e6, 1, np.inf])}
+    found = round_estimates(parts, 3)["mean"]
+    assert found[[0, 1, 3]].tolist() == [4.99, 1234568.0, 0.3] and np.isnan(found[2])
+    assert round_score(np.array([0.0, 0.123456, 0.99987654, 12.3456, np.nan]), 2)[:4].tolist() == [
+        0,
+        0.123,
+        0.999877,
+        12.3,
+    ]
 
 
 def test_series_by_key_and_from_several_files_are_each_as_alone(tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""The digits of output numbers that matter, by the width of their interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FULL: Final = "full"
+# A double has at most so many.
+MOST_DIGITS: Final = 15
+# An interval of 90 % is this many standard deviations wide.
+STDS: Final = 3.29
+
+
+def parse_digits(text: str) -> int | None:
+    """A value of `--digits`; None: all.
+
+    Raises:
+        ValueError: neither a number of digits nor "full".
+    """
+    if text == FULL:
+        return None
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_DIGITS:
+        raise ValueError(f"--digits takes {FULL} or a number from 1 to {MOST_DIGITS}, got {text!r}")
+    return int(text)
+
+
+def round_estimates(parts: Mapping[str, np.ndarray], digits: int | None) -> dict[str, np.ndarray]:
+    """Columns `[N]` of one quantity, with `digits` beyond the leading one of the interval's width.
+
+    An interval of width 2.34 and 3 digits give thousandths. Digits before the point are kept.
+
+    Args:
+        parts: columns by name, among them "low90" and "high90", or "std".
+    """
+    if digits is None:
+        return dict(parts)
+    width = parts["high90"] - parts["low90"] if "high90" in parts else STDS * parts["std"]
+    return {name: _round(values, width, digits) for name, values in parts.items()}
+
+
+def round_score(values: np.ndarray, digits: int | None) -> np.ndarray:
+    """A score `[N]` with `digits` beyond its leading one; near 1, beyond that of the distance from 1."""
+    import numpy as np
+
+    if digits is None:
+        return values
+    return _round(values, np.where(values < 1, np.minimum(values, 1 - values), values), digits)
+
+
+def _round(values: np.ndarray, width: np.ndarray, digits: int) -> np.ndarray:
+    """Values as they are where the width is 0, missing or infinite."""
+    import numpy as np
+
+    is_usual = np.isfinite(values) & np.isfinite(width) & (width > 0)
+    places = digits - np.floor(np.log10(width, out=np.zeros_like(width), where=is_usual)).astype(int)
+    found = values.copy()
+    for count in np.unique(places[is_usual]).tolist():
+        if count <= MOST_DIGITS:
+            chosen = is_usual & (places == count)
+            found[chosen] = np.round(values[chosen], max(count, 0))
+    return found
