@@ -59,6 +59,9 @@ Digits = Annotated[
     typer.Option(help="Digits of CSV output beyond the leading one of the interval's width; full: all.", metavar="N"),
 ]
 Plot = Annotated[Path | None, typer.Option(help="Image of estimates, intervals, outliers, alarms and forecast.")]
+Picture = Annotated[
+    Path | None, typer.Option(help="Image as .png, .svg, .pdf, .jpg or .html. Default: FILE_plot.png, in this folder.")
+]
 Out = Annotated[Path | None, typer.Option(help="Table as .csv, .parquet, .arrow or .jsonl; everything as .json.")]
 
 
@@ -155,12 +158,42 @@ def detect_series(
     _write(batch, out, plot, as_json=as_json)
 
 
-def _load(data: list[str], bundle: str | None, system: Path | None, out: Path | None, plot: Path | None) -> Filters:
+@reads_files
+def plot_series(
+    data: Sources,
+    *,
+    out: Picture = None,
+    horizon: Horizon = None,
+    rate: Rate = "0.001",
+    bundle: Model = None,
+    system: System = None,
+    reading: ReadOptions,
+    source: dict[str, str | None],
+) -> None:
+    """Draw recorded series: measurements, estimates, 50 and 90 % intervals, outliers, alarms, gaps and the forecast."""
+    from rfa.cli.filter_run import Task, parse_alarm
+    from rfa.data.horizon import USUAL
+    from rfa.data.source import display_name
+
+    picture = out or Path(f"{Path(display_name(data[0])).stem}_plot.png")
+    filters, rule = _load(data, bundle, system, None, picture, "--out"), parse_alarm(rate, 0, "--rate")
+    task = Task(filters, [], horizon or USUAL, rule, OUTLIER, smooth=False, lag=None, option="--rate")
+    _write(FilterBatch(data, source, reading, task, has_plot=True), None, picture, as_json=False)
+
+
+def _load(
+    data: list[str],
+    bundle: str | None,
+    system: Path | None,
+    out: Path | None,
+    plot: Path | None,
+    plot_option: str = "--plot",
+) -> Filters:
     """Check the outputs, and load the model."""
     from rfa.cli.filter_output import check_outputs
     from rfa.cli.filter_run import load_filter, load_system
 
-    check_outputs(out, plot, data)
+    check_outputs(out, plot, data, plot_option)
     if bundle is not None and system is not None:
         raise ValueError("--system replaces --bundle: give one of them")
     return load_filter(bundle) if system is None else load_system(system)

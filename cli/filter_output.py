@@ -26,7 +26,7 @@ DOCUMENT = ".json"
 TABLES = (".csv", ".parquet", ".arrow", ".jsonl")
 
 
-def check_outputs(out: Path | None, plot: Path | None, sources: Sequence[str]) -> None:
+def check_outputs(out: Path | None, plot: Path | None, sources: Sequence[str], plot_option: str = "--plot") -> None:
     """Refuse outputs that cannot be written, before any file is read.
 
     Raises:
@@ -37,7 +37,7 @@ def check_outputs(out: Path | None, plot: Path | None, sources: Sequence[str]) -
     if plot is not None:
         from rfa.cli.plot import ENDINGS
 
-        check_output("--plot", plot, ENDINGS, sources)
+        check_output(plot_option, plot, ENDINGS, sources)
 
 
 def check_output(option: str, path: Path, endings: Sequence[str], sources: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from rfa.cli import bench, bundle, compile, evaluate, filter, fit, generate, gpu
 from rfa.cli.console import CommandGroup
 
 # Commands that read files of series, and take no data frames.
-READERS = ("filter", "forecast", "detect", "inspect", "fit")
+READERS = ("filter", "forecast", "detect", "plot", "inspect", "fit")
 
 
 class App(typer.Typer):
@@ -63,6 +63,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "forecast": filter.forecast_series,
     "detect": filter.detect_series,
     "filter": filter.filter_series,
+    "plot": filter.plot_series,
     "inspect": inspect_file.inspect_file,
     "fit": fit.fit,
     "export": bundle.export,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +18,8 @@ from rfa.data.clock import get_zone
 if TYPE_CHECKING:
     from rfa.cli.filter_run import Filtered
 
-ENDINGS: Final = (".png", ".svg", ".pdf", ".jpg")
+HTML: Final = ".html"
+ENDINGS: Final = (".png", ".svg", ".pdf", ".jpg", HTML)
 # Panels of one picture. Inches: its width, and the height of a panel, lower the more there are.
 MAX_PANELS: Final = 64
 WIDTH, MAX_HEIGHT, MIN_HEIGHT = 11.0, 2.8, 1.3
@@ -56,7 +59,7 @@ def check_panels(count: int) -> None:
     """
     if count > MAX_PANELS:
         raise ValueError(
-            f"--plot draws up to {MAX_PANELS} columns, these are {count:,}: choose some with --column, or fewer series"
+            f"a picture has up to {MAX_PANELS} columns, these are {count:,}: choose some with --column, or fewer series"
         )
 
 
@@ -94,7 +97,18 @@ def draw(found: Sequence[Filtered], path: Path, *, title: str) -> None:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             shown.setdefault(label, handle)
     figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=5, frameon=False)
-    figure.savefig(path, dpi=120)
+    _save(figure, path, title)
+
+
+def _save(figure: Figure, path: Path, title: str) -> None:
+    if path.suffix.lower() != HTML:
+        figure.savefig(path, dpi=120)
+        return
+    image = io.StringIO()
+    figure.savefig(image, format="svg")
+    svg = image.getvalue()[image.getvalue().index("<svg") :]
+    page = f'<!doctype html>\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n{svg}'
+    path.write_text(page, encoding="utf-8")
 
 
 def axis_label(name: str) -> str:

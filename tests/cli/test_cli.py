@@ -41,7 +41,7 @@ def rfa_json(*arguments: object) -> dict:
 @pytest.mark.parametrize(
     "command",
     [
-        "serve", "compile", "generate", "forecast", "detect", "filter", "inspect", "fit", "export",
+        "serve", "compile", "generate", "forecast", "detect", "filter", "plot", "inspect", "fit", "export",
         "verify", "info", "keygen", "sign", "train lm",
         "train filter", "eval lm", "eval filter", "eval confidence",
         "bench afa", "bench aot", "bench cost", "bench decode", "bench filter", "bench filter-accuracy",

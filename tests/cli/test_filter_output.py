@@ -265,7 +265,7 @@ def test_what_cannot_be_drawn_is_said_before_the_file_is_filtered(
     count = MAX_PANELS // 2 + 1
     path.write_text("t,host,a,b\n" + "".join(f"{k},h{host},1,2\n" for host in range(count) for k in range(3)))
     code, _, err = rfa("filter", path, "--by", "host", "--plot", picture, "--bundle", "oscillator")
-    assert code == 1 and f"--plot draws up to {MAX_PANELS} columns, these are {2 * count}" in err
+    assert code == 1 and f"a picture has up to {MAX_PANELS} columns, these are {2 * count}" in err
     assert not picture.exists() and "failed" not in err
     for name in [name for name in sys.modules if name.startswith(("matplotlib", "rfa.cli.plot"))]:
         monkeypatch.delitem(sys.modules, name)
