@@ -24,12 +24,20 @@ View = Literal["rows", "forecast", "alarms"]
 # Messages of one kind that are printed.
 SHOWN = 8
 
+
+def _expand(sources: list[str]) -> list[str]:
+    from rfa.data.source import expand_sources
+
+    return expand_sources(sources)
+
+
 Sources = Annotated[
     list[str],
     typer.Argument(
-        help="CSV, JSON, Excel, Parquet, Arrow or SQLite, also compressed; a URL such as https:// or s3://; or - for "
-        "standard input. `rfa inspect FILE` shows how it is read.",
+        help="CSV, JSON, Excel, Parquet, Arrow or SQLite, also compressed; a folder or a pattern such as 'data/*.csv'; "
+        "a URL such as https:// or s3://; or - for standard input. `rfa inspect FILE` shows how it is read.",
         metavar="FILE...",
+        callback=_expand,
     ),
 ]
 Model = Annotated[

@@ -23,8 +23,8 @@ READING: Final[dict[str, tuple[Any, Any, Any]]] = {
     "time": (str | None, None, typer.Option(help="Time column. Default: found by its name or content.")),
     "column": (list[str] | None, None, typer.Option(help="Value column; repeatable. Default: all numeric columns.")),
     "by": (list[str] | None, None, typer.Option(help="Column that labels series; repeatable. Default: found.")),
-    "sheet": (str | None, None, typer.Option(help="Sheet of a workbook. Default: the first.")),
-    "query": (str | None, None, typer.Option(help="SELECT on a SQLite database. Default: its only table.")),
+    "sheet": (str | None, None, typer.Option(help="Sheet of a workbook, or table of a ZIP archive.")),
+    "query": (str | None, None, typer.Option(help="SELECT on a SQLite or DuckDB database. Default: its only table.")),
     "zone": (str, "UTC", typer.Option("--tz", help="Time zone of times without one, and of days and weeks.")),
     "time_format": (str | None, None, typer.Option(help="Format of the times for strptime: '%d.%m.%Y %H:%M'.")),
     "missing": (

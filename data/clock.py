@@ -48,6 +48,15 @@ class Clock:
         return _to_utc(self.stamps[rows], self.zone)
 
 
+class AmbiguousDates(ValueError):
+    """Dates with several readings, in these formats."""
+
+    def __init__(self, name: str, cell: str, formats: list[str]) -> None:
+        options = " or ".join(f"--time-format={each!r}" for each in formats)
+        super().__init__(f"column {name!r}: {cell!r} has several readings; choose one: {options}")
+        self.formats = formats
+
+
 def get_zone(name: str) -> tzinfo:
     """A time zone by its name; UTC needs no zone database.
 
@@ -241,8 +250,7 @@ def _guess_format(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np
     if others:
         rising = [made for made in different.values() if _rises(_counts(read[made]), begins)]
         if len(rising) != 1:
-            formats = " or ".join(f"--time-format={each!r}" for each in sorted(different.values()))
-            raise ValueError(f"column {name!r}: {first!r} has several readings; choose one: {formats}")
+            raise AmbiguousDates(name, str(first), sorted(different.values()))
         (made,) = rising
         others = [each for each in different.values() if each != made]
         note = f"; as {' or '.join(others)} the rows would not be in order"

@@ -25,7 +25,7 @@ UNIX_WORDS: Final = frozenset((
 ))  # fmt: skip
 ELAPSED_WORDS: Final = frozenset(("time", "elapsed", "zeit", "temps", "tiempo", "tempo", "tijd"))
 SAMPLED: Final = 200
-MAY_BE_TIME: Final = r"\b(1[89]|20)\d\d\b|\b\d{1,2}[:/]\d{2}\b"
+MAY_BE_TIME: Final = r"(?<!\d)(1[89]|20)\d\d(?!\d)|\b\d{1,2}[:/]\d{2}\b"
 # Cells of a sample that are parsed as dates.
 PARSED: Final = 6
 

@@ -25,7 +25,11 @@ DATE_WORDS: Final = frozenset((
     "mois", "mes", "mese", "mês", "maand", "period", "periode", "yearmonth", "yyyymm", "yyyymmdd", "ds", "datetime",
 ))  # fmt: skip
 # The forms of whole numbers, and which numbers they fit.
+# The least number of dates without separators in a column that no name marks as times.
+LEAST_DAYS: Final = 5
 COMPACT: Final = (("%Y%m%d", 18_000_101, 21_001_231, 31), ("%Y%m", 180_001, 210_012, 12))
+# Dates without separators that no name need mark, with the factor of their day.
+LONG_COMPACT: Final = (("%Y%m%d", 1), ("%Y%m%d%H", 10**2), ("%Y%m%d%H%M", 10**4), ("%Y%m%d%H%M%S", 10**6))
 
 
 def words_of(name: str) -> set[str]:
@@ -40,13 +44,29 @@ def calendar_form(numbers: np.ndarray, name: str) -> str | None:
     if words & YEAR_WORDS and is_whole and numbers.min() >= 1500 and numbers.max() <= 2200:
         return "%Y"
     if not words & (DATE_WORDS | YEAR_WORDS):
-        return None
+        return _long_compact(numbers) if is_whole else None
+    if is_whole and (long := _long_compact(numbers)) is not None:
+        return long
     for form, least, most, last in COMPACT if is_whole else ():
         parts = numbers % 100
         if least <= numbers.min() and numbers.max() <= most and parts.min() >= 1 and parts.max() <= last:
             return form
     low, high = EXCEL_DAYS
     return EXCEL if words & DATE_WORDS and low <= numbers.min() and numbers.max() <= high else None
+
+
+def _long_compact(numbers: np.ndarray) -> str | None:
+    """The form of whole numbers such as 20240131 or 2024013123."""
+    for form, factor in LONG_COMPACT if len(numbers) >= LEAST_DAYS else ():
+        days, clocks = np.divmod(numbers, factor)
+        if days.min() < 19_000_101 or days.max() > 21_001_231:
+            continue
+        parts = [(days % 100, 1, 31), (days // 100 % 100, 1, 12)]
+        parts += [(clocks // (factor // 100 ** (k + 1)) % 100, 0, most) for k, most in enumerate((23, 59, 59))
+                  if factor >= 100 ** (k + 1)]  # fmt: skip
+        if all(bool(((part >= least) & (part <= most)).all()) for part, least, most in parts):
+            return form
+    return None
 
 
 def excel_seconds(numbers: np.ndarray) -> np.ndarray:

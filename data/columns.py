@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rfa.data.clock_choice import ELAPSED_WORDS, UNIX_WORDS
 from rfa.data.clock_numbers import words_of
 from rfa.data.marks import MissingRule
 from rfa.data.numbers import NumberFormat, parse_numbers, read_switches, report_unreadable
@@ -17,6 +18,9 @@ from rfa.data.units import named
 
 # Columns that may number the rows of the exported table.
 COUNTERS: Final = ("column 1", "unnamed: 0", "index", "")
+COUNTER_WORDS: Final = UNIX_WORDS | ELAPSED_WORDS | {
+    "record", "row", "nr", "no", "number", "index", "seq", "sequence", "nth", "key", "zeile", "lfd", "entry",
+}  # fmt: skip
 # The least rows for which a column of one value is a constant.
 LEAST_ROWS: Final = 12
 IDENTIFIERS: Final = frozenset(("id", "uuid", "guid", "zip", "plz", "postcode"))
@@ -137,6 +141,24 @@ def _leave_out(found: ValueColumns, kind: str, is_left_out: Callable[[str, np.nd
             del found.values[name]
             found.units.pop(name, None)
         found.notes.append(f"left out, {kind}: {', '.join(map(repr, left))}; --column chooses columns")
+
+
+def leave_out_counters(found: ValueColumns, times: np.ndarray) -> None:
+    """Leave out columns that number the rows or repeat the times, by their names and values."""
+    clocks = (times, np.arange(float(len(times))))
+
+    def counts(name: str, values: np.ndarray) -> bool:
+        is_named = len(values) >= LEAST_ROWS and bool(words_of(name) & COUNTER_WORDS)
+        return is_named and any(_is_line(values, clock) for clock in clocks)
+
+    _leave_out(found, "counts of rows or times", counts)
+
+
+def _is_line(values: np.ndarray, clock: np.ndarray) -> bool:
+    span, rise = clock[-1] - clock[0], values[-1] - values[0]
+    if not (span > 0 and rise > 0):
+        return False
+    return bool(np.allclose(values - values[0], rise * ((clock - clock[0]) / span), rtol=0, atol=1e-6 * rise))
 
 
 def _is_constant(_: str, values: np.ndarray) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rfa.data.influx_csv import is_annotated, join_tables, split_tables
 from rfa.data.table import MISSING, Table, unique_names
+from rfa.data.text_tables import as_separated, count_titles
 
 PREVIEW_LINES: Final = 50
 # Those that are rarer inside cells first.
@@ -60,7 +61,11 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     lines = _preview(text)
     if not lines:
         raise ValueError("the file is empty")
-    separator, above = _separator([line[0] for line in lines])
+    if (separated := as_separated(text, [line[0] for line in lines], SEPARATORS)) is not None:
+        return read_text(separated, (*notes, "a table drawn as text: rows are counted without its lines of dashes"))
+    titles = count_titles([line[0] for line in lines])
+    separator, above = _separator([line[0] for line in lines[titles:]])
+    above += titles
     if above:
         notes += (f"{above} lines above the header are skipped",)
     lines = lines[above:]
@@ -86,6 +91,8 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     else:
         offset = len(text[:start].encode())
     columns = _arrow_columns(encoded, offset, names, separator, before)
+    while len(names) > 1 and not header[len(names) - 1].strip() and _is_empty(columns[names[-1]]):
+        del columns[names.pop()]  # every line ends with a separator
     return Table(columns, separator, before + 1, notes)
 
 
@@ -123,6 +130,12 @@ def _arrow_columns(
             ) from None
         raise ValueError(f"the file cannot be read as CSV: {error}") from None
     return dict(zip(names, table.columns, strict=True))
+
+
+def _is_empty(column: Any) -> bool:
+    import pyarrow.compute as pc
+
+    return bool(pc.all(pc.equal(pc.utf8_trim_whitespace(column), "")).as_py())
 
 
 def _preview(text: str) -> list[re.Match[str]]:

@@ -1,4 +1,4 @@
-"""Durations as text: 30min, 6h, 2 days."""
+"""Durations as text: 30min, 6h, 2 days, 1h30m, 01:30:00, PT1H30M."""
 
 from __future__ import annotations
 
@@ -11,8 +11,30 @@ WORDS: Final = {"sec": "s", "second": "s", "minute": "min", "hr": "h", "hour": "
 _WRITTEN: Final = re.compile(rf"(\d+\.?\d*|\.\d+)(e-?\d+)? *(?:({'|'.join(SECONDS)})|({'|'.join(WORDS)})s?)?")
 
 
+# Several parts; m is minutes there, and not alone, where it may be months.
+_COMBINED: Final = re.compile(
+    r"(?=\D*\d+\D+\d|P)P?(?:(\d+) *w(?:eeks?)?)?[ ,]*(?:(\d+) *d(?:ays?)?)?[ ,T]*(?:(\d+) *h(?:ours?|rs?)?)?[ ,]*"
+    r"(?:(\d+) *m(?:in(?:ute)?s?)?)?[ ,]*(?:(\d+\.?\d*) *s(?:ec(?:ond)?s?)?)?",
+    re.IGNORECASE,
+)
+_CLOCK: Final = re.compile(r"(?:(\d+)\.|(\d+) *d(?:ays?)?,? +)?(\d+):(\d\d)(?::(\d\d(?:\.\d+)?))?")
+
+
+def _combined(text: str) -> float | None:
+    """The seconds of a duration in several parts; None for others."""
+    if found := _CLOCK.fullmatch(text):
+        parts = (None, found[1] or found[2], *found.groups()[2:])
+    elif (found := _COMBINED.fullmatch(text)) and any(found.groups()):
+        parts = found.groups()
+    else:
+        return None
+    return sum(float(part or 0) * SECONDS[unit] for part, unit in zip(parts, ("w", "d", "h", "min", "s"), strict=True))
+
+
 def duration(text: str) -> tuple[float, str | None] | None:
     """A positive number and its unit (a key of SECONDS, or None), from text such as "6h" or "24"; None: invalid."""
+    if (seconds := _combined(text.strip())) is not None:
+        return (seconds, "s") if 0 < seconds < math.inf else None
     found = _WRITTEN.fullmatch(text.strip())
     number = float(f"{found[1]}{found[2] or ''}") if found else 0.0
     if found is None or not 0 < number < math.inf:

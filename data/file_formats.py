@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 import zlib
 from typing import Any, Final
@@ -13,25 +14,32 @@ from rfa.data.json_text import is_json, read_json
 from rfa.data.table import Table
 
 MAX_BYTES: Final = 2**31  # decompressed; also the limit of Arrow's string arrays
-PACKED: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
+PACKED: Final = {
+    b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\x04\x22\x4d\x18": "lz4", b"\xfd7zXZ\x00": "xz",
+}  # fmt: skip
+# A packed file in an archive, and the like.
+MOST_LAYERS: Final = 3
 ZIP: Final = b"PK\x03\x04"
 CHUNK: Final = 2**20
 DATABASE: Final = b"SQLite format 3\x00"
 ARROW: Final = (b"PAR1", b"ARROW1", b"\xff\xff\xff\xff", b"FEA1", b"ORC")
-UNREAD: Final = {
-    b"Obj\x01": "Avro", b"\x89HDF": "HDF5 and NetCDF", b"CDF\x01": "NetCDF", b"CDF\x02": "NetCDF", b"%PDF": "PDF",
-}  # fmt: skip
+DUCKDB: Final = b"DUCK"
+PDF: Final = b"%PDF"
+# Avro, NetCDF and HDF5, which other packages read.
+OPTIONAL: Final = (b"Obj\x01", b"CDF", b"\x89HDF")
 # Endings of tables among the other files of an archive.
 TABLES: Final = (
     ".csv", ".tsv", ".txt", ".dat", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather", ".orc", ".xlsx",
-    ".xls", ".ods", ".db", ".sqlite",
+    ".xls", ".ods", ".db", ".sqlite", ".avro", ".nc", ".duckdb",
 )  # fmt: skip
+MOST_LISTED: Final = 8
+COMPRESSED: Final = r"\.(gz|zst|bz2|xz|lz4)$"
 OTHERS: Final = ("readme", "license", "licence", "metadata", "manifest")
 
 
 def is_plain_text(content: bytes) -> bool:
     """Whether the content begins like CSV: not compressed, binary or JSON."""
-    magics = (*PACKED, ZIP, DATABASE, OLD_WORKBOOK, *UNREAD, *ARROW)
+    magics = (*PACKED, ZIP, DATABASE, OLD_WORKBOOK, PDF, *OPTIONAL, *ARROW)
     return not (content.startswith(magics) or b"\0" in content[:4096] or is_json(content))
 
 
@@ -48,7 +56,7 @@ def read_table(content: bytes, sheet: str | None = None, query: str | None = Non
     """A table from the content of a file, plain or compressed; its first bytes tell the format.
 
     Args:
-        sheet: of a workbook; None: the first.
+        sheet: of a workbook, or table of an archive; None: the first sheet, the only table.
         query: of a SQLite database; None: its only table.
 
     Raises:
@@ -56,26 +64,33 @@ def read_table(content: bytes, sheet: str | None = None, query: str | None = Non
     """
     import pyarrow as pa
 
-    content = _decompress(content)
+    content, sheet = _decompress(content, sheet)
     if is_workbook(content):
         return read_workbook(content, sheet)
     if sheet is not None:
-        raise ValueError(f"--sheet {sheet!r} is for workbooks, and this file is not one")
+        raise ValueError(f"--sheet {sheet!r} is for workbooks and ZIP archives, and this file is neither")
     if content.startswith(DATABASE):
         from rfa.data.sqlite import read_database
 
         return read_database(content, query)
+    if content[8:12] == DUCKDB:
+        from rfa.data.optional_formats import read_duckdb
+
+        return read_duckdb(content, query)
     if query is not None:
-        raise ValueError("--query is for SQLite databases, and this file is not one")
+        raise ValueError("--query is for SQLite and DuckDB databases, and this file is neither")
     try:
         found = _read_arrow(content)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"the file cannot be read: {str(error).splitlines()[0]}") from None
     if found is not None:
         return Table.of(found)
-    for magic, name in UNREAD.items():
-        if content.startswith(magic):
-            raise ValueError(f"{name} files are not read: save the table as CSV or Parquet")
+    if content.startswith(OPTIONAL):
+        from rfa.data.optional_formats import read_optional
+
+        return read_optional(content)
+    if content.startswith(PDF):
+        raise ValueError("PDF files are not read: save the table as CSV or Parquet")
     return read_json(content) if is_json(content) else _read_csv(content)
 
 
@@ -107,37 +122,66 @@ def _read_arrow(content: bytes) -> Any:
     return None
 
 
-def _decompress(content: bytes) -> bytes:
-    import pyarrow as pa
-
-    for magic, codec in PACKED.items():
-        if content.startswith(magic):
-            try:
-                with pa.CompressedInputStream(pa.BufferReader(content), codec) as stream:
-                    content = read_limited(stream)
-            except (pa.ArrowException, OSError) as error:
-                raise ValueError(f"the {codec} file is damaged: {error}") from None
-    if content.startswith(ZIP) and not is_workbook(content):
-        content = _read_archive(content)
+def _decompress(content: bytes, sheet: str | None) -> tuple[bytes, str | None]:
+    """The content of a compressed file or an archive, and `sheet` unless it chose the table of an archive."""
+    for _ in range(MOST_LAYERS):
+        codec = next((codec for magic, codec in PACKED.items() if content.startswith(magic)), None)
+        if codec is not None:
+            content = _unpack(content, codec)
+        elif content.startswith(ZIP) and not is_workbook(content):
+            content, sheet = _read_archive(content, sheet), None
+        else:
+            break
     if len(content) >= MAX_BYTES:
         raise ValueError("the file has 2 GiB or more, the limit: split it")
-    return content
+    return content, sheet
 
 
-def _may_be_table(name: str) -> bool:
-    base = name.rpartition("/")[2].lower()
+def _unpack(content: bytes, codec: str) -> bytes:
+    import pyarrow as pa
+
+    try:
+        if codec == "xz":
+            import lzma
+
+            with lzma.open(io.BytesIO(content)) as file:
+                return read_limited(file)
+        with pa.CompressedInputStream(pa.BufferReader(content), codec) as stream:
+            return read_limited(stream)
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+        raise ValueError(f"the {codec} file is damaged: {error}") from None
+    except Exception as error:
+        if type(error).__name__ != "LZMAError":
+            raise
+        raise ValueError(f"the {codec} file is damaged: {error}") from None
+
+
+def may_be_table(name: str) -> bool:
+    """Whether a file among others is a table, by its name."""
+    base = re.sub(COMPRESSED, "", name.rpartition("/")[2].lower())
     return base.endswith(TABLES) and not base.startswith((*OTHERS, "."))
 
 
-def _read_archive(content: bytes) -> bytes:
-    """The only table of a ZIP archive."""
+def _refuse_tables(names: list[str], chosen: str | None) -> str:
+    if not names:
+        return "this ZIP archive has no table: unpack it and give a file"
+    listed = ", ".join(map(repr, names[:MOST_LISTED])) + (" and more" if len(names) > MOST_LISTED else "")
+    wrong = "" if chosen is None else f", and --sheet {chosen!r} is none or several of them"
+    return f"this ZIP archive has the tables {listed}{wrong}: choose one with --sheet {names[0]!r}"
+
+
+def _read_archive(content: bytes, chosen: str | None) -> bytes:
+    """The chosen table of a ZIP archive, or the only one."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]
             if len(names) > 1:
-                names = [name for name in names if _may_be_table(name)]
+                names = [name for name in names if may_be_table(name)]
+            tables = names
+            if chosen is not None:
+                names = [name for name in names if chosen in (name, name.rpartition("/")[2])]
             if len(names) != 1:
-                raise ValueError(f"this ZIP archive has {len(names)} tables: unpack it and give the files")
+                raise ValueError(_refuse_tables(tables, chosen))
             with archive.open(names[0]) as file:
                 return read_limited(file)
     except (zipfile.BadZipFile, zlib.error, OSError, NotImplementedError, RuntimeError) as error:

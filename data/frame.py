@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from rfa.data.clock import Clock
+from rfa.data.clock import AmbiguousDates, Clock
 from rfa.data.clock_choice import clock_column, date_columns, refuse_unknown_times
 from rfa.data.clock_parts import JOINED, calendar_columns, find_parts
-from rfa.data.columns import ValueColumns, read_values
+from rfa.data.columns import ValueColumns, leave_out_counters, read_values
+from rfa.data.day_first import choose_format
 from rfa.data.keys import cell_codes, find_keys, group_rows
 from rfa.data.marks import MissingRule
 from rfa.data.months_across import melt_months
@@ -20,6 +21,7 @@ from rfa.data.selection import resample, select_range, step_seconds
 from rfa.data.series import Key, Series, key_name
 from rfa.data.table import Table, unique_names
 from rfa.data.utc_offsets import UTC, UtcOffsets
+from rfa.data.table_ends import timed_rows
 from rfa.data.wide import melt_wide, wide_keys
 
 if TYPE_CHECKING:
@@ -141,9 +143,13 @@ def _read_rows(
         clock = options.time if options.time is not None else clock_column(rest)
         if clock is None and not options.columns:
             refuse_unknown_times(rest)
+    if clock is not None and not options.strict:
+        table, rest = _cut_ends(table, rest, clock)
     names = [name for name in rest if name != clock]
     times, by, groups, read, notes, refuse = _read_series(table, rest, clock, by, options, refused)
     values = _read_values(table, options, [name for name in names if name not in by], by, is_dated=read.is_dated)
+    if not options.columns:
+        leave_out_counters(values, times)
     renamed = {values.units.get(name, name): column for name, column in table.columns.items()}
     whole = Series(
         times,
@@ -161,6 +167,16 @@ def _read_rows(
     return replace(table, columns=renamed), by, whole, groups, refuse
 
 
+def _cut_ends(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, dict[str, Any]]:
+    """The table and its columns without rows at the ends that have no time."""
+    rows = timed_rows(rest[clock])
+    if (left := len(table) - (rows.stop - rows.start)) == 0:
+        return table, rest
+    columns, rest = ({name: column[rows] for name, column in each.items()} for each in (table.columns, rest))
+    note = f"{left} rows at the {'beginning' if rows.start else 'end'} have no time: left out"
+    return Table(columns, table.separator, table.first_row + rows.start, (*table.notes, note)), rest
+
+
 def _read_series(
     table: Table, rest: dict[str, Any], clock: str | None, by: Sequence[str], options: ReadOptions,
     refused: Refused | None,
@@ -170,10 +186,15 @@ def _read_series(
     def read(groups: Groups, refuse: Refuse) -> tuple[np.ndarray, Groups, Clock]:
         if clock is None:
             return count_rows(groups, len(table))
-        return read_times(
-            rest[clock], clock, groups, refuse,
-            zone=options.zone, time_format=options.time_format, first_row=table.first_row,
-        )  # fmt: skip
+        how: Any = {"zone": options.zone, "first_row": table.first_row}
+        try:
+            return read_times(rest[clock], clock, groups, refuse, time_format=options.time_format, **how)
+        except AmbiguousDates as error:
+            chosen = choose_format(table, clock, error.formats)
+            if chosen is None:
+                raise
+            times, groups, made = read_times(rest[clock], clock, groups, refuse, time_format=chosen[0], **how)
+            return times, groups, replace(made, note=f"{made.note}; {chosen[1]}")
 
     notes, problem, found, alone = [], None, None, _make_refuse((), None)
     if not by:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rfa.data.clock import Clock, read_clock
+from rfa.data.clock import AmbiguousDates, Clock, read_clock
 from rfa.data.series import Key
 
 Groups = dict[Key, np.ndarray]
@@ -44,6 +44,8 @@ def read_times(
 
     try:
         clock = read(groups)
+    except AmbiguousDates:
+        raise
     except ValueError:
         groups = _readable(groups, read, refuse)
         clock = read(groups)

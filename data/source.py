@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Sequence
+from glob import glob
 from pathlib import Path
+from typing import Final
 
-from rfa.data.file_formats import MAX_BYTES, read_limited
+from rfa.data.file_formats import MAX_BYTES, TABLES, may_be_table, read_limited
+
+MOST_FILES: Final = 10_000
 
 
 def is_url(source: str | Path) -> bool:
@@ -19,6 +25,31 @@ def display_name(source: str | Path) -> str:
     if text == "-":
         return "standard input"
     return text.split("?", maxsplit=1)[0].rstrip("/").rpartition("/")[2] if is_url(source) else Path(source).name
+
+
+def expand_sources(sources: Sequence[str]) -> list[str]:
+    """The files in folders, and those that patterns such as data/*.csv match, by name; other sources as they are.
+
+    Raises:
+        ValueError: a folder has no tables, a pattern matches no file, or there are too many.
+    """
+    found: list[str] = []
+    for source in sources:
+        files = [source]
+        if not is_url(source) and Path(source).is_dir():
+            files = sorted(str(path) for path in Path(source).iterdir() if path.is_file() and may_be_table(path.name))
+            if not files:
+                endings = " or ".join(TABLES[:2])
+                raise ValueError(f"folder {source!r} has no tables, such as files that end in {endings}")
+        elif not is_url(source) and re.search(r"[*?\[]", source) and not Path(source).exists():
+            # Path.glob takes no absolute patterns.
+            files = sorted(path for path in glob(source, recursive=True) if Path(path).is_file())  # noqa: PTH207
+            if not files:
+                raise ValueError(f"no file matches {source!r}")
+        found += files
+    if len(found) > MOST_FILES:
+        raise ValueError(f"{len(found):,} files: the limit is {MOST_FILES:,}; give a part of them")
+    return found
 
 
 def read_source(source: str | Path) -> bytes:
@@ -42,7 +73,7 @@ def _read(path: Path) -> bytes:
     if not path.exists():
         raise ValueError(f"file {str(path)!r} does not exist")
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: give a file")
+        raise ValueError(f"{path} is a folder: give a file, or its files to `rfa forecast {path}`")
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

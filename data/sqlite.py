@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Any, Final
 
 from rfa.data.json_values import check_cells, table_of_columns
-from rfa.data.table import Table
+from rfa.data.table import Table, unique_names
 
 # Only reading is allowed.
 ALLOWED: Final = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
@@ -24,30 +25,46 @@ def read_database(content: bytes, query: str | None) -> Table:
         connection.deserialize(content)
         text = query if query is not None else _only_table(connection)
         connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in ALLOWED else sqlite3.SQLITE_DENY)
-        cursor = connection.execute(text)
-        if cursor.description is None:
-            raise ValueError("--query takes a SELECT")
-        names = [str(column[0]) for column in cursor.description]
-        rows: list[Any] = []
-        while batch := cursor.fetchmany(BATCH):
-            rows += batch
-            check_cells(len(rows) * len(names))
+        table = fetch(connection.execute(text))
     except sqlite3.Error as error:
         raise ValueError(f"SQLite could not read the database or run the query: {error}") from None
     finally:
         connection.close()
+    note = "query" if query is not None else "the only table"
+    return Table(table.columns, notes=(f"SQLite: {note}, {text}" if query is None else f"SQLite: {note}",))
+
+
+def fetch(cursor: Any) -> Table:
+    """The rows of a query.
+
+    Raises:
+        ValueError: there are none, or too many.
+    """
+    if cursor.description is None:
+        raise ValueError("--query takes a SELECT")
+    names = unique_names([str(column[0]) for column in cursor.description])
+    rows: list[Any] = []
+    while batch := cursor.fetchmany(BATCH):
+        rows += batch
+        check_cells(len(rows) * len(names))
     if not rows:
         raise ValueError("the query returned no rows")
-    note = "query" if query is not None else "the only table"
-    table = table_of_columns({name: [row[k] for row in rows] for k, name in enumerate(names)})
-    return Table(table.columns, notes=(f"SQLite: {note}, {text}" if query is None else f"SQLite: {note}",))
+    return table_of_columns({name: [row[k] for row in rows] for k, name in enumerate(names)})
 
 
 def _only_table(connection: sqlite3.Connection) -> str:
     found = connection.execute(
         "select name from sqlite_master where type in ('table', 'view') and name not like 'sqlite_%'"
     ).fetchall()
-    names = [str(row[0]) for row in found]
+    return choose_table([str(row[0]) for row in found])
+
+
+def choose_table(names: Sequence[str]) -> str:
+    """The query for the rows of the only table.
+
+    Raises:
+        ValueError: there are none or several; names them.
+    """
     if len(names) != 1:
         listed = ", ".join(map(repr, names)) or "none"
         example = names[0] if names else "readings"

@@ -21,7 +21,7 @@ DATE_FORMATS: Final = (
     "%d-%m-%Y", "%m-%d-%Y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y",
     "%b %d, %Y", "%b %d %Y", "%d %B %Y", "%B %d, %Y", "%d/%b/%Y", "%a, %d %b %Y", "%a %b %d %Y",
     "%b-%y", "%b %y", "%b-%Y", "%b %Y", "%b/%Y", "%B %Y", "%B-%Y", "%Y-%b", "%Y %b", "%Y %B", "%b'%y", "%Y-%b-%d",
-    "%m/%Y", "%m.%Y", "%YM%m",
+    "%m/%Y", "%m.%Y", "%YM%m", "%d. %m. %Y", "%Y年%m月%d日", "%Y年%m月", "%Y년 %m월 %d일",
 )  # fmt: skip
 # Of quarters and weeks. Weeks begin on Mondays.
 PERIOD_FORMATS: Final = (
@@ -34,7 +34,7 @@ PERIOD_FORMATS: Final = (
 QUARTER: Final = "%q"
 TIME_FORMATS: Final = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%H%M", "%H%M%S")
 JOINTS: Final = (" ", "T", ":", ", ")
-ZONES: Final = ("", "%z", " %z")
+ZONES: Final = ("", "%z", " %z", " GMT%z")
 # The text that a date directive may match.
 LOOKS: Final = {
     "Y": r"\d{4}", "y": r"\d{2}", "m": r"\d{1,2}", "d": r"\d{1,2}", "j": r"\d{1,3}", "b": r"\pL+", "B": r"\pL+",

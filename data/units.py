@@ -11,7 +11,7 @@ import numpy as np
 # A number in any language, and what follows it.
 WITH_UNIT: Final = (
     r"^(?P<number>[+\-]?(?:\d(?:[\d.,'_’\x{00a0}\x{202f} ]*\d)?|\.\d+)\.?(?:[eE][+\-]?\d+)?)"
-    r"[ \x{00a0}\x{202f}]*(?P<unit>[^\d\s.,;:()<>][^\s;:()<>]{0,11})?$"
+    r"[ \x{00a0}\x{202f}]*(?P<unit>[^\d\s.,;:()<>/][^\s;:()<>]{0,11}|/[^\d\s;:()<>]{1,11})?$"
 )
 # Currencies and their like before a number.
 BEFORE: Final = r"^([+-]?)([A-Z]{3}|R\$|US\$|A\$|C\$|Rs\.?|kr\.?|zł|Fr\.)[ \x{00a0}]?([+-]?[\d.].*)$"
@@ -36,6 +36,8 @@ PREFIXED: Final = (
 )  # fmt: skip
 # Multiples without a unit after them, as Kubernetes writes them: 1501m of 1.
 MULTIPLES: Final = {letter: size for letter, size in SI.items() if letter} | BINARY
+# Too rare to be multiples if no other multiple occurs: 5p is more likely a price or a page.
+RARE: Final = ("p", "P", "T")
 SPACE_BEFORE: Final = r"\d[ \x{00a0}\x{202f}]+\pL"
 # A number without a unit that has one: 0 is the same in all of them.
 NOT_ZERO: Final = r"^[^\pL]*[1-9]"
@@ -77,7 +79,7 @@ def split_units(cells: Any) -> Units | None:
     has_bare = pc.any(is_not_zero, min_count=0).as_py()
     chunked = pa.chunked_array([numbers])
     is_multiple = set(present) <= MULTIPLES.keys() and not _any(cells, SPACE_BEFORE)
-    if is_multiple and (has_bare or len(present) > 1):
+    if is_multiple and (len(present) > 1 or (has_bare and present[0] not in RARE)):
         example = cells.filter(pc.fill_null(pc.not_equal(written, ""), False))[0].as_py()
         note = f"{_multiples(present)}, such as {example!r}; cells without one are in the base unit"
         return Units(chunked, _factors(encoded, [MULTIPLES.get(unit, 1.0) for unit in units]), "", note)

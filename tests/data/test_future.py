@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from rfa.data import future_times, read_frame
+from rfa.data.durations import SECONDS, duration
 from rfa.data.series import Series
 from rfa.data.time_formats import DATE_FORMATS, JOINTS, TIME_FORMATS, ZONES, parse
 from rfa.data.write_times import write_times
@@ -112,3 +113,19 @@ def test_a_cell_that_is_not_in_the_format_is_named_with_its_row() -> None:
     cells = pa.chunked_array([["09.03.2024 00:00", "31.02.2024 00:00"], ["09.03.2024"]])
     with pytest.raises(ValueError, match=r"row 8, column 'Zeit': '31\.02\.2024 00:00' does not match"):
         parse(cells, "%d.%m.%Y %H:%M", "Zeit", np.array([7, 8, 9]))
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [("1h30m", 1.5), ("01:30:00", 1.5), ("1:30", 1.5), ("2d 3h", 51), ("1 day, 3:00:00", 27), ("PT1H30M", 1.5),
+     ("P1D", 24), ("1w2d", 216), ("90 min", 1.5), ("1h 30min", 1.5), ("1.02:00:00", 26)],
+)  # fmt: skip
+def test_durations_may_have_several_parts(text: str, hours: float) -> None:
+    found = duration(text)
+    assert found is not None and found[1] is not None
+    assert found[0] * SECONDS[found[1]] == 3600 * hours
+
+
+@pytest.mark.parametrize("text", ["90m", "1h30", "12 24", "P", "0:00", "h", "2d3", "-1h", ""])
+def test_what_is_no_duration_is_none(text: str) -> None:
+    assert duration(text) is None

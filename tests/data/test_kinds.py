@@ -12,9 +12,11 @@ from rfa.data.file_formats import read_table
 from tests.data.kind import Kind
 from tests.data.kinds_of_clocks import clocks, parts
 from tests.data.kinds_of_numbers import missing, numbers
+from tests.data.kinds_of_programs import ambiguous, drawn, exports, packed
 from tests.data.kinds_of_tables import formats, long
 
-KINDS = [kind for group in (clocks, parts, numbers, missing, long, formats) for kind in group()]
+GROUPS = (clocks, parts, numbers, missing, long, formats, drawn, exports, ambiguous, packed)
+KINDS = [kind for group in GROUPS for kind in group()]
 
 
 def test_there_are_many_kinds_of_files() -> None:
@@ -26,12 +28,12 @@ def test_there_are_many_kinds_of_files() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_kind_of_file_is_read_right(kind: Kind) -> None:
     options = dict(kind.options)
-    query = options.pop("query", None)
+    source = {name: options.pop(name, None) for name in ("query", "sheet")}
     if kind.refused:
         with pytest.raises(ValueError, match=re.escape(kind.refused)):
             read_frame(read_table(kind.content), **options)
         return
-    found = read_frame(read_table(kind.content, query=query), **options)
+    found = read_frame(read_table(kind.content, **source), **options)
     assert list(found) == list(kind.series)
     for series, (times, columns) in zip(found.values(), kind.series.values(), strict=True):
         assert series.names == tuple(columns)

@@ -7,13 +7,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
 import pytest
 
-from rfa.data import file_formats, load_series, load_table, source
-from rfa.data.source import display_name
+from rfa.data import file_formats, load_series, load_table, read_frame, source
+from rfa.data.source import display_name, expand_sources
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -90,3 +91,37 @@ def test_size_is_counted_while_a_file_is_read(web: str, monkeypatch: pytest.Monk
 )
 def test_a_source_has_a_name(place: str, name: str) -> None:
     assert display_name(place) == name
+
+
+def test_folders_and_patterns_are_their_files(tmp_path: Path) -> None:
+    for name in ("b.csv", "a.csv.gz", "notes.md", ".hidden.csv", "README.txt"):
+        (tmp_path / name).write_text("y\n1\n")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "c.csv").write_text("y\n1\n")
+    named = [str(tmp_path / "a.csv.gz"), str(tmp_path / "b.csv")]
+    assert expand_sources([str(tmp_path)]) == named
+    assert expand_sources([f"{tmp_path}/*.csv", "-"]) == [named[1], "-"]
+    assert expand_sources([f"{tmp_path}/**/*.csv"]) == [named[1], str(tmp_path / "more" / "c.csv")]
+    assert expand_sources(["https://host/a?b=[1]", "plain.csv"]) == ["https://host/a?b=[1]", "plain.csv"]
+    with pytest.raises(ValueError, match="no file matches"):
+        expand_sources([f"{tmp_path}/*.parquet"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"has no tables, such as files that end in \.csv or \.tsv"):
+        expand_sources([str(tmp_path / "empty")])
+
+
+@pytest.mark.parametrize(
+    ("magic", "package"),
+    [(b"Obj\x01", "fastavro"), (b"\x89HDF\r\n", "h5netcdf"), (b"CDF\x01", "scipy"), (b"01234567DUCK", "duckdb")],
+)
+def test_a_format_that_needs_a_package_names_it(magic: bytes, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, f"{package}.io", None)
+    with pytest.raises(ValueError, match=f"pip install {package}, or save it as CSV or Parquet"):
+        file_formats.read_table(magic + bytes(100))
+
+
+def test_avro_is_read_by_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"time": f"2024-01-0{k}", "y": k} for k in range(1, 5)]
+    monkeypatch.setitem(sys.modules, "fastavro", SimpleNamespace(reader=lambda file: iter(rows)))
+    assert read_frame(file_formats.read_table(b"Obj\x01"))[()].values[:, 0].tolist() == [1, 2, 3, 4]

@@ -1,0 +1,56 @@
+"""Which of day and month comes first in dates such as 1/2/2024, by other evidence in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from rfa.data.clock import AmbiguousDates, read_clock
+from rfa.data.clock_choice import date_columns, sample
+from rfa.data.clock_numbers import words_of
+from rfa.data.numbers import SEPARATORS_WITH_DECIMAL_COMMA, NumberFormat
+from rfa.data.table import Table
+
+# Words in headers of languages whose dates begin with the day.
+WORDS: Final = frozenset((
+    "datum", "zeit", "wert", "betrag", "buchungstag", "fecha", "hora", "valor", "importe", "heure", "valeur", "montant",
+    "jour", "giorno", "ora", "valore", "importo", "tijd", "waarde", "bedrag", "dato", "beløb", "belopp", "kwota",
+))  # fmt: skip
+CURRENCIES: Final = ("€", "£")
+
+
+def choose_format(table: Table, clock: str, formats: Sequence[str]) -> tuple[str, str] | None:
+    """The format with the day first, or the one of another column of dates, and why; None without evidence."""
+    for name in date_columns({name: column for name, column in table.columns.items() if name != clock}):
+        form = _format_of(table.columns[name], name)
+        if form in formats:
+            return form, f"as in column {name!r}"
+    day_first = [form for form in formats if 0 <= form.find("%d") < form.find("%m")]
+    reason = _reason(table)
+    return (day_first[0], f"day first, as {reason}") if len(day_first) == 1 and reason else None
+
+
+def _format_of(column: Any, name: str) -> str | None:
+    try:
+        found = read_clock(column, name, zone="UTC", time_format=None, rows=np.arange(len(column)))
+    except (AmbiguousDates, ValueError):
+        return None
+    return found.form if isinstance(found.form, str) else None
+
+
+def _reason(table: Table) -> str:
+    if NumberFormat(table).decimal_marks == {","}:
+        return "the file has decimal commas"
+    if table.separator == SEPARATORS_WITH_DECIMAL_COMMA[0]:
+        return "semicolons separate the cells"
+    words = [word for name in table.columns for word in sorted(words_of(name) & WORDS)]
+    if words:
+        return f"the header has the word {words[0]!r}"
+    return "the file has € or £" if _has_currency(table.columns) else ""
+
+
+def _has_currency(columns: Mapping[str, Any]) -> bool:
+    texts = [*columns, *(str(cell) for column in columns.values() for cell in sample(column).to_pylist()[:1])]
+    return any(sign in text for text in texts for sign in CURRENCIES)

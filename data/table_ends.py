@@ -1,0 +1,33 @@
+"""Rows at the ends of a table that are no measurements, such as totals and notes below it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+
+from rfa.data.clock_choice import take
+
+# Rows at each end that are looked at, and the largest share of rows that may be left out.
+MOST: Final = 3
+MOST_SHARE: Final = 0.1
+NO_TIME: Final = re.compile(
+    r"\s*|(grand )?total.*|sum|summe.*|gesamt.*|average|mean|mittelwert|min|max|source.*|quelle.*|-+|\(\d+ rows?\)",
+    re.IGNORECASE,
+)
+
+
+def timed_rows(cells: Any) -> slice:
+    """The rows without those at both ends whose time is empty or a word such as "Total"."""
+    rows = len(cells)
+
+    def count(order: np.ndarray) -> int:
+        texts = take(cells, np.sort(order)).to_pylist()
+        texts = texts if order[0] == 0 else texts[::-1]
+        return next((k for k, text in enumerate(texts) if text is not None and not NO_TIME.fullmatch(str(text))), MOST)
+
+    if rows <= 2 * MOST:
+        return slice(0, rows)
+    first, last = count(np.arange(MOST)), count(np.arange(rows - MOST, rows))
+    return slice(first, rows - last) if 0 < first + last <= MOST_SHARE * rows else slice(0, rows)

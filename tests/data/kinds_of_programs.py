@@ -1,0 +1,138 @@
+"""Files as programs, instruments and offices export them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+import zipfile
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from tests.data.kind import DAYS, HOURS, MONTHS, QUARTERS, SPREAD, VALUES, YEARS, Kind, decimal_comma, plain, seconds
+
+# All of them on days that may be months.
+EARLY = [datetime(2024, k + 2, 1) for k in range(10)]
+
+
+def rows(write: Callable[[Any, float], str], times: list[datetime]) -> str:
+    return "\n".join(write(t, v) for t, v in zip(times, VALUES, strict=True))
+
+
+def drawn() -> Iterator[Kind]:
+    """Tables drawn as text."""
+    line = "-" * 30
+    sap = f"{line}\n|Buchungsdat.|Menge     |ME |\n{line}\n" + rows(
+        lambda t, v: f"|{t:%d.%m.%Y}  |{decimal_comma(v):>10}|KG |", DAYS
+    )
+    yield plain("SAP list", f"{sap}\n{line}\n".encode(), DAYS, "Menge", note="drawn as text")
+    psql = "         time          | y \n-----------------------+---\n" + rows(
+        lambda t, v: f" {t:%Y-%m-%d %H:%M:%S}+00 | {v}", HOURS
+    )
+    yield plain("psql", f"{psql}\n(30 rows)\n".encode(), HOURS)
+    box = "+---------------------+-------+"
+    mysql = f"{box}\n| ts                  | y     |\n{box}\n" + rows(lambda t, v: f"| {t} | {v} |", HOURS)
+    yield plain("mysql", f"{mysql}\n{box}\n30 rows in set (0.00 sec)\n".encode(), HOURS)
+    yield plain("Markdown", ("| date | y |\n|:--|--:|\n" + rows(lambda t, v: f"| {t:%F} | {v} |", DAYS)).encode(), DAYS)
+    fred = "Title:               Unemployment\nSeries ID:           UNRATE\n\nDATE         VALUE\n"
+    yield plain("FRED's text", (fred + rows(lambda t, v: f"{t:%F}   {v:7.2f}", MONTHS)).encode(), MONTHS, "VALUE")
+    ruled = "day         y\n----------  -----\n" + rows(lambda t, v: f"{t:%F}  {v:5.2f}", DAYS)
+    yield plain("aligned below dashes", ruled.encode(), DAYS)
+
+
+def exports() -> Iterator[Kind]:
+    """CSV and JSON of programs."""
+    lab = "Instrument:,UV-1800\nSample:,A12\nOperator:,mk\n\nTime (min),Absorbance\n(min),(AU)\n"
+    yield Kind(
+        "instrument with properties",
+        (lab + "\n".join(f"{k / 2},{v}" for k, v in enumerate(VALUES))).encode(),
+        {(): ([k / 2 for k in range(len(VALUES))], {"Absorbance": VALUES})},
+        note="lines above the header are skipped",
+    )
+    dwd = "STATIONS_ID;MESS_DATUM;QN_9;TT_TU;eor\n" + rows(lambda t, v: f"   1048;{t:%Y%m%d%H};  3;{v:8.2f};eor", HOURS)
+    yield plain("hours without separators", dwd.encode(), HOURS, "TT_TU", note="dates as %Y%m%d%H")
+    yield plain(
+        "minutes without separators", ("x,y\n" + rows(lambda t, v: f"{t:%Y%m%d%H%M},{v}", HOURS)).encode(), HOURS
+    )
+    yield plain(
+        "days without separators and name", ("x,y\n" + rows(lambda t, v: f"{t:%Y%m%d},{v}", DAYS)).encode(), DAYS
+    )
+    total = "# Audience Overview\n# 20240101-20240130\n\nDay Index,Users\n" + rows(
+        lambda t, v: f"{t.month}/{t.day}/{t:%y},{v}", DAYS
+    )
+    yield plain("total below", f"{total}\n,187234\n".encode(), DAYS, "Users", note="1 rows at the end have no time")
+    total = rows(lambda t, v: f"{t:%d.%m.%Y};{decimal_comma(v)}", DAYS)
+    yield plain("sum in words", f"Datum;Wert\n{total}\nSumme;1.234,5\n".encode(), DAYS, "Wert", note="have no time")
+    cloud = "Label,CPU\n,i-0abc\n" + rows(lambda t, v: f"{t:%Y/%m/%d %H:%M:%S},{v}", HOURS)
+    yield plain("label below the header", cloud.encode(), HOURS, "CPU", note="1 rows at the beginning have no time")
+    nth = "# Users\n# ------\nNth day,y\n" + "\n".join(f"{k:04d},{v}" for k, v in enumerate(VALUES))
+    yield Kind("numbered days", nth.encode(), {(): ([float(k) for k in range(len(VALUES))], {"y": VALUES})})
+    plc = "Record,Date,UTC Time,y\n" + "\n".join(
+        f"{k},{t.month}/{t.day}/{t.year},{t:%H:%M:%S},{v}"
+        for k, (t, v) in enumerate(zip([t + timedelta(days=20) for t in HOURS], VALUES, strict=True))
+    )
+    yield plain(
+        "numbered records", plc.encode(), [t + timedelta(days=20) for t in HOURS],
+        note="left out, counts of rows or times: 'Record'",
+    )  # fmt: skip
+    names = (("Germany", "DEU"), ("France", "FRA"))
+    bank = '"Data Source","World Development Indicators",\n\n"Country Name","Country Code","Indicator Name",'
+    bank += ",".join(f'"{t.year}"' for t in YEARS) + ",\n"
+    bank += "\n".join(f'"{n}","{c}","GDP",' + ",".join(f'"{v}"' for v in VALUES) + "," for n, c in names)
+    yield Kind("World Bank", bank.encode(), {(n,): (seconds(YEARS), {"value": VALUES}) for n, _ in names})
+    euro = "freq,geo\\TIME_PERIOD\t" + "\t".join(f"{t.year}-Q{t.month // 3 + 1} " for t in QUARTERS) + "\n"
+    euro += "\n".join(f"Q,{g}\t" + "\t".join(f"{v} " for v in VALUES) for g in ("DE", "FR"))
+    yield Kind("Eurostat", euro.encode(), {(f"Q,{g}",): (seconds(QUARTERS), {"value": VALUES}) for g in ("DE", "FR")})
+    for name, write, times in (
+        ("Czech", lambda t: f"{t.day}. {t.month}. {t.year}", DAYS),
+        ("Japanese", lambda t: f"{t.year}年{t.month}月{t.day}日", DAYS),
+        ("Korean", lambda t: f"{t.year}년 {t.month}월 {t.day}일", DAYS),
+        ("JavaScript", lambda t: f"{t:%a %b %d %Y %H:%M:%S} GMT+0000", HOURS),
+    ):
+        yield plain(f"{name} dates", ("d;y\n" + rows(lambda t, v, w=write: f"{w(t)};{v}", times)).encode(), times)
+    e = [int(t) for t in seconds(HOURS)]
+    buckets = [
+        {"key_as_string": f"{t.isoformat()}.000Z", "key": 1000 * k, "doc_count": v}
+        for k, t, v in zip(e, HOURS, VALUES, strict=True)
+    ]
+    document = {"aggregations": {"per_hour": {"buckets": buckets}}}
+    yield plain(
+        "Elasticsearch", json.dumps(document).encode(), HOURS, "doc_count", note="counts of rows or times: 'key'"
+    )
+    datapoints = [{"Timestamp": f"{t.isoformat()}Z", "Average": v} for t, v in zip(HOURS, VALUES, strict=True)]
+    yield plain("CloudWatch", json.dumps({"Label": "CPU", "Datapoints": datapoints[::-1]}).encode(), HOURS, "Average")
+
+
+def ambiguous() -> Iterator[Kind]:
+    """Days and months that other parts of the file tell apart."""
+    values = VALUES[: len(EARLY)]
+    day_first = [f"{t.day}/{t.month}/{t.year}" for t in EARLY]
+
+    def made(name: str, header: str, write: Callable[[str, float], str], column: str, note: str) -> Kind:
+        text = header + "\n" + "\n".join(write(t, v) for t, v in zip(day_first, values, strict=True))
+        return plain(f"day first by {name}", text.encode(), EARLY, column, values=values, note=f"day first, as {note}")
+
+    yield made("decimal commas", "at;y", lambda t, v: f"{t};{decimal_comma(v)}", "y", "the file has decimal commas")
+    yield made("semicolons", "at;y", lambda t, v: f"{t};{v}", "y", "semicolons separate")
+    yield made("a word", "fecha,y", lambda t, v: f"{t},{v}", "y", "the header has the word 'fecha'")
+    yield made("a currency", "at,y", lambda t, v: f"{t},£{v}", "y", "the file has € or £")
+    pairs = enumerate(zip(day_first, values, strict=True))
+    text = "at,until,y\n" + "\n".join(f"{t},{20 + k}/12/2024,{v}" for k, (t, v) in pairs)
+    yield plain("day first by another column", text.encode(), EARLY, values=values, note="as in column 'until'")
+
+
+def packed() -> Iterator[Kind]:
+    """Compressed files and archives."""
+    text = ("time,y\n" + rows(lambda t, v: f"{t.isoformat()},{v}", SPREAD)).encode()
+    yield plain("xz", lzma.compress(text), SPREAD)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("data/first.csv.gz", gzip.compress(text))
+        archive.writestr("second.csv", "time,y\n2024-01-01,1\n")
+    yield plain("chosen table of a ZIP", buffer.getvalue(), SPREAD, options={"sheet": "first.csv.gz"})
+    cells = [f"{v}p" if k == 3 else str(v) for k, v in enumerate(VALUES)]
+    one = ("at,y\n" + "\n".join(f"{t.isoformat()},{cell}" for t, cell in zip(HOURS, cells, strict=True))).encode()
+    values = [None if k == 3 else v for k, v in enumerate(VALUES)]
+    yield plain("a multiple without evidence", one, HOURS, values=values, note="p' is not a number (1 such cells)")
