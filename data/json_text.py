@@ -38,7 +38,13 @@ def read_json(content: bytes) -> Table:
         raise ValueError("JSON may have 256 MiB at most: split it, or save it as CSV or Parquet")
     content = content.removeprefix(b"\xef\xbb\xbf")
     document = _parse(content)
-    found = _read(document, MOST_LEVELS)
+    try:
+        found = _read(document, MOST_LEVELS)
+    except (AttributeError, IndexError, KeyError, TypeError, OverflowError) as error:
+        raise ValueError(
+            f"a row or series of this JSON has another form than the others ({type(error).__name__}: {error}): give an "
+            'array of objects such as [{"time": …, "value": …}], or CSV'
+        ) from None
     if found is None:
         raise ValueError('this JSON has no rows: give an array of objects such as [{"time": …, "value": …}], or CSV')
     return found
