@@ -9,8 +9,14 @@ from typing import Any, Final
 
 from rfa.data.clock_choice import date_columns, numeric_sample, sample, starts_with_number
 from rfa.data.clock_numbers import YEAR_WORDS
+from rfa.data.month_names import LANGUAGES, names
 
-TIME_OF_DAY: Final = r"^\s*\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?\s*$"
+TIME_OF_DAY: Final = r"^\s*(\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?|\d{2}\.\d{2}\.\d{2})\s*$"
+# In columns called date and time.
+COMPACT_TIME: Final = r"([01]\d|2[0-3])[0-5]\d([0-5]\d)?"
+COMPACT_DATE: Final = r"(19|20)\d{6}"
+# Years beside a column of names of months.
+PERIOD_NAMES: Final = ("zeit", "time", "period", "periode", "date", "datum")
 # Names and range of the numbers of each part.
 NUMBERED: Final[dict[str, tuple[frozenset[str], int, int]]] = {
     "year": (YEAR_WORDS, 1500, 2200),
@@ -90,10 +96,17 @@ class ClockParts:
 
 def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
     """The clock of a table that has it in several columns; None if it has one column or none."""
-    lower = {name.strip().lower(): name for name in reversed(list(columns))}
+    lower = {name.strip(" <>").lower(): name for name in reversed(list(columns))}
     dates = [name for name in date_columns(dict(columns)) if not _has_time_of_day(columns[name])]
     clocks = [name for name in columns if _is_time_of_day(columns[name])]
-    if "date" in lower and lower.get("time") in clocks:
+    if (
+        "date" in lower
+        and "time" in lower
+        and (
+            lower["time"] in clocks
+            or (_match(columns[lower["date"]], COMPACT_DATE) and _match(columns[lower["time"]], COMPACT_TIME))
+        )
+    ):
         return ClockParts({"date": lower["date"], "clock": lower["time"]}, "{} {}")
     hours = _numbered("hour", lower, columns)
     if dates and (clocks or hours) and _repeats(columns[dates[0]]):
@@ -101,10 +114,13 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
             return ClockParts({"date": dates[0], "clock": clocks[0]}, "{} {}")
         return ClockParts({"date": dates[0], _hour_kind(columns[str(hours)]): str(hours)}, "{} {}:00")
     year = _numbered("year", lower, columns)
+    if year is None and _month_names("month", columns) is not None:
+        named = [lower[name] for name in PERIOD_NAMES if name in lower]
+        year = _numbered("year", {"year": named[0]} if named else {}, columns)
     if year is None or date_columns(dict(columns)):
         return None
     for kinds, join, time_format in AFTER_YEAR:
-        names = [_numbered(kind, lower, columns) for kind in kinds]
+        names = [_numbered(kind, lower, columns) or _month_names(kind, columns) for kind in kinds]
         if None not in names:
             parts = {kind: str(name) for kind, name in zip(kinds, names, strict=True)}
             if "hour" in parts:
@@ -129,11 +145,55 @@ def _numbered(kind: str, lower: Mapping[str, str], columns: Mapping[str, Any]) -
     return None
 
 
+def _month_names(kind: str, columns: Mapping[str, Any]) -> str | None:
+    """The first column of names of months."""
+    found = (name for name, column in columns.items() if kind == "month" and len(_months_of(column)) > 1)
+    return next(found, None)
+
+
+def _months_of(column: Any) -> dict[str, int]:
+    """The months of a column's distinct cells; empty unless they are names in one language."""
+    import pyarrow as pa
+
+    cells = sample(column).unique().to_pylist() if pa.types.is_string(column.type) else []
+    for language in LANGUAGES if cells else ():
+        numbers = {name: k for k, month in enumerate(names(language), start=1) for name in month}
+        found = {cell: numbers.get(cell.strip(". ").lower(), 0) for cell in cells}
+        if all(found.values()):
+            return found
+    return {}
+
+
+def _month_numbers(column: Any) -> Any:
+    """The names of months as numbers; other columns as they are."""
+    import pyarrow as pa
+
+    months = _months_of(column)
+    if not months:
+        return column
+    texts = (str(cell or "").strip() for cell in column.to_pylist())
+    return pa.chunked_array([pa.array([str(months[text]) if text in months else None for text in texts], pa.string())])
+
+
+def _write_month(number: int, column: Any) -> str:
+    """The name of a month as the column has it; a number if it does not occur."""
+    return next((cell for cell, month in _months_of(column).items() if month == number), str(number))
+
+
+def _match(column: Any, pattern: str) -> bool:
+    import pyarrow as pa
+
+    cells = sample(column).to_pylist() if pa.types.is_string(column.type) else []
+    return bool(cells) and all(re.fullmatch(pattern, cell) for cell in cells)
+
+
 def _bare(kind: str, column: Any) -> Any:
-    """Quarters and weeks without a letter, such as Q1."""
+    """Quarters and weeks without a letter, such as Q1, and months as numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if kind == "month":
+        return _month_numbers(column)
     if kind not in ("quarter", "week") or not pa.types.is_string(column.type):
         return column
     return pc.replace_substring_regex(column, r"^\s*(Q|T|W|KW ?)(\d)", r"\2")
@@ -172,12 +232,15 @@ def _part_cells(kind: str, texts: list[str], column: Any) -> Any:
         spaces = str(column[0]).strip().count(" ") + 1 if kind == "date" else None
         split = [text.split(" ") for text in texts]
         if spaces is None:
-            return pa.array([text[-1] if ":" in text[-1] else " ".join(text[-2:]) for text in split])
+            is_half = [text[-1].strip(".").lower() in ("am", "pm", "a.m", "p.m") for text in split]
+            return pa.array([" ".join(text[-1 - half :]) for half, text in zip(is_half, split, strict=True)])
         return pa.array([" ".join(text[:spaces]) for text in split]).cast(column.type)
     found = [re.search(PLACES["hour" if kind == ENDING else kind], text) for text in texts]
     numbers = [int(match[1]) + (kind == ENDING) for match in found if match]
     if not pa.types.is_string(column.type):
         return pa.array(numbers).cast(column.type)
+    if kind == "month" and _months_of(column):
+        return pa.array([_write_month(number, column) for number in numbers])
     cells = sample(column).to_pylist()
     letters = re.match(r"\D*", cells[0])
     width = max(map(len, cells)) - len(letters[0]) if letters and min(map(len, cells)) == max(map(len, cells)) else 1

@@ -148,7 +148,7 @@ def leave_out_counters(found: ValueColumns, times: np.ndarray) -> None:
     clocks = (times, np.arange(float(len(times))))
 
     def counts(name: str, values: np.ndarray) -> bool:
-        is_named = len(values) >= LEAST_ROWS and bool(words_of(name) & COUNTER_WORDS)
+        is_named = len(values) >= LEAST_ROWS and (name.strip() == "#" or bool(words_of(name) & COUNTER_WORDS))
         return is_named and any(_is_line(values, clock) for clock in clocks)
 
     _leave_out(found, "counts of rows or times", counts)
@@ -156,9 +156,9 @@ def leave_out_counters(found: ValueColumns, times: np.ndarray) -> None:
 
 def _is_line(values: np.ndarray, clock: np.ndarray) -> bool:
     span, rise = clock[-1] - clock[0], values[-1] - values[0]
-    if not (span > 0 and rise > 0):
+    if not rise * span > 0:
         return False
-    return bool(np.allclose(values - values[0], rise * ((clock - clock[0]) / span), rtol=0, atol=1e-6 * rise))
+    return bool(np.allclose(values - values[0], rise * ((clock - clock[0]) / span), rtol=0, atol=1e-6 * abs(rise)))
 
 
 def _is_constant(_: str, values: np.ndarray) -> bool:

@@ -22,7 +22,8 @@ NOT_SPACE: Final = re.compile(r"\S")
 LARGE: Final = 2**23
 LINE_END: Final = re.compile(r"\r\n|\r|\n")
 # Lines below a header that describe the columns: units, types.
-MOST_DESCRIPTIONS: Final = 3
+MOST_DESCRIPTIONS: Final = 8
+TYPE: Final = re.compile(r"\d+[sdn]")
 
 
 def decode_text(content: bytes) -> tuple[str, tuple[str, ...], bytes | None]:
@@ -74,7 +75,7 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     if not _is_data(header):
         start = lines[0].end()
         names = [name.strip() or f"column {k}" for k, name in enumerate(header, start=1)]
-        described = _descriptions([_cells(line[0], separator) for line in lines[1 : MOST_DESCRIPTIONS + 2]])
+        described = _descriptions([_cells(line[0], separator) for line in lines[1 : 2 * MOST_DESCRIPTIONS]])
         if described:
             start = lines[described].end()
             notes += (f"{described} lines below the header have no numbers and are skipped",)
@@ -179,10 +180,21 @@ def _fit(counts: list[int]) -> tuple[float, int]:
 
 
 def _descriptions(rows: list[list[str]]) -> int:
-    """The number of rows right below a header without digits, before one with a digit in its first cell."""
-    has_digit = [bool(re.search(r"\d", "".join(row))) for row in rows]
-    count = has_digit.index(True) if True in has_digit else 0
-    return count if count and re.search(r"\d", rows[count][0]) else 0
+    """The number of rows right below a header that describe the columns.
+
+    They have no digits, or none in their first cell, or only types as in USGS' files, and the rows below have some in
+    their first cell.
+    """
+
+    def describes(row: list[str]) -> bool:
+        first = row[0].strip()
+        is_label = first.lower() not in MISSING and not re.search(r"\d", first)
+        return is_label or not re.search(r"\d", "".join(row)) or all(TYPE.fullmatch(cell) for cell in row)
+
+    count = next((k for k, row in enumerate(rows) if not describes(row)), 0)
+    if rows and all(TYPE.fullmatch(cell) for cell in rows[0]):
+        return 1
+    return count if count and all(row and re.search(r"\d", row[0]) for row in rows[count:]) else 0
 
 
 def _is_data(cells: list[str]) -> bool:

@@ -22,7 +22,7 @@ from rfa.data.series import Key, Series, key_name
 from rfa.data.table import Table, unique_names
 from rfa.data.utc_offsets import UTC, UtcOffsets
 from rfa.data.table_ends import timed_rows
-from rfa.data.wide import melt_wide, wide_keys
+from rfa.data.wide import VALUE, melt_wide, wide_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,6 +130,8 @@ def _read_rows(
         raise ValueError("the table has no rows: it needs at least one")
     _check_columns(table, [*options.columns, *options.by, *([] if options.time is None else [options.time])])
     by = options.by or ([] if options.columns or options.time else wide_keys(table))
+    if by and not options.by:
+        options = replace(options, columns=(VALUE,))
     table = melt_wide(table, by) if by or options.columns or options.time else melt_months(table)
     rest = {name: column for name, column in table.columns.items() if name not in by}
     parts = find_parts(rest) if options.time is None else None
@@ -143,7 +145,7 @@ def _read_rows(
         clock = options.time if options.time is not None else clock_column(rest)
         if clock is None and not options.columns:
             refuse_unknown_times(rest)
-    if clock is not None and not options.strict:
+    if clock is not None and table.separator is not None and not options.strict:
         table, rest = _cut_ends(table, rest, clock)
     names = [name for name in rest if name != clock]
     times, by, groups, read, notes, refuse = _read_series(table, rest, clock, by, options, refused)

@@ -103,6 +103,28 @@ def home_assistant(document: Any) -> Rows | None:
     return rows
 
 
+def point_lists(document: Any) -> Rows | None:
+    """A list of series, each with one list of pairs and labels, such as Datadog's `series` with `pointlist`."""
+    if not _are_objects(document):
+        return None
+    rows, found = Rows(), [name for name, cells in document[0].items() if _are_points(cells)]
+    if len(found) != 1 or not all(_are_points(series.get(found[0])) for series in document):
+        return None
+    for series in document:
+        labels = {name: cell for name, cell in series.items() if isinstance(cell, str)}
+        time, value = zip(*series[found[0]], strict=True)
+        rows.add(labels, time=time, value=value)
+    return rows
+
+
+def _are_points(cells: Any) -> bool:
+    return (
+        isinstance(cells, list)
+        and len(cells) > 0
+        and all(isinstance(cell, list) and len(cell) == 2 and isinstance(cell[0], int | float) for cell in cells)
+    )
+
+
 def _are_objects(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) for one in value)
 

@@ -9,16 +9,16 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.data.clock_numbers import EARLIEST_UNIX, LATEST_UNIX, unix_seconds
-from rfa.data.json_shapes import gluonts, graphite, home_assistant, influx, opentsdb, prometheus
+from rfa.data.json_shapes import gluonts, graphite, home_assistant, influx, opentsdb, point_lists, prometheus
 from rfa.data.json_values import Rows, table_of_columns, table_of_rows
 from rfa.data.table import Table
 
 # Parsed JSON takes many times its size.
 MOST_BYTES: Final = 2**28
 # Objects around the rows, such as {"data": {"rows": […]}}.
-MOST_LEVELS: Final = 3
+MOST_LEVELS: Final = 7
 SHAPES: Final[tuple[Callable[[Any], Rows | None], ...]] = (
-    prometheus, influx, graphite, opentsdb, gluonts, home_assistant,
+    prometheus, influx, graphite, opentsdb, gluonts, home_assistant, point_lists,
 )  # fmt: skip
 
 
@@ -89,7 +89,9 @@ def _read(document: Any, levels: int) -> Table | None:
         if found is not None:
             return found.table()
     if isinstance(document, list):
-        return _read_list(document)
+        is_alone = len(document) == 1 and isinstance(document[0], Mapping)
+        inside = _read_inside(document[0], levels) if is_alone else None
+        return inside if inside is not None and len(inside) > 1 else _read_list(document)
     if not isinstance(document, Mapping):
         return None
     return _read_columns(document) or _read_inside(document, levels)

@@ -11,7 +11,7 @@ FOOTER: Final = re.compile(r"\(?\d+ rows?( in set.*| selected.*)?[.)]?", re.IGNO
 GAP: Final = re.compile(r"\s{2,}|\t")
 # Lines above a header, such as `Instrument:,UV-1800`.
 TITLE: Final = re.compile(r'"?[^\d,;\t|":]{1,40}:"?\s*([,;\t|]|$)')
-# Share of the lines that have as many cells as the others.
+# Share of the lines that have bars, or as many cells as the others.
 ALIGNED_SHARE: Final = 0.8
 MOST_CHARACTERS: Final = 2**26
 
@@ -27,7 +27,7 @@ def as_separated(text: str, preview: Sequence[str], separators: str) -> str | No
     if any(RULE.fullmatch(line) for line in preview):
         lines = [line.strip() for line in text.splitlines()]
         rows = [line for line in lines if line and not (RULE.fullmatch(line) or FOOTER.fullmatch(line))]
-        if any("|" in row for row in rows):
+        if sum("|" in row for row in rows) >= ALIGNED_SHARE * len(rows):
             return "\n".join(row.removeprefix("|").removesuffix("|").strip() for row in rows)
         return "\n".join(GAP.sub("\t", row) for row in rows) if _are_aligned(rows[: len(preview)]) else None
     has_separators = sum(any(sign in line for sign in separators) for line in preview)

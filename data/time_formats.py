@@ -32,7 +32,9 @@ PERIOD_FORMATS: Final = (
     "%V. KW %G", "%G KW%V", "%G-KW%V", "%G KW %V", "S%V %G", "%G-S%V", "%GS%V",
 )  # fmt: skip
 QUARTER: Final = "%q"
-TIME_FORMATS: Final = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%H%M", "%H%M%S")
+TIME_FORMATS: Final = (
+    "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%H%M", "%H%M%S", "%H.%M.%S",
+)  # fmt: skip
 JOINTS: Final = (" ", "T", ":", ", ")
 ZONES: Final = ("", "%z", " %z", " GMT%z")
 # The text that a date directive may match.
@@ -53,6 +55,8 @@ MICROSECOND: Final = timedelta(microseconds=1)
 @lru_cache(maxsize=4096)
 def candidate_formats(cell: str) -> tuple[str, ...]:
     """The formats that a cell may have: of its date, and of its time of day if there is one."""
+    if cell.startswith("[") and cell.endswith("]"):  # as in the logs of web servers
+        return tuple(f"[{made}]" for made in candidate_formats(cell[1:-1]))
     found = list(_fitting(cell, (*DATE_FORMATS, *PERIOD_FORMATS)))
     for joint in JOINTS:
         for at in (match.start() for match in re.finditer(joint, cell)):

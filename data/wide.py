@@ -62,14 +62,10 @@ def wide_keys(table: Table) -> list[str]:
     """The key of a wide table: no time column, and distinct labels before many numbered columns; [] for others."""
     first = next(iter(table.columns))
     steps = step_columns([name for name in table.columns if name != first])
-    is_wide = (
-        len(steps) >= MANY_STEPS
-        and clock_column(table.columns) is None
-        and len(table) > 1
-        and _holds_labels(table, first)
-        and _is_distinct(table, [first])
-    )
-    return [first] if is_wide else []
+    if len(steps) < MANY_STEPS or len(table) < 2 or clock_column(table.columns) is not None:
+        return []
+    labels = [name for name in table.columns if name not in steps and _holds_labels(table, name)]
+    return next((key for key in (*([name] for name in labels), labels) if key and _is_distinct(table, key)), [])
 
 
 def step_columns(names: Sequence[str]) -> list[str]:

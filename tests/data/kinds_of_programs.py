@@ -11,7 +11,20 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from tests.data.kind import DAYS, HOURS, MONTHS, QUARTERS, SPREAD, VALUES, YEARS, Kind, decimal_comma, plain, seconds
+from tests.data.kind import (
+    DAYS,
+    HOURS,
+    MONTHS,
+    NAMES,
+    QUARTERS,
+    SPREAD,
+    VALUES,
+    YEARS,
+    Kind,
+    decimal_comma,
+    plain,
+    seconds,
+)
 
 # All of them on days that may be months.
 EARLY = [datetime(2024, k + 2, 1) for k in range(10)]
@@ -103,6 +116,44 @@ def exports() -> Iterator[Kind]:
     )
     datapoints = [{"Timestamp": f"{t.isoformat()}Z", "Average": v} for t, v in zip(HOURS, VALUES, strict=True)]
     yield plain("CloudWatch", json.dumps({"Label": "CPU", "Datapoints": datapoints[::-1]}).encode(), HOURS, "Average")
+
+
+def parts() -> Iterator[Kind]:
+    """Times in several columns, and labels beside and below them."""
+    yield plain(
+        "time of day with points",
+        ("Data;Ora;y\n" + rows(lambda t, v: f"{t:%d/%m/%Y};{t:%H.%M.%S};{decimal_comma(v)}", SPREAD)).encode(),
+        SPREAD,
+    )
+    yield plain(
+        "Stooq",
+        ("<TICKER>,<DATE>,<TIME>,<CLOSE>\n" + rows(lambda t, v: f"X.US,{t:%Y%m%d},{t:%H%M%S},{v}", HOURS)).encode(),
+        HOURS,
+        "<CLOSE>",
+    )
+    for name, year, names in (("Destatis", "Zeit", NAMES["de"]), ("years and months by name", "Year", NAMES["en"])):
+        text = f"{year};Label;y\n" + rows(lambda t, v, n=names: f"{t:%Y};{n[t.month - 1]};{decimal_comma(v)}", MONTHS)
+        yield plain(name, text.encode(), MONTHS)
+    ons = '"Title","Index"\n"CDID","D7BT"\n"Release date","20-03-2024"\n' + rows(
+        lambda t, v: f'"{t:%Y} {t:%b}","{v}"'.upper(), MONTHS
+    )
+    yield plain("ONS", ons.encode(), MONTHS, "Index", note="2 lines below the header")
+    usgs = "# USGS\nagency_cd\tsite_no\tdatetime\ty\n5s\t15s\t20d\t14n\n" + rows(
+        lambda t, v: f"USGS\t0164\t{t:%Y-%m-%d %H:%M}\t{v}", HOURS
+    )
+    yield plain("USGS", usgs.encode(), HOURS)
+    log = "time,y\n" + rows(lambda t, v: f"[{t:%d/%b/%Y:%H:%M:%S} +0000],{v}", HOURS)
+    yield plain("times of web servers", log.encode(), HOURS)
+    wide = "Province,Country,Lat," + ",".join(f"{t.month}/{t.day}/{t:%y}" for t in DAYS)
+    wide += "".join(f"\n,{name},{k}.5," + ",".join(map(str, VALUES)) for k, name in enumerate("ab"))
+    yield Kind("days across with places", wide.encode(), {(n,): (seconds(DAYS), {"value": VALUES}) for n in "ab"})
+    nodes = [{"from": f"{t.isoformat()}Z", "used": v} for t, v in zip(HOURS, VALUES, strict=True)]
+    homes = {"data": {"viewer": {"homes": [{"consumption": {"nodes": nodes}}]}}}
+    yield plain("answer of GraphQL", json.dumps(homes).encode(), HOURS, "used")
+    points = [[1000 * t, v] for t, v in zip(seconds(HOURS), VALUES, strict=True)]
+    series = [{"metric": "cpu", "scope": name, "pointlist": points} for name in "ab"]
+    two = {(name,): (seconds(HOURS), {"value": VALUES}) for name in "ab"}
+    yield Kind("Datadog", json.dumps({"status": "ok", "series": series}).encode(), two)
 
 
 def ambiguous() -> Iterator[Kind]:

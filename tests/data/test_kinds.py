@@ -9,13 +9,14 @@ import pytest
 
 from rfa.data import read_frame
 from rfa.data.file_formats import read_table
+from tests.data import kinds_of_programs as programs
 from tests.data.kind import Kind
 from tests.data.kinds_of_clocks import clocks, parts
 from tests.data.kinds_of_numbers import missing, numbers
-from tests.data.kinds_of_programs import ambiguous, drawn, exports, packed
 from tests.data.kinds_of_tables import formats, long
 
-GROUPS = (clocks, parts, numbers, missing, long, formats, drawn, exports, ambiguous, packed)
+GROUPS = (clocks, parts, numbers, missing, long, formats,
+          programs.drawn, programs.exports, programs.parts, programs.ambiguous, programs.packed)  # fmt: skip
 KINDS = [kind for group in GROUPS for kind in group()]
 
 
