@@ -146,7 +146,7 @@ def _row_results(result: Filtered, digits: int | None) -> dict[str, Any]:
 
 
 def _forecast_columns(result: Filtered, chosen: Sequence[str], digits: int | None) -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for k, (name, bands) in enumerate(zip(result.series.names, result.forecast_bands(WIDE), strict=True)):
         parts = dict(zip(PARTS, bands, strict=True)) | {"median": result.forecast_medians[:, k]}
         rounded = round_estimates(parts, digits)

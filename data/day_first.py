@@ -25,7 +25,7 @@ def choose_format(table: Table, clock: str, formats: Sequence[str]) -> tuple[str
     """The format with the day first, or the one of another column of dates, and why; None without evidence."""
     for name in date_columns({name: column for name, column in table.columns.items() if name != clock}):
         form = _format_of(table.columns[name], name)
-        if form in formats:
+        if form is not None and form in formats:
             return form, f"as in column {name!r}"
     day_first = [form for form in formats if 0 <= form.find("%d") < form.find("%m")]
     reason = _reason(table)

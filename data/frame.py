@@ -20,8 +20,8 @@ from rfa.data.row_times import Groups, count_rows, read_times
 from rfa.data.selection import resample, select_range, step_seconds
 from rfa.data.series import Key, Series, key_name
 from rfa.data.table import Table, unique_names
-from rfa.data.utc_offsets import UTC, UtcOffsets
 from rfa.data.table_ends import timed_rows
+from rfa.data.utc_offsets import UTC, UtcOffsets
 from rfa.data.wide import VALUE, melt_wide, wide_keys
 
 if TYPE_CHECKING:
