@@ -56,6 +56,13 @@ Leads = Annotated[
     list[str] | None,
     typer.Option(help="Also the forecast of each row this far ahead: rows such as 24, or a time. Repeatable."),
 ]
+Minimum = Annotated[
+    float | None, typer.Option("--min", help="Lowest possible value: no estimate or forecast lies below.")
+]
+Maximum = Annotated[
+    float | None, typer.Option("--max", help="Highest possible value: no estimate or forecast lies above.")
+]
+Weights = Annotated[bool, typer.Option("--weights", help="Also the weights of the models that the default one mixes.")]
 Smooth = Annotated[bool, typer.Option("--smooth", help="Also estimate each row from all rows, earlier and later.")]
 Lag = Annotated[int | None, typer.Option(min=0, help="Smooth with this many later rows only.")]
 AlarmRate = Annotated[str | None, typer.Option(help="Rate of alarms: 1/day, 2/hour, or a share such as 0.001.")]
@@ -86,6 +93,8 @@ def filter_series(
     alarm: AlarmRate = None,
     quiet: Quiet = 0,
     flag: Flag = OUTLIER,
+    minimum: Minimum = None,
+    maximum: Maximum = None,
     digits: Digits = "3",
     plot: Plot = None,
     out: Out = None,
@@ -98,10 +107,11 @@ def filter_series(
     The output has the file's columns, sorted by time, and the estimates next to them; --horizon appends the forecast.
     If a series fails, its error is printed, the others are written, and the exit code is 1.
     """
-    from rfa.cli.filter_run import Task, parse_alarm
+    from rfa.cli.filter_run import Task, parse_alarm, parse_range
 
     filters, rule = _load(data, bundle, system, out, plot), parse_alarm(alarm, quiet)
-    task = Task(filters, lead or [], horizon, rule, flag, smooth=smooth or lag is not None, lag=lag)
+    limits = parse_range(minimum, maximum)
+    task = Task(filters, lead or [], horizon, rule, flag, smooth=smooth or lag is not None, lag=lag, range=limits)
     _write(
         FilterBatch(data, source, reading, task, has_plot=plot is not None, digits=parse_digits(digits)),
         out,
@@ -117,6 +127,9 @@ def forecast_series(
     horizon: Horizon = None,
     bundle: Model = None,
     system: System = None,
+    minimum: Minimum = None,
+    maximum: Maximum = None,
+    weights: Weights = False,
     digits: Digits = "3",
     plot: Plot = None,
     out: Out = None,
@@ -128,12 +141,13 @@ def forecast_series(
 
     Without --horizon: a day of hours, a week of days, a year of months or quarters, and the like.
     """
-    from rfa.cli.filter_run import Task
+    from rfa.cli.filter_run import Task, parse_range
     from rfa.data.horizon import USUAL
     from rfa.runtime.uncertainty.alarms import NEVER
 
     filters = _load(data, bundle, system, out, plot)
-    task = Task(filters, [], horizon or USUAL, NEVER, OUTLIER, smooth=False, lag=None)
+    limits = parse_range(minimum, maximum)
+    task = Task(filters, [], horizon or USUAL, NEVER, OUTLIER, smooth=False, lag=None, range=limits, weights=weights)
     batch = FilterBatch(
         data, source, reading, task, has_plot=plot is not None, view="forecast", digits=parse_digits(digits)
     )

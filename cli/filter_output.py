@@ -205,6 +205,7 @@ def as_document(result: Filtered, flag: float) -> dict[str, Any]:
         "steps": steps,
         "smoothed": None if smoothed is None else [asdict(state) for state in smoothed],
         "forecast": [] if result.forecast is None else [asdict(point) for point in points(result.forecast, LEVELS)],
+        **_weights(result),
         "log_likelihood": sequence.log_likelihood,
         "flag": flag,
         "outliers": result.outliers,
@@ -213,6 +214,14 @@ def as_document(result: Filtered, flag: float) -> dict[str, Any]:
         "alarms": None if alarms is None else asdict(alarms),
         "notes": list(result.series.notes),
     }
+
+
+def _weights(result: Filtered) -> dict[str, Any]:
+    """Weights of the model's experts in each row of the forecast, for each column, if requested."""
+    found = result.forecast
+    if found is None or not found.experts:
+        return {}
+    return {"weights": {name: found.weights[:, :, k].tolist() for k, name in enumerate(found.experts)}}
 
 
 def _documents(batch: FilterBatch) -> dict[str, Any]:

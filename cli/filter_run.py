@@ -93,6 +93,8 @@ class Task:
         flag: share of rows that an outlier is farther off than.
         smooth: also the states given all rows, or the next `lag` rows.
         option: the option of the alarm rate, for messages.
+        range: no estimate or forecast lies outside.
+        weights: whether forecasts have the weights of the model's experts.
     """
 
     filters: Filters
@@ -103,6 +105,8 @@ class Task:
     smooth: bool
     lag: int | None
     option: str = "--alarm"
+    range: tuple[float, float] = (-math.inf, math.inf)
+    weights: bool = False
 
     def check(self) -> None:
         """Check the option values before a file is read.
@@ -121,6 +125,7 @@ class Task:
         Raises:
             ValueError: the series does not fit the filter or the alarm rate.
         """
+        from rfa.library.models import with_known
         from rfa.runtime.uncertainty.alarms import is_most
 
         if self.alarm.per_time and series.clock is None:
@@ -131,16 +136,18 @@ class Task:
                 "rate such as 1/week, or a share of the rows such as 0.001"
             )
         with suggest_column_option():
-            parts = self.filters(key, series)
+            parts = with_known(self.filters)(key, series)
         return [self._run(file, key, part, runtime, is_part=len(parts) > 1) for part, runtime in parts]
 
     def _run(self, file: str, key: Key, series: Series, runtime: FilterRuntime, *, is_part: bool) -> Filtered:
         import numpy as np
 
         from rfa.library.filtering import beyond_gate
+        from rfa.library.models import known_inputs
         from rfa.runtime.filters.ahead import followed
         from rfa.runtime.uncertainty.diagnostics import diagnose
         from rfa.runtime.uncertainty.forecast_checks import summarise
+        from rfa.runtime.uncertainty.interface import ReadoutOptions
 
         step = usual_step(series) or 1.0
         leads = [parse_lead(text, step if series.is_dated else 1.0) for text in self.leads]
@@ -148,10 +155,18 @@ class Task:
         distances = (times - series.times[-1]).tolist()
         followed_leads = followed(runtime, step, distances[-1]) if distances else []
         checked = [*leads, *(lead for lead in followed_leads if lead not in leads)]
-        sequence = run_filter(runtime, series, checked, smooth=self.smooth, lag=self.lag, alarm=self.alarm)
+        sequence = run_filter(
+            runtime, series, checked, smooth=self.smooth, lag=self.lag, alarm=self.alarm, range=self.range
+        )
         outputs = sequence.columns(series.names, checked)
         seen = (~np.isnan(series.values)).sum(axis=1)
         checks = summarise(sequence.tally, runtime.levels, runtime.observation_size, checked, is_fresh=True)
+        forecast = None
+        if distances:
+            inputs = known_inputs(series, ())
+            readout = ReadoutOptions(range=self.range, weights=self.weights, utc_offsets=series.utc_offsets)
+            known = None if inputs is None else inputs.at(times)
+            forecast = runtime.ahead(sequence.state, LEVELS, distances, readout, known)
         return Filtered(
             file=file,
             key=key,
@@ -163,9 +178,11 @@ class Task:
             leads=leads,
             lead_names=[text.replace(" ", "") for text in self.leads],
             checks=checks,
-            warnings=diagnose(runtime, checks, step=sequence.state.step, ahead=distances, is_whole=True),
+            warnings=diagnose(
+                runtime, checks, step=sequence.state.step, ahead=distances, is_whole=True, names=series.names
+            ),
             future_times=times,
-            forecast=runtime.ahead(sequence.state, LEVELS, distances, series.utc_offsets) if distances else None,
+            forecast=forecast,
             is_part=is_part,
         )
 
@@ -189,6 +206,7 @@ def run_filter(
     smooth: bool = False,
     lag: int | None = None,
     alarm: Alarm | None = None,
+    range: tuple[float, float] = (-math.inf, math.inf),
 ) -> FilteredSequence:
     """Filter a series, with a progress bar.
 
@@ -201,6 +219,7 @@ def run_filter(
     import numpy as np
     from tqdm import tqdm
 
+    from rfa.library.models import known_inputs
     from rfa.runtime.compiling import call_on_compile
     from rfa.runtime.filters.sequence import FilteredSequence
     from rfa.runtime.messages import COMPILING
@@ -216,6 +235,7 @@ def run_filter(
     values, times = np.asarray(series.values, np.float64), np.asarray(series.times, np.float64)
     options = FilterOptions(
         times, values, np.ones(len(times)), LEVELS, tuple(horizon), alarm=alarm or NEVER, smooth=smooth, lag=lag,
+        range=range, inputs=known_inputs(series, horizon),
         utc_offsets=series.utc_offsets,
     )  # fmt: skip
     # Smoothing takes a tick for each filtered piece, each row of the backward pass and each output row.
@@ -314,6 +334,17 @@ def parse_lead(text: str, row: float) -> float:
     if not ahead < math.inf:
         raise ValueError(f"--lead takes a time above 0 such as 0.5, 30min, 6h or 1d, got {text!r}")
     return ahead
+
+
+def parse_range(low: float | None, high: float | None) -> tuple[float, float]:
+    """The range of `--min` and `--max`.
+
+    Raises:
+        ValueError: the one is not below the other.
+    """
+    from rfa.runtime.uncertainty.input import value_range
+
+    return value_range(low, high, ("--min", "--max"))
 
 
 def parse_alarm(rate: str | None, quiet: int, option: str = "--alarm") -> Alarm:

@@ -151,6 +151,9 @@ def _forecast_columns(result: Filtered, chosen: Sequence[str], digits: int | Non
         parts = dict(zip(PARTS, bands, strict=True)) | {"median": result.forecast_medians[:, k]}
         rounded = round_estimates(parts, digits)
         found |= {f"{name}_{part}": numbers(rounded[part]) for part in chosen}
+        assert result.forecast is not None
+        for expert, weights in zip(result.forecast.experts, result.forecast.weights[:, k].T, strict=True):
+            found[f"{name}_weight_{expert}"] = numbers(weights)
     return found
 
 

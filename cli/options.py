@@ -22,6 +22,10 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 READING: Final[dict[str, tuple[Any, Any, Any]]] = {
     "time": (str | None, None, typer.Option(help="Time column. Default: found by its name or content.")),
     "column": (list[str] | None, None, typer.Option(help="Value column; repeatable. Default: all numeric columns.")),
+    "known": (
+        list[str] | None, None,
+        typer.Option(help="Column whose future is known, such as a price or a holiday; repeatable."),
+    ),
     "by": (list[str] | None, None, typer.Option(help="Column that labels series; repeatable. Default: found.")),
     "sheet": (str | None, None, typer.Option(help="Sheet of a workbook, or table of a ZIP archive.")),
     "query": (str | None, None, typer.Option(help="SELECT on a SQLite or DuckDB database. Default: its only table.")),
@@ -60,7 +64,7 @@ def reads_files(command: Callable[..., None]) -> Callable[..., None]:
 
         options: dict[str, Any] = {name: values.pop(name) for name in READING}
         source = {name: options.pop(name) for name in ("sheet", "query")}
-        options |= {name: options[name] or [] for name in ("by", "missing")}
+        options |= {name: options[name] or [] for name in ("by", "missing", "known")}
         options["columns"] = options.pop("column") or []
         command(reading=ReadOptions(**options), source=source, **values)
 

@@ -14,6 +14,7 @@ from rfa.data.clock_parts import JOINED, calendar_columns, find_parts
 from rfa.data.columns import ValueColumns, leave_out_counters, read_values
 from rfa.data.day_first import choose_format
 from rfa.data.keys import cell_codes, find_keys, group_rows
+from rfa.data.known import read_known, split_known
 from rfa.data.marks import MissingRule
 from rfa.data.months_across import melt_months
 from rfa.data.row_times import Groups, count_rows, read_times
@@ -62,6 +63,7 @@ class ReadOptions:
     end: str | None = None
     every: str | None = None
     missing: Sequence[str] = ()
+    known: Sequence[str] = ()
 
 
 def read_frame(table: pa.Table | Table, *, refused: Refused | None = None, **options: Any) -> dict[Key, Series]:
@@ -79,6 +81,7 @@ def read_frame(table: pa.Table | Table, *, refused: Refused | None = None, **opt
         start, end: range of rows, `end` exclusive: ISO dates, or numbers if the times are numbers.
         every: resample each series to a regular step such as 5min, by the mean of its observations.
         missing: more words and numbers for missing values; "none": no numbers are taken for marks of missing values.
+        known: columns that are known ahead: they go on after the last value of the others.
         refused: called with a series that cannot be read, which is left out; without it the first such one raises.
 
     Raises:
@@ -96,13 +99,14 @@ def read_all(table: pa.Table | Table, options: ReadOptions, refused: Refused | N
     if options.every is not None:
         step_seconds(options.every)
     table = table if isinstance(table, Table) else Table.of(table)
-    table, by, whole, groups, refuse = _read_rows(table, options, refused)
+    table, by, whole, groups, refuse, known = _read_rows(table, options, refused)
     found: dict[Key, Series] = {}
     for key, rows in groups.items():
         try:
             selected = _select_rows(whole, rows, table.first_row, options.strict)
             series = select_range(selected, options.start, options.end, options.zone)
-            found[key] = series if options.every is None else resample(series, options.every, options.zone)
+            series = series if options.every is None else resample(series, options.every, options.zone)
+            found[key] = split_known(series, known) if known else series
         except ValueError as error:
             refuse(key, error)
     return Frame(table, tuple(by), found)
@@ -124,15 +128,17 @@ def _make_refuse(by: Sequence[str], refused: Callable[[Key, ValueError], object]
 
 def _read_rows(
     table: Table, options: ReadOptions, refused: Refused | None
-) -> tuple[Table, Sequence[str], Series, Groups, Refuse]:
-    """All rows as one series, in the order of the table, and the rows of each key."""
+) -> tuple[Table, Sequence[str], Series, Groups, Refuse, int]:
+    """All rows as one series, in the order of the table, the rows of each key, and how many columns are known ahead."""
     if not len(table):
         raise ValueError("the table has no rows: it needs at least one")
-    _check_columns(table, [*options.columns, *options.by, *([] if options.time is None else [options.time])])
-    by = options.by or ([] if options.columns or options.time else wide_keys(table))
+    named = [*options.columns, *options.by, *options.known, *([] if options.time is None else [options.time])]
+    _check_columns(table, named)
+    is_chosen = bool(options.columns or options.time or options.known)
+    by = options.by or ([] if is_chosen else wide_keys(table))
     if by and not options.by:
         options = replace(options, columns=(VALUE,))
-    table = melt_wide(table, by) if by or options.columns or options.time else melt_months(table)
+    table = melt_wide(table, by) if by or is_chosen else melt_months(table)
     rest = {name: column for name, column in table.columns.items() if name not in by}
     parts = find_parts(rest) if options.time is None else None
     clock: str | None
@@ -147,16 +153,17 @@ def _read_rows(
             refuse_unknown_times(rest)
     if clock is not None and table.separator is not None and not options.strict:
         table, rest = _cut_ends(table, rest, clock)
-    names = [name for name in rest if name != clock]
+    names = [name for name in rest if name != clock and name not in options.known]
     times, by, groups, read, notes, refuse = _read_series(table, rest, clock, by, options, refused)
     values = _read_values(table, options, [name for name in names if name not in by], by, is_dated=read.is_dated)
     if not options.columns:
         leave_out_counters(values, times)
+    known = read_known(table, options.known, MissingRule.of(options.missing), strict=options.strict)
     renamed = {values.units.get(name, name): column for name, column in table.columns.items()}
     whole = Series(
         times,
-        np.stack(list(values.values.values()), axis=1),
-        tuple(values.units.get(name, name) for name in values.values),
+        np.stack([*values.values.values(), *known.values()], axis=1),
+        (*(values.units.get(name, name) for name in values.values), *known),
         clock,
         read.is_dated,
         (*table.notes, *([parts.note] if parts else []), read.note, *notes, *values.notes),
@@ -166,7 +173,7 @@ def _read_rows(
         form=read.form,
         utc_offsets=UtcOffsets.of_zone(options.zone) if read.is_dated else UTC,
     )
-    return replace(table, columns=renamed), by, whole, groups, refuse
+    return replace(table, columns=renamed), by, whole, groups, refuse, len(known)
 
 
 def _cut_ends(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, dict[str, Any]]:
@@ -205,7 +212,7 @@ def _read_series(
             order = None if clock is None else found[0]
         except ValueError as error:
             problem, order = error, cell_codes(rest[str(clock)])
-        by = find_keys(table, order, [name for name in rest if name not in (clock, *options.columns)])
+        by = find_keys(table, order, [name for name in rest if name not in (clock, *options.columns, *options.known)])
         if problem is not None and not by:
             raise problem
         if by:

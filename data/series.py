@@ -21,6 +21,20 @@ def key_name(key: Key) -> str:
 
 
 @dataclass(frozen=True)
+class Known:
+    """Columns that are known ahead.
+
+    Attributes:
+        times: of the rows of a series, and of those to come, `[N]`.
+        values: `[N, K]`, NaN = missing.
+    """
+
+    times: np.ndarray
+    values: np.ndarray
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Series:
     """A recorded series.
 
@@ -37,6 +51,7 @@ class Series:
         zone: time zone of times that name none.
         form: how times are written, see `rfa.data.clock.Clock`.
         utc_offsets: of local time, whose days and weeks recur.
+        known: columns that are known ahead.
     """
 
     times: np.ndarray
@@ -51,6 +66,7 @@ class Series:
     zone: str = "UTC"
     form: str | float | None = None
     utc_offsets: UtcOffsets = UTC
+    known: Known | None = None
 
     def moments(self, times: np.ndarray) -> np.ndarray:
         """Times as UTC dates with microseconds; unchanged if the series has no dates."""

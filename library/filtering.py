@@ -13,7 +13,7 @@ import numpy as np
 
 from rfa.data import Key, Series, usual_step
 from rfa.library.frames import Clock, Column, New, concatenated
-from rfa.library.models import Filters, filters, notify_on_compile
+from rfa.library.models import Filters, filters, known_inputs, notify_on_compile
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions
 from rfa.library.reading import Table, read
 from rfa.library.spans import Span, as_written
@@ -43,10 +43,13 @@ def filter(
     levels: Sequence[float] = LEVELS,
     alarm: AlarmRule | None = None,
     smooth: bool = False,
+    minimum: float | None = None,
+    maximum: float | None = None,
     tz: str = "UTC",
     time_format: str | None = None,
     strict: bool = False,
     missing: Sequence[str | float] | str | float = (),
+    known: Sequence[str] | str = (),
 ) -> Frame:
     """Filter the series in a table; the estimate of a row uses that row and those before it.
 
@@ -61,11 +64,14 @@ def filter(
         system: instead of `model`, a linear system by matrices or as a preset (see the guide to systems), or the models
             of `rfa.fit`, of which each series takes its own.
         levels, smooth: of the intervals; also estimate each row from all rows.
+        minimum, maximum: of possible values: no estimate or bound lies outside.
         alarm: a rate such as "1/day" or 0.001 (of the rows), or the fields of the server's `alarm`.
         tz, time_format: the zone of times that name none, and of the days and weeks that the default model follows; the
             format of times of text, as in `datetime.strptime`.
         strict: raise for rows out of order and cells that are no numbers, instead of sorting and skipping them.
         missing: words and numbers that are missing values; "none" keeps numbers that look like these.
+        known: columns whose future is known, such as prices, promotions and holidays: numbers, yes and no, or words.
+            Only "default" and "series" use them, where they have helped.
 
     Returns:
         The same kind of frame (of an array, one with fields) with, for each column x, `x_mean`, `x_std`, `x_low90`,
@@ -77,8 +83,8 @@ def filter(
         ValueError: If an argument, column or row is invalid; the message names it and says what to do.
         FileNotFoundError: there is no such bundle.
     """
-    request = OutputOptions.of(levels, (), alarm)
-    table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing)
+    request = OutputOptions.of(levels, (), alarm, limits=(minimum, maximum))
+    table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing, known=known)
     work = functools.partial(_filter_series, table, filters(model, table.columns, system), request, smooth)
     with notify_on_compile():
         found = table.each(work)
@@ -106,28 +112,37 @@ def forecast(
     model: str | Path | None = None,
     system: Mapping[str, Any] | None = None,
     levels: Sequence[float] = LEVELS,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    weights: bool = False,
     tz: str = "UTC",
     time_format: str | None = None,
     strict: bool = False,
     missing: Sequence[str | float] | str | float = (),
+    known: Sequence[str] | str = (),
 ) -> Frame:
     """Forecast the next rows of each series.
 
     Args:
         horizon: a number of rows such as 24, or a span of time such as "6h" for all rows in it. Rows are the usual step
             apart; steps of days, weeks or months follow the calendar of `tz`, without weekends if there were none.
+        minimum, maximum: of possible values: no number of the forecast lies outside.
+        weights: whether to return the weights of the models that "default" mixes.
+        known: columns whose future is known. Rows at the end that have values in these columns alone are the future:
+            the forecast begins after the last row with another value.
         data, time, columns, by, model, system, levels, tz, time_format, strict, missing: see `rfa.filter`.
 
     Returns:
         The same kind of frame with a row for each time: the keys; the time as written, or counted in `t`; and for
-        each column x the forecast `x_mean`, `x_std`, `x_median`, `x_low90`, `x_high90` (a pair per level).
+        each column x the forecast `x_mean`, `x_std`, `x_median`, `x_low90`, `x_high90` (a pair per level), and with
+        `weights` `x_weight_network`, `x_weight_smoothing` and so on.
 
     Raises:
         ValueError: If an argument, column or row is invalid; the message names it and says what to do.
         FileNotFoundError: there is no such bundle.
     """
-    request = OutputOptions.of(levels)
-    table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing)
+    request = OutputOptions.of(levels, limits=(minimum, maximum), weights=weights)
+    table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing, known=known)
     filters_of, span = filters(model, table.columns, system), as_written(horizon)
 
     def work(key: Key, series: Series) -> tuple[np.ndarray, Clock, New]:
@@ -137,7 +152,10 @@ def forecast(
         for part, runtime in filters_of(key, series):
             options = request.with_horizon(followed(runtime, usual_step(part) or 1.0, leads[-1]))
             state = _run(table, runtime, key, part, options).state
-            found = runtime.ahead(state, request.levels, leads, series.utc_offsets)
+            inputs = known_inputs(part, ())
+            later = None if inputs is None else inputs.at(times)
+            readout = request.readout._replace(utc_offsets=series.utc_offsets)
+            found = runtime.ahead(state, request.levels, leads, readout, known=later)
             new |= _forecast_columns(part, found, request.levels)
         return np.repeat(_rows(series)[-1], len(times)), table.clock(series, times), new
 
@@ -155,6 +173,7 @@ def _forecast_columns(series: Series, found: Ahead, levels: Sequence[float]) -> 
         new |= {f"{name}_{what}": found.moments[:, k, a] for k, what in enumerate(("mean", "std", "median"))}
         for number, level in enumerate(levels):
             new |= dict(zip(ends(name, level), found.bands[:, number, a].T, strict=True))
+        new |= {f"{name}_weight_{expert}": found.weights[:, a, k] for k, expert in enumerate(found.experts)}
     return new
 
 
@@ -203,6 +222,7 @@ def detect(
     time_format: str | None = None,
     strict: bool = False,
     missing: Sequence[str | float] | str | float = (),
+    known: Sequence[str] | str = (),
 ) -> Detection[Frame]:
     """Find the rows that are as rare on their series as a rate says, given the rows before each.
 
@@ -213,7 +233,7 @@ def detect(
         direction: "up" above the forecast, "down" below it, or "both".
         min_deviation: the least distance from the forecast of an alarm.
         range: lowest and highest value, None for no limit: a value outside is an alarm, however common.
-        data, time, columns, by, model, system, levels, tz, time_format, strict, missing: see `rfa.filter`.
+        data, time, columns, by, model, system, levels, tz, time_format, strict, missing, known: see `rfa.filter`.
 
     Raises:
         ValueError: If an argument, column or row is invalid; the message names it and says what to do.
@@ -222,7 +242,7 @@ def detect(
     rule = {"rate": rate, "quiet": quiet, "direction": direction, "min_deviation": float(min_deviation)}
     limits = None if range is None else [None if limit is None else float(limit) for limit in range]
     request = OutputOptions.of(levels, (), {**rule, "range": limits})
-    table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing)
+    table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing, known=known)
     work = functools.partial(_detect_series, table, filters(model, table.columns, system), request)
     with notify_on_compile():
         found = list(table.each(work).values())
@@ -288,6 +308,10 @@ def check_sizes(series: Series, first_row: int = 1) -> None:
     Raises:
         ValueError: If a value is larger; the message names its row and column.
     """
+    if series.known is not None:
+        for row, k in np.argwhere(np.abs(series.known.values) > LARGEST_OBSERVATION)[:1].tolist():
+            name, size = series.known.names[k], series.known.values[row, k]
+            raise ValueError(f"column {name!r}: at most {LARGEST_OBSERVATION:g} in size is taken, got {size:g}")
     for row, a in np.argwhere(np.abs(series.values) > LARGEST_OBSERVATION)[:1].tolist():
         place = row if series.rows is None else series.rows[row]
         raise ValueError(
@@ -315,12 +339,13 @@ def _run(
     check_sizes(series)
     options = FilterOptions(
         series.times, series.values, np.ones(len(series.times)), request.levels, request.horizon,
-        alarm=rule, smooth=smooth, utc_offsets=series.utc_offsets,
+        alarm=rule, smooth=smooth, range=request.range, inputs=known_inputs(series, request.horizon),
+        utc_offsets=series.utc_offsets,
     )  # fmt: skip
     result = FilteredSequence.collect(runtime.work(options))
     size, horizon = runtime.observation_size, options.horizon
     checks = summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)
-    if found := diagnose(runtime, checks, step=result.state.step):
+    if found := diagnose(runtime, checks, step=result.state.step, names=series.names):
         table.diagnostics.setdefault(key, []).extend(found)
     return result
 

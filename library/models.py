@@ -6,12 +6,12 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from rfa.data import Key, Series, key_name
+from rfa.data import Key, Series, key_name, usual_step
 from rfa.library.locate import find_bundle
 from rfa.runtime.bundle.bundle import Bundle, open_bundle
 from rfa.runtime.bundle.documents import sha256
@@ -24,6 +24,7 @@ from rfa.runtime.filters.fitted import are_models, system_for
 from rfa.runtime.filters.system import System
 from rfa.runtime.messages import COMPILING
 from rfa.runtime.series.filter import MIXTURE, SeriesRuntime, hold_to_golden, open_series
+from rfa.runtime.series.known import KnownInputs
 
 # Bundles that stay open.
 MOST_OPEN: Final = 4
@@ -58,7 +59,19 @@ def usual_model() -> str:
     return MIXTURE
 
 
-def find_model(model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None) -> Model:
+def find_model(
+    model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None, known: int = 0
+) -> Model:
+    """The model of this name for a number of columns, and a number of columns that are known ahead.
+
+    Raises:
+        ValueError, FileNotFoundError: see `_find_model`; or it takes no columns that are known ahead.
+    """
+    found = _find_model(model, columns, system)
+    return replace(found, runtime=found.runtime.with_known(known)) if known else found
+
+
+def _find_model(model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None) -> Model:
     """The model of this name for a number of columns.
 
     Args:
@@ -140,9 +153,32 @@ def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | 
     """
     if are_models(system):
         _check_for_system(model)
-        return own_filters(system)
+        return with_known(own_filters(system))
     runtime = find_model(model, columns, system).runtime
-    return lambda key, series: [(series, runtime)]
+    return with_known(lambda key, series: [(series, runtime)])
+
+
+def with_known(filters_of: Filters) -> Filters:
+    """The same filters, with the columns of each series that are known ahead.
+
+    The returned function raises an InvalidInput if a filter takes no such columns.
+    """
+
+    def parts(key: Key, series: Series) -> Sequence[tuple[Series, FilterRuntime]]:
+        found = filters_of(key, series)
+        if series.known is None:
+            return found
+        return [(part, runtime.with_known(len(series.known.names))) for part, runtime in found]
+
+    return parts
+
+
+def known_inputs(series: Series, horizon: Sequence[float]) -> KnownInputs | None:
+    """The columns of a series that are known ahead, as the inputs of its rows with forecasts at these leads."""
+    known = series.known
+    if known is None:
+        return None
+    return KnownInputs(known.times, known.values, tuple(horizon), usual_step(series) or 1.0)
 
 
 def own_filters(models: object) -> Callable[[Key, Series], list[tuple[Series, SystemRuntime]]]:

@@ -7,9 +7,18 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rfa.data.clock import get_zone
+from rfa.data.utc_offsets import UtcOffsets
 from rfa.library.spans import Span, leads_of
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm, alarm
-from rfa.runtime.uncertainty.input import LARGEST_HORIZON, LARGEST_SEED, MOST_HORIZONS, MOST_LEVELS, MOST_SAMPLES
+from rfa.runtime.uncertainty.input import (
+    LARGEST_HORIZON,
+    LARGEST_SEED,
+    MOST_HORIZONS,
+    MOST_LEVELS,
+    MOST_SAMPLES,
+    value_range,
+)
+from rfa.runtime.uncertainty.interface import ReadoutOptions
 
 LEVELS = (0.5, 0.9)
 # A rate, or the fields of the server's `alarm`.
@@ -24,6 +33,8 @@ class OutputOptions:
     Attributes:
         horizon: leads in units of the times.
         alarm: all fields of the server's `alarm`; None for no alarms.
+        limits: lowest and highest possible value, None for no limit.
+        weights: whether forecasts come with the weights of the model's experts.
         tz: time zone whose days and weeks recur.
     """
 
@@ -31,6 +42,8 @@ class OutputOptions:
     horizon: tuple[float, ...] = ()
     alarm: Mapping[str, Any] | None = None
     samples: int = 0
+    limits: tuple[float | None, float | None] = (None, None)
+    weights: bool = False
     tz: str = "UTC"
 
     @classmethod
@@ -40,6 +53,9 @@ class OutputOptions:
         horizon: Sequence[float | Span] = (),
         alarm: AlarmRule | None = None,
         samples: int = 0,
+        limits: Sequence[float | None] = (None, None),
+        *,
+        weights: bool = False,
         tz: str = "UTC",
     ) -> OutputOptions:
         """Checked options.
@@ -48,9 +64,11 @@ class OutputOptions:
             ValueError: If an option is invalid; the message names the argument.
         """
         rule = alarm if alarm is None or isinstance(alarm, Mapping) else {"rate": alarm}
+        low, high = limits
         options = cls(
-            _numbers(levels), leads_of(horizon), None if rule is None else {**_ALARM_DEFAULTS, **rule}, samples, tz
-        )
+            _numbers(levels), leads_of(horizon), None if rule is None else {**_ALARM_DEFAULTS, **rule}, samples,
+            (low, high), weights, tz,
+        )  # fmt: skip
         options.check()
         return options
 
@@ -63,7 +81,8 @@ class OutputOptions:
         """
         names = ("levels", "horizon", "alarm", "samples")
         levels, horizon, rule, samples = (document[name] for name in names)
-        return cls.of(levels, horizon, rule, samples, document.get("tz", "UTC"))
+        limits, weights = document.get("limits", (None, None)), document.get("weights", False)
+        return cls.of(levels, horizon, rule, samples, limits, weights=weights, tz=document.get("tz", "UTC"))
 
     def document(self) -> dict[str, Any]:
         """The options as JSON."""
@@ -81,6 +100,17 @@ class OutputOptions:
         fields = dict(self.alarm)
         limits = fields.pop("range")
         return alarm(fields.pop("rate"), within=(None, None) if limits is None else tuple(limits), **fields)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The range of the limits."""
+        return value_range(*self.limits, ("minimum", "maximum"))
+
+    @property
+    def readout(self) -> ReadoutOptions:
+        """The options for the filter."""
+        utc_offsets = UtcOffsets.of_zone(self.tz)
+        return ReadoutOptions(alarm=self.rule, range=self.range, weights=self.weights, utc_offsets=utc_offsets)
 
     def check(self) -> None:
         """Check the bounds.
@@ -108,8 +138,8 @@ class OutputOptions:
             )
         if self.alarm is not None and "rate" not in self.alarm:
             raise ValueError('alarm.rate is needed: a share of the observations, or a number per time such as "1/day"')
-        _ = self.rule
         get_zone(self.tz)
+        _ = self.readout
 
 
 def check_whole(name: str, value: int, most: int) -> None:

@@ -112,13 +112,14 @@ def read(
     *,
     strict: bool = False,
     missing: Sequence[str | float] | str | float = (),
+    known: Sequence[str] | str = (),
 ) -> Table:
     """The series in data; warns of decisions in reading that may change their numbers.
 
     Raises:
         ValueError: If an argument, column or row is invalid; the message names it and says what to do.
     """
-    columns, by = ((one,) if isinstance(one, str) else tuple(one) for one in (columns, by))
+    columns, by, known = ((one,) if isinstance(one, str) else tuple(one) for one in (columns, by, known))
     source_data = data_of(data, time, by)
     failed: dict[Key, str] = {}
 
@@ -129,7 +130,7 @@ def read(
         loaded = source_data.table
         source = loaded if isinstance(loaded, LoadedTable) else LoadedTable.of(loaded)
         words = [str(value) for value in ((missing,) if isinstance(missing, str | float | int) else missing)]
-        options = ReadOptions(source_data.time, columns, by, zone, time_format, strict, missing=words)
+        options = ReadOptions(source_data.time, columns, by, zone, time_format, strict, missing=words, known=known)
         frame = read_all(source, options, refused)
     found = frame.series
     if isinstance(source_data, FileData):

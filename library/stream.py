@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.utc_offsets import UtcOffsets
 from rfa.library.models import Model, find_model, notify_on_compile
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions, check_seed
 from rfa.library.spans import Ahead, Span, leads_of, rows_ahead
@@ -57,6 +56,10 @@ class Stream:
         alarm: a rate such as "1/day" (times in seconds) or 0.001 (of the observations), or the fields of the server's
             `alarm`: `{"rate": "1/day", "direction": "up", "quiet": 10}`.
         samples: draws of the state to return with each step.
+        minimum, maximum: of possible values: no estimate, forecast, bound or sample lies outside.
+        weights: whether each step has `weights` of the models that "default" mixes, by their names: of each horizon,
+            for each column.
+        known: names of columns whose future is known, such as a price or a holiday; see `update`.
         seed: of the samples.
         tz: time zone whose days and weeks the default model follows, such as "Europe/Berlin"; times are in seconds.
 
@@ -75,22 +78,24 @@ class Stream:
         horizon: Sequence[float | Span] = (),
         alarm: AlarmRule | None = None,
         samples: int = 0,
+        minimum: float | None = None,
+        maximum: float | None = None,
+        weights: bool = False,
+        known: Sequence[str] = (),
         seed: int = 0,
         tz: str = "UTC",
     ) -> None:
-        request = OutputOptions.of(levels, horizon, alarm, samples, tz)
+        request = OutputOptions.of(levels, horizon, alarm, samples, (minimum, maximum), weights=weights, tz=tz)
         check_seed(seed)
-        found = find_model(model, columns, system)
-        self._open(found, request, found.runtime.start(seed))
+        found = find_model(model, columns, system, len(known))
+        self._open(found, request, found.runtime.start(seed), known)
 
-    def _open(self, model: Model, request: OutputOptions, state: FilterState) -> None:
+    def _open(self, model: Model, request: OutputOptions, state: FilterState, known: Sequence[str]) -> None:
+        self._known = tuple(known)
         self._model, self._request, self._seed = model, request, state.seed
         self._runtime, self._size = model.runtime, model.runtime.observation_size
         self._rule = request.rule
-        self._utc_offsets = UtcOffsets.of_zone(request.tz)
-        self._readout = self._runtime.readout(
-            request.levels, request.horizon, request.samples, alarm=self._rule, utc_offsets=self._utc_offsets
-        )
+        self._readout = self._runtime.readout(request.levels, request.horizon, request.samples, request.readout)
         self._pool = StatePool(self._runtime.state_fields, 1)
         self._pool_slot = self._pool.acquire()
         self._runtime.put(self._pool, self._pool_slot, state)
@@ -127,13 +132,17 @@ class Stream:
         step = self._runtime.get(self._pool, self._pool_slot, self._seed).step
         return diagnose(self._model.runtime, self.calibration, step=step)
 
-    def update(self, t: Time | None, y: Observation, *, noise: float = 1.0) -> FilterStep:
+    def update(
+        self, t: Time | None, y: Observation, *, noise: float = 1.0, known: Mapping[str, Ahead] | None = None
+    ) -> FilterStep:
         """Condition on an observation. If it is refused, the stream does not change.
 
         Args:
             t: its time: a number, or a date, taken in seconds since 1970 (UTC unless it has a zone); None counts rows.
             y: a number, or one for each column; None and NaN are missing.
             noise: factor on the standard deviation of its measurement noise.
+            known: of each known column the value at this time, or a list of it and of the values at each `horizon`;
+                what is left out or None is unknown.
 
         Returns:
             A step with the fields of the server's reply, `mean`, `std`, `interval["0.9"]`, `innovation`, `anomaly`,
@@ -145,11 +154,12 @@ class Stream:
         time, values = self._check_time(t), _numbers(y, self._size)
         if noise != 1.0 and not LEAST_NOISE <= noise <= MOST_NOISE:
             raise ValueError(f"noise must be between {LEAST_NOISE:g} and {MOST_NOISE:g}, got {noise!r}")
+        inputs = self._inputs(known or {}, 1 + len(self._request.horizon)) if self._known or known else None
         if self._has_run:
-            stepped = self._advance(time, values, noise)
+            stepped = self._advance(time, values, noise, inputs)
         else:
             with notify_on_compile():
-                stepped = self._advance(time, values, noise)
+                stepped = self._advance(time, values, noise, inputs)
             self._has_run = True
         if stepped is None:
             raise ValueError(out_of_range("y", self._model.name).message)
@@ -157,8 +167,27 @@ class Stream:
         self._count, self._time = self._count + 1, time
         return stepped.step
 
-    def _advance(self, t: float, values: list[float | None] | None, noise: float) -> Stepped | None:
-        row, batch = Row(self._pool_slot, t, values, noise, self._readout, self._seed), self._batch
+    def _inputs(self, known: Mapping[str, Any], leads: int) -> np.ndarray:
+        """Values of the known columns at some leads, NaN where unknown, `[leads, K]`."""
+        found = np.full((leads, len(self._known)), np.nan)
+        for name, values in known.items():
+            if name not in self._known:
+                raise ValueError(
+                    f"known has a column {name!r}; the stream was made with {', '.join(self._known) or 'none'}"
+                )
+            column = np.array(values, np.float64).reshape(-1)
+            if len(column) > leads or (np.abs(column) > LARGEST_OBSERVATION).any():
+                raise ValueError(
+                    f"known[{name!r}] takes up to {leads} numbers of at most {LARGEST_OBSERVATION:g} in size"
+                )
+            found[: len(column), self._known.index(name)] = column
+        return found
+
+    def _advance(
+        self, t: float, values: list[float | None] | None, noise: float, inputs: np.ndarray | None
+    ) -> Stepped | None:
+        held = None if inputs is None else inputs.ravel().tolist()
+        row, batch = Row(self._pool_slot, t, values, noise, self._readout, self._seed, held), self._batch
         if self._readout.samples:  # drawing may fail after the update: `advance` undoes it
             return self._runtime.advance(self._pool, [row])[0]
         batch.times[0], batch.noise[0] = t, noise
@@ -166,12 +195,13 @@ class Stream:
         (stepped,) = self._runtime.stepped(self._pool, batch, self._readout, [row])
         return stepped
 
-    def forecast(self, horizon: Ahead) -> list[ForecastPoint]:
+    def forecast(self, horizon: Ahead, *, known: Mapping[str, Sequence[float]] | None = None) -> list[ForecastPoint]:
         """Forecast observations from the present state; the stream does not change.
 
         Args:
             horizon: a number of rows, a typical step of this stream apart; a span such as "6h", for all rows in it; or
                 a list of leads in units of the times.
+            known: of each known column the values at these leads; what is left out or None is unknown.
 
         Returns:
             A point for each: `t`, `mean`, `std`, `interval["0.9"]`, the last three over the columns.
@@ -190,7 +220,8 @@ class Stream:
             step = state.step or 1.0
             leads = tuple(k * step for k in range(1, rows_ahead(horizon, step) + 1))
         levels = self._request.levels
-        return points(self._runtime.ahead(state, levels, leads, self._utc_offsets), levels)
+        later = self._inputs(known or {}, len(leads)) if self._known or known else None
+        return points(self._runtime.ahead(state, levels, leads, self._request.readout, known=later), levels)
 
     @property
     def state(self) -> bytes:
@@ -201,6 +232,7 @@ class Stream:
             "columns": self._size,
             "system": self._model.system,
             "wanted": self._request.document(),
+            "known": self._known,
         }
         text = json.dumps(description).encode()
         return b"".join((_MAGIC, _LENGTH.pack(len(text)), text, self._packed()))
@@ -221,15 +253,15 @@ class Stream:
             name, digest, columns, options, system = (
                 description[key] for key in ("model", "digest", "columns", "wanted", "system")
             )
-            request = OutputOptions.from_document(options)
+            request, known = OutputOptions.from_document(options), tuple(map(str, description.get("known", ())))
         except (KeyError, TypeError, ValueError):
             raise ValueError("this is no state of a Stream") from None
         if model is None and system is None:
             model = name
-        found = find_model(model, columns, system)
+        found = find_model(model, columns, system, len(known))
         if found.digest != digest:
             raise ValueError(f"the state is of another version of model {name!r}: start a new stream")
-        return cls._resumed(found, request, payload)
+        return cls._resumed(found, request, payload, known)
 
     def token(
         self, key: str, *, api_key: str | None = None, audience: str = "rfa", seconds: int = _TOKEN_SECONDS
@@ -264,6 +296,10 @@ class Stream:
         horizon: Sequence[float | Span] = (),
         alarm: AlarmRule | None = None,
         samples: int = 0,
+        minimum: float | None = None,
+        maximum: float | None = None,
+        weights: bool = False,
+        known: Sequence[str] = (),
         tz: str = "UTC",
     ) -> Stream:
         """Continue a stream of the server, with the same numbers to the bit.
@@ -277,16 +313,16 @@ class Stream:
             ValueError: the token is not of this key, model, number of columns and API key, or has expired.
             FileNotFoundError: there is no such bundle.
         """
-        found = find_model(model, columns, system)
-        request = OutputOptions.of(levels, horizon, alarm, samples, tz)
+        found = find_model(model, columns, system, len(known))
+        request = OutputOptions.of(levels, horizon, alarm, samples, (minimum, maximum), weights=weights, tz=tz)
         tokens = _tokens(key, audience, seconds)
         opened = tokens.open(token, _scope(found, api_key), found.runtime.state_bytes)
-        return cls._resumed(found, request, opened.payload)
+        return cls._resumed(found, request, opened.payload, known)
 
     @classmethod
-    def _resumed(cls, model: Model, request: OutputOptions, payload: bytes) -> Stream:
+    def _resumed(cls, model: Model, request: OutputOptions, payload: bytes, known: Sequence[str]) -> Stream:
         stream = cls.__new__(cls)
-        stream._open(model, request, model.runtime.unpack(payload))
+        stream._open(model, request, model.runtime.unpack(payload), known)
         return stream
 
     def _packed(self) -> bytes:

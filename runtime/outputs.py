@@ -49,6 +49,13 @@ class FilterStep:
     samples: np.ndarray  # [samples, P]
 
 
+@dataclass
+class WeightedStep(FilterStep):
+    """A step with the weights of the experts, by their names: of each lead, of each component."""
+
+    weights: dict[str, list[list[float]]] | None
+
+
 @dataclass(frozen=True)
 class SmoothedStep:
     """The state at an observation, given later ones."""

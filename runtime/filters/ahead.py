@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from rfa.data.utc_offsets import UtcOffsets
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.filters.state import FilterState
 from rfa.runtime.outputs import ForecastPoint
 from rfa.runtime.uncertainty.input import level_name
-from rfa.runtime.uncertainty.interface import Ahead, FilterOptions
+from rfa.runtime.uncertainty.interface import Ahead, FilterOptions, ReadoutOptions
 from rfa.runtime.uncertainty.steps import Steps
 
 if TYPE_CHECKING:
@@ -24,11 +23,14 @@ FORECASTS_AT_ONCE: Final = 256
 
 def forecasts_after(
     runtime: FilterRuntime, state: FilterState, levels: Sequence[float], leads: Sequence[float],
-    utc_offsets: UtcOffsets,
+    readout: ReadoutOptions, known: np.ndarray | None,
 ) -> Ahead:  # fmt: skip
     """Forecasts at these leads, at least one.
 
     They are those of a missing observation at the time of the state, which changes nothing.
+
+    Args:
+        known: values of the columns that are known ahead, at the leads, NaN where missing, `[M, K]`.
 
     Raises:
         InvalidInput: a lead is invalid, or exceeds the range of the model's numbers.
@@ -36,15 +38,21 @@ def forecasts_after(
     nothing = np.full((1, runtime.observation_size), np.nan)
     steps: list[Steps] = []
     for begin in range(0, len(leads), FORECASTS_AT_ONCE):
+        part, inputs = slice(begin, begin + FORECASTS_AT_ONCE), None
+        if known is not None:
+            inputs = np.concatenate([np.full(known.shape[1], np.nan), known[part].ravel()])[None]
         options = FilterOptions(
-            np.array([state.time]), nothing, np.ones(1), tuple(levels), tuple(leads[begin : begin + FORECASTS_AT_ONCE]),
-            seed=state.seed, state=state, utc_offsets=utc_offsets,
+            np.array([state.time]), nothing, np.ones(1), tuple(levels), tuple(leads[part]),
+            seed=state.seed, state=state, range=readout.range, weights=readout.weights, inputs=inputs,
+            utc_offsets=readout.utc_offsets,
         )  # fmt: skip
         steps += FilteredSequence.collect(runtime.work(options)).pieces
     return Ahead(
         state.time + np.array(leads),
         np.concatenate([step.outputs.moments[0] for step in steps]),
         np.concatenate([step.outputs.bands[0] for step in steps]),
+        np.concatenate([step.outputs.weights[0] for step in steps]),
+        steps[0].readout.experts,
     )
 
 

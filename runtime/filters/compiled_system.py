@@ -32,7 +32,7 @@ from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.adaptive import Horizons
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm
 from rfa.runtime.uncertainty.calibration import Calibration
-from rfa.runtime.uncertainty.interface import FilterOptions
+from rfa.runtime.uncertainty.interface import FilterOptions, Inputs
 from rfa.runtime.uncertainty.step_outputs import StepOutputs
 from rfa.runtime.uncertainty.steps import Readout, Steps
 
@@ -124,7 +124,7 @@ class SystemRuntime(FilterRuntime):
         return super().work(options, deadline)
 
     def step(
-        self, pool: StatePool, batch: Batch, readout: Readout, inputs: np.ndarray | None = None,
+        self, pool: StatePool, batch: Batch, readout: Readout, inputs: Inputs | None = None,
         memory: Memory | None = None, *, traced: bool,
     ) -> tuple[StepOutputs, Traced]:  # fmt: skip
         """See `FilterRuntime`. An observation outside the range of calendars is refused as out of range."""

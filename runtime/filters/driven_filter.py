@@ -108,6 +108,13 @@ class DrivenSystem:
         for row in np.flatnonzero(is_good).tolist():
             pool.arrays[RESPONSE][batch.slots[row]] = response.states[row]
 
+    def shift(self, out: StepOutputs, trace: Traced, response: Response) -> None:
+        """Add the response to the input to the outputs, and to the trace."""
+        shift(out, response.seen, response.ahead)
+        if len(trace.mean):
+            trace.mean[:] += response.states
+            trace.predicted_mean[:] += response.states
+
 
 def _leads_of(held: HeldInput, matrix: Array, horizon: tuple[float, ...]) -> tuple[Array, Array]:
     """C F and C G of each horizon, `[H, P, n]`."""
@@ -124,11 +131,3 @@ def shift(out: StepOutputs, seen: Array, ahead: Array) -> None:
     out.moments[:, :, 0] += ahead
     out.moments[:, :, 2] += ahead
     out.bands[:] += ahead[:, :, None, :, None]
-
-
-def shift_by(out: StepOutputs, trace: Traced, response: Response) -> None:
-    """Add the response to the input to the outputs, and to the trace."""
-    shift(out, response.seen, response.ahead)
-    if len(trace.mean):
-        trace.mean[:] += response.states
-        trace.predicted_mean[:] += response.states

@@ -13,16 +13,15 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 
-from rfa.data.utc_offsets import UTC, UtcOffsets
 from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.choices import Mode
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.ahead import forecasts_after
-from rfa.runtime.filters.driven_filter import DRIVEN_ROWS, MOST_STATES, RESPONSE, DrivenSystem, shift_by
+from rfa.runtime.filters.driven_filter import DRIVEN_ROWS, MOST_STATES, RESPONSE, DrivenSystem
 from rfa.runtime.filters.graph_steps import GraphSteps
 from rfa.runtime.filters.merge import Merged, check_merges, merge
 from rfa.runtime.filters.sequence import FilteredSequence, FilterResult, Memory, run_sequence
@@ -35,9 +34,18 @@ from rfa.runtime.uncertainty.alarms import NEVER, Alarm
 from rfa.runtime.uncertainty.baseline import baseline_fields
 from rfa.runtime.uncertainty.calibration import Calibration
 from rfa.runtime.uncertainty.input import Observation, as_array, check_noise, check_readout
-from rfa.runtime.uncertainty.interface import Ahead, FilterOptions, MergeOptions, Piece, Row, Stepped
+from rfa.runtime.uncertainty.interface import (
+    Ahead,
+    FilterOptions,
+    Inputs,
+    MergeOptions,
+    Piece,
+    ReadoutOptions,
+    Row,
+    Stepped,
+)
 from rfa.runtime.uncertainty.step_outputs import StepOutputs
-from rfa.runtime.uncertainty.steps import NO_SAMPLES, Readout, Steps, draw
+from rfa.runtime.uncertainty.steps import NO_SAMPLES, Readout, Steps, draw, limit_outputs
 
 Array = np.ndarray
 KEPT_READOUTS = 64  # of 90 kB, with 256 horizons and 16 levels
@@ -53,6 +61,8 @@ class FilterRuntime(FilterStates):
         has_own_steps: whether its calibrated leads are in typical lags of the stream, not in times.
         suits_any: whether it takes any numbers of any size, and learns only from the stream.
         farthest: lead in typical lags; all further ones have the same forecast.
+        experts: names of the models whose forecasts it mixes.
+        known: number of columns that are known ahead.
 
     Raises:
         ValueError: the bundle is no filter, or cannot be compiled.
@@ -61,6 +71,8 @@ class FilterRuntime(FilterStates):
     has_own_steps = False
     suits_any = False
     farthest = math.inf
+    experts: tuple[str, ...] = ()
+    known: int = 0
 
     observation_size: int
     state_size: int
@@ -86,11 +98,12 @@ class FilterRuntime(FilterStates):
 
     def _set_up(
         self, calibration: Mapping[Mode, Calibration], steps: FilterSteps, horizons: Horizons,
-        driven: DrivenSystem | None = None, *, sides: int = 1, readouts: int = KEPT_READOUTS,
+        driven: Any = None, *, sides: int = 1, readouts: int = KEPT_READOUTS,
     ) -> None:  # fmt: skip
         """Set the parts that filter, and the fields of the state.
 
         Args:
+            driven: what takes inputs: a `DrivenSystem` or a `Regression`.
             sides: 2 if intervals are not symmetric.
             readouts: number to cache.
         """
@@ -130,6 +143,15 @@ class FilterRuntime(FilterStates):
     def sized(self, size: int) -> FilterRuntime:
         """The same model for another number of components."""
         return self
+
+    def with_known(self, count: int) -> FilterRuntime:
+        """The same model with so many columns that are known ahead.
+
+        Raises:
+            InvalidInput: it takes none, or fewer.
+        """
+        message = f"model {self.name!r} takes no columns that are known ahead: name no model"
+        raise InvalidInput(message, param="known", code="no_known")
 
     @property
     def piece_rows(self) -> int:
@@ -196,16 +218,18 @@ class FilterRuntime(FilterStates):
         """The results of `advance` for the rows of a batch, which share a readout."""
         inputs = None
         if any(row.input is not None for row in rows):
-            nothing = [0.0] * self.state_size
+            known = self.known * (1 + len(readout.horizon))
+            nothing = [math.nan] * known if known else [0.0] * self.state_size
             inputs = np.array([nothing if row.input is None else row.input for row in rows], np.float64)
         outputs, trace = self.step(pool, batch, readout, inputs, traced=readout.samples > 0)
+        limit_outputs(outputs, readout.options.range)
         steps = Steps(readout, batch.times, outputs, _samples(readout, trace, outputs, [row.seed for row in rows]))
         likelihoods, replies = outputs.log_likelihood.tolist(), steps.replies(copies=len(rows) > 1)
         for is_good, *stepped in zip(outputs.is_good.tolist(), replies, likelihoods, outputs.tally, strict=True):
             yield Stepped(*stepped) if is_good else None
 
     def step(
-        self, pool: StatePool, batch: Batch, readout: Readout, inputs: Array | None = None,
+        self, pool: StatePool, batch: Batch, readout: Readout, inputs: Inputs | None = None,
         memory: Memory | None = None, *, traced: bool,
     ) -> tuple[StepOutputs, Traced]:  # fmt: skip
         """Process the observations as `FilterSteps.advance`, or one by attention with its memory.
@@ -222,7 +246,7 @@ class FilterRuntime(FilterStates):
             outputs, trace = cast("GraphSteps", self.steps).attend(pool, batch, readout, memory)
         if self._driven is not None and response is not None:
             self._driven.keep(pool, batch, response, outputs.is_good)
-            shift_by(outputs, trace, response)
+            self._driven.shift(outputs, trace, response)
         return outputs, trace
 
     def follow(self, pool: StatePool, piece: Piece) -> Steps:
@@ -238,6 +262,7 @@ class FilterRuntime(FilterStates):
         batch = Batch(np.repeat(pool.rows([piece.slot]), len(piece.times)), piece.times, piece.values, piece.noise)
         is_traced = traced or readout.samples > 0
         outputs, trace = self.step(pool, batch, readout, piece.inputs, memory, traced=is_traced)
+        limit_outputs(outputs, readout.options.range)
         good = int(outputs.is_good.argmin()) if not outputs.is_good.all() else len(piece.times)
         steps = Steps(readout, piece.times, outputs)[:good]
         return Steps(readout, steps.times, steps.outputs, _samples(readout, trace, steps.outputs, piece.seed)), trace
@@ -247,36 +272,31 @@ class FilterRuntime(FilterStates):
         levels: tuple[float, ...],
         horizon: tuple[float, ...],
         samples: int,
-        mode: Mode = "recurrent",
-        alarm: Alarm = NEVER,
-        passes: int | None = None,
-        *,
-        utc_offsets: UtcOffsets = UTC,
+        options: ReadoutOptions = ReadoutOptions(),  # noqa: B008 - a constant
     ) -> Readout:
         """The options of a request; equal requests share one object, and can be processed together.
 
         Raises:
             InvalidInput: If an option is invalid for this model; the message names the field.
         """
-        return self._readouts(levels, horizon, samples, mode, alarm, passes, utc_offsets)
+        return self._readouts(levels, horizon, samples, options)
 
     def _make_readout(
         self,
         levels: tuple[float, ...],
         horizon: tuple[float, ...],
         samples: int,
-        mode: Mode,
-        alarm: Alarm,
-        passes: int | None,
-        utc_offsets: UtcOffsets,
+        options: ReadoutOptions,
     ) -> Readout:
         self.check_horizon(horizon)
         check_readout(levels, horizon, samples)
-        if mode not in self._calibration:
-            message = f'model {self.name!r} has no "{mode}" mode, which runs on the graphs of a bundle: leave mode out'
+        if options.mode not in self._calibration:
+            missing = f'model {self.name!r} has no "{options.mode}" mode'
+            message = f"{missing}, which runs on the graphs of a bundle: leave mode out"
             raise InvalidInput(message, param="mode", code="no_such_mode")
-        made = self.passes.checked(passes, self.name)
-        return Readout(self._calibration[mode], levels, horizon, samples, alarm, made, utc_offsets=utc_offsets)
+        passes = self.passes.checked(options.passes, self.name)
+        experts = self.experts if options.weights else ()
+        return Readout(self._calibration[options.mode], levels, horizon, samples, options, passes, experts)
 
     def check_horizon(self, horizon: tuple[float, ...]) -> None:
         """Refuse more leads than an observation may have.
@@ -292,11 +312,11 @@ class FilterRuntime(FilterStates):
             InvalidInput: If one does not apply; `param` is its field.
         """
         has_range = (alarm.low, alarm.high) != (NEVER.low, NEVER.high)
-        if has_range and (is_given or _was_driven(state)):
-            driven = "input" if is_given else "a state that an input has driven"
+        if has_range and (is_given or self.known or _was_driven(state)):
+            driven = "known" if self.known else "input" if is_given else "a state that an input has driven"
             message = f"alarm.range cannot be had with {driven}: leave one of them out."
             raise InvalidInput(message, param="alarm.range", code="range_with_input")
-        if is_given and self._driven is None:
+        if is_given and (self._driven is None or self.known):
             message = f"model {self.name!r} supports no input: linear filters of up to {MOST_STATES} states do."
             raise InvalidInput(message, param="input", code="no_input")
 
@@ -364,10 +384,12 @@ class FilterRuntime(FilterStates):
         return run_sequence(self, options, deadline)
 
     def ahead(
-        self, state: FilterState, levels: Sequence[float], leads: Sequence[float], utc_offsets: UtcOffsets = UTC
-    ) -> Ahead:
+        self, state: FilterState, levels: Sequence[float], leads: Sequence[float],
+        options: ReadoutOptions = ReadoutOptions(),  # noqa: B008 - a constant
+        known: Array | None = None,
+    ) -> Ahead:  # fmt: skip
         """See `rfa.runtime.filters.ahead`."""
-        return forecasts_after(self, state, levels, leads, utc_offsets)
+        return forecasts_after(self, state, levels, leads, options, known)
 
     def pattern_at(self, times: Array) -> Array | None:
         """The offsets of measurements at these times, `[N, P]`, if there are any."""
@@ -399,5 +421,6 @@ def _samples(readout: Readout, trace: Traced, outputs: StepOutputs, seeds: int |
     # The covariance of a row that is not good may have any value.
     covariances = np.where(good[:, None, None], readout.calibration.state_scale**2 * trace.covariance[: len(good)], 0.0)
     paths = draw(outputs.mean, covariances, readout.samples, keys, position)
+    paths = paths.clip(*readout.options.range) if readout.has_range else paths
     # Copies, so that a reader of one row does not keep the draws of all.
     return [path.copy() if is_good else NO_SAMPLES for is_good, path in zip(good.tolist(), paths, strict=True)]

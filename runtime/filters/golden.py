@@ -17,6 +17,7 @@ from rfa.runtime.filters.steps import Batch
 from rfa.runtime.golden import Named
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty import scoring
+from rfa.runtime.uncertainty.interface import ReadoutOptions
 
 if TYPE_CHECKING:
     from rfa.runtime.filters.compiled_steps import CompiledSteps
@@ -121,7 +122,7 @@ class CompiledSession:
             given = {name: inputs[f"state.{name}"][row] for name in self.steps.layout}
             pool.write(slot, {**self.steps.adopt(given), "clock.count": 1})
         passes = int(inputs["passes"][0]) if "passes" in inputs else None  # a case has one row
-        readout = self.model.readout((0.9,), horizon, 0, passes=passes)
+        readout = self.model.readout((0.9,), horizon, 0, ReadoutOptions(passes=passes))
         out, trace = self.steps.advance(pool, batch, readout, traced=True)
         following = {f"next.{name}": part for name, part in self.steps.split(trace.state).items()}
         precision, weight, nis, log_likelihood = trace.scalars.T

@@ -103,10 +103,7 @@ def run_sequence(
         InvalidInput: If an option or an observation is invalid; the message names the field.
     """
     times, count, carried = options.times, len(options.observations), _first_state(runtime, options)
-    readout = runtime.readout(
-        options.levels, options.horizon, options.samples, options.mode, options.alarm, options.passes,
-        utc_offsets=options.utc_offsets,
-    )  # fmt: skip
+    readout = runtime.readout(options.levels, options.horizon, options.samples, options.readout)
     pool = StatePool(runtime.state_fields, 1)
     slot = pool.acquire()
     runtime.put(pool, slot, carried)
@@ -188,7 +185,7 @@ def _smooth(
         blocks.append((seen, (scale * np.sqrt(variance)).tolist()))
         yield
     in_order = blocks[::-1] if lag is None else blocks
-    means = (np.concatenate([seen for seen, _ in in_order]) + offset).tolist()
+    means = (np.concatenate([seen for seen, _ in in_order]) + offset).clip(*options.range).tolist()
     deviations = [deviation for _, block in in_order for deviation in block]
     rows = zip(options.times.tolist(), means, deviations, strict=False)
     return [SmoothedStep(first + i, *row) for i, row in enumerate(rows)]
@@ -204,7 +201,7 @@ def _draw_trajectories(
             found.append(paths @ runtime.readout_matrix.T + runtime.readout_offset)
             yield
     in_order = (path for block in found[::-1] for path in block)
-    return [path + shift for path, shift in zip(in_order, offset, strict=False)]
+    return [(path + shift).clip(*readout.options.range) for path, shift in zip(in_order, offset, strict=False)]
 
 
 class Memory:

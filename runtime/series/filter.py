@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle, check_golden
+from rfa.runtime.choices import Mode
 from rfa.runtime.compiling import CompileTask, disable_compilation
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters import auto
@@ -34,8 +35,10 @@ from rfa.runtime.series.chunk import TOKENS, finish, prepare
 from rfa.runtime.series.config import PATCH
 from rfa.runtime.series.decoder_numba import SeriesDecoder
 from rfa.runtime.series.device import Call, SeriesDevice, run_on_device
+from rfa.runtime.series.known import Regression
 from rfa.runtime.series.leads import FARTHEST
 from rfa.runtime.series.mixture import StoredMixture, mixture_fields
+from rfa.runtime.series.mixture_layout import EXPERTS
 from rfa.runtime.series.row_buffers import (
     Buffers,
     KernelHandles,
@@ -52,6 +55,7 @@ from rfa.runtime.series.stream_numba import LARGEST_VALUE, commit
 from rfa.runtime.series.work import count_cells, row_work
 from rfa.runtime.uncertainty.adaptive import Horizons
 from rfa.runtime.uncertainty.calibration import Calibration
+from rfa.runtime.uncertainty.input import MOST_KNOWN
 from rfa.runtime.uncertainty.interface import Piece, reply_rows
 from rfa.runtime.uncertainty.step_outputs import Scorer, StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
@@ -60,7 +64,7 @@ Array = np.ndarray
 MAGIC: Final = b"RFAS\x02"
 # The mixture of the network and simple experts, by name, and the first bytes of its states.
 MIXTURE: Final = "default"
-MIXED_MAGIC: Final = b"RFAM\x01"
+MIXED_MAGIC: Final = b"RFAM\x02"
 MOST_COLUMNS: Final = 64
 PREFIX: Final = "series."
 CLOCK, MEANS, PRECISIONS = (f"{PREFIX}{name}" for name in ("clock", "means", "precisions"))
@@ -272,6 +276,7 @@ class SeriesRuntime(FilterRuntime):
         size: columns, at most MOST_COLUMNS.
         buffers: that the network works in; None for its own.
         device: where long pieces of a series are computed; None: on the CPU.
+        known: number of columns that are known ahead.
         is_mixed: whether forecasts are those of the mixture of the network and simple experts.
     """
 
@@ -281,17 +286,19 @@ class SeriesRuntime(FilterRuntime):
 
     def __init__(
         self, name: str, digest: str, decoder: SeriesDecoder, size: int = 1, buffers: BufferPool | None = None,
-        device: SeriesDevice | None = None, *, is_mixed: bool = False,
+        device: SeriesDevice | None = None, *, is_mixed: bool = False, known: int = 0,
     ) -> None:  # fmt: skip
         self.digest, self.decoder, self._is_mixed = digest, decoder, is_mixed
-        self.passes = PassesRange(1, 1)
+        self.passes, self.experts = PassesRange(1, 1), EXPERTS if is_mixed else ()
         self._describe(name, "series", np.eye(size), np.zeros(size))
         horizons = Horizons.of(HORIZONS, in_steps=True, max_pending=MAX_PENDING, rate=RATE)
         self.buffers, self.device = buffers or BufferPool(), device
         steps = NetworkSteps(decoder, size, horizons, self.buffers, device, is_mixed=is_mixed)
-        self._set_up({"recurrent": Calibration(calibration())}, steps, horizons, sides=2, readouts=KEPT_READOUTS)
+        self.known, regression = known, Regression(size, known) if known else None
+        calibrations: dict[Mode, Calibration] = {"recurrent": Calibration(calibration())}
+        self._set_up(calibrations, steps, horizons, regression, sides=2, readouts=KEPT_READOUTS)
         # For other numbers of columns, as long as they are used.
-        self._sized: WeakValueDictionary[int, SeriesRuntime] = WeakValueDictionary({size: self})
+        self._sized: WeakValueDictionary[tuple[int, int], SeriesRuntime] = WeakValueDictionary({(size, known): self})
 
     @property
     def own_bytes(self) -> int:
@@ -325,11 +332,22 @@ class SeriesRuntime(FilterRuntime):
         if size > MOST_COLUMNS:
             message = f"model {self.name!r} takes up to {MOST_COLUMNS} columns at a time, not {size}: send some of them"
             raise InvalidInput(message, param="observations", code="too_large")
-        found = self._sized.get(size)
+        return self._variant(size, self.known)
+
+    def with_known(self, count: int) -> SeriesRuntime:
+        """See `FilterRuntime`."""
+        if count > MOST_KNOWN:
+            message = f"at most {MOST_KNOWN} columns that are known ahead are taken, not {count}"
+            raise InvalidInput(message, param="known", code="too_large")
+        return self._variant(self.observation_size, count)
+
+    def _variant(self, size: int, known: int) -> SeriesRuntime:
+        found = self._sized.get((size, known))
         if found is None:
-            found = self._sized[size] = SeriesRuntime(
-                self.name, self.digest, self.decoder, size, self.buffers, self.device, is_mixed=self._is_mixed
-            )
+            found = self._sized[size, known] = SeriesRuntime(
+                self.name, self.digest, self.decoder, size, self.buffers, self.device, is_mixed=self._is_mixed,
+                known=known,
+            )  # fmt: skip
         return found
 
     def mixed(self) -> SeriesRuntime:
@@ -387,7 +405,8 @@ def _compile_all(model: SeriesRuntime) -> None:
     if model.device is not None:
         model.device.hold_to_golden()
         _run(model, model.device.least_tokens)
-    _run(model, 2)
+    for one in (model, model.with_known(1)):
+        _run(one, 2)
     model.steps.disable_compilation()
 
 

@@ -21,7 +21,7 @@ FIRST_EXPERT_SLOT: Final = np.cumsum(EXPERT_PENDING) - EXPERT_PENDING
 FIRST_MEMBER_SLOT: Final = np.cumsum(MEMBER_PENDING) - MEMBER_PENDING
 
 # Experts, and their weights before the first value: the network first, then smoothing, simple ones as a reserve.
-EXPERTS: Final = ("network", "smoothing", "smoothing of logs", "seasonal naive", "last value", "drift")
+EXPERTS: Final = ("network", "smoothing", "log_smoothing", "seasonal_naive", "last_value", "drift")
 NETWORK, SMOOTHING, SMOOTHING_OF_LOGS, SEASONAL, LAST, DRIFT = range(len(EXPERTS))
 EXPERT_COUNT: Final = len(EXPERTS)
 PRIOR: Final = np.array([0.5, 0.2, 0.15, 0.05, 0.05, 0.05])
@@ -73,9 +73,12 @@ LEVEL, TREND, LOSS = _numbers.next(MEMBERS), _numbers.next(MEMBERS), _numbers.ne
 # By lead and expert.
 REGRET, SQUARES = _numbers.next(LEAD_COUNT * EXPERT_COUNT), _numbers.next(LEAD_COUNT * EXPERT_COUNT)
 # By lead: mean absolute errors of mixture and network, the mean error of the mixture's mean, its mean square and
-# their number, and the number of all errors.
+# their number, and the number of all errors; then the last of the mean's errors and the mean product of two in a row.
 MIXTURE_ERROR, NETWORK_ERROR = _numbers.next(LEAD_COUNT), _numbers.next(LEAD_COUNT)
 OFFSET, SQUARED, OFFSET_COUNT, SCORED = (_numbers.next(LEAD_COUNT) for _ in range(4))
+OFFSET_BEFORE, PRODUCT = _numbers.next(LEAD_COUNT), _numbers.next(LEAD_COUNT)
+# The largest of the last errors one row ahead, discounted.
+RECENT = _numbers.next()
 # By slot: the cell that a forecast is for, 0 for none, and the value when it was made.
 EXPERT_DUE, EXPERT_BASE = _numbers.next(EXPERT_SLOTS), _numbers.next(EXPERT_SLOTS)
 MEMBER_DUE, MEMBER_BASE = _numbers.next(MEMBER_SLOTS), _numbers.next(FORMS * MEMBER_SLOTS)

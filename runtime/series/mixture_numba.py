@@ -13,7 +13,8 @@ The linearised loss bounds the regret against the best fixed *combination* of ex
 the best expert. Nothing is discounted, so there is no memory to choose.
 
 The quantiles are the network's, moved to m, with distances multiplied by the ratio of the mean absolute errors of
-mixture and network at that lead.
+mixture and network at that lead. Where the largest of the last errors one row ahead, which count half as much with each
+row, is more than the width of the 90 % interval, both sides of it are as wide as that error.
 
 The mean is that of a distribution with these quantiles, plus its mean error at that lead but for what chance explains.
 No forecast is below zero where no value was, or above 1 or 100 where that was the largest value, twice; quantiles of
@@ -60,6 +61,10 @@ NEAR, TRUSTED = 0.5, 2.0
 # The fewest scored forecasts of a lead from which on its weights are trusted, and the largest error of a mean, in units
 # of the usual one.
 TRUSTED_FROM, FURTHEST_OFF = 4.0, 20.0
+# The share of the largest of the last errors that a row keeps, and the 90 % interval among the calibrated ones.
+KEPT_RECENT, NINETY = 0.5, 2
+# How near to a whole number a bound counts as one, of its size.
+NEARLY_WHOLE = 1e-9
 # Values from which on those that did not move, and whole ones, count as such.
 STANDING_FROM, WHOLE_FROM = 8, 8
 # Values from which on forecasts are mixed; before, the guess from the moves so far stands.
@@ -163,6 +168,8 @@ def _score_slot(numbers, memory, lead, slot, value):
     error, network = abs(mixed - off), abs(np.float64(memory[first + at.NETWORK]) - off)
     numbers[at.MIXTURE_ERROR + lead] += share * (error - numbers[at.MIXTURE_ERROR + lead])
     numbers[at.NETWORK_ERROR + lead] += share * (network - numbers[at.NETWORK_ERROR + lead])
+    if lead == 0:
+        numbers[at.RECENT] = max(error, KEPT_RECENT * numbers[at.RECENT])
     if numbers[at.SEEN] >= OFFSETS_FROM:
         bound = FURTHEST_OFF * numbers[at.MIXTURE_ERROR + lead]
         _add_offset(numbers, lead, min(max(off - mean, -bound), bound))
@@ -182,6 +189,9 @@ def _add_offset(numbers, lead, error):
     share = max(1 / numbers[at.OFFSET_COUNT + lead], 1 / OFFSETS)
     numbers[at.OFFSET + lead] += share * (error - numbers[at.OFFSET + lead])
     numbers[at.SQUARED + lead] += share * (error**2 - numbers[at.SQUARED + lead])
+    product = error * numbers[at.OFFSET_BEFORE + lead]
+    numbers[at.PRODUCT + lead] += share * (product - numbers[at.PRODUCT + lead])
+    numbers[at.OFFSET_BEFORE + lead] = error
 
 
 @inline_jit
@@ -295,13 +305,31 @@ def mix_column(numbers, memory, leads, unit, posterior, a, work):
             mixed += work.expert_weights[lead, k] * forecasts[k]
         ratio = error_ratio(numbers, lead)
         forecasts[at.MIXED] = posterior.forecast_mean[h, a] = mixed
-        posterior.forecast_covariance[h, a, a] *= ratio * ratio
         half_widths, levels = posterior.half_widths[h, a], len(SHARES)
         forecasts[at.MIXED_MEAN] = mixed
+        wide = half_widths[NINETY] + half_widths[levels + NINETY]
+        reach = numbers[at.RECENT] if numbers[at.RECENT] > ratio * wide else 0.0
+        below = max(ratio, reach / half_widths[NINETY])
+        above = max(ratio, reach / half_widths[levels + NINETY])
+        # Not by the square, which may be infinite.
+        posterior.forecast_covariance[h, a, a] *= 0.5 * (below + above)
+        posterior.forecast_covariance[h, a, a] *= 0.5 * (below + above)
         for k in range(levels):
-            half_widths[k] *= ratio
-            half_widths[levels + k] *= ratio
+            half_widths[k] *= below
+            half_widths[levels + k] *= above
             forecasts[at.MIXED_MEAN] += SHARES[k] * (half_widths[levels + k] - half_widths[k])
+
+
+@kernel_jit(*SOURCES)
+def write_weights(numbers, leads, unit, weights, a, work):
+    """Write the weights of the experts at each lead, `[H, P, EXPERT_COUNT]`, once `mix_column` has mixed them."""
+    for h in range(len(leads)):
+        lead = nearest_lead(cells_of(leads[h], unit))
+        for k in range(at.EXPERT_COUNT):
+            mixed = work.expert_weights[lead, k] if numbers[at.SEEN] >= MIXED_FROM else 0.0
+            weights[h, a, k] = mixed
+        if numbers[at.SEEN] < MIXED_FROM:
+            weights[h, a, at.NETWORK] = 1.0
 
 
 @kernel_jit(*SOURCES)
@@ -326,9 +354,15 @@ def remember_forecasts(numbers, memory, leads, unit, a, work):
 @inline_jit
 def _mean_error(numbers, lead, usual):
     """The mean error of the means at a lead: the usual one, and of the difference what chance does not explain."""
-    away = numbers[at.OFFSET + lead] - usual
-    # Errors of forecasts that overlap count as one.
-    count = min(numbers[at.OFFSET_COUNT + lead], OFFSETS) / min(at.LEADS[lead], at.EXPERT_PENDING[lead])
+    away, count = numbers[at.OFFSET + lead] - usual, min(numbers[at.OFFSET_COUNT + lead], OFFSETS)
+    # Errors of forecasts that overlap may go together: by the correlation of two in a row, at first of full overlap.
+    overlapping = min(at.LEADS[lead], at.EXPERT_PENDING[lead])
+    squared_mean = numbers[at.OFFSET + lead] ** 2
+    covariance = numbers[at.PRODUCT + lead] - squared_mean
+    correlation = min(max(covariance / (numbers[at.SQUARED + lead] - squared_mean + _TINY), 0.0), 0.99)
+    share = count / (count + FIRST_ERRORS)
+    correlation = share * correlation + (1 - share) * (1 - 1 / overlapping)
+    count *= (1 - correlation) / (1 + correlation)
     trust = count / (count + FIRST_ERRORS)
     return usual + trust * away * max(1 - numbers[at.SQUARED + lead] / (count * away * away + _TINY), 0.0)
 
@@ -376,6 +410,12 @@ def finish_column(numbers, leads, unit, posterior, out, row, a, work):
         if is_standing:
             out.moments[row, h, 1, a] = 0.0
         for level in range(out.bands.shape[2]):
-            for side in range(2):
-                bound = out.bands[row, h, level, a, side]
-                out.bands[row, h, level, a, side] = _quantile(bound, low, high, is_whole)
+            lower, upper = out.bands[row, h, level, a, 0], out.bands[row, h, level, a, 1]
+            if is_whole:
+                # The whole numbers inside, which the interval is scored by; without any the one nearest to its middle.
+                middle, near = np.rint(0.5 * (lower + upper)), NEARLY_WHOLE * max(abs(lower), abs(upper), 1.0)
+                lower, upper = np.ceil(lower - near), np.floor(upper + near)
+                if lower > upper:
+                    lower = upper = middle
+            out.bands[row, h, level, a, 0] = _quantile(lower, low, high, is_whole)
+            out.bands[row, h, level, a, 1] = _quantile(upper, low, high, is_whole)

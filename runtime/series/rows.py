@@ -19,7 +19,13 @@ from rfa.runtime.handles import opened
 from rfa.runtime.series import config, decoder_numba, mixture_numba, row_buffers, stream_numba, update_numba
 from rfa.runtime.series import mixture as stored_mixture
 from rfa.runtime.series.decoder_numba import compute_quantiles, compute_states
-from rfa.runtime.series.mixture_numba import finish_column, mix_column, observe_column, remember_forecasts
+from rfa.runtime.series.mixture_numba import (
+    finish_column,
+    mix_column,
+    observe_column,
+    remember_forecasts,
+    write_weights,
+)
 from rfa.runtime.series.stream_numba import commit, gather_slots, next_tokens
 from rfa.runtime.series.update_numba import GUESSED, repeat_column, update_column, write_forecasts
 from rfa.runtime.uncertainty import adaptive, calibration, scoring
@@ -64,7 +70,8 @@ def score_rows(
                 nis, weight, log_det, scored = nis + one, weight + trust, log_det + log_size, scored + 1
             write_forecasts(rows, row, quantiles, scorer.spec.horizon, rows.unit[row], posterior, forecast, a)
         if len(mixture.numbers) > 0:
-            _mix(mixture, mixture_work, rows, row, pool_rows[batch_row], values[batch_row], scorer, posterior)
+            weights = outputs.weights[batch_row]
+            _mix(mixture, mixture_work, rows, row, pool_rows[batch_row], values[batch_row], scorer, posterior, weights)
         out.scalars[PRECISION] = size / precision
         out.scalars[NIS], out.scalars[WEIGHT] = nis, weight / scored if scored > 0 else 1.0
         out.scalars[LOG_LIKELIHOOD] = predictive_log_density(nis, log_det, np.float64(scored), OUTLIERS)
@@ -81,8 +88,8 @@ def score_rows(
 
 
 @inline_jit
-def _mix(mixture, work, rows, row, pool_row, values, scorer, posterior):
-    """Replace the network's forecasts by those of the mixture, which `work` then holds."""
+def _mix(mixture, work, rows, row, pool_row, values, scorer, posterior, weights):
+    """Replace the network's forecasts by those of the mixture, which `work` then holds, and write its weights."""
     if work.loaded[0] != pool_row:
         work.loaded[0] = pool_row
         copy2(mixture.numbers[pool_row], work.numbers)
@@ -92,6 +99,8 @@ def _mix(mixture, work, rows, row, pool_row, values, scorer, posterior):
         numbers, memory = work.numbers[a], work.memory[a]
         observe_column(numbers, memory, rows.cells[row, a], values[a], unit, work)
         mix_column(numbers, memory, scorer.spec.horizon, unit, posterior, a, work)
+        if weights.shape[2] > 0:
+            write_weights(numbers, scorer.spec.horizon, unit, weights, a, work)
         if work.tail[0] == work.tail[0]:
             least, counts = min(least, work.tail[0]), counts + 1
     posterior.tail[0] = min(columns * least, 1.0) if counts == columns else np.nan

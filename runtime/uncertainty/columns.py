@@ -60,6 +60,7 @@ class Columns:
         groups = (
             self._each("mean", found.moments[:, 0]), self._each("median", found.moments[:, 2]),
             self._each("std", found.moments[:, 1]), self._bands("", levels, found.bands),
+            self._weights("", found.experts, found.weights),
         )  # fmt: skip
         return {"t": found.times, **dict(itertools.chain(*groups))}
 
@@ -84,6 +85,8 @@ class Columns:
                 yield from self._each(f"forecast.{horizon!r}.mean", moments[:, h, 0])
                 yield from self._each(f"forecast.{horizon!r}.std", moments[:, h, 1])
                 yield from self._bands(f"forecast.{horizon!r}.", steps.readout.names, bands[:, h])
+        for h, horizon in enumerate(self._horizon):
+            yield from self._weights(f"forecast.{horizon!r}.", steps.readout.experts, outputs.weights[:, h])
 
     def _reply_columns(self, step: FilterStep) -> Iterator[tuple[str, Array]]:
         yield "index", np.array([step.index])
@@ -101,11 +104,20 @@ class Columns:
                 yield from self._each(f"{name}.mean", np.array([point.mean]))
                 yield from self._each(f"{name}.std", np.array([point.std]))
                 yield from self._named_bands(f"{name}.", point.interval)
+        weights = getattr(step, "weights", None) or {}
+        for h, horizon in enumerate(self._horizon):
+            shares = np.array([[[shares[h][a] for shares in weights.values()] for a in range(len(self._names))]])
+            yield from self._weights(f"forecast.{horizon!r}.", list(weights), shares)
 
     def _each(self, name: str, values: Array) -> Iterator[tuple[str, Array]]:
         """values `[rows, P]`."""
         for a, component in enumerate(self._names):
             yield f"{name}.{component}", values[:, a]
+
+    def _weights(self, prefix: str, experts: Sequence[str], weights: Array) -> Iterator[tuple[str, Array]]:
+        """weights `[rows, P, experts]`."""
+        for k, expert in enumerate(experts):
+            yield from self._each(f"{prefix}weight.{expert}", weights[..., k])
 
     def _bands(self, prefix: str, levels: Sequence[str], bands: Array) -> Iterator[tuple[str, Array]]:
         """bands `[rows, levels, P, 2]`."""

@@ -1,16 +1,14 @@
 """Warnings of a reply: evidence in its own checks that its numbers are unreliable.
 
 The share of values inside their 0.9 interval, one step ahead and at every requested horizon, fails where it is off by
-more than TOLERANCE. From ENOUGH scored forecasts on that is enough; with fewer, it must also be improbable: fewer than
-one in a thousand sound replies may be warned of by chance. Misses of forecasts h steps ahead come in runs of h, and
-those of several components together, so n values count as n / (components · h). For that n, a share s inside where the
-tolerance allows p has a probability of at most
+more than TOLERANCE. From ENOUGH scored forecasts on that is enough; with fewer, it must also be improbable, by the
+binomial distribution: fewer than FALSE_WARNINGS of sound replies may be warned of by chance, by all checks together.
+Misses of forecasts that overlap come in runs, and those of several components together. Of a random walk, n misses of
+forecasts h steps ahead vary as n / (OVERLAP · h) independent ones, by simulation, and n values of several components
+count as n / components. Adaptive intervals stay closer to their level than chance would, so false warnings are rarer.
 
-    exp(-n KL(s, p))                            KL(s, p) = s log(s / p) + (1 - s) log((1 - s) / (1 - p))
-
-(Chernoff 1952; Hoeffding 1963), shared by all that is checked. Adaptive intervals stay closer to their level than
-chance would, so their false warnings are rarer still. But 500 forecasts 48 steps ahead, in a thousand rows, are only 20
-independent ones: one random walk in 14 fails there with sound intervals.
+Where most forecasts are nearly exact, as of constants, repeated patterns and counts that are nearly always zero, wide
+intervals are no failure.
 
 `auto` starts from the series alone: a reply with fewer than LEAST scored rows warns of that. Live streams and continued
 ones do not, nor does Python, where short series are common.
@@ -25,7 +23,6 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from rfa.runtime.outputs import FilterWarning, ForecastChecks, WarningCode
-from rfa.runtime.uncertainty.adaptive import MAX_PENDING
 from rfa.runtime.uncertainty.alarms import LARGEST_RATE
 from rfa.runtime.uncertainty.forecast_checks import PIT_BINS
 
@@ -35,12 +32,15 @@ TOLERANCE: Final = (0.02, 0.03)
 ENOUGH: Final = 500
 # Coverage is reported from this many forecasts on.
 LEAST: Final = 20
-# Largest probability of a warning for a sound reply.
-FALSE_WARNINGS: Final = 1e-3
+# Largest probability of a warning for a sound reply. Independent forecasts: see above.
+FALSE_WARNINGS: Final = 5e-3
+OVERLAP: Final = 0.5
+# Share of nearly exact forecasts, whose values lie next to the median, from which on the others are not judged.
+MOSTLY_EXACT: Final = 0.6
 # The share of outliers that is too many.
 MANY_OUTLIERS: Final = 0.1
-# Bin of the PIT that has exact forecasts.
-MIDDLE: Final = PIT_BINS // 2 - 1
+# Bins of the PIT that have nearly exact forecasts.
+MIDDLE: Final = slice(PIT_BINS // 2 - 1, PIT_BINS // 2 + 1)
 # A horizon is further ahead than one step from so many typical lags on.
 BEYOND: Final = 1.5
 # Steps that differ from a whole number by less than this share are it.
@@ -71,6 +71,7 @@ def diagnose(
     ahead: Sequence[float] = (),
     is_whole: bool = False,
     followed: int = 0,
+    names: Sequence[str] = (),
 ) -> list[FilterWarning]:
     """Warnings about the reply of a model; none if it is sound.
 
@@ -79,6 +80,7 @@ def diagnose(
         ahead: horizons of the rows to come, without those of the checks.
         is_whole: whether the checks are of a recorded series from its first row to its last.
         followed: this many of the horizons, the last ones, were scored for the rows of `ahead`; warnings say so.
+        names: of the components; none where they are numbered.
     """
     found = []
     observations = sum(checks.weighted_nis_bins)
@@ -95,11 +97,11 @@ def diagnose(
         what = f"the rate asks for {alarms.expected:,.0f} alarms in {alarms.observations:,} observations"
         found.append(_warning(model, "many_alarms", what))
     found += _check_furthest(model, checks, step, ahead)
-    if checks.pit[MIDDLE] == checks.scored:  # every forecast was exact, or nearly: a constant
-        return found
-    next_one = _check_step(model, checks, observations, probability)
+    next_one = _check_step(model, checks, observations, probability, names)
     further = _check_leads(model, checks, observations, probability, followed, has_failed=bool(next_one))
-    return [*found, *next_one, *further]
+    is_exact = sum(checks.pit[MIDDLE]) >= MOSTLY_EXACT * checks.scored
+    coverage = [one for one in (*next_one, *further) if one.code == "low_coverage" or not is_exact]
+    return [*found, *coverage]
 
 
 def _check_furthest(model: Model, checks: ForecastChecks, step: float, ahead: Sequence[float]) -> list[FilterWarning]:
@@ -116,7 +118,9 @@ def _check_furthest(model: Model, checks: ForecastChecks, step: float, ahead: Se
     return [_warning(model, "far_ahead", what, horizon=far[0][0])]
 
 
-def _check_step(model: Model, checks: ForecastChecks, observations: int, probability: float) -> list[FilterWarning]:
+def _check_step(
+    model: Model, checks: ForecastChecks, observations: int, probability: float, names: Sequence[str]
+) -> list[FilterWarning]:
     """One-step intervals: of some components, else of all together."""
     by_code: dict[WarningCode, list[int]] = {}
     for a, component in enumerate(checks.components if len(checks.components) > 1 else []):
@@ -125,20 +129,24 @@ def _check_step(model: Model, checks: ForecastChecks, observations: int, probabi
         ):
             by_code.setdefault(code, []).append(a)
     if by_code:
-        return [_warning(model, code, _name_columns(checks, failed), None, failed) for code, failed in by_code.items()]
+        return [
+            _warning(model, code, _name_columns(checks, failed, names), None, failed)
+            for code, failed in by_code.items()
+        ]
     share = checks.coverage.get(LEVEL)
     if code := _failure(share, TOLERANCE[0], observations, observations, probability):
-        return [_warning(model, code, _inside(share, checks.scored, "one step"))]
+        return [_warning(model, code, _inside(share, checks.scored, "one row"))]
     return []
 
 
-def _name_columns(checks: ForecastChecks, failed: list[int]) -> str:
+def _name_columns(checks: ForecastChecks, failed: list[int], names: Sequence[str]) -> str:
     shares = [100 * (checks.components[a].coverage[LEVEL] or 0.0) for a in failed]
     low, high = f"{min(shares):.1f}", f"{max(shares):.1f}"
-    named = ", ".join(str(a + 1) for a in failed[:NAMED]) + (", …" if len(failed) > NAMED else "")
-    which = f"column{'s' if len(failed) > 1 else ''} {named} of {len(checks.components)}"
+    named = ", ".join(repr(names[a]) if names else str(a + 1) for a in failed[:NAMED])
+    named += ", …" if len(failed) > NAMED else ""
+    which = f"column{'s' if len(failed) > 1 else ''} {named}" + ("" if names else f" of {len(checks.components)}")
     range_ = low if low == high else f"{low} to {high}"
-    return f"{range_} % of the values of {which} were inside their 90 % interval one step ahead"
+    return f"{range_} % of the values of {which} were inside their 90 % interval one row ahead"
 
 
 def _check_leads(
@@ -152,9 +160,11 @@ def _check_leads(
         is_step = steps < BEYOND
         if is_step and has_failed:
             continue
-        runs = rows / min(max(steps, 1.0), MAX_PENDING)
+        # Of forecasts that are scored every few rows, fewer overlap.
+        overlapping = steps * (min(rows / observations, 1.0) if observations else 1.0)
+        runs = rows / max(OVERLAP * overlapping, 1.0)
         if code := _failure(share, TOLERANCE[0 if is_step else 1], rows, runs, probability):
-            what = _inside(share, lead.scored, "one step" if is_step else f"{name_steps(steps)} steps")
+            what = _inside(share, lead.scored, "one row" if is_step else f"{name_steps(steps)} rows")
             what += ", on the way to the rows of `ahead`" if number >= len(checks.leads) - followed else ""
             found.append(_warning(model, code, what, horizon=lead.horizon))
     return found
@@ -178,12 +188,18 @@ def _failure(
     if share is None or scored < LEAST:
         return None
     off = share - float(LEVEL)
-    if abs(off) <= tolerance:
-        return None
-    allowed = float(LEVEL) + math.copysign(tolerance, off)
-    if scored < ENOUGH and not _is_rare(share, allowed, independent, probability / 2):
+    if abs(off) <= tolerance or (scored < ENOUGH and _chance(share, independent) > probability / 2):
         return None
     return "low_coverage" if off < 0 else "high_coverage"
+
+
+def _chance(share: float, count: float) -> float:
+    """The probability that a share of so many forecasts, or one further from the level, is inside by chance."""
+    number, level = round(count), float(LEVEL)
+    # A share between two possible ones counts as the nearer one to the level.
+    inside = math.ceil(share * number - 1e-9) if share < level else math.floor(share * number + 1e-9)
+    further = range(inside + 1) if share < level else range(inside, number + 1)
+    return math.fsum(math.comb(number, k) * level**k * (1 - level) ** (number - k) for k in further)
 
 
 def _is_rare(share: float, p: float, count: float, probability: float) -> bool:

@@ -24,6 +24,8 @@ MOST_SAMPLES = 1024  # of a step
 # Squares of observations fit into float32.
 LARGEST_OBSERVATION = 1e12
 MOST_COMPONENTS = 4096
+# Columns that are known ahead.
+MOST_KNOWN = 16
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
 # At the next larger level (1 + level) / 2 rounds to 1, whose normal quantile is infinite.
 HIGHEST_LEVEL = 1 - 2**-52
@@ -142,6 +144,28 @@ def check_readout(levels: Sequence[float], horizon: Sequence[float], samples: in
             raise _error(f"horizon[{i}]", "must be >= 0 and finite")
     if samples < 0:
         raise _error("samples", "must be >= 0")
+
+
+def value_range(
+    low: float | None, high: float | None, names: tuple[str, str] = ("range[0]", "range[1]")
+) -> tuple[float, float]:
+    """The range of values between two limits, None for no limit.
+
+    Args:
+        names: of the limits, for messages.
+
+    Raises:
+        InvalidInput: a limit is too large in size, or the first one is not below the second.
+    """
+    for name, limit in zip(names, (low, high), strict=True):
+        if limit is not None and not abs(limit) <= LARGEST_OBSERVATION:
+            raise InvalidInput(
+                f"{name} must be at most {LARGEST_OBSERVATION:g} in size", param="range", code="out_of_range"
+            )
+    if low is not None and high is not None and low >= high:
+        message = f"{names[0]} must be below {names[1]}, got {low:.12g} and {high:.12g}"
+        raise InvalidInput(message, param="range", code="out_of_range")
+    return -math.inf if low is None else float(low), math.inf if high is None else float(high)
 
 
 def check_mode(mode: str, *, continues: bool, length: int) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,6 +19,26 @@ from rfa.runtime.uncertainty.input import Observation
 # Forecasts and samples that cost about as much as the step itself.
 FORECASTS_PER_ROW = 4
 SAMPLES_PER_ROW = 32
+# The range of values without limits.
+UNLIMITED = (-math.inf, math.inf)
+
+
+class ReadoutOptions(NamedTuple):
+    """Options of the outputs in addition to levels, horizon and samples.
+
+    Attributes:
+        passes: K, of the robust weight; None: the model's own.
+        range: no estimate, forecast, bound or sample lies outside.
+        weights: whether forecasts come with the weights of the model's experts.
+        utc_offsets: of local time, whose days and weeks recur.
+    """
+
+    mode: Mode = "recurrent"
+    alarm: Alarm = NEVER
+    passes: int | None = None
+    range: tuple[float, float] = UNLIMITED
+    weights: bool = False
+    utc_offsets: UtcOffsets = UTC
 
 
 class Row(NamedTuple):
@@ -32,13 +53,22 @@ class Row(NamedTuple):
     input: Sequence[float] | None = None
 
 
+class Inputs(Protocol):
+    """Inputs of the rows of a series: an array, or what makes the inputs of some rows."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def __getitem__(self, rows: Any, /) -> Any: ...
+
+
 class Piece(NamedTuple):
     """Observations of one stream in order, checked.
 
     Attributes:
         times, noise: `[k]`.
         values: `[k, P]`, NaN where missing.
-        inputs: that drive the state until each observation, `[k, n]`, or None.
+        inputs: that drive the state until each observation, `[k, n]`, or of `KnownInputs`, or None.
     """
 
     slot: PoolSlot
@@ -47,7 +77,7 @@ class Piece(NamedTuple):
     noise: np.ndarray
     readout: Any
     seed: int
-    inputs: np.ndarray | None = None
+    inputs: Inputs | None = None
 
     def part(self, rows: slice) -> Piece:
         """A slice of the rows."""
@@ -64,11 +94,15 @@ class Ahead(NamedTuple):
         times: `[M]`.
         moments: mean, std and median, `[M, 3, P]`.
         bands: intervals, `[M, levels, P, 2]`.
+        weights: of the experts, `[M, P, experts]`; see `StepOutputs`.
+        experts: their names.
     """
 
     times: np.ndarray
     moments: np.ndarray
     bands: np.ndarray
+    weights: np.ndarray
+    experts: tuple[str, ...]
 
 
 class Stepped(NamedTuple):
@@ -95,10 +129,12 @@ class FilterOptions:
         is_whole: whether the reply is sent only when it is complete.
         deadline_seconds: the request then ends with the finished part.
         passes: K, of the robust weight; None: the model's own.
-        inputs: that drive the state, per unit time, until each observation, `[N, n]`.
+        inputs: that drive the state, per unit time, until each observation, `[N, n]`; or `KnownInputs`.
+        known_ahead: the columns that are known ahead at `ahead`, `[M, K]`.
         ahead: horizons after the last observation (recurrent mode).
         followed: this many of `horizon`, the last ones, only adapt their intervals; the reply leaves them out.
-        utc_offsets: of local time, whose days and weeks recur.
+        range, weights, utc_offsets: see `ReadoutOptions`.
+        names: of the components, for warnings.
     """
 
     times: np.ndarray
@@ -118,10 +154,19 @@ class FilterOptions:
     is_whole: bool = False
     deadline_seconds: float | None = None
     passes: int | None = None
-    inputs: np.ndarray | None = None
+    inputs: Inputs | None = None
+    known_ahead: np.ndarray | None = None
     ahead: tuple[float, ...] = ()
     followed: int = 0
+    range: tuple[float, float] = UNLIMITED
+    weights: bool = False
     utc_offsets: UtcOffsets = UTC
+    names: tuple[str, ...] = ()
+
+    @property
+    def readout(self) -> ReadoutOptions:
+        """Options of the outputs."""
+        return ReadoutOptions(self.mode, self.alarm, self.passes, self.range, self.weights, self.utc_offsets)
 
     @property
     def needs_whole(self) -> bool:

@@ -103,6 +103,7 @@ class StepOutputs(NamedTuple):
         moments: mean, std and median of the forecasts, `[R, H, 3, P]`.
         bands: their intervals, `[R, H, levels, P, 2]`.
         tally: see forecast_checks.py.
+        weights: of the model's experts in the forecasts, `[R, H, P, experts]`; no experts unless requested.
     """
 
     is_good: Array
@@ -121,6 +122,7 @@ class StepOutputs(NamedTuple):
     moments: Array
     bands: Array
     tally: Array
+    weights: Array
 
     @classmethod
     def allocate(cls, rows: int, size: int, readout: Readout) -> StepOutputs:
@@ -130,7 +132,7 @@ class StepOutputs(NamedTuple):
         return cls(
             np.zeros(rows, np.bool_), np.zeros(rows, np.int64), *map(np.empty, (wide, wide, row, row, row, wide, row,
             row, row, row, (rows, levels, size, 2), (rows, horizon, 3, size), (rows, horizon, levels, size, 2),
-            (rows, columns(calibrated, horizon, size))))
+            (rows, columns(calibrated, horizon, size)), (rows, horizon, size, len(readout.experts))))
         )  # fmt: skip
 
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from rfa.data.utc_offsets import UTC, UtcOffsets
 from rfa.runtime.blocks import PIECE_NUMBERS, Blocks
-from rfa.runtime.outputs import FilterStep, ForecastPoint
-from rfa.runtime.uncertainty.alarms import Alarm
+from rfa.runtime.outputs import FilterStep, ForecastPoint, WeightedStep
 from rfa.runtime.uncertainty.calibration import Calibration, normal_squares
 from rfa.runtime.uncertainty.input import level_name
+from rfa.runtime.uncertainty.interface import UNLIMITED, ReadoutOptions
 from rfa.runtime.uncertainty.step_outputs import OutputSpec, StepOutputs
 
 Array = np.ndarray
@@ -78,14 +77,15 @@ class Forecasts(Blocks, Sequence[ForecastPoint]):
 NO_SAMPLES = np.empty((0, 0))
 
 
-STEP_FIELDS = tuple(field.name for field in fields(FilterStep) if field.name not in ("index", "t"))
+STEP_FIELDS = tuple(field.name for field in fields(WeightedStep) if field.name not in ("index", "t"))
 
 
 def select_fields(step: FilterStep, names: Collection[str] | None) -> Any:
     """Index, time and the named fields of a reply; None is all."""
     if names is None:
         return step
-    return {"index": step.index, "t": step.t, **{name: getattr(step, name) for name in STEP_FIELDS if name in names}}
+    chosen = {name: getattr(step, name, None) for name in STEP_FIELDS if name in names}
+    return {"index": step.index, "t": step.t, **chosen}
 
 
 class Readout:
@@ -95,8 +95,7 @@ class Readout:
         levels: of the intervals, between 0 and 1.
         horizon: of the forecasts, in time units.
         samples: draws of the state per step.
-        passes: K, of the robust weight.
-        utc_offsets: of local time.
+        experts: names of the model's experts, if their weights are requested.
     """
 
     def __init__(
@@ -105,17 +104,18 @@ class Readout:
         levels: tuple[float, ...],
         horizon: tuple[float, ...],
         samples: int,
-        alarm: Alarm,
+        options: ReadoutOptions,
         passes: int,
-        *,
-        utc_offsets: UtcOffsets = UTC,
+        experts: tuple[str, ...] = (),
     ) -> None:
         self.calibration = calibration
         self.levels = levels
         self.names = tuple(map(level_name, levels))
         self.horizon = horizon
         self.samples = samples
+        self.options = options
         self.passes = passes
+        self.experts = experts
         columns, weights = calibration.level_weights(levels, horizon)
         self.spec = OutputSpec(
             calibration.state_scale,
@@ -127,9 +127,18 @@ class Readout:
             weights,
             normal_squares(levels),
             calibration.forecast_scale(horizon),
-            alarm,
-            utc_offsets.array(),
+            options.alarm,
+            options.utc_offsets.array(),
         )
+
+    @property
+    def has_range(self) -> bool:
+        """Whether outputs are limited to a range."""
+        return self.options.range != UNLIMITED
+
+    def weights_by_name(self, weights: Array) -> dict[str, Any] | None:
+        """Weights `[…, experts]` by the names of the experts; None for a model without experts."""
+        return {name: weights[..., k].tolist() for k, name in enumerate(self.experts)} or None
 
     def named(self, bands: Sequence[Any]) -> dict[str, Any]:
         """Bands by the names of their levels."""
@@ -204,9 +213,11 @@ class Steps:
     def select(self, selected: Collection[str]) -> list[dict[str, Any]]:
         """The replies with index, time and these fields."""
         columns: dict[str, Any] = {"index": self.outputs.position.tolist(), "t": self.times.tolist()}
-        if {"innovation", "forecast", "samples"} & set(selected):
+        if {"innovation", "forecast", "samples", "weights"} & set(selected):
             replies = self.replies()
-            columns |= {name: [getattr(reply, name) for reply in replies] for name in STEP_FIELDS if name in selected}
+            columns |= {
+                name: [getattr(reply, name, None) for reply in replies] for name in STEP_FIELDS if name in selected
+            }
         else:
             columns |= {name: _none_for_nan(getattr(self.outputs, name)) for name in STEP_FIELDS if name in selected}
             if "alarm" in selected:
@@ -239,13 +250,22 @@ class Steps:
             else:
                 forecasts = [Forecasts(t, readout, moments, bands) for t, moments, bands in columns]
         samples = [NO_SAMPLES] * len(times) if self.samples is None else self.samples
-        return list(
-            map(
-                FilterStep, outputs.position.tolist(), times, outputs.mean.tolist(), outputs.std.tolist(),
-                outputs.precision.tolist(), outputs.confidence.tolist(), weights, innovations, nis, anomalies,
-                _flags(outputs.alarm), intervals, forecasts, samples,
-            )
+        replies = (
+            outputs.position.tolist(), times, outputs.mean.tolist(), outputs.std.tolist(), outputs.precision.tolist(),
+            outputs.confidence.tolist(), weights, innovations, nis, anomalies, _flags(outputs.alarm), intervals,
+            forecasts, samples,
         )  # fmt: skip
+        if readout.options.weights:
+            return list(map(WeightedStep, *replies, map(readout.weights_by_name, outputs.weights)))
+        return list(map(FilterStep, *replies))
+
+
+def limit_outputs(outputs: StepOutputs, limits: tuple[float, float]) -> None:
+    """Move estimates, forecasts and the ends of their intervals that lie outside a range to its limits."""
+    if limits == UNLIMITED:
+        return
+    for numbers in (outputs.mean, outputs.interval, outputs.moments[:, :, ::2], outputs.bands):
+        np.clip(numbers, *limits, out=numbers)
 
 
 def _none_for_nan(column: Array) -> list[float | None]:

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
@@ -40,7 +40,17 @@ from rfa.service.settings import Settings
 SEED_BITS = 53  # JSON readers may store numbers as doubles
 NUMBERS_PER_TOKEN = 5
 # A model's name, None for the default model, or the system of a request.
-ModelChoice = str | None | ServedSystem
+ResolvedChoice = str | None | ServedSystem
+
+
+class WithKnown(NamedTuple):
+    """A model with so many columns that are known ahead."""
+
+    choice: ResolvedChoice
+    known: int
+
+
+ModelChoice = ResolvedChoice | WithKnown
 AnyJob = TypeVar("AnyJob", bound=Job)
 
 
@@ -200,7 +210,7 @@ class Engine:
         """Raises InvalidRequest if the state does not fit the model (`state_invalid`)."""
         return LanguageState.unpack(payload, len(self._language(model_name).vocabulary))
 
-    async def resolve_filter(self, model_name: str | None, system: SystemRequest | None) -> ModelChoice:
+    async def resolve_filter(self, model_name: str | None, system: SystemRequest | None) -> ResolvedChoice:
         """The filter of a request, with the successor of a retired name.
 
         Raises:
@@ -298,6 +308,8 @@ class Engine:
         Raises:
             InvalidRequest, NotFound
         """
+        if isinstance(model_name, WithKnown):
+            return self.filter_model(model_name.choice, size).with_known(model_name.known)
         if isinstance(model_name, ServedSystem):
             return model_name.model
         model: FilterRuntime = self._model(self.models.filters, model_name, "filter")

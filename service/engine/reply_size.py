@@ -21,6 +21,8 @@ STEP_BAND: Final = 170
 JSON_STEP: Final = 420
 JSON_FORECAST: Final = 76
 JSON_LEVEL: Final = 28
+# A weight of an expert, in lists.
+WEIGHT: Final = 120
 # Of a forecast: mean, std and median.
 MOMENTS: Final = 3
 # Columns without components.
@@ -56,29 +58,32 @@ class StepShape:
     Args:
         size: components of an observation.
         levels, horizon, samples: numbers of each.
+        experts: number of weights of each forecast.
     """
 
     size: int
     levels: int
     horizon: int
     samples: int
+    experts: int = 0
 
     @property
     def numbers(self) -> int:
         """Numbers in JSON, except a few."""
         intervals = 2 * self.levels
-        return self.size * (4 + intervals + self.horizon * (MOMENTS + intervals) + self.samples)
+        return self.size * (4 + intervals + self.horizon * (MOMENTS + intervals + self.experts) + self.samples)
 
     @property
     def numbers_ahead(self) -> int:
         """Numbers of a forecast row."""
-        return 1 + self.size * (MOMENTS + 2 * self.levels)
+        return 1 + self.size * (MOMENTS + 2 * self.levels + self.experts)
 
     @property
     def held_bytes(self) -> int:
         """Memory until it is encoded."""
         state = STEP + self.size * STEP_COMPONENT + self.levels * (STEP_LEVEL + self.size * STEP_BAND)
-        return state + NUMBER * self.size * (self.horizon * (MOMENTS + 2 * self.levels) + self.samples)
+        weights = WEIGHT * self.size * self.horizon * self.experts
+        return state + weights + NUMBER * self.size * (self.horizon * (MOMENTS + 2 * self.levels) + self.samples)
 
     @property
     def json_bytes(self) -> int:

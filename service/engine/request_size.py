@@ -33,7 +33,8 @@ STATES_OF_A_MERGE = 2
 
 def step_shape(model: FilterRuntime, options: FilterOptions | FilterStreamOptions) -> StepShape:
     """Size of one step of the reply."""
-    return StepShape(model.observation_size, len(options.levels), len(options.horizon), options.samples)
+    experts = len(model.experts) if options.weights else 0
+    return StepShape(model.observation_size, len(options.levels), len(options.horizon), options.samples, experts)
 
 
 def reply_numbers(shape: StepShape, options: FilterOptions) -> int:
@@ -62,13 +63,15 @@ def part_bytes(model: FilterRuntime, options: FilterOptions) -> tuple[int, int]:
         ended += smoothing_bytes(shape, count, model.state_size, is_streamed=True)
     waiting = PART + options.times.nbytes + options.observations.nbytes + options.noise.nbytes
     waiting += LEAD * (len(options.horizon) + len(options.ahead))
+    waiting += 0 if options.inputs is None else options.inputs.nbytes
     return waiting + (0 if options.state is None else model.state_bytes), ended
 
 
 def _fixed_bytes(model: FilterRuntime, shape: StepShape, options: FilterOptions) -> int:
     has_state = options.wants_state or options.state is not None
     states = STATE_COPIES * model.state_bytes if has_state else 0
-    return model.own_bytes + states + ahead_bytes(shape, len(options.ahead))
+    inputs = 0 if options.inputs is None else options.inputs.nbytes
+    return model.own_bytes + states + inputs + ahead_bytes(shape, len(options.ahead))
 
 
 def answer_bytes(model: FilterRuntime, options: FilterStreamOptions) -> int:

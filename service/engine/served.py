@@ -53,7 +53,7 @@ class Served:
     prefill: Mapping[tuple[str, Mode], tuple[PrefillStage, PrefillStage]]  # of short prompts, of long ones
     pools: dict[str, StatePool]
     make: Callable[[FilterRuntime], FilterStages]
-    stages: dict[tuple[str, int], FilterStages] = field(default_factory=dict)
+    stages: dict[tuple[str, int, int], FilterStages] = field(default_factory=dict)
 
     def get_stages(self, model: FilterRuntime) -> FilterStages:
         """The stages of a filter.
@@ -61,7 +61,7 @@ class Served:
         A filter of any number of columns has stages for each number. They are cached while in use, and the last
         `MAX_SIZES` of them afterwards.
         """
-        key = model.name, model.observation_size
+        key = model.name, model.observation_size, model.known
         if key in self.stages:
             self.stages[key] = self.stages.pop(key)  # the last one
         else:
@@ -70,17 +70,18 @@ class Served:
             self._evict(key)
         return self.stages[key]
 
-    def _evict(self, newest: tuple[str, int]) -> None:
+    def _evict(self, newest: tuple[str, int, int]) -> None:
         others = [key for key in self.stages if not self._is_loaded(key)]
         idle = [key for key in others if key != newest and not self.stages[key].filtering.pool.in_use]
         for key in idle[: max(0, len(others) - MAX_SIZES)]:
             del self.stages[key], self.pools[self._pool_name(key)]
 
-    def _pool_name(self, key: tuple[str, int]) -> str:
-        return key[0] if self._is_loaded(key) else f"{key[0]} of {key[1]}"
+    def _pool_name(self, key: tuple[str, int, int]) -> str:
+        name = key[0] if self._is_loaded(key) else f"{key[0]} of {key[1]}"
+        return f"{name} with {key[2]}" if key[2] else name
 
-    def _is_loaded(self, key: tuple[str, int]) -> bool:
-        return any((model.name, model.observation_size) == key for model in self.models.filters.values())
+    def _is_loaded(self, key: tuple[str, int, int]) -> bool:
+        return any((model.name, model.observation_size, model.known) == key for model in self.models.filters.values())
 
     @classmethod
     def build(cls, models: Models, settings: Settings, metrics: Metrics, drift: DriftMeter) -> Served:

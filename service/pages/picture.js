@@ -21,6 +21,7 @@ import { number, percent, rarity, tellerOf, time } from "./format.js";
  * @property {Band[]} fan intervals of the forecast, the widest first
  * @property {Column} [smoothed]
  * @property {Column[]} samples
+ * @property {[string, number[]][]} weights of the models that are mixed, for each forecast row
  *
  * @typedef {object} Picture
  * @property {boolean} isDated
@@ -77,6 +78,7 @@ export function picture(series, reply, levels) {
           })),
       smoothed: columns[`smoothed.mean.${name}`] && padded(columns[`smoothed.mean.${name}`]),
       samples: [],
+      weights: weightsOf(ahead ?? {}, name),
     };
   });
   const { weight, anomaly, nis, alarm } = columns;
@@ -90,6 +92,20 @@ export function picture(series, reply, levels) {
     alarm: alarm ?? [],
     components,
   };
+}
+
+/**
+ * The weights of the models that are mixed in the forecast of a component, by their names.
+ * @param {Record<string, number[]>} ahead
+ * @param {string} component
+ * @returns {[string, number[]][]}
+ */
+function weightsOf(ahead, component) {
+  const experts = new Set(Object.keys(ahead).flatMap(key => /^weight\.([a-z_]+)\./.exec(key)?.slice(1) ?? []));
+  return [...experts].flatMap(expert => {
+    const column = ahead[`weight.${expert}.${component}`];
+    return column ? [/** @type {[string, number[]]} */ ([expert.replaceAll("_", " "), column])] : [];
+  });
 }
 
 /**

@@ -21,6 +21,8 @@ const AROUND = 60;
 const PATHS = 6;
 const MOST_SAMPLED = 5000;
 const TAB = "series";
+/** Fields of a reply of the model that mixes others. */
+const MIXED_FIELDS = ["mean", "innovation", "weight", "nis", "anomaly", "alarm", "interval", "weights"];
 
 const form = /** @type {HTMLFormElement} */ (byId("series-form"));
 const charts = new Charts(byId("series-charts"), { onPick: row => explain(row) });
@@ -227,6 +229,7 @@ function request(part) {
     alarm: alarm && (isShare || part.is_dated) ? { rate: isShare ? Number(alarm) : alarm } : undefined,
     passes: fields.get("passes") ? Number(fields.get("passes")) : undefined,
     smooth: fields.has("smooth") || undefined,
+    fields: (fields.get("model") || "default") === "default" ? MIXED_FIELDS : undefined,
   };
 }
 
@@ -355,7 +358,31 @@ function showForecast() {
       ]),
     ]);
   const head = components.flatMap(({ name, fan }) => [`#${name}`, fan[0] ? `${percent(fan[0].level)} inside` : ""]);
-  byId("series-forecast").replaceChildren(lines.length ? table(["when", ...head], lines) : "None requested.");
+  byId("series-forecast").replaceChildren(
+    lines.length ? table(["when", ...head], lines) : "None requested.",
+    ...components.filter(({ weights }) => weights.length).map(({ name, weights }) => sharesOf(name, weights)),
+  );
+}
+
+/**
+ * A bar for the first and the last forecast row: how much each model counts.
+ * @param {string} component
+ * @param {[string, number[]][]} weights
+ */
+function sharesOf(component, weights) {
+  const last = weights[0][1].length - 1;
+  const bars = [...new Set([0, last])].map(row => {
+    const parts = weights.map(([expert, column]) => {
+      const part = make("i", { title: `${expert} ${percent(column[row])}` });
+      part.style.flexGrow = String(column[row]);
+      return part;
+    });
+    const said = weights
+      .filter(([, column]) => column[row] >= 0.01)
+      .map(([expert, column]) => `${expert} ${percent(column[row])}`);
+    return make("p", {}, `${row + 1} ahead: ${said.join(", ")}`, make("span", { class: "shares" }, ...parts));
+  });
+  return make("div", {}, make("h3", {}, `Models that make the forecast of ${component}`), ...bars);
 }
 
 /** @param {number} row @param {number} [around] */

@@ -16,17 +16,26 @@ from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.ahead import followed
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.outputs import FilterWarning
+from rfa.runtime.series.known import KnownInputs
 from rfa.runtime.uncertainty.alarms import NEVER
 from rfa.runtime.uncertainty.columns import Columns
-from rfa.runtime.uncertainty.input import as_array, check_noise, from_columns, input_rows, level_name, without_bias
-from rfa.runtime.uncertainty.interface import FilterOptions
+from rfa.runtime.uncertainty.input import (
+    as_array,
+    check_noise,
+    from_columns,
+    input_rows,
+    level_name,
+    value_range,
+    without_bias,
+)
+from rfa.runtime.uncertainty.interface import FilterOptions, Inputs
 from rfa.runtime.uncertainty.steps import Steps, select_fields
 from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
 from rfa.service.arrow import ARROW, ARROW_BODY, BY_PARAMETER, ArrowRoute, encode_arrow, request_is_arrow
 from rfa.service.disconnect import unless_disconnected
 from rfa.service.encoding import Long, dumps, items, pieces
-from rfa.service.engine.engine import Engine, ModelChoice
+from rfa.service.engine.engine import Engine, ModelChoice, WithKnown
 from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob
 from rfa.service.engine.filter.many import Part
 from rfa.service.errors import InvalidRequest
@@ -90,7 +99,8 @@ async def _prepare(
 ) -> tuple[ModelChoice, str, int, StateExchange, FilterOptions]:
     """The model, its name and passes, the states of the request, and the filter options."""
     size = _size(body)
-    choice = await engine.resolve_filter(body.model, body.system)
+    resolved = await engine.resolve_filter(body.model, body.system)
+    choice: ModelChoice = resolved if body.known is None else WithKnown(resolved, len(body.known))
     model = _model(body, engine, choice, size)
     kind = partial(engine.filter_state, choice, size)
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
@@ -177,16 +187,21 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
     model.check_input(rule, resumed, is_given=body.input is not None)
     times = _times(body, len(observations), resumed)
     ahead, followed_leads = _ahead(body, model, times, resumed)
+    horizon = (*body.horizon, *followed_leads)
+    inputs, known_ahead = _inputs(body, model, times, horizon, ahead, resumed)
     return FilterOptions(
         times=times,
         observations=observations,
         noise=check_noise(body.noise, len(observations)),
         levels=tuple(body.levels or ()),
-        horizon=(*body.horizon, *followed_leads),
+        horizon=horizon,
         ahead=ahead,
         followed=len(followed_leads),
         samples=body.samples,
         alarm=rule,
+        utc_offsets=UtcOffsets.of_zone(body.tz),
+        range=value_range(*(body.range or (None, None))),
+        weights="weights" in (body.fields or ()),
         seed=choose_seed(body.seed, resumed),
         mode=body.mode,
         smooth=body.smooth,
@@ -196,9 +211,24 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         is_whole=body.values is not None,
         deadline_seconds=None if body.deadline_ms is None else body.deadline_ms / 1000,
         passes=body.passes,
-        utc_offsets=UtcOffsets.of_zone(body.tz),
-        inputs=None if body.input is None else input_rows("input", body.input, model.state_size, model.name),
+        inputs=inputs,
+        known_ahead=known_ahead,
+        names=tuple(body.values or ()),
     )
+
+
+def _inputs(
+    body: FilterRequest, model: FilterRuntime, times: np.ndarray, horizon: tuple[float, ...], ahead: tuple[float, ...],
+    resumed: Any,
+) -> tuple[Inputs | None, np.ndarray | None]:  # fmt: skip
+    """The input of a system, or the columns that are known ahead, at the rows and at those to come."""
+    if body.known is None:
+        return None if body.input is None else input_rows("input", body.input, model.state_size, model.name), None
+    step = 1.0 if body.times is None else _usual_lag(times, resumed)
+    columns = np.array(list(body.known.values()), np.float64).T
+    later = step * np.arange(1, len(columns) - len(times) + 1)
+    inputs = KnownInputs(np.concatenate((times, times[-1:] + later)), columns, horizon, step)
+    return inputs, inputs.at(times[-1] + np.array(ahead)) if ahead else None
 
 
 def _times(body: FilterRequest, count: int, resumed: Any) -> np.ndarray:

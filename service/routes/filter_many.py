@@ -13,6 +13,8 @@ import orjson
 from fastapi import Request, Response
 
 from rfa.runtime.uncertainty.columns import Columns
+from rfa.runtime.uncertainty.input import value_range
+from rfa.runtime.uncertainty.interface import ReadoutOptions
 from rfa.runtime.uncertainty.steps import Steps, select_fields
 from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
@@ -49,8 +51,8 @@ async def answer_many(body: FilterRequest, request: Request, engine: Engine, beg
         ServiceError: the request as a whole is invalid.
     """
     model = engine.filter_model(await engine.resolve_filter(body.model, body.system))
-    mode: dict[str, Any] = {} if body.mode == "recurrent" else {"mode": body.mode}
-    model.readout(tuple(body.levels or model.levels), tuple(body.horizon), body.samples, passes=body.passes, **mode)
+    options = ReadoutOptions(body.mode, passes=body.passes, range=value_range(*(body.range or (None, None))))
+    model.readout(tuple(body.levels or model.levels), tuple(body.horizon), body.samples, options)
     batch = await unless_disconnected(request, SeriesBatch.of(body, request, begin))
     if (keys := keys_of(request)) is not None:
         check_apart(keys, batch.empty_columns())

@@ -31,13 +31,11 @@ from starlette.types import Receive, Scope, Send
 
 from rfa.data.utc_offsets import UtcOffsets
 from rfa.runtime.uncertainty.alarms import NEVER
-from rfa.runtime.uncertainty.input import (
-    LARGEST_TIME,
-)
+from rfa.runtime.uncertainty.input import LARGEST_TIME, value_range
 from rfa.runtime.uncertainty.steps import select_fields
 from rfa.service.access.quotas import client_of
 from rfa.service.disconnect import ClientGone
-from rfa.service.engine.engine import Engine
+from rfa.service.engine.engine import Engine, ModelChoice, WithKnown
 from rfa.service.engine.filter.stream import FilterStreamOptions, StreamEnd, StreamStep
 from rfa.service.errors import (
     NAMED,
@@ -51,7 +49,7 @@ from rfa.service.memory import Lease
 from rfa.service.routes.live_stream import LiveStream
 from rfa.service.routes.state import choose_seed, open_exchange
 from rfa.service.routes.stream_frames import FRAME
-from rfa.service.schemas.filter_replies import StreamDone, StreamStepReply
+from rfa.service.schemas.filter_replies import StreamDone
 from rfa.service.schemas.stream_requests import FilterStreamRequest
 from rfa.service.settings import Settings
 from rfa.service.validation import validated
@@ -150,7 +148,8 @@ async def _read_request(socket: JsonSocket, seconds: float) -> FilterStreamReque
 
 
 async def _open(connection: HTTPConnection, engine: Engine, request: FilterStreamRequest, lease: Lease) -> LiveStream:
-    choice = await engine.resolve_filter(request.model, request.system)
+    resolved = await engine.resolve_filter(request.model, request.system)
+    choice: ModelChoice = resolved if request.known is None else WithKnown(resolved, len(request.known))
     kind = partial(engine.filter_state, choice, request.size)
     exchange = await open_exchange(connection, kind, state=request.state, return_state=request.return_state)
     resumed = (
@@ -167,6 +166,8 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
             samples=request.samples,
             alarm=rule,
             passes=request.passes,
+            range=value_range(*(request.range or (None, None))),
+            weights="weights" in (request.fields or ()),
             seed=choose_seed(request.seed, resumed),
             state=resumed,
             # A session is stored before each reply.
@@ -190,6 +191,7 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
         lease,
         request.fields,
         engine.retirement_warnings(request.model),
+        request.known or (),
     )
 
 
@@ -253,9 +255,8 @@ async def _document(reply: StreamStep, stream: LiveStream) -> Any:
         return select_fields(step, stream.fields)
     reference = await stream.exchange.save(state.payload, state.count)
     warnings = [*stream.notes, *(reply.warnings or [])]
-    if stream.fields is None:
-        return StreamStepReply(**vars(step), state=reference, warnings=warnings)
-    return {**select_fields(step, stream.fields), "state": reference, "warnings": warnings}
+    fields = vars(step) if stream.fields is None else select_fields(step, stream.fields)
+    return {**fields, "state": reference, "warnings": warnings}
 
 
 async def _done(end: StreamEnd, stream: LiveStream) -> StreamDone:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import get_running_loop
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.outputs import FilterWarning
@@ -43,6 +45,7 @@ class LiveStream:
     lease: Lease
     fields: Sequence[str] | None
     notes: list[FilterWarning]
+    known: Sequence[str] = ()
     received_at: float = 0.0  # loop time of the last observation
     timer: asyncio.TimerHandle | None = None
     leased_replies: int = 1
@@ -92,7 +95,7 @@ class LiveStream:
         if type(document) is dict and "close" in document:
             validated(StreamClose, document, FRAME)
             return None
-        t, y, noise, control, bias = parse_observation(document)
+        t, y, noise, control, bias, known = parse_observation(document)
         if t is None:
             if self.job.options.alarm.per_time:
                 raise InvalidRequest(
@@ -113,9 +116,26 @@ class LiveStream:
                 y = [None if value is None else value - offset for value, offset in zip(y, bias, strict=True)]
                 if not is_observation(y):
                     raise bias_out_of_range("bias")
+        if known is not None:
+            control = self._known(known)
         self.time = t
         self.index += 1
         return Observed(t, y, 1.0 if noise is None else noise, control)
+
+    def _known(self, known: Mapping[str, list[float | None]]) -> list[float]:
+        """The columns that are known ahead, at this time and at each horizon."""
+        leads = 1 + len(self.job.options.horizon)
+        for name, column in known.items():
+            if name not in self.known or len(column) > leads:
+                expected = f"at most {leads} values" if name in self.known else "a name from `known` of the first frame"
+                raise InvalidRequest(
+                    f"known.{name} must have {expected}.", param=f"known.{name}", code="known_mismatch"
+                )
+        found = np.full((leads, len(self.known)), np.nan)
+        for k, name in enumerate(self.known):
+            values = np.array(known.get(name, ()), np.float64)
+            found[: len(values), k] = values
+        return found.ravel().tolist()
 
     def _check_columns(self, y: list[float | None]) -> None:
         try:

@@ -15,14 +15,17 @@ from rfa.service.schemas.stream_requests import StreamObservation
 from rfa.service.validation import validated
 
 FRAME = "The frame"
-_PLAIN_FIELDS = frozenset(StreamObservation.model_fields) - {"input", "bias"}
-# t, y, noise, input, bias
-Frame = tuple[float | None, list[float | None] | None, float | None, list[float] | None, list[float] | None]
+_PLAIN_FIELDS = frozenset(StreamObservation.model_fields) - {"input", "bias", "known"}
+# t, y, noise, input, bias, known
+Frame = tuple[
+    float | None, list[float | None] | None, float | None, list[float] | None, list[float] | None,
+    dict[str, list[float | None]] | None,
+]  # fmt: skip
 _NUMBERS = (float, int)  # compared with `type`, which excludes bool
 
 
 def parse_observation(document: Any) -> Frame:
-    """The fields of a frame by the rules of `StreamObservation`, faster for valid frames without input and bias."""
+    """The fields of a frame by the rules of `StreamObservation`, faster for valid ones of plain fields."""
     if type(document) is dict and "y" in document and document.keys() <= _PLAIN_FIELDS:
         t, y, noise = document.get("t"), document["y"], document.get("noise")
         if (
@@ -30,9 +33,9 @@ def parse_observation(document: Any) -> Frame:
             and (y is None or is_observation(y))
             and (noise is None or (type(noise) in _NUMBERS and LEAST_NOISE <= noise <= MOST_NOISE))
         ):
-            return None if t is None else float(t), y, None if noise is None else float(noise), None, None
+            return None if t is None else float(t), y, None if noise is None else float(noise), None, None, None
     frame = validated(StreamObservation, document, FRAME)
-    return frame.t, frame.y, frame.noise, frame.input, frame.bias
+    return frame.t, frame.y, frame.noise, frame.input, frame.bias, frame.known
 
 
 def is_observation(y: Any) -> bool:

@@ -74,6 +74,13 @@ class FilterStepReply(Reply):
     forecast: Forecasts
     # Not lists: freeing those of 256 steps with 128 samples took 5 ms.
     samples: Annotated[Rows, says("[samples, components]; with `smooth` the k-th samples of all steps are one path")]
+    weights: Annotated[
+        dict[str, list[list[float]]] | None,
+        says(
+            "weights of the models that `default` mixes, by their names: of each horizon and component; null for other "
+            "models. Only if `fields` names it"
+        ),
+    ] = None
 
 
 @dataclass
@@ -223,7 +230,10 @@ class ColumnsSummary(FilterSummary):
 
     ahead: Annotated[
         Annotated[dict[str, np.ndarray] | None, Json(dict[str, list[float]] | None)],
-        says("forecast of the next rows: t, and mean.x, std.x, lower.L.x, upper.L.x for each column x and level L"),
+        says(
+            "forecast of the next rows: t, and mean.x, std.x, lower.L.x, upper.L.x for each column x and level L; with "
+            "`fields` weights also weight.e.x for each expert e"
+        ),
     ]
 
 
@@ -236,7 +246,8 @@ class FilterColumns(ColumnsSummary):
         says(
             "index, t, precision, confidence, weight, nis, anomaly, alarm (1 or 0); for each column x mean.x, std.x, "
             "innovation.x, smoothed.mean.x, smoothed.std.x, and lower.L.x, upper.L.x for each level L; for each "
-            "horizon h forecast.h.mean.x, .std.x, .lower.L.x and .upper.L.x. Null until x has a value"
+            "horizon h forecast.h.mean.x, .std.x, .lower.L.x and .upper.L.x, and with `fields` weights for each "
+            "expert e .weight.e.x. Null until x has a value"
         ),
     ]
 

@@ -17,6 +17,7 @@ from rfa.runtime.uncertainty.input import (
     LEAST_NOISE,
     MOST_COMPONENTS,
     MOST_HORIZONS,
+    MOST_KNOWN,
     MOST_LEVELS,
     MOST_NOISE,
     MOST_SAMPLES,
@@ -62,6 +63,10 @@ INPUT = (
     "control input per unit of time since the previous observation, one number per state component; only in linear "
     "filters of up to 16. Forecasts use the last one"
 )
+KNOWN = (
+    "columns by name whose future is known, such as a price, a promotion or a holiday (0 or 1); null is unknown. Only "
+    "`default` and `series` use them, where they have helped"
+)
 BIAS = "offset of the measurement, one number per component, subtracted first"
 
 Level = Annotated[float, Field(gt=0, lt=1)]
@@ -79,14 +84,14 @@ Horizons = Annotated[
 ]
 StepField = Literal[
     "mean", "std", "precision", "confidence", "weight", "innovation", "nis", "anomaly", "alarm", "interval",
-    "forecast", "samples",
+    "forecast", "samples", "weights",
 ]  # fmt: skip
 StepFields = Annotated[
     list[StepField] | None,
     Field(
         min_length=1,
-        max_length=12,
-        description="fields of each step in addition to index and t; null: all. Fewer are faster",
+        max_length=13,
+        description="fields of each step in addition to index and t; null: all but `weights`. Fewer are faster",
     ),
 ]
 FilterModel = Annotated[
@@ -94,6 +99,13 @@ FilterModel = Annotated[
     Field(
         description="null: `series`, a network for any columns, or `auto` if it is not served; `auto-joint` uses the "
         "correlation of the columns"
+    ),
+]
+ValueRange = Annotated[
+    Annotated[list[Component | None], Field(min_length=2, max_length=2)] | None,
+    Field(
+        description="lowest and highest possible value (null: no limit): no estimate, forecast, bound or sample lies "
+        "outside. `alarm.range` is another one: values outside of that are alarms"
     ),
 ]
 System = Annotated[
@@ -214,6 +226,13 @@ class FilterSeries(Request):
     bias: list[Input | None] | None = Field(
         default=None, max_length=MAX_ITEMS, fail_fast=True, description=f"one per observation, null is none: {BIAS}"
     )
+    known: dict[ColumnName, Column] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MOST_KNOWN,
+        description=f"{KNOWN}: a value for each observation, and then one for each row of `ahead`, or up to "
+        f"{MAX_AHEAD} more, the usual lag apart",
+    )
     system: System = None
     state: InitialState = None
     return_state: ReturnState = False
@@ -261,6 +280,7 @@ class FilterRequest(FilterSeries):
     )
     samples: Samples = 0
     alarm: Alarms = None
+    range: ValueRange = None
     fields: StepFields = None
     passes: PassesChoice = None
     tz: Zone = "UTC"
@@ -312,10 +332,30 @@ class FilterRequest(FilterSeries):
             values = getattr(self, name)
             if values is not None and len(values) != count:
                 raise FieldError(name, f"{name} must have one value per observation, {count}", "length_mismatch")
+        self.check_known(count)
         for index in np.flatnonzero(np.diff([] if self.times is None else self.times) < 0)[:1].tolist():
             name = f"times[{index + 1}]"
             raise FieldError(name, f"{name} must not be smaller than the time before it", "time_not_monotonic")
         return self
+
+    def check_known(self, count: int) -> None:
+        """Columns that are known ahead have values for all rows and those of `ahead`."""
+        if self.known is None:
+            return
+        if self.input is not None or self.system is not None or self.mode != "recurrent":
+            raise FieldError("known", "known goes with neither `input`, `system` nor attention mode", "no_known")
+        lengths = {name: len(column) for name, column in self.known.items()}
+        for name, length in lengths.items():
+            field = f"known.{name}"
+            if name in (self.values or ()):
+                raise FieldError(field, f"{field} is a column of values, too: give it in one of them", "duplicate")
+            if not count + self.rows_ahead <= length <= count + MAX_AHEAD:
+                needed = f"a value for each observation and each row of `ahead`, {count + self.rows_ahead} at least"
+                raise FieldError(
+                    field, f"{field} must have {needed} and {count + MAX_AHEAD} at most", "length_mismatch"
+                )
+        if len(set(lengths.values())) > 1:
+            raise FieldError("known", "columns of known must have the same number of values", "length_mismatch")
 
     def check_series(self) -> Self:
         """With `series`, fields of one series are in each of them."""

@@ -6,13 +6,16 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from rfa.runtime.uncertainty.input import MOST_COMPONENTS
+from rfa.runtime.uncertainty.input import MOST_COMPONENTS, MOST_KNOWN
 from rfa.service.schemas.base import FieldError, Request
 from rfa.service.schemas.fields import InitialState, ReturnState, Seed
 from rfa.service.schemas.filter_requests import (
     BIAS,
     INPUT,
+    KNOWN,
     Alarms,
+    Column,
+    ColumnName,
     FilterModel,
     Horizons,
     Input,
@@ -24,6 +27,7 @@ from rfa.service.schemas.filter_requests import (
     StepFields,
     System,
     Time,
+    ValueRange,
     Zone,
     check_system,
 )
@@ -44,10 +48,14 @@ class FilterStreamRequest(Request):
     horizon: Horizons = Field(default_factory=list)
     samples: Samples = 0
     alarm: Alarms = None
+    range: ValueRange = None
     fields: StepFields = None
     passes: PassesChoice = None
     tz: Zone = "UTC"
     seed: Seed | None = Field(default=None, description="null: the state's seed, or random; the reply has it")
+    known: list[ColumnName] | None = Field(
+        default=None, min_length=1, max_length=MOST_KNOWN, description=f"names of {KNOWN}; frames then have `known`"
+    )
     state: InitialState = None
     return_state: ReturnState = False
     state_every: int | None = Field(default=None, ge=1, le=1_000_000, description="also return the state every n steps")
@@ -56,6 +64,8 @@ class FilterStreamRequest(Request):
     def check_model(self) -> Self:
         """A system replaces a model."""
         check_system(self.system, self.model)
+        if self.known is not None and (self.system is not None or len(set(self.known)) < len(self.known)):
+            raise FieldError("known", "known must name each column once, and does not go with `system`", "no_known")
         return self
 
 
@@ -67,6 +77,12 @@ class StreamObservation(Request):
     noise: NoiseScale | None = Field(default=None, description="scale of the measurement noise; null is 1")
     input: Input | None = Field(default=None, description=INPUT)
     bias: Input | None = Field(default=None, description=BIAS)
+    known: dict[ColumnName, Column] | None = Field(
+        default=None,
+        max_length=MOST_KNOWN,
+        description="of each column of the first frame's `known` the value at this time and at each `horizon`; what is "
+        "left out or null is unknown",
+    )
 
 
 class StreamClose(Request):

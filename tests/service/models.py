@@ -14,7 +14,6 @@ from typing import Any, cast
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from rfa.data.utc_offsets import UTC, UtcOffsets
 from rfa.runtime.bundle.token_confidence import TokenConfidence
 from rfa.runtime.choices import Mode
 from rfa.runtime.errors import InvalidInput, invalid_state
@@ -24,7 +23,7 @@ from rfa.runtime.pool import PoolSlot, StateField, StatePool
 from rfa.runtime.text.contexts import StepOutput
 from rfa.runtime.text.incremental import Vocabulary
 from rfa.runtime.text.language import Language
-from rfa.runtime.uncertainty.alarms import NEVER, Alarm
+from rfa.runtime.uncertainty.alarms import Alarm
 from rfa.runtime.uncertainty.forecast_checks import (
     INSIDE,
     NIS,
@@ -36,7 +35,7 @@ from rfa.runtime.uncertainty.forecast_checks import (
     no_checks,
 )
 from rfa.runtime.uncertainty.input import level_name
-from rfa.runtime.uncertainty.interface import FilterOptions, Row, Stepped
+from rfa.runtime.uncertainty.interface import FilterOptions, ReadoutOptions, Row, Stepped
 from rfa.service.engine.models import Models
 from rfa.service.schemas.server_replies import Kind, ModelInfo
 
@@ -289,12 +288,9 @@ class FakeFilter:
         levels: tuple[float, ...],
         horizon: tuple[float, ...],
         samples: int,
-        alarm: Alarm = NEVER,
-        passes: int | None = None,
-        *,
-        utc_offsets: UtcOffsets = UTC,
+        options: ReadoutOptions = ReadoutOptions(),  # noqa: B008 - a constant
     ) -> Requested:
-        assert alarm == NEVER and passes is None
+        assert options == ReadoutOptions()
         if any(level not in self.levels for level in levels):
             raise InvalidInput("levels must be calibrated ones", param="levels", code="level_not_calibrated")
         return Requested(levels, horizon, samples)
@@ -303,6 +299,8 @@ class FakeFilter:
         assert not is_given
 
     piece_rows = 1
+    experts = ()
+    known = 0
 
     def weight(self, reported: int, t: float, kept: Any) -> int:
         """As a filter whose observations all cost the same."""

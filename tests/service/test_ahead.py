@@ -92,7 +92,7 @@ async def test_a_state_knows_how_far_apart_rows_are(client: httpx.AsyncClient) -
 
 
 async def test_leads_are_those_that_were_asked_for_and_warnings_are_of_all(client: httpx.AsyncClient) -> None:
-    reply = await asked(client, values={"y": [k % 4 for k in range(600)]}, model="auto", horizon=[3.0], ahead=12)
+    reply = await asked(client, values={"y": [1.03**k for k in range(600)]}, model="auto", horizon=[3.0], ahead=12)
     assert [lead["horizon"] for lead in reply["calibration"]["leads"]] == [3.0]
     outputs = {warning["horizon"]: warning["message"] for warning in reply["warnings"]}
     assert "on the way to the rows of `ahead`" in outputs[12.0] and "`ahead`" not in outputs[None]

@@ -485,11 +485,12 @@ async def test_a_stream_that_runs_away_warns_with_each_state_and_at_its_end() ->
     async with serving("linear") as http:
         values = [(float(i), [1.08**i]) for i in range(300)]
         _, steps, done = await run(http.app, values, size=1, state_every=150, horizon=[12.0])
-    early, late = (step["warnings"] for step in steps if "state" in step)
-    assert [warning["code"] for warning in early] == [warning["code"] for warning in late] == ["many_outliers"]
+    early, late = ([warning["code"] for warning in step["warnings"]] for step in steps if "state" in step)
+    assert early == late == ["many_outliers", "low_coverage"]
+    late = [step["warnings"] for step in steps if "state" in step][1]
     assert late == done["warnings"]
     assert [(lead["horizon"], lead["steps"]) for lead in done["calibration"]["leads"]] == [(12.0, 12.0)]
-    assert [warning["horizon"] for warning in done["warnings"]] == [None]  # 12 steps ahead too few came
+    assert [warning["horizon"] for warning in done["warnings"]] == [None, None]
 
 
 async def test_time_does_not_run_backwards_across_a_state(connect: Any) -> None:
@@ -737,7 +738,7 @@ def test_good_frames_take_the_fast_path(y: list[float | None], t: float) -> None
     document = orjson.loads(orjson.dumps({"y": y, "t": t, "noise": 2}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rfa.service.routes.stream_frames.validated", None)
-        assert parse_observation(document) == (t, y, 2.0, None, None)
+        assert parse_observation(document) == (t, y, 2.0, None, None, None)
 
 
 def test_a_stream_of_any_columns_says_how_many() -> None:

@@ -15,6 +15,7 @@ from rfa.service.errors import NotReady
 from rfa.service.schemas.filter_replies import FilterFinishReason, FilterTimings
 
 if TYPE_CHECKING:
+    from rfa.runtime.filters.filter import FilterRuntime
     from rfa.service.engine.filter.stages import FilterStage, SequenceStage
 
 
@@ -49,10 +50,7 @@ class RecurrentJob(Job):
     def __init__(self, stage: FilterStage, options: Any, *, deadline_seconds: float | None = None) -> None:
         super().__init__(stage, deadline_seconds=deadline_seconds)
         self.filtering = stage
-        self.readout = stage.model.readout(
-            options.levels, options.horizon, options.samples, alarm=options.alarm, passes=options.passes,
-            utc_offsets=options.utc_offsets,
-        )  # fmt: skip
+        self.readout = stage.model.readout(options.levels, options.horizon, options.samples, options.readout)
         self.seed: int = options.seed
         self._resumed: Any = options.state
         self.pool_slot: PoolSlot | None = None
@@ -233,14 +231,19 @@ class FilterJob(RecurrentJob):
         state = self.pack() if self.options.wants_state or reason == "cancelled" else None
         ahead = None
         if self.options.ahead and self.position:
-            options = self.options
-            ahead = self.filtering.model.ahead(self.current_state(), options.levels, options.ahead, options.utc_offsets)
+            ahead = forecast_rows(self.filtering.model, self.current_state(), self.options)
         timings, checks = self.filtering.observe_end(self), self.checks()
         is_whole = self._is_fresh and reason == "complete"
         warnings = self.filtering.warn(
-            checks, step=self.typical_lag(), ahead=self.options.ahead, is_whole=is_whole, followed=self.options.followed
-        )
+            checks, step=self.typical_lag(), ahead=self.options.ahead, is_whole=is_whole,
+            followed=self.options.followed, names=self.options.names,
+        )  # fmt: skip
         self.finish(Filtered(None, self.log_likelihood, checks, warnings, timings, state, reason, ahead))
+
+
+def forecast_rows(model: FilterRuntime, state: Any, options: FilterOptions) -> Ahead:
+    """The forecast of the rows to come."""
+    return model.ahead(state, options.levels, options.ahead, options.readout, options.known_ahead)
 
 
 class SequenceJob(Job):
@@ -262,7 +265,7 @@ class SequenceJob(Job):
     def no_steps(self) -> Steps:
         """Outputs without observations."""
         requested, model = self.options, self.sequences.model
-        return model.no_steps(model.readout(requested.levels, requested.horizon, requested.samples, requested.mode))
+        return model.no_steps(model.readout(requested.levels, requested.horizon, requested.samples, requested.readout))
 
     def weight(self, event: Any) -> int:
         return len(event) if isinstance(event, Steps) else 1

@@ -40,7 +40,7 @@ from rfa.runtime.uncertainty.forecast_checks import (
 )
 from rfa.runtime.uncertainty.input import level_name, out_of_range
 from rfa.runtime.uncertainty.steps import Forecasts, Steps
-from rfa.service.engine.filter.jobs import Filtered, FilterJob, PackedState, RecurrentJob, SequenceJob
+from rfa.service.engine.filter.jobs import Filtered, FilterJob, PackedState, RecurrentJob, SequenceJob, forecast_rows
 from rfa.service.engine.job import Job
 from rfa.service.engine.scheduler import deliver_early
 from rfa.service.errors import NotReady
@@ -129,9 +129,12 @@ class FilterStage:
         ahead: Sequence[float] = (),
         is_whole: bool = False,
         followed: int = 0,
+        names: Sequence[str] = (),
     ) -> list[FilterWarning]:
         """Warnings of a reply, counted."""
-        return warn(checks, self._metrics, self.model, step=step, ahead=ahead, is_whole=is_whole, followed=followed)
+        return warn(
+            checks, self._metrics, self.model, step=step, ahead=ahead, is_whole=is_whole, followed=followed, names=names
+        )
 
     def _advance(self, jobs: Sequence[RecurrentJob], done: _QuantumCounts) -> None:
         """One observation of each job; only a job with non-finite numbers fails."""
@@ -226,8 +229,7 @@ class SequenceStage:
             state = PackedState(self.model.pack(result.state), result.state.count)
         ahead = None
         if job.options.ahead and job.steps:
-            options = job.options
-            ahead = self.model.ahead(result.state, options.levels, options.ahead, options.utc_offsets)
+            ahead = forecast_rows(self.model, result.state, job.options)
         timings = observe_end(job, self._metrics, self.model.label)
         resumed = job.options.state
         is_fresh = resumed is None or not resumed.count
@@ -235,7 +237,7 @@ class SequenceStage:
         checks = summarise(result.tally, self.model.levels, size, horizon, is_fresh=is_fresh)
         warnings = warn(
             checks, self._metrics, self.model, step=result.state.step, ahead=job.options.ahead,
-            is_whole=is_fresh and not result.is_cut, followed=job.options.followed,
+            is_whole=is_fresh and not result.is_cut, followed=job.options.followed, names=job.options.names,
         )  # fmt: skip
         reason: FilterFinishReason = "deadline" if result.is_cut else "complete"
         if not job.steps:
@@ -293,9 +295,10 @@ def warn(
     ahead: Sequence[float],
     is_whole: bool,
     followed: int,
+    names: Sequence[str] = (),
 ) -> list[FilterWarning]:
     """Warnings of a reply, counted."""
-    found = diagnose(model, checks, step=step, ahead=ahead, is_whole=is_whole, followed=followed)
+    found = diagnose(model, checks, step=step, ahead=ahead, is_whole=is_whole, followed=followed, names=names)
     for code in {warning.code for warning in found}:
         metrics.filter_warnings.labels(model.name, code).inc()
     return found

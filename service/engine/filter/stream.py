@@ -11,7 +11,7 @@ from rfa.data.utc_offsets import UTC, UtcOffsets
 from rfa.runtime.outputs import FilterWarning, ForecastChecks
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm
 from rfa.runtime.uncertainty.diagnostics import diagnose
-from rfa.runtime.uncertainty.interface import Row, Stepped
+from rfa.runtime.uncertainty.interface import UNLIMITED, ReadoutOptions, Row, Stepped
 from rfa.service.disconnect import ClientGone
 from rfa.service.engine.filter.jobs import PackedState, RecurrentJob
 from rfa.service.engine.filter.stages import FilterStage
@@ -26,6 +26,7 @@ class FilterStreamOptions:
     Attributes:
         alarm: rule for alarms.
         passes: K, of the robust weight; None is the model's default.
+        range, weights, utc_offsets: see `ReadoutOptions`.
         state: unpacked state to continue from; None starts a new one.
         state_every: return the state with every n-th step; 0 never.
         wants_state: return the state at the end.
@@ -38,10 +39,17 @@ class FilterStreamOptions:
     seed: int
     alarm: Alarm = NEVER
     passes: int | None = None
+    range: tuple[float, float] = UNLIMITED
+    weights: bool = False
     state: Any = None
     state_every: int = 0
     wants_state: bool = False
     utc_offsets: UtcOffsets = UTC
+
+    @property
+    def readout(self) -> ReadoutOptions:
+        """Options of the outputs."""
+        return ReadoutOptions("recurrent", self.alarm, self.passes, self.range, self.weights, self.utc_offsets)
 
 
 class Observed(NamedTuple):

@@ -23,10 +23,9 @@ from rfa.runtime.filters.steps import Batch
 from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.adaptive import Horizons
-from rfa.runtime.uncertainty.alarms import NEVER
 from rfa.runtime.uncertainty.baseline import baseline_fields
 from rfa.runtime.uncertainty.calibration import Calibration
-from rfa.runtime.uncertainty.interface import Piece, Row
+from rfa.runtime.uncertainty.interface import Piece, ReadoutOptions, Row
 from rfa.runtime.uncertainty.step_outputs import StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
 from tests.runtime.loading import load_filter
@@ -77,7 +76,7 @@ class Compiled:
         pool = StatePool(states.state_fields, STREAMS)
         for _ in range(STREAMS):
             states.put(pool, pool.acquire(), states.start())
-        return cls(steps, Readout(calibration, (0.9,), HORIZON, 0, NEVER, 1), pool)
+        return cls(steps, Readout(calibration, (0.9,), HORIZON, 0, ReadoutOptions(), 1), pool)
 
 
 def course(size: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -21,6 +21,7 @@ from rfa.runtime.filters.system import System
 from rfa.runtime.uncertainty.adaptive import GAMMA
 from rfa.runtime.uncertainty.alarms import NEVER
 from rfa.runtime.uncertainty.forecast_checks import INSIDE, SCORED
+from rfa.runtime.uncertainty.interface import ReadoutOptions
 from tests.model.joint_gaussian import van_loan
 from tests.model.oracles import filterpy_filter
 
@@ -215,7 +216,7 @@ def test_a_call_takes_no_more_work_than_others_can_wait_for(size: int) -> None:
     [
         (lambda model: model.filter([0.0], [[1.0, 2.0]], mode="attention"), 'no "attention" mode, which runs on'),
         (lambda model: model.filter([0.0], [[1.0]]), "takes 2"),
-        (lambda model: model.readout((0.9,), (), 0, passes=4), "passes of model 'system:"),
+        (lambda model: model.readout((0.9,), (), 0, ReadoutOptions(passes=4)), "passes of model 'system:"),
         (
             lambda model: runtime({**PLANE, "dimensions": 9}).check_input(NEVER, None, is_given=True),
             "no input",

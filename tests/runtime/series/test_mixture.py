@@ -316,6 +316,18 @@ def test_the_mean_is_within_the_widest_interval(mixture):
             assert low - 1 <= point.mean[0] <= high + 1
 
 
+def test_no_interval_is_narrower_than_the_last_surprise(mixture):
+    """However quiet the series was before; and it is forgotten within some rows."""
+    for before in ([0.0] * 40, (5 + 0.01 * RNG.normal(size=60)).tolist()):
+        start = before[-1]
+        for point in last(mixture, [*before, start + 3, start + 17], (1.0, 7.0), levels=(0.9,)).forecast:
+            ((low, high),) = point.interval["0.9"]
+            assert low <= start + 3 and high >= start + 16
+        after = last(mixture, [*before, start + 17, *before], (1.0,), levels=(0.9,)).forecast[0]
+        ((low, high),) = after.interval["0.9"]
+        assert high - low < 3
+
+
 def test_a_counter_goes_beyond_100(mixture):
     (point,) = last(mixture, [float(k) for k in range(1, 101)], (1.0,)).forecast
     assert max(bounds_of(point)) > 100

@@ -20,7 +20,7 @@ from rfa.runtime.series.config import LEVELS, MEDIAN, SeriesConfig
 from rfa.runtime.series.decoder_numba import SeriesDecoder
 from rfa.runtime.series.extended_numba import SeriesTokens, describe
 from rfa.runtime.series.filter import MOST_COLUMNS, SeriesRuntime
-from rfa.runtime.uncertainty.interface import Piece
+from rfa.runtime.uncertainty.interface import Piece, ReadoutOptions
 from tests.model.test_series_network import SMALL
 
 HORIZON = (1.0, 3.0, 24.0, 90.0)
@@ -344,7 +344,7 @@ def test_what_a_column_may_be_of(runtime):
     with pytest.raises(InvalidInput, match="64 columns"):
         runtime.sized(MOST_COLUMNS + 1)
     with pytest.raises(InvalidInput, match="attention"):
-        runtime.readout((0.5,), (), 0, mode="attention")
+        runtime.readout((0.5,), (), 0, ReadoutOptions(mode="attention"))
 
 
 def test_a_state_is_at_most_64_kilobytes_in_base64():

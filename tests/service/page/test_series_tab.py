@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from rfa.runtime.series.mixture_layout import EXPERTS
 from tests.service.live import Live
 from tests.service.page.visits import LANGUAGES, answer, copied, filtered, fits, hold, looks, visit
 from tests.waiting import PATIENCE
@@ -71,10 +72,17 @@ def test_a_file_is_filtered_as_the_server_filters_it(browser: Any, server: Live,
         outputs = page.text_content("#series-told")
         rows = page.locator("#series-unusual tbody tr").all_text_contents()
         ahead = page.locator("#series-forecast tbody tr").count()
+        bars, words = page.locator("#series-forecast .shares"), page.text_content("#series-forecast h3 + p")
+        widths = page.eval_on_selector_all(
+            "#series-forecast .shares:first-of-type i", "all => all.map(one => Number(one.style.flexGrow))"
+        )
+        assert bars.count() == 2 and words.startswith("1 ahead: ") and "%" in words
     reply = answer(server, "filter", body)
     assert outputs.startswith(f"200 rows of load, filtered by the model {reply['model']}")
     assert f"{sum(reply['columns']['alarm']):.0f} alarm" in outputs
     assert ahead == body["ahead"] == len(reply["ahead"]["t"])
+    shares = [reply["ahead"][f"weight.{name}.load"] for name in EXPERTS]
+    assert widths == pytest.approx([share[row] for row in (0, -1) for share in shares])
     rarest = int(np.nanargmax(np.array(reply["columns"]["anomaly"], float)))
     assert rarest == SPIKE
     assert f"{values[SPIKE]:.4g}" in rows[0]

@@ -1,0 +1,60 @@
+"""Columns that are known ahead of the values, such as prices, promotions and holidays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from rfa.data.columns import read_values
+from rfa.data.marks import MissingRule
+from rfa.data.series import Known, Series
+from rfa.data.table import Table
+
+# The most words of a column of words, each of which becomes a column of 0 and 1.
+MOST_WORDS: Final = 12
+
+
+def read_known(table: Table, names: Sequence[str], rule: MissingRule, *, strict: bool) -> dict[str, np.ndarray]:
+    """Columns that are known ahead: numbers, switches such as yes and no, or a column of 0 and 1 for each word.
+
+    Raises:
+        ValueError: a column has too many words; the message says what to do.
+    """
+    found: dict[str, np.ndarray] = {}
+    for name in names:
+        try:
+            values = read_values(table, [name], rule, is_chosen=True, is_long=False, strict=strict).values
+        except ValueError:
+            values = _indicators(table, name)
+        found |= values
+    return found
+
+
+def _indicators(table: Table, name: str) -> dict[str, np.ndarray]:
+    cells = np.array([None if cell is None else str(cell).strip() for cell in table.columns[name].to_pylist()], object)
+    words = sorted({cell for cell in cells if cell})
+    if not words or len(words) > MOST_WORDS:
+        many = f"{len(words)} different words, at most {MOST_WORDS} are taken" if words else "no values"
+        raise ValueError(f"column {name!r} has {many}: give a column of 0 and 1 for each kind of row, by --known")
+    return {f"{name}={word}": (cells == word).astype(np.float64) for word in words}
+
+
+def split_known(series: Series, count: int) -> Series:
+    """The series without its last `count` columns, which are known ahead, up to the last row with another value.
+
+    Raises:
+        ValueError: no other column has a value.
+    """
+    values, known = series.values[:, :-count], series.values[:, -count:]
+    seen = np.flatnonzero(~np.isnan(values).all(axis=1))
+    if not len(seen):
+        raise ValueError("no row has a value")
+    end = int(seen[-1]) + 1
+    return replace(
+        series, times=series.times[:end], values=values[:end], names=series.names[:-count],
+        rows=None if series.rows is None else series.rows[:end],
+        known=Known(series.times, known, series.names[-count:]),
+    )  # fmt: skip

@@ -1,0 +1,240 @@
+"""Regression of one column on columns that are known ahead, such as prices, promotions and holidays.
+
+Values and covariates are differenced by the same linear operator D, so that level, trend and season drop out:
+
+    e = D y, z = D x, D v = v_t - mean of v at earlier rows      e = β z + D noise (Cochrane and Orcutt 1949)
+
+D is the one of OPERATORS with the least mean absolute residual so far: the rows before, or rows whole seasons before.
+β is a ridge regression of e on z over all rows. Each coefficient is then shrunk by the non-negative garrote (Breiman
+1995), which sets those of covariates that explain no more than chance to zero:
+
+    β = (C + Λ)⁻¹ g        C = Σ (z - z̄)(z - z̄)ᵀ, g = Σ (z - z̄) (e - ē), Λ = diag(½ max z²)
+    β_k ← β_k max(0, 1 - T / t_k²)                                       t_k² = β_k² / (s² [(C + Λ)⁻¹]_kk)
+
+The model then filters y - β (x - x₀) with the β before the row, x₀ being the first row's covariates, and
+β (x - x₀) is added to what it estimates and forecasts. Where x is missing, its mean takes its place.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from rfa.runtime.compiling import inline_jit, kernel_jit
+
+# Rows that differences reach back.
+RING: Final = 52
+# Operators: the distance of the earlier rows, and how many they are.
+OPERATORS: Final = np.array([[1, 1], [1, 8], [5, 4], [7, 4], [12, 3], [24, 2], [52, 1]])
+OPERATOR_COUNT: Final = len(OPERATORS)
+# T of the garrote, the share of the largest square that the ridge adds, and the share of mean residuals that is kept.
+CHANCE, RIDGE, KEPT = 4.0, 0.5, 0.98
+# A residual counts for at most so many mean ones. Rows before there is a coefficient, in addition to the covariates.
+FURTHEST_OFF, FIRST_ROWS = 20.0, 8
+# Stored for a missing number: states are finite.
+MISSING: Final = 1e300
+LARGEST_EFFECT: Final = 1e12
+_TINY = 1e-300
+
+# Of a stream, `[SHARED + K (3 + RING)]`: rows, then of the covariates the first ones, means and their counts, the ring.
+ROWS, SHARED = 0, 1
+# Of a column, `[COLUMN + 5 K + K K]`: mean residual by operator, values and how many of them are whole, the least one,
+# pairs, their mean e and Σ (e - ē)², mean size of the residuals, the ring; then of the covariates mean z, g, β, the
+# shrunk β, the largest z², and C.
+RESIDUALS = 0
+SEEN = RESIDUALS + OPERATOR_COUNT
+WHOLE, LEAST, PAIRS, MEAN, SQUARES, SIZE, VALUES = range(SEEN + 1, SEEN + 8)
+COLUMN = VALUES + RING
+
+
+def shared_size(count: int) -> int:
+    """Numbers of a stream with so many covariates."""
+    return SHARED + count * (3 + RING)
+
+
+def column_size(count: int) -> int:
+    """Numbers of a column."""
+    return COLUMN + count * (5 + count)
+
+
+@inline_jit
+def _difference(ring, first, stride, row, value, operator):
+    """D of a value at a row, MISSING without earlier ones; `ring[first + stride * (row % RING)]` are those before."""
+    distance, most = OPERATORS[operator, 0], OPERATORS[operator, 1]
+    total, count = 0.0, 0
+    for j in range(1, most + 1):
+        if row - j * distance < 0:
+            break
+        before = ring[first + stride * ((row - j * distance) % RING)]
+        if before != MISSING:
+            total += before
+            count += 1
+    return value - total / count if count > 0 else MISSING
+
+
+@inline_jit
+def _factor(matrix, count):
+    """The Cholesky factor of a matrix, in place in its lower triangle."""
+    for i in range(count):
+        for j in range(i + 1):
+            total = matrix[i, j]
+            for k in range(j):
+                total -= matrix[i, k] * matrix[j, k]
+            if i == j:
+                matrix[i, i] = np.sqrt(max(total, _TINY))
+            else:
+                matrix[i, j] = total / matrix[j, j]
+
+
+@inline_jit
+def _solve(factor, count, right, out):
+    """Solve with a Cholesky factor."""
+    for i in range(count):
+        total = right[i]
+        for k in range(i):
+            total -= factor[i, k] * out[k]
+        out[i] = total / factor[i, i]
+    for i in range(count - 1, -1, -1):
+        total = out[i]
+        for k in range(i + 1, count):
+            total -= factor[k, i] * out[k]
+        out[i] = total / factor[i, i]
+
+
+@inline_jit
+def _fit(column, count, matrix, right, solved):
+    """Write β and the shrunk β."""
+    products, beta, shrunk = COLUMN + count, COLUMN + 2 * count, COLUMN + 3 * count
+    largest, squares = COLUMN + 4 * count, COLUMN + 5 * count
+    for i in range(count):
+        for j in range(i + 1):
+            matrix[i, j] = column[squares + i * count + j]
+        # A covariate that never differed from its past has no coefficient.
+        matrix[i, i] += RIDGE * column[largest + i] if column[largest + i] > 0 else 1.0
+    _factor(matrix, count)
+    _solve(matrix, count, column[products : products + count], column[beta : beta + count])
+    explained = 0.0
+    for i in range(count):
+        explained += column[beta + i] * column[products + i]
+    variance = max(column[SQUARES] - explained, 0.0) / max(column[PAIRS] - count - 1, 1.0)
+    for i in range(count):
+        for j in range(count):
+            right[j] = 1.0 if i == j else 0.0
+        _solve(matrix, count, right, solved)
+        square = column[beta + i] * column[beta + i] / (variance * solved[i] + _TINY)
+        trust = max(1 - CHANCE / square, 0.0) if square > 0 and column[PAIRS] >= FIRST_ROWS + count else 0.0
+        column[shrunk + i] = trust * column[beta + i]
+
+
+@inline_jit
+def _learn(shared, column, count, x, value, z, matrix, right, solved):
+    """Add a value of a column; `x` may be missing, `value` is not."""
+    row = np.int64(shared[ROWS])
+    first_ring, beta = SHARED + 3 * count, COLUMN + 2 * count
+    best, least = -1, np.inf
+    for k in range(OPERATOR_COUNT):
+        e = _difference(column, VALUES, 1, row, value, k)
+        if e == MISSING:
+            continue
+        for i in range(count):
+            z[k, i] = _difference(shared, first_ring + i, count, row, x[i], k) if x[i] != MISSING else MISSING
+            if z[k, i] == MISSING:
+                z[k, i] = 0.0
+            e -= column[beta + i] * z[k, i]
+        before = column[RESIDUALS + k]
+        column[RESIDUALS + k] = max(abs(e), column[SIZE]) if before == 0 else KEPT * before + (1 - KEPT) * abs(e)
+        if column[RESIDUALS + k] < least and row >= OPERATORS[k, 0]:
+            best, least = k, column[RESIDUALS + k]
+    if best < 0:
+        return
+    explained = 0.0
+    for i in range(count):
+        explained += column[beta + i] * z[best, i]
+    residual = _difference(column, VALUES, 1, row, value, best) - explained
+    column[PAIRS] += 1
+    pairs = column[PAIRS]
+    if pairs > FIRST_ROWS:
+        bound = FURTHEST_OFF * column[SIZE]
+        residual = min(max(residual, -bound), bound) if bound > 0 else residual
+    column[SIZE] += (abs(residual) - column[SIZE]) / min(pairs, 100.0)
+    e = residual + explained
+    off = e - column[MEAN]
+    column[MEAN] += off / pairs
+    column[SQUARES] += off * (e - column[MEAN])
+    means, products, largest, squares = COLUMN, COLUMN + count, COLUMN + 4 * count, COLUMN + 5 * count
+    for i in range(count):
+        solved[i] = z[best, i] - column[means + i]  # before the mean moves
+        column[means + i] += solved[i] / pairs
+        column[products + i] += solved[i] * (e - column[MEAN])
+        column[largest + i] = max(column[largest + i], z[best, i] * z[best, i])
+    for i in range(count):
+        for j in range(i + 1):
+            column[squares + i * count + j] += solved[i] * (z[best, j] - column[means + j])
+    _fit(column, count, matrix, right, solved)
+
+
+@inline_jit
+def _effect(shared, column, count, x):
+    """β (x - x₀), the mean in place of a missing x."""
+    total = 0.0
+    for i in range(count):
+        known = x[i] if x[i] == x[i] else shared[SHARED + count + i]
+        total += column[COLUMN + 3 * count + i] * (known - shared[SHARED + i])
+    return min(max(total, -LARGEST_EFFECT), LARGEST_EFFECT)
+
+
+@inline_jit
+def _start(shared, x):
+    """x₀ of a stream, its first row's covariates, and each later one that is the first of its covariate."""
+    count = len(x)
+    for i in range(count):
+        if x[i] != x[i]:
+            continue
+        number = shared[SHARED + 2 * count + i] + 1
+        if number == 1:
+            shared[SHARED + i] = x[i]
+        shared[SHARED + 2 * count + i] = number
+        shared[SHARED + count + i] += (x[i] - shared[SHARED + count + i]) / number
+
+
+@kernel_jit(allocates=True)
+def regress_rows(shared, columns, inputs, values, count, seen, ahead, bounds):
+    """Take the rows of one stream through the regressions of its columns.
+
+    Args:
+        shared, columns: state of the stream, see `shared_size`, and of its columns, `[P, column_size]`.
+        inputs: covariates of each row and of its leads, NaN where missing, `[R, K (1 + H)]`.
+        values: `[R, P]`, NaN where missing.
+        count: K.
+        seen: effect at each row, by what was learned before it, `[R, P]`.
+        ahead: effect at the leads, by what was learned with it, `[R, H, P]`.
+        bounds: the least possible value, and whether all values were whole, `[R, P, 2]`.
+    """
+    z, matrix = np.zeros((OPERATOR_COUNT, count)), np.zeros((count, count))
+    right, solved, x = np.zeros(count), np.zeros(count), np.zeros(count)
+    for r in range(len(values)):
+        now = inputs[r, :count]
+        _start(shared, now)
+        row = np.int64(shared[ROWS])
+        for i in range(count):
+            x[i] = now[i] if now[i] == now[i] else MISSING
+        for a in range(values.shape[1]):
+            column, value = columns[a], values[r, a]
+            seen[r, a] = _effect(shared, column, count, now)
+            if value == value:
+                column[LEAST] = value if column[SEEN] == 0 else min(column[LEAST], value)
+                column[SEEN] += 1
+                column[WHOLE] += 1 if value == np.rint(value) else 0
+                _learn(shared, column, count, x, value, z, matrix, right, solved)
+            column[VALUES + row % RING] = value if value == value else MISSING
+            for h in range(ahead.shape[1]):
+                ahead[r, h, a] = _effect(shared, column, count, inputs[r, count * (1 + h) : count * (2 + h)])
+            bounds[r, a, 0] = 0.0 if column[SEEN] > 0 and column[LEAST] >= 0 else -np.inf
+            bounds[r, a, 1] = 1.0 if column[SEEN] >= FIRST_ROWS and column[WHOLE] == column[SEEN] else 0.0
+        for i in range(count):
+            shared[SHARED + 3 * count + (row % RING) * count + i] = x[i]
+        shared[ROWS] = row + 1
