@@ -197,7 +197,7 @@ def plot_series(
     from rfa.data.horizon import USUAL
     from rfa.data.source import display_name
 
-    picture = out or Path(f"{Path(display_name(data[0])).stem}_plot.png")
+    picture = out or Path(f"{'series' if data[0] == '-' else Path(display_name(data[0])).stem}_plot.png")
     filters, rule = _load(data, bundle, system, None, picture, "--out"), parse_alarm(rate, 0, "--rate")
     task = Task(filters, [], horizon or USUAL, rule, OUTLIER, smooth=False, lag=None, option="--rate")
     _write(FilterBatch(data, source, reading, task, has_plot=True), None, picture, as_json=False)

@@ -27,6 +27,7 @@ DATE_WORDS: Final = frozenset((
 # The forms of whole numbers, and which numbers they fit.
 # The least number of dates without separators in a column that no name marks as times.
 LEAST_DAYS: Final = 5
+FIRST: Final = 100
 COMPACT: Final = (("%Y%m%d", 18_000_101, 21_001_231, 31), ("%Y%m", 180_001, 210_012, 12))
 # Dates without separators that no name need mark, with the factor of their day.
 LONG_COMPACT: Final = (("%Y%m%d", 1), ("%Y%m%d%H", 10**2), ("%Y%m%d%H%M", 10**4), ("%Y%m%d%H%M%S", 10**6))
@@ -57,16 +58,21 @@ def calendar_form(numbers: np.ndarray, name: str) -> str | None:
 
 def _long_compact(numbers: np.ndarray) -> str | None:
     """The form of whole numbers such as 20240131 or 2024013123."""
-    for form, factor in LONG_COMPACT if len(numbers) >= LEAST_DAYS else ():
-        days, clocks = np.divmod(numbers, factor)
-        if days.min() < 19_000_101 or days.max() > 21_001_231:
-            continue
-        parts = [(days % 100, 1, 31), (days // 100 % 100, 1, 12)]
-        parts += [(clocks // (factor // 100 ** (k + 1)) % 100, 0, most) for k, most in enumerate((23, 59, 59))
-                  if factor >= 100 ** (k + 1)]  # fmt: skip
-        if all(bool(((part >= least) & (part <= most)).all()) for part, least, most in parts):
-            return form
-    return None
+    if len(numbers) < LEAST_DAYS:
+        return None
+    # The first numbers tell most columns of another form.
+    parts = (numbers[:FIRST], numbers)
+    return next((form for form, factor in LONG_COMPACT if all(_are_dates(part, factor) for part in parts)), None)
+
+
+def _are_dates(numbers: np.ndarray, factor: int) -> bool:
+    """Whether numbers are days, times `factor`, with hours, minutes and seconds."""
+    days, clocks = np.divmod(numbers, factor)
+    limits = [(days, 19_000_101, 21_001_231), (days % 100, 1, 31), (days // 100 % 100, 1, 12)]
+    while factor > 1:
+        factor //= 100
+        limits.append((clocks // factor % 100, 0, 23 if len(limits) == 3 else 59))
+    return all(bool(((part >= least) & (part <= most)).all()) for part, least, most in limits)
 
 
 def excel_seconds(numbers: np.ndarray) -> np.ndarray:

@@ -96,6 +96,33 @@ def test_forecast_and_detect_give_the_numbers_of_filter_and_python(tmp_path: Pat
     assert library.detect(path, 0.01, model="auto").raised == len(detected)
 
 
+@pytest.mark.parametrize("ending", [".png", ".svg", ".html"])
+def test_plot_draws_a_file_with_its_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    hourly(tmp_path / "y.csv", [round(10 + np.sin(k / 4), 3) for k in range(60)])
+    out = () if ending == ".png" else ("--out", f"y{ending}")
+    code, said, err = rfa("plot", "y.csv", *AUTO, *out)
+    assert code == 0, err
+    picture = tmp_path / (f"y{ending}" if out else "y_plot.png")
+    assert "24 rows ahead" in said and said.endswith(f"→ {picture.name}\n")
+    content = picture.read_bytes()
+    assert content.startswith({".png": b"\x89PNG", ".svg": b"<?xml", ".html": b"<!doctype html>"}[ending])
+    assert ending == ".png" or b"<svg" in content
+    code, _, err = rfa("plot", "y.csv", "--out", "y.csv")
+    assert code == 1 and "--out must end in .png, .svg, .pdf, .jpg or .html" in err
+
+
+def test_a_folder_is_its_files_each_a_series(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        hourly(tmp_path / f"{name}.csv", [round(10 + np.sin(k / 4), 3) for k in range(60)])
+    for source in (tmp_path, f"{tmp_path}/*.csv"):
+        code, out, err = rfa("forecast", source, *AUTO, "--horizon", "2")
+        assert code == 0, err
+        assert [row["file"] for row in table_of(out)] == ["a.csv", "a.csv", "b.csv", "b.csv"]
+    code, _, err = rfa("forecast", f"{tmp_path}/*.parquet")
+    assert code == 1 and "no file matches" in err
+
+
 @pytest.mark.parametrize(
     ("text", "options", "reported"),
     [
