@@ -12,8 +12,10 @@ from rfa.data.clock_numbers import YEAR_WORDS
 from rfa.data.month_names import LANGUAGES, names
 
 TIME_OF_DAY: Final = r"^\s*(\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?|\d{2}\.\d{2}\.\d{2})\s*$"
+DECIMAL_DATE: Final = r"(decimal[ _]?(date|year)|(date|year)[ _]?decimal)"
 # In columns called date and time.
 COMPACT_TIME: Final = r"([01]\d|2[0-3])[0-5]\d([0-5]\d)?"
+MONTH_CODE: Final = r"M(0[1-9]|1[0-2])"
 COMPACT_DATE: Final = r"(19|20)\d{6}"
 # Years beside a column of names of months.
 PERIOD_NAMES: Final = ("zeit", "time", "period", "periode", "date", "datum")
@@ -24,7 +26,7 @@ NUMBERED: Final[dict[str, tuple[frozenset[str], int, int]]] = {
         frozenset(("month", "mon", "mm", "mo", "monat", "mois", "mes", "mês", "mese", "maand", "månad", "måned")),
         1, 12,
     ),
-    "day": (frozenset(("day", "dd", "dom", "day_of_month", "tag", "jour", "día", "dia", "giorno", "dag")), 1, 31),
+    "day": (frozenset(("day", "dd", "dy", "dom", "day_of_month", "tag", "jour", "día", "dia", "giorno", "dag")), 1, 31),
     "quarter": (frozenset(("quarter", "qtr", "quartal", "trimestre", "trimester", "kwartaal", "q")), 1, 4),
     "week": (
         frozenset((
@@ -132,8 +134,9 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
 def calendar_columns(columns: Mapping[str, Any]) -> list[str]:
     """Columns beside a clock that repeat a part of it, such as the year or the hour of a date."""
     lower = {name.strip().lower(): name for name in reversed(list(columns))}
-    found = (_numbered(kind, lower, columns) for kind in NUMBERED)
-    return [name for name in found if name is not None]
+    found = [_numbered(kind, lower, columns) for kind in NUMBERED]
+    decimal = [name for text, name in lower.items() if re.fullmatch(DECIMAL_DATE, text)]
+    return [name for name in (*found, *decimal) if name is not None]
 
 
 def _numbered(kind: str, lower: Mapping[str, str], columns: Mapping[str, Any]) -> str | None:
@@ -152,10 +155,12 @@ def _month_names(kind: str, columns: Mapping[str, Any]) -> str | None:
 
 
 def _months_of(column: Any) -> dict[str, int]:
-    """The months of a column's distinct cells; empty unless they are names in one language."""
+    """The months of a column's distinct cells; empty unless they are names in one language, or codes such as M01."""
     import pyarrow as pa
 
     cells = sample(column).unique().to_pylist() if pa.types.is_string(column.type) else []
+    if cells and all(re.fullmatch(MONTH_CODE, cell) for cell in cells):
+        return {cell: int(cell[1:]) for cell in cells}
     for language in LANGUAGES if cells else ():
         numbers = {name: k for k, month in enumerate(names(language), start=1) for name in month}
         found = {cell: numbers.get(cell.strip(". ").lower(), 0) for cell in cells}

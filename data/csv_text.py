@@ -7,7 +7,9 @@ import re
 from collections import Counter
 from typing import Any, Final
 
+from rfa.data.clock_choice import CLOCK_NAMES
 from rfa.data.influx_csv import is_annotated, join_tables, split_tables
+from rfa.data.line_protocol import read_points
 from rfa.data.table import MISSING, Table, unique_names
 from rfa.data.text_tables import as_separated, count_titles
 
@@ -57,6 +59,8 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     Raises:
         ValueError: it has no rows, or a row and the header differ in their number of cells.
     """
+    if (logged := read_points(text)) is not None:
+        return logged.table()
     if is_annotated(text):
         return join_tables([read_text(f"{header}\n{rows}") for header, rows in split_tables(text).items()])
     lines = _preview(text)
@@ -78,6 +82,9 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
         described = _descriptions([_cells(line[0], separator) for line in lines[1 : 2 * MOST_DESCRIPTIONS]])
         if described:
             start = lines[described].end()
+            # A title line may have as many cells as the header below it.
+            rows = [header, *(_cells(line[0], separator) for line in lines[1 : described + 1])]
+            names = next((row for row in rows if row[0].strip().lower() in CLOCK_NAMES), names)
             notes += (f"{described} lines below the header have no numbers and are skipped",)
     else:
         names = [f"column {k}" for k in range(1, len(header) + 1)]

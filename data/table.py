@@ -12,6 +12,7 @@ MISSING: Final = (
     "", "-", "--", ".", "?", "na", "n/a", "#n/a", "<na>", "nan", "nil", "none", "null", "missing", "undefined",
     "#value!", "#ref!", "#div/0!", "unavailable", "unknown", "nodata", "no data", "n.a.", "k.a.", "n.v.", "n.d.",
     "nd", "s/d", "null value", "no value", "not available", "bad", "---", "…", "\u2013", "\u2014", "\\n",
+    "*", "**", "***", "****",
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ DATE_FORMATS: Final = (
     "%d-%m-%Y", "%m-%d-%Y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y",
     "%b %d, %Y", "%b %d %Y", "%d %B %Y", "%B %d, %Y", "%d/%b/%Y", "%a, %d %b %Y", "%a %b %d %Y",
     "%b-%y", "%b %y", "%b-%Y", "%b %Y", "%b/%Y", "%B %Y", "%B-%Y", "%Y-%b", "%Y %b", "%Y %B", "%b'%y", "%Y-%b-%d",
-    "%m/%Y", "%m.%Y", "%YM%m", "%d. %m. %Y", "%Y年%m月%d日", "%Y年%m月", "%Y년 %m월 %d일",
+    "%d %b %y", "%m/%Y", "%m.%Y", "%YM%m", "%d. %m. %Y", "%Y年%m月%d日", "%Y年%m月", "%Y년 %m월 %d일",
 )  # fmt: skip
 # Of quarters and weeks. Weeks begin on Mondays.
 PERIOD_FORMATS: Final = (
@@ -35,7 +35,7 @@ QUARTER: Final = "%q"
 TIME_FORMATS: Final = (
     "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%H%M", "%H%M%S", "%H.%M.%S",
 )  # fmt: skip
-JOINTS: Final = (" ", "T", ":", ", ")
+JOINTS: Final = (" ", "T", ":", ", ", " @ ")
 ZONES: Final = ("", "%z", " %z", " GMT%z")
 # The text that a date directive may match.
 LOOKS: Final = {

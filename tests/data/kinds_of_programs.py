@@ -156,6 +156,34 @@ def parts() -> Iterator[Kind]:
     yield Kind("Datadog", json.dumps({"status": "ok", "series": series}).encode(), two)
 
 
+def agencies() -> Iterator[Kind]:
+    """Files of agencies, and of programs that write a point a line."""
+    kibana = '"@timestamp per hour","y"\n' + rows(
+        lambda t, v: f'"{t:%b} {t.day}, {t:%Y} @ {t:%H:%M:%S}.000","{v}"', HOURS
+    )
+    yield plain("Kibana", kibana.encode(), HOURS)
+    yield plain("short years", ("DATE,y\n" + rows(lambda t, v: f"{t:%d %b %y},{v}", DAYS)).encode(), DAYS)
+    bls = "Series ID,Year,Period,Value\n" + rows(lambda t, v: f"CUUR0,{t.year},M{t.month:02d},{v}", MONTHS)
+    yield plain("BLS", bls.encode(), MONTHS, "Value")
+    eia = "Back to Contents,Data 1\nSourcekey,WCEST\nDate,Stocks\n" + rows(lambda t, v: f"{t:%b-%Y},{v}", MONTHS)
+    yield plain("EIA", eia.encode(), MONTHS, "Stocks")
+    nasa = "-BEGIN HEADER-\nNASA/POWER Hourly Data\n-END HEADER-\nYEAR,MO,DY,HR,T2M\n" + rows(
+        lambda t, v: f"{t.year},{t.month},{t.day},{t.hour},{v}", HOURS
+    )
+    yield plain("NASA POWER", nasa.encode(), HOURS, "T2M")
+    co2 = "# CO2\nyear,month,decimal date,average\n" + rows(
+        lambda t, v: f"{t.year},{t.month},{t.year + (t.month - 0.5) / 12:.4f},{v}", MONTHS
+    )
+    yield plain("decimal dates", co2.encode(), MONTHS, "average", note="of the calendar: 'decimal date'")
+    two = {f"servers.{name}": (seconds(HOURS), {"value": VALUES}) for name in "ab"}
+    points = [(name, int(t), v) for t, v in zip(seconds(HOURS), VALUES, strict=True) for name in "ab"]
+    text = "\n".join(f"servers.{name} {v} {t}" for name, t, v in points)
+    yield Kind("Graphite's plain text", text.encode(), {(name,): reading for name, reading in two.items()})
+    text = "\n".join(f'cpu,host={name} used={v},on=t,text="a, b" {t}000000000' for name, t, v in points)
+    lines = {(name,): (seconds(HOURS), {"used": VALUES}) for name in "ab"}
+    yield Kind("line protocol", text.encode(), lines)
+
+
 def ambiguous() -> Iterator[Kind]:
     """Days and months that other parts of the file tell apart."""
     values = VALUES[: len(EARLY)]

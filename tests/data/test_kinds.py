@@ -15,8 +15,10 @@ from tests.data.kinds_of_clocks import clocks, parts
 from tests.data.kinds_of_numbers import missing, numbers
 from tests.data.kinds_of_tables import formats, long
 
-GROUPS = (clocks, parts, numbers, missing, long, formats,
-          programs.drawn, programs.exports, programs.parts, programs.ambiguous, programs.packed)  # fmt: skip
+GROUPS = (
+    clocks, parts, numbers, missing, long, formats,
+    programs.drawn, programs.exports, programs.parts, programs.agencies, programs.ambiguous, programs.packed,
+)  # fmt: skip
 KINDS = [kind for group in GROUPS for kind in group()]
 
 

@@ -1,0 +1,68 @@
+"""InfluxDB's line protocol and Graphite's plain text: a point a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rfa.data.json_values import Rows
+
+# cpu,host=a usage=1.5,idle=3i 1710921600000000000; text in quotes is left out.
+INFLUX: Final = re.compile(
+    r'([^\s,="]+)((?:,[^\s,="]+=[^\s,="]+)*) ((?:[^\s,="]+=(?:"[^"]*"|[^\s,"]+)(?:,|(?= )))+)(?: (-?\d{9,19}))'
+)
+FIELD: Final = re.compile(r'([^\s,="]+)=(-?\d[\d.]*(?:[eE][+-]?\d+)?|[tTfF]\b|true|false)[iu]?(?=,|$)')
+# servers.a.cpu 1.5 1710921600
+GRAPHITE: Final = re.compile(r"([\w;=%-]+(?:\.[\w;=%-]+)+) (-?\d[\d.]*(?:[eE][+-]?\d+)?|nan) (\d{9,10})")
+SWITCHES: Final = {"t": 1.0, "true": 1.0, "f": 0.0, "false": 0.0}
+PREVIEW: Final = 20
+MOST_CHARACTERS: Final = 2**28
+
+Point = tuple[tuple[tuple[str, str], ...], int, dict[str, float]]
+
+
+def read_points(text: str) -> Rows | None:
+    """The series of a file whose first lines are points; None for others.
+
+    Raises:
+        ValueError: a later line is none, or the file is too large.
+    """
+    lines = _lines(text)
+    first = [line for (_, line), _ in zip(lines, range(PREVIEW), strict=False)]
+    pattern = next((each for each in (INFLUX, GRAPHITE) if first and all(map(each.fullmatch, first))), None)
+    if pattern is None:
+        return None
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError("line protocol may have 256 MiB at most: split it, or save it as CSV or Parquet")
+    series: dict[Any, tuple[list[int], list[dict[str, float]]]] = {}
+    for number, line in _lines(text):
+        found = pattern.fullmatch(line)
+        if found is None:
+            raise ValueError(f"line {number}: {line[:60]!r} is no point such as {first[0][:60]!r}")
+        labels, time, fields = _influx(found) if pattern is INFLUX else _graphite(found)
+        times, values = series.setdefault(labels, ([], []))
+        times.append(time)
+        values.append(fields)
+    rows = Rows(note="a point a line")
+    for labels, (times, values) in series.items():
+        names = dict.fromkeys(name for fields in values for name in fields)
+        rows.add(dict(labels), time=times, **{name: [fields.get(name) for fields in values] for name in names})
+    return rows
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(re.finditer(r"[^\r\n]+", text), start=1):
+        if not line[0].startswith("#") and line[0].strip():
+            yield number, line[0].strip()
+
+
+def _influx(found: re.Match[str]) -> Point:
+    name, tags, fields, time = found.groups()
+    labels = (("measurement", name), *(tuple(tag.split("=")) for tag in tags.split(",") if tag))
+    numbers = {key: SWITCHES.get(value.lower(), value) for key, value in FIELD.findall(fields)}
+    return labels, int(time), {key: float(value) for key, value in numbers.items()}
+
+
+def _graphite(found: re.Match[str]) -> Point:
+    return (("target", found[1]),), int(found[3]), {"value": float(found[2])}
