@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,8 +13,10 @@ from torch import Tensor
 from rfa.model.draw import NUMBERS, Distribution, Drawn, Ranked, draw, fixed_point, ranked
 from rfa.model.language import StepOutput
 from rfa.model.packed import Fields, Packed
+from rfa.runtime.text.contexts import Advance, Context
 from rfa.runtime.text.sampling import Choice, DrawnToken, Draws, TopLogits
 
+DrawFunction = Callable[..., tuple[list[DrawnToken], Sequence[Advance]]]
 # Memory of a step for each logit: the logit, its weight, and what is sorted.
 BYTES_PER_LOGIT = 64
 SMALLEST_TEMPERATURE = float(np.finfo(np.float32).tiny)
@@ -109,6 +111,32 @@ class TokenDraw:
         latents = _latents(choices, output.latent)
         tokens = list(map(DrawnToken._make, zip(*(column.tolist() for column in columns), tops, latents, strict=True)))
         return tokens, numbers["slots_finite"] == 1
+
+
+def draw_by_options(
+    on_device: DrawFunction,
+    on_host: DrawFunction,
+    contexts: Sequence[Context],
+    tokens: Sequence[int],
+    noise: NDArray[np.float32],
+    draws: Draws,
+) -> tuple[list[DrawnToken], Sequence[Advance]]:
+    """A draw in two steps: the bits of a row do not depend on the options of the others."""
+    needs_host = np.array([choice.needs_host for choice in draws.choices])
+    found: dict[int, tuple[DrawnToken, Advance]] = {}
+    # The device first: a step on the host may return views of buffers that the next step overwrites.
+    for rows, draw_rows in ((np.flatnonzero(~needs_host), on_device), (np.flatnonzero(needs_host), on_host)):
+        if not rows.size:
+            continue
+        drawn, advances = draw_rows(
+            [contexts[row] for row in rows],
+            [tokens[row] for row in rows],
+            noise[rows],
+            Draws([draws.choices[row] for row in rows], draws.calibration),
+        )
+        found.update(zip(rows.tolist(), zip(drawn, advances, strict=True), strict=True))
+    ordered = [found[row] for row in range(len(contexts))]
+    return [drawn for drawn, _ in ordered], [advance for _, advance in ordered]
 
 
 def _tops(

@@ -28,7 +28,7 @@ from rfa.runtime.batching import BatchSizes, Run, agreeing_sizes
 from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.errors import UnsupportedError
 from rfa.runtime.gpu.attention import PagedStepRunner
-from rfa.runtime.gpu.draw import BYTES_PER_LOGIT
+from rfa.runtime.gpu.draw import BYTES_PER_LOGIT, draw_by_options
 from rfa.runtime.gpu.graph import GraphMemory
 from rfa.runtime.gpu.pages import PagedAdvance, PagedContext, PagePool, bounded_memory, pages_needed, pages_of
 from rfa.runtime.gpu.pool import DevicePool, Rows
@@ -249,7 +249,9 @@ class TorchLanguageRuntime(Language):
     def draw(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-        """See `Language`; the logits stay on the device."""
+        """See `Language`; the logits stay on the device, except those of rows with other options than its draw has."""
+        if any(choice.needs_host for choice in draws.choices):
+            return draw_by_options(self.draw, super().draw, contexts, tokens, noise, draws)
         slots = [context for context in contexts if isinstance(context, SlotContext)]
         if len(slots) < len(contexts):
             streams = [context for context in contexts if isinstance(context, PagedContext)]

@@ -8,12 +8,15 @@ A runtime with logits on a device does the same there (`rfa.runtime.gpu.draw`) w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rfa.runtime.text.sampling_rules import AdjustedLogits
 
 Draw = Literal["token", "latent"]
 Reals = NDArray[np.float32] | NDArray[np.float64]
@@ -27,10 +30,11 @@ class Choice:
 
     Args:
         temperature: > 0, or None for the most probable token, the first of several.
-        top_k, top_p: of `filtered_probabilities`.
+        top_k, top_p, min_p, typical_p: of `filtered_probabilities`.
         uniform: in [0, 1), for `draw_index`.
         top: number of the most probable tokens to return.
         with_latent: whether the latent is returned.
+        adjusted: changes the logits before the choice, not the log probabilities of the result.
     """
 
     temperature: float | None = None
@@ -39,6 +43,14 @@ class Choice:
     uniform: float = 0.0
     top: int = 0
     with_latent: bool = False
+    min_p: float | None = None
+    typical_p: float | None = None
+    adjusted: AdjustedLogits | None = None
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether only `chosen_token` supports it, not a draw on a device."""
+        return not (self.min_p is None and self.typical_p is None and self.adjusted is None)
 
 
 @dataclass(frozen=True)
@@ -126,10 +138,12 @@ def drawn_tokens(
 
 def chosen_token(logits: NDArray[np.float32], choice: Choice) -> int:
     """The token chosen from logits `[V]`."""
+    if choice.adjusted is not None:
+        logits = choice.adjusted.of(logits)
     if choice.temperature is None:
         return int(np.argmax(logits))
-    weights = filtered_probabilities(logits, choice.temperature, choice.top_k, choice.top_p)
-    return draw_index(weights, choice.uniform)
+    filters = choice.top_k, choice.top_p, choice.min_p, choice.typical_p
+    return draw_index(filtered_probabilities(logits, choice.temperature, *filters), choice.uniform)
 
 
 def generator(seed: int, sample: int, step: int, draw: Draw) -> np.random.Generator:
@@ -148,8 +162,18 @@ def log_normaliser(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     return top[..., 0] + total
 
 
-def filtered_probabilities(scores: Reals, temperature: float, top_k: int | None, top_p: float | None) -> Reals:
+def filtered_probabilities(
+    scores: Reals,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None = None,
+    typical_p: float | None = None,
+) -> Reals:
     """Probabilities `[V]` to draw from: temperature, then the k best, then the smallest set with mass top_p.
+
+    `min_p` drops tokens with less than this share of the largest probability, before the others. `typical_p` keeps,
+    after them, the smallest set with this mass of the tokens whose surprise -log p is nearest to the entropy.
 
     Ties at the k-th place are all kept, so that the result does not depend on the order of tokens; those of the nucleus
     go by index. Its order is that of the scores, which is the same on every processor: their exponentials are not, and
@@ -161,16 +185,34 @@ def filtered_probabilities(scores: Reals, temperature: float, top_k: int | None,
     with np.errstate(over="ignore", under="ignore"):
         # A temperature below the smallest number of this precision is as good as that: only the best are left.
         scaled = (scores - scores.max()) / max(temperature, float(np.finfo(scores.dtype).tiny))
+        if min_p is not None:
+            scaled = np.where(scaled >= math.log(min_p), scaled, -np.inf)
         if top_k is not None and top_k < scaled.size:
             scaled = np.where(scaled >= np.partition(scaled, -top_k)[-top_k], scaled, -np.inf)
         weights = np.exp(scaled)
     weights /= weights.sum()
     if top_p is not None and top_p < 1:
-        kept = _nucleus(weights, scores, top_p)
-        nucleus = np.zeros_like(weights)
-        nucleus[kept] = weights[kept]
-        weights = nucleus / nucleus.sum()
+        weights = _only(weights, _nucleus(weights, scores, top_p))
+    if typical_p is not None:
+        weights = _only(weights, _typical(weights, typical_p))
     return weights
+
+
+def _only(weights: Reals, kept: NDArray[np.int64]) -> Reals:
+    """The probabilities of some tokens, normalised; 0 for the others."""
+    few = np.zeros_like(weights)
+    few[kept] = weights[kept]
+    return few / few.sum()
+
+
+def _typical(weights: Reals, typical_p: float) -> NDArray[np.int64]:
+    """Indices of the smallest set with mass `typical_p`, surprise nearest to the entropy first, ties by index."""
+    possible = np.flatnonzero(weights)
+    surprise = -np.log(weights[possible].astype(np.float64))
+    distance = np.abs(surprise - (weights[possible] * surprise).sum())
+    order = possible[np.argsort(distance, kind="stable")]
+    before = np.cumsum(weights[order], dtype=np.float64) - weights[order]
+    return order[before < typical_p]
 
 
 def _nucleus(weights: Reals, scores: Reals, top_p: float) -> NDArray[np.int64]:

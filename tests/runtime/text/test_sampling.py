@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rfa.runtime.text.sampling import (
+    Choice,
+    chosen_token,
     draw_index,
     filtered_probabilities,
     generator,
     log_normaliser,
     most_probable,
 )
+from rfa.runtime.text.sampling_rules import AdjustedLogits, SamplingRules
 
 PROBABILITIES = np.array([0.5, 0.25, 0.15, 0.1])
 
@@ -130,3 +133,50 @@ def test_a_draw_depends_on_its_key_and_on_nothing_else() -> None:
 
 def test_most_probable_is_ordered_with_ties_by_index() -> None:
     assert most_probable(np.log([0.2, 0.4, 0.2, 0.2]), 3).tolist() == [1, 0, 2]
+
+
+def test_min_p_drops_what_is_below_its_share_of_the_largest() -> None:
+    scores = np.log(PROBABILITIES)
+    np.testing.assert_allclose(filtered_probabilities(scores, 1.0, None, None, 0.4), [2 / 3, 1 / 3, 0, 0])
+    np.testing.assert_allclose(filtered_probabilities(scores, 1.0, None, None, 1.0), [1, 0, 0, 0])
+    # Of the tempered distribution: at a high temperature all are near the largest.
+    np.testing.assert_array_less(0, filtered_probabilities(scores, 10.0, None, None, 0.4))
+
+
+def test_typical_p_keeps_the_surprises_nearest_to_the_entropy() -> None:
+    weights = np.array([0.6, 0.2, 0.1, 0.1])
+    # Entropy 1.09 nats; surprises .51, 1.61, 2.30, 2.30: the second is nearest, then the first.
+    np.testing.assert_allclose(filtered_probabilities(np.log(weights), 1.0, None, None, None, 0.1), [0, 1, 0, 0])
+    np.testing.assert_allclose(filtered_probabilities(np.log(weights), 1.0, None, None, None, 0.3), [0.75, 0.25, 0, 0])
+    np.testing.assert_allclose(filtered_probabilities(np.log(weights), 1.0, 1, None, None, 0.5), [1, 0, 0, 0])
+
+
+def changed(logits: list[float], prompt: list[int], text: list[int], **rules: Any) -> Any:
+    adjusted = AdjustedLogits(SamplingRules(**rules), len(logits), prompt)
+    for token in text:
+        adjusted.add(token)
+    return adjusted.of(np.array(logits, np.float32))
+
+
+def test_rules_follow_their_equations() -> None:
+    logits, prompt, text = [2.0, -2.0, 1.0, 3.0, -1.0], [0, 1], [2, 2, 4]
+    found = changed(logits, prompt, text, repetition_penalty=2.0)
+    np.testing.assert_array_equal(found, np.array([1, -4, 0.5, 3, -2], np.float32))
+    found = changed(logits, prompt, text, frequency_penalty=0.5, presence_penalty=0.25)
+    np.testing.assert_array_equal(found, np.array([2, -2, -0.25, 3, -1.75], np.float32))
+    found = changed(logits, prompt, text, logit_bias={3: -4.0, 1: 6.0}, repetition_penalty=2.0)
+    np.testing.assert_array_equal(found, np.array([1, 2, 0.5, -1, -2], np.float32))
+    np.testing.assert_array_equal(changed(logits, [], [0] * 4, min_tokens=5, ends=(3,))[3], -np.inf)
+    np.testing.assert_array_equal(changed(logits, [], [0] * 5, min_tokens=5, ends=(3,)), np.float32(logits))
+
+
+@given(st.integers(0, 2**32), st.floats(0, 1, exclude_max=True))
+def test_neutral_rules_choose_the_same_token(seed: int, uniform: float) -> None:
+    draw = np.random.default_rng(seed)
+    logits = (3 * draw.standard_normal(50)).astype(np.float32)
+    neutral = SamplingRules(logit_bias={7: 0.0})
+    assert neutral.are_neutral and not SamplingRules(min_tokens=1).are_neutral
+    adjusted = AdjustedLogits(neutral, 50, [1, 2])
+    adjusted.add(3)
+    for options in ({}, {"temperature": 0.9, "top_k": 9, "top_p": 0.8, "uniform": uniform}):
+        assert chosen_token(logits, Choice(**options)) == chosen_token(logits, Choice(**options, adjusted=adjusted))

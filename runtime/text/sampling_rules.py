@@ -1,0 +1,90 @@
+"""Changes of the logits that a request asks for: penalties of repeated tokens, a bias of tokens, and a least length.
+
+Applied in this order, c(i) the number of times that token i was generated:
+
+    logit_i += bias_i
+    logit_i  = -inf                              ends of the text, before `min_tokens`
+    logit_i  = logit_i / r if logit_i > 0 else logit_i r       r: repetition penalty; i in the prompt or generated
+    logit_i -= frequency c(i) + presence [c(i) > 0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class SamplingRules:
+    """Changes of the logits before a token is chosen; the defaults change nothing.
+
+    Args:
+        repetition_penalty: > 0; above 1 makes tokens of the prompt and the text less likely.
+        presence_penalty: subtracted from the logits of generated tokens.
+        frequency_penalty: subtracted for each time that a token was generated.
+        logit_bias: added, by token.
+        min_tokens: generated tokens before which `ends` are not chosen.
+        ends: tokens that end the text.
+    """
+
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    min_tokens: int = 0
+    ends: Sequence[int] = ()
+
+    @property
+    def are_neutral(self) -> bool:
+        """Whether they change nothing."""
+        penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
+        return penalties == (1, 0, 0) and not any(self.logit_bias.values()) and not self.min_tokens
+
+
+NO_RULES = SamplingRules()
+
+
+class AdjustedLogits:
+    """The rules of one continuation, with the tokens that it has so far.
+
+    Args:
+        vocabulary: number of tokens.
+        prompt: tokens before the continuation.
+    """
+
+    def __init__(self, rules: SamplingRules, vocabulary: int, prompt: Sequence[int]) -> None:
+        self._rules = rules
+        self._is_seen = np.zeros(vocabulary, np.bool_)
+        self._is_seen[list(prompt)] = True
+        self._counts = np.zeros(vocabulary, np.int32)
+        self._generated = 0
+        self._biased = np.array(list(rules.logit_bias), np.int64)
+        self._bias = np.array(list(rules.logit_bias.values()), np.float32)
+
+    def add(self, token: int) -> None:
+        """Count a generated token."""
+        self._is_seen[token] = True
+        self._counts[token] += 1
+        self._generated += 1
+
+    def of(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The changed logits `[V]`."""
+        rules, changed = self._rules, logits.copy()
+        changed[self._biased] += self._bias
+        if self._generated < rules.min_tokens:
+            changed[list(rules.ends)] = -np.inf
+        if rules.repetition_penalty != 1:
+            penalty = np.float32(rules.repetition_penalty)
+            changed = np.where(self._is_seen, np.where(changed > 0, changed / penalty, changed * penalty), changed)
+        if rules.frequency_penalty or rules.presence_penalty:
+            changed -= np.float32(rules.frequency_penalty) * self._counts.astype(np.float32)
+            changed -= np.float32(rules.presence_penalty) * (self._counts > 0)
+        return changed
+
+
+def rules_bytes(vocabulary: int) -> int:
+    """Memory of a continuation's `AdjustedLogits`, with the changed logits of a step."""
+    return 16 * vocabulary
