@@ -130,12 +130,15 @@ class CompiledDecoder:
         return self._output(run, evidence), run.finite
 
     def prefill(
-        self, tokens: Rows, position: int, slots: Slots, source: int, target: int, *, with_output: bool = False
+        self, tokens: Rows, position: int, slots: Slots, source: int, target: int, *, outputs: int = 0
     ) -> tuple[StepOutput | None, bool]:
         """N tokens `[N]` of one stream at once, from the slots in row `source` to those in row `target`.
 
+        Args:
+            outputs: number of the last tokens whose output is returned.
+
         Returns:
-            the output of the last token (a batch of one) if requested, and whether the slots are finite.
+            the outputs `[outputs, …]`, None without any, and whether the slots are finite.
         """
         run = _Run(self, tokens, np.arange(position, position + len(tokens)), len(tokens))
         last = len(self._layers) - 1
@@ -145,11 +148,11 @@ class CompiledDecoder:
             run.finish(index)
         # Behind the slots of the last layer, all is for the output only.
         evidence = run.mix(last, slots, *rows)
-        if not with_output:
+        if not outputs:
             return None, bool(run.finite[0])
-        run.keep_last()
+        run.keep_last(outputs)
         run.finish(last)
-        return self._output(run, evidence[-1:]), bool(run.finite[0])
+        return self._output(run, evidence[-outputs:]), bool(run.finite[0])
 
     def _output(self, run: _Run, evidence: Array) -> StepOutput:
         normed(run.x, self._norm, self._eps, run.normed)
@@ -189,10 +192,10 @@ class _Run:
             sigmoid(self._gates)
         return evidence
 
-    def keep_last(self) -> None:
-        """Drop all rows but the last."""
-        self.x, self.normed, self.latent = (part[-1:].copy() for part in (self.x, self.normed, self.latent))
-        self._gates = None if self._gates is None else self._gates[-1:]
+    def keep_last(self, count: int) -> None:
+        """Drop all rows but the last ones."""
+        self.x, self.normed, self.latent = (part[-count:].copy() for part in (self.x, self.normed, self.latent))
+        self._gates = None if self._gates is None else self._gates[-count:]
 
     def finish(self, index: int) -> None:
         """The residual stream after the block."""

@@ -16,7 +16,7 @@ from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, LanguageConfig
 from rfa.runtime.golden import reproduce
 from rfa.runtime.pool import DoubleBufferedPool, PoolSlot, StateField
 from rfa.runtime.text.compiled_decoder import CompiledDecoder, Slots
-from rfa.runtime.text.contexts import Array, BufferedAdvance, SlotContext, StepOutput
+from rfa.runtime.text.contexts import Array, BufferedAdvance, Context, SlotContext, StepOutput
 from rfa.runtime.text.decoder_numba import compile_kernels
 from rfa.runtime.text.language import CpuLanguage
 
@@ -65,6 +65,7 @@ class CompiledLanguageRuntime(CpuLanguage):
     """
 
     runtime = "compiled"
+    scores_in_one_pass = True
 
     def __init__(self, bundle: Bundle, *, streams: int = 64) -> None:
         reason = refusal(bundle)
@@ -80,21 +81,29 @@ class CompiledLanguageRuntime(CpuLanguage):
     ) -> tuple[StepOutput, list[BufferedAdvance]]:
         """A piece of a prompt in each of B recurrent streams, and the outputs of their last tokens, which `prefill`
         leaves out."""
-        found = [self._read(*one, with_output=True) for one in zip(contexts, pieces, strict=True)]
+        found = [self._read(*one, outputs=1) for one in zip(contexts, pieces, strict=True)]
         outputs = [output for output, _ in found if output is not None]
         joined = StepOutput(*(np.concatenate(parts) for parts in zip(*outputs, strict=True)))
         return joined, [advance for _, advance in found]
 
+    def logits_of(self, context: Context, tokens: Sequence[int]) -> tuple[Array, bool]:
+        """See `Language`; one pass over recurrent streams, with the bits of steps."""
+        if not isinstance(context, SlotContext):
+            return super().logits_of(context, tokens)
+        output, advance = self._read(context, tokens, outputs=len(tokens))
+        advance.commit()
+        return output.logits, advance.is_finite()  # type: ignore[union-attr]
+
     def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> list[BufferedAdvance]:
-        return [self._read(*one, with_output=False)[1] for one in zip(contexts, pieces, strict=True)]
+        return [self._read(*one, outputs=0)[1] for one in zip(contexts, pieces, strict=True)]
 
     def _read(
-        self, context: SlotContext, tokens: Sequence[int], *, with_output: bool
+        self, context: SlotContext, tokens: Sequence[int], *, outputs: int
     ) -> tuple[StepOutput | None, BufferedAdvance]:
         (source,), (target,) = (rows([context.slot]) for rows in (self._pool.current_rows, self._pool.next_rows))
         row = np.asarray(tokens, dtype=np.int64)
         output, is_finite = self._decoder.prefill(
-            row, context.position, self._pool.slots, source, target, with_output=with_output
+            row, context.position, self._pool.slots, source, target, outputs=outputs
         )
         advance = BufferedAdvance(context, self._pool, is_finite, len(tokens))
         return output, advance

@@ -60,6 +60,7 @@ class Language(ABC):
         prefill_tokens: tokens of a prompt, and of all prompts, that are read at once: enough to be efficient, and few
             enough not to stall running streams.
         prefill_rows: prompts that are read at once.
+        scores_in_one_pass: whether `logits_of` reads recurrent streams as fast as `prefill`, not token by token.
         kernels: where its GPU kernels came from.
         golden_values: golden output values that it reproduced when it was loaded.
     """
@@ -68,6 +69,7 @@ class Language(ABC):
     pool: StatePool
     prefill_tokens = 64
     prefill_rows = 1
+    scores_in_one_pass = False
     kernels: GpuKernels | None = None
     golden_values = 0
 
@@ -133,6 +135,21 @@ class Language(ABC):
         if len(slots) == len(contexts):
             return self._step_slots(slots, tokens, noise)
         return self.extend(contexts, [[token] for token in tokens], noise)
+
+    def logits_of(self, context: Context, tokens: Sequence[int]) -> tuple[Array, bool]:
+        """Advance one stream by some tokens.
+
+        Returns:
+            The logits `[N, V]` after each token, with the bits of `step`, and whether the new context is finite.
+        """
+        noise = np.zeros((1, *self.latent_shape), dtype=np.float32)
+        rows, is_finite = [], True
+        for token in tokens:
+            output, (advance,) = self.step([context], [token], noise)
+            rows.append(output.logits)
+            is_finite &= advance.is_finite()
+            advance.commit()
+        return np.concatenate(rows), is_finite
 
     def draw(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rfa.runtime.gpu.pool import DevicePool
 from rfa.runtime.pool import StaleSlot
 from rfa.runtime.text.language import Language, LanguageRuntime
 from rfa.runtime.text.sampling import Choice, DrawnToken, Draws, drawn_tokens
+from rfa.runtime.text.scores import score_tokens
 from tests.runtime.text.exact import (
     EPS,
     ExactModel,
@@ -73,6 +75,45 @@ def rows_of(runtime: Language) -> list[np.ndarray]:
     pool = runtime.pool
     on_device = [part[:, : pool.initial_row].numpy() for part in pool.slots] if isinstance(pool, DevicePool) else []
     return [*pool.arrays.values(), *on_device]
+
+
+# A text that is scored.
+
+
+@pytest.mark.parametrize("mode", ["recurrent", "attention"])
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_have_the_bits_of_decoding_however_the_text_is_cut(runtime: Any, mode: Any, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    tokens = draw.integers(0, len(runtime.vocabulary), 24).tolist()
+    whole, cut = begun(runtime, [], mode), begun(runtime, [], mode)
+    outputs = stepped(runtime, whole, tokens)
+    cuts = [0, *sorted(draw.choice(np.arange(1, 24), 4, replace=False).tolist()), 24]
+    logits = np.concatenate([runtime.logits_of(cut, tokens[a:b])[0] for a, b in itertools.pairwise(cuts)])
+    assert logits.tobytes() == b"".join(output.logits.tobytes() for output in outputs)
+    if mode == "recurrent":
+        assert runtime.pack(whole) == runtime.pack(cut)
+    temperature = runtime.confidence(mode).temperature
+    scores = score_tokens(logits, tokens, temperature, 3)
+    for row, output in enumerate(outputs):
+        chosen = Choice(adjusted=Forced(tokens[row]), top=3)  # type: ignore[arg-type]
+        (drawn,) = drawn_tokens(*output, Draws([chosen], temperature))
+        assert (drawn.log_probability, drawn.calibrated) == (scores.log_probability[row], scores.calibrated[row])
+        assert drawn.top is not None and drawn.top.tokens.tolist() == scores.top_tokens[row].tolist()
+        assert drawn.top.log_probabilities.tolist() == scores.top_log_probabilities[row].tolist()
+    whole.release()
+    cut.release()
+
+
+class Forced:
+    """Logits that leave one token."""
+
+    def __init__(self, token: int) -> None:
+        self._token = token
+
+    def of(self, logits: np.ndarray) -> np.ndarray:
+        only = np.full_like(logits, -np.inf)
+        only[self._token] = 0
+        return only
 
 
 # A stream among others, and between its owners.
