@@ -370,7 +370,7 @@ class Scheduler:
 
     def _refusal(self, reason: str, message: str) -> Overloaded:
         self._count_refusal(reason)
-        return Overloaded(message, retry_after_seconds=self._wait.retry_after(len(self._waiting)))
+        return Overloaded(message, retry_after_seconds=self._wait.retry_after())
 
 
 def deliver_early(jobs: Sequence[Job]) -> None:

@@ -4,37 +4,53 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
 
-LONGEST_RETRY_SECONDS = 60
-SMOOTHING = 0.1
+LONGEST_RETRY_SECONDS: Final = 60
+# Intervals of the mean. Requests of one batch leave together: the window spans several batches.
+WINDOW: Final = 128
+# Other clients may take a free place first.
+MARGIN: Final = 1.5
+MOST_RETURNS: Final = 4_096
 
 
 class WaitEstimate:
-    """An exponential average of the time between two requests that leave while others wait."""
+    """The time between two requests that leave while others wait, and when refused clients were asked to return."""
 
-    def __init__(self) -> None:
-        self._interval = 0.0
-        self._last = time.monotonic()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._intervals: deque[float] = deque(maxlen=WINDOW)
+        self._last = clock()
+        self._returns: deque[float] = deque(maxlen=MOST_RETURNS)
 
     def restart(self) -> None:
         """The queue was empty until now."""
-        self._last = time.monotonic()
+        self._last = self._clock()
 
     def count_removal(self) -> None:
         """A request has left while others wait."""
-        now = time.monotonic()
-        interval = min(now - self._last, LONGEST_RETRY_SECONDS)
+        now = self._clock()
+        self._intervals.append(min(now - self._last, LONGEST_RETRY_SECONDS))
         self._last = now
-        weight = SMOOTHING if self._interval else 1.0
-        self._interval += weight * (interval - self._interval)
 
     def seconds(self, waiting: int) -> float:
         """Return the estimated wait for a new request behind `waiting` others."""
-        return (waiting + 1) * self._interval
+        return (waiting + 1) * sum(self._intervals) / len(self._intervals) if self._intervals else 0.0
 
-    def retry_after(self, waiting: int) -> int:
-        """Return the estimated wait for a new request as a value for the `Retry-After` header.
+    def retry_after(self) -> int:
+        """Return the time until a place is free, behind the clients refused before, for the `Retry-After` header.
 
         Whole seconds, from 1 to LONGEST_RETRY_SECONDS.
         """
-        return max(1, min(LONGEST_RETRY_SECONDS, math.ceil(self.seconds(waiting))))
+        now = self._clock()
+        while self._returns and self._returns[0] <= now:
+            self._returns.popleft()
+        since = now - self._last
+        mean = (sum(self._intervals) + since) / (len(self._intervals) + 1)
+        until_next = max(0.0, max(self._intervals, default=0.0) - since)
+        seconds = math.ceil(until_next + MARGIN * (len(self._returns) + 1) * mean)
+        seconds = max(1, min(LONGEST_RETRY_SECONDS, seconds))
+        self._returns.append(now + seconds)
+        return seconds
