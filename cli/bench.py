@@ -294,6 +294,32 @@ def bench_nab(
     _print("filter-nab", write_nab(bundle, data, out), as_json)
 
 
+@app.command("equalities")
+def bench_equalities(
+    url: Annotated[str, typer.Argument(help="URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.")],
+    replica: Annotated[str | None, typer.Option(help="URL of another server of the same model.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model. Default: the server's.")] = None,
+    cases: Annotated[int, typer.Option(min=1, help="Number of random prompts.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="Of the prompts.")] = 0,
+    key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="API key of the server.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Whether a server's log probabilities are the same alone, batched, chunked, restored and on a replica.
+
+    Works with any server that has `logprobs`, `echo` and `return_tokens_as_token_ids`. Exit code 1 if they differ.
+    """
+    import asyncio
+    from dataclasses import asdict
+
+    from rfa.benchmarks.language.equalities import Case, lines, measure
+
+    prompts = [Case.drawn(seed + index) for index in range(cases)]
+    tallies = asyncio.run(measure(url, replica, prompts, model, key))
+    print_table({name: asdict(tally) for name, tally in tallies.items()}, lines(tallies), as_json)
+    if not all(tally.cases == tally.equal > 0 for tally in tallies.values()):
+        raise typer.Exit(1)
+
+
 @app.command("recall")
 def bench_recall(
     setting: Annotated[

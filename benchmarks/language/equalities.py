@@ -1,0 +1,163 @@
+"""Five equalities of a text server, over its OpenAI-compatible API: is a token's log probability one number?
+
+    alone      a request answered again, by itself
+    batched    the same request among others
+    chunked    the prompt and its continuation read at once (`echo`), instead of decoded token by token
+    restored   the second half of a continuation, requested after a prompt that has the first half
+    replica    the same request to another server
+
+Each is compared with a first reply: the ids of the tokens, and every digit of their log probabilities. The requests are
+those of any OpenAI-compatible server that names tokens by id (`return_tokens_as_token_ids`, as vLLM does).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import httpx
+
+EQUALITIES: Final = ("alone", "batched", "chunked", "restored", "replica")
+# Cases that run at the same time.
+COMPANY: Final = 16
+PATIENCE_SECONDS: Final = 300.0
+WORDS: Final = (
+    "the of and to a in that it was he with as for his I you not be but had on at by which have"
+    " or from this her she they all were are one we an when no their been who will would if there what so more"
+)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids and their log probabilities."""
+
+    ids: list[int]
+    logprobs: list[float | None]
+
+    def part(self, start: int, end: int | None = None) -> Tokens:
+        """Some of them."""
+        return Tokens(self.ids[start:end], self.logprobs[start:end])
+
+
+@dataclass
+class Tally:
+    """The comparisons of one equality."""
+
+    cases: int = 0
+    equal: int = 0
+    other_tokens: int = 0
+    largest_difference: float = 0.0
+    refused: str | None = None
+
+    def add(self, found: Tokens, expected: Tokens) -> None:
+        """Compare two replies."""
+        self.cases += 1
+        self.equal += found == expected
+        self.other_tokens += found.ids != expected.ids
+        if found.ids == expected.ids:
+            pairs = zip(found.logprobs, expected.logprobs, strict=True)
+            gaps = [abs((a or 0.0) - (b or 0.0)) for a, b in pairs]
+            self.largest_difference = max([self.largest_difference, *gaps])
+
+
+class RefusedError(Exception):
+    """The server does not take this request."""
+
+
+class Endpoint:
+    """One server's /v1/completions."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str, model: str | None) -> None:
+        self._client, self._url, self._model = client, url.rstrip("/"), model
+
+    async def complete(self, prompt: str | list[int], tokens: int, *, echo: bool = False) -> Tokens:
+        """The most probable continuation, with `echo` after the tokens of the prompt.
+
+        Raises:
+            RefusedError: another status than 200.
+        """
+        body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 1, "echo": echo}
+        named = {"return_tokens_as_token_ids": True, **({} if self._model is None else {"model": self._model})}
+        reply = await self._client.post(f"{self._url}/completions", json={**body, **named})
+        if reply.status_code != 200:
+            raise RefusedError(f"{reply.status_code}: {reply.text[:200]}")
+        logprobs = reply.json()["choices"][0]["logprobs"]
+        ids = [int(name.removeprefix("token_id:")) for name in logprobs["tokens"]]
+        return Tokens(ids, logprobs["token_logprobs"])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A prompt and the length of its continuation."""
+
+    prompt: str
+    tokens: int
+
+    @classmethod
+    def drawn(cls, seed: int) -> Case:
+        """A text of 1 to 200 words, and 2 to 32 tokens."""
+        draw = random.Random(seed)
+        return cls(" ".join(draw.choices(WORDS.split(), k=int(200 ** draw.random()))), draw.randint(2, 32))
+
+
+async def measure(
+    url: str, replica: str | None, cases: Sequence[Case], model: str | None = None, key: str | None = None
+) -> dict[str, Tally]:
+    """Compare the replies of a server.
+
+    Args:
+        url: of the API, such as http://127.0.0.1:8000/v1.
+        replica: of another server of the same model; None leaves that equality out.
+    """
+    tallies = {name: Tally() for name in EQUALITIES if name != "replica" or replica is not None}
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(headers=headers, timeout=PATIENCE_SECONDS) as client:
+        server = Endpoint(client, url, model)
+        other = None if replica is None else Endpoint(client, replica, model)
+        for start in range(0, len(cases), COMPANY):
+            await _compare(server, other, cases[start : start + COMPANY], tallies)
+    return tallies
+
+
+async def _compare(server: Endpoint, other: Endpoint | None, cases: Sequence[Case], tallies: dict[str, Tally]) -> None:
+    first = [await server.complete(case.prompt, case.tokens) for case in cases]
+
+    async def add(name: str, expected: Tokens, reply: Awaitable[Tokens], start: int = 0) -> None:
+        try:
+            tallies[name].add((await reply).part(start), expected)
+        except RefusedError as error:
+            tallies[name].refused = str(error)
+
+    prompts = [(await server.complete(case.prompt, 1, echo=True)).ids[:-1] for case in cases]
+    for case, ids, expected in zip(cases, prompts, first, strict=True):
+        await add("alone", expected, server.complete(case.prompt, case.tokens))
+        read = server.complete([*ids, *expected.ids], 1, echo=True)
+        await add("chunked", expected, _without_last(read), start=len(ids))
+        half = len(expected.ids) // 2
+        rest = server.complete([*ids, *expected.ids[:half]], len(expected.ids) - half)
+        await add("restored", expected.part(half), rest)
+        if other is not None:
+            await add("replica", expected, other.complete(case.prompt, case.tokens))
+    together = [
+        add("batched", expected, server.complete(case.prompt, case.tokens))
+        for case, expected in zip(cases, first, strict=True)
+    ]
+    await asyncio.gather(*together)
+
+
+async def _without_last(reply: Awaitable[Tokens]) -> Tokens:
+    return (await reply).part(0, -1)
+
+
+def lines(tallies: dict[str, Tally]) -> list[str]:
+    """A table of the result."""
+    rows = [f"{'equality':<10}{'cases':>8}{'equal':>8}{'other tokens':>14}{'largest difference':>20}"]
+    for name, tally in tallies.items():
+        gap = f"{tally.largest_difference:.3g}"
+        rows.append(f"{name:<10}{tally.cases:>8}{tally.equal:>8}{tally.other_tokens:>14}{gap:>20}")
+        if tally.refused is not None:
+            rows.append(f"  refused {tally.refused}")
+    return rows
