@@ -300,7 +300,6 @@ def bench_equalities(
     replica: Annotated[str | None, typer.Option(help="URL of another server of the same model.")] = None,
     model: Annotated[str | None, typer.Option(help="Model. Default: the server's.")] = None,
     cases: Annotated[int, typer.Option(min=1, help="Number of random prompts.")] = 100,
-    seed: Annotated[int, typer.Option(min=0, help="Of the prompts.")] = 0,
     key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="API key of the server.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -313,7 +312,7 @@ def bench_equalities(
 
     from rfa.benchmarks.language.equalities import Case, lines, measure
 
-    prompts = [Case.drawn(seed + index) for index in range(cases)]
+    prompts = [Case.drawn(seed) for seed in range(cases)]
     tallies = asyncio.run(measure(url, replica, prompts, model, key))
     print_table({name: asdict(tally) for name, tally in tallies.items()}, lines(tallies), as_json)
     if not all(tally.cases == tally.equal > 0 for tally in tallies.values()):

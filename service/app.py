@@ -30,6 +30,7 @@ from rfa.service.exposition import Exposition
 from rfa.service.memory import open_budget, return_free_memory
 from rfa.service.metrics import Metrics
 from rfa.service.routes import (
+    chat,
     filter,
     filter_stream,
     generate,
@@ -39,7 +40,9 @@ from rfa.service.routes import (
     openai,
     page,
     read,
+    score,
     tgi,
+    tokenizer,
 )
 from rfa.service.settings import Settings
 from rfa.service.state.keeper import make_keeper
@@ -71,7 +74,21 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
         telemetry=NO_TELEMETRY,
     )
     _add_state(app, settings)
-    for route in (generate, tgi, openai, filter, filter_stream, read, merge, health, info, page):
+    for route in (
+        generate,
+        tgi,
+        openai,
+        chat,
+        score,
+        tokenizer,
+        filter,
+        filter_stream,
+        read,
+        merge,
+        health,
+        info,
+        page,
+    ):
         app.include_router(route.router)
     app.router.default = _no_such_path
     for kind in NAMED:
@@ -86,7 +103,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
 async def _lifespan(app: FastAPI, load: Callable[[Settings], Models], tracing: Tracing | None) -> AsyncIterator[None]:
     state = app.state
     models = await asyncio.to_thread(load, state.settings)
-    state.memory = open_budget(state.settings, state.metrics, models.kept_bytes)
+    state.memory = open_budget(state.settings, state.metrics, models.reserved_bytes(state.settings))
     state.engine = engine = Engine(models, state.settings, state.metrics)
     trimming = asyncio.create_task(return_free_memory())
     if tracing:

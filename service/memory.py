@@ -1,6 +1,6 @@
 """Memory of requests: leased before it is used, refused if there is none.
 
-`RFA_MAX_MEMORY` limits a process. The rest after loading the bundles, less `FilterRuntime.kept_bytes`, is the budget of
+`RFA_MAX_MEMORY` limits a process. The rest after loading the bundles, less `Models.reserved_bytes`, is the budget of
 requests. A request leases an upper estimate of:
 
     its body, as bytes arrive, and the decoded document

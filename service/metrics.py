@@ -60,6 +60,8 @@ class Metrics:
         counter, histogram = self._counter, self._histogram
         self.request_success = counter("request_success", "Finished generations.", "model_name", "finished_reason")
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens processed.", "model_name")
+        self.prefix_cache_queries = counter("prefix_cache_queries", "Prompt tokens looked up.", "model_name")
+        self.prefix_cache_hits = counter("prefix_cache_hits", "Those that were not read again.", "model_name")
         self.generation_tokens = counter("generation_tokens", "Tokens generated.", "model_name")
         self.time_to_first_token = histogram("time_to_first_token_seconds", "From arrival to the first token.")
         self.inter_token_latency = histogram("inter_token_latency_seconds", "Between two tokens of a continuation.")

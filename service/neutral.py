@@ -16,13 +16,14 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 
 class Only:
-    """Annotation of a field with these values only: `Annotated[Any, Only(None, 1)]`.
+    """Annotation of a field with these values only, and why: `Annotated[Any, Only(None, 1)]`.
 
     Without equality: Python caches `Annotated[...]`, and 0.0 == False would merge two fields.
     """
 
-    def __init__(self, *values: Any) -> None:
+    def __init__(self, *values: Any, reason: str = "not supported here") -> None:
         self.values = values
+        self.reason = reason
 
     def check(self, value: Any) -> Any:
         """The value.
@@ -34,7 +35,8 @@ class Only:
         if any(isinstance(value, bool) == isinstance(own, bool) and value == own for own in self.values):
             return value
         named = " or ".join(orjson.dumps(own).decode() for own in self.values)
-        raise PydanticCustomError("not_supported", "Not supported here; must be {named}", {"named": named})
+        reason = self.reason[0].upper() + self.reason[1:]
+        raise PydanticCustomError("not_supported", "{reason}; must be {named}", {"reason": reason, "named": named})
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.check)

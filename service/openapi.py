@@ -24,9 +24,11 @@ from rfa.service.errors import (
 )
 from rfa.service.routes.common import NDJSON, SSE
 from rfa.service.schemas.base import Reply
+from rfa.service.schemas.chat import ChatChunk
 from rfa.service.schemas.filter_replies import FilterDone, FilterStepReply
 from rfa.service.schemas.many import FilterManyDone, SeriesColumns, SeriesError, SeriesSteps
 from rfa.service.schemas.openai import CompletionChunk
+from rfa.service.schemas.score import ScoreDone, ScoredPiece
 from rfa.service.schemas.text_replies import GenerateEvent
 
 REFERENCE = "#/components/schemas/{model}"
@@ -35,13 +37,22 @@ STREAMS: dict[str, tuple[tuple[str, ...], tuple[type[Reply], ...]]] = {
     "/": ((SSE,), (GenerateEvent, ErrorReply)),
     "/generate_stream": ((SSE,), (GenerateEvent, ErrorReply)),
     "/v1/completions": ((SSE,), (CompletionChunk, ErrorReply)),
+    "/v1/chat/completions": ((SSE,), (ChatChunk, ErrorReply)),
+    "/score": ((NDJSON, SSE), (ScoredPiece, ScoreDone, ErrorReply)),
     "/filter": (
         (NDJSON, SSE),
         (FilterStepReply, FilterDone, SeriesSteps, SeriesColumns, SeriesError, FilterManyDone, ErrorReply),
     ),
 }
 # Operations whose reply has a state, and the operation that continues from it.
-CONTINUED = {"/generate": "/generate", "/filter": "/filter", "/state/merge": "/filter"}
+CONTINUED = {
+    "/generate": "/generate",
+    "/filter": "/filter",
+    "/state/merge": "/filter",
+    "/v1/completions": "/v1/completions",
+}
+# Place of the state in the reply, if not `state`.
+STATE_PLACES = {"/v1/completions": "/choices/0/state", "/score": "/scores/0/state"}
 # The header of OpenAI clients, and one for use behind proxies that need Authorization.
 KEY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -66,18 +77,19 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
             content = document["paths"][path]["post"]["responses"]["200"]["content"]
             content.update({media_type: {"itemSchema": _item(media_type, line)} for media_type in media_types})
         for path, following in CONTINUED.items():
-            _add_link(document["paths"][path]["post"], document["paths"][following]["post"])
+            place = STATE_PLACES.get(path, "/state")
+            _add_link(document["paths"][path]["post"], document["paths"][following]["post"], place)
         _add_refusals(document, has_keys=len(app.state.keys) > 0)
         app.openapi_schema = document
     return app.openapi_schema
 
 
-def _add_link(operation: dict[str, Any], following: dict[str, Any]) -> None:
+def _add_link(operation: dict[str, Any], following: dict[str, Any], place: str) -> None:
     """Link the `state` of a reply to the operation that continues from it."""
     operation["responses"]["200"]["links"] = {
         "continue": {
             "operationId": following["operationId"],
-            "requestBody": {"state": "$response.body#/state"},
+            "requestBody": {"state": f"$response.body#{place}"},
             "description": "Continues from the state of `return_state`.",
         }
     }

@@ -153,6 +153,7 @@ class LimitSettings(SettingsGroup):
     )
     max_json_depth: int = Field(default=32, ge=8, description="Maximum nesting depth of a body.")
     max_prompt_tokens: int = Field(default=16_384, ge=1, description="Maximum number of tokens of a prompt.")
+    prefix_cache_bytes: int = Field(default=33_554_432, ge=0, description="Bytes of states of recent prompts; 0: none.")
     max_new_tokens: int = Field(default=4_096, ge=1, description="Maximum number of generated tokens per request.")
     max_choices: int = Field(default=128, ge=1, description="Maximum number of continuations per request: prompts × n.")
     max_attention_tokens: int = Field(

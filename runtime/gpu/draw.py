@@ -125,8 +125,9 @@ def draw_by_options(
     needs_host = np.array([choice.needs_host for choice in draws.choices])
     found: dict[int, tuple[DrawnToken, Advance]] = {}
     # The device first: a step on the host may return views of buffers that the next step overwrites.
-    for rows, draw_rows in ((np.flatnonzero(~needs_host), on_device), (np.flatnonzero(needs_host), on_host)):
-        if not rows.size:
+    for mask, draw_rows in ((~needs_host, on_device), (needs_host, on_host)):
+        rows: list[int] = np.flatnonzero(mask).tolist()
+        if not rows:
             continue
         drawn, advances = draw_rows(
             [contexts[row] for row in rows],
@@ -134,7 +135,7 @@ def draw_by_options(
             noise[rows],
             Draws([draws.choices[row] for row in rows], draws.calibration),
         )
-        found.update(zip(rows.tolist(), zip(drawn, advances, strict=True), strict=True))
+        found.update(zip(rows, zip(drawn, advances, strict=True), strict=True))
     ordered = [found[row] for row in range(len(contexts))]
     return [drawn for drawn, _ in ordered], [advance for _, advance in ordered]
 

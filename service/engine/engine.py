@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.outputs import FilterWarning
+from rfa.runtime.text.incremental import Vocabulary
 from rfa.runtime.text.language import Language
 from rfa.runtime.uncertainty.interface import FilterOptions, MergeOptions
 from rfa.service.engine import request_size
@@ -160,20 +161,29 @@ class Engine:
             raise InvalidRequest(message, param=names.max_new_tokens, code="too_large")
         self._prompt_limits.check_size(options, model.vocabulary.longest_token)
         vocabulary_size = len(model.vocabulary)
-        tokens = () if isinstance(options.prompt, str) else options.prompt
-        if not 0 <= min(tokens, default=0) <= max(tokens, default=0) < vocabulary_size:
-            message = f"{names.prompt} must be token ids below {vocabulary_size} for this model."
-            raise InvalidRequest(message, param=names.prompt, code="unknown_token")
+        for name, tokens in options.token_ids.items():
+            if not 0 <= min(tokens, default=0) <= max(tokens, default=0) < vocabulary_size:
+                message = f"{name} must have token ids below {vocabulary_size} for this model."
+                raise InvalidRequest(message, param=name, code="unknown_token")
         per_token = self.numbers_per_token(model.name, options.top_n_tokens, with_latents=options.return_latents)
         self._check_reply_size(names.whole, per_token * options.max_new_tokens * options.samples)
         mode, limits = options.mode or model.default_mode, self._prompt_limits
         reader, capacity = attention_capacity(model.vocabulary, options, limits) if mode == "attention" else (None, 0)
         contexts = cache_bytes(model.cache_bytes, capacity, options.samples)
         size = request_size.generation_request_bytes(model, options, self._limits.stream_buffer)
+        size += request_size.scores_bytes(options, limits)
         self._grow(lease, names.whole, size + contexts)
         short, long = self._served.prefill[model.name, mode]
         stage = long if len(options.prompt) > LONG_PROMPT else short
         return self._submit(GenerateJob(stage, model, options, reader, lease, capacity))
+
+    def vocabulary(self, model_name: str | None) -> Vocabulary:
+        """The tokens of a language model. Raises NotFound."""
+        return self._language(model_name).vocabulary
+
+    def language_name(self, model_name: str | None) -> str:
+        """The name of a language model. Raises NotFound."""
+        return self._language(model_name).name
 
     def numbers_per_token(self, model_name: str | None, top: int, *, with_latents: bool) -> int:
         """Estimated numbers per token of a reply.

@@ -17,6 +17,7 @@ from rfa.runtime.text.language import Language
 from rfa.service.bundle_checks.trusted_keys import trusted_keys
 from rfa.service.bundle_version import bundle_version
 from rfa.service.engine.device import language_loader, long_series_of
+from rfa.service.schemas.chat_template import CHAT_TEMPLATE
 from rfa.service.schemas.server_replies import ModelInfo
 from rfa.service.settings import Settings
 
@@ -41,6 +42,10 @@ class Models:
     def kept_bytes(self) -> int:
         """Memory that filters may keep between requests, besides pool slots."""
         return sum(model.kept_bytes for model in self.filters.values())
+
+    def reserved_bytes(self, settings: Settings) -> int:
+        """`kept_bytes`, and those of the cache of prompts if there is a language model."""
+        return self.kept_bytes + (settings.limits.prefix_cache_bytes if self.languages else 0)
 
 
 def load_models(settings: Settings) -> Models:
@@ -160,4 +165,5 @@ def model_info(
         bundle.ece_rows,
         kernels,
         long_series,
+        CHAT_TEMPLATE if bundle.kind == "lm" else None,
     )

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.text.language import Language
+from rfa.runtime.text.sampling_rules import rules_bytes
+from rfa.runtime.text.scores import score_bytes
 from rfa.runtime.uncertainty.interface import FilterOptions, MergeOptions, reply_rows
 from rfa.service.engine.filter.stream import FilterStreamOptions
 from rfa.service.engine.reply_size import (
@@ -23,7 +25,7 @@ from rfa.service.engine.reply_size import (
     smoothing_bytes,
     whole_bytes,
 )
-from rfa.service.engine.text.options import GenerateOptions
+from rfa.service.engine.text.options import GenerateOptions, PromptLimits
 
 # Besides those in the buffer: one that is encoded, and those that a quantum adds before it looks.
 STEPS_BEYOND_BUFFER = 3
@@ -97,8 +99,19 @@ def generation_request_bytes(model: Language, options: GenerateOptions, stream_b
     size = generation_bytes(tokens, options.top_n_tokens, latent if options.return_latents else 0, ahead)
     if (options.mode or model.default_mode) == "recurrent":
         size += (options.samples + 1) * model.pool.host_bytes_per_slot
+    if not options.rules.are_neutral:
+        size += options.samples * rules_bytes(len(model.vocabulary))
     if options.return_full_text:
         size += TEXT_COPIES * options.samples * len(options.prompt)
     if options.returns_state or options.resumed is not None:
         size += STATE_COPIES * model.context_bytes
     return size
+
+
+def scores_bytes(options: GenerateOptions, limits: PromptLimits) -> int:
+    """Memory of the scores of a prompt, and of its echoed text."""
+    if options.scored_top is None:
+        return 0
+    most = len(options.prompt.encode()) if isinstance(options.prompt, str) else len(options.prompt)
+    tokens = min(most, limits.max_prompt_tokens(options)) + 1
+    return tokens * score_bytes(options.scored_top) + TEXT_COPIES * options.samples * most

@@ -17,6 +17,7 @@ from rfa.service.engine.text.decode import DecodeStage
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.options import PromptLimits
 from rfa.service.engine.text.prefill import PrefillStage
+from rfa.service.engine.text.prefix_cache import EntryCache, PrefixCache
 from rfa.service.metrics import Metrics
 from rfa.service.settings import LimitSettings, Settings
 
@@ -26,7 +27,7 @@ MAX_SIZES: Final = 8
 
 def prompt_limits(limits: LimitSettings) -> PromptLimits:
     """Limits of prompts in the settings."""
-    return PromptLimits(limits.max_prompt_tokens, limits.max_attention_tokens)
+    return PromptLimits(limits.max_prompt_tokens, limits.max_attention_tokens, limits.max_reply_numbers)
 
 
 class FilterStages(NamedTuple):
@@ -87,13 +88,17 @@ class Served:
     def build(cls, models: Models, settings: Settings, metrics: Metrics, drift: DriftMeter) -> Served:
         limits = prompt_limits(settings.limits)
         prefill: dict[tuple[str, Mode], tuple[PrefillStage, PrefillStage]] = {}
+        digests = {facts.name: facts.digest for facts in models.facts}
+        entries = EntryCache(settings.limits.prefix_cache_bytes)
         for name, model in models.languages.items():
+            cache = PrefixCache(entries, model, digests.get(name, ""))
             for mode in model.modes:
                 decode = DecodeStage(model, mode, settings.models.max_batch_rows, metrics, drift)
-                prefill[name, mode] = PrefillStage(model, limits, decode), PrefillStage(model, limits, decode)
+                short, long = (PrefillStage(model, limits, decode, cache) for _ in range(2))
+                prefill[name, mode] = short, long
         served = cls(
             models,
-            {facts.name: facts.digest for facts in models.facts},
+            digests,
             prefill,
             {name: model.pool for name, model in models.languages.items() if "recurrent" in model.modes},
             partial(FilterStages.build, settings=settings, metrics=metrics),

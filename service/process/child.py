@@ -112,7 +112,7 @@ class ServerProcess:
             models = await asyncio.to_thread(self._load_first, asyncio.get_running_loop())
             loaded.append(models)
             # Called here for its error, which is reported; one at the start of the application is not.
-            request_memory(self._settings, kept_bytes=models.kept_bytes)
+            request_memory(self._settings, kept_bytes=models.reserved_bytes(self._settings))
         except Exception as error:
             is_refusal = isinstance(error, (ValueError, OSError))  # their messages are for the operator
             if not is_refusal:

@@ -2,87 +2,143 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from rfa.runtime.text.incremental import Vocabulary
 from rfa.service.encoding import Long
 from rfa.service.engine.text.generated import FinishedText, TokenEvent, latents_of
-from rfa.service.schemas.openai import CompletionChoice, CompletionChunkChoice, CompletionLogprobs
+from rfa.service.engine.text.job import GenerateJob
+from rfa.service.engine.text.scored import ScoredPrompt
+from rfa.service.routes.token_texts import TextOffsets, token_name
+from rfa.service.schemas.openai import (
+    CompletionChoice,
+    CompletionChunkChoice,
+    CompletionLogprobs,
+    CompletionRequest,
+    PromptLogprob,
+)
 from rfa.service.schemas.text_replies import FinishReason
 
 # Every other reason is a limit of tokens or time: "length".
-_OPENAI_REASONS = {"eos_token": "stop", "stop_sequence": "stop"}
+OPENAI_REASONS: dict[str, Literal["stop", "length"]] = {"eos_token": "stop", "stop_sequence": "stop"}
+# A token of a choice: the position of one of the prompt, or a new one.
+_Listed = int | TokenEvent
 
 
 @dataclass
 class ChoiceWriter:
-    """Makes one choice, complete or in pieces. Each must be encoded once and in order, as tokens are decoded then.
-
-    Attributes:
-        prefix: text before the continuation, part of the first piece.
-        with_logprobs, with_latents: include the tokens, and their latents.
-    """
+    """Makes one choice, complete or in pieces. Each must be encoded once and in order, as tokens are decoded then."""
 
     index: int
-    seed: int
-    vocabulary: Vocabulary
-    prefix: str
-    with_logprobs: bool
-    with_latents: bool
+    job: GenerateJob
+    body: CompletionRequest
 
     def __post_init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._characters = 0
+        self._has_begun = False
+        self._vocabulary = self.job.model.vocabulary
 
-    def whole(self, text: FinishedText) -> CompletionChoice:
+    def whole(self, text: FinishedText, state: str | None) -> CompletionChoice:
         """The complete choice."""
-        return CompletionChoice(**self._fields(text.events, text.finish_reason))
+        scored = None if self.body.prompt_logprobs is None else self.job.scored_prompt
+        prompt = scored and Long(range(len(scored)), lambda place: self._prompt_logprob(scored, place), numbers=16)
+        return CompletionChoice(
+            **self._fields(text.events, text.finish_reason), prompt_logprobs=prompt or None, state=state
+        )
 
-    def piece(self, events: Sequence[TokenEvent], finish: FinishReason | None) -> CompletionChunkChoice:
+    def piece(
+        self, events: Sequence[TokenEvent], finish: FinishReason | None, state: str | None = None
+    ) -> CompletionChunkChoice:
         """The next piece; `finish` only in the last one."""
-        return CompletionChunkChoice(**self._fields(events, finish))
+        return CompletionChunkChoice(**self._fields(events, finish), state=state)
 
     def _fields(self, events: Sequence[TokenEvent], finish: FinishReason | None) -> dict[str, Any]:
-        prefix, self.prefix = self.prefix, ""
+        prefix, scored = self._prompt_part()
         return {
             "index": self.index,
             "text": prefix + "".join(event.token.text for event in events),
-            "logprobs": self._logprobs(events) if self.with_logprobs else None,
-            "finish_reason": None if finish is None else _OPENAI_REASONS.get(finish, "length"),
+            "logprobs": None if self.body.logprobs is None else self._logprobs(scored, events),
+            "finish_reason": None if finish is None else OPENAI_REASONS.get(finish, "length"),
             "ended_by": finish,
-            "seed": self.seed,
-            "latents": latents_of(events) if self.with_latents else None,
+            "seed": self.job.options.seed,
+            "latents": latents_of(events) if self.body.return_latents else None,
         }
 
-    def _logprobs(self, events: Sequence[TokenEvent]) -> CompletionLogprobs:
+    def _prompt_part(self) -> tuple[str, ScoredPrompt | None]:
+        """The prompt's text and scores, in the first piece with `echo`."""
+        if self._has_begun:
+            return "", None
+        self._has_begun = True
+        options = self.job.options
+        scored = self.job.scored_prompt if self.body.echo and self.body.logprobs is not None else None
+        prefix = "" if not self.body.echo else self.job.prompt_text if scored is None else scored.text
+        left = options.resumed.undecoded if options.resumed and not options.prompt else b""
+        self._prompt_offsets, self._offsets = TextOffsets(), TextOffsets(len(prefix), left)
+        return prefix, scored
+
+    def _logprobs(self, scored: ScoredPrompt | None, events: Sequence[TokenEvent]) -> CompletionLogprobs:
+        listed: list[_Listed] = [*range(0 if scored is None else len(scored)), *events]
+
+        def token(one: _Listed) -> int:
+            return one.token.id if isinstance(one, TokenEvent) else scored.tokens[one]  # type: ignore[union-attr]
+
+        def offset(one: _Listed) -> int:
+            if isinstance(one, TokenEvent):
+                return self._offsets.next(self._vocabulary.bytes_of(one.token.id))
+            return self._prompt_offsets.next(scored.bytes_of(one))  # type: ignore[union-attr]
+
+        def logprob(one: _Listed) -> float | None:
+            return one.token.logprob if isinstance(one, TokenEvent) else _score(scored, one, "log_probability")
+
+        def confidence(one: _Listed) -> float | None:
+            if isinstance(one, TokenEvent):
+                return one.token.confidence
+            calibrated = _score(scored, one, "calibrated")
+            confidences = self.job.model.confidence(self.job.mode)
+            return None if calibrated is None else float(confidences(calibrated))
+
+        def alternatives(one: _Listed) -> dict[str, float] | None:
+            own = logprob(one)
+            if own is None:
+                return None
+            top = _top(one, scored)
+            return {**{self._name(index): number for index, number in top}, self._name(token(one)): own}
+
         return CompletionLogprobs(
-            tokens=Long(events, lambda event: self._name(event.token.id)),
-            token_logprobs=Long(events, lambda event: event.token.logprob),
-            top_logprobs=Long(events, self._alternatives, numbers=16),
-            text_offset=Long(events, lambda event: self._offset(event.token.id)),
-            token_ids=Long(events, lambda event: event.token.id),
-            confidence=Long(events, lambda event: event.token.confidence),
+            tokens=Long(listed, lambda one: self._name(token(one))),
+            token_logprobs=Long(listed, logprob),
+            top_logprobs=Long(listed, alternatives, numbers=16),
+            text_offset=Long(listed, offset),
+            token_ids=Long(listed, token),
+            confidence=Long(listed, confidence),
         )
 
-    def _alternatives(self, event: TokenEvent) -> dict[str, float]:
-        named = {self._name(token.id): token.logprob for token in event.top_tokens or ()}
-        return {**named, self._name(event.token.id): event.token.logprob}
+    def _prompt_logprob(self, scored: ScoredPrompt, position: int) -> dict[str, PromptLogprob] | None:
+        row = scored.row(position)
+        if row is None or scored.scores is None:
+            return None
+        scores, label, token = scored.scores, self._vocabulary.label, scored.tokens[position]
+        own = PromptLogprob(float(scores.log_probability[row]), int(scores.rank[row]), label(token))
+        top = enumerate(_top(position, scored), 1)
+        best = {str(index): PromptLogprob(number, rank, label(index)) for rank, (index, number) in top}
+        return {**best, str(token): own}
 
     def _name(self, token: int) -> str:
-        """A unique name of a token: its text, or if that is incomplete its bytes in OpenAI's notation."""
-        if self.vocabulary.is_special(token):
-            return self.vocabulary.label(token)
-        data = self.vocabulary.bytes_of(token)
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+        return f"token_id:{token}" if self.body.return_tokens_as_token_ids else token_name(self._vocabulary, token)
 
-    def _offset(self, token: int) -> int:
-        """Complete characters before this token."""
-        before = self._characters
-        self._characters += len(self._decoder.decode(self.vocabulary.bytes_of(token)))
-        return before
+
+def _score(scored: ScoredPrompt | None, position: int, column: str) -> float | None:
+    """A score of a token of the prompt; None for the first."""
+    row = None if scored is None else scored.row(position)
+    return None if row is None else float(getattr(scored.scores, column)[row])  # type: ignore[union-attr]
+
+
+def _top(one: _Listed, scored: ScoredPrompt | None) -> list[tuple[int, float]]:
+    """The most probable tokens in place of this one, with their log probabilities."""
+    if isinstance(one, TokenEvent):
+        return [(top.id, top.logprob) for top in one.top_tokens or ()]
+    row = None if scored is None else scored.row(one)
+    if scored is None or scored.scores is None or row is None:
+        return []
+    scores = scored.scores
+    return list(zip(scores.top_tokens[row].tolist(), scores.top_log_probabilities[row].tolist(), strict=True))

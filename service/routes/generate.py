@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from rfa.runtime.text.sampling_rules import SamplingRules
 from rfa.service.access.quotas import reserve_tokens
 from rfa.service.access.record import Record, record_of
 from rfa.service.body import StrictJSONRoute
@@ -18,6 +19,7 @@ from rfa.service.engine.engine import NUMBERS_PER_TOKEN
 from rfa.service.engine.text.generated import FinishedText, Generation, TokenEvent, latents_of
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import GenerateOptions
+from rfa.service.engine.text.scored import ScoredPrompt
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import (
     Conflict,
@@ -39,6 +41,7 @@ from rfa.service.schemas.text_replies import (
     GenerateDetails,
     GenerateEvent,
     GenerateReply,
+    PromptToken,
     StreamContinuation,
     StreamDetails,
 )
@@ -91,8 +94,9 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -
         return await open_stream(request, _events(job, exchange, record), SSE)
     generation = await unless_disconnected(request, job.result())
     record_generation(generation, record)
-    state = await _save_state(generation, exchange)
-    reply = _reply(generation, job.options, state, body.parameters.details)
+    state = await save_state(generation, exchange)
+    scored = job.scored_prompt if body.parameters.decoder_input_details else None
+    reply = _reply(generation, job.options, state, body.parameters.details, scored)
     return await document_response(request, encode_document(reply))
 
 
@@ -105,7 +109,7 @@ def record_generation(generation: Generation, record: Record) -> None:
     )
 
 
-async def _save_state(generation: Generation, exchange: StateExchange) -> str | None:
+async def save_state(generation: Generation, exchange: StateExchange) -> str | None:
     """The reply's `state`, if it was requested or the server interrupted the text."""
     if generation.state is None:
         return None
@@ -114,7 +118,14 @@ async def _save_state(generation: Generation, exchange: StateExchange) -> str | 
 
 def common_options(fields: GenerateParameters | CompletionRequest) -> dict[str, Any]:
     """Options with the same fields in /generate and /v1/completions."""
+    bias = {int(token): amount for token, amount in (fields.logit_bias or {}).items()}
+    penalties = fields.repetition_penalty, fields.presence_penalty, fields.frequency_penalty
     return {
+        "min_p": fields.min_p or None,
+        "typical_p": None if fields.typical_p == 1 else fields.typical_p,
+        "rules": SamplingRules(*penalties, bias, fields.min_tokens),
+        "stop_tokens": tuple(fields.stop_token_ids or ()),
+        "ignores_eos": fields.ignore_eos,
         "mode": fields.decode,
         "latent_noise": fields.latent_noise,
         "samples": fields.n,
@@ -126,9 +137,9 @@ def common_options(fields: GenerateParameters | CompletionRequest) -> dict[str, 
 def _options(body: GenerateRequest, exchange: StateExchange, resumed: LanguageState | None) -> GenerateOptions:
     parameters = body.parameters
     temperature = 1.0 if parameters.temperature is None else parameters.temperature
-    has_sampling_parameters = any(
-        value is not None for value in (parameters.temperature, parameters.top_k, parameters.top_p)
-    )
+    common = common_options(parameters)
+    filters = parameters.top_k, parameters.top_p, common["min_p"], common["typical_p"]
+    has_sampling_parameters = any(value is not None for value in (parameters.temperature, *filters))
     return GenerateOptions(
         prompt=body.inputs,
         max_new_tokens=parameters.max_new_tokens,
@@ -143,30 +154,46 @@ def _options(body: GenerateRequest, exchange: StateExchange, resumed: LanguageSt
         return_full_text=parameters.return_full_text,
         truncate=parameters.truncate,
         is_streamed=body.stream,
-        **common_options(parameters),
+        scored_top=0 if parameters.decoder_input_details else None,
+        **common,
         resumed=resumed,
         returns_state=exchange.is_requested,
+        tenant=exchange.tenant,
     )
 
 
-def _reply(generation: Generation, options: GenerateOptions, state: str | None, with_details: bool) -> GenerateReply:
+def _reply(
+    generation: Generation,
+    options: GenerateOptions,
+    state: str | None,
+    with_details: bool,
+    scored: ScoredPrompt | None,
+) -> GenerateReply:
     texts = [
-        Continuation(text.text, _details(generation, text, options) if with_details else None)
+        Continuation(text.text, _details(generation, text, options, scored) if with_details else None)
         for text in generation.texts
     ]
     all_texts = texts if options.samples > 1 else None
     return GenerateReply(texts[0].generated_text, texts[0].details, all_texts, state)
 
 
-def _details(generation: Generation, text: FinishedText, options: GenerateOptions) -> GenerateDetails:
+def _details(
+    generation: Generation, text: FinishedText, options: GenerateOptions, scored: ScoredPrompt | None
+) -> GenerateDetails:
     events, top = text.events, options.top_n_tokens
     return GenerateDetails(
         **vars(_stream_details(generation, text, options)),
-        prefill=[],
+        prefill=[] if scored is None else Long(range(len(scored)), partial(_prompt_token, scored), 4),
         tokens=Long(events, attrgetter("token"), NUMBERS_PER_TOKEN),
         top_tokens=Long(events, attrgetter("top_tokens"), 4 * top) if top else None,
         latents=latents_of(events) if options.return_latents else None,
     )
+
+
+def _prompt_token(scored: ScoredPrompt, position: int) -> PromptToken:
+    token, row, vocabulary = scored.tokens[position], scored.row(position), scored.vocabulary
+    logprob = None if row is None or scored.scores is None else float(scored.scores.log_probability[row])
+    return PromptToken(token, vocabulary.label(token), logprob, vocabulary.is_special(token))
 
 
 def _stream_details(generation: Generation, text: FinishedText, options: GenerateOptions) -> StreamDetails:
@@ -178,7 +205,7 @@ async def _events(job: GenerateJob, exchange: StateExchange, record: Record) -> 
     async for event in job.events():
         if isinstance(event, Generation):
             record_generation(event, record)
-            yield _terminal_event(event, job.options, await _save_state(event, exchange))
+            yield _terminal_event(event, job.options, await save_state(event, exchange))
         else:
             record.output_tokens = (record.output_tokens or 0) + 1
             yield _event(event)

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import orjson
@@ -15,10 +15,11 @@ from fastapi import APIRouter, Path, Request, Response
 from rfa.service.access.quotas import reserve_tokens
 from rfa.service.body import StrictJSONRoute
 from rfa.service.disconnect import unless_disconnected
-from rfa.service.engine.engine import Engine, draw_seed
+from rfa.service.engine.engine import Engine
 from rfa.service.engine.text.generated import Generation
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import FieldNames, GenerateOptions
+from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import InvalidRequest, MethodNotAllowed, NotFound, NotReady, ServiceError
 from rfa.service.memory import lease_of
 from rfa.service.routes.choices import ChoiceWriter
@@ -31,9 +32,10 @@ from rfa.service.routes.common import (
     json_response,
     open_stream,
 )
-from rfa.service.routes.generate import MODEL_ERRORS, common_options
+from rfa.service.routes.generate import MODEL_ERRORS, common_options, save_state
 from rfa.service.routes.info import server_version
 from rfa.service.routes.merge_events import merge_events
+from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
 from rfa.service.schemas.openai import (
     LONGEST_MODEL_NAME,
     Completion,
@@ -44,6 +46,7 @@ from rfa.service.schemas.openai import (
     CompletionUsage,
     ModelCard,
     ModelList,
+    is_one_prompt,
 )
 from rfa.service.schemas.server_replies import ModelInfo
 from rfa.service.settings import Settings
@@ -53,7 +56,7 @@ OWNER = "rfa-server"
 FINGERPRINT_DIGITS = 12
 # Jobs of one request that are submitted before a pause.
 PROMPTS_PER_PAUSE = 16
-NAMES = FieldNames("prompt", "max_tokens", "truncate_prompt_tokens", decode="decode", whole="max_tokens")
+NAMES = FieldNames("prompt", "max_tokens", "truncate_prompt_tokens", decode="decode", whole="max_tokens", prefix="")
 DONE = orjson.Fragment(b"[DONE]")  # the only event that is not JSON
 
 
@@ -71,19 +74,24 @@ DONE = orjson.Fragment(b"[DONE]")  # the only event that is not JSON
 )
 async def complete(body: CompletionRequest, request: Request, engine: EngineDep) -> Response:
     """Continue one or more prompts, like OpenAI's completions."""
-    facts = _language(engine, body.model)
+    facts = language_of(engine, body.model)
+    for name, value in (("state", body.state), ("return_state", body.return_state)):
+        if value:
+            engine.check_has_state(facts.name, name)
     per_token = engine.numbers_per_token(facts.name, body.logprobs or 0, with_latents=body.return_latents)
-    _limit(body, per_token, request.app.state.settings)
+    check_limits(body, per_token, request.app.state.settings)
+    kind = partial(engine.language_state, facts.name)
+    exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
     head = CompletionHead(
         id=f"cmpl-{uuid.uuid4().hex}",
         object="text_completion",
         created=int(time.time()),
         model=facts.name,
-        system_fingerprint=f"{OWNER}-{server_version()}-{facts.digest[:FINGERPRINT_DIGITS]}",
+        system_fingerprint=fingerprint(facts),
     )
     if body.stream:
-        return await open_stream(request, _chunks(body, request, engine, head), SSE)
-    reply = await unless_disconnected(request, _completion(body, request, engine, head))
+        return await open_stream(request, _chunks(body, request, engine, head, exchange), SSE)
+    reply = await unless_disconnected(request, _completion(body, request, engine, head, exchange))
     return await document_response(request, encode_document(reply))
 
 
@@ -100,14 +108,20 @@ async def list_models(engine: EngineDep) -> Response:
 )
 async def retrieve_model(model: Annotated[str, Path(max_length=LONGEST_MODEL_NAME)], engine: EngineDep) -> Response:
     """One language model."""
-    return json_response(_card(_language(engine, model)))
+    return json_response(_card(language_of(engine, model)))
+
+
+def fingerprint(facts: ModelInfo) -> str:
+    """The version of the server and the bundle."""
+    return f"{OWNER}-{server_version()}-{facts.digest[:FINGERPRINT_DIGITS]}"
 
 
 def _languages(engine: Engine) -> list[ModelInfo]:
     return [facts for facts in engine.models.facts if facts.kind == "lm"]
 
 
-def _language(engine: Engine, name: str | None) -> ModelInfo:
+def language_of(engine: Engine, name: str | None) -> ModelInfo:
+    """A language model of the server. Raises NotFound."""
     for facts in _languages(engine):
         if name is None or facts.name == name:
             return facts
@@ -120,24 +134,16 @@ def _card(facts: ModelInfo) -> ModelCard:
     return ModelCard(facts.name, "model", 0, OWNER, facts.digest, facts.modes)
 
 
-def _prompts(body: CompletionRequest) -> list[str | tuple[int, ...]]:
-    prompts: Any = body.prompt if _is_list_of_prompts(body) else [body.prompt or ""]
-    return [prompt if isinstance(prompt, str) else tuple(prompt) for prompt in prompts]
+def prompts_of(prompts: Any) -> list[str | tuple[int, ...]]:
+    """The texts or token ids of `Prompts`."""
+    listed = [prompts or ""] if is_one_prompt(prompts) else prompts
+    return [prompt if isinstance(prompt, str) else tuple(prompt) for prompt in listed]
 
 
-def _is_list_of_prompts(body: CompletionRequest) -> bool:
-    """Whether there are several prompts, not one text or list of tokens."""
-    return isinstance(body.prompt, list) and not isinstance(body.prompt[0], int)
-
-
-def _limit(body: CompletionRequest, per_token: int, settings: Settings) -> None:
+def check_limits(body: CompletionRequest, per_token: int, settings: Settings) -> None:
     """Refuse requests that are too large as a whole; the engine checks each prompt."""
-    count = len(_prompts(body))
-    capacity = settings.limits.max_running + settings.limits.max_waiting
-    if count > capacity:
-        raise InvalidRequest(
-            f"prompt must have at most {capacity} items on this server.", param="prompt", code="too_large"
-        )
+    count = len(prompts_of(body.prompt))
+    check_count(count, "prompt", settings)
     if count * body.n > settings.limits.max_choices:
         raise InvalidRequest(
             f"prompt and n must ask for at most {settings.limits.max_choices} choices together on this server.",
@@ -154,12 +160,20 @@ def _limit(body: CompletionRequest, per_token: int, settings: Settings) -> None:
         )
 
 
-def _options(body: CompletionRequest, prompt: str | tuple[int, ...], names: FieldNames) -> GenerateOptions:
+def completion_options(
+    body: CompletionRequest,
+    prompt: str | tuple[int, ...],
+    names: FieldNames,
+    exchange: StateExchange,
+    resumed: LanguageState | None,
+) -> GenerateOptions:
+    """The options of one prompt."""
+    tops = [body.logprobs if body.echo else None, body.prompt_logprobs]
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     return GenerateOptions(
         prompt=prompt,
         max_new_tokens=body.max_tokens,
-        seed=draw_seed() if body.seed is None else body.seed,
+        seed=choose_seed(body.seed, resumed),
         temperature=body.temperature,
         top_k=body.top_k if body.top_k is not None and body.top_k > 0 else None,
         top_p=body.top_p,
@@ -169,22 +183,46 @@ def _options(body: CompletionRequest, prompt: str | tuple[int, ...], names: Fiel
         truncate=body.truncate_prompt_tokens,
         is_streamed=body.stream,
         **common_options(body),
+        resumed=resumed,
+        returns_state=exchange.is_requested,
+        tenant=exchange.tenant,
+        scored_top=max((top for top in tops if top is not None), default=None),
         names=names,
     )
 
 
-async def _submit(body: CompletionRequest, request: Request, engine: Engine, model: str) -> list[GenerateJob]:
-    """One job per prompt; all or none."""
+async def _submit(
+    body: CompletionRequest, request: Request, engine: Engine, model: str, exchange: StateExchange
+) -> list[GenerateJob]:
+    resumed = None if exchange.opened is None else engine.read_language_state(model, exchange.opened.payload)
+    prompts = prompts_of(body.prompt)
+    options = [
+        completion_options(
+            body, prompt, NAMES if is_one_prompt(body.prompt) else NAMES.of_item(position), exchange, resumed
+        )
+        for position, prompt in enumerate(prompts)
+    ]
+    return await submit_prompts(request, engine, model, options, len(prompts) * body.n * body.max_tokens)
+
+
+async def submit_prompts(
+    request: Request, engine: Engine, model: str | None, options: Sequence[GenerateOptions], tokens: int
+) -> list[GenerateJob]:
+    """One job per prompt; all or none.
+
+    Args:
+        tokens: that they generate together, at most.
+
+    Raises:
+        ServiceError: see `Engine.generate`.
+    """
     jobs: list[GenerateJob] = []
-    prompts = _prompts(body)
-    with reserve_tokens(request, len(prompts) * body.n * body.max_tokens) as charged:
+    with reserve_tokens(request, tokens) as charged:
         try:
-            for position, prompt in enumerate(prompts):
+            for position, one in enumerate(options):
                 if position % PROMPTS_PER_PAUSE == PROMPTS_PER_PAUSE - 1:
                     await request.app.state.cooperative.pause()
-                name = f"prompt[{position}]" if _is_list_of_prompts(body) else "prompt"
-                options = _options(body, prompt, replace(NAMES, prompt=name))
-                jobs.append(engine.generate(model, options, lease_of(request)))
+                jobs.append(engine.generate(model, one, lease_of(request)))
         except BaseException:  # also after a disconnect
             for job in jobs:
                 job.cancel()
@@ -193,31 +231,33 @@ async def _submit(body: CompletionRequest, request: Request, engine: Engine, mod
     return jobs
 
 
-def _writers(body: CompletionRequest, position: int, job: GenerateJob) -> list[ChoiceWriter]:
-    options = job.options
-    return [
-        ChoiceWriter(
-            position * options.samples + sample,
-            options.seed,
-            job.model.vocabulary,
-            prefix=job.prompt_text if body.echo else "",
-            with_logprobs=body.logprobs is not None,
-            with_latents=options.return_latents,
+def check_count(count: int, param: str, settings: Settings) -> None:
+    """Refuse more prompts than the server may queue."""
+    capacity = settings.limits.max_running + settings.limits.max_waiting
+    if count > capacity:
+        raise InvalidRequest(
+            f"{param} must have at most {capacity} items on this server.", param=param, code="too_large"
         )
-        for sample in range(options.samples)
-    ]
 
 
-async def _completion(body: CompletionRequest, request: Request, engine: Engine, head: CompletionHead) -> Completion:
-    jobs = await _submit(body, request, engine, head.model)
+def _writers(body: CompletionRequest, position: int, job: GenerateJob) -> list[ChoiceWriter]:
+    samples = job.options.samples
+    return [ChoiceWriter(position * samples + sample, job, body) for sample in range(samples)]
+
+
+async def _completion(
+    body: CompletionRequest, request: Request, engine: Engine, head: CompletionHead, exchange: StateExchange
+) -> Completion:
+    jobs = await _submit(body, request, engine, head.model, exchange)
     generations: dict[int, Generation] = {}
     async with aclosing(merge_events(jobs)) as events:
         async for position, event in events:
             if isinstance(event, ServiceError):
                 raise event
             generations[position] = event
+    states = {position: await save_state(generation, exchange) for position, generation in generations.items()}
     choices = [
-        writer.whole(text)
+        writer.whole(text, states[position])
         for position, job in enumerate(jobs)
         for writer, text in zip(_writers(body, position, job), generations[position].texts, strict=True)
     ]
@@ -227,9 +267,9 @@ async def _completion(body: CompletionRequest, request: Request, engine: Engine,
 
 
 async def _chunks(
-    body: CompletionRequest, request: Request, engine: Engine, head: CompletionHead
+    body: CompletionRequest, request: Request, engine: Engine, head: CompletionHead, exchange: StateExchange
 ) -> AsyncIterator[CompletionChunk | orjson.Fragment]:
-    jobs = await _submit(body, request, engine, head.model)
+    jobs = await _submit(body, request, engine, head.model, exchange)
     writers = [_writers(body, position, job) for position, job in enumerate(jobs)]
     stream_options = body.stream_options
     has_usage = stream_options is not None and stream_options.include_usage
@@ -249,18 +289,20 @@ async def _chunks(
                 yield chunk([writers[position][event.sample].piece([event], None)], has_running_usage)
                 continue
             generated += event.last is not None
-            for choice in _last_pieces(event, writers[position]):
+            for choice in _last_pieces(event, writers[position], await save_state(event, exchange)):
                 yield chunk([choice], has_running_usage)
     if has_usage:
         yield chunk([], True)
     yield DONE
 
 
-def _last_pieces(generation: Generation, writers: Sequence[ChoiceWriter]) -> list[CompletionChunkChoice]:
+def _last_pieces(
+    generation: Generation, writers: Sequence[ChoiceWriter], state: str | None
+) -> list[CompletionChunkChoice]:
     """The last piece of every choice of a prompt; one of them has the last token."""
     last = generation.last
     return [
-        writer.piece([last] if last is not None and last.sample == sample else [], text.finish_reason)
+        writer.piece([last] if last is not None and last.sample == sample else [], text.finish_reason, state)
         for sample, (writer, text) in enumerate(zip(writers, generation.texts, strict=True))
     ]
 

@@ -50,6 +50,11 @@ class StateExchange:
         self._expected: int | None = None
 
     @property
+    def tenant(self) -> str:
+        """The client whose states these are."""
+        return self._scope.tenant
+
+    @property
     def is_requested(self) -> bool:
         """Whether the new state is requested."""
         return self._returns_token or self.is_durable

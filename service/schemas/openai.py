@@ -10,18 +10,25 @@ from pydantic import ConfigDict, Field, model_validator
 from rfa.runtime.choices import Mode
 from rfa.service.neutral import NullIs, OneOf, Only
 from rfa.service.schemas.base import FieldError, Reply, Request, says
-from rfa.service.schemas.fields import MAX_ITEMS, Seed
-from rfa.service.schemas.reply_types import Many
+from rfa.service.schemas.fields import MAX_ITEMS, InitialState, ReturnState, Seed
+from rfa.service.schemas.reply_types import Many, State
+from rfa.service.schemas.sampling import NEUTRAL, SamplingFields, TokenId
 from rfa.service.schemas.text_replies import CONFIDENCE, LOGPROB, TOKEN_ID, FinishReason, Latents
-from rfa.service.schemas.text_requests import DECODE, NEUTRAL, LatentNoise, ReturnLatents, StopSequence
+from rfa.service.schemas.text_requests import DECODE, LatentNoise, ReturnLatents, StopSequence, check_state_use
 
 MAX_PROMPTS = 256
 MAX_STOPS = 16
 LONGEST_MODEL_NAME = 256  # long enough for names of other servers, which are unknown here, not malformed
 
-TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 PromptText = Annotated[str, Field(max_length=2_000_000)]
 PromptTokens = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True)]
+Prompts = (
+    PromptText
+    | PromptTokens
+    | Annotated[list[PromptText], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
+    | Annotated[list[PromptTokens], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
+)
+ONE_OF_PROMPTS = OneOf(f"a string, a list of token ids, or a list of 1 to {MAX_PROMPTS} of either")
 Stops = Annotated[list[StopSequence], Field(max_length=MAX_STOPS, fail_fast=True)]
 
 
@@ -37,7 +44,7 @@ class StreamOptions(Request):
     include_obfuscation: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
 
 
-class CompletionRequest(Request):
+class CompletionRequest(SamplingFields):
     """Prompts to continue. Each prompt has `n` choices; choice j of prompt i has index i * n + j."""
 
     model_config = ConfigDict(
@@ -52,16 +59,11 @@ class CompletionRequest(Request):
     model: str | None = Field(
         default=None, max_length=LONGEST_MODEL_NAME, description="null: the server's first language model"
     )
-    prompt: Annotated[
-        PromptText
-        | PromptTokens
-        | Annotated[list[PromptText], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
-        | Annotated[list[PromptTokens], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
-        | None,
-        OneOf(f"a string, a list of token ids, or a list of 1 to {MAX_PROMPTS} of either"),
-    ] = Field(description="texts or lists of token ids; null: the empty text")
+    prompt: Annotated[Prompts | None, ONE_OF_PROMPTS] = Field(
+        description="texts or lists of token ids; null: the empty text"
+    )
     max_tokens: Annotated[int, NullIs(16)] = Field(
-        default=16, ge=1, le=1_000_000, description="maximum number of generated tokens"
+        default=16, ge=0, le=1_000_000, description="maximum number of generated tokens; 0 only reads the prompt"
     )
     temperature: Annotated[float, NullIs(1.0)] = Field(default=1.0, ge=0, le=100, description="0 is greedy")
     top_p: Annotated[float, NullIs(1.0)] = Field(
@@ -76,16 +78,26 @@ class CompletionRequest(Request):
     logprobs: int | None = Field(
         default=None, ge=0, le=5, description="return each token and this number of alternatives"
     )
-    echo: Annotated[bool, NullIs(False)] = Field(default=False, description="put the prompt before the text")
+    return_tokens_as_token_ids: Annotated[bool, NullIs(False)] = Field(
+        default=False, description="name tokens `token_id:ID` in logprobs"
+    )
+    echo: Annotated[bool, NullIs(False)] = Field(
+        default=False, description="put the prompt before the text, and its tokens into logprobs"
+    )
+    prompt_logprobs: int | None = Field(
+        default=None,
+        ge=0,
+        le=20,
+        description="return each token of the prompt and this number of alternatives; not with stream",
+    )
     stream: Annotated[bool, NullIs(False)] = Field(
         default=False, description="send the text in pieces, as it is generated"
     )
     stream_options: StreamOptions | None = Field(default=None, description="only with `stream`")
     user: str | None = Field(default=None, max_length=512, description="ignored")
-    suffix: Annotated[Any, Only(None, "")] = Field(default=None, description=NEUTRAL)
-    presence_penalty: Annotated[Any, Only(None, 0.0)] = Field(default=None, description=NEUTRAL)
-    frequency_penalty: Annotated[Any, Only(None, 0.0)] = Field(default=None, description=NEUTRAL)
-    logit_bias: Annotated[Any, Only(None, {})] = Field(default=None, description=NEUTRAL)
+    suffix: Annotated[Any, Only(None, "", reason="the models read from left to right and cannot fill in")] = Field(
+        default=None, description=NEUTRAL
+    )
 
     top_k: int | None = Field(
         default=None, ge=-1, le=1_000_000, description="sample from the k most probable tokens; null, 0 and -1: all"
@@ -99,6 +111,8 @@ class CompletionRequest(Request):
     deadline_ms: int | None = Field(
         default=None, ge=1, le=3_600_000, description='end the texts after this time, with ended_by "deadline"'
     )
+    state: InitialState = None
+    return_state: Annotated[ReturnState, NullIs(False)] = False
 
     @model_validator(mode="after")
     def check_combinations(self) -> Self:
@@ -107,13 +121,15 @@ class CompletionRequest(Request):
             raise FieldError("best_of", "best_of must be null or equal to n: every choice is returned", "not_supported")
         if self.stream_options is not None and not self.stream:
             raise FieldError("stream_options", "stream_options needs stream: true", "needs_stream")
-        if self.echo and self.logprobs is not None:
-            raise FieldError(
-                "logprobs",
-                "logprobs is not supported with echo: prompt tokens have no log probabilities",
-                "not_supported",
-            )
+        if self.prompt_logprobs is not None and self.stream:
+            raise FieldError("prompt_logprobs", "prompt_logprobs needs stream: false", "not_supported")
+        check_state_use(self, "", [] if is_one_prompt(self.prompt) else ["prompt"])
         return self
+
+
+def is_one_prompt(prompts: Any) -> bool:
+    """Whether these `Prompts` are one text or list of tokens, not several."""
+    return not isinstance(prompts, list) or isinstance(prompts[0], int)
 
 
 @dataclass
@@ -121,11 +137,22 @@ class CompletionLogprobs(Reply):
     """The tokens of a choice or chunk; every list has one entry per token."""
 
     tokens: Annotated[Many[str], says("text of the token; `bytes:\\x..` if its bytes are incomplete characters")]
-    token_logprobs: Annotated[Many[float], says(LOGPROB)]
-    top_logprobs: Annotated[Many[dict[str, float]], says("the most probable tokens, and the generated one")]
+    token_logprobs: Annotated[Many[float | None], says(LOGPROB + "; null for the first token of the prompt")]
+    top_logprobs: Annotated[
+        Many[dict[str, float] | None], says("the most probable tokens, and this one; null as token_logprobs")
+    ]
     text_offset: Annotated[Many[int], says("index of the token's first character in the text")]
     token_ids: Annotated[Many[int], says(TOKEN_ID)]
-    confidence: Annotated[Many[float], says(CONFIDENCE)]
+    confidence: Annotated[Many[float | None], says(CONFIDENCE + "; null as token_logprobs")]
+
+
+@dataclass
+class PromptLogprob(Reply):
+    """A token at a position of the prompt."""
+
+    logprob: Annotated[float, says(LOGPROB)]
+    rank: Annotated[int, says("1 for the most probable token")]
+    decoded_token: Annotated[str, says("the token's own characters")]
 
 
 Index = Annotated[int, says("i * n + j for choice j of prompt i")]
@@ -144,6 +171,11 @@ class CompletionChoice(Reply):
     ended_by: Annotated[FinishReason, says("reason for the end")]
     seed: ChoiceSeed
     latents: Latents
+    prompt_logprobs: Annotated[
+        Many[dict[str, PromptLogprob] | None] | None,
+        says("by token of the prompt: it and its alternatives by id, null for the first; null unless requested"),
+    ]
+    state: State
 
 
 @dataclass
@@ -157,6 +189,7 @@ class CompletionChunkChoice(Reply):
     ended_by: Annotated[FinishReason | None, says("reason for the end, in the last piece")]
     seed: ChoiceSeed
     latents: Latents
+    state: State
 
 
 @dataclass

@@ -68,6 +68,9 @@ class ModelInfo(Reply):
         Annotated[outputs.LongSeries | None, Json(LongSeries | None)],
         says("device of long series; null for language models, and on a server without a GPU"),
     ] = None
+    chat_template: Annotated[
+        str | None, says("what a language model reads for a dialogue; a base model, not trained on dialogues")
+    ] = None
 
 
 @dataclass

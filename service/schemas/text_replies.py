@@ -43,6 +43,16 @@ class TopToken(Reply):
     special: Annotated[bool, says(SPECIAL)]
 
 
+@dataclass(frozen=True, slots=True)
+class PromptToken(Reply):
+    """A token of the prompt."""
+
+    id: Annotated[int, says(TOKEN_ID)]
+    text: Annotated[str, says("the token's own characters")]
+    logprob: Annotated[float | None, says(LOGPROB + "; null for the first, before which nothing was read")]
+    special: Annotated[bool, says(SPECIAL)]
+
+
 @dataclass(frozen=True)
 class GenerateTimings(Reply):
     """Durations in milliseconds."""
@@ -68,7 +78,7 @@ class StreamDetails(Reply):
 class GenerateDetails(StreamDetails):
     """Details of a continuation."""
 
-    prefill: Annotated[list[TopToken], says("always empty; for TGI clients")]
+    prefill: Annotated[Many[PromptToken], says("tokens of the prompt, if requested by `decoder_input_details`")]
     tokens: Annotated[Many[Token], says("generated tokens, in order")]
     top_tokens: Annotated[Many[Many[TopToken]] | None, says("most probable tokens by position; null unless requested")]
     latents: Latents

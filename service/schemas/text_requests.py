@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, model_validator
@@ -11,13 +12,13 @@ from rfa.runtime.state.names import SESSION_PREFIX
 from rfa.service.neutral import NullIs, Only
 from rfa.service.schemas.base import FieldError, Request
 from rfa.service.schemas.fields import SEED, InitialState, ModelName, ReturnState, Seed
+from rfa.service.schemas.sampling import NEUTRAL, SamplingFields
 
 MAX_SAMPLES = 16
 DECODE = (
     "`recurrent`: filter slots in constant memory; `attention`: exact attention over a growing cache; null: "
     "`recurrent` if the model supports it (`modes` of /info and /v1/models)"
 )
-NEUTRAL = "for compatibility: only values without effect"
 
 StopSequence = Annotated[str, Field(min_length=1, max_length=256)]
 LatentNoise = Annotated[
@@ -34,7 +35,7 @@ ReturnLatents = Annotated[
 ]
 
 
-class GenerateParameters(Request):
+class GenerateParameters(SamplingFields):
     """How to continue the prompt; TGI's names and meanings where TGI has them."""
 
     max_new_tokens: Annotated[int, NullIs(100)] = Field(
@@ -44,7 +45,8 @@ class GenerateParameters(Request):
     top_k: int | None = Field(default=None, ge=1, le=1_000_000, description="sample from the k most probable tokens")
     top_p: float | None = Field(default=None, gt=0, le=1, description="sample from the smallest set with this share")
     do_sample: bool | None = Field(
-        default=None, description="false is greedy; null samples if temperature, top_k or top_p is given"
+        default=None,
+        description="false is greedy; null samples if temperature or a filter is given",
     )
     seed: Seed | None = Field(default=None, description=SEED)
     stop: list[StopSequence] = Field(
@@ -59,11 +61,11 @@ class GenerateParameters(Request):
     )
     truncate: int | None = Field(default=None, ge=1, le=1_000_000, description="use only the last n prompt tokens")
     # Fields of TGI that its clients send with these values.
+    return_tokens_as_token_ids: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
     best_of: Annotated[Any, Only(None, 1)] = Field(default=None, description=NEUTRAL)
-    decoder_input_details: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
-    repetition_penalty: Annotated[Any, Only(None, 1.0)] = Field(default=None, description=NEUTRAL)
-    frequency_penalty: Annotated[Any, Only(None, 0.0)] = Field(default=None, description=NEUTRAL)
-    typical_p: Annotated[Any, Only(None, 1.0)] = Field(default=None, description=NEUTRAL)
+    decoder_input_details: Annotated[bool, NullIs(False)] = Field(
+        default=False, description="return the prompt's tokens in `prefill` of the details; not with stream"
+    )
     watermark: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
     grammar: Annotated[Any, Only(None)] = Field(default=None, description=NEUTRAL)
     adapter_id: Annotated[Any, Only(None)] = Field(default=None, description=NEUTRAL)
@@ -117,13 +119,34 @@ class GenerateRequest(Request):
         return document
 
     @model_validator(mode="after")
-    def check_state(self) -> GenerateRequest:
-        """A state belongs to one continuation in recurrent mode."""
-        uses_state = self.state is not None or self.return_state is not False
-        if uses_state and self.parameters.decode == "attention":
-            name = "parameters.decode"
-            raise FieldError(name, f'{name} must be "recurrent" with a state', "no_state")
-        stores_state = self.return_state is not False or (self.state or "").startswith(SESSION_PREFIX)
-        if stores_state and self.parameters.n > 1:
-            raise FieldError("parameters.n", "parameters.n must be 1 where the state is kept", "no_state")
+    def check_combinations(self) -> GenerateRequest:
+        """Refuse combinations of fields that exclude each other."""
+        check_state_use(self, "parameters.")
+        details = "parameters.decoder_input_details"
+        if self.parameters.decoder_input_details and self.stream:
+            raise FieldError(details, f"{details} needs stream: false", "not_supported")
+        if self.parameters.decoder_input_details and not self.parameters.details:
+            raise FieldError(details, f"{details} requires parameters.details to be true", "needs_details")
         return self
+
+
+def check_state_use(request: Any, prefix: str, lists: Sequence[str] = ()) -> None:
+    """Refuse a state where there is not one continuation in recurrent mode.
+
+    Args:
+        request: has `state` and `return_state`, and `decode` and maybe `n` under `prefix`.
+        lists: fields that have several texts.
+
+    Raises:
+        FieldError: `no_state`.
+    """
+    options = request.parameters if prefix else request
+    if request.state is None and request.return_state is False:
+        return
+    if options.decode == "attention":
+        raise FieldError(f"{prefix}decode", f'{prefix}decode must be "recurrent" with a state', "no_state")
+    stores_state = request.return_state is not False or (request.state or "").startswith(SESSION_PREFIX)
+    if stores_state and getattr(options, "n", 1) > 1:
+        raise FieldError(f"{prefix}n", f"{prefix}n must be 1 where the state is kept", "no_state")
+    for name in lists:
+        raise FieldError(name, f"{name} must be one text or list of token ids with a state", "no_state")

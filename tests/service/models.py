@@ -157,6 +157,8 @@ class FakeLanguage:
         return StepOutput(logits, np.zeros(len(contexts), dtype=np.float32), latent), advanced
 
     draw = Language.draw
+    logits_of = Language.logits_of
+    scores_in_one_pass = True
 
     def pack(self, context: Seen) -> bytes:
         return np.float64(context.noise).tobytes() + np.asarray(context.tokens, dtype="<u4").tobytes()

@@ -90,10 +90,6 @@ NEUTRAL: dict[str, Any] = {
 }
 NOT_SERVED: list[tuple[str, Any]] = [
     ("best_of", 2),
-    ("decoder_input_details", True),
-    ("repetition_penalty", 1.2),
-    ("frequency_penalty", 0.1),
-    ("typical_p", 0.5),
     ("watermark", True),
     ("grammar", {"type": "regex", "value": "a+"}),
     ("adapter_id", "mine"),

@@ -31,6 +31,29 @@ LENIENT: dict[str, Any] = {
     "logit_bias": {},
     "user": "someone",
 }
+# What `vllm bench serve` sends besides the model and the prompt.
+BENCHMARK: dict[str, Any] = {
+    "temperature": 0.0,
+    "repetition_penalty": 1.0,
+    "max_tokens": 8,
+    "logprobs": None,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "ignore_eos": True,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+# Values without effect of fields of vLLM and of ours.
+VLLM: dict[str, Any] = {
+    "repetition_penalty": 1.0, "min_p": 0, "min_tokens": 0, "stop_token_ids": [], "ignore_eos": False, "typical_p": 1,
+    "skip_special_tokens": True, "spaces_between_special_tokens": True, "add_special_tokens": True,
+    "use_beam_search": False, "length_penalty": 1, "early_stopping": False, "include_stop_str_in_output": False,
+    "bad_words": [], "allowed_token_ids": None, "priority": 0, "response_format": {"type": "text"},
+    "return_tokens_as_token_ids": False,
+}  # fmt: skip
 
 
 def client_of(address: str, **options: Any) -> openai.OpenAI:
@@ -293,13 +316,62 @@ def test_values_that_change_nothing_are_taken(client: openai.OpenAI, address: st
     assert reply["choices"][0]["text"] == SCRIPT[:16]
 
 
+def test_neutral_values_give_the_same_choices(unsure: openai.OpenAI) -> None:
+    plain, neutral = (
+        create(unsure, max_tokens=20, temperature=1.3, seed=5, logprobs=2, extra_body=extra) for extra in ({}, VLLM)
+    )
+    assert plain.choices == neutral.choices
+    with pytest.raises(openai.UnprocessableEntityError, match="cannot fill in"):
+        create(unsure, suffix="end")
+
+
+def test_a_benchmark_of_vllm_is_answered(address: str) -> None:
+    body = {"model": "recite", "prompt": "say |", **BENCHMARK}
+    reply = httpx.post(f"{address}/v1/completions", json=body, timeout=PATIENCE)
+    *_, usage, done = [line[6:] for line in reply.text.split("\n\n") if line]
+    assert (reply.status_code, json.loads(usage)["usage"]["completion_tokens"], done) == (200, 8, "[DONE]")
+
+
+def test_penalties_and_biases_change_the_choice_and_not_the_probabilities(client: openai.OpenAI) -> None:
+    (t,) = byte_vocabulary().encode("t")
+    no_end = {"0": -100.0}
+    plain = create(client, max_tokens=2, logprobs=0).choices[0]
+    away = create(client, max_tokens=2, logprobs=0, logit_bias={**no_end, str(t): -100}).choices[0]
+    assert (plain.text, away.text) == ("th", "!h")
+    assert plain.logprobs is not None and away.logprobs is not None
+    assert plain.logprobs.token_logprobs[1] == away.logprobs.token_logprobs[1]  # type: ignore[index]
+    # Without a `|` the model says its first letter forever: log 0.9 = -0.1, all others -7.8.
+    assert create(client, prompt="x", max_tokens=4).choices[0].text == "tttt"
+    once = {"presence_penalty": 2, "logit_bias": {**no_end, str(t): -6.5}}
+    assert create(client, prompt="x", max_tokens=3, **once).choices[0].text == 't!"'
+    often = {"frequency_penalty": 2, "logit_bias": no_end}
+    assert create(client, prompt="x", max_tokens=6, **often).choices[0].text == 'tttt!"'
+    repeated = {"logit_bias": no_end, "extra_body": {"repetition_penalty": 100}}
+    assert create(client, prompt="xt", max_tokens=2, **repeated).choices[0].text == '!"'
+
+
+def test_the_end_of_text_can_be_put_off(client: openai.OpenAI) -> None:
+    (end,) = {byte_vocabulary().end_of_text}
+    assert create(client, max_tokens=40).choices[0].text == SCRIPT
+    later = create(client, max_tokens=40, extra_body={"min_tokens": 25}).choices[0]
+    ignored = create(client, max_tokens=40, logprobs=0, extra_body={"ignore_eos": True}).choices[0]
+    assert later.text.startswith(SCRIPT) and len(later.text) >= 25
+    assert ignored.finish_reason == "length" and ignored.text == SCRIPT
+    assert ignored.logprobs.token_ids[-1] == end  # type: ignore[union-attr]
+    u = byte_vocabulary().encode("u")
+    stopped = create(client, max_tokens=40, extra_body={"stop_token_ids": u}).choices[0]
+    assert (stopped.text, stopped.finish_reason) == ("the qu", "stop")
+
+
 REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"suffix": "end"}, "suffix", "not_supported"),
-    ({"presence_penalty": 0.5}, "presence_penalty", "not_supported"),
-    ({"frequency_penalty": -1}, "frequency_penalty", "not_supported"),
-    ({"logit_bias": {"50256": -100}}, "logit_bias", "not_supported"),
+    ({"presence_penalty": 2.5}, "presence_penalty", "less_than_equal"),
+    ({"frequency_penalty": -3}, "frequency_penalty", "greater_than_equal"),
+    ({"logit_bias": {"50256": -100}}, "logit_bias", "unknown_token"),
+    ({"extra_body": {"stop_token_ids": [257]}}, "stop_token_ids", "unknown_token"),
+    ({"extra_body": {"repetition_penalty": 0}}, "repetition_penalty", "greater_than_equal"),
+    ({"extra_body": {"use_beam_search": True}}, "use_beam_search", "not_supported"),
     ({"best_of": 3}, "best_of", "not_supported"),
-    ({"echo": True, "logprobs": 1}, "logprobs", "not_supported"),
     ({"prompt": [1, 257]}, "prompt", "unknown_token"),
     ({"prompt": [[1, 2], [257]]}, "prompt[1]", "unknown_token"),
     ({"prompt": [-1]}, "prompt", "no_member"),
@@ -308,7 +380,7 @@ REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": []}, "prompt", "no_member"),
     ({"stop": ["x"] * 17}, "stop", "no_member"),
     ({"logprobs": 6}, "logprobs", "less_than_equal"),
-    ({"max_tokens": 0}, "max_tokens", "greater_than_equal"),
+    ({"max_tokens": -1}, "max_tokens", "greater_than_equal"),
     ({"max_tokens": 5000}, "max_tokens", "too_large"),
     ({"prompt": ["x"] * 128, "max_tokens": 4000}, "max_tokens", "reply_too_large"),
     ({"prompt": ["x"] * 65, "n": 2}, "n", "too_large"),
@@ -318,7 +390,7 @@ REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"stream": False, "stream_options": {"include_usage": True}}, "stream_options", "needs_stream"),
     ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation",
      "not_supported"),
-    ({"extra_body": {"min_tokens": 5}}, "min_tokens", "extra_forbidden"),
+    ({"extra_body": {"hurry": True}}, "hurry", "extra_forbidden"),
 ]  # fmt: skip
 
 

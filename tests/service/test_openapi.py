@@ -11,14 +11,14 @@ import httpx
 import pytest
 
 from rfa.service.access.guard import is_open
-from rfa.service.errors import STATUS, Conflict, HeadersTooLarge, MalformedRequest, RequestTimeout, UpgradeRequired
+from rfa.service.errors import STATUS, HeadersTooLarge, MalformedRequest, RequestTimeout, UpgradeRequired
 from rfa.service.openapi import openapi_of
 from tests.service.models import FakeFilter, FakeLanguage, fake_models
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 KEY = "a-key-of-sixteen-or-more"
-PAGES = ("/health", "/ready", "/metrics", "/info", "/", "/docs", "/openapi.json", "/v1/models")
+PAGES = ("/health", "/ready", "/metrics", "/info", "/", "/docs", "/openapi.json", "/v1/models", "/tokenizer_info")
 PROBES = ("/health", "/ready", "/metrics")
 JSON = {"content-type": "application/json"}
 
@@ -33,6 +33,10 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
         "/generate_stream": {"inputs": "say |"},
         "/": {"inputs": "say |"},
         "/v1/completions": {"prompt": "say |"},
+        "/score": {"inputs": "say |"},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "say |"}]},
+        "/tokenize": {"prompt": "say |"},
+        "/detokenize": {"tokens": [1]},
         "/state/merge": {"states": ["x", "y"]},
         "/read": {"y": [1.5]},
     }
@@ -42,6 +46,10 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
         "/generate_stream": {"inputs": "bad |"},
         "/": {"inputs": "bad |"},
         "/v1/completions": {"prompt": "bad |"},
+        "/score": {"inputs": "bad |"},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "bad |"}]},
+        "/tokenize": {"prompt": "bad |"},
+        "/detokenize": {"tokens": [1]},
         "/state/merge": {"states": ["x"]},
         "/read": {},
     }
@@ -122,7 +130,7 @@ async def test_every_answer_is_documented(connect: Any) -> None:
         assert seen[path] == {200, *STATUS.values()} - below - {STATUS[UpgradeRequired]}  # of WebSockets alone
         assert {str(status) for status in below} <= set(paths[path]["post"]["responses"])
     assert seen["/generate"] == seen["/generate_stream"] == seen["/"]
-    assert seen["/v1/completions"] == seen["/generate"] - {STATUS[Conflict]}  # it continues from no state
+    assert seen["/v1/completions"] == seen["/score"] == seen["/generate"]
     assert seen["/v1/models/{model}"] == {200, 401, 404, 405, 422, 503}
     assert all(path in seen for path in paths)
     assert probed == {"/health": {200}, "/ready": {200, 503}, "/metrics": {200, 401}}
@@ -224,6 +232,11 @@ async def test_requests_are_bounded_in_every_field(connect: Any) -> None:
         "MergeRequest",
         "CompletionRequest",
         "StreamOptions",
+        "ScoreRequest",
+        "ChatRequest",
+        "ChatMessage",
+        "TokenizeRequest",
+        "DetokenizeRequest",
     ):
         assert schemas[name]["additionalProperties"] is False
         assert unbounded(schemas[name], name) == []
@@ -236,6 +249,8 @@ async def test_the_examples_of_the_document_work(connect: Any) -> None:
             ("/generate", "GenerateRequest"),
             ("/filter", "FilterRequest"),
             ("/v1/completions", "CompletionRequest"),
+            ("/score", "ScoreRequest"),
+            ("/v1/chat/completions", "ChatRequest"),
         ):
             for example in schemas[name]["examples"]:
                 assert (await client.post(path, json=example)).status_code == 200

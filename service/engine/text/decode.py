@@ -59,6 +59,11 @@ class DecodeStage:
         job.finish(generation)
         self.drift.offer(job)
 
+    def count_prefix(self, tokens: int, restored: int) -> None:
+        """Count a prompt and how much of it the prefix cache had."""
+        self.metrics.prefix_cache_queries.labels(self.model.name).inc(tokens)
+        self.metrics.prefix_cache_hits.labels(self.model.name).inc(restored)
+
     def non_finite_error(self) -> EngineFailure:
         """The error of a request with non-finite outputs, counted."""
         self.metrics.corrupted_requests.labels(self.model.name).inc()
@@ -106,9 +111,9 @@ class DecodeStage:
         token, top = drawn.token, drawn.top
         text = stream.text.push(token)
         reason = early
-        if stream.text.stopped:
+        if stream.text.stopped or token in options.stop_tokens:
             reason = "stop_sequence"
-        elif token == vocabulary.end_of_text:
+        elif token == vocabulary.end_of_text and not options.ignores_eos:
             reason = "eos_token"
         elif len(stream.events) + 1 == options.max_new_tokens:
             reason = "length"
@@ -131,6 +136,8 @@ class DecodeStage:
         # A streamed reply does not repeat details at its end.
         stream.events.append(replace(event, top_tokens=None, latent=None) if options.is_streamed else event)
         stream.pending = token
+        if stream.adjusted is not None:
+            stream.adjusted.add(token)
         step.advance.commit()
         return event
 
@@ -162,5 +169,13 @@ def _choice(options: GenerateOptions, stream: TextSequence) -> Choice:
         temperature = options.temperature
         uniform = generator(options.seed, stream.sample, stream.draws, "token").random()
     return Choice(
-        temperature, options.top_k, options.top_p, uniform, options.top_n_tokens, with_latent=options.return_latents
+        temperature,
+        options.top_k,
+        options.top_p,
+        uniform,
+        options.top_n_tokens,
+        options.return_latents,
+        options.min_p,
+        options.typical_p,
+        stream.adjusted,
     )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rfa.runtime.text.incremental import TextStream
 from rfa.runtime.text.language import Language
+from rfa.runtime.text.sampling_rules import AdjustedLogits
+from rfa.runtime.text.scores import TokenScores
 from rfa.service.engine.job import Job
 from rfa.service.engine.reply_size import cache_bytes
 from rfa.service.engine.text.generated import FinishedText, Generation, TokenEvent
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.engine.text.prompt import PromptReader
+from rfa.service.engine.text.scored import ScoredPrompt
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.memory import Lease
 from rfa.service.schemas.text_replies import FinishReason, GenerateTimings
@@ -30,6 +33,7 @@ class TextSequence:
     context: Any
     pending: int
     text: TextStream
+    adjusted: AdjustedLogits | None = None
     earlier: int = 0  # tokens sampled by previous requests
     events: list[TokenEvent] = field(default_factory=list)
     finish_reason: FinishReason | None = None
@@ -74,6 +78,8 @@ class GenerateJob(Job):
         self._lease, self._capacity = lease, capacity
         self.prompt: list[int] = []
         self.prefilled = 0
+        self.score_parts: list[TokenScores] = []
+        self.prefix_keys: dict[int, bytes] = {}  # of the states of the prompt that may be stored
         self.context: Any = None
         self._forks: list[Any] = []  # of the context, until all are made
         self.streams: list[TextSequence] = []
@@ -102,6 +108,24 @@ class GenerateJob(Job):
         return prompt if isinstance(prompt, str) else self.model.vocabulary.decode(prompt)
 
     @property
+    def scored_prompt(self) -> ScoredPrompt:
+        """The tokens of this request's prompt, and the scores of those that were read."""
+        resumed = self.options.resumed is not None
+        scores = TokenScores.joined(self.score_parts) if self.score_parts else None
+        return ScoredPrompt(self.prompt[resumed:], scores, self.model.vocabulary, not resumed, self._is_text)
+
+    @property
+    def _is_text(self) -> bool:
+        """Whether the tokens are those of a text; an empty one has another token in its place."""
+        return isinstance(self.options.prompt, str) and self.options.prompt != ""
+
+    def scored_piece(self, scores: TokenScores | None, first: int) -> ScoredPrompt:
+        """The tokens of some emitted scores, from position `first` on; without scores, a first token alone."""
+        own, has_first = self.prompt[self.options.resumed is not None :], first == 0 and self.options.resumed is None
+        end = first + has_first + (0 if scores is None else len(scores.tokens))
+        return ScoredPrompt(own[first:end], scores, self.model.vocabulary, has_first, self._is_text)
+
+    @property
     def live(self) -> list[TextSequence]:
         """Unfinished continuations."""
         return [stream for stream in self.streams if stream.finish_reason is None]
@@ -128,6 +152,7 @@ class GenerateJob(Job):
                 context,
                 self.prompt[-1],
                 TextStream(self.model.vocabulary, self.options.stops, *left),
+                self._adjusted_logits(),
                 earlier,
             )
             for sample, context in enumerate((self.context, *self._forks))
@@ -135,6 +160,25 @@ class GenerateJob(Job):
         self.context, self._forks = None, []
         self.decode_started = time.monotonic()
         self.stage = stage
+        if self.options.max_new_tokens == 0:
+            for stream in self.streams:
+                stream.end("length")
+            stage.finish(self, None)
+
+    def _adjusted_logits(self) -> AdjustedLogits | None:
+        """The changes of the logits of a continuation; None if the request asks for none."""
+        vocabulary, options = self.model.vocabulary, self.options
+        end = vocabulary.end_of_text
+        ends = (*options.stop_tokens, *([] if end is None or options.ignores_eos else [end]))
+        rules = replace(options.rules, ends=ends)
+        return None if rules.are_neutral else AdjustedLogits(rules, len(vocabulary), self.prompt)
+
+    def add_scores(self, scores: TokenScores) -> None:
+        """Keep or send the next scores of the prompt."""
+        if self.options.emits_scores:
+            self.emit(scores)
+        else:
+            self.score_parts.append(scores)
 
     def release(self) -> None:
         """Release the contexts."""

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from rfa.runtime.choices import Mode
+from rfa.runtime.text.sampling_rules import NO_RULES, SamplingRules
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import InvalidRequest
 
+NUMBERS_PER_SCORE = 7
 LONG_PROMPT = 1_000  # characters; longer prompts have a stage of their own, so that shorter ones do not wait
 
 
 @dataclass(frozen=True)
 class FieldNames:
-    """Names of the request's fields in errors; `whole` for the size of the reply."""
+    """Names of the request's fields in errors; `whole` for the size of the reply, `prefix` before other fields."""
 
     prompt: str = "inputs"
     max_new_tokens: str = "parameters.max_new_tokens"
     truncate: str = "parameters.truncate"
     decode: str = "parameters.decode"
     whole: str = "parameters"
+    prefix: str = "parameters."
+
+    def of_item(self, position: int) -> FieldNames:
+        """For one of several prompts."""
+        return replace(self, prompt=f"{self.prompt}[{position}]")
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,11 @@ class GenerateOptions:
     Args:
         prompt: text, or tokens of the model's vocabulary.
         mode: None is the model's default.
+        stop_tokens: tokens that end the text.
+        ignores_eos: whether the end-of-text token does not.
+        scored_top: number of the most probable tokens to return at each token of the prompt; None does not score it.
+        emits_scores: whether the scores are events, not part of the result.
+        tenant: whose prompt it is.
     """
 
     prompt: str | tuple[int, ...]
@@ -37,7 +50,12 @@ class GenerateOptions:
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
     is_sampled: bool = False
+    rules: SamplingRules = NO_RULES
+    stop_tokens: tuple[int, ...] = ()
+    ignores_eos: bool = False
     stops: tuple[str, ...] = ()
     top_n_tokens: int = 0
     return_full_text: bool = False
@@ -50,15 +68,31 @@ class GenerateOptions:
     is_streamed: bool = False
     resumed: LanguageState | None = None
     returns_state: bool = False
+    scored_top: int | None = None
+    emits_scores: bool = False
+    tenant: str = ""
     names: FieldNames = FieldNames()
+
+    @property
+    def token_ids(self) -> dict[str, Sequence[int]]:
+        """Tokens that the request names, by the field."""
+        prompt = () if isinstance(self.prompt, str) else self.prompt
+        return {
+            self.names.prompt: prompt,
+            f"{self.names.prefix}stop_token_ids": self.stop_tokens,
+            f"{self.names.prefix}logit_bias": tuple(self.rules.logit_bias),
+        }
 
 
 @dataclass(frozen=True)
 class PromptLimits:
-    """Largest number of tokens: of a prompt, and of a prompt with its continuation in attention mode."""
+    """Largest number of tokens: of a prompt, and of a prompt with its continuation in attention mode; and of numbers
+    in a reply.
+    """
 
     prompt_tokens: int
     attention_tokens: int
+    reply_numbers: int = 1 << 62
 
     def max_prompt_tokens(self, options: GenerateOptions) -> int:
         """Tokens to read from the end of a prompt: `truncate`, or one more than the limit."""
@@ -80,6 +114,20 @@ class PromptLimits:
             least = min(least, options.truncate)
         if least > self.prompt_tokens:
             raise self.too_long(options.names)
+
+    def check_scores(self, options: GenerateOptions, tokens: int) -> None:
+        """Refuse a prompt of so many tokens before it is scored.
+
+        Raises:
+            InvalidRequest: `reply_too_large`.
+        """
+        numbers = tokens * options.samples * (NUMBERS_PER_SCORE + 2 * (options.scored_top or 0))
+        if options.scored_top is not None and numbers > self.reply_numbers:
+            prompt = options.names.prompt
+            message = (
+                f"{prompt} asks for about {numbers} numbers of scores; this server sends at most {self.reply_numbers}."
+            )
+            raise InvalidRequest(message, param=prompt, code="reply_too_large")
 
     def too_long(self, names: FieldNames) -> InvalidRequest:
         """The error of a prompt that is too long."""

@@ -11,21 +11,27 @@ from contextlib import contextmanager
 
 from rfa.runtime.text.contexts import Context
 from rfa.runtime.text.language import Language
+from rfa.runtime.text.scores import score_tokens
 from rfa.service.engine.text.decode import DecodeStage
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import PromptLimits
+from rfa.service.engine.text.prefix_cache import PrefixCache
 from rfa.service.engine.text.prompt import PromptReader
 from rfa.service.errors import InvalidRequest, NotReady
+
+# Tokens of a prompt that is scored step by step, per quantum.
+STEPPED_TOKENS = 8
 
 
 class PrefillStage:
     """Tokenises and reads prompts, a piece of each per quantum, in batches."""
 
-    def __init__(self, model: Language, limits: PromptLimits, decode: DecodeStage) -> None:
+    def __init__(self, model: Language, limits: PromptLimits, decode: DecodeStage, cache: PrefixCache) -> None:
         self.max_rows = model.prefill_rows
         self._model = model
         self._limits = limits
         self._decode = decode
+        self._cache = cache
 
     def run(self, jobs: Sequence[GenerateJob]) -> None:
         pieces: dict[GenerateJob, Sequence[int]] = {}
@@ -35,9 +41,12 @@ class PrefillStage:
                 piece = self._next_piece(job)
                 if piece is not None and sum(map(len, pieces.values())) + len(piece) <= self._model.prefill_tokens:
                     pieces[job] = piece
-        read = {job: piece for job, piece in pieces.items() if piece}
+        read = {job: piece for job, piece in pieces.items() if piece and job.options.scored_top is None}
         if read:
             self._read(list(read), list(read.values()))
+        for job in pieces.keys() - read.keys():
+            with _own_failure(job):
+                self._score(job, pieces[job])
         for job in pieces:
             if not job.done and job.prefilled == len(job.prompt) - 1:
                 with _own_failure(job):
@@ -52,7 +61,24 @@ class PrefillStage:
         if job.is_overdue:
             self._decode.finish(job, None)
             return None
-        return job.prompt[job.prefilled : -1][: self._model.prefill_tokens] if job.prompt else None
+        return job.prompt[job.prefilled : -1][: self._piece_size(job)] if job.prompt else None
+
+    def _piece_size(self, job: GenerateJob) -> int:
+        is_slow = job.mode == "attention" or not self._model.scores_in_one_pass
+        return STEPPED_TOKENS if job.options.scored_top is not None and is_slow else self._model.prefill_tokens
+
+    def _score(self, job: GenerateJob, piece: Sequence[int]) -> None:
+        """Read a piece, and score the tokens after each of its tokens."""
+        if not piece:
+            return
+        logits, is_finite = self._model.logits_of(job.context, piece)
+        following = job.prompt[job.prefilled + 1 :][: len(piece)]
+        temperature = self._model.confidence(job.mode).temperature
+        scores = score_tokens(logits, following, temperature, job.options.scored_top or 0)
+        if not (is_finite and scores.is_finite()):
+            raise self._decode.non_finite_error()
+        job.add_scores(scores)
+        job.prefilled += len(piece)
 
     def _read(self, jobs: Sequence[GenerateJob], pieces: Sequence[Sequence[int]]) -> None:
         advances = self._model.prefill([job.context for job in jobs], pieces)
@@ -62,20 +88,45 @@ class PrefillStage:
                     raise self._decode.non_finite_error()
                 advance.commit()
                 job.prefilled += len(piece)
+                self._cache.store(job.prefix_keys, job.prefilled, job.context)
 
     def _tokenize_piece(self, job: GenerateJob) -> None:
         """Tokenise a piece of the prompt; the last one creates the context."""
-        prompt, resumed = job.options.prompt, job.options.resumed
-        if isinstance(prompt, str):
-            reader = job.reader = job.reader or PromptReader(
-                job.model.vocabulary, prompt, self._limits.max_prompt_tokens(job.options)
-            )
-            if not reader.is_done:
-                reader.read()
-            if not reader.is_done:
-                return
-        job.prompt = self._complete(job, reader.tokens if isinstance(prompt, str) else prompt)
-        job.context = job.model.unpack(resumed.context) if resumed else self._start(job)
+        tokens = self._read_tokens(job)
+        if tokens is None:
+            return
+        job.prompt, resumed = self._complete(job, tokens), job.options.resumed
+        job.context = job.model.unpack(resumed.context) if resumed else self._restore(job) or self._start(job)
+
+    def _read_tokens(self, job: GenerateJob) -> Sequence[int] | None:
+        """The tokens of the prompt as sent; None while there is more to tokenise."""
+        options, prompt = job.options, job.options.prompt
+        if not isinstance(prompt, str):
+            return prompt
+        most = self._limits.max_prompt_tokens(options)
+        if job.reader is None:
+            stored = self._cache.tokens_of(options, prompt, most)
+            if stored is not None:
+                return stored
+            job.reader = PromptReader(job.model.vocabulary, prompt, most)
+        if not job.reader.is_done:
+            job.reader.read(options.names.prompt)
+        if not job.reader.is_done:
+            return None
+        self._cache.store_tokens(options, prompt, most, job.reader.tokens)
+        return job.reader.tokens
+
+    def _restore(self, job: GenerateJob) -> Context | None:
+        """The context after the longest beginning of the prompt that was read lately."""
+        if job.mode != "recurrent" or job.options.scored_top is not None:
+            return None
+        job.prefix_keys = self._cache.keys(job.options, job.prompt)
+        found = self._cache.find(job.prefix_keys)
+        self._decode.count_prefix(len(job.prompt) - 1, 0 if found is None else found.tokens)
+        if found is None:
+            return None
+        job.prefilled = found.tokens
+        return self._model.unpack(found.context)
 
     def _start(self, job: GenerateJob) -> Context:
         new, samples, names = job.options.max_new_tokens, job.options.samples, job.options.names
@@ -106,6 +157,7 @@ class PrefillStage:
             tokens = [job.model.vocabulary.end_of_text]
         if len(tokens) > self._limits.prompt_tokens:
             raise self._limits.too_long(names)
+        self._limits.check_scores(options, len(tokens))
         if job.mode == "attention" and len(tokens) + options.max_new_tokens > self._limits.attention_tokens:
             raise InvalidRequest(
                 f"{names.prompt} and {names.max_new_tokens} together must not exceed {self._limits.attention_tokens} "

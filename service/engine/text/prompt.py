@@ -36,13 +36,16 @@ class PromptReader:
         """Whether there is nothing left to read."""
         return self._end == 0 or self._count >= self._most
 
-    def read(self) -> None:
+    def read(self, param: str = "inputs") -> None:
         """Tokenise one more piece.
+
+        Args:
+            param: name of the field in errors.
 
         Raises:
             InvalidRequest: it cannot be cut (`word_too_long`).
         """
-        begin = self._begin()
+        begin = self._begin(param)
         piece = self._vocabulary.encode(self._text[begin : self._end])
         self._pieces.append(piece)
         self._count += len(piece)
@@ -59,7 +62,7 @@ class PromptReader:
         found = [token for piece in reversed(self._pieces) for token in piece]
         return found[max(0, len(found) - self._most) :]
 
-    def _begin(self) -> int:
+    def _begin(self, param: str) -> int:
         """Start of the next piece."""
         end = self._end
         if end <= USUAL_PIECE:
@@ -69,8 +72,8 @@ class PromptReader:
         place = cuts.first(self._text, usual, end) or cuts.last(self._text, max(1, earliest), usual)
         if place is None and earliest > 0:
             raise InvalidRequest(
-                f"inputs must not have {LONGEST_PIECE} characters in a row that form one word.",
-                param="inputs",
+                f"{param} must not have {LONGEST_PIECE} characters in a row that form one word.",
+                param=param,
                 code="word_too_long",
             )
         return place or 0
@@ -88,7 +91,7 @@ def attention_capacity(
     if isinstance(prompt, str):
         reader = PromptReader(vocabulary, prompt, limits.max_prompt_tokens(options))
         if len(prompt) <= USUAL_PIECE:
-            reader.read()
+            reader.read(options.names.prompt)
         count = reader.at_most
     # One more: the pending token of a state, or the end-of-text token of an empty prompt.
     capacity = min(count, options.truncate or count) + 1 + options.max_new_tokens

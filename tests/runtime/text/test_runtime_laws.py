@@ -17,6 +17,7 @@ from rfa.runtime.gpu.pool import DevicePool
 from rfa.runtime.pool import StaleSlot
 from rfa.runtime.text.language import Language, LanguageRuntime
 from rfa.runtime.text.sampling import Choice, DrawnToken, Draws, drawn_tokens
+from rfa.runtime.text.sampling_rules import AdjustedLogits, SamplingRules
 from rfa.runtime.text.scores import score_tokens
 from tests.runtime.text.exact import (
     EPS,
@@ -140,7 +141,9 @@ def reported(drawn: DrawnToken) -> Any:
 
 @pytest.mark.parametrize("mode", ["recurrent", "attention"])
 def test_a_row_is_drawn_alone_and_among_others_as_from_its_logits(runtime: Any, mode: Any) -> None:
-    """Greedy, sampled, with and without alternatives and latents, all in one batch."""
+    """Greedy, sampled, with and without alternatives and latents, and with changed logits, all in one batch."""
+    rules = SamplingRules(repetition_penalty=1.5, logit_bias={5: 3.0})
+    adjusted = AdjustedLogits(rules, len(runtime.vocabulary), prompt_of(runtime))
     choices = [
         *(Choice(), Choice(0.8, uniform=0.3, top=2), Choice(top=3), Choice(with_latent=True)),
         *(
@@ -148,6 +151,7 @@ def test_a_row_is_drawn_alone_and_among_others_as_from_its_logits(runtime: Any, 
             Choice(100.0, uniform=0.5),
             Choice(1.0, top_p=0.3, uniform=0.7, with_latent=True),
         ),
+        Choice(0.9, uniform=0.6, top=1, with_latent=True, min_p=0.01, adjusted=adjusted),
     ]
     count = len(choices)
     calibration, draw, text = runtime.confidence(mode).temperature, np.random.default_rng(2), prompt_of(runtime)

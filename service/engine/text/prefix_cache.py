@@ -1,0 +1,139 @@
+"""States of prompts that were read lately, so that a prompt with the same beginning is read from there.
+
+A state after the first tokens of a prompt depends on them alone. It is stored every `EVERY` tokens, at the border of a
+piece, and at the end of the prompt; the end is used only by the same prompt. So a prompt is cut into the same pieces
+with the cache as without, and its text has the same bits. The tokens of long texts are stored, too.
+
+A client (by its key) never uses the entries of another. The entries used last are kept, up to a number of bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+
+from rfa.runtime.text.contexts import Context
+from rfa.runtime.text.language import Language
+from rfa.service.engine.text.options import GenerateOptions
+
+# Tokens between two stored states: 8 ms of reading, at most, are repeated.
+EVERY: Final = 256
+# Shorter prompts and texts are read in as little time as they are found.
+SHORTEST_PROMPT: Final = 64
+SHORTEST_TEXT: Final = 2_048
+ENTRY_BYTES: Final = 400
+_TOKEN: Final = np.dtype("<u4")
+
+
+class EntryCache:
+    """Bytes by key, the last used ones up to a total size. Thread-safe."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._size = 0
+        self._entries: OrderedDict[bytes, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """Bytes in use."""
+        return self._size
+
+    def get(self, key: bytes) -> bytes | None:
+        """The entry, which becomes the last used one."""
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+            return self._entries.get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Store an entry, and drop those that were not used for longest."""
+        size = len(value) + ENTRY_BYTES
+        if size > self._limit:
+            return
+        with self._lock:
+            if key in self._entries:
+                return
+            self._entries[key] = value
+            self._size += size
+            while self._size > self._limit:
+                _, dropped = self._entries.popitem(last=False)
+                self._size -= len(dropped) + ENTRY_BYTES
+
+
+@dataclass(frozen=True)
+class FoundPrefix:
+    """A stored state after the first `tokens` of a prompt."""
+
+    tokens: int
+    context: bytes
+
+
+class PrefixCache:
+    """The entries of one model.
+
+    Args:
+        entries: shared by all models.
+        digest: of the model's bundle.
+    """
+
+    def __init__(self, entries: EntryCache, model: Language, digest: str) -> None:
+        self._entries, self._model, self._digest = entries, model, digest.encode()
+        self._every = -(-EVERY // model.prefill_tokens) * model.prefill_tokens
+
+    def keys(self, options: GenerateOptions, prompt: Sequence[int]) -> dict[int, bytes]:
+        """The keys of the places of a prompt where a state may be stored, by tokens before it, in order."""
+        last = len(prompt) - 1
+        if last < SHORTEST_PROMPT:
+            return {}
+        data, digest, found = np.asarray(prompt, _TOKEN).tobytes(), self._hash(b"state", options), {}
+        for start in range(0, last, self._every):
+            end = min(start + self._every, last)
+            digest.update(data[start * _TOKEN.itemsize : end * _TOKEN.itemsize])
+            found[end] = digest.digest()
+        # The end may be a border of another prompt, which is cut in the same way up to there.
+        if last % self._every:
+            digest.update(b"end")
+            found[last] = digest.digest()
+        return found
+
+    def find(self, keys: dict[int, bytes]) -> FoundPrefix | None:
+        """The longest stored beginning."""
+        for tokens, key in reversed(keys.items()):
+            context = self._entries.get(key)
+            if context is not None:
+                return FoundPrefix(tokens, context)
+        return None
+
+    def store(self, keys: dict[int, bytes], tokens: int, context: Context) -> None:
+        """Store the state after so many tokens, if it is one of the places."""
+        key = keys.get(tokens)
+        if key is not None and self._entries.get(key) is None:
+            self._entries.put(key, self._model.pack(context))
+
+    def tokens_of(self, options: GenerateOptions, text: str, most: int) -> list[int] | None:
+        """The stored last `most` tokens of a text."""
+        if len(text) < SHORTEST_TEXT:
+            return None
+        found = self._entries.get(self._text_key(options, text, most))
+        return None if found is None else np.frombuffer(found, _TOKEN).tolist()
+
+    def store_tokens(self, options: GenerateOptions, text: str, most: int, tokens: Sequence[int]) -> None:
+        """Store the tokens of a long text."""
+        if len(text) >= SHORTEST_TEXT:
+            self._entries.put(self._text_key(options, text, most), np.asarray(tokens, _TOKEN).tobytes())
+
+    def _text_key(self, options: GenerateOptions, text: str, most: int) -> bytes:
+        digest = self._hash(f"text of {most}".encode(), options)
+        digest.update(text.encode())
+        return digest.digest()
+
+    def _hash(self, kind: bytes, options: GenerateOptions) -> blake2b:
+        parts = kind, self._digest, options.tenant.encode()
+        return blake2b(b"".join(len(part).to_bytes(4, "little") + part for part in parts), digest_size=16)

@@ -1,0 +1,47 @@
+"""The scores of a prompt's tokens, by position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rfa.runtime.text.incremental import Vocabulary
+from rfa.runtime.text.scores import TokenScores
+
+
+@dataclass(frozen=True)
+class ScoredPrompt:
+    """The scored tokens of a prompt.
+
+    Args:
+        tokens: the whole prompt.
+        scores: of its tokens in order, as far as they were read; None for none.
+        has_first: whether the first token has no score, because nothing was before it.
+        is_text: whether special tokens were written in the text.
+    """
+
+    tokens: Sequence[int]
+    scores: TokenScores | None
+    vocabulary: Vocabulary
+    has_first: bool
+    is_text: bool
+
+    def __len__(self) -> int:
+        scored = 0 if self.scores is None else len(self.scores.tokens)
+        return min(len(self.tokens), scored + self.has_first)
+
+    def row(self, position: int) -> int | None:
+        """The row of a token in `scores`; None for the first."""
+        return position - self.has_first if position >= self.has_first else None
+
+    def bytes_of(self, position: int) -> bytes:
+        """The bytes of a token in the prompt's text."""
+        token = self.tokens[position]
+        if self.is_text and self.vocabulary.is_special(token):
+            return self.vocabulary.label(token).encode()
+        return self.vocabulary.bytes_of(token)
+
+    @property
+    def text(self) -> str:
+        """The text of all tokens, broken characters replaced."""
+        return b"".join(map(self.bytes_of, range(len(self.tokens)))).decode(errors="replace")

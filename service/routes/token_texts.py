@@ -1,0 +1,49 @@
+"""Texts of single tokens, and their places in a text."""
+
+from __future__ import annotations
+
+import codecs
+
+from rfa.runtime.text.incremental import Vocabulary
+
+
+def token_name(vocabulary: Vocabulary, token: int) -> str:
+    """A unique name of a token: its text, or if that is incomplete its bytes in OpenAI's notation."""
+    if vocabulary.is_special(token):
+        return vocabulary.label(token)
+    data = vocabulary.bytes_of(token)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+class TextOffsets:
+    """Index of each token's first character in a text, whose broken characters are replaced.
+
+    Args:
+        start: index of the text's first character.
+        undecoded: bytes before the text that form no character yet.
+    """
+
+    def __init__(self, start: int = 0, undecoded: bytes = b"") -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder.setstate((undecoded, 0))
+        self._characters = start
+
+    def next(self, data: bytes) -> int:
+        """The offset of the next token, which has these bytes."""
+        before = self._decoder.getstate()[0]
+        # A token that does not continue the incomplete character begins after its replacement.
+        offset = self._characters + (len(before) > 0 and not _continues(before, data[:1]))
+        self._characters += len(self._decoder.decode(data))
+        return offset
+
+
+def _continues(before: bytes, byte: bytes) -> bool:
+    """Whether a byte continues or completes the character that `before` begins."""
+    try:
+        (before + byte).decode()
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return True

@@ -1,0 +1,96 @@
+"""POST /tokenize, POST /detokenize and GET /tokenizer_info, for vLLM's clients."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from rfa.runtime.text.incremental import Vocabulary
+from rfa.service.body import StrictJSONRoute
+from rfa.service.encoding import Long
+from rfa.service.engine.text.prompt import PromptReader
+from rfa.service.errors import (
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    NotReady,
+    Overloaded,
+    PayloadTooLarge,
+    UnsupportedMediaType,
+)
+from rfa.service.memory import lease_of
+from rfa.service.routes.common import EngineDep, document_response, encode_document, error_responses, json_response
+from rfa.service.routes.token_texts import token_name
+from rfa.service.schemas.chat_template import CHAT_TEMPLATE
+from rfa.service.schemas.openai import LONGEST_MODEL_NAME
+from rfa.service.schemas.tokenizer import (
+    DetokenizeReply,
+    DetokenizeRequest,
+    TokenizeReply,
+    TokenizeRequest,
+    TokenizerInfo,
+)
+from rfa.service.settings import LimitSettings
+
+router = APIRouter(route_class=StrictJSONRoute, tags=["language"])
+ERRORS = error_responses(
+    NotFound, MethodNotAllowed, PayloadTooLarge, UnsupportedMediaType, InvalidRequest, Overloaded, NotReady
+)
+# Memory of a byte of text, or a token, until the reply is sent.
+BYTES_EACH = 32
+
+
+@router.post("/tokenize", response_model=TokenizeReply, responses=ERRORS)
+async def tokenize(body: TokenizeRequest, request: Request, engine: EngineDep) -> Response:
+    """Tokenise a text as prompts are."""
+    vocabulary = engine.vocabulary(body.model)
+    size, limits = len(body.prompt.encode()), _limits(request)
+    if size > limits.max_reply_numbers:
+        message = f"prompt must have at most {limits.max_reply_numbers} bytes on this server."
+        raise InvalidRequest(message, param="prompt", code="too_large")
+    lease_of(request).grow(BYTES_EACH * size)
+    reader = PromptReader(vocabulary, body.prompt, size)
+    while not reader.is_done:
+        reader.read("prompt")
+        await request.app.state.cooperative.pause()
+    tokens = reader.tokens
+    names = Long(tokens, lambda token: token_name(vocabulary, token)) if body.return_token_strs else None
+    reply = TokenizeReply(len(tokens), limits.max_prompt_tokens, Long(tokens), names)
+    return await document_response(request, encode_document(reply))
+
+
+@router.post("/detokenize", response_model=DetokenizeReply, responses=ERRORS)
+async def detokenize(body: DetokenizeRequest, request: Request, engine: EngineDep) -> Response:
+    """The text of tokens."""
+    vocabulary = engine.vocabulary(body.model)
+    if max(body.tokens, default=0) >= len(vocabulary):
+        message = f"tokens must be token ids below {len(vocabulary)} for this model."
+        raise InvalidRequest(message, param="tokens", code="unknown_token")
+    lease_of(request).grow(BYTES_EACH * len(body.tokens))
+    return json_response(DetokenizeReply(vocabulary.decode(body.tokens)))
+
+
+@router.get(
+    "/tokenizer_info",
+    response_model=TokenizerInfo,
+    responses=error_responses(NotFound, MethodNotAllowed, InvalidRequest, NotReady),
+)
+async def tokenizer_info(
+    request: Request, engine: EngineDep, model: Annotated[str | None, Query(max_length=LONGEST_MODEL_NAME)] = None
+) -> Response:
+    """The tokenizer of a language model."""
+    vocabulary: Vocabulary = engine.vocabulary(model)
+    end = vocabulary.end_of_text
+    name = None if end is None else vocabulary.label(end)
+    return json_response(
+        TokenizerInfo(
+            "PreTrainedTokenizerFast", engine.language_name(model), len(vocabulary), name, name, name, end, False,
+            CHAT_TEMPLATE, _limits(request).max_prompt_tokens,
+        )
+    )  # fmt: skip
+
+
+def _limits(request: Request) -> LimitSettings:
+    limits: LimitSettings = request.app.state.settings.limits
+    return limits

@@ -1,0 +1,19 @@
+"""The text that a base model reads for a dialogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+ROLES: Final = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant"}
+END_OF_TURN: Final = "\nUser:"
+# The same as a Jinja template, for /info and /tokenizer_info.
+CHAT_TEMPLATE: Final = (
+    "{% for message in messages %}{{ 'System' if message.role == 'developer' else message.role | capitalize }}: "
+    "{{ message.content }}\n{% endfor %}Assistant:"
+)
+
+
+def dialogue(messages: Iterable[tuple[str, str]]) -> str:
+    """Messages by role as one text, which the assistant continues."""
+    return "".join(f"{ROLES[role]}: {content}\n" for role, content in messages) + "Assistant:"

@@ -1,0 +1,108 @@
+"""Requests and replies of /score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from rfa.runtime.choices import Mode
+from rfa.service.neutral import NullIs
+from rfa.service.schemas.base import Reply, Request, says
+from rfa.service.schemas.fields import InitialState, ModelName, ReturnState
+from rfa.service.schemas.openai import ONE_OF_PROMPTS, Prompts, is_one_prompt
+from rfa.service.schemas.reply_types import Many, State
+from rfa.service.schemas.text_replies import CONFIDENCE, LOGPROB, TOKEN_ID
+from rfa.service.schemas.text_requests import DECODE, check_state_use
+
+UNSCORED = "; null for the first token of a text without `state`"
+
+
+class ScoreRequest(Request):
+    """Texts whose tokens are scored; nothing is generated."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"inputs": "It was the best of times"}, {"inputs": [[40, 73, 75], [1, 2]], "top_n_tokens": 2}]
+        }
+    )
+
+    inputs: Annotated[Prompts, ONE_OF_PROMPTS] = Field(description="texts or lists of token ids")
+    model: ModelName | None = Field(default=None, description="null: the server's first language model")
+    top_n_tokens: Annotated[int, NullIs(0)] = Field(
+        default=0, ge=0, le=20, description="return the n most probable tokens at each position"
+    )
+    decode: Mode | None = Field(default=None, description=DECODE)
+    stream: Annotated[bool, NullIs(False)] = Field(default=False, description="send the scores as they are computed")
+    state: InitialState = None
+    return_state: ReturnState = False
+
+    @model_validator(mode="after")
+    def check_state(self) -> Self:
+        """A state belongs to one text in recurrent mode."""
+        check_state_use(self, "", [] if is_one_prompt(self.inputs) else ["inputs"])
+        return self
+
+
+@dataclass
+class ScoredTokens(Reply):
+    """Tokens of a text; every list has one entry per token."""
+
+    index: Annotated[int, says("position of the text in `inputs`")]
+    first: Annotated[int, says("position of the first of these tokens in the text")]
+    token_ids: Annotated[Many[int], says(TOKEN_ID)]
+    tokens: Annotated[Many[str], says("text of the token; `bytes:\\x..` if its bytes are incomplete characters")]
+    logprobs: Annotated[Many[float | None], says(LOGPROB + UNSCORED)]
+    ranks: Annotated[Many[int | None], says("1 for the most probable token" + UNSCORED)]
+    entropies: Annotated[Many[float | None], says("entropy of the model's distribution in nats" + UNSCORED)]
+    confidences: Annotated[Many[float | None], says(CONFIDENCE + UNSCORED)]
+    tails: Annotated[
+        Many[float | None], says("calibrated probability of a token that is at most as probable as this one" + UNSCORED)
+    ]
+    top_logprobs: Annotated[
+        Many[dict[str, float] | None] | None, says("the most probable tokens; null unless requested")
+    ]
+
+
+@dataclass
+class ScoreSum(Reply):
+    """The sum over a text."""
+
+    index: Annotated[int, says("position of the text in `inputs`")]
+    log_likelihood: Annotated[float, says("sum of the log probabilities")]
+    scored_tokens: Annotated[int, says("number of tokens with a score")]
+    scored_bytes: Annotated[int, says("bytes of those tokens")]
+    state: State
+
+
+@dataclass
+class ScoredText(ScoredTokens):
+    """A whole text."""
+
+    log_likelihood: Annotated[float, says("sum of the log probabilities")]
+    scored_tokens: Annotated[int, says("number of tokens with a score")]
+    scored_bytes: Annotated[int, says("bytes of those tokens")]
+    state: State
+
+
+@dataclass
+class ScoreReply(Reply):
+    """The scores of all texts."""
+
+    model: Annotated[str, says("the model that scored")]
+    scores: Annotated[list[ScoredText], says("by text, in the order of `inputs`")]
+
+
+@dataclass
+class ScoredPiece(ScoredTokens):
+    """The next tokens of a text, a line of the stream."""
+
+
+@dataclass
+class ScoreDone(Reply):
+    """The last line of the stream."""
+
+    done: Annotated[Literal[True], says("constant")]
+    model: Annotated[str, says("the model that scored")]
+    scores: Annotated[list[ScoreSum], says("by text, in the order of `inputs`")]
