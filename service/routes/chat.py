@@ -42,7 +42,7 @@ from rfa.service.schemas.text_replies import FinishReason
 
 router = APIRouter(route_class=StrictJSONRoute, prefix="/v1", tags=["openai"])
 LIMIT = "max_completion_tokens"
-FIELDS = FieldNames("messages", LIMIT, "messages", decode="decode", whole=LIMIT, prefix="")
+FIELDS = FieldNames("messages", LIMIT, "", decode="decode", whole=LIMIT, prefix="")
 
 
 @router.post(

@@ -31,7 +31,7 @@ from rfa.service.schemas.openai import is_one_prompt
 from rfa.service.schemas.score import ScoreDone, ScoredPiece, ScoredText, ScoreReply, ScoreRequest, ScoreSum
 
 router = APIRouter(route_class=StrictJSONRoute, tags=["language"])
-NAMES = FieldNames("inputs", "inputs", "inputs", decode="decode", whole="inputs", prefix="")
+NAMES = FieldNames("inputs", "inputs", "", decode="decode", whole="inputs", prefix="")
 
 
 @router.post(

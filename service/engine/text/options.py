@@ -16,7 +16,10 @@ LONG_PROMPT = 1_000  # characters; longer prompts have a stage of their own, so 
 
 @dataclass(frozen=True)
 class FieldNames:
-    """Names of the request's fields in errors; `whole` for the size of the reply, `prefix` before other fields."""
+    """Names of the request's fields in errors; `whole` for the size of the reply, `prefix` before other fields.
+
+    `truncate` is empty where a prompt cannot be shortened.
+    """
 
     prompt: str = "inputs"
     max_new_tokens: str = "parameters.max_new_tokens"
@@ -131,7 +134,6 @@ class PromptLimits:
 
     def too_long(self, names: FieldNames) -> InvalidRequest:
         """The error of a prompt that is too long."""
-        message = (
-            f"{names.prompt} must not have more than {self.prompt_tokens} tokens; {names.truncate} keeps the last ones."
-        )
+        remedy = f"; {names.truncate} keeps the last ones" if names.truncate else ""
+        message = f"{names.prompt} must not have more than {self.prompt_tokens} tokens{remedy}."
         return InvalidRequest(message, param=names.prompt, code="prompt_too_long")
