@@ -310,9 +310,9 @@ def bench_equalities(
     import asyncio
     from dataclasses import asdict
 
-    from rfa.benchmarks.language.equalities import Case, lines, measure
+    from rfa.benchmarks.language.equalities import EqualityCase, lines, measure
 
-    prompts = [Case.drawn(seed) for seed in range(cases)]
+    prompts = [EqualityCase.drawn(seed) for seed in range(cases)]
     tallies = asyncio.run(measure(url, replica, prompts, model, key))
     print_table({name: asdict(tally) for name, tally in tallies.items()}, lines(tallies), as_json)
     if not all(tally.cases == tally.equal > 0 for tally in tallies.values()):

@@ -90,21 +90,21 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
-class Case:
+class EqualityCase:
     """A prompt and the length of its continuation."""
 
     prompt: str
     tokens: int
 
     @classmethod
-    def drawn(cls, seed: int) -> Case:
+    def drawn(cls, seed: int) -> EqualityCase:
         """A text of 1 to 200 words, and 2 to 32 tokens."""
         draw = random.Random(seed)
         return cls(" ".join(draw.choices(WORDS.split(), k=int(200 ** draw.random()))), draw.randint(2, 32))
 
 
 async def measure(
-    url: str, replica: str | None, cases: Sequence[Case], model: str | None = None, key: str | None = None
+    url: str, replica: str | None, cases: Sequence[EqualityCase], model: str | None = None, key: str | None = None
 ) -> dict[str, Tally]:
     """Compare the replies of a server.
 
@@ -122,7 +122,9 @@ async def measure(
     return tallies
 
 
-async def _compare(server: Endpoint, other: Endpoint | None, cases: Sequence[Case], tallies: dict[str, Tally]) -> None:
+async def _compare(
+    server: Endpoint, other: Endpoint | None, cases: Sequence[EqualityCase], tallies: dict[str, Tally]
+) -> None:
     first = [await server.complete(case.prompt, case.tokens) for case in cases]
 
     async def add(name: str, expected: Tokens, reply: Awaitable[Tokens], start: int = 0) -> None:

@@ -38,9 +38,6 @@ class TextPart(Request):
     text: Text = Field(description="the text")
 
 
-Parts = Annotated[list[TextPart], Field(max_length=64, fail_fast=True)]
-
-
 class ChatMessage(Request):
     """A message of the dialogue."""
 
