@@ -30,6 +30,8 @@ from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, LARGEST_TIME, LEA
 from rfa.runtime.uncertainty.interface import Row, Stepped
 
 Time = float | datetime | np.datetime64
+# Of a column that is known ahead: the value now, or a list that begins with it.
+KnownValues = float | Sequence[float | None]
 Observation = float | Sequence[float | None] | np.ndarray | None
 # A state in bytes: this, the length of the description, the description as JSON, and the packed filter state.
 _MAGIC: Final = b"RFAP\x01"
@@ -133,7 +135,12 @@ class Stream:
         return diagnose(self._model.runtime, self.calibration, step=step)
 
     def update(
-        self, t: Time | None, y: Observation, *, noise: float = 1.0, known: Mapping[str, Ahead] | None = None
+        self,
+        t: Time | None,
+        y: Observation,
+        *,
+        noise: float = 1.0,
+        known: Mapping[str, float | Sequence[float | None]] | None = None,
     ) -> FilterStep:
         """Condition on an observation. If it is refused, the stream does not change.
 

@@ -39,7 +39,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 
 def sales(kind: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Values and whether there is a promotion, which raises them by 60 %, and counts by 150 %."""
-    rng, t = np.random.default_rng(seed), np.arange(ROWS)
+    rng, t = np.random.default_rng(seed), np.arange(float(ROWS))
     promotion = (rng.random(ROWS) < 0.1).astype(float)
     week = 1 + 0.3 * np.sin(2 * np.pi * t / 7)
     level = {"level": 100 + 0 * t, "week": 100 * week, "trend": (60 + 0.4 * t) * week, "counts": 4 + 0 * t}[kind]
@@ -108,7 +108,7 @@ async def test_every_form_gives_the_same_numbers(client: httpx.AsyncClient, tmp_
     found = rfa.forecast(frame, 3, known="promo")
     assert found["y_mean"].tolist() == mean
     assert found.index.tolist() == [120, 121, 122]
-    frame["promo"] = np.where(frame["promo"] > 0, "sale", None)
+    frame["promo"] = ["sale" if promoted else None for promoted in known]
     assert rfa.forecast(frame, 3, known="promo")["y_mean"].tolist() == mean
 
     file = tmp_path / "sales.csv"
