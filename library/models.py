@@ -91,7 +91,7 @@ def _find_model(model: str | Path | None, columns: int | None, system: Mapping[s
     if size < 1:
         raise ValueError(f"columns must be at least 1, got {size}")
     if name in auto.RETIRED and not Path(name).is_dir():
-        warnings.warn(auto.retirement_note(name), FutureWarning, stacklevel=3)
+        warnings.warn(auto.retirement_note(name), FutureWarning, stacklevel=4)
         name = auto.RETIRED[name]
     if name in auto.NAMES:
         return Model(name, auto.AutoRuntime.of(size, name), auto.digest(name))
