@@ -153,7 +153,7 @@ def _forecast_columns(result: Filtered, chosen: Sequence[str], digits: int | Non
         found |= {f"{name}_{part}": numbers(rounded[part]) for part in chosen}
         assert result.forecast is not None
         for expert, weights in zip(result.forecast.experts, result.forecast.weights[:, k].T, strict=True):
-            found[f"{name}_weight_{expert}"] = numbers(weights)
+            found[f"{name}_weight_{expert}"] = numbers(round_score(weights, digits))
     return found
 
 
