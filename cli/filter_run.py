@@ -125,7 +125,7 @@ class Task:
         Raises:
             ValueError: the series does not fit the filter or the alarm rate.
         """
-        from rfa.library.models import with_known
+        from rfa.library.models import with_covariates
         from rfa.runtime.uncertainty.alarms import is_most
 
         if self.alarm.per_time and series.clock is None:
@@ -136,14 +136,14 @@ class Task:
                 "rate such as 1/week, or a share of the rows such as 0.001"
             )
         with suggest_column_option():
-            parts = with_known(self.filters)(key, series)
+            parts = with_covariates(self.filters)(key, series)
         return [self._run(file, key, part, runtime, is_part=len(parts) > 1) for part, runtime in parts]
 
     def _run(self, file: str, key: Key, series: Series, runtime: FilterRuntime, *, is_part: bool) -> Filtered:
         import numpy as np
 
         from rfa.library.filtering import beyond_gate
-        from rfa.library.models import known_inputs
+        from rfa.library.models import covariate_inputs
         from rfa.runtime.filters.ahead import followed
         from rfa.runtime.uncertainty.diagnostics import diagnose
         from rfa.runtime.uncertainty.forecast_checks import summarise
@@ -163,7 +163,7 @@ class Task:
         checks = summarise(sequence.tally, runtime.levels, runtime.observation_size, checked, is_fresh=True)
         forecast = None
         if distances:
-            inputs = known_inputs(series, ())
+            inputs = covariate_inputs(series, ())
             readout = ReadoutOptions(range=self.range, weights=self.weights, utc_offsets=series.utc_offsets)
             known = None if inputs is None else inputs.at(times)
             forecast = runtime.ahead(sequence.state, LEVELS, distances, readout, known)
@@ -219,7 +219,7 @@ def run_filter(
     import numpy as np
     from tqdm import tqdm
 
-    from rfa.library.models import known_inputs
+    from rfa.library.models import covariate_inputs
     from rfa.runtime.compiling import call_on_compile
     from rfa.runtime.filters.sequence import FilteredSequence
     from rfa.runtime.messages import COMPILING
@@ -235,7 +235,7 @@ def run_filter(
     values, times = np.asarray(series.values, np.float64), np.asarray(series.times, np.float64)
     options = FilterOptions(
         times, values, np.ones(len(times)), LEVELS, tuple(horizon), alarm=alarm or NEVER, smooth=smooth, lag=lag,
-        range=range, inputs=known_inputs(series, horizon),
+        range=range, inputs=covariate_inputs(series, horizon),
         utc_offsets=series.utc_offsets,
     )  # fmt: skip
     # Smoothing takes a tick for each filtered piece, each row of the backward pass and each output row.

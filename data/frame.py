@@ -12,9 +12,9 @@ from rfa.data.clock import AmbiguousDates, Clock
 from rfa.data.clock_choice import clock_column, date_columns, refuse_unknown_times
 from rfa.data.clock_parts import JOINED, calendar_columns, find_parts
 from rfa.data.columns import ValueColumns, leave_out_counters, read_values
+from rfa.data.covariates import read_covariates, split_covariates
 from rfa.data.day_first import choose_format
 from rfa.data.keys import cell_codes, find_keys, group_rows
-from rfa.data.known import read_known, split_known
 from rfa.data.marks import MissingRule
 from rfa.data.months_across import melt_months
 from rfa.data.row_times import Groups, count_rows, read_times
@@ -106,7 +106,7 @@ def read_all(table: pa.Table | Table, options: ReadOptions, refused: Refused | N
             selected = _select_rows(whole, rows, table.first_row, options.strict)
             series = select_range(selected, options.start, options.end, options.zone)
             series = series if options.every is None else resample(series, options.every, options.zone)
-            found[key] = split_known(series, known) if known else series
+            found[key] = split_covariates(series, known) if known else series
         except ValueError as error:
             refuse(key, error)
     return Frame(table, tuple(by), found)
@@ -158,7 +158,7 @@ def _read_rows(
     values = _read_values(table, options, [name for name in names if name not in by], by, is_dated=read.is_dated)
     if not options.columns:
         leave_out_counters(values, times)
-    known = read_known(table, options.known, MissingRule.of(options.missing), strict=options.strict)
+    known = read_covariates(table, options.known, MissingRule.of(options.missing), strict=options.strict)
     renamed = {values.units.get(name, name): column for name, column in table.columns.items()}
     whole = Series(
         times,

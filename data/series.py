@@ -21,7 +21,7 @@ def key_name(key: Key) -> str:
 
 
 @dataclass(frozen=True)
-class Known:
+class Covariates:
     """Columns that are known ahead.
 
     Attributes:
@@ -66,7 +66,7 @@ class Series:
     zone: str = "UTC"
     form: str | float | None = None
     utc_offsets: UtcOffsets = UTC
-    known: Known | None = None
+    covariates: Covariates | None = None
 
     def moments(self, times: np.ndarray) -> np.ndarray:
         """Times as UTC dates with microseconds; unchanged if the series has no dates."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from rfa.data import Key, Series, usual_step
 from rfa.library.frames import Clock, Column, New, concatenated
-from rfa.library.models import Filters, filters, known_inputs, notify_on_compile
+from rfa.library.models import Filters, covariate_inputs, filters, notify_on_compile
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions
 from rfa.library.reading import Table, read
 from rfa.library.spans import Span, as_written
@@ -152,10 +152,10 @@ def forecast(
         for part, runtime in filters_of(key, series):
             options = request.with_horizon(followed(runtime, usual_step(part) or 1.0, leads[-1]))
             state = _run(table, runtime, key, part, options).state
-            inputs = known_inputs(part, ())
+            inputs = covariate_inputs(part, ())
             later = None if inputs is None else inputs.at(times)
             readout = request.readout._replace(utc_offsets=series.utc_offsets)
-            found = runtime.ahead(state, request.levels, leads, readout, known=later)
+            found = runtime.ahead(state, request.levels, leads, readout, covariates=later)
             new |= _forecast_columns(part, found, request.levels)
         return np.repeat(_rows(series)[-1], len(times)), table.clock(series, times), new
 
@@ -308,9 +308,9 @@ def check_sizes(series: Series, first_row: int = 1) -> None:
     Raises:
         ValueError: If a value is larger; the message names its row and column.
     """
-    if series.known is not None:
-        for row, k in np.argwhere(np.abs(series.known.values) > LARGEST_OBSERVATION)[:1].tolist():
-            name, size = series.known.names[k], series.known.values[row, k]
+    if series.covariates is not None:
+        for row, k in np.argwhere(np.abs(series.covariates.values) > LARGEST_OBSERVATION)[:1].tolist():
+            name, size = series.covariates.names[k], series.covariates.values[row, k]
             raise ValueError(f"column {name!r}: at most {LARGEST_OBSERVATION:g} in size is taken, got {size:g}")
     for row, a in np.argwhere(np.abs(series.values) > LARGEST_OBSERVATION)[:1].tolist():
         place = row if series.rows is None else series.rows[row]
@@ -339,7 +339,7 @@ def _run(
     check_sizes(series)
     options = FilterOptions(
         series.times, series.values, np.ones(len(series.times)), request.levels, request.horizon,
-        alarm=rule, smooth=smooth, range=request.range, inputs=known_inputs(series, request.horizon),
+        alarm=rule, smooth=smooth, range=request.range, inputs=covariate_inputs(series, request.horizon),
         utc_offsets=series.utc_offsets,
     )  # fmt: skip
     result = FilteredSequence.collect(runtime.work(options))

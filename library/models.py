@@ -23,8 +23,8 @@ from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.fitted import are_models, system_for
 from rfa.runtime.filters.system import System
 from rfa.runtime.messages import COMPILING
+from rfa.runtime.series.covariates import CovariateInputs
 from rfa.runtime.series.filter import MIXTURE, SeriesRuntime, hold_to_golden, open_series
-from rfa.runtime.series.known import KnownInputs
 
 # Bundles that stay open.
 MOST_OPEN: Final = 4
@@ -68,7 +68,7 @@ def find_model(
         ValueError, FileNotFoundError: see `_find_model`; or it takes no columns that are known ahead.
     """
     found = _find_model(model, columns, system)
-    return replace(found, runtime=found.runtime.with_known(known)) if known else found
+    return replace(found, runtime=found.runtime.with_covariates(known)) if known else found
 
 
 def _find_model(model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None) -> Model:
@@ -153,12 +153,12 @@ def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | 
     """
     if are_models(system):
         _check_for_system(model)
-        return with_known(own_filters(system))
+        return with_covariates(own_filters(system))
     runtime = find_model(model, columns, system).runtime
-    return with_known(lambda key, series: [(series, runtime)])
+    return with_covariates(lambda key, series: [(series, runtime)])
 
 
-def with_known(filters_of: Filters) -> Filters:
+def with_covariates(filters_of: Filters) -> Filters:
     """The same filters, with the columns of each series that are known ahead.
 
     The returned function raises an InvalidInput if a filter takes no such columns.
@@ -166,19 +166,19 @@ def with_known(filters_of: Filters) -> Filters:
 
     def parts(key: Key, series: Series) -> Sequence[tuple[Series, FilterRuntime]]:
         found = filters_of(key, series)
-        if series.known is None:
+        if series.covariates is None:
             return found
-        return [(part, runtime.with_known(len(series.known.names))) for part, runtime in found]
+        return [(part, runtime.with_covariates(len(series.covariates.names))) for part, runtime in found]
 
     return parts
 
 
-def known_inputs(series: Series, horizon: Sequence[float]) -> KnownInputs | None:
+def covariate_inputs(series: Series, horizon: Sequence[float]) -> CovariateInputs | None:
     """The columns of a series that are known ahead, as the inputs of its rows with forecasts at these leads."""
-    known = series.known
-    if known is None:
+    covariates = series.covariates
+    if covariates is None:
         return None
-    return KnownInputs(known.times, known.values, tuple(horizon), usual_step(series) or 1.0)
+    return CovariateInputs(covariates.times, covariates.values, tuple(horizon), usual_step(series) or 1.0)
 
 
 def own_filters(models: object) -> Callable[[Key, Series], list[tuple[Series, SystemRuntime]]]:

@@ -31,7 +31,7 @@ from rfa.runtime.uncertainty.interface import Row, Stepped
 
 Time = float | datetime | np.datetime64
 # Of a column that is known ahead: the value now, or a list that begins with it.
-KnownValues = float | Sequence[float | None]
+CovariateValues = float | Sequence[float | None]
 Observation = float | Sequence[float | None] | np.ndarray | None
 # A state in bytes: this, the length of the description, the description as JSON, and the packed filter state.
 _MAGIC: Final = b"RFAP\x01"
@@ -93,7 +93,7 @@ class Stream:
         self._open(found, request, found.runtime.start(seed), known)
 
     def _open(self, model: Model, request: OutputOptions, state: FilterState, known: Sequence[str]) -> None:
-        self._known = tuple(known)
+        self._covariates = tuple(known)
         self._model, self._request, self._seed = model, request, state.seed
         self._runtime, self._size = model.runtime, model.runtime.observation_size
         self._rule = request.rule
@@ -161,7 +161,7 @@ class Stream:
         time, values = self._check_time(t), _numbers(y, self._size)
         if noise != 1.0 and not LEAST_NOISE <= noise <= MOST_NOISE:
             raise ValueError(f"noise must be between {LEAST_NOISE:g} and {MOST_NOISE:g}, got {noise!r}")
-        inputs = self._inputs(known or {}, 1 + len(self._request.horizon)) if self._known or known else None
+        inputs = self._inputs(known or {}, 1 + len(self._request.horizon)) if self._covariates or known else None
         if self._has_run:
             stepped = self._advance(time, values, noise, inputs)
         else:
@@ -176,18 +176,18 @@ class Stream:
 
     def _inputs(self, known: Mapping[str, Any], leads: int) -> np.ndarray:
         """Values of the known columns at some leads, NaN where unknown, `[leads, K]`."""
-        found = np.full((leads, len(self._known)), np.nan)
+        found = np.full((leads, len(self._covariates)), np.nan)
         for name, values in known.items():
-            if name not in self._known:
+            if name not in self._covariates:
                 raise ValueError(
-                    f"known has a column {name!r}; the stream was made with {', '.join(self._known) or 'none'}"
+                    f"known has a column {name!r}; the stream was made with {', '.join(self._covariates) or 'none'}"
                 )
             column = np.array(values, np.float64).reshape(-1)
             if len(column) > leads or (np.abs(column) > LARGEST_OBSERVATION).any():
                 raise ValueError(
                     f"known[{name!r}] takes up to {leads} numbers of at most {LARGEST_OBSERVATION:g} in size"
                 )
-            found[: len(column), self._known.index(name)] = column
+            found[: len(column), self._covariates.index(name)] = column
         return found
 
     def _advance(
@@ -227,8 +227,8 @@ class Stream:
             step = state.step or 1.0
             leads = tuple(k * step for k in range(1, rows_ahead(horizon, step) + 1))
         levels = self._request.levels
-        later = self._inputs(known or {}, len(leads)) if self._known or known else None
-        return points(self._runtime.ahead(state, levels, leads, self._request.readout, known=later), levels)
+        later = self._inputs(known or {}, len(leads)) if self._covariates or known else None
+        return points(self._runtime.ahead(state, levels, leads, self._request.readout, covariates=later), levels)
 
     @property
     def state(self) -> bytes:
@@ -239,7 +239,7 @@ class Stream:
             "columns": self._size,
             "system": self._model.system,
             "wanted": self._request.document(),
-            "known": self._known,
+            "known": self._covariates,
         }
         text = json.dumps(description).encode()
         return b"".join((_MAGIC, _LENGTH.pack(len(text)), text, self._packed()))

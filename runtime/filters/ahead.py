@@ -23,7 +23,7 @@ FORECASTS_AT_ONCE: Final = 256
 
 def forecasts_after(
     runtime: FilterRuntime, state: FilterState, levels: Sequence[float], leads: Sequence[float],
-    readout: ReadoutOptions, known: np.ndarray | None,
+    readout: ReadoutOptions, covariates: np.ndarray | None,
 ) -> Ahead:  # fmt: skip
     """Forecasts at these leads, at least one.
 
@@ -39,8 +39,8 @@ def forecasts_after(
     steps: list[Steps] = []
     for begin in range(0, len(leads), FORECASTS_AT_ONCE):
         part, inputs = slice(begin, begin + FORECASTS_AT_ONCE), None
-        if known is not None:
-            inputs = np.concatenate([np.full(known.shape[1], np.nan), known[part].ravel()])[None]
+        if covariates is not None:
+            inputs = np.concatenate([np.full(covariates.shape[1], np.nan), covariates[part].ravel()])[None]
         options = FilterOptions(
             np.array([state.time]), nothing, np.ones(1), tuple(levels), tuple(leads[part]),
             seed=state.seed, state=state, range=readout.range, weights=readout.weights, inputs=inputs,

@@ -72,7 +72,7 @@ class FilterRuntime(FilterStates):
     suits_any = False
     farthest = math.inf
     experts: tuple[str, ...] = ()
-    known: int = 0
+    covariates: int = 0
 
     observation_size: int
     state_size: int
@@ -144,7 +144,7 @@ class FilterRuntime(FilterStates):
         """The same model for another number of components."""
         return self
 
-    def with_known(self, count: int) -> FilterRuntime:
+    def with_covariates(self, count: int) -> FilterRuntime:
         """The same model with so many columns that are known ahead.
 
         Raises:
@@ -218,8 +218,8 @@ class FilterRuntime(FilterStates):
         """The results of `advance` for the rows of a batch, which share a readout."""
         inputs = None
         if any(row.input is not None for row in rows):
-            known = self.known * (1 + len(readout.horizon))
-            nothing = [math.nan] * known if known else [0.0] * self.state_size
+            covariates = self.covariates * (1 + len(readout.horizon))
+            nothing = [math.nan] * covariates if covariates else [0.0] * self.state_size
             inputs = np.array([nothing if row.input is None else row.input for row in rows], np.float64)
         outputs, trace = self.step(pool, batch, readout, inputs, traced=readout.samples > 0)
         limit_outputs(outputs, readout.options.range)
@@ -312,11 +312,11 @@ class FilterRuntime(FilterStates):
             InvalidInput: If one does not apply; `param` is its field.
         """
         has_range = (alarm.low, alarm.high) != (NEVER.low, NEVER.high)
-        if has_range and (is_given or self.known or _was_driven(state)):
-            driven = "known" if self.known else "input" if is_given else "a state that an input has driven"
+        if has_range and (is_given or self.covariates or _was_driven(state)):
+            driven = "known" if self.covariates else "input" if is_given else "a state that an input has driven"
             message = f"alarm.range cannot be had with {driven}: leave one of them out."
             raise InvalidInput(message, param="alarm.range", code="range_with_input")
-        if is_given and (self._driven is None or self.known):
+        if is_given and (self._driven is None or self.covariates):
             message = f"model {self.name!r} supports no input: linear filters of up to {MOST_STATES} states do."
             raise InvalidInput(message, param="input", code="no_input")
 
@@ -386,10 +386,10 @@ class FilterRuntime(FilterStates):
     def ahead(
         self, state: FilterState, levels: Sequence[float], leads: Sequence[float],
         options: ReadoutOptions = ReadoutOptions(),  # noqa: B008 - a constant
-        known: Array | None = None,
+        covariates: Array | None = None,
     ) -> Ahead:  # fmt: skip
         """See `rfa.runtime.filters.ahead`."""
-        return forecasts_after(self, state, levels, leads, options, known)
+        return forecasts_after(self, state, levels, leads, options, covariates)
 
     def pattern_at(self, times: Array) -> Array | None:
         """The offsets of measurements at these times, `[N, P]`, if there are any."""

@@ -33,9 +33,9 @@ from rfa.runtime.series import rows as row_kernels
 from rfa.runtime.series.buffer_pool import MAX_BYTES, BufferPool
 from rfa.runtime.series.chunk import TOKENS, finish, prepare
 from rfa.runtime.series.config import PATCH
+from rfa.runtime.series.covariates import Regression
 from rfa.runtime.series.decoder_numba import SeriesDecoder
 from rfa.runtime.series.device import Call, SeriesDevice, run_on_device
-from rfa.runtime.series.known import Regression
 from rfa.runtime.series.leads import FARTHEST
 from rfa.runtime.series.mixture import StoredMixture, mixture_fields
 from rfa.runtime.series.mixture_layout import EXPERTS
@@ -55,7 +55,7 @@ from rfa.runtime.series.stream_numba import LARGEST_VALUE, commit
 from rfa.runtime.series.work import count_cells, row_work
 from rfa.runtime.uncertainty.adaptive import Horizons
 from rfa.runtime.uncertainty.calibration import Calibration
-from rfa.runtime.uncertainty.input import MOST_KNOWN
+from rfa.runtime.uncertainty.input import MOST_COVARIATES
 from rfa.runtime.uncertainty.interface import Piece, reply_rows
 from rfa.runtime.uncertainty.step_outputs import Scorer, StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
@@ -286,7 +286,7 @@ class SeriesRuntime(FilterRuntime):
 
     def __init__(
         self, name: str, digest: str, decoder: SeriesDecoder, size: int = 1, buffers: BufferPool | None = None,
-        device: SeriesDevice | None = None, *, is_mixed: bool = False, known: int = 0,
+        device: SeriesDevice | None = None, *, is_mixed: bool = False, covariates: int = 0,
     ) -> None:  # fmt: skip
         self.digest, self.decoder, self._is_mixed = digest, decoder, is_mixed
         self.passes, self.experts = PassesRange(1, 1), EXPERTS if is_mixed else ()
@@ -294,11 +294,13 @@ class SeriesRuntime(FilterRuntime):
         horizons = Horizons.of(HORIZONS, in_steps=True, max_pending=MAX_PENDING, rate=RATE)
         self.buffers, self.device = buffers or BufferPool(), device
         steps = NetworkSteps(decoder, size, horizons, self.buffers, device, is_mixed=is_mixed)
-        self.known, regression = known, Regression(size, known) if known else None
+        self.covariates, regression = covariates, Regression(size, covariates) if covariates else None
         calibrations: dict[Mode, Calibration] = {"recurrent": Calibration(calibration())}
         self._set_up(calibrations, steps, horizons, regression, sides=2, readouts=KEPT_READOUTS)
         # For other numbers of columns, as long as they are used.
-        self._sized: WeakValueDictionary[tuple[int, int], SeriesRuntime] = WeakValueDictionary({(size, known): self})
+        self._sized: WeakValueDictionary[tuple[int, int], SeriesRuntime] = WeakValueDictionary(
+            {(size, covariates): self}
+        )
 
     @property
     def own_bytes(self) -> int:
@@ -332,21 +334,21 @@ class SeriesRuntime(FilterRuntime):
         if size > MOST_COLUMNS:
             message = f"model {self.name!r} takes up to {MOST_COLUMNS} columns at a time, not {size}: send some of them"
             raise InvalidInput(message, param="observations", code="too_large")
-        return self._variant(size, self.known)
+        return self._variant(size, self.covariates)
 
-    def with_known(self, count: int) -> SeriesRuntime:
+    def with_covariates(self, count: int) -> SeriesRuntime:
         """See `FilterRuntime`."""
-        if count > MOST_KNOWN:
-            message = f"at most {MOST_KNOWN} columns that are known ahead are taken, not {count}"
+        if count > MOST_COVARIATES:
+            message = f"at most {MOST_COVARIATES} columns that are known ahead are taken, not {count}"
             raise InvalidInput(message, param="known", code="too_large")
         return self._variant(self.observation_size, count)
 
-    def _variant(self, size: int, known: int) -> SeriesRuntime:
-        found = self._sized.get((size, known))
+    def _variant(self, size: int, covariates: int) -> SeriesRuntime:
+        found = self._sized.get((size, covariates))
         if found is None:
-            found = self._sized[size, known] = SeriesRuntime(
+            found = self._sized[size, covariates] = SeriesRuntime(
                 self.name, self.digest, self.decoder, size, self.buffers, self.device, is_mixed=self._is_mixed,
-                known=known,
+                covariates=covariates,
             )  # fmt: skip
         return found
 
@@ -405,7 +407,7 @@ def _compile_all(model: SeriesRuntime) -> None:
     if model.device is not None:
         model.device.hold_to_golden()
         _run(model, model.device.least_tokens)
-    for one in (model, model.with_known(1)):
+    for one in (model, model.with_covariates(1)):
         _run(one, 2)
     model.steps.disable_compilation()
 

@@ -182,8 +182,8 @@ def _effect(shared, column, count, x):
     """β (x - x₀), the mean in place of a missing x."""
     total = 0.0
     for i in range(count):
-        known = x[i] if x[i] == x[i] else shared[SHARED + count + i]
-        total += column[COLUMN + 3 * count + i] * (known - shared[SHARED + i])
+        covariates = x[i] if x[i] == x[i] else shared[SHARED + count + i]
+        total += column[COLUMN + 3 * count + i] * (covariates - shared[SHARED + i])
     return min(max(total, -LARGEST_EFFECT), LARGEST_EFFECT)
 
 

@@ -25,7 +25,7 @@ MOST_SAMPLES = 1024  # of a step
 LARGEST_OBSERVATION = 1e12
 MOST_COMPONENTS = 4096
 # Columns that are known ahead.
-MOST_KNOWN = 16
+MOST_COVARIATES = 16
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
 # At the next larger level (1 + level) / 2 rounds to 1, whose normal quantile is infinite.
 HIGHEST_LEVEL = 1 - 2**-52

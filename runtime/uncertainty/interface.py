@@ -68,7 +68,7 @@ class Piece(NamedTuple):
     Attributes:
         times, noise: `[k]`.
         values: `[k, P]`, NaN where missing.
-        inputs: that drive the state until each observation, `[k, n]`, or of `KnownInputs`, or None.
+        inputs: that drive the state until each observation, `[k, n]`, or of `CovariateInputs`, or None.
     """
 
     slot: PoolSlot
@@ -129,7 +129,7 @@ class FilterOptions:
         is_whole: whether the reply is sent only when it is complete.
         deadline_seconds: the request then ends with the finished part.
         passes: K, of the robust weight; None: the model's own.
-        inputs: that drive the state, per unit time, until each observation, `[N, n]`; or `KnownInputs`.
+        inputs: that drive the state, per unit time, until each observation, `[N, n]`; or `CovariateInputs`.
         known_ahead: the columns that are known ahead at `ahead`, `[M, K]`.
         ahead: horizons after the last observation (recurrent mode).
         followed: this many of `horizon`, the last ones, only adapt their intervals; the reply leaves them out.
@@ -155,7 +155,7 @@ class FilterOptions:
     deadline_seconds: float | None = None
     passes: int | None = None
     inputs: Inputs | None = None
-    known_ahead: np.ndarray | None = None
+    covariates_ahead: np.ndarray | None = None
     ahead: tuple[float, ...] = ()
     followed: int = 0
     range: tuple[float, float] = UNLIMITED

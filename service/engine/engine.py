@@ -44,14 +44,14 @@ NUMBERS_PER_TOKEN = 5
 ResolvedChoice = str | None | ServedSystem
 
 
-class WithKnown(NamedTuple):
+class WithCovariates(NamedTuple):
     """A model with so many columns that are known ahead."""
 
     choice: ResolvedChoice
-    known: int
+    covariates: int
 
 
-ModelChoice = ResolvedChoice | WithKnown
+ModelChoice = ResolvedChoice | WithCovariates
 AnyJob = TypeVar("AnyJob", bound=Job)
 
 
@@ -318,8 +318,8 @@ class Engine:
         Raises:
             InvalidRequest, NotFound
         """
-        if isinstance(model_name, WithKnown):
-            return self.filter_model(model_name.choice, size).with_known(model_name.known)
+        if isinstance(model_name, WithCovariates):
+            return self.filter_model(model_name.choice, size).with_covariates(model_name.covariates)
         if isinstance(model_name, ServedSystem):
             return model_name.model
         model: FilterRuntime = self._model(self.models.filters, model_name, "filter")

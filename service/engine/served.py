@@ -62,7 +62,7 @@ class Served:
         A filter of any number of columns has stages for each number. They are cached while in use, and the last
         `MAX_SIZES` of them afterwards.
         """
-        key = model.name, model.observation_size, model.known
+        key = model.name, model.observation_size, model.covariates
         if key in self.stages:
             self.stages[key] = self.stages.pop(key)  # the last one
         else:
@@ -82,7 +82,9 @@ class Served:
         return f"{name} with {key[2]}" if key[2] else name
 
     def _is_loaded(self, key: tuple[str, int, int]) -> bool:
-        return any((model.name, model.observation_size, model.known) == key for model in self.models.filters.values())
+        return any(
+            (model.name, model.observation_size, model.covariates) == key for model in self.models.filters.values()
+        )
 
     @classmethod
     def build(cls, models: Models, settings: Settings, metrics: Metrics, drift: DriftMeter) -> Served:

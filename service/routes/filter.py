@@ -16,7 +16,7 @@ from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.ahead import followed
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.outputs import FilterWarning
-from rfa.runtime.series.known import KnownInputs
+from rfa.runtime.series.covariates import CovariateInputs
 from rfa.runtime.uncertainty.alarms import NEVER
 from rfa.runtime.uncertainty.columns import Columns
 from rfa.runtime.uncertainty.input import (
@@ -35,7 +35,7 @@ from rfa.service.access.record import record_of
 from rfa.service.arrow import ARROW, ARROW_BODY, BY_PARAMETER, ArrowRoute, encode_arrow, request_is_arrow
 from rfa.service.disconnect import unless_disconnected
 from rfa.service.encoding import Long, dumps, items, pieces
-from rfa.service.engine.engine import Engine, ModelChoice, WithKnown
+from rfa.service.engine.engine import Engine, ModelChoice, WithCovariates
 from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob
 from rfa.service.engine.filter.many import Part
 from rfa.service.errors import InvalidRequest
@@ -100,7 +100,7 @@ async def _prepare(
     """The model, its name and passes, the states of the request, and the filter options."""
     size = _size(body)
     resolved = await engine.resolve_filter(body.model, body.system)
-    choice: ModelChoice = resolved if body.known is None else WithKnown(resolved, len(body.known))
+    choice: ModelChoice = resolved if body.known is None else WithCovariates(resolved, len(body.known))
     model = _model(body, engine, choice, size)
     kind = partial(engine.filter_state, choice, size)
     exchange = await open_exchange(request, kind, state=body.state, return_state=body.return_state)
@@ -188,7 +188,7 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
     times = _times(body, len(observations), resumed)
     ahead, followed_leads = _ahead(body, model, times, resumed)
     horizon = (*body.horizon, *followed_leads)
-    inputs, known_ahead = _inputs(body, model, times, horizon, ahead, resumed)
+    inputs, covariates_ahead = _inputs(body, model, times, horizon, ahead, resumed)
     return FilterOptions(
         times=times,
         observations=observations,
@@ -212,7 +212,7 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         deadline_seconds=None if body.deadline_ms is None else body.deadline_ms / 1000,
         passes=body.passes,
         inputs=inputs,
-        known_ahead=known_ahead,
+        covariates_ahead=covariates_ahead,
         names=tuple(body.values or ()),
     )
 
@@ -227,7 +227,7 @@ def _inputs(
     step = 1.0 if body.times is None else _usual_lag(times, resumed)
     columns = np.array(list(body.known.values()), np.float64).T
     later = step * np.arange(1, len(columns) - len(times) + 1)
-    inputs = KnownInputs(np.concatenate((times, times[-1:] + later)), columns, horizon, step)
+    inputs = CovariateInputs(np.concatenate((times, times[-1:] + later)), columns, horizon, step)
     return inputs, inputs.at(times[-1] + np.array(ahead)) if ahead else None
 
 

@@ -35,7 +35,7 @@ from rfa.runtime.uncertainty.input import LARGEST_TIME, value_range
 from rfa.runtime.uncertainty.steps import select_fields
 from rfa.service.access.quotas import client_of
 from rfa.service.disconnect import ClientGone
-from rfa.service.engine.engine import Engine, ModelChoice, WithKnown
+from rfa.service.engine.engine import Engine, ModelChoice, WithCovariates
 from rfa.service.engine.filter.stream import FilterStreamOptions, StreamEnd, StreamStep
 from rfa.service.errors import (
     NAMED,
@@ -149,7 +149,7 @@ async def _read_request(socket: JsonSocket, seconds: float) -> FilterStreamReque
 
 async def _open(connection: HTTPConnection, engine: Engine, request: FilterStreamRequest, lease: Lease) -> LiveStream:
     resolved = await engine.resolve_filter(request.model, request.system)
-    choice: ModelChoice = resolved if request.known is None else WithKnown(resolved, len(request.known))
+    choice: ModelChoice = resolved if request.known is None else WithCovariates(resolved, len(request.known))
     kind = partial(engine.filter_state, choice, request.size)
     exchange = await open_exchange(connection, kind, state=request.state, return_state=request.return_state)
     resumed = (

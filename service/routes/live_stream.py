@@ -117,12 +117,12 @@ class LiveStream:
                 if not is_observation(y):
                     raise bias_out_of_range("bias")
         if known is not None:
-            control = self._known(known)
+            control = self._covariates(known)
         self.time = t
         self.index += 1
         return Observed(t, y, 1.0 if noise is None else noise, control)
 
-    def _known(self, known: Mapping[str, list[float | None]]) -> list[float]:
+    def _covariates(self, known: Mapping[str, list[float | None]]) -> list[float]:
         """The columns that are known ahead, at this time and at each horizon."""
         leads = 1 + len(self.job.options.horizon)
         for name, column in known.items():

@@ -16,8 +16,8 @@ from rfa.runtime.uncertainty.input import (
     LARGEST_TIME,
     LEAST_NOISE,
     MOST_COMPONENTS,
+    MOST_COVARIATES,
     MOST_HORIZONS,
-    MOST_KNOWN,
     MOST_LEVELS,
     MOST_NOISE,
     MOST_SAMPLES,
@@ -63,7 +63,7 @@ INPUT = (
     "control input per unit of time since the previous observation, one number per state component; only in linear "
     "filters of up to 16. Forecasts use the last one"
 )
-KNOWN = (
+COVARIATES = (
     "columns by name whose future is known, such as a price, a promotion or a holiday (0 or 1); null is unknown. Only "
     "`default` and `series` use them, where they have helped"
 )
@@ -229,8 +229,8 @@ class FilterSeries(Request):
     known: dict[ColumnName, Column] | None = Field(
         default=None,
         min_length=1,
-        max_length=MOST_KNOWN,
-        description=f"{KNOWN}: a value for each observation, and then one for each row of `ahead`, or up to "
+        max_length=MOST_COVARIATES,
+        description=f"{COVARIATES}: a value for each observation, and then one for each row of `ahead`, or up to "
         f"{MAX_AHEAD} more, the usual lag apart",
     )
     system: System = None
@@ -332,13 +332,13 @@ class FilterRequest(FilterSeries):
             values = getattr(self, name)
             if values is not None and len(values) != count:
                 raise FieldError(name, f"{name} must have one value per observation, {count}", "length_mismatch")
-        self.check_known(count)
+        self.check_covariates(count)
         for index in np.flatnonzero(np.diff([] if self.times is None else self.times) < 0)[:1].tolist():
             name = f"times[{index + 1}]"
             raise FieldError(name, f"{name} must not be smaller than the time before it", "time_not_monotonic")
         return self
 
-    def check_known(self, count: int) -> None:
+    def check_covariates(self, count: int) -> None:
         """Columns that are known ahead have values for all rows and those of `ahead`."""
         if self.known is None:
             return

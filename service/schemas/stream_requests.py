@@ -6,13 +6,13 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from rfa.runtime.uncertainty.input import MOST_COMPONENTS, MOST_KNOWN
+from rfa.runtime.uncertainty.input import MOST_COMPONENTS, MOST_COVARIATES
 from rfa.service.schemas.base import FieldError, Request
 from rfa.service.schemas.fields import InitialState, ReturnState, Seed
 from rfa.service.schemas.filter_requests import (
     BIAS,
+    COVARIATES,
     INPUT,
-    KNOWN,
     Alarms,
     Column,
     ColumnName,
@@ -54,7 +54,10 @@ class FilterStreamRequest(Request):
     tz: Zone = "UTC"
     seed: Seed | None = Field(default=None, description="null: the state's seed, or random; the reply has it")
     known: list[ColumnName] | None = Field(
-        default=None, min_length=1, max_length=MOST_KNOWN, description=f"names of {KNOWN}; frames then have `known`"
+        default=None,
+        min_length=1,
+        max_length=MOST_COVARIATES,
+        description=f"names of {COVARIATES}; frames then have `known`",
     )
     state: InitialState = None
     return_state: ReturnState = False
@@ -79,7 +82,7 @@ class StreamObservation(Request):
     bias: Input | None = Field(default=None, description=BIAS)
     known: dict[ColumnName, Column] | None = Field(
         default=None,
-        max_length=MOST_KNOWN,
+        max_length=MOST_COVARIATES,
         description="of each column of the first frame's `known` the value at this time and at each `horizon`; what is "
         "left out or null is unknown",
     )

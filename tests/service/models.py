@@ -302,7 +302,7 @@ class FakeFilter:
 
     piece_rows = 1
     experts = ()
-    known = 0
+    covariates = 0
 
     def weight(self, reported: int, t: float, kept: Any) -> int:
         """As a filter whose observations all cost the same."""

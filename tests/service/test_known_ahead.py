@@ -18,7 +18,7 @@ import rfa
 from rfa.cli.main import app
 from rfa.library.models import mixture_runtime
 from rfa.runtime.filters.sequence import FilteredSequence
-from rfa.runtime.series.known import KnownInputs
+from rfa.runtime.series.covariates import CovariateInputs
 from rfa.runtime.uncertainty.interface import FilterOptions
 from tests.service.live import answer, bundled, running, serving
 
@@ -52,8 +52,8 @@ def forecasts(values: np.ndarray, known: np.ndarray | None, lead: int = 1) -> np
     runtime, times = mixture_runtime(1), np.arange(float(len(values)))
     inputs = None
     if known is not None:
-        runtime = runtime.with_known(known.shape[1])
-        inputs = KnownInputs(times, known, (float(lead),), 1.0)
+        runtime = runtime.with_covariates(known.shape[1])
+        inputs = CovariateInputs(times, known, (float(lead),), 1.0)
     options = FilterOptions(times, values[:, None], np.ones(len(values)), (0.9,), (float(lead),), inputs=inputs)
     steps = FilteredSequence.collect(runtime.work(options)).pieces
     moments = np.concatenate([step.outputs.moments[:, 0, 2, 0] for step in steps])
@@ -63,7 +63,7 @@ def forecasts(values: np.ndarray, known: np.ndarray | None, lead: int = 1) -> np
 @pytest.mark.parametrize("kind", ["level", "week", "trend", "counts"])
 @pytest.mark.parametrize("lead", [1, 7])
 def test_the_error_of_promoted_rows_is_halved(kind: str, lead: int) -> None:
-    without, with_known, elsewhere = [], [], []
+    without, with_covariates, elsewhere = [], [], []
     for seed in range(3):
         values, promotion = sales(kind, seed)
         plain, found = forecasts(values, None, lead), forecasts(values, promotion[:, None], lead)
@@ -71,10 +71,10 @@ def test_the_error_of_promoted_rows_is_halved(kind: str, lead: int) -> None:
         off = (promotion == 0) & (np.arange(ROWS) >= BEGIN)
         scale = 1 / values.mean()
         without.append(scale * np.abs(values - plain)[on].mean())
-        with_known.append(scale * np.abs(values - found)[on].mean())
+        with_covariates.append(scale * np.abs(values - found)[on].mean())
         elsewhere.append(np.abs(values - found)[off].mean() / np.abs(values - plain)[off].mean())
     # Counts have noise that no forecast knows.
-    assert np.mean(with_known) <= (0.6 if kind == "counts" else 0.5) * np.mean(without)
+    assert np.mean(with_covariates) <= (0.6 if kind == "counts" else 0.5) * np.mean(without)
     assert np.mean(elsewhere) <= 1.02
 
 

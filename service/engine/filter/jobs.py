@@ -243,7 +243,7 @@ class FilterJob(RecurrentJob):
 
 def forecast_rows(model: FilterRuntime, state: Any, options: FilterOptions) -> Ahead:
     """The forecast of the rows to come."""
-    return model.ahead(state, options.levels, options.ahead, options.readout, options.known_ahead)
+    return model.ahead(state, options.levels, options.ahead, options.readout, options.covariates_ahead)
 
 
 class SequenceJob(Job):

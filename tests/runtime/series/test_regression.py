@@ -8,7 +8,7 @@ import pytest
 from rfa.runtime.filters.steps import Batch
 from rfa.runtime.pool import StatePool
 from rfa.runtime.series import regression_numba as kernel
-from rfa.runtime.series.known import COLUMNS, SHARED, KnownInputs, Regression
+from rfa.runtime.series.covariates import COLUMNS, SHARED, CovariateInputs, Regression
 
 RNG = np.random.default_rng(0)
 ROWS = 90
@@ -88,7 +88,7 @@ def test_coefficients_are_those_of_the_reference(count):
     y, x = series(count)
     y[[5, 40]] = np.nan
     regression, pool, row = fresh(count)
-    run(regression, pool, row, y, KnownInputs(np.arange(ROWS + 0.0), x, (), 1.0), [0, ROWS])
+    run(regression, pool, row, y, CovariateInputs(np.arange(ROWS + 0.0), x, (), 1.0), [0, ROWS])
     column = pool.arrays[COLUMNS][row, 0]
     found = column[kernel.COLUMN + 3 * count : kernel.COLUMN + 4 * count]
     np.testing.assert_allclose(found, reference(y, x), rtol=1e-9, atol=1e-12)
@@ -102,7 +102,7 @@ def test_effects_are_the_same_however_a_series_is_cut():
     states, outputs = [], []
     for cuts in ([0, ROWS], [0, 1, 2, 30, 31, ROWS]):
         regression, pool, row = fresh(3)
-        inputs = KnownInputs(np.arange(ROWS + 0.0), x, (1.0, 7.0), 1.0)
+        inputs = CovariateInputs(np.arange(ROWS + 0.0), x, (1.0, 7.0), 1.0)
         outputs.append(run(regression, pool, row, y, inputs, cuts))
         states.append([pool.arrays[name][row].tobytes() for name in (SHARED, COLUMNS)])
         assert np.isfinite(pool.arrays[COLUMNS][row]).all()
@@ -113,7 +113,9 @@ def test_effects_are_the_same_however_a_series_is_cut():
 def test_the_effect_of_a_row_is_what_was_learned_before_it():
     y, x = series(1)
     regression, pool, row = fresh(1)
-    (seen, ahead, bounds) = run(regression, pool, row, y, KnownInputs(np.arange(ROWS + 0.0), x, (1.0,), 1.0), [0, ROWS])
+    (seen, ahead, bounds) = run(
+        regression, pool, row, y, CovariateInputs(np.arange(ROWS + 0.0), x, (1.0,), 1.0), [0, ROWS]
+    )
     on = x[1:, 0] == 1
     assert not seen[: kernel.FIRST_ROWS].any()
     assert (seen[-20:, 0][x[-20:, 0] == 0] == 0).all() or x[0, 0] == 1
@@ -122,7 +124,7 @@ def test_the_effect_of_a_row_is_what_was_learned_before_it():
 
 
 def test_inputs_are_the_nearest_rows():
-    inputs = KnownInputs(np.array([0.0, 60, 120, 190]), np.arange(4.0)[:, None], (60.0, 300.0), 60.0)
+    inputs = CovariateInputs(np.array([0.0, 60, 120, 190]), np.arange(4.0)[:, None], (60.0, 300.0), 60.0)
     assert inputs[0:2][:, :2].tolist() == [[0, 1], [1, 2]]
     assert np.isnan(inputs[0:2][:, 2]).all() and np.array_equal(inputs[1], inputs[1:2][0], equal_nan=True)
     assert inputs.at(np.array([180.0]))[0, 0] == 3

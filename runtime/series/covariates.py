@@ -25,7 +25,7 @@ NEAR: Final = 0.5
 
 
 @dataclass(frozen=True)
-class KnownInputs:
+class CovariateInputs:
     """The inputs of the rows of a series, made for some rows at a time: those at many leads take much memory.
 
     Attributes:
@@ -36,21 +36,21 @@ class KnownInputs:
     """
 
     times: Array
-    known: Array
+    covariates: Array
     horizon: tuple[float, ...]
     step: float
 
     @property
     def nbytes(self) -> int:
         """Memory that it takes."""
-        return self.times.nbytes + self.known.nbytes
+        return self.times.nbytes + self.covariates.nbytes
 
     def __getitem__(self, rows: int | slice) -> Array:
         """The inputs of some rows, `[R, K (1 + H)]`, or of one, `[K (1 + H)]`."""
         times = self.times[rows]
         due = times[..., None] + np.array((0.0, *self.horizon))
         found = self.at(due)
-        found[..., 0, :] = self.known[rows]
+        found[..., 0, :] = self.covariates[rows]
         return found.reshape(*times.shape, -1)
 
     def at(self, due: Array) -> Array:
@@ -60,7 +60,7 @@ class KnownInputs:
         before = (after - 1).clip(min=0)
         nearest = np.where(due - self.times[before] < self.times[after] - due, before, after)
         is_near = np.abs(self.times[nearest] - due) <= NEAR * self.step
-        found: Array = np.where(is_near[..., None], self.known[nearest], np.nan)
+        found: Array = np.where(is_near[..., None], self.covariates[nearest], np.nan)
         return found
 
 

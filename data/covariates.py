@@ -10,14 +10,14 @@ import numpy as np
 
 from rfa.data.columns import read_values
 from rfa.data.marks import MissingRule
-from rfa.data.series import Known, Series
+from rfa.data.series import Covariates, Series
 from rfa.data.table import Table
 
 # The most words of a column of words, each of which becomes a column of 0 and 1.
 MOST_WORDS: Final = 12
 
 
-def read_known(table: Table, names: Sequence[str], rule: MissingRule, *, strict: bool) -> dict[str, np.ndarray]:
+def read_covariates(table: Table, names: Sequence[str], rule: MissingRule, *, strict: bool) -> dict[str, np.ndarray]:
     """Columns that are known ahead: numbers, switches such as yes and no, or a column of 0 and 1 for each word.
 
     Raises:
@@ -42,13 +42,13 @@ def _indicators(table: Table, name: str) -> dict[str, np.ndarray]:
     return {f"{name}={word}": (cells == word).astype(np.float64) for word in words}
 
 
-def split_known(series: Series, count: int) -> Series:
+def split_covariates(series: Series, count: int) -> Series:
     """The series without its last `count` columns, which are known ahead, up to the last row with another value.
 
     Raises:
         ValueError: no other column has a value.
     """
-    values, known = series.values[:, :-count], series.values[:, -count:]
+    values, covariates = series.values[:, :-count], series.values[:, -count:]
     seen = np.flatnonzero(~np.isnan(values).all(axis=1))
     if not len(seen):
         raise ValueError("no row has a value")
@@ -56,5 +56,5 @@ def split_known(series: Series, count: int) -> Series:
     return replace(
         series, times=series.times[:end], values=values[:end], names=series.names[:-count],
         rows=None if series.rows is None else series.rows[:end],
-        known=Known(series.times, known, series.names[-count:]),
+        covariates=Covariates(series.times, covariates, series.names[-count:]),
     )  # fmt: skip
