@@ -134,6 +134,8 @@ def _read_rows(
         raise ValueError("the table has no rows: it needs at least one")
     named = [*options.columns, *options.by, *options.known, *([] if options.time is None else [options.time])]
     _check_columns(table, named)
+    for name in set(options.columns) & set(options.known):
+        raise ValueError(f"column {name!r} is given by --column and by --known: give it by one of them")
     is_chosen = bool(options.columns or options.time or options.known)
     by = options.by or ([] if is_chosen else wide_keys(table))
     if by and not options.by:
