@@ -1,13 +1,13 @@
 """The weekly pattern of a series: least squares with a smooth prior, robust against unusual days.
 
-    y = X β + z              X: which nodes of the week a row lies between (`Days.nodes`)
+    y = X β + z              X: interpolation between nodes of the week (`Days.nodes`)
     β ~ N(0, K)              K = a_day K_day + a_week K_week, and a_holiday for holidays
 
-The prior makes the pattern smooth over the day (the part that all days share) and over the week (how the days differ).
-A holiday is a Sunday with a smooth difference. The scales a maximise the marginal likelihood.
+The prior makes the pattern smooth over the day (the part common to all days) and over the week (differences between
+days). A holiday is a Sunday with a smooth difference. The scales a maximise the marginal likelihood.
 
-Residuals are correlated within a day. So a day counts as a few observations, whatever its number of rows, and has one
-Student-t weight, by its mean squared residual. The structural model is then fitted to the residuals.
+Residuals are correlated within a day. A day therefore counts as a few observations, however many rows it has, and has
+one Student-t weight from its mean squared residual. The structural model is then fitted to the residuals.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from scipy.optimize import minimize
 
 from rfa.runtime.filters.calendar import DAY_SECONDS, WEEKDAYS, Days, Nodes, is_moment
 
-# Most nodes of a day: half-hours, and hours for the estimate of the scales.
+# Maximum number of nodes per day: half-hours, and hours when the scales are estimated.
 MOST_NODES, SCALE_NODES = 48, 24
-# Least number of days in the training part.
+# Minimum number of days in the training part.
 LEAST_DAYS = 3 * WEEKDAYS
-# Correlation lengths in hours: of the pattern of all days, of the differences between days (short and long), and of a
-# holiday's difference from a Sunday.
+# Correlation lengths in hours: of the common pattern, of differences between days (short and long), and of the
+# difference of a holiday from a Sunday.
 DAY_HOURS, WEEK_HOURS, HOLIDAY_HOURS = 2.0, (3.0, 24.0), 6.0
-# Scales a: start (in squared spreads), and the range of their logs around it.
+# Scales a: initial values (in squared spreads), and the range of their logs around them.
 SCALES, SCALE_RANGE = (0.5, 0.1, 0.1), 7.0
-# Keeps the prior's covariance invertible.
+# Added to the diagonal so that the prior covariance is invertible.
 JITTER = 1e-6
-# Most independent observations of a day; degrees of freedom of its weight; passes of reweighting.
+# Maximum number of independent observations per day; degrees of freedom of its weight; reweighting passes.
 DAY_OBSERVATIONS, NU, PASSES = 4.0, 4.0, 6
 SUNDAY = 6
 
 
 def _matern(distance: np.ndarray, hours: float) -> np.ndarray:
-    """Matérn correlation of order 3/2 at distances in hours."""
+    """Return the Matérn correlation of order 3/2 at distances in hours."""
     x = np.sqrt(3.0) * distance / hours
     found: np.ndarray = (1 + x) * np.exp(-x)
     return found
 
 
 class Prior:
-    """The parts of the prior's covariance, `[3, K, K]`: of all days, their differences, and holidays."""
+    """Terms of the prior covariance, `[3, K, K]`: common pattern, differences between days, and holidays."""
 
     def __init__(self, days: Days) -> None:
         slots, week = days.slots, WEEKDAYS * days.slots
@@ -53,7 +53,7 @@ class Prior:
         # A holiday has the effect of a Sunday, and a separate one.
         of_week = np.concatenate([np.arange(week), SUNDAY * slots + np.arange(slots)])[: days.types * slots]
         apart = np.abs(hours[:, None] - hours)
-        # Chords of the circles of a day and a week: arc lengths give no valid correlation.
+        # Chords of the circles of a day and a week, because arc lengths give no valid correlation.
         around_day, around_week = (
             span / np.pi * np.abs(np.sin(np.pi * apart / span)) for span in (24.0, 24.0 * WEEKDAYS)
         )
@@ -66,24 +66,24 @@ class Prior:
         self.count = 2 + bool(days.holidays)
 
     def covariance(self, scales: np.ndarray) -> np.ndarray:
-        """The covariance at the log scales."""
+        """Return the covariance at the log scales."""
         found: np.ndarray = np.tensordot(np.exp(scales), self.parts[: self.count], axes=1)
         found[np.diag_indices_from(found)] += JITTER * np.exp(scales).sum()
         return found
 
 
 def pattern_at(pattern: np.ndarray, nodes: Nodes) -> np.ndarray:
-    """X β, `[N]`."""
+    """Return X β, `[N]`."""
     found: np.ndarray = pattern[nodes.before] * (1 - nodes.share) + pattern[nodes.after] * nodes.share
     return found
 
 
 def fit_pattern(times: np.ndarray, y: np.ndarray, days: Days) -> np.ndarray:
-    """β `[K]`, one type of day after the other.
+    """Fit β `[K]`, concatenated by type of day.
 
     Args:
-        times: `[N]`, seconds since 1970.
-        y: `[N]` of about median 0 and spread 1, NaN where missing.
+        times: Seconds since 1970, `[N]`.
+        y: Values `[N]` with median about 0 and spread about 1, NaN where missing.
     """
     seen = np.isfinite(y)
     nodes, y = days.nodes(times[seen]), y[seen]
@@ -107,7 +107,7 @@ def fit_pattern(times: np.ndarray, y: np.ndarray, days: Days) -> np.ndarray:
 
 
 def _first(y: np.ndarray, nodes: Nodes, size: int) -> np.ndarray:
-    """The first pattern: the median of the values nearest to each node, or of all values if there are none."""
+    """Return the initial pattern: the median of the values nearest to each node, or of all values if there are none."""
     nearest = np.where(nodes.share < 0.5, nodes.before, nodes.after)
     order = np.argsort(nearest, kind="stable")
     bounds = np.searchsorted(nearest[order], np.arange(size + 1))
@@ -117,7 +117,7 @@ def _first(y: np.ndarray, nodes: Nodes, size: int) -> np.ndarray:
 
 
 def _normal(y: np.ndarray, nodes: Nodes, weight: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Xᵀ W X and Xᵀ W y."""
+    """Return Xᵀ W X and Xᵀ W y."""
     information, evidence = np.zeros((size, size)), np.zeros(size)
     ends = (nodes.before, 1 - nodes.share), (nodes.after, nodes.share)
     for node, share in ends:
@@ -131,7 +131,7 @@ def _normal(y: np.ndarray, nodes: Nodes, weight: np.ndarray, size: int) -> tuple
 def _posterior(
     prior: Prior, information: np.ndarray, evidence: np.ndarray, scales: np.ndarray
 ) -> tuple[np.ndarray, float]:
-    """β = L (I + Lᵀ information L)⁻¹ Lᵀ evidence, of K = L Lᵀ, and minus twice the log marginal likelihood."""
+    """Return β = L (I + Lᵀ information L)⁻¹ Lᵀ evidence with K = L Lᵀ, and minus twice the log marginal likelihood."""
     root = np.linalg.cholesky(prior.covariance(scales))
     inner = root.T @ information @ root
     inner[np.diag_indices_from(inner)] += 1.0
@@ -142,7 +142,9 @@ def _posterior(
 
 
 def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, start: np.ndarray) -> np.ndarray:
-    """The scales, by the marginal likelihood of a pattern of hours; one of half-hours costs eight times as much."""
+    """Estimate the scales from the marginal likelihood of an hourly pattern. Half-hours would cost eight times as
+    much.
+    """
     hourly = Days(days.zone, min(days.slots, SCALE_NODES), days.holidays)
     prior, size = Prior(hourly), hourly.types * hourly.slots
     information, evidence = _normal(y, hourly.nodes(times), weight, size)
@@ -155,10 +157,10 @@ def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, st
 
 
 def days_for(times: np.ndarray, fitted: int, zone: str, holidays: tuple[str, ...]) -> Days | None:
-    """The days of a calendar for a series in seconds since 1970.
+    """Return the calendar days of a series in seconds since 1970.
 
-    None if the rows are more than a day apart, a time is outside the range of calendars, or the first `fitted` rows
-    have too few days. Holidays are used if one is among these.
+    Returns None if the rows are more than a day apart, a time is outside the range of calendars, or the first `fitted`
+    rows have too few days. Holidays are used if these rows include one.
     """
     lags = np.diff(times)
     step = float(np.median(lags[lags > 0])) if (lags > 0).any() else math.inf

@@ -1,9 +1,10 @@
 """Fit structural models to the columns of a series and join them into one linear filter.
 
-Each column gets its own modes (`maximum_likelihood`); the filter's state is all of them one after the other. Shared
-noise is then estimated from the correlation of the columns' one-step innovations in the training part: as measurement
-noise (R dense), or as measurement and level noise. It is kept if the validation likelihood of the joint filter gains.
-Columns are fitted in parallel threads.
+Each column gets its own modes (`maximum_likelihood`); the state of the filter concatenates them. Shared noise is then
+estimated from the correlation of the columns' one-step innovations in the training part: as measurement noise (dense
+R),
+or as measurement and level noise. It is kept if it improves the validation likelihood of the joint filter. Columns are
+fitted in parallel threads.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from rfa.runtime.text.config import StrictConfig
 
 Shared = Literal["nothing", "measurement", "measurement and level"]
 
-# A progress bar of work without a unit.
+# Progress without a unit of work.
 SHARES = "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
-# Columns with at most this many common values get the correlation 0.
+# Columns with at most this many common values have correlation 0.
 MIN_COMMON = 20
-# Innovations are clipped at this many standard deviations for a correlation.
+# Innovations are clipped at this many standard deviations before correlating.
 CLIP = 3.0
 
 
 @dataclass(frozen=True)
 class StructuralConfig(StrictConfig):
-    """How to fit.
+    """Settings of a fit.
 
     Attributes:
-        seasons: "auto", or periods in the unit of the times (seconds for dates; empty for none).
-        max_harmonics: of a season.
-        max_free_modes: relaxations and cycles.
-        inner: K of the filter.
-        iterations: of every fit.
+        seasons: "auto", or periods in the unit of the times (seconds for dates). An empty list means no seasons.
+        max_harmonics: Maximum number of harmonics per season.
+        max_free_modes: Maximum number of relaxations and cycles.
+        inner: Number of reweighting passes K of the filter.
+        iterations: Maximum number of iterations per fit.
     """
 
     seasons: str | tuple[float, ...] = "auto"
@@ -72,7 +73,7 @@ class StructuralConfig(StrictConfig):
 
 @dataclass(frozen=True)
 class StructuralFit:
-    """The filter, the seasons in steps, and a record of the search: of each column, and of the joint noise."""
+    """The filter, the seasons in steps, and a record of the search per column and for the joint noise."""
 
     config: LinearFilterConfig
     seasons: tuple[float, ...]
@@ -91,13 +92,13 @@ def fit_structural(
     """Fit every column, then their shared noise.
 
     Args:
-        train, validation: consecutive parts of one series; parameters are fitted on the first, modes chosen by the
+        train, validation: Consecutive parts of one series. Parameters are fitted on the first. Modes are chosen by the
             likelihood of the second.
-        report: called after every fit with a line of progress, and the share of a column's work that it was.
-        saved: where finished columns are saved, and not fitted again.
+        report: Called after every fit with a progress message and the completed share of a column's work.
+        saved: Store of finished columns, which are not fitted again.
 
     Raises:
-        ValueError: a column is constant or (nearly) empty.
+        ValueError: A column is constant or (nearly) empty.
     """
     times = np.concatenate([train.times, validation.times])
     values = np.concatenate([train.values, validation.values])
@@ -119,7 +120,7 @@ def _fit_all(
 ) -> list[Fit]:
     items = {column.name: (column, own) for column, own in zip(columns, periods, strict=True)}
     if len(items) < len(columns):
-        raise ValueError("two columns have one name: name each differently")
+        raise ValueError("column names must be unique")
 
     def fit(item: tuple[Column, list[float]], advance: Report) -> dict[str, Any]:
         return fit_column(*item, limits, advance).to_document()
@@ -129,7 +130,7 @@ def _fit_all(
 
 
 def periods_of(column: Column, times: np.ndarray, values: np.ndarray, config: StructuralConfig) -> list[float]:
-    """Candidate seasons in steps."""
+    """Return candidate seasons in steps."""
     if isinstance(config.seasons, str):
         return candidate_periods(times, values)
     periods = [period / column.time_step for period in config.seasons]
@@ -139,7 +140,7 @@ def periods_of(column: Column, times: np.ndarray, values: np.ndarray, config: St
 
 
 def describe_fit(column: Column, fit: Fit) -> dict[str, Any]:
-    """The record of a column, as JSON."""
+    """Return the JSON record of a column."""
     return {
         "name": column.name,
         "structure": fit.structure.describe(),
@@ -160,7 +161,7 @@ def _short(value: float) -> float:
 
 
 def _join(columns: list[Column], fits: list[Fit], inner: int) -> tuple[LinearFilterConfig, Shared, dict[str, float]]:
-    """The joint filter, its shared noise, and the validation log likelihoods that decided it."""
+    """Return the joint filter, its shared noise, and the validation log likelihoods of the alternatives."""
     systems = [
         matrices(fit.structure, fit.raw, step=column.time_step, center=column.center, spread=column.spread)
         for column, fit in zip(columns, fits, strict=True)
@@ -184,7 +185,7 @@ def _join(columns: list[Column], fits: list[Fit], inner: int) -> tuple[LinearFil
 
 
 def _joint_robustness(fits: list[Fit]) -> dict[str, Any]:
-    """Robustness of the row: the medians of the columns' nu, contamination and outlier scale."""
+    """Return the robustness of the row: the medians of the columns' nu, contamination and outlier scale."""
     found = [robustness(fit.structure, fit.raw) for fit in fits]
     inverse = float(np.median([0.0 if one["nu"] is None else 1 / one["nu"] for one in found]))
     middle = {name: float(np.median([one[name] for one in found])) for name in ("contamination", "outlier_scale")}
@@ -192,8 +193,11 @@ def _joint_robustness(fits: list[Fit]) -> dict[str, Any]:
 
 
 def innovation_correlation(columns: list[Column], fits: list[Fit], inner: int) -> np.ndarray:
-    """Correlation `[P, P]` of the standardised one-step innovations of the training part, over the rows that both
-    columns have, made positive definite."""
+    """Return the correlation `[P, P]` of standardised one-step innovations of the training part, made positive
+    definite.
+
+    Each pair of columns uses the rows that have both.
+    """
     standard = np.full((columns[0].fitted, len(columns)), np.nan)
     for i, (column, fit) in enumerate(zip(columns, fits, strict=True)):
         scan = Likelihood(column, fit.structure, inner).scan(fit.raw, column.fitted)
@@ -205,7 +209,7 @@ def innovation_correlation(columns: list[Column], fits: list[Fit], inner: int) -
             both = np.isfinite(standard[:, i]) & np.isfinite(standard[:, j])
             if both.sum() > MIN_COMMON:
                 found[i, j] = found[j, i] = np.corrcoef(standard[both, i], standard[both, j])[0, 1]
-    # Pairs seen in different rows may contradict each other; and R must be well conditioned in float32.
+    # Pairs observed in different rows may be inconsistent, and R must be well conditioned in float32.
     rates, basis = np.linalg.eigh(found)
     repaired = (basis * np.maximum(rates, 1e-3)) @ basis.T
     scale = np.sqrt(np.diag(repaired))
@@ -215,7 +219,9 @@ def innovation_correlation(columns: list[Column], fits: list[Fit], inner: int) -
 def joint_config(
     systems: list[Matrices], correlation: np.ndarray, shared: Shared, robust: dict[str, Any], inner: int
 ) -> LinearFilterConfig:
-    """Block-diagonal dynamics; noises correlate in R and, for "measurement and level", equally in Q of the levels."""
+    """Return block-diagonal dynamics with correlated R and, for "measurement and level", equally correlated level
+    noise.
+    """
     deviation = np.sqrt([system.variance for system in systems])
     rho = np.eye(len(systems)) if shared == "nothing" else correlation
     process = block_diag(*(system.process for system in systems))

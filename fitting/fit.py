@@ -1,8 +1,8 @@
-"""Fit a structural model to each of many series, as `rfa fit` does.
+"""Fit structural models to many series (`rfa fit`).
 
-A series in seconds since 1970, of three weeks or more, may have a calendar: a weekly pattern in local time, with
-holidays, and a structural model of the rest. It gets one if that predicts its last quarter better than seasons do. Then
-both are fitted again to the whole series.
+Series of at least three weeks with dates may get a calendar: a weekly pattern in local time with holidays, and a
+structural model of the rest. The calendar is used if it predicts the last quarter better than seasons do. Then both are
+fitted again to the whole series.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from rfa.runtime.filters.calendar import DAY_SECONDS, Calendar, Days
 from rfa.runtime.filters.fitted import Models, series_label
 from rfa.runtime.filters.system import System
 
-# The first part of a series is fitted and the rest chooses the modes; then the whole series is fitted.
+# The first part of a series is fitted and the rest chooses the modes. Then the whole series is fitted.
 FITTED_SHARE = 0.75
-# Most harmonics of a season without and with a calendar, which leaves few; a system has up to 64 states.
+# Maximum number of harmonics per season without and with a calendar. A system has up to 64 states.
 MOST_HARMONICS, BESIDE_CALENDAR = 8, 4
 # Holidays are listed for this many years after the last row.
 YEARS_AHEAD = 10
@@ -61,17 +61,17 @@ def fit_series(
     """Fit a model to every column of every series.
 
     Args:
-        series: by their keys, as `rfa.data.read_frame` returns them; the key of a single series is ().
-        zone: time zone of the days of calendars.
-        country: its holidays get their own pattern: US, or DE-BY for a part of a country; needs `holidays`.
-        holidays: more such dates, like 2026-12-24.
-        config: how to fit.
-        report: called after every step with a line of progress, and the share of a series' work that it was.
-        keep: a file for finished series, so that the same call continues after a stop.
+        series: Series by key, as returned by `rfa.data.read_frame`. The key of a single series is ().
+        zone: Time zone of calendar days.
+        country: Country whose holidays get their own pattern, such as US, or DE-BY for a region. Requires `holidays`.
+        holidays: Additional holidays, such as 2026-12-24.
+        config: Settings of the fits.
+        report: Called after every step with a progress message and the completed share of a series' work.
+        keep: File of finished series, so that the same call continues after an interruption.
 
     Raises:
-        ValueError: an argument is wrong, or nothing could be fitted: the first reason.
-        Stopped: a signal came; finished series are saved.
+        ValueError: An argument is invalid, or no series could be fitted.
+        Stopped: A signal arrived. Finished series are saved.
     """
     chosen = StructuralConfig() if config is None else config
     items: dict[str, Series] = {}
@@ -79,7 +79,7 @@ def fit_series(
         for part in one.by_column():
             label = series_label(key_name(key), part.names[0], is_only=len(one.names) == 1)
             if label in items:
-                raise ValueError(f"two series are called {label!r}")
+                raise ValueError(f"series names must be unique, got {label!r} twice")
             items[label] = part
     listed = _holidays(list(items.values()), country, holidays)
     clock = Days(zone, 1, listed)  # checks the zone and the dates
@@ -95,23 +95,23 @@ def fit_series(
         items, fit, report=report, saved=saved, refused=lambda name, error: failed.update({name: str(error)})
     )
     if not found:
-        raise ValueError(next(iter(failed.values()), "there is no series to fit"))
+        raise ValueError(next(iter(failed.values()), "there are no series to fit"))
     parts = {part: {name: one[part] for name, one in found.items()} for part in ("system", "fit")}
     return Models(parts["system"], parts["fit"], failed)
 
 
 def fit_to(out: Path, series: Mapping[Key, Series], **how: Any) -> Models:
-    """Fit and write the models. After a stop, the same call continues.
+    """Fit and write the models. After an interruption, the same call continues.
 
     Args:
-        out: a file of JSON.
-        how: see `fit_series`.
+        out: JSON file to write.
+        how: Keyword arguments of `fit_series`.
 
     Raises:
-        ValueError: also if the file may not be written, before any work.
+        ValueError: See `fit_series`; also if the file cannot be written, before fitting.
     """
     if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
-        raise ValueError(f"{str(out)!r} may not be written: give a file in a folder that is there")
+        raise ValueError(f"{str(out)!r} cannot be written: its folder must exist and be writable")
     keep = out.with_name(out.name + FITTED)
     models = fit_series(series, keep=keep, **how)
     models.save(out)
@@ -120,12 +120,12 @@ def fit_to(out: Path, series: Mapping[Key, Series], **how: Any) -> Models:
 
 
 def _holidays(series: Sequence[Series], country: str | None, more: Sequence[str]) -> tuple[str, ...]:
-    """Dates of the years of the series, and of some years after them."""
+    """Return the dates of holidays in the years of the series and some years after them."""
     if country is None:
         return tuple(more)
     dated = [one for one in series if one.is_dated and len(one.times)]
     if not dated:
-        raise ValueError("country is of holidays, and no series has dates")
+        raise ValueError("country selects holidays and needs a series with dates")
     try:
         import holidays
     except ImportError:
@@ -141,7 +141,7 @@ def _holidays(series: Sequence[Series], country: str | None, more: Sequence[str]
 
 
 def _fit_one(series: Series, clock: Days, config: StructuralConfig, report: Report) -> dict[str, Any]:
-    """System and record of a series with one column."""
+    """Return system and record of a series with one column."""
     start = time.monotonic()
     times, values, name = series.times, series.values[:, 0], series.names[0]
     fitted = int(FITTED_SHARE * len(times))
@@ -162,7 +162,7 @@ def _fit_one(series: Series, clock: Days, config: StructuralConfig, report: Repo
     if days is not None:
         pattern = fit_pattern(times, whole.y, days)
         whole = replace(whole, y=whole.y - pattern_at(pattern, days.nodes(times)))
-    # The spread of the whole differs a little from that of the part; it only sets where the search starts.
+    # The spread of the whole series differs a little from that of the part. It only affects the start of the search.
     final = fit_structure(whole, search.structure, limits, search.values())
     errors = standard_errors(whole, final, limits.inner)
     report("all of it", 0.2)
@@ -176,20 +176,20 @@ def _fit_one(series: Series, clock: Days, config: StructuralConfig, report: Repo
 
 
 def _without_pattern(column: Column, times: np.ndarray, days: Days) -> Column:
-    """A column less the weekly pattern of its training part."""
+    """Subtract the weekly pattern of the training part from a column."""
     pattern = fit_pattern(times[: column.fitted], column.y[: column.fitted], days)
     return replace(column, y=column.y - pattern_at(pattern, days.nodes(times)))
 
 
 def _validation(column: Column, periods: list[float], limits: Limits) -> float:
-    """Validation log likelihood of a model with all seasons."""
+    """Return the validation log likelihood of a model with all seasons."""
     seasons = tuple((period, max(1, min(limits.harmonics, int(period / 2)))) for period in periods)
     structure = Structure(seasons=seasons, relaxations=min(1, limits.free_modes))
     return fit_structure(column, structure, limits).validation
 
 
 def _system(column: Column, fit: Fit, inner: int) -> dict[str, Any]:
-    """The system of a column, as a document."""
+    """Return the system of a column as a document."""
     found = matrices(fit.structure, fit.raw, step=column.time_step, center=column.center, spread=column.spread)
     config = joint_config([found], np.eye(1), "nothing", robustness(fit.structure, fit.raw), inner)
     return dict(System.of(config).document)

@@ -1,4 +1,4 @@
-"""Stop signals of a long fit or training: they take effect after the current step, so that it can be saved."""
+"""Stop signals during a long fit or training. They take effect after the current step, so that it can be saved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Stopped(KeyboardInterrupt):
     """A signal ended the training after a step, which is saved.
 
-    Not an Exception: handlers that continue after a failure must not catch it.
+    Not an Exception, so that handlers which continue after failures do not catch it.
     """
 
     def __init__(self, received: int, step: int, steps: int) -> None:
@@ -31,14 +31,14 @@ class Stopped(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """As in shells: 128 plus the signal."""
+        """128 plus the signal number, as in shells."""
         return 128 + self.received
 
 
 class StopSignals:
-    """Records the first stop signal within `with`; it has no other effect, and later ones have none.
+    """Context manager that records the first stop signal. Later signals have no effect.
 
-    Only the main thread receives signals. An ignored signal (`nohup`) stays ignored.
+    Only the main thread receives signals. Ignored signals (`nohup`) stay ignored.
     """
 
     def __init__(self) -> None:
@@ -58,10 +58,10 @@ class StopSignals:
             signal.signal(number, handler)
 
     def check(self, step: int, steps: int, save: Callable[[], None]) -> None:
-        """Save and raise, if a signal has come and steps are left.
+        """Save and raise if a signal has arrived and steps remain.
 
         Raises:
-            Stopped
+            Stopped: A signal has arrived.
         """
         if self.received is not None and step < steps:
             save()

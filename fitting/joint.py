@@ -1,14 +1,14 @@
-"""Likelihood of several columns under their structural models and the noise that they share, compiled.
+"""Compiled likelihood of several columns under their structural models and shared noise.
 
     d ∘ m, d dᵀ ∘ P + Q      e = y - C m - b,  S = C P Cᵀ + R         of the components seen
     T = C P Cᵀ + R / w        P - P Cᵀ T⁻¹ C P                         one weight w for the row
 
-The state is the columns' states one after the other, in the coordinates of `scan.py`, in which F is diagonal. So a row
-costs two passes over P and one for each column, instead of the cube of the number of states. The numbers are those of
-the filter in service (`rfa.model.recurrence.dense`) without jumps.
+The state concatenates the columns' states, in the coordinates of `scan.py`, in which F is diagonal. A row therefore
+costs two passes over P and one per column, instead of the cube of the number of states. The results are those of the
+served filter (`rfa.model.recurrence.dense`) without jumps.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from rfa.fitting.maximum_likelihood import Column, Fit, Likelihood
-from rfa.fitting.scan import LOG_2PI, compiled
+from rfa.fitting.scan import LOG_2PI, compiled_jit
 
 
 class Robust(NamedTuple):
-    """1/nu, contamination ε, outlier_scale k and the passes K, of the row."""
+    """1/nu, contamination ε, outlier_scale k and number of passes K, of the row."""
 
     inverse_nu: float
     contamination: float
@@ -34,8 +34,11 @@ class Robust(NamedTuple):
 
 
 class _JointSystem(NamedTuple):
-    """All columns as one system: decay `[U, n]` and noise `[U, n, n]` of every distinct lag, the prior covariance
-    `[n, n]`, the sensors `[N, n]`, the first state of each column `[P + 1]`, offsets `[P]` and R `[P, P]`."""
+    """All columns as one system.
+
+    Attributes: decay `[U, n]` and noise `[U, n, n]` of every distinct lag, the prior covariance `[n, n]`, the sensors
+    `[N, n]`, the first state of each column `[P + 1]`, offsets `[P]` and R `[P, P]`.
+    """
 
     decay: np.ndarray
     noise: np.ndarray
@@ -46,9 +49,9 @@ class _JointSystem(NamedTuple):
     measurement: np.ndarray
 
 
-@compiled
+@compiled_jit
 def _solve(matrix, count, x):
-    """L of matrix = L Lᵀ, into its lower triangle, and L⁻¹ x, in place; the log determinant."""
+    """Compute L of matrix = L Lᵀ in its lower triangle, and L⁻¹ x, in place. Return the log determinant."""
     log_det = 0.0
     for j in range(count):
         for k in range(j):
@@ -66,9 +69,9 @@ def _solve(matrix, count, x):
     return log_det
 
 
-@compiled
+@compiled_jit
 def _row_weight(e, signal, noise, count, robust):
-    """The weight of a row, and its e'S⁻¹e and log det S."""
+    """Return the weight of a row, and its e'S⁻¹e and log det S."""
     inverse_nu, _, _, inner = robust
     nominal, x = np.empty((count, count)), e[:count].copy()
     for a in range(count):
@@ -107,7 +110,7 @@ def _row_weight(e, signal, noise, count, robust):
     return w, nis, log_det
 
 
-@compiled
+@compiled_jit
 def _log_density(nis, log_det, count, robust):
     _, contamination, k, _ = robust
     base = -0.5 * (nis + log_det + count * LOG_2PI)
@@ -118,9 +121,9 @@ def _log_density(nis, log_det, count, robust):
     return max(inlier, outlier) + math.log1p(math.exp(-abs(inlier - outlier)))
 
 
-@compiled
+@compiled_jit
 def _seen_columns(row, seen):
-    """Put the indices of the observed columns into `seen`; returns their number."""
+    """Write the indices of the observed columns to `seen`. Return their number."""
     count = 0
     for a in range(len(row)):
         if not np.isnan(row[a]):
@@ -129,9 +132,9 @@ def _seen_columns(row, seen):
     return count
 
 
-@compiled
+@compiled_jit
 def _innovate(system, row, sensor, seen, state, work):
-    """Innovation e, C P and C P Cᵀ of the columns seen, and their R, into `work`."""
+    """Write innovation e, C P and C P Cᵀ of the observed columns, and their R, to `work`."""
     mean, covariance = state
     e, h, signal, noise = work
     first, count, n = system.first, len(seen), len(mean)
@@ -152,9 +155,9 @@ def _innovate(system, row, sensor, seen, state, work):
                 signal[a, b] += h[a, j] * sensor[j]
 
 
-@compiled
+@compiled_jit
 def _condition(count, w, state, work):
-    """Mean and covariance given the row: P - (L⁻¹ C P)ᵀ (L⁻¹ C P)."""
+    """Update mean and covariance with the row: P - (L⁻¹ C P)ᵀ (L⁻¹ C P)."""
     mean, covariance = state
     e, h, signal, noise = work
     n = len(mean)
@@ -162,7 +165,7 @@ def _condition(count, w, state, work):
         for b in range(count):
             signal[a, b] += noise[a, b] / w
     _solve(signal, count, e)
-    # L⁻¹ C P, one row after the other.
+    # L⁻¹ C P, row by row.
     for a in range(count):
         for b in range(a):
             for j in range(n):
@@ -175,9 +178,9 @@ def _condition(count, w, state, work):
                 covariance[i, j] -= h[a, i] * h[a, j]
 
 
-@compiled
+@compiled_jit
 def _joint_scan(y, step, system, robust):
-    """Log likelihood of every row `[N]`."""
+    """Return the log likelihood of every row `[N]`."""
     length, p = y.shape
     n = len(system.prior)
     found, columns = np.zeros(length), np.zeros(p, np.int64)
@@ -207,11 +210,11 @@ def joint_log_likelihood(
     robust: Robust,
     skip: int,
 ) -> float:
-    """Log likelihood, in the units of the data, of the rows from `skip` on; those before are filtered too.
+    """Return the log likelihood of the rows from `skip` on, in the units of the data. Earlier rows are filtered too.
 
     Args:
-        columns, fits: at the same times.
-        noises: correlation of the measurement noises and of what drives the levels, `[P, P]` each.
+        columns, fits: At the same times.
+        noises: Correlations of the measurement noises and of the level noises, `[P, P]` each.
     """
     likelihoods = [Likelihood(column, fit.structure, robust.inner) for column, fit in zip(columns, fits, strict=True)]
     system = _join(likelihoods, fits, noises, columns[0].lags)

@@ -1,10 +1,12 @@
-"""Maximum likelihood of a structural model of one series, and the choice of its modes by validation likelihood.
+"""Maximum likelihood of a structural model of one series, with modes chosen by validation likelihood.
 
-The likelihood is that of the filter in service (capped Student-t weights, contaminated normal density). So nu and the
-contamination are fitted too, and outliers do not bias the noises. L-BFGS on the raw parameters with the exact gradient.
-Modes are added one kind at a time, each fitted from the best parameters so far (a cycle from the strongest frequency in
-the innovations), and kept if the validation log likelihood gains more than `MIN_GAIN`. The chosen modes are fitted
-further while that part gains. The inverse of the observed information, the Hessian there, gives standard errors.
+The likelihood is that of the served filter (capped Student-t weights, contaminated normal density). nu and the
+contamination are fitted too, so outliers do not bias the noises. The optimiser is L-BFGS on the raw parameters with
+exact gradients. Modes are added one kind at a time, starting from the best parameters so far (a cycle from the
+strongest
+frequency in the innovations), and kept if the validation log likelihood gains more than `MIN_GAIN`. The chosen modes
+are
+fitted further while it improves. Standard errors are from the inverse observed information.
 """
 
 from __future__ import annotations
@@ -22,23 +24,29 @@ from rfa.fitting.scan import Scan, gradient, scan_series
 from rfa.fitting.seasons import strongest_rate
 from rfa.fitting.structural_model import Standing, Structure, constrain, parameters, raw_bounds, raw_start
 
-# Nats of the whole validation part; a smaller gain is noise.
+# Minimum gain in nats over the whole validation part. Smaller gains are noise.
 MIN_GAIN = 2.0
-# Most further fits of the chosen modes.
+# Maximum number of further fits of the chosen modes.
 MORE_FITS = 4
-# Relative change of the mean log likelihood at which the search of one fit stops.
+# A fit stops at this relative change of the mean log likelihood.
 TOLERANCE = 1e-8
 
-# Called after every fit with a line of progress, and the share of a column's work that it was.
+# Called after every fit with a progress message and the completed share of a column's work.
 Report = Callable[[str, float], None]
-# Step of the raw parameters for the Hessian, and the standard error above which the data do not determine a parameter.
+# Step of the raw parameters for the Hessian, and the largest standard error of a determined parameter.
 HESSIAN_STEP, WORST_ERROR = 1e-4, 3.0
 
 
 @dataclass(frozen=True)
 class Column:
-    """One series in its own units: y `[N]` of median 0 and interquartile range 1.349 in the training part, NaN where
-    missing; `step` `[N]` rows of the distinct `lags` `[U]` in median steps; the first `fitted` values train."""
+    """One normalised series.
+
+    Attributes:
+        y: Values `[N]` with median 0 and interquartile range 1.349 in the training part, NaN where missing.
+        step: Index `[N]` of each lag in `lags`.
+        lags: Distinct lags `[U]` in median steps.
+        fitted: Number of leading values for training.
+    """
 
     name: str
     y: np.ndarray
@@ -52,8 +60,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the search: harmonics of a season, free modes (relaxations and cycles), L-BFGS iterations of a fit,
-    passes K of the filter."""
+    """Limits of the search: harmonics per season, free modes (relaxations and cycles), L-BFGS iterations per fit, and
+    passes
+    K of the filter.
+    """
 
     harmonics: int
     free_modes: int
@@ -63,8 +73,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Fit:
-    """A structure at its maximum: raw parameters, log likelihoods of both parts, the log of the search, and standard
-    errors of the parameters (None where the data do not determine one, or at the end of its range)."""
+    """A structure at its maximum likelihood: raw parameters, log likelihoods of both parts, a log of the search, and
+    standard
+    errors (None where the data do not determine a parameter, or it is at a bound).
+    """
 
     structure: Structure
     raw: np.ndarray
@@ -78,22 +90,22 @@ class Fit:
         return constrain(self.structure, self.raw)
 
     def to_document(self) -> dict[str, Any]:
-        """JSON of it."""
+        """Convert to JSON."""
         return {**asdict(self), "raw": self.raw.tolist()}
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> Fit:
-        """From JSON."""
+        """Convert from JSON."""
         structure = dict(document["structure"])
         structure["seasons"] = tuple((period, count) for period, count in structure["seasons"])
         return cls(**{**document, "structure": Structure(**structure), "raw": np.array(document["raw"])})
 
 
 def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -> Column:
-    """Normalise a column by its first `fitted` values; any others validate.
+    """Normalise a column by its first `fitted` values. The others are for validation.
 
     Raises:
-        ValueError: the data are not enough for a fit; names the column.
+        ValueError: There are not enough data for a fit. The message names the column.
     """
     start_values = values[:fitted][np.isfinite(values[:fitted])]
     if not start_values.size:
@@ -110,7 +122,7 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
     if spread <= 1e-12 * abs(middle):
         raise ValueError(f"column {name!r} is constant in the training part")
     if spread < LEAST_SPREAD:
-        raise ValueError(f"column {name!r} varies by less than {LEAST_SPREAD:g}: give other units")
+        raise ValueError(f"column {name!r} varies by less than {LEAST_SPREAD:g}; use a smaller unit")
     gaps = np.diff(times)
     if not (gaps > 0).any():
         raise ValueError("the times of the training part do not advance")
@@ -120,9 +132,9 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
     return Column(name, (values - middle) / spread, step, lags, fitted, float(middle), float(spread), time_step)
 
 
-# Least values in the training part: a few for every parameter of the smallest structure.
+# Minimum number of training values: a few per parameter of the smallest structure.
 MIN_VALUES = 40
-# Largest value of a filter, and the least spread whose square does not underflow.
+# Largest value of a filter, and the smallest spread whose square does not underflow.
 MOST_SIZE, LEAST_SPREAD = 1e12, 1e-60
 
 
@@ -141,7 +153,7 @@ class Likelihood:
         return scan_series(y, step, self.system.tables(raw), self.system.measurement(raw, self.inner))
 
     def loss(self, raw: np.ndarray) -> tuple[float, np.ndarray]:
-        """Mean negative log likelihood of the training part, and its gradient."""
+        """Return the mean negative log likelihood of the training part, and its gradient."""
         y, step = self.column.y[: self.column.fitted], self.column.step[: self.column.fitted]
         tables = self.system.tables(raw)
         found = gradient(y, step, tables, self.system.measurement(raw, self.inner), self.system.turning)
@@ -151,7 +163,7 @@ class Likelihood:
 def fit_structure(
     column: Column, structure: Structure, limits: Limits, start_values: dict[str, float] | None = None
 ) -> Fit:
-    """Maximise the training likelihood of a structure, from `start_values` where given."""
+    """Maximise the training likelihood of a structure, starting from `start_values` where given."""
     start = time.monotonic()
     likelihood = Likelihood(column, structure, limits.inner)
     bounds = raw_bounds(structure)
@@ -166,7 +178,7 @@ def fit_structure(
 
 
 def standard_errors(column: Column, fit: Fit, inner: int) -> dict[str, float | None]:
-    """Standard errors of the parameters by the observed information of the training part."""
+    """Return standard errors from the observed information of the training part."""
     likelihood = Likelihood(column, fit.structure, inner)
     names, values = list(parameters(fit.structure)), fit.values()
     low, high = np.array(raw_bounds(fit.structure)).T
@@ -185,17 +197,17 @@ def standard_errors(column: Column, fit: Fit, inner: int) -> dict[str, float | N
     for i, variance in zip(inside[reported], np.diag(covariance), strict=True):
         error = math.sqrt(variance) if variance > 0 else math.inf
         if error <= WORST_ERROR:
-            # The raw parameter is the log of all but the offset.
+            # All raw parameters except the offset are logarithms.
             found[names[i]] = error if names[i] == "offset" else values[names[i]] * error
     return found
 
 
 def fit_column(column: Column, periods: list[float], limits: Limits, report: Report | None = None) -> Fit:
-    """Choose the modes of a column by validation likelihood, and fit them further while it gains.
+    """Choose the modes of a column by validation likelihood, and fit them further while it improves.
 
     Args:
-        periods: candidate seasons in steps, strongest first.
-        report: called after every fit; the shares of a column sum to 1.
+        periods: Candidate seasons in steps, strongest first.
+        report: Called after every fit. The shares of a column sum to 1.
     """
     start = time.monotonic()
     tried: list[dict[str, object]] = []
@@ -205,7 +217,7 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
     def advance(line: str) -> None:
         nonlocal reported
         if report is not None:
-            # A part for each stage, one for the first fit and one for the further fits.
+            # One share per stage, plus one for the first fit and one for the further fits.
             done = (reached + 1) / (len(stages) + 2)
             report(line, done - reported)
             reported = done
@@ -225,7 +237,7 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
             if structure is None or structure == best.structure:
                 continue
             found = attempt(structure, _carry(best, structure) | _first_rate(column, best, structure, limits.inner))
-            # Fewer modes are better unless they lose more than MIN_GAIN.
+            # Prefer fewer modes unless they lose more than MIN_GAIN.
             needed = MIN_GAIN if structure.state_size >= best.structure.state_size else -MIN_GAIN
             if found.validation <= best.validation + needed:
                 break
@@ -238,8 +250,10 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
 
 
 def _fit_further(column: Column, best: Fit, limits: Limits) -> Fit:
-    """Continue a fit while the validation part gains: its iterations may end far from the maximum, and the maximum may
-    overfit the training part."""
+    """Continue a fit while the validation likelihood improves.
+
+    The iterations may end far from the maximum, and the maximum may overfit the training part.
+    """
     for _ in range(MORE_FITS):
         further = fit_structure(column, best.structure, limits, best.values())
         if further.validation <= best.validation:
@@ -252,9 +266,9 @@ Change = Callable[[Structure], Structure | None]
 
 
 def _stages(periods: list[float], limits: Limits) -> Iterator[list[Change]]:
-    """Kinds of change, each a list of growing sizes; the search takes them while they gain."""
+    """Return kinds of change, each a list of growing sizes that the search accepts while they improve."""
     for period in periods:
-        # The most harmonics first: a pattern may appear only in high ones.
+        # The most harmonics first, because a pattern may only have high ones.
         yield [_with_season(period, _most_harmonics(period, limits.harmonics))]
         yield [_with_fewer_harmonics(period)] * len(SIZES)
     yield [lambda s: replace(s, level="damped")]
@@ -272,7 +286,7 @@ def _with_season(period: float, count: int) -> Change:
     return change
 
 
-# Numbers of harmonics of a season.
+# Numbers of harmonics per season.
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 
 
@@ -293,12 +307,12 @@ def _within(structure: Structure, limits: Limits) -> Structure | None:
 
 
 def _carry(best: Fit, structure: Structure) -> dict[str, float]:
-    """Values of the best fit, for the parameters that both structures have."""
+    """Copy the values of the best fit for the parameters that both structures have."""
     return {name: value for name, value in best.values().items() if name in parameters(structure)}
 
 
 def _first_rate(column: Column, best: Fit, structure: Structure, inner: int) -> dict[str, float]:
-    """The start of a new cycle's frequency: the likelihood has a maximum at every cycle in the data."""
+    """Return the initial frequency of a new cycle. The likelihood has a local maximum at every cycle in the data."""
     if structure.cycles <= best.structure.cycles:
         return {}
     scan = Likelihood(column, best.structure, inner).scan(best.raw, column.fitted)

@@ -1,4 +1,4 @@
-"""Fits in parallel threads: compiled code needs no lock. A stop ends them at their next step."""
+"""Fit items in parallel threads; compiled code releases the lock. A stop signal takes effect at the next step."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PAUSE = 0.2
 
 
 class _Ended(Exception):
-    """Ends a fit, because of another one or a signal."""
+    """Ends a fit because of another failure or a signal."""
 
 
 class _Fits(Generic[Item]):
-    """Fits in progress: what their threads share.
+    """Fits in progress, shared by their threads.
 
     Args:
-        refuses: whether an item that cannot be fitted is left out.
+        refuses: Whether an item that cannot be fitted is skipped.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class _Fits(Generic[Item]):
         self._lock = threading.Lock()
 
     def run(self, name: str, item: Item) -> Document:
-        """Fit an item, or return what was saved of it."""
+        """Fit an item, or return its saved result."""
         found: Document | None = None if self._saved is None else self._saved.get(name)
         if found is not None:
-            self._advance(f"{name}: was fitted before", 1.0)
+            self._advance(f"{name}: restored from an earlier fit", 1.0)
             return found
         reported = 0.0
 
@@ -78,20 +78,20 @@ def fit_each(
     saved: SavedFits | None = None,
     refused: Callable[[str, ValueError], object] | None = None,
 ) -> dict[str, Document]:
-    """Fit every item; returns the results in the order of the items, as JSON.
+    """Fit every item and return the JSON results in the order of the items.
 
     Args:
-        fit: fits an item; it calls the report after every step, with shares whose sum is 1.
-        report: is called from one thread at a time.
-        saved: where finished items are saved, and not fitted again.
-        refused: is called with each item that cannot be fitted, which is left out; by default the first one raises.
+        fit: Fits an item. It calls the report after every step, with shares that sum to 1.
+        report: Called from one thread at a time.
+        saved: Store of finished items, which are not fitted again.
+        refused: Called with each item that cannot be fitted, which is skipped. By default the first failure raises.
 
     Raises:
-        Stopped: a signal came; finished items are saved.
+        Stopped: A signal arrived. Finished items are saved.
     """
     fits = _Fits(fit, report, saved, refuses=refused is not None)
     workers = max(1, min(len(items), os.cpu_count() or 1))
-    # Additional threads of linear algebra would wait for each other, four times as long as the work takes.
+    # More linear algebra threads would contend, which takes four times as long.
     with StopSignals() as signals, threadpool_limits(1, "blas"), ThreadPoolExecutor(workers) as pool:
         futures = {name: pool.submit(fits.run, name, item) for name, item in items.items()}
         try:
@@ -109,7 +109,7 @@ def fit_each(
 
 
 def _have_ended(futures: Mapping[str, Future[Document]], *, stop_at_failure: bool) -> bool:
-    """Wait for at most PAUSE; whether all fits have ended, or one has failed and that ends all."""
+    """Wait for at most PAUSE. Return whether all fits have ended, or one failed and ends all."""
     pending = [future for future in futures.values() if not future.done()]
     if pending:
         wait(pending, PAUSE, FIRST_COMPLETED)

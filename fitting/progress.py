@@ -1,7 +1,7 @@
-"""Finished parts of a long fit, saved to disk: the same command, started again, does not repeat them.
+"""Finished parts of a long fit, stored on disk so that the same command does not repeat them after a restart.
 
 The file has lines of JSON. The first is a digest of the request and its data; a file with another digest is
-overwritten. A line that was not written to its end does not count, nor do lines after one that cannot be read.
+overwritten. Incomplete lines are ignored, and so are lines after one that cannot be read.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 
 
 class SavedFits:
-    """Parts of a fit by their names.
+    """Finished parts of a fit by name.
 
     Args:
-        path: of the file, made with its folder when the first part is added.
-        request: what is fitted and how, as JSON.
-        arrays: the data.
+        path: File, created with its folder when the first part is added.
+        request: Settings of the fit, as JSON.
+        arrays: The data.
     """
 
     def __init__(self, path: Path, request: Any, arrays: Iterable[np.ndarray]) -> None:
@@ -34,7 +34,7 @@ class SavedFits:
         self._valid_bytes = self._read()
 
     def _read(self) -> int:
-        """Read the parts; returns the bytes of the file that belong to this fit and are complete."""
+        """Read the parts. Return the size in bytes of the complete lines of this fit."""
         try:
             first, *lines = self.path.read_bytes().splitlines(keepends=True)
         except (OSError, ValueError):
@@ -54,7 +54,7 @@ class SavedFits:
         return len(self._parts)
 
     def get(self, name: str) -> Any:
-        """The result of a part, or None."""
+        """Return the result of a part, or None."""
         return self._parts.get(name)
 
     def add(self, name: str, found: Any) -> None:
@@ -71,12 +71,12 @@ class SavedFits:
         self._parts[name] = found
 
     def remove(self) -> None:
-        """Remove the file, once all is done."""
+        """Remove the file, after the whole fit."""
         self.path.unlink(missing_ok=True)
 
 
 def _part(line: bytes) -> dict[str, Any] | None:
-    """The content of a line; None unless it is complete."""
+    """Return the content of a line, or None if it is incomplete."""
     try:
         part = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:

@@ -4,16 +4,17 @@
     W = s + r/w,  h = P⁻c               m = m⁻ + h e/W,    P = P⁻ - h hᵀ/W
     log p(y) = log[(1 - ε) N(e; 0, S) + ε N(e; 0, k² S)]
 
-w is the capped Student-t weight (docs/MATH.md §2, K passes), so this is the filter in service, in float64; with 1/nu =
-0 and ε = 0 it is the Kalman filter. A missing value is a prediction without an update. The coordinates make F diagonal
-(`structural_model.py`): those of an oscillator turn with it, and the sensor c turns instead. So a step is two passes
-over P.
+w is the capped Student-t weight (docs/MATH.md, section 2, K passes), so this is the served filter, in float64. With
+1/nu = 0 and ε = 0 it is the Kalman filter. A missing value is a prediction without an update. In these coordinates F is
+diagonal (`structural_model.py`): those of an oscillator rotate with it, and so does the sensor c. A step therefore
+takes
+two passes over P.
 
-The gradient runs the equations backwards (reverse mode), so its cost does not grow with the number of parameters.
-Covariances of `SEGMENT` rows at a time fit into the processor's cache; each segment recomputes them from its first.
+The gradient runs the equations backwards (reverse mode), so its cost does not grow with the number of parameters. The
+covariances of `SEGMENT` rows fit into the processor's cache; each segment recomputes them from its first row.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -28,14 +29,18 @@ LOG_2PI = math.log(2 * math.pi)
 # Rows whose covariances are stored at a time.
 SEGMENT = 32
 
-# `reassoc`: sums in any order. No `nnan`: missing values are NaN.
-compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
+# `reassoc` allows sums in any order. Not `nnan`, because missing values are NaN.
+compiled_jit = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
 
 
 class Tables(NamedTuple):
-    """The system at every row: decay d and noise (the diagonal of Q) `[U, n]` and cross `[U]` (Q[0, 1]) of every
-    distinct lag, prior variances `[n]` and their [0, 1] `[1]` before the first value, whose mean is zero, and the
-    sensor c `[N, n]` of every row."""
+    """The system at every row.
+
+    Attributes:
+        decay, noise, cross: d `[U, n]`, the diagonal of Q `[U, n]` and Q[0, 1] `[U]` for every distinct lag.
+        prior, prior_cross: Variances `[n]` and covariance [0, 1] `[1]` before the first value. The prior mean is zero.
+        sensor: c of every row, `[N, n]`.
+    """
 
     decay: np.ndarray
     noise: np.ndarray
@@ -46,7 +51,7 @@ class Tables(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """Offset b, variance r, 1/nu, contamination ε, outlier_scale k and the passes K."""
+    """Offset b, variance r, 1/nu, contamination ε, outlier_scale k and number of passes K."""
 
     offset: float
     variance: float
@@ -66,17 +71,21 @@ class Scan(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """The sum of the log likelihoods, and its derivatives: tables like `Tables` (of the sensor those by the last
-    `turning` states), scalars (b, r, 1/nu, ε, k) `[5]`."""
+    """The sum of the log likelihoods and its derivatives.
+
+    Attributes:
+        tables: Derivatives by `Tables`. Those by the sensor cover the last `turning` states.
+        scalars: Derivatives by b, r, 1/nu, ε, k, `[5]`.
+    """
 
     log_likelihood: float
     tables: Tables
     scalars: np.ndarray
 
 
-@compiled
+@compiled_jit
 def _weight(e, s, r, a, inner):
-    """w of the capped rule with a = 1/nu, and its derivatives by e, s, r and a."""
+    """Return w of the capped rule with a = 1/nu, and its derivatives by e, s, r and a."""
     w, w_e, w_s, w_r, w_a = 1.0, 0.0, 0.0, 0.0, 0.0
     for i in range(inner):
         residual, by_e, by_s, by_r, by_a = e, 1.0, 0.0, 0.0, 0.0
@@ -105,9 +114,9 @@ def _weight(e, s, r, a, inner):
     return w, w_e, w_s, w_r, w_a
 
 
-@compiled
+@compiled_jit
 def _density(e, total, contamination, k):
-    """The log density, and its derivatives by nis = e²/S (S in the determinant apart), ε and k."""
+    """Return the log density and its derivatives by nis = e²/S (apart from S in the determinant), ε and k."""
     nis = e * e / total
     base = -0.5 * (nis + math.log(total) + LOG_2PI)
     if contamination == 0:
@@ -122,7 +131,7 @@ def _density(e, total, contamination, k):
     return value, by_nis, share / contamination - (1 - share) / (1 - contamination), by_k
 
 
-@compiled
+@compiled_jit
 def _first(prior, prior_cross, mean, covariance):
     n = len(prior)
     for i in range(n):
@@ -135,9 +144,9 @@ def _first(prior, prior_cross, mean, covariance):
         covariance[1, 0] = prior_cross[0]
 
 
-@compiled
+@compiled_jit
 def _observe(mean, covariance, sensor, y, measurement, h, outputs):
-    """h = P c, and the outputs: log likelihood, e, S, w, W."""
+    """Compute h = P c, and the outputs: log likelihood, e, S, w, W."""
     offset, r, a, contamination, k, inner = measurement
     n = len(mean)
     h[:] = 0.0
@@ -157,9 +166,9 @@ def _observe(mean, covariance, sensor, y, measurement, h, outputs):
     outputs[4] = s + r / w
 
 
-@compiled
+@compiled_jit
 def _move(decay, noise, cross, h, along, wide, mean, covariance):
-    """Condition on an innovation, m + h along and P - h hᵀ/wide (not if wide is 0), and predict over the lag."""
+    """Condition on an innovation, with m + h along and P - h hᵀ/wide (unless wide is 0), and predict over the lag."""
     n = len(mean)
     inverse = 1 / wide if wide > 0 else 0.0
     for i in range(n):
@@ -173,9 +182,11 @@ def _move(decay, noise, cross, h, along, wide, mean, covariance):
         covariance[1, 0] += cross
 
 
-@compiled
+@compiled_jit
 def _scan(y, step, tables, measurement, starts):
-    """Outputs of all rows; `starts` (means, covariances), unless empty, gets the predictions where segments start."""
+    """Return outputs of all rows. Non-empty `starts` (means, covariances) receives the predictions at segment
+    starts.
+    """
     decay, noise, cross, prior, prior_cross, sensor = tables
     means, covariances = starts
     length, n = len(y), len(prior)
@@ -200,7 +211,7 @@ def _scan(y, step, tables, measurement, starts):
     return outputs
 
 
-@compiled
+@compiled_jit
 def _adjoint(y, step, tables, measurement, turning):
     decay, noise, cross, prior, _, sensor = tables
     _, r, a, contamination, k, inner = measurement
@@ -303,8 +314,8 @@ def scan_series(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Me
     """Filter a series.
 
     Args:
-        y: values `[N]`, NaN where missing.
-        step: `[N]`, which row of the tables is the lag before each value; the first is not used.
+        y: Values `[N]`, NaN where missing.
+        step: Table row of the lag before each value, `[N]`. The first is unused.
     """
     n = len(tables.prior)
     outputs = _scan(y, step, tuple(tables), tuple(measurement), (np.empty((0, n)), np.empty((0, n, n))))
@@ -312,10 +323,10 @@ def scan_series(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Me
 
 
 def gradient(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measurement, turning: int = 0) -> Gradient:
-    """The log likelihood and its derivatives.
+    """Return the log likelihood and its derivatives.
 
     Args:
-        turning: the number of last states for which to return derivatives by the sensor.
+        turning: Number of last states for which to return derivatives by the sensor.
     """
     outputs, parts, scalars = _adjoint(y, step, tuple(tables), tuple(measurement), turning)
     return Gradient(float(outputs[:, 0].sum()), Tables(*parts), scalars)

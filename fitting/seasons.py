@@ -1,9 +1,9 @@
 """Candidate periods of a series: peaks of its periodogram well above the local background.
 
-The series is differenced (a level that wanders would hide everything at low frequencies), clipped, and tapered. A peak
-counts where its power is above `TIMES_BACKGROUND` times the local background: the power of one bin of noise is
-exponential, so noise of 10⁴ bins passes with probability 10⁴ e^-18, one in 6,000. Harmonics are assigned to their
-fundamentals. The validation likelihood decides between the candidates.
+The series is differenced (otherwise a varying level dominates the low frequencies), clipped and tapered. A peak is
+significant if its power exceeds `TIMES_BACKGROUND` times the local background. The power of a noise bin is exponential,
+so noise of 10⁴ bins passes with probability 10⁴ e^-18, one in 6,000. Harmonics are assigned to their fundamentals. The
+validation likelihood chooses among the candidates.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import math
 import numpy as np
 
 TIMES_BACKGROUND = 18.0
-# Bins on each side of a peak in its background.
+# Bins on each side of a peak that form its background.
 BACKGROUND_BINS = 25
-# Multiples of a frequency that are its harmonics.
+# Multiples of a frequency that count as its harmonics.
 HARMONICS = 12
 TAPER_BINS = 2.0
 MAX_PERIODS = 3
-# Least cycles of a period in the data.
+# Minimum number of cycles of a period in the data.
 MIN_CYCLES = 3
-# Bins that are averaged for a cycle, as a share of the length.
+# Bins averaged for a cycle, as a share of the length.
 SMOOTHED_SHARE = 200
 # A series with more empty steps than values has no usable grid.
 MAX_EMPTY = 0.5
@@ -30,10 +30,12 @@ CLIP = 5.0
 
 
 def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
-    """Periods in median steps, best supported first, at most `MAX_PERIODS`; none where the times have no regular grid.
+    """Return periods in median steps, best supported first, at most `MAX_PERIODS`; none for times without a regular
+    grid.
 
     Args:
-        times: `[N]` non-decreasing. values: `[N]`, NaN where missing.
+        times: `[N]`, non-decreasing.
+        values: `[N]`, NaN where missing.
     """
     series = _on_grid(times, values)
     if series is None:
@@ -53,11 +55,13 @@ def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
 
 
 def _fundamentals(peaks: list[float]) -> list[float]:
-    """Bins of the periods behind the peaks, the best supported first.
+    """Return the bins of the periods behind the peaks, best supported first.
 
-    A fundamental is a peak or a divisor of one: a daily pattern may appear only in its 5th and 7th harmonics. Each peak
-    that it explains adds the negative log probability of that by chance. So a low frequency, of which nearly every bin
-    is a multiple, needs more peaks.
+    A fundamental is a peak or a divisor of one: a daily pattern may only have its 5th and 7th harmonics. Each peak that
+    it
+    explains adds the negative log probability of a chance match. Nearly every bin is a multiple of a low frequency,
+    which
+    therefore needs more peaks.
     """
     found: list[float] = []
     left = list(peaks)
@@ -68,9 +72,9 @@ def _fundamentals(peaks: list[float]) -> list[float]:
         base = max(bases, key=lambda base: _support(left, base, bases[base]))
         order = bases[base]
         own = {peak: round(peak / base) for peak in left if _misfit(peak, base, order) < 0}
-        # The side lobes of a line of varying strength reach beyond the taper's.
+        # The side lobes of a line of varying strength are wider than those of the taper.
         left = [peak for peak in left if _misfit(peak, base, order) >= TAPER_BINS]
-        # Side lobes do not locate the line: only the nearest peak of a harmonic counts.
+        # Side lobes do not locate the line, so only the peak nearest to a harmonic counts.
         nearest = {times: min((q for q in own if own[q] == times), key=lambda q: abs(q - times * base))
                    for times in own.values()}  # fmt: skip
         found.append(float(sum(m * q for m, q in nearest.items()) / sum(m * m for m in nearest)))
@@ -78,10 +82,11 @@ def _fundamentals(peaks: list[float]) -> list[float]:
 
 
 def _misfit(peak: float, base: float, order: int) -> float:
-    """The distance of a peak from a multiple of `base`, less the tolerance.
+    """Return the distance of a peak from a multiple of `base`, minus the tolerance.
 
-    A taper spreads a line over two bins on each side; a base that is 1 / `order` of a peak is uncertain by half a bin
-    over `order`."""
+    A taper spreads a line over two bins on each side. A base that is 1 / `order` of a peak is uncertain by half a bin
+    divided by `order`.
+    """
     times = round(peak / base)
     return abs(peak - times * base) - _tolerance(times, order) if 1 <= times <= HARMONICS else math.inf
 
@@ -91,18 +96,19 @@ def _tolerance(times: int, order: int) -> float:
 
 
 def _support(peaks: list[float], base: float, order: int) -> float:
-    """Nats of evidence for a period; several peaks at one harmonic count once."""
+    """Return the evidence in nats for a period. Several peaks at one harmonic count once."""
     explained = {round(peak / base) for peak in peaks if _misfit(peak, base, order) < 0}
     return sum(math.log(max(base / (2 * _tolerance(times, order)), 1.0)) for times in explained)
 
 
 def strongest_rate(places: np.ndarray, innovations: np.ndarray) -> float | None:
-    """The angular frequency, per step, at which innovations have most power; None where times have no grid.
+    """Return the angular frequency per step at which innovations have most power, or None without a regular grid.
 
     A damped cycle spreads over several bins, so the periodogram is smoothed.
 
     Args:
-        places: `[N]` times in steps from 0. innovations: `[N]`, standardised; 0 where missing.
+        places: Times in steps from 0, `[N]`.
+        innovations: Standardised innovations `[N]`, 0 where missing.
     """
     cells = np.rint(places).astype(np.int64)
     size = int(cells[-1]) + 1
@@ -113,7 +119,7 @@ def strongest_rate(places: np.ndarray, innovations: np.ndarray) -> float | None:
     power = np.abs(np.fft.rfft(series * np.hanning(size))) ** 2
     width = max(3, size // SMOOTHED_SHARE)
     smooth = np.convolve(power, np.ones(width) / width, mode="same")
-    # The lowest frequencies belong to the level; at the ends the convolution has no full window.
+    # The lowest frequencies belong to the level. At the ends the convolution has no full window.
     first, last = max(MIN_CYCLES, width), len(power) - width
     if last <= first:
         return None
@@ -121,7 +127,7 @@ def strongest_rate(places: np.ndarray, innovations: np.ndarray) -> float | None:
 
 
 def _on_grid(times: np.ndarray, values: np.ndarray) -> np.ndarray | None:
-    """Values at every median step, gaps filled by straight lines; None without a grid."""
+    """Return values at every median step, with linear interpolation of gaps, or None without a grid."""
     seen = np.isfinite(values)
     lags = np.diff(times)
     if seen.sum() < MIN_ROWS or not (lags > 0).any():
@@ -146,7 +152,7 @@ def _periodogram(series: np.ndarray) -> np.ndarray:
 
 
 def _refine(power: np.ndarray, peak: int) -> float:
-    """The position of a peak between bins, by a parabola through the log powers."""
+    """Return the position of a peak between bins, from a parabola through the log powers."""
     if not 0 < peak < len(power) - 1:
         return float(peak)
     low, middle, high = np.log(np.maximum(power[peak - 1 : peak + 2], 1e-300))

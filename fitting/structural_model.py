@@ -1,15 +1,16 @@
-"""A structural model of one series, level, trend, seasons and free modes, as a linear SDE with real parameters.
+"""A structural model of one series as a linear SDE with real parameters: level, trend, seasons and free modes.
 
     y = b + level + Σ modes + e,  Var e = r                    every mode adds its first state to the observation
     level       dl = φ s dt + dw          random walk; with a trend s > 0, else dl = -μ l dt + dw ("damped")
-    trend       ds = -φ s dt + dw         s is the rest of the level's way, so A keeps good eigenvectors as φ → 0
+    trend       ds = -φ s dt + dw         s is the remaining change of the level, so A stays well conditioned as φ → 0
     relaxation  dx = -μ x dt + dw         AR(1) at a fixed lag
     season      harmonics k = 1 … of a period T, each a damped oscillator with ω = 2π k / T
     cycle       dz = (-μ + iω) z dt + dw  a damped oscillator of unknown frequency
 
-Harvey's structural model (Forecasting, Structural Time Series Models and the Kalman Filter, §2.3, §8, §9) in continuous
-time. `constrain` maps raw parameters to constrained ones. Times are in median steps of the data and values in their
-spread; `matrices` converts to the units of the data.
+This is Harvey's structural model (Forecasting, Structural Time Series Models and the Kalman Filter, §2.3, §8, §9) in
+continuous time. `constrain` maps raw parameters to constrained ones. Times are in median steps of the data and values
+in
+their spread; `matrices` converts to the units of the data.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ Level = Literal["random_walk", "damped"]
 PRIOR = 4.0
 # Below this 1/nu the filter is the Kalman filter.
 GAUSSIAN = 2e-4
-# Frequencies within this relative distance are the same.
+# Frequencies within this relative distance are treated as equal.
 SAME_FREQUENCY = 1e-3
 
 
 @dataclass(frozen=True)
 class Structure:
-    """Which modes a series has; seasons are (period in steps, harmonics)."""
+    """The modes of a series. Seasons are (period in steps, harmonics)."""
 
     level: Level = "random_walk"
     has_trend: bool = False
@@ -48,7 +49,9 @@ class Structure:
             raise ValueError("a trend needs level='random_walk'")
 
     def harmonics(self) -> list[tuple[int, float]]:
-        """(season, ω) of every oscillator of a season below Nyquist; a shared frequency belongs to the first season."""
+        """Return (season, ω) of every seasonal oscillator below Nyquist. A shared frequency belongs to the first
+        season.
+        """
         found: list[tuple[int, float]] = []
         for season, (period, count) in enumerate(self.seasons):
             for k in range(1, count + 1):
@@ -63,7 +66,7 @@ class Structure:
         return 1 + self.has_trend + self.relaxations + 2 * (len(self.harmonics()) + self.cycles)
 
     def describe(self) -> str:
-        """A description, with periods in steps."""
+        """Describe the structure, with periods in steps."""
         parts = [f"{self.level.replace('_', ' ')} level"] + ["trend"] * self.has_trend
         parts += [f"season {period:g} x {count}" for period, count in self.seasons]
         parts += [f"{n} {name}{'s' * (n > 1)}" for name, n in self._free() if n]
@@ -74,7 +77,7 @@ class Structure:
 
 
 class Parameter(NamedTuple):
-    """A constrained parameter: its start and its range. All but the offset are positive."""
+    """A constrained parameter with its initial value and range. All except the offset are positive."""
 
     start: float
     low: float
@@ -82,7 +85,7 @@ class Parameter(NamedTuple):
 
 
 def parameters(structure: Structure) -> dict[str, Parameter]:
-    """Every parameter of a structure, by name, in spreads and steps; the order of the raw vector."""
+    """Return every parameter of a structure by name, in spreads and steps, in the order of the raw vector."""
     found = {
         "offset": Parameter(0.0, -3.0, 3.0),
         "noise": Parameter(0.02, 1e-5, 10.0),
@@ -109,13 +112,13 @@ def parameters(structure: Structure) -> dict[str, Parameter]:
 
 
 def raw_start(structure: Structure, start_values: dict[str, float] | None = None) -> np.ndarray:
-    """The raw start of the search, at the constrained `start_values` where given."""
+    """Return the raw initial values of the search, at the constrained `start_values` where given."""
     values = start_values or {}
     return np.array([_raw(name, values.get(name, p.start)) for name, p in parameters(structure).items()])
 
 
 def raw_bounds(structure: Structure) -> list[tuple[float, float]]:
-    """Bounds of the raw values, in the order of `raw_start`."""
+    """Return bounds of the raw values, in the order of `raw_start`."""
     return [(_raw(name, p.low), _raw(name, p.high)) for name, p in parameters(structure).items()]
 
 
@@ -124,17 +127,18 @@ def _raw(name: str, value: float) -> float:
 
 
 def constrain(structure: Structure, raw: np.ndarray) -> dict[str, float]:
-    """Raw vector → constrained parameters by name: exp of all but the offset."""
+    """Convert a raw vector to constrained parameters by name: exp of all except the offset."""
     return {
         name: float(x) if name == "offset" else math.exp(x) for name, x in zip(parameters(structure), raw, strict=True)
     }
 
 
 class Mode(NamedTuple):
-    """A block of one or two states, by the names of its parameters: damped oscillator (with a rate omega, a number or
-    a name), relaxation (no omega) or random walk (no decay).
+    """A block of one or two states, with the names of its parameters.
 
-    The trend is a block of its own kind: `noise` drives the level, `trend` (decay, noise) the second state.
+    It is a damped oscillator (omega: number or name), a relaxation (no omega) or a random walk (no decay). In a trend
+    block,
+    `noise` drives the level and `trend` (decay, noise) the second state.
     """
 
     noise: str
@@ -148,7 +152,7 @@ class Mode(NamedTuple):
 
 
 def modes(structure: Structure) -> list[Mode]:
-    """The blocks, in the order of the state."""
+    """Return the blocks, in the order of the state."""
     level_decay = "level_decay" if structure.level == "damped" else None
     found = [Mode("level_noise", level_decay, None, ("trend_decay", "trend_noise") if structure.has_trend else None)]
     found += [Mode(f"relaxation{i}_noise", f"relaxation{i}_decay") for i in range(structure.relaxations)]
@@ -159,14 +163,15 @@ def modes(structure: Structure) -> list[Mode]:
 
 
 class Standing:
-    """A structure in the coordinates of `scan`, in which F is diagonal, at the rows of one series.
+    """A structure at the rows of one series, in the coordinates of `scan`, in which F is diagonal.
 
-    The coordinates of an oscillator turn with its frequency, so the state only decays, and the sensor turns: c = (cos
-    ωt, -sin ωt). The first state of a trend is the level's limit l + s, a random walk.
+    The coordinates of an oscillator rotate with its frequency. The state only decays, and the sensor rotates: c = (cos
+    ωt,
+    -sin ωt). The first state of a trend is the limit of the level, l + s, a random walk.
 
     Args:
-        lags: the distinct lags `[U]` in steps.
-        places: the times `[N]` of the rows in steps from the first.
+        lags: Distinct lags `[U]` in steps.
+        places: Times of the rows `[N]` in steps since the first.
     """
 
     def __init__(self, structure: Structure, lags: np.ndarray, places: np.ndarray) -> None:
@@ -175,7 +180,7 @@ class Standing:
         self.modes = modes(structure)
         index = {name: i for i, name in enumerate(self.names)}
         each = [(mode, k) for mode in self.modes for k in range(mode.width)]
-        # Indices of the parameters that drive and damp each state; -1 is none.
+        # Indices of the parameters that drive and damp each state. -1 is none.
         self._noise = np.array([index[mode.trend[1] if mode.trend and k else mode.noise] for mode, k in each])
         self._decay = np.array([index.get(_decay(mode, k), -1) for mode, k in each])
         self._is_damped = self._decay >= 0
@@ -196,7 +201,7 @@ class Standing:
         np.sin(-omega * self.places, out=self._sensor[:, column + 1])
 
     def tables(self, raw: np.ndarray) -> Tables:
-        """The system at the raw parameters. Every call shares the sensor array."""
+        """Return the system at the raw parameters. All calls share the sensor array."""
         rate, noise = self._rates(raw), np.exp(raw[self._noise])
         for i in range(self.structure.cycles):
             omega = math.exp(raw[self.names.index(f"cycle{i}_omega")])
@@ -212,7 +217,7 @@ class Standing:
         return Tables(np.exp(-rate * self.lags), table, cross, prior, prior_cross, self._sensor)
 
     def slope(self, raw: np.ndarray, found: Gradient) -> np.ndarray:
-        """Derivatives by the raw parameters, from those by the tables."""
+        """Return derivatives by the raw parameters, given those by the tables."""
         rate, noise, lags = self._rates(raw), np.exp(raw[self._noise]), self.lags
         by, damped = found.tables, self._is_damped
         by_prior = by.prior.copy()
@@ -241,7 +246,7 @@ class Standing:
         return slope
 
     def level(self, raw: np.ndarray) -> tuple[float, float]:
-        """Decay rate and noise of the level."""
+        """Return decay rate and noise of the level."""
         return float(self._rates(raw)[0]), math.exp(raw[self.names.index("level_noise")])
 
     def measurement(self, raw: np.ndarray, inner: int) -> Measurement:
@@ -263,24 +268,24 @@ def _decay(mode: Mode, k: int) -> str:
 
 
 def _decayed(rate: np.ndarray, lags: np.ndarray) -> np.ndarray:
-    """∫ e^{-rate u} du over the lags, `[U, n]`."""
+    """Return ∫ e^{-rate u} du over the lags, `[U, n]`."""
     safe = np.where(rate > 0, rate, 1.0)
     return np.where(rate > 0, -np.expm1(-safe * lags) / safe, lags)
 
 
 def _decayed_slope(rate: np.ndarray, lags: np.ndarray) -> np.ndarray:
-    """The derivative of `_decayed` by the rate, 0 where that is 0."""
+    """Return the derivative of `_decayed` by the rate, 0 where the rate is 0."""
     safe = np.where(rate > 0, rate, 1.0)
     return np.where(rate > 0, (lags * np.exp(-safe * lags) - _decayed(safe, lags)) / safe, 0.0)
 
 
 def _bounded(variance: np.ndarray) -> np.ndarray:
-    """The stationary variance, smoothly kept below `PRIOR`."""
+    """Return the stationary variance, smoothly bounded by `PRIOR`."""
     return variance * PRIOR / (variance + PRIOR)
 
 
 def sensor(structure: Structure) -> np.ndarray:
-    """Row c `[n]`: 1 at the first state of every mode."""
+    """Return the row c `[n]`: 1 at the first state of every mode."""
     widths = [mode.width for mode in modes(structure)]
     row = np.zeros(structure.state_size)
     row[np.cumsum([0, *widths[:-1]])] = 1
@@ -289,7 +294,8 @@ def sensor(structure: Structure) -> np.ndarray:
 
 class Matrices(NamedTuple):
     """The system of one column in the units of the data: drift, process noise, prior covariance `[n, n]`, sensor `[n]`,
-    measurement variance and offset."""
+    measurement variance and offset.
+    """
 
     drift: np.ndarray
     process: np.ndarray
@@ -300,7 +306,7 @@ class Matrices(NamedTuple):
 
 
 def matrices(structure: Structure, raw: np.ndarray, *, step: float, center: float, spread: float) -> Matrices:
-    """The system at `raw`, for time steps of `step` and values center + spread · y."""
+    """Return the system at `raw`, for time steps of `step` and values center + spread · y."""
     values = constrain(structure, raw)
     drifts, noises, priors = zip(*(_block(mode, values) for mode in modes(structure)), strict=True)
     variance = spread**2
@@ -315,7 +321,7 @@ def matrices(structure: Structure, raw: np.ndarray, *, step: float, center: floa
 
 
 def _block(mode: Mode, values: dict[str, float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A, Q and the prior variances of one block."""
+    """Return A, Q and the prior variances of one block."""
     noise, free = values[mode.noise], np.array([PRIOR])
     if mode.trend is not None:
         decay, trend = (values[name] for name in mode.trend)
@@ -332,7 +338,7 @@ def _block(mode: Mode, values: dict[str, float]) -> tuple[np.ndarray, np.ndarray
 
 
 def robustness(structure: Structure, raw: np.ndarray) -> dict[str, Any]:
-    """nu (None below `GAUSSIAN`), contamination and outlier_scale."""
+    """Return nu (None below `GAUSSIAN`), contamination and outlier_scale."""
     values = dict(zip(parameters(structure), raw, strict=True))
     inverse_nu, contamination, scale = (
         math.exp(values[name]) for name in ("inverse_nu", "contamination", "outlier_scale")

@@ -1,1 +1,1 @@
-"""The mathematics: Robust Filter Attention, its recurrent twins, and the networks built on them."""
+"""PyTorch implementation of Robust Filter Attention, its recurrences, and the networks built on them."""

@@ -1,4 +1,4 @@
-"""Batches of recorded or simulated sequences of one length for filters."""
+"""Batches of recorded or simulated sequences of equal length for training filters."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """times `[B, N]`, observations `[B, N, P]` (NaN = missing), truth `[B, N, P]` (None for recorded data)."""
+    """times `[B, N]`, observations `[B, N, P]` (NaN: missing) and truth `[B, N, P]` (None for recorded data)."""
 
     times: np.ndarray
     observations: np.ndarray
     truth: np.ndarray | None = None
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Observations (0 if missing) and presence, float32 `[B, N, P]`, and times `[B, N]` float64."""
+        """Return observations (0 if missing) and presence `[B, N, P]` float32, and times `[B, N]` float64."""
         import torch  # optional for readers of recorded series
 
         present = np.isfinite(self.observations)

@@ -1,7 +1,4 @@
-"""Runs on disk: config in JSON and weights in safetensors.
-
-`rfa.model.loading` also reads bundles.
-"""
+"""Read and write runs: configuration in JSON, weights in safetensors. `rfa.model.loading` also reads bundles."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.series.config import SeriesConfig
 from rfa.runtime.text.config import LanguageModelConfig
 
-# family → (config class, module class); config.json and manifests of bundles name the family.
+# family → (configuration class, module class). The family is stored in config.json and in bundle manifests.
 FAMILIES: dict[str, tuple[Any, Any]] = {
     "language": (LanguageModelConfig, LanguageModel),
     "linear": (LinearFilterConfig, LinearFilter),
@@ -31,12 +28,12 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
 }
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
-# Tensors that a bundle derives from the weights; the module computes them itself.
+# Tensors in bundles that the module derives from its weights.
 DERIVED_PREFIX = "initial."
 
 
 def save_checkpoint(directory: Path, family: str, module: nn.Module) -> None:
-    """Write `config.json` and `model.safetensors` of a module into `directory`, created if missing."""
+    """Write `config.json` and `model.safetensors` of a module to `directory`, which is created if missing."""
     directory.mkdir(parents=True, exist_ok=True)
     document = {"family": family, "config": module.config.to_dict()}  # type: ignore[union-attr, operator]
     (directory / CONFIG_FILE).write_text(json.dumps(document, indent=2) + "\n")
@@ -48,8 +45,8 @@ def load_run(run: str | Path) -> Any:
     """Load a trained model from a run directory, in eval mode.
 
     Raises:
-        FileNotFoundError: the directory is not a run.
-        ValueError: unknown family or config key, or weights that do not fit the config.
+        FileNotFoundError: The directory is not a run.
+        ValueError: The family or a configuration key is unknown, or the weights do not match the configuration.
     """
     directory = Path(run)
     family, config = read_config(directory)
@@ -57,11 +54,11 @@ def load_run(run: str | Path) -> Any:
 
 
 def read_config(run: Path) -> tuple[str, dict[str, Any]]:
-    """Family and config of a run.
+    """Return the family and configuration of a run.
 
     Raises:
-        FileNotFoundError: there is no config.json.
-        ValueError: config.json is not JSON, or has no family and config.
+        FileNotFoundError: There is no config.json.
+        ValueError: config.json is not valid JSON or lacks `family` or `config`.
     """
     path = run / CONFIG_FILE
     if not path.is_file():
@@ -79,14 +76,14 @@ def read_config(run: Path) -> tuple[str, dict[str, Any]]:
 
 
 def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Any:
-    """Module of a family with these weights, in eval mode.
+    """Build a module of a family with these weights, in eval mode.
 
     Args:
-        family: one of `FAMILIES`.
-        weights: of the module; tensors that a bundle derives from them are ignored.
+        family: One of `FAMILIES`.
+        weights: Weights of the module. Tensors that it derives from them are ignored.
 
     Raises:
-        ValueError: unknown config key, or weights that do not fit the config or are not finite.
+        ValueError: A configuration key is unknown, or the weights are not finite or do not match the configuration.
     """
     config_class, module_class = FAMILIES[family]
     module: nn.Module = module_class(config_class.from_dict(config))
@@ -97,6 +94,6 @@ def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Te
         raise ValueError(f"{WEIGHTS_FILE} lacks {missing} and has unexpected {unexpected}")
     broken = sorted(name for name, tensor in kept.items() if not tensor.isfinite().all())
     if broken:
-        raise ValueError(f"{WEIGHTS_FILE}: {broken[0]} has a value that is not finite")
+        raise ValueError(f"{WEIGHTS_FILE}: {broken[0]} contains a non-finite value")
     module.load_state_dict(kept)
     return module.eval()

@@ -1,10 +1,9 @@
-"""A language model for decoding: constants computed once, few large products, all streams in one pool.
+"""A language model prepared for decoding: precomputed constants, large matrix products, and one pool of states.
 
-Results are those of `LanguageModel.step`, `prefill` and `extend`. Constrained parameters are computed once, and all
-projections of an input share one matrix (`decoder_layers.py`). Matrices have the requested dtype, bfloat16 on a GPU;
-sums, the residual stream, the slots and the logits are float32. Phases are wrapped in float64.
-
-No gradients: call it under `torch.no_grad`.
+Results equal those of `LanguageModel.step`, `prefill` and `extend`. All projections of an input share one matrix
+(`decoder_layers.py`). Matrices have the requested dtype; sums, the residual stream, slots and logits are float32.
+Phases
+are wrapped in float64. Use under `torch.no_grad`.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ class SlotPool(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A rotation e^{i phase} of vectors `[..., H, 2D]`, real half first: `x cos + swapped(x) sin`.
+    """A rotation e^{i phase} of vectors `[..., H, 2D]`, real parts first: `x cos + swapped(x) sin`.
 
-    cos and sin are `[..., H, 2D]`; sin has the sign of the half that it is added to.
+    cos and sin are `[..., H, 2D]`. sin is negative in the real half.
     """
 
     cos: Tensor
@@ -45,13 +44,13 @@ class Turn(NamedTuple):
 
     @classmethod
     def by(cls, phase: Tensor) -> Turn:
-        """From phases `[..., H, D]`."""
+        """Create from phases `[..., H, D]`."""
         cos, sin = torch.cos(phase), torch.sin(phase)
         return cls(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1))
 
     @property
     def into_frame(self) -> Turn:
-        """The inverse rotation, for queries, keys and values at once: `[..., 3, H, 2D]`."""
+        """Apply the inverse rotation to queries, keys and values `[..., 3, H, 2D]`."""
         return Turn(self.cos.unsqueeze(-3), -self.sin.unsqueeze(-3))
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -59,18 +58,18 @@ class Turn(NamedTuple):
 
 
 class Decoder:
-    """Inference in attention mode and, if the model has slots, in recurrent mode.
+    """Inference in attention mode and, for models with slots, in recurrent mode.
 
     Args:
-        model: of the mixer "rfa", float32, on the device to decode on.
-        dtype: of the matrices, float32 or bfloat16.
+        model: Float32 model with mixer "rfa", on the device used for decoding.
+        dtype: Dtype of the matrices, float32 or bfloat16.
 
     Attributes:
         embedding: `[V, d]`, to be multiplied by `scale`.
-        omega: `[H, D]`, frequencies of all layers.
+        omega: Frequencies of all layers, `[H, D]`.
 
     Raises:
-        ValueError: the model has another mixer, or a window.
+        ValueError: The model has another mixer or a window.
     """
 
     def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
@@ -82,40 +81,40 @@ class Decoder:
             if model.config.own_readout:
                 self._attention = self._recurrent.with_readout(model, "attention", dtype)
             self.embedding = model.embedding.weight.detach().to(dtype)
-        # All layers have the same frequencies, which follow from the configuration.
+        # All layers share their frequencies, which follow from the configuration.
         self.omega = self._recurrent.layers[0].dynamics.omega
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights."""
+        """Device of the weights."""
         return self.embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the matrices."""
+        """Dtype of the matrices."""
         return self.embedding.dtype
 
     def stack(self, mode: Mode) -> Stack:
-        """The layers of a mode."""
+        """Return the layers of a mode."""
         return self._attention if mode == "attention" else self._recurrent
 
     def step(self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, rows: Tensor) -> StepOutput:
-        """One token of B streams, updating `rows` of the pool in place."""
+        """Decode one token of B streams, updating `rows` of the pool in place."""
         return self.step_between(tokens, positions, noise, pool, rows, rows)[0]
 
     def step_between(
         self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, sources: Tensor, targets: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """One token of B streams, from some rows of the pool to others; on a GPU by kernels (`decoder_triton`).
+        """Decode one token of B streams, reading and writing different rows of the pool.
 
         Args:
             tokens, positions: `[B]` int64.
-            noise: `[B, H, 2D]` scaled standard normal for the latent sample, zeros for the mean.
-            sources, targets: `[B]` int64, rows of the pool to read and to write. No row is written twice, or written
+            noise: Scaled standard normal `[B, H, 2D]` for the latent sample, or zeros for the mean.
+            sources, targets: Pool rows to read and to write, `[B]` int64. A row must not be written twice, nor written
                 for one stream and read for another.
 
         Returns:
-            output, and `[B]` float32, 1 if the new slots of a stream are finite, else 0.
+            The output, and `[B]` float32 with 1 where the new slots are finite, else 0.
         """
         if is_on_gpu(pool.means):
             reason = _kernels_refusal(self.config)
@@ -153,7 +152,7 @@ class Decoder:
     def _step_by_kernels(
         self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, sources: Tensor, targets: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """Five launches a layer: four products with norms, GELU and residual sums, and the slots."""
+        """Decode with five kernel launches per layer: four fused products and the slots."""
         from rfa.model import decoder_triton as kernels
         from rfa.model import product_triton as products
 
@@ -177,10 +176,10 @@ class Decoder:
     def prefill(
         self, tokens: Tensor, position: int, means: Tensor, precisions: Tensor
     ) -> tuple[StepOutput, Tensor, Tensor]:
-        """N tokens `[N]` of one stream, from slots `[L, H, S, 4D]`, `[L, H, S]` to slots.
+        """Process N tokens `[N]` of one stream, from slots `[L, H, S, 4D]`, `[L, H, S]` to slots.
 
         Returns:
-            output of the last token (a batch of one), means and precisions.
+            Output of the last token (batch of one), means and precisions.
         """
         x, turn = self._embed(tokens[None]), self._turn(self._positions(position, tokens))
         into_frame = turn.into_frame
@@ -204,14 +203,14 @@ class Decoder:
     def extend(
         self, tokens: Tensor, position: int, keys: Tensor, values: Tensor, noise: Tensor
     ) -> tuple[StepOutput, Tensor, Tensor]:
-        """n tokens `[n]` of one stream in attention mode, over a cache of `position` rows and themselves.
+        """Process n tokens `[n]` of one stream in attention mode, with `position` cached tokens.
 
         Args:
-            keys, values: `[L, H, position, 2D]` in the rotating frame; values only if the model rotates them.
+            keys, values: Cache `[L, H, position, 2D]` in the rotating frame (values only if the model rotates them).
             noise: `[1, H, 2D]` for the last token.
 
         Returns:
-            output of the last token (a batch of one), and the new rows `[L, H, n, 2D]` of keys and values.
+            Output of the last token (batch of one), and the new cache rows `[L, H, n, 2D]` of keys and values.
         """
         own = self._positions(position, tokens)
         x, turn = self._embed(tokens[None]), self._turn(own)
@@ -244,15 +243,16 @@ class Decoder:
         return torch.arange(position, position + len(tokens), device=self.device)
 
     def _turn(self, positions: Tensor) -> Turn:
-        """From the rotating frame at `positions` `[...]`."""
+        """Return the rotation out of the rotating frame at `positions` `[...]`."""
         return Turn.by(wrapped_phase(self.omega, positions, torch.float32))
 
     def _embed(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self.embedding).float() * self.scale
 
     def _projected(self, layer: Layer, x: Tensor, into_frame: Turn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Query, key and value `[..., H, 2D]` of the residual stream `[..., d]`, and logits of the gates of slots and
-        outputs `[..., 2 · H · S (+ H)]`."""
+        """Project the residual stream `[..., d]` to query, key and value `[..., H, 2D]` and gate logits `[..., 2 · H ·
+        S (+ H)]`.
+        """
         heads, width = self.config.n_heads, 2 * self.config.head_dim
         joint = product(normed(x, layer.readout.mixer_norm), layer.readout.mix_in)
         vectors, gates = joint.tensor_split([3 * heads * width], dim=-1)
@@ -271,7 +271,7 @@ class Decoder:
     def _slot_inputs(
         self, layer: Layer, x: Tensor, into_frame: Turn
     ) -> tuple[SlotInputs, SlotParameters, Tensor | None]:
-        """Inputs and parameters of the slots of a layer, and its output gates."""
+        """Return inputs and parameters of the slots of a layer, and its output gates."""
         constants = layer.required_slots
         heads, slots = self.config.n_heads, self.config.n_slots
         q, k, v, gates = self._projected(layer, x, into_frame)
@@ -282,12 +282,12 @@ class Decoder:
         return inputs, constants.parameters, self._opened(layer, gates)
 
     def _opened(self, layer: Layer, gates: Tensor) -> Tensor | None:
-        """Output gates `[..., H]`, from the logits of `_projected`; None without output gates."""
+        """Return output gates `[..., H]` from the logits of `_projected`, or None if there are none."""
         bias = layer.output_gate_bias
         return None if bias is None else torch.sigmoid(gates[..., -len(bias) :] + bias)
 
     def _finish(self, layer: Layer, x: Tensor, latent: Tensor, opened: Tensor | None) -> Tensor:
-        """The residual stream after the block, from the latent `[..., H, 2D]` of its mixer."""
+        """Return the residual stream after the block, given the latent `[..., H, 2D]` of its mixer."""
         if opened is not None:
             latent = latent * opened[..., None]
         x = x + product(latent.flatten(-2), layer.readout.mix_out)
@@ -300,7 +300,7 @@ class Decoder:
 
 
 def _kernels_refusal(config: LanguageModelConfig) -> str | None:
-    """Why the GPU's kernels cannot run the step of a model, or None."""
+    """Return why the GPU kernels do not support the step of a model, or None."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     from rfa.model.recurrence.triton import size_refusal
@@ -309,16 +309,16 @@ def _kernels_refusal(config: LanguageModelConfig) -> str | None:
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """`x @ weight.T` in float32, from factors in the dtype of the weight."""
+    """Compute `x @ weight.T` in float32 from factors in the dtype of the weight."""
     rounded = x.to(weight.dtype)
     if weight.dtype == torch.float32:
         return F.linear(rounded, weight)
-    if not weight.is_cuda:  # the same products and sums, to measure the effect of rounding on a CPU
+    if not weight.is_cuda:  # emulates the GPU's rounding on a CPU
         return F.linear(rounded.float(), weight.float())
     flat = torch.mm(rounded.flatten(0, -2), weight.t(), out_dtype=torch.float32)
     return flat.reshape(*x.shape[:-1], -1)
 
 
 def normed(x: Tensor, weight: Tensor) -> Tensor:
-    """RMS norm: x / sqrt(mean x² + eps) times the weight."""
+    """RMS normalisation: x / sqrt(mean x² + eps) times the weight."""
     return F.rms_norm(x, weight.shape, weight, NORM_EPS)

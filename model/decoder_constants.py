@@ -1,4 +1,4 @@
-"""Constrained parameters of a language model for the compiled decoder (`decoder_numba`), which has no torch."""
+"""Export the constrained parameters of a language model to the compiled decoder (`decoder_numba`)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from rfa.model.recurrence.slots_reference import SlotParameters
 
 
 def decoder_constants(model: LanguageModel) -> dict[str, Tensor]:
-    """Constants of the compiled decoder by name.
+    """Return the constants of the compiled decoder by name.
 
-    nu, kappa, weight_exponent, residual_noise, gamma2, tau, delta, eta2 `[L, H]`; decay, own_process `[L, H, S]`; omega
-    `[H, D]` float64; range of the gates, scale of the process gate and epsilon of the norms, scalars.
+    nu, kappa, weight_exponent, residual_noise, gamma2, tau, delta and eta2 are `[L, H]`; decay and own_process `[L, H,
+    S]`;
+    omega `[H, D]` float64. Scalars: gate range, scale of the process gate, epsilon of the norms.
 
     Raises:
-        ValueError: the compiled decoder cannot run the model.
+        ValueError: The compiled decoder does not support the model.
     """
     check_decodable(model.config)
     if model.config.innovation != "key":
-        raise ValueError(f"the compiled decoder supports the innovation of the key, got {model.config.innovation!r}")
+        raise ValueError(f"the compiled decoder requires innovation 'key', got {model.config.innovation!r}")
     with torch.no_grad():
         layers = Stack.of(model, "recurrent", torch.float32).layers
         constants = [layer.slots for layer in layers if layer.slots is not None]

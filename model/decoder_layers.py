@@ -20,11 +20,10 @@ NORM_EPS = 1e-6
 
 @dataclass(frozen=True)
 class Readout:
-    """Weights of a block that modes may have of their own: matrices `[out, in]` in the decoder's dtype, norms
-    float32."""
+    """Weights of a block that may differ between modes: matrices `[out, in]` in the decoder's dtype, float32 norms."""
 
     mixer_norm: Tensor
-    mix_in: Tensor  # query, key, value, then gates and output gates, if any: [3 · H · 2D + 2 · H · S (+ H), d]
+    mix_in: Tensor  # query, key, value, gates, and output gates if any: [3 · H · 2D + 2 · H · S (+ H), d]
     mix_out: Tensor
     feed_forward_norm: Tensor
 
@@ -55,7 +54,7 @@ class LayerSlots:
 
 @dataclass(frozen=True)
 class Layer:
-    """Constants of one block, dtypes as in `Readout`."""
+    """Constants of one block. Dtypes as in `Readout`."""
 
     readout: Readout
     output_gate_bias: Tensor | None  # [H]
@@ -66,10 +65,10 @@ class Layer:
 
     @property
     def required_slots(self) -> LayerSlots:
-        """`slots`.
+        """Return `slots`.
 
         Raises:
-            ValueError: the model has no slots.
+            ValueError: The model has no slots.
         """
         if self.slots is None:
             raise ValueError("the model has no slots: it runs in attention mode only")
@@ -93,7 +92,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Stack:
-    """The blocks and the last norm of a mode."""
+    """Blocks and final norm of a mode."""
 
     layers: list[Layer]
     norm: Tensor
@@ -104,15 +103,15 @@ class Stack:
         return cls(layers, model.norm.of(mode).detach())
 
     def with_readout(self, model: LanguageModel, mode: Mode, dtype: torch.dtype) -> Stack:
-        """The same blocks with the own weights of another mode."""
+        """Return the same blocks with the separate weights of another mode."""
         pairs = zip(self.layers, model.blocks, strict=True)
         layers = [replace(layer, readout=Readout.of(cast(Block, block), mode, dtype)) for layer, block in pairs]
         return Stack(layers, model.norm.of(mode).detach())
 
 
 def check_decodable(config: LanguageModelConfig) -> None:
-    """Raise ValueError if the model has another mixer than "rfa", or a window."""
+    """Raise ValueError unless the mixer is "rfa" and there is no window."""
     if config.mixer != "rfa":
-        raise ValueError(f"a decoder runs RFA, got mixer {config.mixer!r}")
+        raise ValueError(f"a decoder requires mixer 'rfa', got {config.mixer!r}")
     if config.window:
-        raise ValueError(f"window must be 0 for a decoder, got {config.window}")
+        raise ValueError(f"a decoder requires window 0, got {config.window}")

@@ -1,13 +1,14 @@
-"""A decode step on a GPU: all kernels but the products of its layers (`product_triton`), in float32.
+"""Kernels of a decode step on a GPU, except the matrix products (`product_triton`), in float32.
 
-Eager code would run a dozen kernels between two products, each slower to launch than to run. There are three: the
-embedding with the table of rotations; the slots of a layer; and the logits, with evidence and flags of a row. Norms,
-GELU and residual sums are part of the products. A row does not depend on the other rows, bit for bit.
+Three kernels replace about a dozen launches between products: the embedding with the rotations; the slots of a layer;
+and the logits with evidence and finiteness flags. Norms, GELU and residual sums are fused into the products. Each row
+is
+computed independently of the others, bit for bit.
 
-Equations: `decoder.py`; those of the slots: `recurrence/triton_token.py`, which the scan uses as well.
+Equations: `decoder.py`; slots: `recurrence/triton_token.py`, which the scan also uses.
 """
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from rfa.model.recurrence.triton_token import (
 )
 from rfa.runtime.text.config import GATE_RANGE, PROCESS_GATE_SCALE, Innovation
 
-# Numbers of a row that a warp has, in the kernel that goes over rows.
+# Values of a row per warp, in the kernel over rows.
 OF_A_WARP = 64
-# Added to a float64 of at most 2^51, it leaves the nearest whole number in the last bits.
+# Adding this to a float64 of at most 2^51 rounds it to the nearest integer, in the last bits.
 ROUNDS = tl.constexpr(6755399441055744.0)  # 1.5 · 2^52
 QUARTERS = tl.constexpr(0.6366197723675814)  # 2 / pi
 QUARTER = tl.constexpr(1.5707963267948966)  # pi / 2
 LOG2E = tl.constexpr(1.4426950408889634)
-# ln 2 in two parts, of which the first has so few bits that a small whole number times it is exact.
+# ln 2 in two parts. Products of the first with small integers are exact.
 LN2_FIRST = tl.constexpr(0.693359375)
 LN2_REST = tl.constexpr(-2.1219444005469057e-4)
 
@@ -271,8 +272,7 @@ class Turned(NamedTuple):
 
 
 class Gates(NamedTuple):
-    """Constants of the gates of a layer: bias `[2 · H · S]`, eta2 `[H]`, own process `[H, S]`, and bias `[H]` of the
-    output gates or None."""
+    """Gate constants of a layer: bias `[2 · H · S]`, eta2 `[H]`, process noise `[H, S]`, output bias `[H]` or None."""
 
     bias: Tensor
     eta2: Tensor
@@ -281,14 +281,15 @@ class Gates(NamedTuple):
 
     @classmethod
     def of(cls, layer: Layer) -> Gates:
-        """The constants of a layer with slots."""
+        """Return the constants of a layer with slots."""
         slots = layer.required_slots
         return cls(slots.gate_bias, layer.dynamics.eta2, slots.own_process, layer.output_gate_bias)
 
 
 class Outcome(NamedTuple):
     """Intermediate results of a step: latent `[B, H, 2D]` and evidence `[B, H]` of the last layer, and for every layer
-    1 if slots are not finite, else 0, `[L, B, H]`."""
+    whether the slots are finite, `[L, B, H]`.
+    """
 
     latent: Tensor
     evidence: Tensor
@@ -296,7 +297,7 @@ class Outcome(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int, layers: int, heads: int, width: int, device: torch.device) -> Outcome:
-        """Uninitialised."""
+        """Allocate uninitialised tensors."""
         shape = (rows, heads)
         latent, evidence = torch.empty((*shape, width), device=device), torch.empty(shape, device=device)
         return cls(latent, evidence, torch.empty((layers, *shape), dtype=torch.int32, device=device))
@@ -307,7 +308,9 @@ def _warps_of(numbers: int) -> int:
 
 
 def begin(tokens: Tensor, positions: Tensor, embedding: Tensor, scale: float, omega: Tensor) -> tuple[Tensor, Turned]:
-    """The residual stream `[B, d]` of tokens `[B]`, and rotations at `positions` `[B]`; omega `[H, D]` float64."""
+    """Return the residual stream `[B, d]` of tokens `[B]`, and rotations at `positions` `[B]`. omega is `[H, D]`
+    float64.
+    """
     rows, width = len(tokens), embedding.shape[1]
     x = embedding.new_empty((rows, width), dtype=torch.float32)
     turn = Turned(*(x.new_empty((rows, *omega.shape)) for _ in Turned._fields))
@@ -322,19 +325,19 @@ def begin(tokens: Tensor, positions: Tensor, embedding: Tensor, scale: float, om
 
 
 def joint_product(x: Tensor, layer: Layer) -> Tensor:
-    """All projections of the residual stream `[T, d]` by a layer, `[T, 3 · H · 2D + 2 · H · S (+ H)]`."""
+    """Compute all projections of the residual stream `[T, d]` of a layer, `[T, 3 · H · 2D + 2 · H · S (+ H)]`."""
     return product(x, layer.readout.mix_in, Norm(layer.readout.mixer_norm, NORM_EPS))
 
 
 def finish_layer(x: Tensor, mixed: Tensor, layer: Layer) -> None:
-    """Add the projected output of the mixer, then the feed-forward layer, to the residual stream, in place."""
+    """Add the projected mixer output and then the feed-forward layer to the residual stream, in place."""
     add_product(x, mixed, layer.readout.mix_out)
     norm = Norm(layer.readout.feed_forward_norm, NORM_EPS)
     add_product(x, product(x, layer.up, norm, with_gelu=True), layer.down)
 
 
 class PoolRows(NamedTuple):
-    """Slots of a layer `[R, H, S, 4D]`, `[R, H, S]`, and rows `[B]` int64 of them to read and to write."""
+    """Slots of a layer `[R, H, S, 4D]`, `[R, H, S]`, and row numbers `[B]` int64 to read and to write."""
 
     means: Tensor
     precisions: Tensor
@@ -346,14 +349,14 @@ def step_slots(
     joint: Tensor, turn: Turned, gates: Gates, parameters: SlotParameters, pool: PoolRows, outcome: Outcome, *,
     noise: Tensor, index: int, inner: int, innovation: Innovation, dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """One token in the slots of a layer: input of the output projection, `[B, H · 2D]` in `dtype`.
+    """Process one token in the slots of a layer and return the input of the output projection, `[B, H · 2D]`.
 
     Args:
         joint: `joint_product` of the layer.
-        pool: no stream reads a row that another one writes.
-        outcome: receives evidence and flags.
-        noise: `[B, H, 2D]`, for the sample of the last layer.
-        index: of the layer.
+        pool: No stream reads a row that another one writes.
+        outcome: Receives evidence and flags.
+        noise: `[B, H, 2D]` for the sample of the last layer.
+        index: Number of the layer.
     """
     rows, heads, width = outcome.latent.shape
     means, precisions, sources, targets = pool
@@ -375,8 +378,10 @@ def step_slots(
 
 
 def compute_logits(x: Tensor, norm: Norm, embedding: Tensor, outcome: Outcome) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits `[B, V]` of the residual stream `[B, d]`, log_precision `[B]`, and 1 if all new slots are finite, else 0,
-    `[B]`."""
+    """Return logits `[B, V]` of the residual stream `[B, d]`, log_precision `[B]`, and `[B]` with 1 where all new slots
+    are
+    finite, else 0.
+    """
     layers, rows, heads = outcome.broken.shape
     tile = Tile.of(embedding, rows)
     x, rest = normed(x, norm, tile, embedding.dtype)

@@ -1,4 +1,4 @@
-"""Blocks of the deep filter: RFA over the tokens of a stream, as attention and as recurrence."""
+"""Blocks of the deep filter: RFA over the tokens of a stream, as attention or as recurrence."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class DeepFilterConfig(StrictConfig):
     """Sizes of a deep filter.
 
     Attributes:
-        n_modes: conjugate pairs of the dynamics.
-        head_dim: complex dims of a head.
-        time_unit: median step of the training data, in the unit of its times.
-        memory: decay times of the fastest and the slowest head, in time units.
+        n_modes: Conjugate pairs of the dynamics.
+        head_dim: Complex dimensions per head.
+        time_unit: Median step of the training data, in its time unit.
+        memory: Decay times of the fastest and the slowest head, in units of `time_unit`.
     """
 
     observation_size: int
@@ -48,11 +48,11 @@ class DeepFilterConfig(StrictConfig):
         if not (self.time_unit > 0 and math.isfinite(self.time_unit)):
             raise ValueError(f"time_unit must be positive, got {self.time_unit}")
         if len(self.memory) != 2 or not 0 < self.memory[0] <= self.memory[1]:
-            raise ValueError(f"memory must be two positive numbers in order, got {self.memory}")
+            raise ValueError(f"memory must be two increasing positive numbers, got {self.memory}")
 
 
 class Mixed(NamedTuple):
-    """Block output `[..., d]` and state of the recurrence: mean `[..., H, 2D]`, precision `[..., H]`."""
+    """Output `[..., d]` of a block, and the recurrence state: mean `[..., H, 2D]`, precision `[..., H]`."""
 
     out: Tensor
     mean: Tensor
@@ -60,12 +60,12 @@ class Mixed(NamedTuple):
 
 
 def confidence_gate(log_precision: Tensor, scale: Tensor, log_prior: Tensor) -> Tensor:
-    """Share g = sigmoid(scale · log p - log p_prior) of the filtered value (RFA C.4)."""
+    """Gate g = sigmoid(scale · log p - log p_prior) on the filtered value (RFA C.4)."""
     return torch.sigmoid(scale * log_precision - log_prior)
 
 
 class FilterBlock(nn.Module):
-    """RFA over tokens, gated by its evidence, then a feed-forward layer; pre-norm."""
+    """Pre-norm block of RFA over tokens, gated by its evidence, and a feed-forward layer."""
 
     def __init__(self, config: DeepFilterConfig) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class FilterBlock(nn.Module):
         )
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v `[..., H, 2D]` of tokens `[..., d]`."""
+        """Project tokens `[..., d]` to q, k, v `[..., H, 2D]`."""
         normed = self.norm(x)
         shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
         return self.query(normed).reshape(shape), self.key(normed).reshape(shape), self.value(normed).reshape(shape)
@@ -102,7 +102,7 @@ class FilterBlock(nn.Module):
         return Mixed(x + self.feed_forward(x), mean, precision)
 
     def recurrent(self, x: Tensor, elapsed: Tensor, mean: Tensor, precision: Tensor) -> Mixed:
-        """The plain IRKF over tokens `[B, N, d]`, `elapsed` `[B, N]` float64 since the carried state."""
+        """Run the IRKF over tokens `[B, N, d]`. `elapsed` `[B, N]` float64 is the time since the initial state."""
         dynamics = self.dynamics()
         value = self.value(self.norm(x)).reshape(*x.shape[:-1], self.config.n_heads, -1)
         seen = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
@@ -113,7 +113,7 @@ class FilterBlock(nn.Module):
         return self.finish(x, value, means, precisions)
 
     def attention(self, x: Tensor, times: Tensor) -> Mixed:
-        """Exact RFA over a sequence `[B, N, d]` at `times` `[B, N]` float64."""
+        """Run exact RFA over a sequence `[B, N, d]` at `times` `[B, N]` float64."""
         dynamics = self.dynamics()
         q, k, v = self.project(x)
         phase = wrapped_phase(dynamics.omega, times, x.dtype)
@@ -124,12 +124,14 @@ class FilterBlock(nn.Module):
     def attend_cached(
         self, x: Tensor, keys: Tensor, values: Tensor, lag: Tensor, valid: Tensor
     ) -> tuple[Mixed, Tensor, Tensor]:
-        """One token `[B, d]` over cached rows `[B, C, H, 2D]`, `lag` and `valid` `[B, C]`; also returns its own row."""
+        """Attend from one token `[B, d]` to cached rows `[B, C, H, 2D]` with `lag` and `valid` `[B, C]`. Also return
+        its row.
+        """
         dynamics = self.dynamics()
         q, k, v = (part[:, None] for part in self.project(x))
         own = lag.new_zeros(lag.shape[0], 1)
         lags = torch.cat([lag * valid, own], dim=1).to(torch.float64)
-        # In the frame of the query a key at lag tau is rotated by omega tau.
+        # In the frame of the query, a key at lag tau is rotated by omega tau.
         phase = wrapped_phase(dynamics.omega, lags, x.dtype)
         result = attend(
             q,

@@ -1,15 +1,15 @@
-"""The deep filter: RFA blocks read the innovations of a stream and estimate its current noise for a structured filter.
+"""The deep filter: RFA blocks estimate the current noise of a stream from its innovations, for a structured filter.
 
 Three causal parts:
 
 1. A nominal filter: a linear SDE with learned stable eigenpairs, observation matrix and noises, run as the capped IRKF.
    Its standardised innovations, their squares and lag-one products are the tokens.
-2. RFA blocks over the tokens: exact RFA in attention mode, the plain IRKF of the same heads in recurrent mode, each
-   gated by its evidence. They give log factors on process and measurement noise.
-3. The structured head: the same SDE with scaled noises. It is linear-Gaussian, so state covariance and forecasts have
-   closed forms.
+2. RFA blocks over the tokens: exact RFA in attention mode, the IRKF of the same heads in recurrent mode, each gated by
+   its evidence. They output log factors on process and measurement noise.
+3. The structured head: the same SDE with scaled noises. It is linear-Gaussian, so the state covariance and forecasts
+   have closed forms.
 
-The factors after token i hold for the following tokens, so the density of the next observation is a prediction.
+The factors after token i apply to the following tokens, so the density of the next observation is a prediction.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from rfa.model.recurrence.eigenpairs import Eigenpairs, transition
 from rfa.model.state_filter import FilterOutput, Past, State, StateFilter, Token
 from rfa.runtime.text.config import Mode
 
-# Bound of the log noise factors: e^-8 on a variance is nearly no process noise.
+# Bound of the log noise factors. A factor of e^-8 nearly removes the process noise.
 LOG_FACTOR_RANGE = 8.0
-# Slope of the factors at the origin; it speeds up learning towards zero process noise, where the likelihood is flat.
+# Slope of the factors at the origin. It speeds up learning towards zero process noise, where the likelihood is flat.
 LOG_FACTOR_GAIN = 4.0
-# Standardised innovations are bounded: z / sqrt(1 + (z / this)²).
+# Bound of the standardised innovations: z / sqrt(1 + (z / bound)²).
 INNOVATION_SCALE = 4.0
 NOISE_FLOOR = 1e-6
 
 
 class DeepFilter(StateFilter):
-    """The deep filter; observations are standardised by `center` and `scale`, set from the training data."""
+    """The deep filter. `center` and `scale` of the training data standardise the observations."""
 
     def __init__(self, config: DeepFilterConfig) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class DeepFilter(StateFilter):
         n = self.config.n_modes
         eye = torch.eye(n, dtype=mu.dtype, device=mu.device) * half
         none = torch.zeros_like(eye)
-        # Pairs -mu ± i omega; coordinates: the n real parts, then the n imaginary parts.
+        # Pairs -mu ± i omega. Coordinates: n real parts, then n imaginary parts.
         basis_re = torch.cat([torch.cat([eye, eye], 1), torch.cat([none, none], 1)])
         basis_im = torch.cat([torch.cat([none, none], 1), torch.cat([-eye, eye], 1)])
         dual_re, dual_im = basis_re.T, -basis_im.T
@@ -95,7 +95,7 @@ class DeepFilter(StateFilter):
         )
 
     def drift(self) -> Eigenpairs:
-        """Eigenpairs in the unit of the times."""
+        """Eigenpairs in the time unit of the data."""
         drift, unit = self._scaled_drift(), self.config.time_unit
         per_time = {name: getattr(drift, name) / unit for name in ("rate_re", "rate_im", "noise_re", "noise_im")}
         return drift._replace(**per_time)
@@ -154,7 +154,7 @@ class DeepFilter(StateFilter):
         rules: tuple[Sensor, Robustness],
         log_factors: Tensor | None = None,
     ) -> tuple[DenseUpdate, tuple[Tensor, Tensor]]:
-        """Predict and update; also returns the prediction. The head has factors, from the earlier tokens."""
+        """Predict and update; also return the prediction. The head uses the noise factors of the earlier tokens."""
         (f, q), factor = moves, token.noise_scale.square()
         if log_factors is not None:
             process, measurement = torch.exp(log_factors).unbind(-1)
@@ -163,7 +163,7 @@ class DeepFilter(StateFilter):
         return dense_update(*prior, token.value, token.present, rules[0].scaled(factor), rules[1]), prior
 
     def features(self, update: DenseUpdate, token: Token, previous: Tensor) -> tuple[Tensor, Tensor]:
-        """Features `[B, 4P + 2]` of one observation, and its bounded innovation for the next product."""
+        """Return features `[B, 4P + 2]` of one observation, and its bounded innovation for the next lag-one product."""
         deviation = torch.diagonal(update.innovation_covariance, dim1=-2, dim2=-1).sqrt()
         z = update.innovation / deviation
         z = z / torch.sqrt(1 + (z / INNOVATION_SCALE).square())
@@ -172,11 +172,11 @@ class DeepFilter(StateFilter):
         return torch.cat(parts, dim=-1), z
 
     def factors(self, x: Tensor) -> Tensor:
-        """Bounded log factors `[..., 2]` on process and measurement covariance."""
+        """Return bounded log factors `[..., 2]` on process and measurement covariance."""
         return LOG_FACTOR_RANGE * torch.tanh(self.readout(x) * (LOG_FACTOR_GAIN / LOG_FACTOR_RANGE))
 
     def _both_filters(self, token: Token, state: State) -> tuple[FilterOutput, State, Tensor]:
-        """Head and nominal filter for one observation: output, state without blocks, embedded features."""
+        """Run head and nominal filter on one observation. Return output, blockless state, and embedded features."""
         moves = transition(self.drift(), token.dt)
         rules = self.sensor(), self.robustness()
         head, prior = self._update(token, moves, (state["mean"], state["covariance"]), rules, state["log_factors"])
@@ -211,7 +211,7 @@ class DeepFilter(StateFilter):
                 x, past.rows["keys"][:, :, i], past.rows["values"][:, :, i], lag, past.valid
             )
             x = mixed.out
-            # The recurrence continues from the row of the batch pass (docs/MATH.md §2 c).
+            # The recurrence continues from the last row of the batch pass (docs/MATH.md, section 2 c).
             means.append(mixed.mean)
             precisions.append(mixed.precision)
             keys.append(key)
@@ -235,7 +235,7 @@ class DeepFilter(StateFilter):
     def nominal_scan(
         self, observation: Tensor, present: Tensor, lags: Tensor, noise_scale: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Tokens `[B, N, 4P + 2]` and one-step log-likelihoods `[B, N]` of the nominal filter."""
+        """Return tokens `[B, N, 4P + 2]` and one-step log-likelihoods `[B, N]` of the nominal filter."""
         f, q = transition(self.drift(), lags)
         start = self.init_state(observation.shape[0])
         state, previous = (start["mean"], start["covariance"]), start["previous"]
@@ -251,7 +251,7 @@ class DeepFilter(StateFilter):
         return torch.stack(tokens, 1), torch.stack(log_likelihoods, 1)
 
     def context(self, tokens: Tensor, times: Tensor, mode: Mode) -> Tensor:
-        """Log factors `[B, N, 2]` after each token in a mode; `times` `[B, N]` float64."""
+        """Return log factors `[B, N, 2]` after each token. `times` is `[B, N]` float64."""
         x = self.embed(tokens)
         scaled = (times - times[:, :1]) / self.config.time_unit
         zeros = x.new_zeros(x.shape[0], self.config.n_heads, 2 * self.config.head_dim)
@@ -265,7 +265,7 @@ class DeepFilter(StateFilter):
     def head_scan(
         self, observation: Tensor, present: Tensor, lags: Tensor, noise_scale: Tensor, log_factors: Tensor
     ) -> Tensor:
-        """One-step log-likelihoods `[B, N]` of the head, given the factors after each token."""
+        """Return one-step log-likelihoods `[B, N]` of the head, given the factors after each token."""
         f, q = transition(self.drift(), lags)
         batch = observation.shape[0]
         start = self.init_state(batch)
@@ -282,5 +282,5 @@ class DeepFilter(StateFilter):
 
 
 def mean_per_component(log_likelihood: Tensor, present: Tensor) -> Tensor:
-    """Mean log-likelihood per observed component, the unit of the training loss."""
+    """Return the mean log-likelihood per observed component, the unit of the training loss."""
     return log_likelihood.sum() / present.sum().clamp(min=1)

@@ -1,11 +1,11 @@
-"""Sampling of the next tokens of a batch on the device of its logits; `sampling.drawn_tokens` does it on a host.
+"""Sampling of next tokens on the device of the logits. `sampling.drawn_tokens` is the host version.
 
-Order of tokens, ties and top_k are exact and the same as on the host, which also supplies the random numbers.
-Exponentials are float32, so the bounds between tokens may differ in the last digits. They are summed as integers in
-units of 2^-46 or less: such sums do not depend on the order, hence not on the batch, and never decrease along a row.
+The order of tokens, ties and top_k are exact and equal those on the host, which supplies the random numbers.
+Exponentials are float32, so the interval borders of tokens may differ in the last digits. They are summed as integers
+in units of 2^-46 or less, which makes the sums independent of their order and of the batch.
 
-On a GPU kernels do this (`draw_triton`); otherwise the reference here. Neither synchronises nor has shapes that depend
-on values, so both can be captured in a CUDA graph.
+GPUs use the kernels in `draw_triton`, other devices the reference here. Neither synchronises nor has data-dependent
+shapes, so both can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from rfa.model.recurrence.slots import is_on_gpu
 
 # Bits of the sum of all weights of a row.
 SUM_BITS = 62
-# Further float32 outputs per row; flags are 1 for true.
+# Additional float32 outputs per row. Flags are 1 for true.
 NUMBERS = ("top", "chosen", "is_finite", "slots_finite")
 
 
 class Distribution(NamedTuple):
-    """Distributions of B rows and the uniforms to draw with: `sampling.filtered_probabilities`.
+    """Sampling parameters of B rows (see `sampling.filtered_probabilities`).
 
-    A greedy row has last place 0 and uniform 0, which gives the first of the most probable tokens.
+    Greedy rows have last_place 0 and uniform 0, which selects the first of the most probable tokens.
 
     Args:
-        top_p: `[B]` float64, infinite: no nucleus.
-        uniform: `[B]` float64, in [0, 1).
-        last_place: `[B]` int64, last of the k best tokens, counted from 0.
+        top_p: `[B]` float64. Infinity disables nucleus sampling.
+        uniform: Random numbers `[B]` float64 in [0, 1).
+        last_place: Zero-based rank of the last of the k best tokens, `[B]` int64.
         temperature: `[B]` float32, positive and normal.
-        calibration: `[1]` float32, temperature of calibrated confidence.
+        calibration: Temperature of the calibrated confidence, `[1]` float32.
     """
 
     top_p: Tensor
@@ -47,12 +47,12 @@ class Distribution(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Output buffers of a draw.
+    """Output buffers of `draw`.
 
     Args:
         tokens: `[B]` int64.
-        sums: `[2, B]` int64, Σ exp(logit - largest) in units of 1 / `fixed_point`: as they are, and at the temperature
-            of the calibration.
+        sums: Σ exp(logit - largest) in units of 1 / `fixed_point`, `[2, B]` int64: at temperature 1, and at the
+            calibration temperature.
         numbers: `[len(NUMBERS), B]` float32.
     """
 
@@ -62,7 +62,7 @@ class Drawn(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int, device: torch.device) -> Drawn:
-        """Uninitialised buffers."""
+        """Allocate uninitialised buffers."""
         tokens, sums = (torch.empty(shape, dtype=torch.int64, device=device) for shape in ((rows,), (2, rows)))
         return cls(tokens, sums, torch.empty((len(NUMBERS), rows), device=device))
 
@@ -75,22 +75,22 @@ class Ranked(NamedTuple):
 
 
 def ranked(logits: Tensor) -> Ranked:
-    """Tokens of each row in order."""
+    """Sort the tokens of each row."""
     return Ranked(*logits.sort(dim=-1, descending=True, stable=True))
 
 
 def token_bits(vocabulary: int) -> int:
-    """Bits of a token number."""
+    """Return the number of bits of a token number."""
     return (vocabulary - 1).bit_length()
 
 
 def fixed_point(vocabulary: int) -> float:
-    """Factor, a power of two, for weights of at most 1 before they become integers; the sum of a row is below 2^62."""
+    """Return the power of two that scales weights of at most 1 to integers. The sum of a row stays below 2^62."""
     return 2.0 ** (SUM_BITS - token_bits(vocabulary))
 
 
 def integer_weights(exponents: Tensor) -> Tensor:
-    """exp of exponents `[..., V]` <= 0 as int64, in units of 1 / `fixed_point`."""
+    """Return exp of exponents `[..., V]` <= 0 as int64, in units of 1 / `fixed_point`."""
     return exponents.exp().mul_(fixed_point(exponents.shape[-1])).long()
 
 
@@ -98,11 +98,11 @@ def draw(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Dra
     """Choose the next tokens of B rows.
 
     Args:
-        output: of the step.
+        output: Output of the step.
         slots_finite: `[B]` float32, 1 if the state of a row is finite, else 0.
-        given: the distributions.
-        out: written.
-        is_filtered: whether top_p, or a last place between the first and the last, excludes tokens of some row.
+        given: Sampling parameters.
+        out: Buffers to write.
+        is_filtered: Whether top_p or top_k excludes tokens of some row.
     """
     if is_on_gpu(output.logits) and _has_triton():
         from rfa.model.draw_triton import draw_by_kernel
@@ -126,17 +126,17 @@ def draw_by_torch(output: StepOutput, slots_finite: Tensor, given: Distribution,
 
 
 def _draw_tokens(rows: Ranked, given: Distribution, out: Tensor) -> None:
-    """Tokens `[B]` whose intervals contain the uniforms."""
+    """Return tokens `[B]` whose intervals contain the uniforms."""
     exponents = (rows.logits - rows.logits[:, :1]).div_(given.temperature[:, None])
     weights = integer_weights(exponents).mul_(exponents >= exponents.gather(1, given.last_place[:, None]))
     total = weights.cumsum(1)
     weights.mul_(total - weights < total[:, -1:] * given.top_p[:, None])
     # Intervals are in the order of token numbers.
     total = weights.new_empty(weights.shape).scatter_(1, rows.tokens, weights).cumsum(1)
-    # The largest uniform is 1 - 2^-53: its product with a number rounds to less than that.
+    # The largest uniform is 1 - 2^-53. Its product with a number rounds to less than that number.
     marks = (total[:, -1:] * given.uniform[:, None]).long()
     found = torch.searchsorted(total, marks, right=True)
-    # Only a row with NaN goes beyond.
+    # Only rows with NaN exceed the range.
     torch.clamp(found[:, 0], max=weights.shape[1] - 1, out=out)
 
 

@@ -1,11 +1,11 @@
-"""Device functions of the sampling kernels: the order of logits, their exponents and their weights.
+"""Device functions of the sampling kernels: order, exponents and weights of logits.
 
-The bits of a logit, as an integer, have its order; with the token number below them there are no ties. Several kernels
-compute the weight of a token, since memory is slower. They get the same bits: products and sums are fused only by
-`tl.fma`, and quotients are rounded as by IEEE.
+The bits of a logit, read as an integer, preserve its order; the token number below them resolves ties. Several kernels
+recompute the weight of a token instead of loading it. They get identical bits, because products and sums are fused only
+by explicit `tl.fma` and quotients are rounded as in IEEE 754.
 """
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rfa.model.decoder_triton import LN2_FIRST, LN2_REST, LOG2E
 NO_WEIGHT = tl.constexpr(-64.0)
 # XOR with this reverses the order of negative integers.
 WITHOUT_SIGN = tl.constexpr(0x7FFFFFFF)
-# Added to a float32 of at most 2^21, it leaves the nearest integer in the last bits.
+# Adding this to a float32 of at most 2^21 rounds it to the nearest integer, in the last bits.
 ROUNDS = tl.constexpr(12582912.0)  # 1.5 · 2^23
 MINUS_LN2_FIRST, MINUS_LN2_REST = tl.constexpr(-LN2_FIRST.value), tl.constexpr(-LN2_REST.value)
 

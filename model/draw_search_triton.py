@@ -11,7 +11,7 @@ kept is where the number or weight of all at least as good reaches it.
 The edges only decide how long the list is. It has all of a row if all logits are equal.
 """
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rfa.model.draw_rank_triton import extents, filters, number_of, quotient, ra
 
 # Relative error of the float32 sums that choose the edges: thousands of roundings of one sign.
 MARGIN = tl.constexpr(2.0**-10)
-# Edges whose sums a thread has at a time.
+# Edges that a thread sums at a time.
 EDGES_AT_ONCE = tl.constexpr(4)
 LN2 = tl.constexpr(0.6931471805599453)
 # Below 2 to this power, 1 - top_p may be lost in rounding.

@@ -1,14 +1,15 @@
-"""Sampling of the next tokens of a batch on a GPU: three kernels, or four with top_k or top_p.
+"""Sampling of next tokens on a GPU, in three kernels, or four with top_k or top_p.
 
-Reference: `draw.draw_by_torch`. All but the last run over the blocks of a row in parallel: for the range of its logits;
-for the sums of their exponentials, most of the work; and, for filtered rows, for a list of the tokens that may be the
-last one kept (`draw_search_triton`). The last, a program per row, ends the search and finds the block and the token.
-Decisions use integer sums, so the order of summation does not matter.
+Reference: `draw.draw_by_torch`. The first kernels run in parallel over the blocks of a row: the range of its logits;
+the
+sums of their exponentials; and, for filtered rows, the list of candidates for the last token kept
+(`draw_search_triton`). The final kernel, one program per row, ends the search and finds the block and the token. Sums
+are integers, so their order does not matter.
 
-Rows of logits `[V]` float32 of any length, in blocks of at most `LARGEST_BLOCK`.
+Rows are logits `[V]` float32 of any length, in blocks of at most `LARGEST_BLOCK`.
 """
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from rfa.model.draw_rank_triton import extents, filters, number_of, ordered, quo
 from rfa.model.draw_search_triton import LOWEST_RANK, block_sums, edge_sums, last_rank, lowest_edge, narrow_kernel
 from rfa.model.language import StepOutput
 
-# Logits of a block, and of a warp.
+# Logits per block, and per warp.
 LARGEST_BLOCK = 2048
 OF_A_WARP = 256
-# Parts of a row between edges, and candidates of a turn of the search as a power of two.
+# Intervals between edges per row, and candidates per search iteration as a power of two.
 EDGES = 16
 WAY_BITS = 2
-# Infinity as `ordered`.
+# Infinity in the order of `ordered`.
 INFINITE = tl.constexpr(0x7F800000)
 
 
@@ -180,7 +181,7 @@ def draw_kernel(
 def draw_by_kernel(
     output: StepOutput, slots_finite: torch.Tensor, given: Distribution, out: Drawn, *, is_filtered: bool
 ) -> None:
-    """`draw.draw` by kernels."""
+    """Run `draw.draw` with kernels."""
     logits, log_precision, latents = (part.contiguous() for part in output)
     rows, vocabulary = logits.shape
     latent, bits = latents[0].numel(), token_bits(vocabulary)
@@ -195,8 +196,8 @@ def draw_by_kernel(
     parts = {"BLOCKS": blocks, "BLOCK_J": block_j, "UNIT_BITS": SUM_BITS - bits, "TOKEN_BITS": bits}
     warps, by_block = max(1, block // OF_A_WARP), (rows, blocks)
     extents, sums = empty(torch.int32, rows, blocks, 2), empty(torch.int64, rows, blocks, 3)
-    marks: tuple[torch.Tensor | None, ...] = (None,) * 3  # lowest edge; weight and number above each edge
-    found: tuple[torch.Tensor | None, ...] = (None,) * 4  # ranks and weights of the list; weight above it; numbers
+    marks: tuple[torch.Tensor | None, ...] = (None,) * 3  # lowest edge; weight and count above each edge
+    found: tuple[torch.Tensor | None, ...] = (None,) * 4  # ranks and weights of candidates; weight above them; counts
     if is_filtered:
         by_edge = (rows, blocks, EDGES)
         marks = empty(torch.float32, rows), empty(torch.float32, *by_edge), empty(torch.int32, *by_edge)

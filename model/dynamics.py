@@ -7,8 +7,8 @@ Source: Racioppo, Robust Filter Attention, eq. 9, A.2 and B.3.
     phi(lag) = (1 - exp(-2 mu lag)) / (2 mu)                    → lag as mu → 0
     V(lag)   = sigma2 phi(lag) + eta2 E(lag)^2 + gamma2         P = 1 / V
 
-Units: lag in the time unit of `times`, mu and omega per time unit, variances in the squared unit of the keys per
-complex dimension, sigma2 also per time unit.
+Units: lag in the time unit of `times`; mu and omega per time unit; variances in the squared unit of the keys per
+complex dimension; sigma2 also per time unit.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from torch import Tensor, nn
 
 from rfa.runtime.text.config import POSITIVE_FLOOR, Frequencies
 
-# Below this the series of phi, with SERIES_TERMS terms, is exact in float64; the slope of the quotient cancels.
+# Below this, the series of phi with SERIES_TERMS terms is exact in float64, and the slope of the quotient cancels.
 SMALL_EXPONENT = 0.02
 SERIES_TERMS = 6
 
 
 @dataclass(frozen=True)
 class Dynamics:
-    """Constrained parameters of the heads of one layer, all `[H]` except `omega`.
+    """Parameters of the heads of one layer, all `[H]` except `omega`.
 
     Args:
-        mu: decay rate, >= 0, 1/time.
-        omega: angular frequencies `[H, D]`, rad/time, D complex dims.
-        sigma2: process-noise intensity, >= 0, variance/time.
-        eta2: measurement noise of the key (the past observation), > 0.
-        gamma2: noise of the query (the anchor), >= 0.
-        nu: Student-t degrees of freedom, > 2; `inf` is the Gaussian limit of the filter.
-        tau: inverse temperature of the logits, > 0.
+        mu: Decay rate, >= 0, 1/time.
+        omega: Angular frequencies `[H, D]`, rad/time, for D complex dimensions.
+        sigma2: Process-noise intensity, >= 0, variance/time.
+        eta2: Measurement noise of the key (the past observation), > 0.
+        gamma2: Measurement noise of the query, >= 0.
+        nu: Student-t degrees of freedom, > 2. `inf` is the Gaussian limit.
+        tau: Inverse temperature of the logits, > 0.
     """
 
     mu: Tensor
@@ -62,7 +62,7 @@ class Dynamics:
         return (self.nu + self.complex_dims) / self.complex_dims
 
     def to(self, dtype: torch.dtype) -> Dynamics:
-        """The same dynamics in another floating dtype."""
+        """Convert to another floating dtype."""
         return Dynamics(
             self.mu.to(dtype),
             self.omega.to(dtype),
@@ -75,17 +75,17 @@ class Dynamics:
 
 
 def _per_head(parameter: Tensor, lag: Tensor) -> Tensor:
-    """Reshape `[H]` or `[H, S]` to `[H, 1, …]` to broadcast with the dims of `lag`."""
+    """Reshape `[H]` or `[H, S]` to `[H, 1, …]` to broadcast with the dimensions of `lag`."""
     return parameter.reshape(parameter.shape + (1,) * lag.dim())
 
 
 def decay(mu: Tensor, lag: Tensor) -> Tensor:
-    """E(lag) = exp(-mu lag), `[H, *lag.shape]`. `lag` must be >= 0."""
+    """Return E(lag) = exp(-mu lag), `[H, *lag.shape]`, for `lag` >= 0."""
     return torch.exp(-_per_head(mu, lag) * lag)
 
 
 def phi(mu: Tensor, lag: Tensor) -> Tensor:
-    """Process noise accumulated per unit sigma2 over `lag`, `[H, *lag.shape]`; smooth at mu = 0."""
+    """Return the process noise accumulated over `lag` per unit sigma2, `[H, *lag.shape]`. Smooth at mu = 0."""
     exponent = 2 * _per_head(mu, lag) * lag
     is_small = exponent < SMALL_EXPONENT
     # `where` differentiates both branches, so the unused one must stay finite.
@@ -99,7 +99,7 @@ def phi(mu: Tensor, lag: Tensor) -> Tensor:
 
 
 def variance(dynamics: Dynamics, lag: Tensor) -> Tensor:
-    """V(lag), variance of a key at the time of the query, `[H, *lag.shape]`."""
+    """Return V(lag), the variance of a key at the time of the query, `[H, *lag.shape]`."""
     transported = decay(dynamics.mu, lag)
     return (
         _per_head(dynamics.sigma2, lag) * phi(dynamics.mu, lag)
@@ -109,9 +109,9 @@ def variance(dynamics: Dynamics, lag: Tensor) -> Tensor:
 
 
 def wrapped_phase(omega: Tensor, times: Tensor, dtype: torch.dtype) -> Tensor:
-    """omega · t wrapped to [-pi, pi], `[*times.shape, H, D]`.
+    """Return omega · t wrapped to [-pi, pi], `[*times.shape, H, D]`.
 
-    Computed in float64: in float32 a phase at token 10^6 is off by 0.05 rad.
+    The product is float64: in float32 the phase at token 10^6 has an error of 0.05 rad.
     """
     phase = times.to(torch.float64)[..., None, None] * omega.to(torch.float64)
     turn = 2 * torch.pi
@@ -122,8 +122,8 @@ def rotate(x: Tensor, phase: Tensor) -> Tensor:
     """Multiply complex vectors by e^{i phase}.
 
     Args:
-        x: `[..., H, 2D]`, real half first.
-        phase: broadcastable to `[..., H, D]`.
+        x: `[..., H, 2D]`, real parts first.
+        phase: Broadcastable to `[..., H, D]`.
     """
     cos, sin = torch.cos(phase), torch.sin(phase)
     real, imaginary = x.chunk(2, dim=-1)
@@ -131,7 +131,7 @@ def rotate(x: Tensor, phase: Tensor) -> Tensor:
 
 
 def positive(raw: Tensor) -> Tensor:
-    """Map of an unconstrained parameter to a positive one: softplus(raw) + floor."""
+    """Map an unconstrained parameter to a positive one: softplus(raw) + floor."""
     return F.softplus(raw) + POSITIVE_FLOOR
 
 
@@ -144,12 +144,12 @@ def raw_from_positive(value: float | Tensor) -> Tensor:
 
 
 def no_frequencies(n_heads: int, complex_dims: int) -> Tensor:
-    """omega = 0, no rotation, `[H, D]`."""
+    """Return omega = 0 `[H, D]`, without rotation."""
     return torch.zeros(n_heads, complex_dims, dtype=torch.float64)
 
 
 def banded_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> Tensor:
-    """SC-RFA: one bank split over the heads from slow (head 0) to fast, in conjugate pairs, `[H, D]`."""
+    """SC-RFA frequencies `[H, D]`: one set split over the heads from slow (head 0) to fast, in conjugate pairs."""
     if complex_dims % 2:
         raise ValueError(f"complex_dims must be even (conjugate pairs), got {complex_dims}")
     half = n_heads * complex_dims // 2
@@ -159,7 +159,7 @@ def banded_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -
 
 
 def full_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> Tensor:
-    """RFA (M1): the full bank base^{-n/(D/2)} in every head, in conjugate pairs, `[H, D]`."""
+    """RFA (M1) frequencies `[H, D]`: the full set base^{-n/(D/2)} in every head, in conjugate pairs."""
     if complex_dims % 2:
         raise ValueError(f"complex_dims must be even (conjugate pairs), got {complex_dims}")
     half = complex_dims // 2
@@ -168,24 +168,24 @@ def full_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> 
 
 
 def frequencies(kind: Frequencies, n_heads: int, complex_dims: int) -> Tensor:
-    """The bank named by a config, `[H, D]`."""
+    """Return the frequencies that a configuration names, `[H, D]`."""
     banks = {"banded": banded_frequencies, "full": full_frequencies, "none": no_frequencies}
     return banks[kind](n_heads, complex_dims)
 
 
 def banded_decay(n_heads: int, complex_dims: int, damping: float, zero_fraction: float = 0.25) -> Tensor:
-    """mu_h = damping · max omega_h of the banded bank; the slowest `zero_fraction` of the heads do not decay, `[H]`."""
+    """Return mu_h = damping · max omega_h of the banded set, `[H]`; 0 for the slowest `zero_fraction` of the heads."""
     mu = damping * banded_frequencies(n_heads, complex_dims).amax(dim=-1)
     mu[: int(n_heads * zero_fraction)] = 0.0
     return mu
 
 
 class DynamicsParameters(nn.Module):
-    """Learned noises of one layer; frequencies, and decay by default, are fixed buffers.
+    """Learned noises of one layer. Frequencies, and decays by default, are fixed buffers.
 
-    Where mu > 0 the steady-state process variance sigma2 / (2 mu) is learned (better conditioned, RFA D.2), else
-    sigma2. Without noise (`has_noise=False`) sigma2 = eta2 = 0 and only gamma2 is learned. tau starts at `temperature`.
-    With `learns_decay` mu is learned where it is > 0; heads without decay stay without, for no raw value gives mu = 0.
+    Where mu > 0, the steady-state process variance sigma2 / (2 mu) is learned (better conditioned, RFA D.2), otherwise
+    sigma2. With `has_noise=False`, sigma2 = eta2 = 0 and only gamma2 is learned. tau starts at `temperature`. With
+    `learns_decay`, mu is learned where it is > 0.
     """
 
     omega: Tensor
@@ -205,10 +205,10 @@ class DynamicsParameters(nn.Module):
     ) -> None:
         super().__init__()
         n_heads, complex_dims = omega.shape
-        # float64, as the phase omega · t.
+        # float64, like the phase omega · t.
         self.register_buffer("omega", omega.to(torch.float64), persistent=False)
         self.register_buffer("mu", mu.to(torch.get_default_dtype()), persistent=False)
-        # The raw value of a head without decay is not used.
+        # Unused for heads without decay.
         given = torch.where(self.mu > 0, self.mu, torch.ones_like(self.mu))
         self.mu_raw = nn.Parameter(raw_from_positive(given)) if learns_decay else None
         self.has_noise = has_noise
@@ -217,12 +217,12 @@ class DynamicsParameters(nn.Module):
             self.process_raw = nn.Parameter(raw_from_positive(torch.where(mu > 0, process * unit, process / 10 * unit)))
             self.eta2_raw = nn.Parameter(raw_from_positive(torch.full((n_heads,), measurement)))
         self.gamma2_raw = nn.Parameter(raw_from_positive(torch.full((n_heads,), measurement)))
-        # nu = 2 + D · positive(raw): 4 D at the start.
+        # nu = 2 + D · positive(raw), initially 4 D.
         self.nu_raw = nn.Parameter(raw_from_positive(torch.full((n_heads,), 4.0 - 2.0 / complex_dims)))
         self.tau_raw = nn.Parameter(raw_from_positive(torch.full((n_heads,), temperature)))
 
     def forward(self) -> Dynamics:
-        """Constrained parameters; the only conversion from raw ones."""
+        """Return the constrained parameters."""
         mu = self.mu if self.mu_raw is None else torch.where(self.mu > 0, positive(self.mu_raw), 0.0)
         sigma2 = eta2 = torch.zeros_like(self.mu)
         if self.has_noise:

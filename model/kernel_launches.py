@@ -1,7 +1,6 @@
-"""Launches of GPU kernels: intercepted before Triton compiles them, and described as its compiler sees them.
+"""Intercept launches of GPU kernels before Triton compiles them, and describe them for its compiler.
 
-`kernel[grid](*arguments)` has Triton compile the kernel for the present GPU and launch it. Interceptors record
-launches, run kernels compiled before, or emulate a GPU.
+Interceptors record launches, run precompiled kernels, or emulate a GPU.
 """
 
 from __future__ import annotations
@@ -30,8 +29,11 @@ THREADS_OF_A_WARP = 32
 class KernelCall:
     """One launch.
 
-    function: Triton's; grid: CTAs; values: by parameter, in order, with defaults; options: num_warps and num_stages, if
-    given.
+    Args:
+        function: Triton's function.
+        grid: Number of programs per dimension.
+        values: Arguments by parameter name, in order, with defaults.
+        options: num_warps and num_stages, if given.
     """
 
     function: Any
@@ -47,10 +49,13 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """A kernel as one launch uses it, for Triton's compiler.
+    """A kernel with the signature of one launch, for Triton's compiler.
 
-    call: the launch; signature: parameter → type ("*bf16", "i32", "constexpr"); constexprs and attributes by position
-    in the signature; options: num_warps, num_stages and others.
+    Args:
+        call: The launch.
+        signature: Parameter → type ("*bf16", "i32", "constexpr").
+        constexprs, attributes: By position in the signature.
+        options: num_warps, num_stages and others.
     """
 
     call: KernelCall
@@ -65,12 +70,12 @@ class KernelLaunch:
         return self.call.function
 
 
-# Returns whether it took the launch; else Triton does.
+# Returns whether it handled the launch. Otherwise Triton does.
 Taker = Callable[[KernelCall], bool]
 
 
 def intercept_launches(taker: Taker) -> Callable[[], None]:
-    """Offer every launch of this process to `taker` before Triton; call the result to stop."""
+    """Offer every launch of this process to `taker` first. Call the result to stop."""
     before = KernelInterface.__getitem__
 
     def launcher(function: Any, grid: Any) -> Callable[..., Any]:
@@ -99,7 +104,7 @@ def intercepted_launches(taker: Taker) -> Iterator[None]:
 
 
 def call_of(function: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:
-    """The launch `function[grid](*args, **kwargs)`."""
+    """Return the call `function[grid](*args, **kwargs)`."""
     signature = _signature(function.fn)
     named = {name: value for name, value in kwargs.items() if name in signature.parameters}
     bound = signature.bind(*args, **named)
@@ -116,15 +121,15 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def described(call: KernelCall, architecture: int) -> KernelLaunch:
-    """What Triton would compile for a launch.
+    """Describe what Triton would compile for a launch.
 
     Args:
-        architecture: compute capability as one number: 80, 90.
+        architecture: Compute capability as one number, such as 80 or 90.
     """
     function, backend = call.function, _backend(architecture)
     bind = create_function_from_signature(function.signature, function.params, backend)
     bound, specialization, options = bind(**call.values, **call.options)
-    # What JITFunction.run does before it compiles.
+    # The steps of JITFunction.run before it compiles.
     options, signature, constexprs, attributes = function._pack_args(
         backend, {**call.values, **call.options}, bound, specialization, options
     )
@@ -137,9 +142,9 @@ def _backend(architecture: int) -> Any:
 
 @contextmanager
 def recorded_launches(architecture: int) -> Iterator[list[KernelLaunch]]:
-    """Record launches instead of running them, with tensors counted as those of a GPU of an architecture.
+    """Record launches instead of running them, treating tensors as on a GPU of an architecture.
 
-    Does not work under TRITON_INTERPRET, where kernels are never compiled.
+    Does not work under TRITON_INTERPRET, where kernels are not compiled.
     """
     launches: list[KernelLaunch] = []
 
@@ -153,7 +158,9 @@ def recorded_launches(architecture: int) -> Iterator[list[KernelLaunch]]:
 
 @functools.cache
 def source_hash(function: Any) -> str:
-    """sha256 of the source of a kernel, all functions of this package that it uses, and their constants."""
+    """Return the SHA-256 of the source of a kernel, of the functions of this package that it uses, and of their
+    constants.
+    """
     parts: dict[str, str] = {}
     _collect(function, parts)
     return hashlib.sha256("\0".join(f"{name}\0{parts[name]}" for name in sorted(parts)).encode()).hexdigest()

@@ -13,19 +13,19 @@ from rfa.model.mixing import MixerOutput, ModeNorm
 from rfa.model.recurrence.slots import SlotImpl
 from rfa.runtime.text.config import MODES, LanguageModelConfig, Mode, check_choice
 
-# Small: with a tied head, a large embedding would predict its own token with certainty.
+# Small, because with a tied head a large embedding would predict its own token with certainty.
 EMBEDDING_STD = 0.02
 
 
 class LanguageOutput(NamedTuple):
-    """logits `[B, N, V]`; log_precision `[B, N]`: log evidence of the last layer, averaged over heads."""
+    """logits `[B, N, V]`, and log_precision `[B, N]`: log evidence of the last layer, averaged over heads."""
 
     logits: Tensor
     log_precision: Tensor
 
 
 class StepOutput(NamedTuple):
-    """logits `[B, V]`, log_precision `[B]`, latent `[B, H, 2D]`: the last layer's estimate or sample."""
+    """logits `[B, V]`, log_precision `[B]`, and latent `[B, H, 2D]`, the estimate or sample of the last layer."""
 
     logits: Tensor
     log_precision: Tensor
@@ -53,7 +53,8 @@ State = SlotState | WindowState
 
 
 class Cache(NamedTuple):
-    """Keys and values of the attention mode, `[B, L, H, C, 2D]`, in the rotating frame; valid rows: position `[B]`.
+    """Keys and values of the attention mode, `[B, L, H, C, 2D]`, in the rotating frame. `position` `[B]` rows are
+    valid.
 
     Values are unrotated if the model does not rotate them.
     """
@@ -88,15 +89,16 @@ class LanguageModel(nn.Module):
         self._mode = mode
 
     def compile_attention(self) -> None:
-        """Compile the eager attention for training: half of its time on a CPU."""
+        """Compile the eager attention for training. It halves the time on a CPU."""
         for block in self._layers():
             if isinstance(block.mixer, RobustMixer):
                 block.mixer.compile_attention()
 
     def forward(self, tokens: Tensor, *, with_precision: bool = True) -> LanguageOutput:
-        """Logits of the next token at every position of `tokens` `[B, N]`, in the current mode.
+        """Return logits of the next token at every position of `tokens` `[B, N]`, in the current mode.
 
-        with_precision=False skips the evidence of the attention mode.
+        Args:
+            with_precision: If False, skip the evidence in attention mode.
         """
         if self._mode == "recurrent":
             state = self.init_state(tokens.shape[0])
@@ -109,7 +111,7 @@ class LanguageModel(nn.Module):
         return LanguageOutput(self._logits(hidden, self._mode), mixed.log_precision.mean(-1))
 
     def init_state(self, batch: int) -> State:
-        """The state of `batch` streams before their first token."""
+        """Return the state of `batch` streams before their first token."""
         pairs = [mixer.initial_state() for mixer in self._slot_mixers()]
         means = torch.stack([means for means, _ in pairs])
         precisions = torch.stack([precisions for _, precisions in pairs])
@@ -124,9 +126,10 @@ class LanguageModel(nn.Module):
         return WindowState(*slots, ring.expand(batch, *ring.shape))
 
     def step(self, token: Tensor, state: State, noise: Tensor | None = None) -> tuple[StepOutput, State]:
-        """One token `[B]` of every stream.
+        """Process one token `[B]` of every stream.
 
-        noise `[B, H, 2D]`: scaled standard normal for the latent sample; None: the mean.
+        Args:
+            noise: Scaled standard normal `[B, H, 2D]` for the latent sample. None: the mean.
         """
         x = self._embed(token)
         layers = []
@@ -139,23 +142,23 @@ class LanguageModel(nn.Module):
         return self._step_output(x, mixed, "recurrent"), _advanced(state, layers, 1)
 
     def prefill(self, tokens: Tensor, state: State, *, impl: SlotImpl = "auto") -> tuple[StepOutput, State]:
-        """N tokens `[B, N]` at once, with the results of N steps; output of the last token."""
+        """Process N tokens `[B, N]` at once and return the output of the last token. Results equal those of N steps."""
         x, mixed, after = self._scan(tokens, state, impl=impl)
         last = MixerOutput(mixed.out[:, -1], mixed.log_precision[:, -1], mixed.latent[:, -1])
         return self._step_output(x[:, -1], last, "recurrent"), after
 
     def init_cache(self, batch: int, capacity: int) -> Cache:
-        """An empty cache for `capacity` tokens of `batch` streams."""
+        """Return an empty cache for `capacity` tokens of `batch` streams."""
         config = self.config
         shape = (batch, config.n_layers, config.n_heads, capacity, 2 * config.head_dim)
         keys = torch.zeros(shape, device=self.embedding.weight.device)
         return Cache(keys, torch.zeros_like(keys), torch.zeros(batch, dtype=torch.int64, device=keys.device))
 
     def extend(self, tokens: Tensor, cache: Cache, noise: Tensor | None = None) -> tuple[StepOutput, Tensor, Tensor]:
-        """n new tokens `[B, n]` in attention mode, over the cache and themselves.
+        """Process n new tokens `[B, n]` in attention mode, with a cache.
 
         Returns:
-            output of the last token, and the new rows of keys and values `[B, L, H, n, 2D]`, for the caller to write at
+            Output of the last token, and the new rows of keys and values `[B, L, H, n, 2D]`. The caller writes them at
             `cache.position`.
         """
         x = self._embed(tokens)
@@ -182,7 +185,7 @@ class LanguageModel(nn.Module):
         return StepOutput(self._logits(x, mode), mixed.log_precision.mean(-1), mixed.latent)
 
     def _last(self, layer: int, noise: Tensor | None) -> Tensor | None:
-        """The noise for the last layer, None for the others."""
+        """Return the noise for the last layer and None for the others."""
         return noise if layer == self.config.n_layers - 1 else None
 
     def _layers(self) -> list[Block]:
@@ -195,7 +198,7 @@ class LanguageModel(nn.Module):
 
     def _robust_mixers(self) -> list[RobustMixer]:
         if self.config.mixer != "rfa":
-            raise ValueError(f"a {self.config.mixer} model has no cache: it attends to whole sequences")
+            raise ValueError(f"a {self.config.mixer} model attends to whole sequences and has no cache")
         return [cast(RobustMixer, block.mixer) for block in self._layers()]
 
     def _scan(self, tokens: Tensor, state: State, *, impl: SlotImpl = "auto") -> tuple[Tensor, MixerOutput, State]:
@@ -212,13 +215,13 @@ class LanguageModel(nn.Module):
     def _layer_state(self, state: State, layer: int) -> LayerState:
         size = state.ring.shape[2] if isinstance(state, WindowState) else 0
         if size != self.config.window:
-            raise ValueError(f"the model has a window of {self.config.window} tokens, the state a ring of {size}")
+            raise ValueError(f"the model has a window of {self.config.window}, but the state has a ring of {size}")
         ring = state.ring[:, layer] if isinstance(state, WindowState) else None
         return LayerState(state.means[:, layer], state.precisions[:, layer], ring)
 
 
 def _advanced(state: State, layers: list[LayerState], tokens: int) -> State:
-    """The state after some tokens, from those of the layers."""
+    """Return the state after some tokens, given those of the layers."""
     parts: dict[str, Tensor] = {
         "means": torch.stack([layer.means for layer in layers], 1),
         "precisions": torch.stack([layer.precisions for layer in layers], 1),

@@ -1,4 +1,4 @@
-"""Layers of the language model: RFA with its slots, and the block of mixer and feed-forward."""
+"""Layers of the language model: RFA with its slots, and blocks of mixer and feed-forward layer."""
 
 from __future__ import annotations
 
@@ -34,15 +34,14 @@ from rfa.model.recurrence.slots_reference import (
 from rfa.model.recurrence.window import empty_ring, window_scan
 from rfa.runtime.text.config import GATE_RANGE, PROCESS_GATE_SCALE, LanguageModelConfig, Mode
 
-# Logit of the output gates at the start: sigmoid(2) = 0.88.
+# Initial logit of the output gates: sigmoid(2) = 0.88.
 OUTPUT_GATE_START = 2.0
-# Memory of the slots at the start, in tokens: log-spaced between these.
+# Initial memory of the slots in tokens: log-spaced between these.
 SLOT_MEMORY = (2.0, 256.0)
 
 
 class LayerState(NamedTuple):
-    """Slots of B streams in one layer, `[B, H, S, 4D]` and `[B, H, S]`, and with a window its ring `[B, W, H, 4D +
-    2S]`."""
+    """Slots of B streams in one layer, `[B, H, S, 4D]` and `[B, H, S]`, and a window's ring `[B, W, H, 4D + 2S]`."""
 
     means: Tensor
     precisions: Tensor
@@ -50,7 +49,7 @@ class LayerState(NamedTuple):
 
 
 class RobustMixer(TokenMixer):
-    """Robust Filter Attention over a sequence, and the gated slots that run the same heads as a recurrence.
+    """Robust Filter Attention over a sequence, and gated slots that run the same heads as a recurrence.
 
     Both modes share projections, frequencies and noises. Internal vectors are in the rotating frame.
     """
@@ -92,42 +91,42 @@ class RobustMixer(TokenMixer):
             self.weight_scale_raw = nn.Parameter(raw_from_positive(torch.ones(heads)))
 
     def initial_state(self) -> tuple[Tensor, Tensor]:
-        """Means `[H, S, 4D]` and precisions `[H, S]` before the first token."""
+        """Return means `[H, S, 4D]` and precisions `[H, S]` before the first token."""
         return self.initial_means.float(), positive(self.initial_precision_raw.float())
 
     def initial_ring(self) -> Tensor:
-        """The ring `[W, H, 4D + 2S]` before the first token."""
+        """Return the ring `[W, H, 4D + 2S]` before the first token."""
         at_rest = self.own_process(1) + PROCESS_GATE_SCALE
         return empty_ring(self.config.window, at_rest, 2 * self.config.head_dim)
 
     def own_process(self, tokens: int | Tensor) -> Tensor:
-        """Process noise of the slots over some tokens, a number or `[..., 1, 1]`: `[..., H, S]`."""
+        """Return the process noise of the slots over a number of tokens, `[..., H, S]`."""
         steady = positive(self.dynamics.process_raw)[:, None]
         return -steady * torch.expm1(-2 * tokens * self.slot_log_mu.exp())
 
     def slot_lag(self) -> SlotLag:
-        """Lag of the slots behind the query, with a window."""
+        """Return the lag of the slots behind the query, for models with a window."""
         tokens = self.config.window
         return SlotLag(torch.exp(-tokens * self.slot_log_mu.exp()), self.own_process(tokens))
 
     def projected(self, x: Tensor, mode: Mode) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v of normalised inputs `[..., d]`, `[..., H, 2D]`."""
+        """Project normalised inputs `[..., d]` to q, k, v `[..., H, 2D]`."""
         shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
         return self.query(x, mode).reshape(shape), self.key(x).reshape(shape), self.value(x).reshape(shape)
 
     def rotated(self, x: Tensor, phase: Tensor, mode: Mode) -> tuple[Tensor, Tensor, Tensor]:
-        """`projected` in the rotating frame, float32."""
+        """Return `projected` in the rotating frame, float32."""
         q, k, v = (part.float() for part in self.projected(x, mode))
         if self.config.unit_norm:
             q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
         return rotate(q, -phase), rotate(k, -phase), rotate(v, -phase) if self.config.rotate_values else v
 
     def phase(self, positions: Tensor) -> Tensor:
-        """Phase at `positions` `[...]`: `[..., H, D]`; e^{i phase} rotates out of the rotating frame."""
+        """Return the phase at `positions` `[...]`, `[..., H, D]`. e^{i phase} rotates out of the rotating frame."""
         return wrapped_phase(self.dynamics.omega, positions, torch.float32)
 
     def slot_parameters(self, dynamics: Dynamics, lags: Tensor | None = None) -> SlotParameters:
-        """lags: tokens before each of a sequence `[B, N]`; default one."""
+        """Return the slot parameters. `lags` `[B, N]` is the number of tokens since the previous one, by default 1."""
         exponent = torch.zeros_like(dynamics.nu)  # kappa' = 0: weight 1
         if self.config.robust_slots:
             exponent = dynamics.kappa * positive(self.weight_scale_raw)
@@ -146,7 +145,7 @@ class RobustMixer(TokenMixer):
     def slot_inputs(
         self, x: Tensor, rotated: tuple[Tensor, Tensor, Tensor], dynamics: Dynamics, lags: Tensor | None = None
     ) -> SlotInputs:
-        """Measurement precision (1/eta²) exp(a·x) and process noise of each slot (docs/MATH.md: slots)."""
+        """Return measurement precision (1/eta²) exp(a·x) and process noise of each slot (docs/MATH.md, slots)."""
         config = self.config
         gates = self.gates(x).float().clamp(*GATE_RANGE)
         write, forget = gates.reshape(*x.shape[:-1], 2, config.n_heads, config.n_slots).unbind(-3)
@@ -155,7 +154,7 @@ class RobustMixer(TokenMixer):
         return SlotInputs(*rotated, measurement, own + PROCESS_GATE_SCALE * torch.exp(forget))
 
     def project(self, latent: Tensor, x: Tensor, mode: Mode) -> Tensor:
-        """W_o of the latent `[..., H, 2D]`, with heads scaled by the output gates of the block's input `[..., d]`."""
+        """Apply W_o to the latent `[..., H, 2D]`, with heads scaled by output gates of the block input `[..., d]`."""
         if self.config.output_gate:
             latent = latent * torch.sigmoid(self.output_gate(x))[..., None]
         out: Tensor = self.output(latent.flatten(-2), mode)
@@ -172,11 +171,11 @@ class RobustMixer(TokenMixer):
         mode: Mode,
         noise: Tensor | None = None,
     ) -> MixerOutput:
-        """Leave the rotating frame, add the latent sample, project.
+        """Leave the rotating frame, add the latent sample, and project.
 
-        noise: `[..., H, 2D]` scaled standard normal; the sample has variance 1/p̂ + gamma² per complex dim (RFA C.6),
-        half of it
-        in each real part.
+        Args:
+            noise: Scaled standard normal `[..., H, 2D]`. The sample has variance 1/p̂ + gamma² per complex dimension
+                (RFA C.6), half of it in each real part.
         """
         if self.config.rotate_values:
             latent = rotate(latent, phase)
@@ -186,7 +185,7 @@ class RobustMixer(TokenMixer):
         return MixerOutput(self.project(latent, x, mode), torch.log(precision), latent)
 
     def attention(self, x: Tensor, *, with_precision: bool, impl: AttentionImpl = "auto") -> MixerOutput:
-        """RFA over a sequence `[B, N, d]` at positions 0 … N-1; impl as in `robust_filter_attention`."""
+        """Run RFA over a sequence `[B, N, d]` at positions 0 … N-1. `impl` is that of `robust_filter_attention`."""
         dynamics = self.dynamics()
         phase = self.phase(torch.arange(x.shape[1], device=x.device))
         if self._runs_fused(x, impl):
@@ -194,25 +193,25 @@ class RobustMixer(TokenMixer):
         q, k, v = self.rotated(x, phase, "attention")
         config = self.config
         core = self._training_attention if self.training else relative_attention
-        # Compiled under autocast, the gradient of the keys would be NaN (torch 2.13, CPU).
+        # Under autocast, the compiled gradient of the keys is NaN (torch 2.13, CPU).
         with without_autocast(x.device):
             result = core(q, k, v, dynamics, kernel=config.kernel, with_precision=with_precision, prior=config.prior)
         precision = result.precision if with_precision else torch.ones_like(result.log_norm)
         return self.finish(result.out, x, phase, precision, dynamics.gamma2, mode="attention")
 
     def _runs_fused(self, x: Tensor, impl: AttentionImpl) -> bool:
-        """Whether the fused kernels run the projections of `x`; the ablations are eager."""
+        """Return whether the fused kernels run the projections of `x`. They do not run the ablations."""
         config = self.config
         if config.prior != "lyapunov" or config.noise != "learned" or not config.rotate_values or config.unit_norm:
             if impl == "triton":
-                raise ValueError("impl='triton' cannot run this: the kernels do not run the ablations of RFA")
+                raise ValueError("impl='triton' cannot run this: the kernels do not support ablations of RFA")
             return False
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
         return runs_fused(impl, x.device, dtype, 2 * config.head_dim)
 
     def _fused_attention(self, x: Tensor, phase: Tensor, dynamics: Dynamics, with_precision: bool) -> MixerOutput:
-        """`attention` by the fused kernels, in the dtype of the projections."""
+        """`attention` with the fused kernels, in the dtype of the projections."""
         from rfa.model.attention.triton import fused_attention, fused_rotation
 
         q, k, v = fused_rotation(*self.projected(x, "attention"), phase=phase, is_inverse=True)
@@ -230,12 +229,14 @@ class RobustMixer(TokenMixer):
         lags: Tensor | None = None,
         impl: SlotImpl = "auto",
     ) -> tuple[MixerOutput, LayerState]:
-        """The slots over a sequence `[B, N, d]` at `positions` `[N]` or `[B, N]`, from a state to a state.
+        """Run the slots over a sequence `[B, N, d]` at `positions` `[N]` or `[B, N]`, and return outputs and final
+        state.
 
-        lags: tokens between each token and the one before, `[B, N]` >= 0; default one.
+        Args:
+            lags: Number of tokens since the previous one, `[B, N]` >= 0, by default 1.
         """
         if lags is not None and state.ring is not None:
-            raise ValueError("with a window lags must be None: its tokens are one apart")
+            raise ValueError("lags must be None for a model with a window")
         dynamics = self.dynamics()
         phase = self.phase(positions)
         tokens = self.slot_inputs(x, self.rotated(x, phase, "recurrent"), dynamics, lags)
@@ -245,7 +246,7 @@ class RobustMixer(TokenMixer):
     def step(
         self, x: Tensor, position: Tensor, state: LayerState, noise: Tensor | None
     ) -> tuple[MixerOutput, LayerState]:
-        """One token `[B, d]` of every stream at `position` `[B]`."""
+        """Process one token `[B, d]` of every stream at `position` `[B]`."""
         dynamics = self.dynamics()
         phase = self.phase(position)
         token = self.slot_inputs(x, self.rotated(x, phase, "recurrent"), dynamics)
@@ -268,7 +269,7 @@ class RobustMixer(TokenMixer):
     def _scan(
         self, tokens: SlotInputs, state: LayerState, dynamics: Dynamics, impl: SlotImpl, lags: Tensor | None = None
     ) -> tuple[SlotReadout, LayerState]:
-        """Slots, and the window before them if there is one."""
+        """Run the slots, and the window before them if there is one."""
         config, parameters = self.config, self.slot_parameters(dynamics, lags)
         if state.ring is None:
             readout, *slots = slot_scan(
@@ -298,15 +299,15 @@ class RobustMixer(TokenMixer):
     def extend(
         self, x: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor | None
     ) -> tuple[MixerOutput, Tensor, Tensor]:
-        """RFA of n new tokens `[B, n, d]` over a cache.
+        """Run RFA of n new tokens `[B, n, d]` with a cache.
 
         Args:
-            position: `[B]`, number of valid rows of the cache, and position of the first new token.
-            keys, values: `[B, H, C, 2D]` in the rotating frame (values if the model rotates them).
+            position: `[B]`, number of valid cache rows and position of the first new token.
+            keys, values: Cache `[B, H, C, 2D]` in the rotating frame (values only if the model rotates them).
             noise: `[B, H, 2D]` for the last new token.
 
         Returns:
-            output of the new tokens and their rows, `[B, H, n, 2D]` each, for the caller to store.
+            Output of the new tokens, and their rows `[B, H, n, 2D]` of keys and values for the caller to store.
         """
         dynamics = self.dynamics()
         n = x.shape[1]
@@ -331,7 +332,7 @@ class RobustMixer(TokenMixer):
 
 
 class FeedForward(nn.Module):
-    """d → mlp_ratio · d → d with GELU."""
+    """Two linear layers d → mlp_ratio · d → d with GELU."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
@@ -345,7 +346,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm residual block of a mixer and the feed-forward."""
+    """Pre-norm residual block of a mixer and the feed-forward layer."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
@@ -356,7 +357,7 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config)
 
     def finish(self, x: Tensor, mixed: Tensor, mode: Mode) -> Tensor:
-        """Residual of the mixer, then the feed-forward."""
+        """Add the mixer output to the residual, then apply the feed-forward layer."""
         x = x + mixed
         out: Tensor = x + self.feed_forward(self.feed_forward_norm(x, mode))
         return out

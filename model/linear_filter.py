@@ -1,15 +1,15 @@
-"""The linear filter: a capped robust Kalman filter of a linear SDE given by its matrices, without training.
+"""The linear filter: a capped robust Kalman filter of a linear SDE with given matrices.
 
     dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + b + e,  E[e eᵀ] = R
 
-The covariance is dense, so the filter is exact for non-orthogonal eigenvectors and dense noises (nu = inf is the Kalman
-filter), and agrees with `irkf_scan` for the isotropic model. A may be defective, such as constant velocity
+The covariance is dense, so the filter is exact for non-orthogonal eigenvectors and dense noises. nu = inf is the Kalman
+filter. It agrees with `irkf_scan` for the isotropic model. A may be defective, such as constant velocity
 (`recurrence/modes.py`).
 
-Attention mode is the batch RFA estimate: every earlier observation is transported to now with its own covariance C F⁻¹
-Q F⁻ᵀ Cᵀ + R, and the estimate is their precision-weighted mean with Student-t weights (Kalman-IRLS, docs/MATH.md §7).
-It treats process noise of different observations as independent, with a discount for what they share: optimal for
-Q = 0, otherwise less accurate than the Kalman filter.
+Attention mode is the batch RFA estimate. Every earlier observation is transported to the present with covariance
+C F⁻¹ Q F⁻ᵀ Cᵀ + R. The estimate is their precision-weighted mean with Student-t weights (Kalman-IRLS, docs/MATH.md,
+section 7). It treats the process noises of observations as independent, with a discount for their shared part: optimal
+for Q = 0, otherwise less accurate than the Kalman filter.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from rfa.runtime.filters.linear_config import LinearFilterConfig, stationary_cov
 from rfa.runtime.filters.robust_constants import NOISE_FACTORS, PRIOR_COUNTS
 from rfa.runtime.filters.spectrum import mode_arrays, spectrum
 
-# In attention mode an observation whose transported process noise is this share of its measurement noise counts e times
-# less, for observations share process noise. A Kalman filter of a random walk forgets at a similar rate.
+# In attention mode, an observation whose transported process noise is this share of its measurement noise counts e
+# times less, because observations share process noise. A Kalman filter of a random walk forgets at a similar rate.
 SHARED_NOISE = 0.25
-# An earlier observation that decayed by more than e^-this has no information left in attention mode.
+# In attention mode, observations that decayed by more than e^-this are ignored.
 MAX_DECAY = 12.0
 
 
@@ -85,11 +85,11 @@ class LinearFilter(StateFilter):
         return self.config.nu is not None and not self.learns_noise() and self.inner > 1
 
     def reacquires(self) -> bool:
-        """Whether the state has the suspicion of a jump."""
+        """Whether the state tracks the suspicion of a jump."""
         return self.config.nu is not None and self.config.reacquire is not None
 
     def learns_noise(self) -> bool:
-        """Whether the state has the learned law of the noise."""
+        """Whether the state includes the learned noise scale."""
         return self.config.nu is not None and self.config.rule == "learned"
 
     def init_state(self, batch: int) -> State:
@@ -142,7 +142,8 @@ class LinearFilter(StateFilter):
         mean_now, covariance_now = self._batch_estimate(tokens, lags, seen, update.mean, robustness)
         update = update._replace(mean=mean_now, covariance=covariance_now)
         following = {"mean": mean_now, "covariance": covariance_now}
-        # The batch estimate reweighs every observation and has no rival; a following recurrence starts without one.
+        # The batch estimate reweights every observation, so the following recurrence starts without an alternative
+        # estimate.
         following |= {name: torch.zeros_like(state[name]) for name in ("jump_offset", "jump_evidence") if name in state}
         if "noise_counts" in state:
             following["noise_counts"] = torch.zeros_like(state["noise_counts"]) + self.get_buffer("prior_noise_counts")
@@ -151,9 +152,10 @@ class LinearFilter(StateFilter):
     def _batch_estimate(
         self, tokens: Tensor, lag: Tensor, valid: Tensor, start: Tensor, robustness: Robustness
     ) -> tuple[Tensor, Tensor]:
-        """Precision-weighted mean of all observations transported to now, by IRLS from `start` `[B, n]`.
+        """Return the precision-weighted mean of all transported observations, by IRLS from `start` `[B, n]`.
 
-        tokens: `[B, C, 2P + 1]`, values, presence and noise scale.
+        Args:
+            tokens: `[B, C, 2P + 1]`: values, presence and noise scale.
         """
         size = self.observation_size
         observation, seen, noise_scale = tokens.split([size, size, 1], dim=-1)
@@ -169,7 +171,7 @@ class LinearFilter(StateFilter):
         information = matrix.mT @ precision @ matrix
         evidence = matrix.mT @ (precision @ (present * (observation - sensor.offset))[..., None])
         shared = torch.diagonal(process, dim1=-2, dim2=-1) / torch.diagonal(sensor.noise)
-        # Empty rows of a cache have noise scale 0.
+        # Empty cache rows have noise scale 0.
         own = (SHARED_NOISE * noise_scale[..., 0].square()).clamp(min=1e-12)
         trust = torch.exp(-shared.mean(-1) / own)[..., None, None]
         information, evidence = trust * information, trust * evidence

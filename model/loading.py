@@ -13,14 +13,14 @@ from rfa.runtime.bundle.manifest import MANIFEST_FILE
 
 
 def load_model(bundle_or_run: str | Path) -> Any:
-    """Load a trained model from a run directory or a bundle, in eval mode; a bundle is checked against its hashes.
+    """Load a trained model from a run directory or a bundle, in eval mode. Bundles are checked against their hashes.
 
     Returns:
-        a torch module with `.config` and `.mode`.
+        A torch module with `.config` and `.mode`.
 
     Raises:
-        FileNotFoundError: the path is neither a run nor a bundle.
-        ValueError: a damaged bundle, unknown family or config key, or weights that do not fit the config.
+        FileNotFoundError: The path is neither a run nor a bundle.
+        ValueError: The bundle is damaged, the family or a configuration key is unknown, or the weights do not match.
     """
     directory = Path(bundle_or_run)
     if (directory / CONFIG_FILE).is_file():
@@ -31,7 +31,7 @@ def load_model(bundle_or_run: str | Path) -> Any:
 
 
 def model_of(bundle: Bundle) -> Any:
-    """The torch module of an opened bundle."""
+    """Return the torch module of an opened bundle."""
     weights = {name: torch.tensor(array) for name, array in bundle.weights().items()}
     return build_model(bundle.manifest.family, bundle.config, weights)
 

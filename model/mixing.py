@@ -1,4 +1,4 @@
-"""Token mixers of the language model: shared projections, outputs and their registry."""
+"""Token mixers of the language model: base classes, output types and registry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rfa.runtime.text.config import LanguageModelConfig, Mixer, Mode
 
-# mixer → its class, imported on use: the papers' other systems are not part of the installed package.
+# mixer → its class, imported on use, because the papers' other systems are not in the installed package.
 HOMES: dict[Mixer, tuple[str, str]] = {
     "rfa": ("rfa.model.layers", "RobustMixer"),
     "softmax": ("rfa.model.softmax_mixer", "SoftmaxMixer"),
@@ -23,7 +23,9 @@ HOMES: dict[Mixer, tuple[str, str]] = {
 
 
 class MixerOutput(NamedTuple):
-    """out `[..., d]` after the output projection; log_precision `[..., H]`; latent `[..., H, 2D]` before it."""
+    """out `[..., d]` after the output projection; log_precision `[..., H]`; latent `[..., H, 2D]` before the
+    projection.
+    """
 
     out: Tensor
     log_precision: Tensor
@@ -31,7 +33,7 @@ class MixerOutput(NamedTuple):
 
 
 class ModeLinear(nn.Linear):
-    """A projection without bias with one matrix for both modes, or one for each."""
+    """A linear layer without bias, with one matrix for both modes or one for each."""
 
     def __init__(self, d_in: int, d_out: int, scale: float = 1.0, *, is_own: bool) -> None:
         super().__init__(d_in, d_out, bias=False)
@@ -41,7 +43,7 @@ class ModeLinear(nn.Linear):
             _draw(self.recurrent_weight, scale)
 
     def of(self, mode: Mode) -> Tensor:
-        """Matrix `[d_out, d_in]` of a mode."""
+        """Return the matrix `[d_out, d_in]` of a mode."""
         return _weight_of(self, mode)
 
     def forward(self, x: Tensor, mode: Mode = "attention") -> Tensor:
@@ -49,7 +51,7 @@ class ModeLinear(nn.Linear):
 
 
 class ModeNorm(nn.RMSNorm):
-    """An RMS norm with gains for both modes, or for each."""
+    """An RMS norm, with gains for both modes or for each."""
 
     def __init__(self, width: int, *, is_own: bool) -> None:
         super().__init__(width, eps=1e-6)
@@ -57,7 +59,7 @@ class ModeNorm(nn.RMSNorm):
             self.recurrent_weight = nn.Parameter(torch.ones(width))
 
     def of(self, mode: Mode) -> Tensor:
-        """Gains `[d]` of a mode."""
+        """Return the gains `[d]` of a mode."""
         return _weight_of(self, mode)
 
     def forward(self, x: Tensor, mode: Mode = "attention") -> Tensor:
@@ -69,22 +71,22 @@ def _weight_of(layer: ModeLinear | ModeNorm, mode: Mode) -> Tensor:
 
 
 def projection(d_in: int, d_out: int, scale: float = 1.0) -> nn.Linear:
-    """A projection without bias, initialised as those of the mixers."""
+    """Return a linear layer without bias, initialised for mixers."""
     linear = nn.Linear(d_in, d_out, bias=False)
     _draw(linear.weight, scale)
     return linear
 
 
 def _draw(weight: Tensor, scale: float) -> None:
-    """Complex projection as 2D reals: Rayleigh magnitude and uniform phase are iid normal parts (RFA D.2)."""
+    """Sample a complex projection as 2D real rows; Rayleigh magnitude and uniform phase are iid normal (RFA D.2)."""
     d_out, d_in = weight.shape
     nn.init.normal_(weight, std=scale / math.sqrt(d_in + d_out / 2))
 
 
 class TokenMixer(nn.Module):
-    """Projections d → 2D reals of each head → d; output_scale: of the last one."""
+    """Base class: projections d → 2D real dimensions per head → d. `output_scale` scales the output projection."""
 
-    # Whether a block passes the normalised state or the state itself.
+    # Whether the block passes the normalised residual stream or the residual stream itself.
     takes_norm = True
 
     def __init__(self, config: LanguageModelConfig, output_scale: float) -> None:
@@ -98,14 +100,14 @@ class TokenMixer(nn.Module):
 
     @abstractmethod
     def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
-        """Mix a sequence `[B, N, d]` at positions 0 … N-1; without `with_precision` log_precision is arbitrary."""
+        """Mix a sequence `[B, N, d]` at positions 0 … N-1. Without `with_precision`, log_precision is arbitrary."""
 
 
 def token_mixer(config: LanguageModelConfig) -> TokenMixer:
-    """A new mixer for a config.
+    """Return a new mixer for a configuration.
 
     Raises:
-        ValueError: the mixer is part of a checkout, not of the installed package.
+        ValueError: The mixer is not in the installed package.
     """
     home, name = HOMES[config.mixer]
     try:
@@ -114,8 +116,8 @@ def token_mixer(config: LanguageModelConfig) -> TokenMixer:
         if error.name is None or not home.startswith(error.name):
             raise
         raise ValueError(
-            f"the mixer {config.mixer!r} is a system of the papers, in {home}: that comes with a checkout of the "
-            "repository, not with the installed package"
+            f"the mixer {config.mixer!r} is a system of the papers: {home} is in the repository, "
+            "not in the installed package"
         ) from None
     made: TokenMixer = getattr(module, name)(config)
     return made

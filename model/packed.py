@@ -1,7 +1,6 @@
-"""Arrays of several types that are copied between host and device together.
+"""Arrays of several types that are copied between host and device in one transfer.
 
-A copy from pageable memory waits for the device, and a copy costs more than the bytes that it moves. So the arrays of a
-call share one buffer of pinned memory.
+They share one pinned buffer: copies from pageable memory wait for the device, and each copy has a fixed cost.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Fields = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
-# Bytes to align arrays to: Triton compiles another variant of a kernel for other addresses.
+# Alignment in bytes: Triton compiles another kernel variant for unaligned addresses.
 ALIGNMENT = 16
 
 
 class Packed:
-    """Uninitialised arrays in one buffer of the device and one of the host.
+    """Uninitialised arrays in one device buffer and one host buffer.
 
     Args:
-        fields: type and shape of each.
-        device: the device.
+        fields: Type and shape of each array.
+        device: The device.
 
     Attributes:
-        tensors: arrays on the device.
-        arrays: arrays on the host, pinned for a GPU.
+        tensors: Arrays on the device.
+        arrays: Arrays on the host, pinned for a GPU.
     """
 
     def __init__(self, fields: Fields, device: torch.device) -> None:
@@ -45,16 +44,16 @@ class Packed:
             self.arrays[name] = here.view(dtype).view(shape).numpy()
 
     def send(self) -> None:
-        """Copy from the host to the device, asynchronously."""
+        """Copy from host to device, asynchronously."""
         self._there.copy_(self._here, non_blocking=True)
 
     def fetch(self) -> None:
-        """Copy from the device to the host, and wait."""
+        """Copy from device to host, and wait."""
         self._here.copy_(self._there)
 
 
 def sent(array: NDArray[Any], device: torch.device) -> Tensor:
-    """A copy on the device; the host does not wait."""
+    """Return a copy on the device. The host does not wait."""
     packed = Packed({"array": (torch.from_numpy(array[:0]).dtype, array.shape)}, device)
     packed.arrays["array"][...] = array
     packed.send()

@@ -1,21 +1,20 @@
-"""Products of rows with a matrix on a GPU, fused with the operations around them: x Wᵀ with float32 sums.
+"""Matrix products x Wᵀ on a GPU with float32 sums, fused with surrounding operations.
 
     product        x Wᵀ of x or of its norm, optionally with GELU
     add_product    total += x Wᵀ, the residual sum
 
-In a decode step launches cost more than arithmetic, so operations between products have no kernels of their own, and
-each program recomputes the norm of its rows.
+In a decode step launches cost more than arithmetic, so each program recomputes the norm of its rows.
 
-A library's product depends on the number of rows, so a text would depend on the other rows. Here every row is summed in
-one order: a sum has consecutive parts of `PART` factors, each summed from first to last, and parts are added in pairs.
-Block sizes do not change that. Few rows use blocks of 16 by few columns, since many programs read a matrix faster, with
-a warp per part. Many rows use larger blocks, which read the matrix less often, and a separate kernel for the norm.
+Library products depend on the number of rows, so a text would depend on its batch. Here every row is summed in one
+order: a sum has consecutive parts of `PART` factors, each summed from first to last, and parts are added in pairs,
+whatever the block sizes. Few rows use blocks of 16 rows by few columns with one warp per part, because many programs
+read a matrix faster. Many rows use larger blocks, which read the matrix less often, and a separate norm kernel.
 
-Layout: rows `[B, in]`, matrices `[out, in]` in float32, float16 or bfloat16, contiguous. Products in 16 bits round
-their factors to 16 bits.
+Layout: rows `[B, in]`, matrices `[out, in]` in float32, float16 or bfloat16, contiguous. 16-bit products round their
+factors to 16 bits.
 """
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from torch import Tensor
 
 from rfa.model.attention.triton_blocks import blocks_of, is_interpreted
 
-# Factors of a part, unless there were more parts than MOST_PARTS.
+# Factors per part, unless this gives more parts than MOST_PARTS.
 PART, MOST_PARTS = 256, 8
-# Factors that a tensor core takes.
+# Factors per tensor-core instruction.
 LEAST_FACTORS = 16
-# A block of few rows, and factors of a turn of its program by bytes of a factor.
+# Rows per block for few rows, and factors per iteration by bytes per factor.
 FEW_ROWS, FACTORS_AT_ONCE = 16, {2: 1024, 4: 128}
-# Its columns: as few as possible with at most so many programs, and a piece of W of at most so many bytes.
+# Columns per block: as few as possible with at most this many programs, and at most this many bytes of W.
 LEAST_COLUMNS, PROGRAMS, PIECE_BYTES = 4, 128, 32 << 10
-# Warps of a program without a part per warp, and stages: kernels prefetch by themselves.
+# Warps without a warp per part, and pipeline stages (kernels prefetch by themselves).
 WARPS, STAGES = 4, 1
-# Factors whose squares a norm takes at once, in sums of four, and their unit 2^23.
+# Factors squared at once in a norm, in sums of four, and their unit 2^23.
 AT_ONCE, UNITS = tl.constexpr(256), tl.constexpr(8388608.0)
 # Exponent bits of a float; bounds 2^-103 and 2^126; 254 as an exponent.
 EXPONENT, INVERSE = tl.constexpr(0x7F800000), tl.constexpr(254 << 23)
@@ -56,7 +55,7 @@ class Norm(NamedTuple):
 
 
 class ManyRows(NamedTuple):
-    """Block sizes for many rows: rows, columns, factors of a part at once, warps, and the least number of programs."""
+    """Block sizes for many rows: rows, columns, factors per part at once, warps, and the minimum number of programs."""
 
     rows: int
     columns: int
@@ -65,13 +64,13 @@ class ManyRows(NamedTuple):
     programs: int
 
 
-# The fastest of a dozen for 64 and 1,024 rows on an H200. With four warps a block of 64 rows would use wgmma, whose
-# sums may differ.
+# The fastest of a dozen for 64 and 1,024 rows on an H200. With four warps, 64-row blocks would use wgmma, whose sums
+# may differ.
 LARGE, MEDIUM = ManyRows(64, 64, 64, 2, 128), ManyRows(32, 32, 64, WARPS, 64)
 
 
 class Tile(NamedTuple):
-    """Constants of a product kernel. PARTS: of a sum, LENGTH factors each."""
+    """Constants of a product kernel. PARTS: parts per sum, of LENGTH factors each."""
 
     FACTORS: int
     COLUMNS: int
@@ -84,28 +83,28 @@ class Tile(NamedTuple):
 
     @classmethod
     def of(cls, weight: Tensor, rows: int) -> Tile:
-        """The tile for a matrix and a number of rows."""
+        """Return the tile for a matrix and a number of rows."""
         return _tile(*weight.shape, weight.dtype.itemsize, _block(weight, rows), is_interpreted())
 
     @property
     def is_of_many(self) -> bool:
-        """Whether it is for many rows."""
+        """Whether the tile is for many rows."""
         return self.BM > FEW_ROWS
 
     @property
     def warps(self) -> int:
-        """Warps of a program."""
+        """Warps per program."""
         if LARGE.rows == self.BM:
             return LARGE.warps
         return self.PARTS if self.PARTS > 1 and not self.is_of_many else max(WARPS, self.PARTS)
 
     def grid(self, rows: int) -> tuple[int, int]:
-        """Programs; columns vary first, since programs of a row read the same rows."""
+        """Return the grid. Columns vary first, because programs of a row share input rows."""
         return blocks_of(self.COLUMNS, self.BN), blocks_of(rows, self.BM)
 
 
 def _block(weight: Tensor, rows: int) -> ManyRows | None:
-    """Blocks for many rows; None for few rows or float32."""
+    """Return the blocks for many rows, or None for few rows or float32."""
     columns, factors = weight.shape
     if weight.dtype.itemsize == 2:
         for block in (LARGE, MEDIUM) if factors <= PART else (MEDIUM,):
@@ -272,7 +271,9 @@ def product_kernel(
 
 
 def normed(x: Tensor, norm: Norm, tile: Tile, dtype: torch.dtype) -> tuple[Tensor, Norm | None]:
-    """Rows `[B, in]` for a product by this tile, and the norm still to apply: for many rows it is applied here."""
+    """Return rows `[B, in]` for a product with this tile, and the norm to apply in it. For many rows it is applied
+    here.
+    """
     if not tile.is_of_many:
         return x, norm
     out = torch.empty_like(x, dtype=torch.float32 if tile.INTERPRETED else dtype)
@@ -298,7 +299,7 @@ def _launch(
 
 
 def product(x: Tensor, weight: Tensor, norm: Norm | None = None, *, with_gelu: bool = False) -> Tensor:
-    """x `[B, in]`, or its norm, times weightᵀ, weight `[out, in]`.
+    """Multiply x `[B, in]`, or its norm, by weightᵀ, with weight `[out, in]`.
 
     Returns `[B, out]` float32, or GELU of it in the dtype of the weight.
     """
@@ -309,5 +310,5 @@ def product(x: Tensor, weight: Tensor, norm: Norm | None = None, *, with_gelu: b
 
 
 def add_product(total: Tensor, x: Tensor, weight: Tensor) -> None:
-    """`total += x weightᵀ`: total `[B, out]` float32, x `[B, in]`."""
+    """Compute `total += x weightᵀ`, with total `[B, out]` float32 and x `[B, in]`."""
     _launch(x, weight, total, None, is_added=True)

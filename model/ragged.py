@@ -1,11 +1,9 @@
-"""The next tokens of many streams of a decoder at once: pieces of prompts of any length, and steps by attention.
+"""The next tokens of many decoder streams at once: prompt pieces of any length, and attention steps.
 
-On a GPU the tokens `[T, …]` of all streams go through products with a fixed order of summation (`product_triton`) and
-the fused attention over pages (`attention.pages`) or the scan of the slots: eight launches a layer for any number of
-streams, and a stream does not depend on the others, bit for bit. Otherwise streams run one by one by `Decoder.extend`
-and `Decoder.prefill`, the reference.
-
-No gradients: call it under `torch.no_grad`.
+On a GPU the tokens `[T, …]` of all streams share products with a fixed summation order (`product_triton`) and either
+fused paged attention (`attention.pages`) or the slot scan: eight launches per layer. Each stream is independent of the
+others, bit for bit. On other devices, streams run one by one with `Decoder.extend` and `Decoder.prefill`, the
+reference. Use under `torch.no_grad`.
 """
 
 from __future__ import annotations
@@ -37,8 +35,8 @@ class RaggedDecoder:
     """A decoder for many streams at once.
 
     Attributes:
-        attention_refusal, scan_refusal: why GPU kernels cannot run the mode, or None.
-        cache_dtype: of the pools of keys and values.
+        attention_refusal, scan_refusal: Why the GPU kernels do not support the mode, or None.
+        cache_dtype: Dtype of the pools of keys and values.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -59,28 +57,28 @@ class RaggedDecoder:
             ]  # fmt: skip
 
     def tables(self, longest: int) -> list[tuple[Tensor, ...]]:
-        """Tables of all layers for up to `longest` keys, computed now: a captured graph keeps their addresses."""
+        """Compute the tables of all layers for up to `longest` keys now. Captured graphs keep their addresses."""
         return [heads.distances(longest) for heads in self._heads]
 
     def extend(
         self, ragged: Ragged, pages: Sequence[Sequence[int]], keys: Tensor, values: Tensor, noise: Tensor
     ) -> StepOutput:
-        """Tokens in attention mode over the keys before them; their keys and values are written to the pages.
+        """Process tokens in attention mode and write their keys and values to the pages.
 
         Args:
-            pages: of each stream, for its keys and these tokens.
-            keys, values: pools `[L, pages · PAGE_KEYS, H, 2D]`.
+            pages: Pages of each stream, for its keys and these tokens.
+            keys, values: Pools `[L, pages · PAGE_KEYS, H, 2D]`.
             noise: `[S, H, 2D]` for the last token of each stream.
 
         Returns:
-            outputs of the last tokens, a row per stream.
+            Outputs of the last tokens, one row per stream.
         """
         return self.extend_and_check(ragged, pages, keys, values, noise)[0]
 
     def extend_and_check(
         self, ragged: Ragged, pages: Sequence[PageList], keys: Tensor, values: Tensor, noise: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """`extend`, and `[S]` float32, 1 if all new keys and values of a stream are finite, else 0."""
+        """`extend`, and `[S]` float32 with 1 where all new keys and values of a stream are finite, else 0."""
         if self.attention_refusal is not None:
             return self._extend_each(ragged, pages, keys, values, noise)
         totals = ragged.totals
@@ -96,7 +94,7 @@ class RaggedDecoder:
     ) -> tuple[StepOutput, Tensor]:
         """`extend_and_check` for tokens on the device.
 
-        Launches depend only on shapes and on the numbers in `batch.pieces`, so a graph can capture them. Outputs of
+        Launches depend only on shapes and on the counts in `batch.pieces`, so a CUDA graph can capture them. Outputs of
         padding are arbitrary.
         """
         from rfa.model.decoder_triton import Outcome
@@ -113,7 +111,7 @@ class RaggedDecoder:
     def write_batch(self, batch: PagedTokens, keys: Tensor, values: Tensor) -> Tensor:
         """Write keys and values of prompt tokens to the pages, without outputs.
 
-        Returns `[L, S, H]` int32, 1 if some are not finite, else 0.
+        Returns `[L, S, H]` int32, 1 where some are not finite, else 0.
         """
         config = self._decoder.config
         broken = batch.last.new_empty((config.n_layers, len(batch.last), config.n_heads), dtype=torch.int32)
@@ -123,7 +121,7 @@ class RaggedDecoder:
     def _keep(
         self, batch: PagedTokens, keys: Tensor, values: Tensor, broken: Tensor
     ) -> tuple[_Residual, Tensor, Tensor]:
-        """Residual stream, joint product and queries of the last layer; keys and values are written."""
+        """Return residual stream, joint product and queries of the last layer, and write keys and values."""
         from rfa.model.ragged_triton import Watch, arrange_for_pages
 
         config = self._decoder.config
@@ -141,10 +139,10 @@ class RaggedDecoder:
         return residual, joint, q
 
     def prefill(self, ragged: Ragged, means: Tensor, precisions: Tensor) -> tuple[StepOutput, Tensor, Tensor]:
-        """Tokens in recurrent mode, from slots `[L, S, H, slots, 4D]`, `[L, S, H, slots]` to slots.
+        """Process tokens in recurrent mode, from slots `[L, S, H, slots, 4D]`, `[L, S, H, slots]` to slots.
 
         Returns:
-            outputs of the last tokens, a row per stream, without noise; means and precisions.
+            Outputs of the last tokens without noise, one row per stream; means and precisions.
         """
         if self.scan_refusal is not None:
             return self._prefill_each(ragged, means, precisions)
@@ -157,16 +155,16 @@ class RaggedDecoder:
         packed.send()
         batch = SlotTokens.of(packed.tensors, longest)
         residual, joint, readout, after_means, after_precisions = self._scan(batch, means, precisions)
-        # No layers: the owner of the slots checks whether they are finite.
+        # No layers: the owner of the slots checks that they are finite.
         outcome = Outcome.empty(streams, 0, config.n_heads, 2 * config.head_dim, means.device)
         last_tokens = LastTokens(batch.last, readout.precision, None, residual.layers[-1].dynamics.gamma2, outcome)
         output, _ = residual.finish_last(readout.out.flatten(0, 1), joint, last_tokens, is_turned=True, rows=batch.rows)
         return output, after_means, after_precisions
 
     def scan_batch(self, batch: SlotTokens, means: Tensor, precisions: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and precisions after prompt tokens on the device, without outputs.
+        """Return means and precisions after prompt tokens on the device, without outputs.
 
-        Launches depend only on numbers of tokens and streams, so a graph can capture them.
+        Launches depend only on numbers of tokens and streams, so a CUDA graph can capture them.
         """
         _, _, _, *after = self._scan(batch, means, precisions)
         return after[0], after[1]
@@ -174,7 +172,7 @@ class RaggedDecoder:
     def _scan(
         self, batch: SlotTokens, means: Tensor, precisions: Tensor
     ) -> tuple[_Residual, Tensor, SlotReadout, Tensor, Tensor]:
-        """Up to the mixer of the last layer: residual stream, joint product, read-out, means, precisions."""
+        """Run up to the mixer of the last layer. Return residual stream, joint product, readout, means, precisions."""
         from rfa.model.decoder_triton import Gates
         from rfa.model.ragged_triton import arrange_for_slots
 
@@ -235,7 +233,7 @@ class _Residual:
         )
 
     def joint(self, index: int) -> Tensor:
-        """Joint product of the projections of a layer, `[T, 3 · H · 2D + …]`."""
+        """Return the joint product of the projections of a layer, `[T, 3 · H · 2D + …]`."""
         from rfa.model.decoder_triton import joint_product
 
         return joint_product(self._x, self.layers[index])
@@ -255,7 +253,7 @@ class _Residual:
     def finish_last(
         self, out: Tensor, joint: Tensor, last: LastTokens, *, is_turned: bool, rows: Tensor | None = None
     ) -> tuple[StepOutput, Tensor]:
-        """Outputs of the last tokens `[S]`, and `[S]` float32, 1 if the watched numbers are finite.
+        """Return outputs of the last tokens `[S]`, and `[S]` float32 with 1 where the watched values are finite.
 
         Only these tokens go through the rest of the last layer.
         """
@@ -265,7 +263,7 @@ class _Residual:
 
         index, turn = len(self.layers) - 1, self.turn if is_turned else None
         mixed = leave_frame(out, turn, self._output_gates(index, joint), self._decoder.dtype, rows, last)
-        if len(last.places) < len(self._x):  # else they are all tokens, in order
+        if len(last.places) < len(self._x):  # otherwise they are all tokens, in order
             self._x = self._x[last.places]
         self._finish(index, mixed)
         norm = Norm(self._norm, NORM_EPS)
@@ -278,7 +276,7 @@ class _Residual:
 
 
 def _attention_refusal(decoder: Decoder) -> str | None:
-    """Why the fused kernels cannot run the attention of a decoder on its device, or None."""
+    """Return why the fused kernels do not support the attention of a decoder on its device, or None."""
     if not is_on_gpu(decoder.embedding):
         return "it runs on a GPU"
     if decoder.config.prior != "lyapunov":
@@ -290,7 +288,7 @@ def _attention_refusal(decoder: Decoder) -> str | None:
 
 
 def _scan_refusal(decoder: Decoder) -> str | None:
-    """Why GPU kernels cannot run the slots of a decoder, or None."""
+    """Return why the GPU kernels do not support the slots of a decoder, or None."""
     config, device = decoder.config, decoder.device
     heads, slots, width = config.n_heads, config.n_slots, 2 * config.head_dim
     if not slots:
@@ -304,7 +302,7 @@ def _scan_refusal(decoder: Decoder) -> str | None:
 
 
 def _each(ragged: Ragged) -> Sequence[Tensor]:
-    """The tokens of each stream."""
+    """Return the tokens of each stream."""
     return torch.from_numpy(ragged.tokens).to(ragged.device).split(ragged.counts)
 
 

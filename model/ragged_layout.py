@@ -1,6 +1,6 @@
 """Packed tokens of many streams, laid out on the host for one copy to a device.
 
-A layout may have padding tokens and streams, for graphs of fixed size.
+A layout may include padding tokens and streams, for CUDA graphs of fixed size.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Ragged:
 
     Attributes:
         tokens, positions: `[T]` int64.
-        counts: tokens of each stream, at least one.
-        begins: position of the first token of each stream.
-        device: the target device.
+        counts: Tokens of each stream, at least one.
+        begins: Position of the first token of each stream.
+        device: The target device.
     """
 
     tokens: NDArray[np.int64]
@@ -41,7 +41,7 @@ class Ragged:
 
     @classmethod
     def of(cls, tokens: Sequence[Sequence[int]], begins: Sequence[int], device: torch.device) -> Ragged:
-        """From the tokens of each stream and the positions of their first ones."""
+        """Create from the tokens of each stream and the positions of their first ones."""
         counts = [len(piece) for piece in tokens]
         total = sum(counts)
         together = np.fromiter(chain.from_iterable(tokens), np.int64, total)
@@ -51,20 +51,20 @@ class Ragged:
 
     @property
     def totals(self) -> list[int]:
-        """Keys of each stream, including its tokens."""
+        """Number of keys of each stream, including the new tokens."""
         return [begin + count for begin, count in zip(self.begins, self.counts, strict=True)]
 
 
 @dataclass(frozen=True)
 class PagedTokens:
-    """Packed tokens of S streams with keys in pages, on their device, with padding.
+    """Packed tokens of S streams with paged keys, on their device, with padding.
 
     Attributes:
         tokens, positions: `[T]` int64.
-        places: `[T]` int64, row of each token in the pools.
-        streams: `[T]` int64, stream of each token; -1: padding.
-        last: `[S]` int64, last token of each stream.
-        pieces: tokens and their keys.
+        places: Pool row of each token, `[T]` int64.
+        streams: Stream of each token, `[T]` int64, -1 for padding.
+        last: Last token of each stream, `[S]` int64.
+        pieces: Tokens and their keys.
     """
 
     tokens: Tensor
@@ -76,14 +76,14 @@ class PagedTokens:
 
     @staticmethod
     def fields(tokens: int, streams: int, pages: int) -> Fields:
-        """Types and shapes of the arrays to copy, for numbers of tokens, streams and pages per stream."""
+        """Return types and shapes of the arrays to copy, given numbers of tokens, streams and pages per stream."""
         by_token = dict.fromkeys(("tokens", "positions", "places", "streams"), (torch.int64, (tokens,)))
         starts = dict.fromkeys(("query_starts", "key_starts"), (torch.int32, (streams + 1,)))
         return {**by_token, "last": (torch.int64, (streams,)), **starts, "pages": (torch.int32, (streams, pages))}
 
     @classmethod
     def of(cls, given: Mapping[str, Tensor], n_keys: int, longest_keys: int, longest: int) -> PagedTokens:
-        """From those arrays; upper bounds of the keys of all streams, keys of one, and tokens of one."""
+        """Create from those arrays and upper bounds: keys of all streams, keys of one, and tokens of one."""
         pages = KeyPages(given["pages"], n_keys, longest_keys)
         pieces = Pieces(given["query_starts"], given["key_starts"], pages, longest)
         return cls(given["tokens"], given["positions"], given["places"], given["streams"], given["last"], pieces)
@@ -92,11 +92,11 @@ class PagedTokens:
 def pack_for_pages(ragged: Ragged, pages: Sequence[PageList], scratch: int, to: Mapping[str, NDArray[Any]]) -> None:
     """Write the fields of `PagedTokens` to the host arrays `to`.
 
-    Further tokens and streams of the arrays are padding: streams of one token each, then tokens without a stream.
+    The rest of the arrays is padding: streams of one token each, then tokens without a stream.
 
     Args:
-        pages: of each stream, in order, for all its keys.
-        scratch: page for padding.
+        pages: Pages of each stream, in order, for all its keys.
+        scratch: Page for padding.
     """
     tokens, streams = len(ragged.tokens), len(ragged.counts)
     more = _padding(len(to["tokens"]) - tokens, len(to["last"]) - streams)
@@ -124,10 +124,10 @@ class SlotTokens:
 
     Attributes:
         tokens, positions: `[T]` int64.
-        rows: `[T]` int64, place of each token in `[S, longest]`.
-        counts: `[S]` int64, tokens of each stream.
-        last: `[S]` int64, last token of each stream.
-        longest: most tokens of a stream, or more.
+        rows: Index of each token in `[S, longest]`, `[T]` int64.
+        counts: Tokens of each stream, `[S]` int64.
+        last: Last token of each stream, `[S]` int64.
+        longest: Upper bound of the tokens of a stream.
     """
 
     tokens: Tensor
@@ -139,20 +139,20 @@ class SlotTokens:
 
     @staticmethod
     def fields(tokens: int, streams: int) -> Fields:
-        """Types and shapes of the arrays to copy, for numbers of tokens and streams."""
+        """Return types and shapes of the arrays to copy, given numbers of tokens and streams."""
         by_token = dict.fromkeys(("tokens", "positions", "rows"), (torch.int64, (tokens,)))
         return {**by_token, **dict.fromkeys(("counts", "last"), (torch.int64, (streams,)))}
 
     @classmethod
     def of(cls, given: Mapping[str, Tensor], longest: int) -> SlotTokens:
-        """From those arrays."""
+        """Create from those arrays."""
         return cls(given["tokens"], given["positions"], given["rows"], given["counts"], given["last"], longest)
 
 
 def pack_for_slots(ragged: Ragged, longest: int, to: Mapping[str, NDArray[Any]]) -> None:
     """Write the fields of `SlotTokens` to the host arrays `to`.
 
-    Further streams have no tokens; further tokens follow those of the first stream, which then has fewer than
+    Padding streams have no tokens. Padding tokens follow those of the first stream, which then has fewer than
     `longest`.
     """
     tokens, streams = len(ragged.tokens), len(ragged.counts)
@@ -166,11 +166,11 @@ def pack_for_slots(ragged: Ragged, longest: int, to: Mapping[str, NDArray[Any]])
 
 
 def _padding(tokens: int, streams: int) -> list[int]:
-    """Token counts of padding streams, at most `tokens` together."""
+    """Return token counts of padding streams, at most `tokens` in total."""
     owned = min(tokens, streams)
     return [1] * owned + [0] * (streams - owned)
 
 
 def _repeated(numbers: NDArray[np.int64], counts: list[int]) -> NDArray[np.int64]:
-    """Each number repeated `counts` times."""
+    """Repeat each number `counts` times."""
     return np.repeat(numbers, np.array(counts, np.int64))

@@ -1,12 +1,12 @@
-"""Kernels around the mixers for packed tokens of many sequences; a token does not depend on the others, bit for bit.
+"""Kernels around the mixers for packed tokens of many sequences. Each token is independent of the others, bit for bit.
 
-    arrange    queries, keys and values in the rotating frame, and slot gates, to where the mixer reads them
-    settle     e^{i omega t} times the output of a mixer, output gates, and latent and evidence of the last tokens
+    arrange    rotates queries, keys and values, and writes them and the slot gates where the mixer reads them
+    settle     rotates the output of a mixer back, and applies output gates; latent and evidence of the last tokens
 
 Other operations are those of a step (`decoder_triton`, `product_triton`). Layout: tokens `[T, …]`, contiguous, float32.
 """
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rfa.model.recurrence.slots_reference import SlotInputs
 from rfa.model.recurrence.triton_token import load_vector, store_vector
 from rfa.runtime.text.config import GATE_RANGE, PROCESS_GATE_SCALE
 
-# Shorter vectors are divided by this, as in `torch.nn.functional.normalize`.
+# Minimum norm, as in `torch.nn.functional.normalize`.
 SHORTEST = tl.constexpr(1e-12)
 
 
@@ -96,13 +96,13 @@ def arrange_kernel(
 
 @functools.cache
 def power_of_two(size: int) -> int:
-    """The next power of two; Triton's function is as slow as a launch."""
+    """Return the next power of two. Triton's function is as slow as a launch."""
     return int(triton.next_power_of_2(size))
 
 
 class Watch(NamedTuple):
-    """Where numbers that are not finite are flagged: streams `[T]` int64 of the tokens, -1 for none; broken `[S, H]`
-    int32, zeros before.
+    """Flags of non-finite values: streams `[T]` int64 of the tokens (-1 for none), and broken `[S, H]` int32, initially
+    0.
     """
 
     streams: Tensor
@@ -113,16 +113,16 @@ def arrange_for_pages(
     joint: Tensor, turn: Turned, keys: Tensor, values: Tensor, places: Tensor, watch: Watch, *,
     is_unit: bool, turns_values: bool,
 ) -> Tensor:  # fmt: skip
-    """Queries `[T, H, 2D]` for attention, from the joint product; keys and values go to their pages.
+    """Return queries `[T, H, 2D]` for attention from the joint product, and write keys and values to their pages.
 
     Args:
-        joint: `[T, 3 · H · 2D + …]` float32: query, key, value.
-        turn: rotation of each token.
-        keys, values: pools `[…, H, 2D]` of one dtype, which the queries get too.
-        places: `[T]` int64, row of each token in them.
-        watch: for keys and values as stored.
-        is_unit: normalise queries and keys.
-        turns_values: rotate values too.
+        joint: Query, key and value, `[T, 3 · H · 2D + …]` float32.
+        turn: Rotation of each token.
+        keys, values: Pools `[…, H, 2D]` of one dtype, which the queries get too.
+        places: Pool row of each token, `[T]` int64.
+        watch: Flags for keys and values as stored.
+        is_unit: Normalise queries and keys.
+        turns_values: Rotate values too.
     """
     tokens, heads, dims = turn.cos.shape
     q = keys.new_empty((tokens, heads, 2 * dims))
@@ -138,11 +138,11 @@ def arrange_for_pages(
 
 
 def arrange_for_slots(joint: Tensor, turn: Turned, gates: Gates, rows: Tensor, shape: tuple[int, int]) -> SlotInputs:
-    """Inputs of the slots, `[B, N, …]` float32.
+    """Return inputs of the slots, `[B, N, …]` float32.
 
     Args:
-        joint: `[T, 3 · H · 2D + 2 · H · S]`: query, key, value, logits of the gates.
-        rows: `[T]` int64, place of each token in B · N; other places are not written.
+        joint: Query, key, value and gate logits, `[T, 3 · H · 2D + 2 · H · S]`.
+        rows: Index of each token in B · N, `[T]` int64. Other rows are not written.
         shape: B, N.
     """
     tokens, heads, dims = turn.cos.shape
@@ -204,11 +204,11 @@ class LastTokens(NamedTuple):
     """The last tokens of S streams in the last layer, and their outputs.
 
     Attributes:
-        places: `[S]` int64, which of the T tokens they are.
-        precision: of the mixer, as x without its last dim.
-        noise: `[S, H, 2D]` for the sample of the latent; None: the mean.
+        places: Their indices among the T tokens, `[S]` int64.
+        precision: Precision of the mixer, in the shape of x without its last dimension.
+        noise: `[S, H, 2D]` for the sample of the latent. None: the mean.
         gamma2: `[H]`.
-        outcome: receives latent and evidence.
+        outcome: Receives latent and evidence.
     """
 
     places: Tensor
@@ -222,14 +222,15 @@ def leave_frame(
     x: Tensor, turn: Turned | None, gates: tuple[Tensor, Tensor] | None, dtype: torch.dtype,
     rows: Tensor | None = None, last: LastTokens | None = None,
 ) -> Tensor:  # fmt: skip
-    """Input of the output projection from the output of a mixer, `[T, H · 2D]` in `dtype`, or of the last tokens.
+    """Return the input of the output projection given the output of a mixer, `[T, H · 2D]`, or for the last tokens
+    only.
 
     Args:
         x: `[T, H, 2D]` float32, or with rows `[…, H, 2D]`.
-        turn: rotation of each token; None if x is not in the rotating frame.
-        gates: logits of the output gates `[T, H]`, those of a token contiguous, and their bias `[H]`; None: no gates.
-        rows: `[T]` int64, place of each token in x; default in order.
-        last: in the last layer, the tokens to compute; None: all.
+        turn: Rotation of each token. None: x is not in the rotating frame.
+        gates: Logits of the output gates `[T, H]`, contiguous per token, and their bias `[H]`. None: no gates.
+        rows: Index of each token in x, `[T]` int64. Default: in order.
+        last: Tokens to compute in the last layer. None: all.
     """
     heads, width = x.shape[-2:]
     tokens = len(x) if rows is None else len(rows)

@@ -1,11 +1,11 @@
 """Causal dot-product attention: baselines of Robust Filter Attention with the same projections (RFA E.2).
 
-    B1  RoPE           score = Re(q̃† k̃) / √(2D), every head with the bank 10000^{-n/D}, n = 0 … D-1
+    B1  RoPE           score = Re(q̃† k̃) / √(2D), every head with the frequencies 10000^{-n/D}, n = 0 … D-1
     B2  ALiBi          score = q · k / √(2D) - slope_h lag, slope_h = 2^{-8h/H}, h = 1 … H
     B3  decayed RoPE   score = E_h(lag) Re(q̃† k̃) / √(2D), with the decays of SC-RFA
     B4  SC-RoPE        as B3, with the banded frequencies of SC-RFA
 
-Layout `[B, N, H, 2D]`, real half first. Values are not rotated.
+Layout `[B, N, H, 2D]`, real parts first. Values are not rotated.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from rfa.runtime.text.config import LanguageModelConfig
 
 
 def rotary_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> Tensor:
-    """RoPE's bank, base^{-n/D} in every head, `[H, D]`."""
+    """Return RoPE frequencies base^{-n/D} of every head, `[H, D]`."""
     return (base ** (-torch.arange(complex_dims, dtype=torch.float64) / complex_dims)).repeat(n_heads, 1)
 
 
 def alibi_slopes(n_heads: int) -> Tensor:
-    """2^{-8h/H}, h = 1 … H, `[H]` (Press et al. 2022)."""
+    """Return 2^{-8h/H}, h = 1 … H, `[H]` (Press et al. 2022)."""
     return 2.0 ** (-8.0 * torch.arange(1, n_heads + 1) / n_heads)
 
 
 class SoftmaxMixer(TokenMixer):
-    """Dot-product attention with the positional bias of the config."""
+    """Dot-product attention with the positional bias of the configuration."""
 
     omega: Tensor
     slope: Tensor
@@ -48,7 +48,7 @@ class SoftmaxMixer(TokenMixer):
         self.register_buffer("mu", mu.to(torch.get_default_dtype()), persistent=False)
 
     def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
-        """`[B, N, d]`; log_precision is zero, for a dot product has no evidence."""
+        """Return `[B, N, d]`. log_precision is zero, because dot products have no evidence."""
         batch, length, _ = x.shape
         shape = (batch, length, self.config.n_heads, 2 * self.config.head_dim)
         phase = wrapped_phase(self.omega, torch.arange(length, device=x.device), torch.float32)
@@ -60,7 +60,7 @@ class SoftmaxMixer(TokenMixer):
         return MixerOutput(self.output(latent.flatten(-2)), latent.new_zeros(shape[:3]), latent)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """`[B, H, N, 2D]` each, positions in q and k."""
+        """Attend with queries, keys and values `[B, H, N, 2D]`, positions encoded in q and k."""
         if self.config.distance_bias == "none":
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
         index = torch.arange(q.shape[2], device=q.device)

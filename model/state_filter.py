@@ -1,8 +1,8 @@
-"""Base of the linear and the deep filter: a dense linear-Gaussian head, its states, and the public interface.
+"""Base class of the linear and the deep filter: a dense linear-Gaussian head, its states, and the public interface.
 
-Filters take observations with missing components at irregular times, and give the state in observation units with its
-covariance after each. `mode` "recurrent" carries a state of fixed size, "attention" uses every earlier observation of
-the request. After both the recurrence can continue, and forecasts can start.
+Filters process observations with missing components at irregular times. After each they return the state in
+observation units with its covariance. `mode` "recurrent" keeps a state of fixed size; "attention" uses every earlier
+observation of the request. The recurrence and forecasts can continue from either.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ State = dict[str, Tensor]
 class Token(NamedTuple):
     """One observation of every stream.
 
-    value `[B, P]`; present `[B, P]`, 1 if observed; dt `[B]` since the last observation (0 for the first, whose prior
-    is the initial state); noise_scale `[B]`, factor on the standard deviation of the measurement noise.
+    Args:
+        value: `[B, P]`.
+        present: `[B, P]`, 1 if observed.
+        dt: Time since the last observation `[B]`, 0 for the first, whose prior is the initial state.
+        noise_scale: Factor `[B]` on the standard deviation of the measurement noise.
     """
 
     value: Tensor
@@ -37,7 +40,10 @@ class Token(NamedTuple):
 class Past(NamedTuple):
     """Earlier observations for attention.
 
-    rows `[B, C, …]` by name, from earlier calls; lag `[B, C]`, the time since each; valid `[B, C]`, 1 or 0.
+    Args:
+        rows: `[B, C, …]` by name, from earlier calls.
+        lag: Time since each, `[B, C]`.
+        valid: `[B, C]`, 1 or 0.
     """
 
     rows: State
@@ -48,10 +54,15 @@ class Past(NamedTuple):
 class FilterOutput(NamedTuple):
     """One step `[B, …]` or a sequence `[B, N, …]`, in observation units unless stated otherwise.
 
-    mean `[P]`, covariance `[P, P]`: state after the observation. precision: P / trace(covariance). weight: share of the
-    observation used. innovation `[P]` (0 if missing), innovation_covariance `[P, P]`, log_likelihood. For smoothing, in
-    state coordinates: transition `[n, n]`, predicted_mean `[n]`, predicted_covariance `[n, n]`, state_mean `[n]`,
-    state_covariance `[n, n]`.
+    Args:
+        mean, covariance: State after the observation, `[P]` and `[P, P]`.
+        precision: P / trace(covariance).
+        weight: Robust weight of the observation.
+        innovation, innovation_covariance: `[P]` (0 if missing) and `[P, P]`.
+        log_likelihood: Of the observation.
+        transition, predicted_mean, predicted_covariance, state_mean, state_covariance: For smoothing, in state
+        coordinates:
+            `[n, n]`, `[n]`, `[n, n]`, `[n]`, `[n, n]`.
     """
 
     mean: Tensor
@@ -70,7 +81,7 @@ class FilterOutput(NamedTuple):
 
 
 class StateFilter(nn.Module):
-    """Base of the filters: `step` and `attend` take one observation of every stream, `forward` sequences."""
+    """Base class of filters. `step` and `attend` process one observation of every stream, `forward` sequences."""
 
     observation_size: int
     inner: int
@@ -90,42 +101,42 @@ class StateFilter(nn.Module):
 
     @abstractmethod
     def drift(self) -> Drift:
-        """Eigenpairs, or blocks, of the dynamics."""
+        """Return the eigenpairs, or blocks, of the dynamics."""
 
     @abstractmethod
     def sensor(self) -> Sensor:
-        """Observation matrix, offset and nominal noise."""
+        """Return the observation matrix, offset and nominal noise."""
 
     @abstractmethod
     def robustness(self) -> Robustness:
-        """Weight rule and predictive density."""
+        """Return the weight rule and predictive density."""
 
     @abstractmethod
     def init_state(self, batch: int) -> State:
-        """The state before the first observation."""
+        """Return the state before the first observation."""
 
     @abstractmethod
     def step(self, token: Token, state: State) -> tuple[FilterOutput, State]:
-        """One observation; returns the output and the state after it."""
+        """Process one observation and return the output and the next state."""
 
     @abstractmethod
     def attend(self, token: Token, state: State, past: Past) -> tuple[FilterOutput, State, State]:
-        """One observation with exact attention over the earlier ones.
+        """Process one observation with exact attention over the earlier ones.
 
         Returns:
-            the output, the next state, from which `step` can continue, and the row `[B, …]` of this observation.
+            The output, the next state, from which `step` can continue, and the row `[B, …]` of this observation.
         """
 
     def takes_passes(self) -> bool:
-        """Whether `step` and `attend` also take the passes `[B]` of each observation, 1 to `inner`."""
+        """Whether `step` and `attend` accept the number of passes `[B]` of each observation, 1 to `inner`."""
         return False
 
     @abstractmethod
     def cache_rows(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of a cache row."""
+        """Return names and shapes of a cache row."""
 
     def predict(self, mean: Tensor, covariance: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """F, Q(dt), and mean and covariance before the observation."""
+        """Return F, Q(dt), and mean and covariance before the observation."""
         f, q = transition(self.drift(), dt)
         return f, q, *propagate(mean, covariance, f, q)
 
@@ -149,12 +160,12 @@ class StateFilter(nn.Module):
         )
 
     def noise_scales(self, state: State) -> tuple[Tensor, Tensor]:
-        """Factors on process and measurement covariance after `state`, `[B]` each."""
+        """Return the factors on process and measurement covariance after `state`, `[B]` each."""
         one = torch.ones_like(state["mean"][..., 0])
         return one, one
 
     def forecast(self, state: State, horizon: Tensor) -> tuple[Tensor, Tensor]:
-        """Future observations at `horizon` `[F]` or `[B, F]` after the state.
+        """Forecast observations at `horizon` `[F]` or `[B, F]` after the state.
 
         Returns mean `[B, F, P]` and covariance `[B, F, P, P]`.
         """
@@ -175,9 +186,9 @@ class StateFilter(nn.Module):
         noise_scale: Tensor | None = None,
         state: State | None = None,
     ) -> Iterator[tuple[FilterOutput, State]]:
-        """Filter sequences `[B, N, P]` at `times` `[B, N]` float64 in the current mode; yields each output and state.
+        """Filter sequences `[B, N, P]` at `times` `[B, N]` float64 in the current mode, yielding each output and state.
 
-        A carried state needs the time of its last observation in `state["time"]` `[B]` float64.
+        An initial state needs the time of its last observation in `state["time"]` `[B]` float64.
         """
         batch, length = observation.shape[:2]
         scale = torch.ones_like(observation[..., 0]) if noise_scale is None else noise_scale
@@ -208,7 +219,7 @@ class StateFilter(nn.Module):
         noise_scale: Tensor | None = None,
         state: State | None = None,
     ) -> tuple[FilterOutput, State]:
-        """`walk` to the end: outputs `[B, N, …]` and the final state, from which another call can continue."""
+        """Run `walk` to the end. Return outputs `[B, N, …]` and the final state, to continue from."""
         outputs, states = zip(*self.walk(observation, present, times, noise_scale, state), strict=True)
         stacked = FilterOutput(*(torch.stack(field, dim=1) for field in zip(*outputs, strict=True)))
         return stacked, {**states[-1], "time": times[:, -1]}

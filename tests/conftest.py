@@ -84,7 +84,6 @@ LONGEST = (
     "tests/export/test_language_export.py",
     "tests/soak/faults/test_kill.py",
     "tests/runtime/gpu/test_torch_kernels.py",
-    "tests/model/test_triton_far.py",
     "tests/soak/faults/test_redis.py",
     "tests/service/test_http_connections.py",
     "tests/training/test_series_training.py",

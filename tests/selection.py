@@ -58,9 +58,6 @@ ONLY = {
     "tests/model/test_slots_triton.py": "matches_the_reference tokens_of_own_lags_match_the_reference "
     "rows_may_have_different_lengths auto_takes_the_kernel_on_a_gpu_only refusals_name_the_reason",
     "tests/model/test_triton_backward.py": "gradients packed_sequences",
-    "tests/model/test_triton_far.py": "outputs_are_within_the_stated_error_of_the_full_sum "
-    "horizons_are_the_first_far_lags an_error_out_of_range_is_refused times_are_refused "
-    "a_variance_without_a_limit_has_no_far_field",
     "tests/model/test_triton_forward.py": "matches_the_eager_code packed_sequences launch_table "
     "blocks_that_do_not_fit_are_refused",
     "tests/service/page/test_series_tab.py": "an_example_is_shown_at_once",

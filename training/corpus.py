@@ -17,15 +17,15 @@ from tqdm import tqdm
 
 SPLITS = ("train", "valid", "test")
 END_OF_TEXT = "<|endoftext|>"
-# Characters encoded at a time, for bounded memory.
+# Characters encoded at a time, to bound memory.
 PIECE_CHARACTERS = 1 << 16
 
 
 def split_files(folder: Path, split: str) -> list[Path]:
-    """Text files of one split, sorted.
+    """Return the sorted text files of one split.
 
     Raises:
-        FileNotFoundError: the folder has no such split.
+        FileNotFoundError: The folder has no such split.
     """
     directory, single = folder / split, folder / f"{split}.txt"
     files = sorted(directory.glob("*.txt")) if directory.is_dir() else [single] if single.is_file() else []
@@ -35,7 +35,7 @@ def split_files(folder: Path, split: str) -> list[Path]:
 
 
 def train_tokenizer(files: list[Path], vocab_size: int) -> Tokenizer:
-    """Byte-level BPE: any text has tokens, and any tokens have bytes."""
+    """Train a byte-level BPE, which can encode any text and decode any tokens to bytes."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -50,7 +50,7 @@ def train_tokenizer(files: list[Path], vocab_size: int) -> Tokenizer:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Cut at line breaks followed by text, which no token spans."""
+    """Split at line breaks followed by text. No token spans them."""
     start = 0
     while start < len(text):
         end = text.find("\n", start + PIECE_CHARACTERS)
@@ -60,12 +60,12 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def encode_files(tokenizer: Tokenizer, files: list[Path]) -> np.ndarray:
-    """Token ids of all files, each followed by end-of-text, uint16 (uint32 for large vocabularies)."""
+    """Return token ids of all files as uint16 (uint32 for large vocabularies), each file followed by end-of-text."""
     kind = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
     end = tokenizer.token_to_id(END_OF_TEXT)
     parts: list[np.ndarray] = []
     for file in tqdm(files, desc="tokenise", unit="file"):
-        text = file.read_bytes().decode("utf-8")  # read_text would rewrite line ends
+        text = file.read_bytes().decode("utf-8")  # read_text would convert line ends
         encodings = tokenizer.encode_batch(list(_pieces(text)), add_special_tokens=False)
         parts.extend(np.array(encoding.ids, kind) for encoding in encodings)
         parts.append(np.array([end], kind))
@@ -73,7 +73,7 @@ def encode_files(tokenizer: Tokenizer, files: list[Path]) -> np.ndarray:
 
 
 def file_hashes(files: list[Path]) -> dict[str, str]:
-    """sha256 by file name."""
+    """Return SHA-256 by file name."""
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
@@ -89,12 +89,12 @@ class Corpus:
     bytes_per_token: dict[str, float]
 
     def tokens(self, split: str) -> np.ndarray:
-        """Memory-mapped ids of one split."""
+        """Return the memory-mapped ids of one split."""
         return np.load(self.directory / f"{split}.npy", mmap_mode="r", allow_pickle=False)
 
 
 def prepare_corpus(folder: Path, directory: Path, vocab_size: int) -> Corpus:
-    """Train the tokenizer and tokenise training and validation splits into `directory`; matching files are reused."""
+    """Train the tokenizer and tokenise training and validation splits into `directory`. Matching files are reused."""
     directory.mkdir(parents=True, exist_ok=True)
     files = {split: split_files(folder, split) for split in ("train", "valid")}
     request = {"vocab_size": vocab_size, "files": {split: file_hashes(paths) for split, paths in files.items()}}
@@ -115,14 +115,14 @@ def prepare_corpus(folder: Path, directory: Path, vocab_size: int) -> Corpus:
 class Blocks:
     """Shuffled windows of `context` tokens, with an offset and an order for each epoch from (seed, epoch).
 
-    The order depends only on the step, so a resumed run sees the same windows.
+    The order depends only on the step, so a resumed run reads the same windows.
     """
 
     def __init__(self, tokens: np.ndarray, context: int, batch: int, seed: int) -> None:
         if len(tokens) < context + 2:
             raise ValueError(f"the training split has {len(tokens)} tokens; context {context} needs {context + 2}")
         self._tokens, self._context, self._batch, self._seed = tokens, context, batch, seed
-        # One window less than fits, for the offset.
+        # One window less than fits, because of the offset.
         self._per_epoch = max(1, (len(tokens) - 1) // context - 1)
         self._epoch, self._order, self._offset = -1, np.empty(0, np.int64), 0
 
@@ -135,7 +135,7 @@ class Blocks:
             self._epoch = epoch
 
     def __getitem__(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and targets `[batch, context]` int64 of a step."""
+        """Return inputs and targets `[batch, context]` int64 of a step."""
         rows = []
         for i in range(step * self._batch, (step + 1) * self._batch):
             epoch, index = divmod(i, self._per_epoch)

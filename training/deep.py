@@ -1,6 +1,6 @@
-"""Train a deep filter: the nominal filter, then the head on both modes, so that one set of weights serves both.
+"""Train a deep filter: first the nominal filter, then the head in both modes, so that both share one set of weights.
 
-The loss is the negative one-step predictive log-likelihood of noisy measurements; inputs get outliers and gaps.
+The loss is the negative one-step predictive log-likelihood of noisy measurements. Inputs get outliers and gaps.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from rfa.training.simulate import NOISE_SETTINGS
 
 METRICS_FILE = "metrics.jsonl"
 OPTIMISER_FILE = "optimiser.safetensors"
-# Key of the random generator in the file of the optimiser.
+# Key of the random generator in the optimiser file.
 DRAWS = "draws"
 
 
 @dataclass(frozen=True)
 class FilterTrainingConfig(StrictConfig):
-    """How to train. The learning rate is the peak of a cosine with 5 % warm-up, for the nominal phase and for the rest.
+    """Training settings. The learning rates are peaks of a cosine schedule with 5 % warm-up, one per phase.
 
     Attributes:
-        outliers, missing: shares of disturbed inputs for recorded data (simulated data have their own).
+        outliers, missing: Shares of disturbed inputs for recorded data. Simulated data have their own disturbances.
         noise_settings: (sigma², eta²) of the simulated systems.
     """
 
@@ -68,10 +68,10 @@ class FilterTrainingConfig(StrictConfig):
 
 
 def deep_config(values: Mapping[str, Any], train: Batch) -> DeepFilterConfig:
-    """The config with number of columns and median step from the data.
+    """Return the configuration with number of columns and median step from the data.
 
     Raises:
-        ValueError: it has another number of columns.
+        ValueError: The configuration has another number of columns.
     """
     lags = np.diff(train.times, axis=1)
     step = float(np.median(lags[lags > 0])) if (lags > 0).any() else 1.0
@@ -87,12 +87,12 @@ class DeepTrainer:
     """One run: model, optimiser and progress. A directory with progress is resumed.
 
     Args:
-        data: source of the batches for the request: hashes of files, or a name.
-        is_recorded: batches are from files, without disturbances.
-        extended_at: earlier numbers of steps, at which the schedule jumped.
+        data: Source of the batches for the request: hashes of files, or a name.
+        is_recorded: The batches are from files, without disturbances.
+        extended_at: Earlier total numbers of steps, at which the schedule jumped.
 
     Raises:
-        ValueError: the directory holds another run.
+        ValueError: The directory holds another run.
     """
 
     out: Path
@@ -131,9 +131,9 @@ class DeepTrainer:
             load_moments(self.model, [self.optimiser], tensors)
 
     def _check(self, found: dict[str, Any]) -> None:
-        """Refuse the directory of another run, and set whether this run extends it."""
+        """Reject a directory with another run, and determine whether this run extends it."""
         if not {"data", "model", "training"} <= set(found):
-            raise ValueError(f"{self.out} has a run of another kind; choose another --out")
+            raise ValueError(f"{self.out} contains a different kind of run; choose another --out")
         earlier = FilterTrainingConfig.from_dict(found["training"])
         requested = {**self.model_config.to_dict(), **self.training.to_dict(), "data": self.data}
         model = DeepFilterConfig.from_dict(found["model"]).to_dict()
@@ -143,11 +143,11 @@ class DeepTrainer:
 
     @property
     def steps(self) -> int:
-        """Steps of both phases."""
+        """Total steps of both phases."""
         return self.training.nominal_steps + self.training.steps
 
     def save(self) -> None:
-        """Save model, optimiser and progress; the run continues from them bit for bit."""
+        """Save model, optimiser and progress. A run resumes from them bit for bit."""
         tensors = {name: tensor.contiguous() for name, tensor in moments(self.model, [self.optimiser]).items()}
         progress = {"step": self.step, "seconds": self.seconds, "extended_at": self.extended_at}
         with atomic_checkpoint(self.out) as folder:
@@ -156,13 +156,13 @@ class DeepTrainer:
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
 
     def train(self, report: Callable[[dict[str, float]], None] | None, show_progress: bool) -> DeepFilter:
-        """Run to the last step.
+        """Train to the last step.
 
         Args:
-            report: called with every line of the metrics file.
+            report: Called with every line of the metrics file.
 
         Raises:
-            Stopped: a signal came; the current step is saved.
+            Stopped: A signal arrived. The current step is saved.
         """
         self.out.mkdir(parents=True, exist_ok=True)
         if self.is_extended:
@@ -192,7 +192,7 @@ class DeepTrainer:
         return self.model
 
     def update(self, y: Tensor, present: Tensor, times: Tensor) -> float:
-        """One optimiser step; returns the loss."""
+        """Do one optimiser step and return the loss."""
         config = self.training
         with_blocks = self.step >= config.nominal_steps
         for group in self.optimiser.param_groups:
@@ -212,10 +212,10 @@ class DeepTrainer:
 
 
 def _normalise(model: DeepFilter, batch: Batch) -> None:
-    """Median and interquartile scale per column: outliers do not move them."""
+    """Set median and interquartile scale per column, which are robust to outliers."""
     flat = batch.observations.reshape(-1, batch.observations.shape[-1])
     if not np.isfinite(flat).any(axis=0).all():
-        raise ValueError("a column of the training part has no value at all")
+        raise ValueError("a column of the training part has no values")
     low, middle, high = np.nanpercentile(flat, [25, 50, 75], axis=0)
     spread = np.where(high > low, (high - low) / 1.349, np.nanstd(flat, axis=0))
     model.get_buffer("center").copy_(torch.from_numpy(middle))
@@ -225,10 +225,10 @@ def _normalise(model: DeepFilter, batch: Batch) -> None:
 def _loss(
     model: DeepFilter, y: Tensor, present: Tensor, times: Tensor, *, with_blocks: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Mean negative log-likelihood per component over the trained parts, and all parts."""
+    """Return the mean negative log-likelihood per component over the trained parts, and all parts."""
     lags = torch.diff(times, dim=1, prepend=times[:, :1]).float()
     ones = torch.ones_like(lags)
-    # With the blocks the nominal filter gets no gradient: the head trains its parameters.
+    # The nominal filter gets no gradient while the blocks are trained, because the head trains its parameters.
     with torch.set_grad_enabled(torch.is_grad_enabled() and not with_blocks):
         tokens, nominal = model.nominal_scan(y, present, lags, ones)
     parts = {"nominal": -mean_per_component(nominal, present)}
@@ -252,7 +252,7 @@ def _disturb(
 
 
 def _schedule(step: int, config: FilterTrainingConfig) -> float:
-    """Warm-up over 5 %, then a cosine to 2 %, for each phase."""
+    """Warm up over 5 %, then decay to 2 % along a cosine, in each phase."""
     is_nominal = step < config.nominal_steps
     length = config.nominal_steps if is_nominal else config.steps
     position = step if is_nominal else step - config.nominal_steps

@@ -1,4 +1,4 @@
-"""Where a model is trained or scored."""
+"""Choice of the device for training and evaluation."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ DEVICES = ("auto", "cpu", "cuda")
 
 
 def choose_device(name: str) -> torch.device:
-    """The device that a command's `--device` means; "auto" is the GPU if there is one.
+    """Return the device for the option `--device`. "auto" is the GPU if there is one.
 
     Raises:
-        ValueError: it is none of `DEVICES`, or there is no GPU that torch can use.
+        ValueError: It is none of `DEVICES`, or torch cannot use a GPU.
     """
     if name not in DEVICES:
         raise ValueError(f"--device must be one of {', '.join(DEVICES)}, got {name!r}")

@@ -1,7 +1,7 @@
 """`rfa train filter`: train a deep filter, fit a structural one, or write the run of a linear one.
 
 A deep filter is trained on noisy measurements without true states (`rfa.training.deep`). A structural filter is fitted
-to a CSV by maximum likelihood (`rfa.fitting.column_models`), and its run is that of a linear filter.
+to a CSV by maximum likelihood (`rfa.fitting.column_models`) and saved as a linear filter.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ VALIDATION_FILE = "validation.safetensors"
 RECORD_FILE = "train.json"
 # Finished columns of a structural fit in progress.
 FITTED_FILE = "fitted.jsonl"
-# Seeds of the simulated splits; tests and benchmarks use others.
+# Seeds of the simulated splits. Tests and benchmarks use others.
 SEEDS = {"train": 1, "validation": 2}
 VALIDATION_SEQUENCES = 480
-# Longest season, in steps, to calibrate: a calibration window has few forecasts of longer ones.
+# Longest season, in steps, that is calibrated. Calibration windows have few forecasts of longer ones.
 LONGEST_LEAD = 48
 DISTURBANCES = (
     Disturbance(),
@@ -56,7 +56,7 @@ FAMILIES = ("linear", "structural", "deep")
 
 @dataclass(frozen=True)
 class FilterRun:
-    """A config file: family ("linear", "structural" or "deep"), model, and training (not for "structural")."""
+    """A configuration file: family ("linear", "structural" or "deep"), model, and training (only for "deep")."""
 
     family: str
     model: dict[str, Any]
@@ -71,7 +71,7 @@ class FilterRun:
         if family not in FAMILIES:
             raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
         if family == "structural" and "training" in document:
-            raise ValueError("a structural config has no section training: its model section describes the fit")
+            raise ValueError("a structural config has no training section; its model section describes the fit")
         return cls(
             family, dict(document.get("model", {})), FilterTrainingConfig.from_dict(document.get("training", {}))
         )
@@ -91,7 +91,7 @@ class FilterData:
 
 
 def simulated(count: int, length: int, seed: int, settings: tuple[tuple[float, float], ...] = NOISE_SETTINGS) -> Batch:
-    """Sequences of the oscillator at the noise settings, a quarter under each disturbance."""
+    """Simulate the oscillator at the noise settings, a quarter of the sequences under each disturbance."""
     size = max(len(settings), count // len(DISTURBANCES))
     parts = [
         simulate_oscillator(size, length, settings=settings, disturbance=d, seed=seed * 100 + i)
@@ -119,7 +119,7 @@ def save_batch(path: Path, batch: Batch) -> None:
 
 
 def load_data(source: str, config: FilterTrainingConfig) -> FilterData:
-    """Data from a CSV path or "simulate:oscillator"."""
+    """Load data from a CSV path or "simulate:oscillator"."""
     if source == SIMULATED:
         parts = (("train", config.sequences), ("validation", VALIDATION_SEQUENCES))
         train, validation = (simulated(n, config.length, SEEDS[name], config.noise_settings) for name, n in parts)
@@ -141,17 +141,17 @@ def train_filter(
 ) -> StateFilter:
     """Train (deep), fit (structural) or build (linear) a filter, and write its run.
 
-    Files: config.json, model.safetensors, validation.safetensors, train.json; of a deep filter also metrics.jsonl. A
-    directory with progress of a deep filter is resumed; a finished run is unchanged, or continues with more steps.
+    Files: config.json, model.safetensors, validation.safetensors, train.json, and metrics.jsonl for deep filters. An
+    interrupted deep filter is resumed. A finished run is returned unchanged, or continued if there are more steps.
 
     Args:
-        config: a config file, or its content.
-        data: path of a CSV, or "simulate:oscillator"; for a linear filter only for calibration at export.
-        report: called with every line of metrics.jsonl.
+        config: A configuration file, or its content.
+        data: Path of a CSV, or "simulate:oscillator". Linear filters only use it for calibration at export.
+        report: Called with every line of metrics.jsonl.
 
     Raises:
-        ValueError: the data do not fit the config, or the directory holds another run.
-        Stopped: a signal came; the run is saved, and the same call continues it.
+        ValueError: The data do not fit the configuration, or the directory holds another run.
+        Stopped: A signal arrived. The run is saved, and the same call continues it.
     """
     run = config if isinstance(config, FilterRun) else FilterRun.from_file(config)
     directory = Path(out)
@@ -165,7 +165,7 @@ def train_filter(
         "provenance": provenance(list(source.files), torch.device("cpu")),
     }
     if run.family != "deep" and (directory / REQUEST_FILE).is_file():
-        raise ValueError(f"{directory} has a trained run; choose another --out")
+        raise ValueError(f"{directory} contains a trained run; choose another --out")
     if run.family == "linear":
         linear = LinearFilter(LinearFilterConfig.from_dict(run.model))
         size = source.train.observations.shape[-1]
@@ -235,7 +235,7 @@ def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: b
     longest = max(found.seasons, default=0.0)
     record = {
         "data": data,
-        # Horizons for export to calibrate in addition to the usual ones: seasons.
+        # Seasons, which export calibrates in addition to the default horizons.
         "leads": sorted({round(period) for period in found.seasons if period <= LONGEST_LEAD}),
         "columns": found.columns,
         "joint": found.joint,

@@ -1,4 +1,4 @@
-"""Train a language model: the loss is the mean of the cross-entropies of its modes, weighted by `recurrent_share`."""
+"""Train a language model. The loss is the mean of its modes' cross-entropies, weighted by `recurrent_share`."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ VALIDATION_TOKENS = 65_536
 
 
 def has_compiler() -> bool:
-    """Whether torch.compile finds a C++ compiler: that of CXX, g++ or clang++."""
+    """Return whether torch.compile finds a C++ compiler: that of CXX, g++ or clang++."""
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
 
 
 def cross_entropy(model: LanguageModel, inputs: Tensor, targets: Tensor, mode: Mode) -> Tensor:
-    """Mean nats per token in one mode."""
+    """Return the mean nats per token in one mode."""
     model.mode = mode
     logits = model(inputs, with_precision=False).logits
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
@@ -53,7 +53,7 @@ def cross_entropy(model: LanguageModel, inputs: Tensor, targets: Tensor, mode: M
 
 @torch.no_grad()
 def validation_loss(model: LanguageModel, tokens: np.ndarray, context: int, mode: Mode, limit: int) -> float:
-    """Mean nats per token over non-overlapping windows of the first `limit` tokens."""
+    """Return the mean nats per token over non-overlapping windows of the first `limit` tokens."""
     model.eval()
     count = min(len(tokens) - 1, limit) // context
     if count < 1:
@@ -75,8 +75,8 @@ class Trainer:
     """One run: model, optimiser and progress.
 
     Attributes:
-        smooth: running mean of the training loss of each mode.
-        extended_at: earlier numbers of steps, at which the schedule jumped.
+        smooth: Running mean of the training loss of each mode.
+        extended_at: Earlier total numbers of steps, at which the schedule jumped.
     """
 
     run: LanguageRun
@@ -112,7 +112,7 @@ class Trainer:
 
     @property
     def averaged(self) -> LanguageModel:
-        """The model that is validated and saved: the running average if the config has one."""
+        """The model that is validated and saved: the running average if configured."""
         return cast(LanguageModel, self.optimiser.averaged)
 
     @property
@@ -122,20 +122,20 @@ class Trainer:
 
     @property
     def modes_now(self) -> tuple[Mode, ...]:
-        """Modes that this step trains."""
+        """Modes trained at this step."""
         config = self.run.training
         return self.modes if self.step >= config.recurrent_from * config.steps else ("attention",)
 
     @property
     def shares(self) -> dict[Mode, float]:
-        """Weight of the loss of each mode at this step; they sum to one."""
+        """Weight of each mode's loss at this step. The weights sum to one."""
         if len(self.modes_now) == 1:
             return dict.fromkeys(self.modes_now, 1.0)
         recurrent = self.run.training.recurrent_share
         return {"attention": 1 - recurrent, "recurrent": recurrent}
 
     def save(self) -> None:
-        """Save model, optimiser and progress; the run continues from them bit for bit."""
+        """Save model, optimiser and progress. A run resumes from them bit for bit."""
         progress = {
             "step": self.step, "seconds": self.seconds, "smooth": self.smooth, "extended_at": self.extended_at,
         }  # fmt: skip
@@ -145,20 +145,20 @@ class Trainer:
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
 
     def extend(self, earlier_steps: int) -> None:
-        """Continue a run of fewer steps; its record describes weights that will change."""
+        """Continue a run of fewer steps. Its record is removed, because the weights will change."""
         self.extended_at.append(earlier_steps)
         (self.out / RECORD_FILE).unlink(missing_ok=True)
         self.save()
 
     def update(self, inputs: Tensor, targets: Tensor, loss_of: Callable[..., Tensor]) -> dict[str, float]:
-        """One optimiser step; returns the loss of each mode."""
+        """Do one optimiser step and return the loss of each mode."""
         config = self.run.training
         self.optimiser.zero_grad()
         losses: dict[str, float] = {}
         for mode in self.modes_now:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
                 loss = loss_of(self.model, inputs, targets, mode)
-            # One backward pass per mode, to keep the activations of one mode only.
+            # One backward pass per mode, so that only one mode's activations are in memory.
             (loss * self.shares[mode]).backward()
             losses[mode] = float(loss.detach())
         if not all(math.isfinite(loss) for loss in losses.values()):
@@ -172,10 +172,10 @@ class Trainer:
         return {mode: validation_loss(self.averaged, tokens, context, mode, VALIDATION_TOKENS) for mode in self.modes}
 
     def train(self) -> dict[str, float]:
-        """Run to the last step; returns the final validation losses.
+        """Train to the last step and return the final validation losses.
 
         Raises:
-            Stopped: a signal came; the current step is saved.
+            Stopped: A signal arrived. The current step is saved.
         """
         config = self.run.training
         blocks = Blocks(self.corpus.tokens("train"), config.context, config.batch, config.seed)
@@ -203,7 +203,7 @@ class Trainer:
         return validation or self.validate()
 
     def _row(self, validation: dict[str, float]) -> dict[str, Any]:
-        """A line of the metrics file."""
+        """Return a line of the metrics file."""
         return {
             "step": self.step,
             "tokens": self.step * self.run.training.batch * self.run.training.context,
@@ -224,25 +224,25 @@ def train_language(
     corpus_dir: Path | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Train a language model on a corpus folder; a directory with progress is resumed.
+    """Train a language model on a corpus folder. A directory with progress is resumed.
 
-    A finished run is unchanged; with more steps it continues with the schedule of the new number.
+    A finished run is returned unchanged. With more steps it continues on the schedule for the new number.
 
     Args:
-        config: name of a packaged config or path of a JSON file.
-        data: corpus folder with train and valid.
-        out: run directory for weights, tokenizer, metrics and record.
-        variant: name in `variants.json`.
-        seed, steps: instead of those of the config.
-        corpus_dir: folder of the tokenised corpus, to share between runs; default in `out`.
+        config: Name of a packaged configuration or path of a JSON file.
+        data: Corpus folder with train and valid.
+        out: Run directory for weights, tokenizer, metrics and record.
+        variant: Name in `variants.json`.
+        seed, steps: Override those of the configuration.
+        corpus_dir: Folder of the tokenised corpus, to share between runs. Default: within `out`.
         device: auto, cpu or cuda.
 
     Returns:
-        the run's record: validation losses, tokens seen, seconds, provenance.
+        The record of the run: validation losses, tokens seen, seconds, provenance.
 
     Raises:
-        ValueError: the directory holds another run, the text has too few tokens, or there is no such device.
-        Stopped: a signal came; the run is saved, and the same call continues it.
+        ValueError: The directory holds another run, the text has too few tokens, or the device does not exist.
+        Stopped: A signal arrived. The run is saved, and the same call continues it.
     """
     path = find_config(config)
     run = LanguageRun.from_file(path, variant)
@@ -266,7 +266,9 @@ def train_language(
 
 
 def _corpus(path: Path, run: LanguageRun, data: Path, directory: Path) -> Corpus:
-    """The tokenised corpus; its vocabulary must have the size of the config, or export would refuse the run."""
+    """Return the tokenised corpus. Its vocabulary must have the configured size, otherwise export would reject the
+    run.
+    """
     corpus = prepare_corpus(data, directory, run.model.vocab_size)
     if (found := corpus.tokenizer.get_vocab_size()) != run.model.vocab_size:
         raise ValueError(
@@ -292,9 +294,9 @@ def _record(trainer: Trainer, validation: dict[str, float], data: Path, **names:
 
 
 def _is_extended(out: Path, run: LanguageRun) -> bool:
-    """Whether the run in `out` differs by fewer steps only.
+    """Return whether the run in `out` differs only by fewer steps.
 
-    Values are compared, not text: a request of an earlier version may lack a field.
+    Values are compared instead of text, because requests of earlier versions may lack fields.
     """
     found = LanguageRun.from_file(out / REQUEST_FILE)
     requested, earlier = ({**part.model.to_dict(), **part.training.to_dict()} for part in (run, found))
@@ -306,17 +308,17 @@ def _read_files(data: Path) -> list[Path]:
 
 
 def _finished(out: Path, data: Path) -> dict[str, Any]:
-    """The record of a finished run."""
+    """Return the record of a finished run."""
     record: dict[str, Any] = json.loads((out / RECORD_FILE).read_text())
     if record["data"] != file_hashes(_read_files(data)):
-        raise ValueError(f"{out} has a run that was trained on other text than {data}; choose another --out")
+        raise ValueError(f"{out} contains a run trained on other text than {data}; choose another --out")
     tqdm.write(LEFT.format(out), file=sys.stderr)
     return record
 
 
 def _save_tokenizer(out: Path, corpus: Corpus) -> None:
-    """Write the tokenizer; that of a run with progress must not change."""
+    """Write the tokenizer. It must match that of a run in progress."""
     path, text = out / TOKENIZER_FILE, corpus.tokenizer.to_str(pretty=True)
     if (out / PROGRESS_FILE).is_file() and path.is_file() and json.loads(path.read_text()) != json.loads(text):
-        raise ValueError(f"{out} has a run that began with other text; choose another --out")
+        raise ValueError(f"{out} contains a run started with other text; choose another --out")
     path.write_text(text)

@@ -1,4 +1,4 @@
-"""Configs of language model training: `LanguageRun`, packaged configs and their variants."""
+"""Configurations of language model training: `LanguageRun`, packaged configurations and variants."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rfa.runtime.text.config import LanguageModelConfig, Mode
 from rfa.training.optimiser import OptimiserConfig
 
 CONFIGS = Path(__file__).parent / "configs"
-# Overrides of a size config, by the name that math and papers give the model.
+# Overrides of a size configuration, by the names used in docs/MATH.md and the papers.
 VARIANTS_FILE = CONFIGS / "variants.json"
 
 
 @dataclass(frozen=True)
 class TrainingConfig(OptimiserConfig):
-    """How to train.
+    """Training settings.
 
     Attributes:
-        modes: modes to train; empty: all modes of the model.
-        recurrent_from: share of the steps in attention mode only, before the recurrent mode joins.
-        recurrent_share: weight of the loss of the recurrent mode if both are trained; the attention mode has the rest.
-        compile: compile the eager attention with torch.compile.
+        modes: Modes to train. Empty: all modes of the model.
+        recurrent_from: Share of the steps that only train the attention mode, before the recurrent mode joins.
+        recurrent_share: Weight of the recurrent loss if both modes are trained. The attention mode has the rest.
+        compile: Compile the eager attention with torch.compile.
     """
 
     batch: int = 16
@@ -54,21 +54,21 @@ class TrainingConfig(OptimiserConfig):
 
 @dataclass(frozen=True)
 class LanguageRun:
-    """A training config file: sections model and training."""
+    """A training configuration file with sections model and training."""
 
     model: LanguageModelConfig
     training: TrainingConfig
 
     def to_dict(self) -> dict[str, Any]:
-        """Content of a config file."""
+        """Return the content of a configuration file."""
         return {"model": self.model.to_dict(), "training": self.training.to_dict()}
 
     @classmethod
     def from_file(cls, path: Path, variant: str | None = None) -> LanguageRun:
-        """Read a config, with the overrides of a variant of `variants.json`.
+        """Read a configuration, with the overrides of a variant of `variants.json`.
 
         Raises:
-            ValueError: unknown sections, keys, values or variant; the message lists the valid ones.
+            ValueError: Unknown sections, keys, values or variant. The message lists the valid ones.
         """
         document = json.loads(path.read_text())
         unknown = set(document) - {"model", "training"}
@@ -82,13 +82,13 @@ class LanguageRun:
 
 
 def load_variants() -> dict[str, dict[str, Any]]:
-    """Variants by name: title, and overrides of model and training."""
+    """Return variants by name: title, and overrides of model and training."""
     variants: dict[str, dict[str, Any]] = json.loads(VARIANTS_FILE.read_text())
     return variants
 
 
 def check_variant(name: str) -> str:
-    """Return `name`; raise ValueError if there is no such variant."""
+    """Return `name`, or raise ValueError if there is no such variant."""
     available = load_variants()
     if name not in available:
         raise ValueError(f"no variant {name!r}; known are {list(available)}")
@@ -96,10 +96,10 @@ def check_variant(name: str) -> str:
 
 
 def find_config(name: str) -> Path:
-    """Path of a config, given as a path or as the name of a packaged one.
+    """Return the path of a configuration, given a path or the name of a packaged one.
 
     Raises:
-        FileNotFoundError: neither exists; the message lists the packaged names.
+        FileNotFoundError: Neither exists. The message lists the packaged names.
     """
     for candidate in (Path(name), CONFIGS / f"{name}.json"):
         if candidate.is_file():

@@ -35,13 +35,13 @@ WEIGHTS, COUNT = "weights", "n_averaged"
 
 @dataclass(frozen=True)
 class OptimiserConfig(StrictConfig):
-    """Optimiser settings; learning rates are the peaks of the schedule.
+    """Optimiser settings. Learning rates are peaks of the schedule.
 
     Attributes:
-        optimiser: "muon" updates the matrices of the blocks by Muon at `matrix_learning_rate`, others by Adam.
-        decay: shape of the last `decay_fraction` of the steps under "wsd": 1 − x ("linear") or 1 − √x ("sqrt").
-        ema: share of the old weights in the running average; 0: no average.
-        matrix_precision: precision of Muon; fp32 is faster on processors without bf16.
+        optimiser: "muon" updates the matrices of the blocks with Muon at `matrix_learning_rate`, others with Adam.
+        decay: Shape of the last `decay_fraction` of the steps under "wsd": 1 − x ("linear") or 1 − √x ("sqrt").
+        ema: Weight of the old value in the running average. 0: no average.
+        matrix_precision: Precision of Muon. fp32 is faster on processors without bfloat16.
     """
 
     steps: int
@@ -95,21 +95,21 @@ def one_cycle(step: float, steps: int, warmup_fraction: float) -> float:
 def warmup_stable_decay(
     step: float, steps: int, warmup_fraction: float, decay_fraction: float, decay: Literal["linear", "sqrt"]
 ) -> float:
-    """Linear warm-up, the peak, then a decay that would reach zero at step `steps`."""
+    """Linear warm-up, constant peak, then a decay that reaches zero at step `steps`."""
     up = (step + 1) / max(1.0, warmup_fraction * steps)
     done = max(0.0, 1 - (steps - step) / (decay_fraction * steps))
     return min(1.0, up) * (1 - (math.sqrt(done) if decay == "sqrt" else done))
 
 
 def rate_factor(step: float, config: OptimiserConfig) -> float:
-    """Learning rate of a step as a share of its peak."""
+    """Return the learning rate of a step as a share of its peak."""
     if config.schedule == "wsd":
         return warmup_stable_decay(step, config.steps, config.warmup_fraction, config.decay_fraction, config.decay)
     return one_cycle(step, config.steps, config.warmup_fraction)
 
 
 def is_sde_parameter(name: str) -> bool:
-    """Scalars of the SDE (noises, nu, tau), a group of their own in the paper."""
+    """Return whether a parameter is an SDE scalar (noises, nu, tau), a separate group in the paper."""
     return ".dynamics." in name
 
 
@@ -118,9 +118,9 @@ def _is_matrix(parameter: Tensor) -> bool:
 
 
 def block_matrices(module: nn.Module) -> list[Tensor]:
-    """Weights of the linear layers in the blocks, for Muon.
+    """Return the weights of the linear layers in the blocks, for Muon.
 
-    The embedding, which is also the head, and the tables of heads and slots are no maps between activations.
+    The embedding, which is also the head, and the tables of heads and slots do not map between activations.
     """
     return [
         parameter
@@ -132,7 +132,7 @@ def block_matrices(module: nn.Module) -> list[Tensor]:
 
 
 def parameter_groups(module: nn.Module, config: OptimiserConfig) -> list[dict[str, Any]]:
-    """Groups of Adam: matrices (with weight decay), other weights, SDE scalars."""
+    """Return the groups of Adam: matrices (with weight decay), other weights, SDE scalars."""
     elsewhere = {id(p) for p in block_matrices(module)} if config.optimiser == "muon" else set()
     named = [(name, p) for name, p in module.named_parameters() if id(p) not in elsewhere]
     sde = [p for name, p in named if is_sde_parameter(name)]
@@ -149,7 +149,7 @@ def parameter_groups(module: nn.Module, config: OptimiserConfig) -> list[dict[st
 
 
 def clip_gradients(module: nn.Module, config: OptimiserConfig) -> None:
-    """Clip the norm over the weights and that over the SDE scalars separately."""
+    """Clip the norm of the weights and that of the SDE scalars separately."""
     sde: list[nn.Parameter] = []
     weights: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
@@ -160,7 +160,7 @@ def clip_gradients(module: nn.Module, config: OptimiserConfig) -> None:
 
 
 def moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """State of torch's optimisers by `<key>.<parameter>`."""
+    """Return the state of torch's optimisers by `<key>.<parameter>`."""
     return {
         f"{key}.{name}": value
         for name, parameter in module.named_parameters()
@@ -170,7 +170,7 @@ def moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer]) -> dict[s
 
 
 def load_moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer], tensors: Mapping[str, Tensor]) -> None:
-    """Load `moments`; a parameter that never had a gradient has none."""
+    """Load `moments`. Parameters that never had a gradient have none."""
     named = dict(module.named_parameters())
     part_of = {p: part for part in parts for group in part.param_groups for p in group["params"]}
     for label, tensor in tensors.items():
@@ -181,7 +181,7 @@ def load_moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer], tens
 class Optimiser:
     """Updates every parameter of a module, and their running average if configured.
 
-    The average starts as a copy of `module`: to resume, build it from the saved model, then call `load_state`.
+    The average starts as a copy of `module`. To resume, build it from the saved model, then call `load_state`.
     """
 
     def __init__(self, module: nn.Module, config: OptimiserConfig) -> None:
@@ -213,7 +213,7 @@ class Optimiser:
             part.zero_grad(set_to_none=True)
 
     def step(self, step: float) -> None:
-        """Clip the gradients and update at the rates of step `step`, or between two steps."""
+        """Clip the gradients and update at the rates of step `step`, which may be fractional."""
         clip_gradients(self.module, self.config)
         factor = rate_factor(step, self.config)
         for part in self.parts:
@@ -224,7 +224,7 @@ class Optimiser:
             self.average.update_parameters(self.module)
 
     def state(self) -> dict[str, Tensor]:
-        """State to resume from, in addition to the saved model, by `<key>.<parameter>`."""
+        """Return the state to resume from, in addition to the saved model, by `<key>.<parameter>`."""
         tensors = moments(self.module, self.parts)
         if self.average is not None:
             tensors |= {f"{WEIGHTS}.{name}": parameter for name, parameter in self.module.named_parameters()}
@@ -233,7 +233,7 @@ class Optimiser:
 
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Resume from `state`; a parameter that never had a gradient has none."""
+        """Resume from `state`. Parameters that never had a gradient have none."""
         named, rest = dict(self.module.named_parameters()), {}
         for label, tensor in tensors.items():
             key, _, name = label.partition(".")

@@ -1,4 +1,4 @@
-"""Plot the metrics of a run: training and validation loss against tokens, a line per mode."""
+"""Plot the metrics of a run: training and validation loss against tokens, one line per mode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def plot_metrics(run: Path) -> Path:
     """Plot `metrics.jsonl` of a language run to `metrics.png` next to it.
 
     Raises:
-        ValueError: the run has no metrics.
+        ValueError: The run has no metrics.
     """
     import matplotlib
 
@@ -27,7 +27,7 @@ def plot_metrics(run: Path) -> Path:
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     tokens = [row["tokens"] for row in rows]
     for color, mode in zip(("tab:blue", "tab:orange"), rows[-1]["valid"], strict=False):
-        # A mode that joined later has no training loss before.
+        # A mode that joined later has no earlier training loss.
         trained = [row["train"].get(mode, math.nan) for row in rows]
         axes.plot(tokens, trained, color=color, alpha=0.4, label=f"train, {mode}")
         axes.plot(tokens, [row["valid"][mode] for row in rows], color=color, marker=".", label=f"valid, {mode}")

@@ -13,7 +13,7 @@ from rfa.training.corpus import file_hashes
 
 
 def provenance(files: list[Path], device: torch.device) -> dict[str, Any]:
-    """Provenance for the record of a run; file names without folders."""
+    """Return the provenance for the record of a run. File names have no folders."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
         "data": file_hashes(files),

@@ -11,13 +11,13 @@ from rfa.data import Series, load_series
 
 
 def load_recorded(source: str | Path) -> Series:
-    """Load a series from a file; notes of the loader go to stderr.
+    """Load a series from a file, and print the loader's notes to stderr.
 
     Raises:
-        ValueError: it cannot be read, or is not a file (the record of a run has its hash).
+        ValueError: It cannot be read, or is not a file (the record of a run needs its hash).
     """
     if str(source) == "-" or "://" in str(source):
-        raise ValueError(f"training data must be a file, whose hash is recorded: save {str(source)!r} to one first")
+        raise ValueError(f"training data must be a file, because its hash is recorded; save {str(source)!r} to a file")
     series = load_series(source)
     for note in series.notes:
         tqdm.write(f"{Path(source).name}: {note}", file=sys.stderr)

@@ -1,8 +1,8 @@
 """Resumable runs with atomic checkpoints.
 
-A run directory has `request.json`, what was requested, and `progress.json`. The same request continues the run, and so
-does one for more steps; others are refused. `checkpoint.sha256` has the digests of a checkpoint's files, as `sha256sum`
-writes them; files that do not match are refused.
+A run directory has `request.json` (what was requested) and `progress.json`. The same request, or one for more steps,
+continues the run; others are rejected. `checkpoint.sha256` has the digests of the checkpoint files in the format of
+`sha256sum`. Files that do not match are rejected.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ REQUEST_FILE = "request.json"
 PROGRESS_FILE = "progress.json"
 OPTIMISER_FILE = "optimiser.safetensors"
 DIGESTS_FILE = "checkpoint.sha256"
-# Not imported from `rfa.model.checkpoint`: fitting uses this file without torch.
+# Not imported from `rfa.model.checkpoint`, because fitting uses this file without torch.
 CHECKPOINT = ("config.json", "model.safetensors", OPTIMISER_FILE, PROGRESS_FILE, REQUEST_FILE)
-# Name of a complete checkpoint while its files are moved; unfinished ones have a suffix.
+# Name of a complete checkpoint while its files are moved. Unfinished ones have a suffix.
 WHOLE = ".checkpoint"
 # Message for a finished run.
 LEFT = "{} is finished (a larger --steps continues it)"
@@ -32,12 +32,12 @@ LEFT = "{} is finished (a larger --steps continues it)"
 
 @contextmanager
 def atomic_checkpoint(directory: Path) -> Iterator[Path]:
-    """A folder whose files, with their digests, replace those in `directory` once all are written.
+    """Context manager of a folder whose files replace those in `directory` once all are written, with their digests.
 
-    After its rename the folder counts as written: `has_checkpoint` moves files that a killed process left there.
+    Once renamed, the folder counts as written: `has_checkpoint` moves files that a killed process left there.
 
     Raises:
-        FloatingPointError: a tensor is not finite; `directory` is unchanged.
+        FloatingPointError: A tensor is not finite. `directory` is unchanged.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory, prefix=f"{WHOLE}-") as folder:
@@ -67,7 +67,7 @@ def _put_in_place(directory: Path) -> None:
 
 
 def _digest(path: Path) -> str:
-    """A line of `sha256sum`."""
+    """Return a line of `sha256sum`."""
     return f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}"
 
 
@@ -82,15 +82,15 @@ def _check_finite(files: Path, directory: Path) -> None:
 
 
 def remaining_state(out: Path) -> str:
-    """What remains of a failed run, for its message."""
+    """Return what remains of a failed run, for its message."""
     return "the last checkpoint is intact" if (out / PROGRESS_FILE).is_file() else "nothing was saved"
 
 
 def has_checkpoint(out: Path) -> bool:
-    """Whether a run directory has a checkpoint; completes an interrupted save.
+    """Return whether a run directory has a checkpoint, after completing an interrupted save.
 
     Raises:
-        ValueError: a file is missing or does not match its digest.
+        ValueError: A file is missing or does not match its digest.
     """
     _put_in_place(out)
     for unfinished in out.glob(f"{WHOLE}-*"):
@@ -111,19 +111,19 @@ def has_checkpoint(out: Path) -> bool:
 
 
 def differing_settings(requested: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-    """Names of the settings in which two requests differ."""
+    """Return the names of settings in which two requests differ."""
     return sorted(name for name in {*requested, *found} if requested.get(name) != found.get(name))
 
 
 def check_request(out: Path, requested: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Whether a request has more steps, or minutes, than an earlier one in its directory, and is otherwise the same.
+    """Return whether a request only has more steps, or minutes, than an earlier one in its directory.
 
     Raises:
-        ValueError: it differs in anything else, or has fewer.
+        ValueError: It differs in another setting, or has fewer steps.
     """
     names = differing_settings(requested, found)
     if not names:
         return False
     if names in (["steps"], ["minutes"]) and (requested[names[0]] or 0) > (found[names[0]] or math.inf):
         return True
-    raise ValueError(f"{out} has a run of another config (it differs in {', '.join(names)}); choose another --out")
+    raise ValueError(f"{out} contains a run of another config (it differs in {', '.join(names)}); choose another --out")

@@ -7,16 +7,16 @@ import numpy as np
 from rfa.data import Series
 from rfa.model.batch import Batch
 
-# Chronological shares of training and validation; the rest is for tests.
+# Chronological shares of training and validation. The rest is for tests.
 SPLIT = (0.6, 0.2)
-# Calibration filters windows of the validation part from the prior, in attention mode too: states² · rows² over all
-# windows, and the numbers that a step holds, states² · rows over all windows, stay below these.
+# Calibration filters windows of the validation part, in attention mode too. Limits on the cost (states² · rows² over
+# all windows) and on the memory of a step (states² · rows over all windows).
 WINDOW_WORK, WINDOW_NUMBERS = 2e9, 2e7
 MIN_WINDOW = 96
 
 
 def split(series: Series) -> tuple[Series, Series, Series]:
-    """Training, validation and test part, in the order of time."""
+    """Split into training, validation and test part, in the order of time."""
     n = len(series.times)
     first, second = int(SPLIT[0] * n), int((SPLIT[0] + SPLIT[1]) * n)
     bounds = (slice(0, first), slice(first, second), slice(second, n))
@@ -25,7 +25,7 @@ def split(series: Series) -> tuple[Series, Series, Series]:
 
 
 def windows(series: Series, length: int) -> Batch:
-    """Overlapping windows (by half) as a batch; a series shorter than one window is one window."""
+    """Return windows that overlap by half as a batch. A series shorter than one window is one window."""
     n = len(series.times)
     if n < 2:
         raise ValueError(f"a split of the series has {n} rows; it needs at least 2")
@@ -38,11 +38,11 @@ def windows(series: Series, length: int) -> Batch:
 
 
 def calibration_windows(validation: Series, states: int, longest: float) -> Batch:
-    """Windows of the validation part for export: two of the longest period, as many as calibration can afford.
+    """Return windows of the validation part for export: twice the longest period, as many as calibration can afford.
 
     Args:
-        states: of the filter.
-        longest: period in steps, 0 without a season.
+        states: Number of states of the filter.
+        longest: Period in steps, 0 without a season.
     """
     rows = len(validation.times)
     length = min(rows, max(MIN_WINDOW, 2 * round(longest)))

@@ -1,4 +1,4 @@
-"""Batches for the series network: series on cells, their tokens, queried leads, and the values there."""
+"""Batches for the series network: series on cells, their tokens, queried horizons, and the values there."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rfa.training.synthetic.mixture import Split, draw
 
 # Batches that each process prepares ahead.
 AHEAD = 4
-# Leads of a token: the next cell, one from each quarter of the near ones, and far ones from a log scale.
+# Horizons of a token: the next cell, one from each quarter of the near ones, and distant ones from a log scale.
 NEAR, NEAR_LEADS, FAR_LEADS = 64, 5, 3
 LEADS = NEAR_LEADS + FAR_LEADS
-# The part of a recorded series that is trained on.
+# Training part of a recorded series.
 TRAINED_SHARE = 0.8
-# Half of the series have early tokens, a quarter of them, like the last one of a stream.
+# Half of the series have early tokens, a quarter of them, like the last token of a stream.
 JITTERED_SERIES, JITTERED_TOKENS = 0.5, 0.25
-# Of the series with a calendar, those whose tokens show it, or the seasons of their clock.
+# Share of series with a calendar whose tokens include it, or the seasons of their clock.
 CALENDAR_SHARE = 0.6
 # For version 2, this many of 8 batches have short series, with an eighth of the tokens, and long ones, with twice as
 # many.
@@ -38,12 +38,12 @@ SEEN_BEFORE, FARTHEST_TARGET = 4, 10.0
 
 
 class Cells(NamedTuple):
-    """A series on cells of a step.
+    """A series on cells of one step.
 
     Attributes:
-        values: `[C]` float64, NaN where empty; the first is not.
-        start, step: time of the first cell and the step, in seconds.
-        has_calendar: whether times are dates.
+        values: `[C]` float64, NaN where empty. The first is not empty.
+        start, step: Time of the first cell and the step, in seconds.
+        has_calendar: Whether times are dates.
     """
 
     values: np.ndarray
@@ -53,8 +53,9 @@ class Cells(NamedTuple):
 
 
 class SeriesBatch(NamedTuple):
-    """Tokens `[B, N, FEATURES]`, their ends `[B, N]`, the queried leads, targets asinh((y - c) / s) `[B, N, K]`, and
-    weights, 0 if there is no value."""
+    """Tokens `[B, N, FEATURES]`, their ends `[B, N]`, the queried horizons, targets asinh((y - c) / s) `[B, N, K]`, and
+    weights, 0 where there is no value.
+    """
 
     tokens: Tensor
     ends: Tensor
@@ -64,8 +65,10 @@ class SeriesBatch(NamedTuple):
 
 
 def cells_of(times: np.ndarray, values: np.ndarray, step: float, count: int, *, has_calendar: bool) -> Cells | None:
-    """Values at times `[N]`, in seconds, on at most `count` cells from the first value on; several in one are averaged.
-    None if there is no value."""
+    """Average values at times `[N]`, in seconds, on at most `count` cells from the first value on.
+
+    Returns None if there are no values.
+    """
     seen = np.flatnonzero(np.isfinite(values))
     if not len(seen):
         return None
@@ -81,9 +84,10 @@ class TokenPlan(NamedTuple):
     """How tokens are made of series.
 
     Attributes:
-        version: of the network.
-        tokens: of each series.
-        early_series, early_tokens: share of series with tokens before their patch is whole, and of their tokens.
+        version: Version of the network.
+        tokens: Number of tokens per series.
+        early_series, early_tokens: Share of series with tokens before their patch is complete, and share of such
+        tokens.
     """
 
     version: int
@@ -93,7 +97,7 @@ class TokenPlan(NamedTuple):
 
 
 def batch_of(series: list[Cells], rng: np.random.Generator, plan: TokenPlan) -> SeriesBatch:
-    """Tokens of each series, the regular ones a patch apart."""
+    """Return tokens of each series. Regular tokens are one patch apart."""
     shape = (len(series), plan.tokens, LEADS)
     ends = _ends(rng, len(series), plan)
     leads = _leads(rng, shape)
@@ -113,7 +117,7 @@ def batch_of(series: list[Cells], rng: np.random.Generator, plan: TokenPlan) -> 
         came[i, (seen < SEEN_BEFORE) | (ends[i] > len(one.values))] = np.nan
         if is_first and knows:
             calendar[i] = calendar_numbers(one.start + one.step * at)
-    # Before a stream has moved it has no scale.
+    # A stream without changes has no scale.
     came[tokens.scales <= 2e-9 * np.abs(tokens.centres)] = np.nan
     is_there = np.isfinite(came)
     away = np.where(is_there, came - tokens.centres[..., None], 0.0) / tokens.scales[..., None]
@@ -125,14 +129,14 @@ def batch_of(series: list[Cells], rng: np.random.Generator, plan: TokenPlan) -> 
 
 
 def _ends(rng: np.random.Generator, series: int, plan: TokenPlan) -> np.ndarray:
-    """`[B, N]` cells up to each token."""
+    """Return the number of cells up to each token, `[B, N]`."""
     shape = (series, plan.tokens)
     is_early = (rng.random(shape) < plan.early_tokens) & (rng.random((series, 1)) < plan.early_series)
     return np.cumsum(np.where(is_early, rng.integers(1, PATCH, shape), PATCH), axis=1)
 
 
 def _leads(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
-    """`[B, N, K]` leads."""
+    """Return horizons `[B, N, K]`."""
     count = NEAR_LEADS - 1
     width = NEAR // count
     near = 1 + width * np.arange(count) + rng.integers(0, width, (*shape[:2], count))
@@ -144,14 +148,14 @@ def _leads(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
 def synthetic_batch(
     seed: int, series: int, tokens: int, index: int = 0, split: Split = "training", version: int = 1
 ) -> SeriesBatch:
-    """Batch `index` of a seed: a function of all arguments, bit for bit.
+    """Return batch `index` of a seed, a deterministic function of all arguments.
 
-    For version 2 some batches have more, short series, or fewer, long ones, with the same number of tokens.
+    For version 2, some batches have more, shorter series, or fewer, longer ones, with the same number of tokens.
     """
     rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(0 if split == "training" else 1, 1)))
     plan, is_short = TokenPlan(version, tokens), False
     if version == 2 and tokens % SHORT_PART == 0 and series % LONG_PART == 0:
-        # Eight validation batches in a row have each kind in its share.
+        # Eight consecutive validation batches have each kind in its share.
         kind = int(rng.integers(OF_BATCHES)) if split == "training" else index % OF_BATCHES
         is_short = kind < SHORT
         if is_short:
@@ -171,15 +175,15 @@ def synthetic_batch(
 
 
 class Recorded:
-    """The user's series: the last fifth of each is held out.
+    """Recorded series. The last fifth of each is held out.
 
     Args:
-        series: those shorter than two patches are omitted.
-        tokens: of a window.
-        version: of the network.
+        series: Series. Those shorter than two patches are omitted.
+        tokens: Number of tokens per window.
+        version: Version of the network.
 
     Raises:
-        ValueError: none of them has as many cells as two patches.
+        ValueError: All series are shorter than two patches.
     """
 
     def __init__(self, series: Sequence[Cells], tokens: int, version: int = 1) -> None:
@@ -189,7 +193,7 @@ class Recorded:
             raise ValueError(f"no series has {2 * PATCH} steps of its usual lag, which training needs at least")
 
     def batch(self, seed: int, count: int, index: int) -> SeriesBatch:
-        """Windows of the training parts, each series equally likely: a function of the arguments."""
+        """Return windows of the training parts, each series equally likely. Deterministic in the arguments."""
         rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(2,)))
         windows = []
         for which in rng.integers(0, len(self._parts), count).tolist():
@@ -199,7 +203,7 @@ class Recorded:
         return batch_of(windows, rng, self._plan)
 
     def held_out(self) -> SeriesBatch:
-        """The held-out parts, as far as a window reaches, with context before them."""
+        """Return the held-out parts, as far as a window reaches, with context before them."""
         windows, begins = [], []
         for one, end in self._parts:
             begin = max(0, end - self._tokens * PATCH // 2)
@@ -215,7 +219,7 @@ class Recorded:
 
 
 def _window(one: Cells, begin: int, end: int) -> Cells:
-    """Cells of a series from the first value on."""
+    """Return cells of a series from the first value on."""
     values = one.values[begin:end]
     seen = np.flatnonzero(np.isfinite(values))
     first = int(seen[0]) if len(seen) else 0
@@ -247,13 +251,13 @@ def feed(
     version: int = 1,
     is_pinned: bool = False,
 ) -> Iterator[SeriesBatch]:
-    """Batches `first`, first + 1, … of a seed without end, the same for any number of workers.
+    """Yield batches `first`, first + 1, … of a seed, the same for any number of workers.
 
     Args:
-        seed, series, tokens, version: of `synthetic_batch`.
-        first: number of batches that a resumed training has used.
-        workers: processes that make them; 0 is this one.
-        is_pinned: in pinned memory.
+        seed, series, tokens, version: See `synthetic_batch`.
+        first: Number of batches that a resumed training has used.
+        workers: Number of processes. 0 uses this one.
+        is_pinned: Use pinned memory.
     """
     loader: DataLoader[SeriesBatch] = DataLoader(
         _SyntheticBatches(seed, series, tokens, first, version),
@@ -267,14 +271,14 @@ def feed(
 
 
 def to_device(batch: SeriesBatch, device: torch.device) -> SeriesBatch:
-    """Copy a batch to a device, without waiting if it is in pinned memory."""
+    """Copy a batch to a device, asynchronously if it is in pinned memory."""
     tokens, ends, asked, targets, weights = batch
     moved = [x.to(device, non_blocking=True) for x in (tokens, ends, *asked, targets, weights)]
     return SeriesBatch(moved[0], moved[1], LeadQueries(*moved[2:5]), *moved[5:])
 
 
 def on_device(batches: Iterator[SeriesBatch], device: torch.device) -> Iterator[SeriesBatch]:
-    """Batches on a device; a GPU copies the next one while it computes with the last."""
+    """Yield batches on a device. A GPU copies the next one while it computes."""
     if device.type != "cuda":
         yield from batches
         return
@@ -296,5 +300,5 @@ def on_device(batches: Iterator[SeriesBatch], device: torch.device) -> Iterator[
 
 
 def _leave_interrupts(_: int) -> None:
-    """Ctrl-C reaches all processes of a terminal; the training process saves before it ends."""
+    """Ignore Ctrl-C, which reaches all processes of a terminal. The training process saves before it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

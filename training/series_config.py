@@ -16,18 +16,17 @@ from rfa.training.optimiser import OptimiserConfig
 
 @dataclass(frozen=True)
 class SeriesTrainingConfig(OptimiserConfig):
-    """How to train.
+    """Training settings.
 
     Attributes:
-        batch: series of a step.
-        tokens: of each series, a patch apart.
-        modes: that are trained; with "attention" alone, shared parameters stay as they are.
-        own_share: of the loss, for the user's series; the rest is for synthetic ones, so that the network does not
-            forget them.
-        workers: processes that draw series.
-        threads: of the training process.
-        minutes: of training; learning rates then follow the time. None: the run ends after `steps`.
-        compile: use torch.compile.
+        batch: Number of series per step.
+        tokens: Tokens of each series, one patch apart.
+        modes: Modes to train. With "attention" alone, shared parameters are frozen.
+        own_share: Weight of the loss of the user's series. The rest is for synthetic ones, to avoid forgetting.
+        workers: Processes that generate series.
+        threads: Threads of the training process.
+        minutes: Duration, which the learning rates then follow. None: the run ends after `steps`.
+        compile: Use torch.compile.
     """
 
     batch: int = 64
@@ -58,7 +57,7 @@ class SeriesTrainingConfig(OptimiserConfig):
 
 @dataclass(frozen=True)
 class SeriesRun(StrictConfig):
-    """A training config file: the network and the training."""
+    """A training configuration file: the network and the training."""
 
     model: SeriesConfig
     training: SeriesTrainingConfig
@@ -68,10 +67,10 @@ class SeriesRun(StrictConfig):
 
     @classmethod
     def from_file(cls, path: Path) -> SeriesRun:
-        """The config of `path`.
+        """Read the configuration at `path`.
 
         Raises:
-            ValueError: unknown sections, keys or values.
+            ValueError: Unknown sections, keys or values.
         """
         document = json.loads(path.read_text())
         unknown = set(document) - {"model", "training"}
@@ -81,5 +80,5 @@ class SeriesRun(StrictConfig):
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> SeriesRun:
-        """From the sections model and training of a document."""
+        """Create from the sections model and training of a document."""
         return cls(SeriesConfig.from_dict(document["model"]), SeriesTrainingConfig.from_dict(document["training"]))

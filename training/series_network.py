@@ -1,4 +1,4 @@
-"""Train the series network on synthetic series: pinball loss of quantiles at leads, on the scale of asinh."""
+"""Train the series network on synthetic series, with the pinball loss of quantiles on an asinh scale."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ from rfa.training.series_config import SeriesRun
 
 RECORD_FILE = "train.json"
 BAR = "{l_bar}{bar}| {elapsed}<{remaining}, {postfix}"
-# The same number of series for every batch size, so that losses compare.
+# The same number of series for every batch size, so that losses are comparable.
 VALIDATION_BATCHES, VALIDATION_SERIES = 8, 64
-# Steps between two waits for losses of a GPU: each wait stalls it.
+# Steps between synchronisations to read GPU losses. Each stalls the GPU.
 CHECK_EVERY = 25
-# Tokens sum differences at `REACH` cells in float32; each is at most twice the largest value.
+# Tokens sum differences at `REACH` cells in float32. Each is at most twice the largest value.
 LARGEST = float(np.finfo(np.float32).max) / (2 * REACH)
-# The path of the last value; series on which its loss is smaller are not compared to it.
+# Index of the last-value path. Series with a smaller loss of the last value are not compared with it.
 LAST_VALUE, SMALLEST_NAIVE = PATHS - 1, 1e-3
 NINETY = (LEVELS.index(0.05), LEVELS.index(0.95))
 
@@ -71,19 +71,19 @@ def _levels(device: torch.device) -> Tensor:
 
 
 def pinball(quantiles: Tensor, batch: SeriesBatch) -> Tensor:
-    """The mean over levels of ρ(z - q), at every lead `[B, N, K]`."""
+    """Return the mean over levels of ρ(z - q), at every horizon `[B, N, K]`."""
     levels = _levels(quantiles.device)
     off = batch.targets[..., None] - quantiles.float()
     return torch.maximum(levels * off, (levels - 1) * off).mean(-1)
 
 
 def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
-    """The mean of values, or 0 where all weights are."""
+    """Return the weighted mean, or 0 where all weights are 0."""
     return (values * weights).sum() / weights.sum().clamp(min=1)
 
 
 def freeze_shared(model: SeriesNetwork, modes: tuple[Mode, ...]) -> None:
-    """Freeze what both modes share if only attention is trained."""
+    """Freeze parameters shared by both modes if only attention is trained."""
     if modes == ("attention",):
         for name, parameter in model.named_parameters():
             owner = model.get_submodule(name.rpartition(".")[0])
@@ -92,8 +92,9 @@ def freeze_shared(model: SeriesNetwork, modes: tuple[Mode, ...]) -> None:
 
 @torch.no_grad()
 def validate(model: SeriesNetwork, batches: Sequence[SeriesBatch], mode: Mode) -> dict[str, float]:
-    """Mean losses and coverage of 90 % intervals at near and far leads, and the loss over that of the last value, as a
-    geometric mean over series."""
+    """Return mean losses and coverage of 90 % intervals at near and distant horizons, and the loss relative to the last
+    value, as a geometric mean over series.
+    """
     model.eval()
     model.mode = mode
     losses, inside, weights, ratios = [], [], [], []
@@ -124,13 +125,13 @@ class SeriesTrainer:
     """One run: a network, its optimiser, and its progress.
 
     Attributes:
-        begin_from: has the initial weights; None: random ones.
-        own: the user's series, in addition to synthetic ones.
-        data: hashes of the files that they are from.
-        copy_to: a folder that gets a copy of each checkpoint.
+        begin_from: Run with the initial weights. None: random weights.
+        own: The user's series, in addition to synthetic ones.
+        data: Hashes of their files.
+        copy_to: Folder that gets a copy of each checkpoint.
 
     Raises:
-        ValueError: the directory holds a run of another config or of other data, or a checkpoint that is damaged.
+        ValueError: The directory holds a run of another configuration or other data, or a damaged checkpoint.
     """
 
     run: SeriesRun
@@ -145,7 +146,7 @@ class SeriesTrainer:
     smooth: float = math.nan
     model: SeriesNetwork = field(init=False)
     optimiser: Optimiser = field(init=False)
-    _forward: Any = field(init=False)  # the network, or what torch.compile makes of it
+    _forward: Any = field(init=False)  # the network, or its compiled version
     _losses: list[Tensor] = field(default_factory=list, init=False)  # of the last steps, not yet checked
 
     def __post_init__(self) -> None:
@@ -186,12 +187,12 @@ class SeriesTrainer:
 
     @property
     def series(self) -> int:
-        """Synthetic series so far."""
+        """Number of synthetic series so far."""
         return self.step * self.run.training.batch
 
     @property
     def position(self) -> float:
-        """Position in the schedule of learning rates, in steps; by time it is a share of all steps."""
+        """Position in the learning rate schedule, in steps. With a time limit it is a share of all steps."""
         config = self.run.training
         return self.step if config.minutes is None else config.steps * min(self.seconds / (60 * config.minutes), 1.0)
 
@@ -200,7 +201,7 @@ class SeriesTrainer:
         return self.position >= self.run.training.steps
 
     def save(self) -> None:
-        """Save model, optimiser, progress and request, from which the run continues bit for bit."""
+        """Save model, optimiser, progress and request. A run resumes from them bit for bit."""
         self.check_losses()
         progress = {"step": self.step, "seconds": self.seconds, "smooth": self.smooth}
         request = {"data": self.data, **self.run.to_dict()}
@@ -209,12 +210,12 @@ class SeriesTrainer:
             save_file(self.optimiser.state(), folder / OPTIMISER_FILE)
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
             (folder / REQUEST_FILE).write_text(json.dumps(request, indent=2) + "\n")
-        (self.out / RECORD_FILE).unlink(missing_ok=True)  # it is of other weights
+        (self.out / RECORD_FILE).unlink(missing_ok=True)  # it describes other weights
         if self.copy_to is not None:
             copy_checkpoint(self.out, self.copy_to)
 
     def update(self, batch: SeriesBatch) -> Tensor:
-        """One optimiser step; returns the mean loss of the modes, without waiting for a GPU."""
+        """Do one optimiser step. Return the mean loss of the modes, without waiting for a GPU."""
         config = self.run.training
         self.optimiser.zero_grad()
         parts = [(batch, 1.0)]
@@ -240,7 +241,7 @@ class SeriesTrainer:
         """Wait for the losses of the last steps.
 
         Raises:
-            FloatingPointError: one of them is not finite.
+            FloatingPointError: One of them is not finite.
         """
         losses = torch.stack(self._losses).tolist() if self._losses else []
         self._losses.clear()
@@ -258,11 +259,11 @@ class SeriesTrainer:
         return found
 
     def train(self) -> dict[str, dict[str, float]]:
-        """Run to the last step, or to the last minute; returns the final validation.
+        """Train to the last step or minute, and return the final validation.
 
         Raises:
-            Stopped: a signal came; its step is saved.
-            FloatingPointError: it diverged; the last checkpoint is intact.
+            Stopped: A signal arrived. Its step is saved.
+            FloatingPointError: The training diverged. The last checkpoint is intact.
         """
         config, version = self.run.training, self.run.model.version
         fixed = [
@@ -312,7 +313,7 @@ class SeriesTrainer:
         return on_device(drawn, self.device)
 
     def progress_line(self) -> str:
-        """Loss, learning rate and speed."""
+        """Return loss, learning rate and speed."""
         config = self.run.training
         rate = config.learning_rate * rate_factor(self.position, config)
         return f"loss {self.smooth:.4f}, rate {rate:.1e}, {self.series / max(self.seconds, 1e-9):,.0f} series/s"
@@ -322,7 +323,7 @@ def _check_sizes(own: Sequence[Cells]) -> None:
     largest = max((float(np.nanmax(np.abs(one.values))) for one in own), default=0.0)
     if largest > LARGEST:
         raise ValueError(
-            f"the series to train on reach {largest:g}, and the network supports values up to {LARGEST:.0e}: "
+            f"the series reach {largest:g}, but the network supports values up to {LARGEST:.0e}: "
             "use a larger unit, or leave that column out"
         )
 
@@ -337,23 +338,23 @@ def train_series(
     device: str = "cpu",
     copy_to: Path | None = None,
 ) -> dict[str, Any]:
-    """Train into a run directory. A run with progress is resumed, a finished one is unchanged.
+    """Train into a run directory. An interrupted run is resumed, a finished one is returned unchanged.
 
     Args:
-        begin_from: has the initial weights; None: random ones.
-        own: series to train on in addition to synthetic ones.
-        files: that they are from, for the record.
+        begin_from: Run with the initial weights. None: random weights.
+        own: Series to train on in addition to synthetic ones.
+        files: Files of these series, for the record.
         device: auto, cpu or cuda.
-        copy_to: a folder that gets a copy of each checkpoint.
+        copy_to: Folder that gets a copy of each checkpoint.
 
     Returns:
-        the run's record: validation losses, number of series, seconds, provenance.
+        The record of the run: validation losses, number of series, seconds, provenance.
 
     Raises:
-        ValueError: the directory holds a run of another config or of other data, or a checkpoint that is damaged; or
-            values are too large; or there is no such device.
-        FloatingPointError: the training diverged; the last checkpoint is intact.
-        Stopped: a signal came; the run is saved, and the same call continues it.
+        ValueError: The directory holds a run of another configuration or other data, or a damaged checkpoint; or values
+            are too large; or the device does not exist.
+        FloatingPointError: The training diverged. The last checkpoint is intact.
+        Stopped: A signal arrived. The run is saved, and the same call continues it.
     """
     _check_sizes(own)
     chosen = choose_device(device)
@@ -378,7 +379,7 @@ def train_series(
 
 
 def _record(path: Path, series: int) -> dict[str, Any] | None:
-    """The record of a run of this number of series; None if it is missing or incomplete."""
+    """Return the record of a run with this number of series, or None if it is missing or incomplete."""
     try:
         record = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -18,7 +18,7 @@ OSCILLATOR_DRIFT = np.array([[0.9, -2.0], [1.0, -1.1]])
 NOISE_SETTINGS = ((0.0, 1.0), (0.3, 0.5), (0.5, 2.0))
 STEP = 0.01
 STEPS_PER_MEASUREMENT = 10
-# Variance of each component of the random initial state, whose mean is zero.
+# Variance of each component of the random initial state, which has mean zero.
 INITIAL_VARIANCE = 4.0
 OUTLIER_SCALE = 10.0
 
@@ -34,7 +34,7 @@ class Disturbance:
 
 
 def discretise(drift: np.ndarray, lag: float) -> tuple[np.ndarray, np.ndarray]:
-    """e^{A lag}, and the covariance from unit white noise over the lag."""
+    """Return e^{A lag}, and the covariance from unit white noise over the lag."""
     rates, basis = np.linalg.eig(drift)
     dual = np.linalg.inv(basis)
     transition = (basis * np.exp(rates * lag)) @ dual
@@ -44,7 +44,7 @@ def discretise(drift: np.ndarray, lag: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _paths(lags: np.ndarray, sigma2: np.ndarray, rng: np.random.Generator, steps: str) -> np.ndarray:
-    """States `[B, N, 2]` after each of the lags `[N]`, the initial state first; sigma2 `[B]`."""
+    """Return states `[B, N, 2]` after each of the lags `[N]`, the initial state first. sigma2 is `[B]`."""
     batch, length = len(sigma2), len(lags)
     state = np.sqrt(INITIAL_VARIANCE) * rng.standard_normal((batch, 2))
     truth = np.empty((batch, length, 2))
@@ -70,15 +70,15 @@ def simulate_oscillator(
     seed: int = 0,
     steps: Literal["exact", "euler"] = "exact",
 ) -> Batch:
-    """Sequences of the oscillator; row b has the noises `settings[b mod len(settings)]`.
+    """Simulate sequences of the oscillator. Row b has the noises `settings[b mod len(settings)]`.
 
     Args:
-        length: measurements per sequence.
+        length: Measurements per sequence.
         steps: "exact" transitions, or the paper's "euler" steps (regular times only).
     """
     changes = disturbance or Disturbance()
     if steps == "euler" and changes.is_irregular:
-        raise ValueError("euler steps are on a regular grid; irregular times need steps='exact'")
+        raise ValueError("steps='euler' requires regular times; irregular times require steps='exact'")
     rng = np.random.default_rng(seed)
     chosen = np.array([settings[b % len(settings)] for b in range(batch)])
     regular = STEP * STEPS_PER_MEASUREMENT

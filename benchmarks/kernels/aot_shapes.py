@@ -1,7 +1,7 @@
 """The shipped shapes of the fused kernels, each as its launcher launches it.
 
 Attention: heads of 64 and 128 reals, bfloat16 and float16, forward with and without precision, and both kernels of the
-backward pass; in bfloat16 also with the far field in closed form and with the gradient of mu. Slots: scan, gradient and
+backward pass; in bfloat16 also with the gradient of mu. Slots: scan, gradient and
 step, at the shapes of the packaged training configs.
 """
 
@@ -44,7 +44,7 @@ KERNELS: dict[Pass, tuple[str, int, int]] = {
 
 @dataclass(frozen=True)
 class KernelShape:
-    """width: reals of a head; dtype: of what the kernel reads; has_far_field: taken in closed form; learns_decay: mu
+    """width: reals of a head; dtype: of what the kernel reads; learns_decay: mu
     has a gradient; slots: of a head, for the recurrence.
     """
 
@@ -52,7 +52,6 @@ class KernelShape:
     width: int
     dtype: str = "float32"
     with_precision: bool = False
-    has_far_field: bool = False
     learns_decay: bool = False
     slots: int = 0
 
@@ -64,14 +63,6 @@ def _attention_shapes() -> dict[str, KernelShape]:
         name = f"{pass_name} {width} {short}" + (" precision" if with_precision else "")
         found[name] = KernelShape(pass_name, width, dtype, with_precision)
     return found
-
-
-def _far_field_shapes() -> dict[str, KernelShape]:
-    return {
-        f"{name} far": replace(shape, has_far_field=True)
-        for name, shape in _attention_shapes().items()
-        if shape.dtype == "bfloat16"
-    }
 
 
 def _decay_shapes() -> dict[str, KernelShape]:
@@ -93,7 +84,7 @@ def _slot_shapes() -> dict[str, KernelShape]:
     return found
 
 
-SHAPES = _attention_shapes() | _far_field_shapes() | _decay_shapes() | _slot_shapes()
+SHAPES = _attention_shapes() | _decay_shapes() | _slot_shapes()
 NAMES = tuple(SHAPES)
 
 
@@ -116,11 +107,11 @@ def _find(launches: list[KernelLaunch], shape: KernelShape) -> KernelLaunch:
     return found[0]
 
 
-def _inputs(shape: KernelShape) -> tuple[list[Tensor], Tensor, Tensor | None]:
-    """q, k, v, heads `[H, 6]` and horizons; only their shapes, dtypes and strides matter."""
+def _inputs(shape: KernelShape) -> tuple[list[Tensor], Tensor]:
+    """q, k, v, heads `[H, 6]`; only their shapes, dtypes and strides matter."""
     dtype = getattr(torch, shape.dtype)
     rows = [torch.zeros(BATCH, LENGTH, HEADS, shape.width, dtype=dtype) for _ in range(3)]
-    return rows, torch.ones(HEADS, 6), torch.ones(HEADS, dtype=torch.int32) if shape.has_far_field else None
+    return rows, torch.ones(HEADS, 6)
 
 
 def _attention_case(launches: list[KernelLaunch], shape: KernelShape) -> KernelCase:
@@ -137,9 +128,9 @@ def _forward(shape: KernelShape, architecture: int) -> KernelCase:
     from rfa.model.attention import triton_forward
     from rfa.model.attention.call import AttentionCall
 
-    (q, k, v), heads, horizons = _inputs(shape)
+    (q, k, v), heads = _inputs(shape)
     with recorded_launches(architecture) as launches:
-        call = AttentionCall(q, k, v, heads, with_precision=shape.with_precision, horizons=horizons)
+        call = AttentionCall(q, k, v, heads, with_precision=shape.with_precision)
         triton_forward.forward(call)
     return _attention_case(launches, shape)
 
@@ -148,13 +139,13 @@ def _backward(shape: KernelShape, architecture: int) -> KernelCase:
     from rfa.model.attention import triton_backward
     from rfa.model.attention.call import AttentionCall
 
-    (q, k, v), heads, horizons = _inputs(shape)
+    (q, k, v), heads = _inputs(shape)
     statistic = torch.zeros(BATCH, LENGTH, HEADS)
     grad_precision = statistic if shape.with_precision else None
     with recorded_launches(architecture) as launches:
         triton_backward.backward(
             triton_backward.OutputGradients(q, statistic, grad_precision),
-            AttentionCall(q, k, v, heads, horizons=horizons, needs_decay=shape.learns_decay),
+            AttentionCall(q, k, v, heads, needs_decay=shape.learns_decay),
             q,
             statistic,
         )

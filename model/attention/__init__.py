@@ -1,1 +1,1 @@
-"""Robust Filter Attention over a sequence."""
+"""Robust Filter Attention over sequences."""

@@ -1,4 +1,4 @@
-"""`robust_filter_attention`: validation, rotation and choice of implementation. Equations in `reference.py`."""
+"""The public function `robust_filter_attention`. Equations: `reference.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from rfa.model.attention.validation import (
     AUTO_FLOAT32_WIDTH,
     IMPLEMENTATIONS,
     check_dynamics,
-    check_far_field,
     check_inputs,
     check_sequences,
     check_times,
@@ -26,7 +25,7 @@ AttentionImpl = Literal["auto", "reference", "triton"]
 
 
 def token_positions(length: int, cu_seqlens: Tensor | None, device: torch.device) -> Tensor:
-    """Token numbers `[N]`, from 0 in each packed sequence."""
+    """Return token positions `[N]`, counted from 0 in each packed sequence."""
     index = torch.arange(length, device=device)
     if cu_seqlens is None:
         return index
@@ -42,9 +41,8 @@ def _eager(
     cu_seqlens: Tensor | None,
     *,
     kernel: str,
-    far_field: float | None,
 ) -> AttentionResult:
-    """The reference on rotated q, k, v, one packed sequence at a time."""
+    """Run the reference on rotated q, k, v, one packed sequence at a time."""
     if cu_seqlens is not None:
         parts = [
             _eager(
@@ -55,13 +53,12 @@ def _eager(
                 None if times is None else times[..., a:b],
                 None,
                 kernel=kernel,
-                far_field=far_field,
             )
             for a, b in pairwise(cu_seqlens.tolist())
         ]
         return AttentionResult(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
     if times is None:
-        return relative_attention(q, k, v, dynamics, kernel=kernel, far_field=far_field)
+        return relative_attention(q, k, v, dynamics, kernel=kernel)
     stamps = times.to(torch.float64).reshape(-1, q.shape[1])
     return attend(q, k, v, dynamics, query_times=stamps, key_times=stamps, kernel=kernel)
 
@@ -76,9 +73,8 @@ def _fused(
     times: Tensor | None,
     cu_seqlens: Tensor | None,
     kernel: Kernel,
-    far_field: float | None,
 ) -> AttentionResult:
-    """Rotation, the fused kernels, and rotation back."""
+    """Rotate the inputs, run the fused kernels, and rotate the output back."""
     from rfa.model.attention.triton import fused_attention, fused_rotation
 
     q, k, v = fused_rotation(q, k, v, phase=phase, is_inverse=True)
@@ -92,15 +88,14 @@ def _fused(
         query_starts=cu_seqlens,
         key_starts=cu_seqlens,
         kernel=kernel,
-        far_field=far_field,
     )
     (out,) = fused_rotation(result.out, phase=phase)
-    # Not `_replace`: torch.compile of torch 2.11 cannot trace it.
+    # torch.compile in torch 2.11 cannot trace `_replace`.
     return AttentionResult(out, result.log_norm, result.precision)
 
 
 def _is_faster_eager(dtype: torch.dtype, width: int) -> bool:
-    """Whether the fused kernels run heads of `width` reals, but slower than the eager code."""
+    """Return whether eager code is faster than the fused kernels at this head width."""
     return dtype == torch.float32 and width > AUTO_FLOAT32_WIDTH
 
 
@@ -112,10 +107,10 @@ def runs_fused(
     times: Tensor | None = None,
     dynamics: Dynamics | None = None,
 ) -> bool:
-    """Whether the fused kernels run heads of `width` reals with these dynamics.
+    """Return whether the fused kernels run heads of `width` real dimensions with these dynamics.
 
     Raises:
-        ValueError: impl="triton" cannot run them; the message has the reason.
+        ValueError: impl="triton" does not support the inputs. The message gives the reason.
     """
     if impl == "reference" or (impl == "auto" and (device.type != "cuda" or _is_faster_eager(dtype, width))):
         return False
@@ -135,32 +130,29 @@ def robust_filter_attention(
     cu_seqlens: Tensor | None = None,
     kernel: Kernel = "student_t",
     impl: AttentionImpl = "auto",
-    far_field: float | None = None,
 ) -> AttentionResult:
-    """Causal Robust Filter Attention.
+    """Compute causal Robust Filter Attention.
 
     Args:
-        q, k, v: `[B, N, H, 2D]`, real half first, one floating dtype. For 16 bits, pairs are computed in float32 and
-            the fused kernels round rotated values to 16 bits.
-        dynamics: of H heads; nu is finite (1e9 agrees with its limit to 1e-7), in 16 bits at most 1e5 if fused.
-        times: `[N]` or `[B, N]`, finite and non-decreasing in each sequence, in the unit of the dynamics; default 0, 1,
-            …
-        cu_seqlens: `[S + 1]` int32, 0 … N: S sequences packed into a batch of one; no token sees another sequence.
+        q, k, v: Tensors `[B, N, H, 2D]` of one floating dtype, with the D real parts before the D imaginary parts.
+            For 16-bit inputs the kernels compute scores in float32 and round rotated values to 16 bits.
+        dynamics: Dynamics of the H heads. nu must be finite; the fused kernels accept nu up to 1e5 in 16 bits.
+        times: Times `[N]` or `[B, N]` in the time unit of the dynamics, finite and non-decreasing in each sequence.
+            Default: 0, 1, …
+        cu_seqlens: Cumulative lengths `[S + 1]`, int32, from 0 to N, of S sequences packed into a batch of one. Tokens
+            attend only to their own sequence.
         kernel: "student_t" (robust) or "gaussian".
-        impl: "reference" (eager, memory O(N²)), "triton" (fused, memory O(N), no fallback), or "auto": fused on a GPU
-            if possible, but eager for float32 of more than 128 reals, where that is faster.
-        far_field: allowed error, 1e-8 to 1e-2, without times: keys beyond the horizon log(1 / far_field) / mu of a head
-            are summed in closed form (`triton_far.py`). None: no approximation.
+        impl: "reference" (eager, O(N²) memory), "triton" (fused, O(N) memory), or "auto". "auto" uses the fused kernels
+            on a GPU where they support the inputs and are faster.
 
     Returns:
         out in the dtype of q; log_norm and precision in the computing dtype.
 
     Raises:
-        ValueError: an argument does not fit, or an explicit impl cannot run the inputs.
+        ValueError: An argument is invalid, or impl="triton" does not support the inputs.
     """
     check_choice("kernel", kernel, KERNELS)
     check_choice("impl", impl, IMPLEMENTATIONS)
-    check_far_field(far_field, times)
     check_inputs(q, k, v, dynamics)
     check_dynamics(dynamics)
     if cu_seqlens is not None:
@@ -171,7 +163,7 @@ def robust_filter_attention(
     positions = token_positions(q.shape[1], cu_seqlens, q.device) if times is None else times
     phase = wrapped_phase(dynamics.omega, positions, dtype)
     if runs_fused(impl, q.device, q.dtype, q.shape[-1], times, dynamics):
-        return _fused(q, k, v, phase, dynamics, times=times, cu_seqlens=cu_seqlens, kernel=kernel, far_field=far_field)
+        return _fused(q, k, v, phase, dynamics, times=times, cu_seqlens=cu_seqlens, kernel=kernel)
     q, k, v = (rotate(x.to(dtype), -phase) for x in (q, k, v))
-    result = _eager(q, k, v, dynamics.to(dtype), times, cu_seqlens, kernel=kernel, far_field=far_field)
+    result = _eager(q, k, v, dynamics.to(dtype), times, cu_seqlens, kernel=kernel)
     return AttentionResult(rotate(result.out, phase).to(out_dtype), result.log_norm, result.precision)

@@ -1,4 +1,4 @@
-"""Arguments of the operator `rfa::attention`, which the launchers of its kernels take as one value."""
+"""Arguments of the operator `rfa::attention`, passed to its kernel launchers as one tuple."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from rfa.model.attention.triton_blocks import last_contiguous
 
 
 class AttentionCall(NamedTuple):
-    """Arguments of `rfa::attention`, in order.
+    """Arguments of `rfa::attention`, in the order of its schema.
 
     Attributes:
-        q, k, v: rotated, `[B, n, H, W]`, `[B, M, H, W]`; the queries belong to the last n keys. Any strides.
-        heads: `[H, 6]` float32: mu, sigma2, eta2, gamma2, nu, tau.
-        query_stamps, key_stamps: `[1 or B, n, 2]`, `[1 or B, M, 2]` float32, time = first + second; None: token
-            numbers.
-        query_starts, key_starts: `[S + 1]` int32, sequences packed into B = 1; None: one sequence a row.
-        longest, longest_keys: most queries and most keys of a sequence; 0: of a row.
-        is_gaussian: the Gaussian kernel function, else Student-t.
-        with_precision: whether precision is computed.
-        horizons: `[H]` int32, first far lag of each head (`far_horizons`), without stamps; None: no far field.
-        needs_decay: whether mu gets a gradient, else it is 0.
+        q: Rotated queries `[B, n, H, W]`. They belong to the last n keys. q, k and v may have any strides.
+        k, v: Rotated keys and values `[B, M, H, W]`.
+        heads: mu, sigma2, eta2, gamma2, nu, tau of each head, `[H, 6]` float32.
+        query_stamps, key_stamps: Times `[1 or B, n, 2]` and `[1 or B, M, 2]` float32, each the sum of two numbers. None
+            uses the token positions.
+        query_starts, key_starts: Starts `[S + 1]` int32 of sequences packed into B = 1. None: one sequence per row.
+        longest, longest_keys: Largest number of queries and of keys in a sequence. 0 stands for the row length.
+        is_gaussian: Use the Gaussian kernel function instead of Student-t.
+        with_precision: Compute the precision.
+        needs_decay: Compute the gradient of mu. Otherwise it is 0.
     """
 
     q: Tensor
@@ -37,7 +37,6 @@ class AttentionCall(NamedTuple):
     longest_keys: int = 0
     is_gaussian: bool = False
     with_precision: bool = True
-    horizons: Tensor | None = None
     needs_decay: bool = True
 
     @property
@@ -46,7 +45,7 @@ class AttentionCall(NamedTuple):
         return len(self.q) if self.query_starts is None else self.query_starts.numel() - 1
 
     def normalised(self) -> AttentionCall:
-        """The same call with the last dim of q, k and v contiguous and both lengths given."""
+        """Return the call with contiguous last dimensions of q, k and v and with both lengths set."""
         q, k, v = (last_contiguous(x) for x in self[:3])
         return self._replace(
             q=q, k=k, v=v, longest=self.longest or q.shape[1], longest_keys=self.longest_keys or k.shape[1]

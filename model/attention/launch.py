@@ -1,11 +1,8 @@
-"""Launch parameters of the attention kernels: a fixed table, without tuning at run time.
+"""Launch parameters of the attention kernels, in a fixed table.
 
-No 16-bit entry of 64 or 128 reals spills registers in its main loop or exceeds the shared memory of a program
-(`rfa bench aot` tests this). For sm_90 the fastest on an H200 of 27 November 2026; for others the best by the model of
-`rfa bench cost`. Programs of four warps run two to an SM. Where one runs alone, three stages start the copies a turn
-earlier than two.
-
-An architecture that is not listed takes the next lower one, a width the next larger one.
+No 16-bit entry for heads of 64 or 128 spills registers in its main loop or exceeds the shared memory of a program
+(`rfa bench aot` tests this). The sm_90 entries were the fastest on an H200; the others are the fastest in the cost
+model of `rfa bench cost`. Unlisted architectures use the next lower entry, unlisted widths the next larger one.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ PassName = Literal[
 
 @dataclass(frozen=True)
 class Launch:
-    """Blocks of `block_m` queries by `block_n` keys, warps per program, stages of the pipeline of loads."""
+    """Block sizes, number of warps per program, and number of pipeline stages for loads."""
 
     block_m: int
     block_n: int
@@ -34,15 +31,15 @@ class Launch:
     num_stages: int
 
 
-# pass → {capability: {largest width: launch}} for inputs of 16 bits. Comments: microseconds by the model of `rfa bench
-# cost` at 64 reals; at 128, for 16,384 tokens of 2,048 reals, in sequences of 512 and in one.
+# pass → {capability: {largest width: launch}} for 16-bit inputs. The times in the comments are microseconds in the cost
+# model, for 16,384 tokens of 2,048 dimensions in sequences of 512 and in one sequence; first at width 64, then at 128.
 _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
     "forward": {
-        # Machine code for sm_80 serves 8.0 to 8.9, so they share an entry. An A100 alone would take 64 × 64 by 4 warps
-        # (526 and 10,263) and 128 × 64 (468 and 9,533), which need more memory than the others have. A100: 568 and
+        # Machine code for sm_80 also runs on 8.6 and 8.9. On an A100 alone, 64 × 64 with 4 warps (526 and 10,263) and
+        # 128 × 64 (468 and 9,533) are faster, but need more shared memory than the other GPUs have. A100: 568 and
         # 10,243; 491 and 10,034. RTX 4090: 489 and 10,432; 453 and 9,967.
         (8, 0): {64: Launch(128, 64, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
-        # At 128 reals faster by 13 % on an H200 than 128 × 64 by 8 warps, though not by the model.
+        # 13 % faster on an H200 at width 128 than 128 × 64 with 8 warps; the cost model predicts otherwise.
         # H100: 270 and 3,900; 189 and 3,089.
         (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(64, 32, 4, 3), 256: Launch(64, 32, 8, 2)},
         # B200: 331 and 2,957; 207 and 2,044.
@@ -50,7 +47,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # RTX 5090: 374 and 8,694; 383 and 8,840.
         (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 32, 8, 2)},
     },
-    # One more sum per row.
+    # The precision adds one sum per row.
     "forward_precision": {
         # A100: 580 and 10,258; 494 and 10,037.
         # RTX 4090: 494 and 10,437; 454 and 9,967.
@@ -62,7 +59,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # RTX 5090: 376 and 8,696; 385 and 8,842.
         (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 32, 8, 2)},
     },
-    # With the gradient of precision up to 5 % longer.
+    # The gradient of precision adds up to 5 %.
     "backward_rows": {
         # A100: 743 and 16,525; 751 and 17,416.
         # RTX 4090: 616 and 15,033; 668 and 15,566.
@@ -73,7 +70,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # RTX 5090: 495 and 12,227; 544 and 13,043.
         (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
     },
-    # With the gradient of mu; figures with that of precision.
+    # With the gradient of mu. The times include the gradient of precision.
     "backward_rows_decay": {
         # A100: 1,033 and 23,841; 834 and 17,934.
         # RTX 4090: 679 and 16,568; 685 and 15,783.
@@ -89,7 +86,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # A100: 829 and 20,343; 922 and 21,523.
         # RTX 4090: 759 and 19,504; 852 and 19,973.
         (8, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 128, 8, 3), 256: Launch(16, 64, 4, 1)},
-        # At 128 reals faster by 14 % on an H200 than two stages, though not by the model.
+        # 14 % faster on an H200 at width 128 than two stages; the cost model predicts otherwise.
         # H100: 367 and 7,342; 291 and 5,828.
         (9, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 64, 4, 3), 256: Launch(16, 64, 4, 1)},
         # B200: 335 and 6,168; 210 and 3,915.
@@ -98,16 +95,16 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         (12, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 128, 8, 3), 256: Launch(16, 64, 4, 1)},
     },
 }
-# Products of float32 keep whole rows of both factors in registers, so a thread has few scores.
+# float32 products keep whole rows of both factors in registers, so a block has few scores per thread.
 _FLOAT32: dict[int, Launch] = {64: Launch(32, 32, 8, 1), 128: Launch(32, 32, 8, 1), 256: Launch(16, 16, 4, 1)}
 
 
 def launch(pass_name: PassName, device_capability: tuple[int, int], width: int, dtype: torch.dtype) -> Launch:
-    """The entry for `width` reals of `dtype` on a device of `device_capability`."""
+    """Return the entry for heads of `width` in `dtype` on a device of `device_capability`."""
     if dtype == torch.float32:
         by_width = _FLOAT32
     else:
         by_capability = _HALF[pass_name]
-        # An older device takes the oldest entry.
+        # Devices older than all entries use the oldest entry.
         by_width = by_capability[max((a for a in by_capability if a <= device_capability), default=min(by_capability))]
     return by_width[min(limit for limit in by_width if limit >= width)]

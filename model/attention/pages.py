@@ -1,7 +1,7 @@
-"""Paged attention: keys and values of many sequences in pages of one size, as serving keeps them.
+"""Paged attention: keys and values of many sequences in pages of one size.
 
-The pages of a sequence may be anywhere in the pool, so its next tokens are appended without moving the others. The
-fused kernel looks up the page of each block of keys.
+The pages of a sequence may be anywhere in the pool, so a sequence grows without moving others. The fused kernel looks
+up the page of each block of keys.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from torch import Tensor
 from rfa.model.attention.reference import AttentionResult
 from rfa.runtime.text.config import Kernel
 
-# Keys of a page: a multiple of every block of the launch table.
+# Keys per page, a multiple of every block size in the launch table.
 PAGE_KEYS = 64
-# Keys for which the table of distances is made at least.
+# Smallest number of keys for which a table of distances is computed.
 LEAST_DISTANCES = 1024
 
 
 class KeyPages(NamedTuple):
-    """Pages of the keys of packed sequences.
+    """Pages that hold the keys of packed sequences.
 
     Attributes:
-        table: `[S, most pages]` int32, the pages of each sequence in order; entries after its last page are not read.
-        n_keys: of all sequences together, or more.
-        longest: most keys of one, or more.
+        table: Page numbers of each sequence in order, `[S, most pages]` int32. Entries after its last page are unused.
+        n_keys: Upper bound of the number of keys of all sequences.
+        longest: Upper bound of the number of keys of one sequence.
     """
 
     table: Tensor
@@ -38,9 +38,9 @@ class Pieces(NamedTuple):
     """The next tokens of S packed sequences, and their numbers of keys.
 
     Attributes:
-        query_starts, key_starts: `[S + 1]` int32 on the device, from 0.
-        pages: of all keys, including those of the tokens.
-        longest: most tokens of a sequence, or more.
+        query_starts, key_starts: Cumulative counts `[S + 1]`, int32, on the device.
+        pages: Pages of all keys, including those of the new tokens.
+        longest: Upper bound of the number of new tokens of one sequence.
     """
 
     query_starts: Tensor
@@ -50,33 +50,33 @@ class Pieces(NamedTuple):
 
 
 class PagedHeads:
-    """The heads of a trained layer, with the tables over lags that depend on their dynamics alone.
+    """Heads of a trained layer, with the lag tables of the fused kernel.
 
     Args:
-        heads: `[H, 6]` float32 (`triton.stack_heads`).
-        width: reals of a head.
-        dtype: of queries, keys and values.
-        with_precision: whether precision is computed.
+        heads: Scalars of the heads `[H, 6]` float32 (`triton.stack_heads`).
+        width: Real dimensions per head.
+        dtype: Dtype of queries, keys and values.
+        with_precision: Compute the precision.
 
     Attributes:
-        parameters: `heads`.
+        parameters: Same as `heads`.
     """
 
     def __init__(self, heads: Tensor, width: int, dtype: torch.dtype, kernel: Kernel, *, with_precision: bool) -> None:
         self.parameters, self.kernel, self.with_precision = heads, kernel, with_precision
         self._width, self._dtype = width, dtype
-        # Number of keys and table in one attribute: two prompts may read them at once.
+        # One attribute holds the number of keys and the table, so concurrent prompts read a consistent pair.
         self._table: tuple[int, tuple[Tensor, ...]] = 0, ()
 
     def distances(self, longest: int) -> tuple[Tensor, ...]:
-        """`triton_distant.Distances` for at least `longest` keys; empty if the kernel uses no table."""
+        """Return `triton_distant.Distances` for at least `longest` keys, or an empty tuple where no table is used."""
         if self.kernel == "gaussian" or self._dtype == torch.float32:
             return ()
         count, table = self._table
         if longest > count:
             from rfa.model.attention.triton_distant import distances
 
-            # A power of two, so that a growing text computes few tables.
+            # Powers of two, so that a growing text recomputes the table rarely.
             count = max(LEAST_DISTANCES, 1 << (longest - 1).bit_length())
             with torch.cuda.device_of(self.parameters):
                 table = distances(self.parameters, self._width, self._dtype, count, with_precision=self.with_precision)
@@ -85,16 +85,16 @@ class PagedHeads:
 
 
 def paged_attention(q: Tensor, keys: Tensor, values: Tensor, heads: PagedHeads, pieces: Pieces) -> AttentionResult:
-    """RFA of the rotated queries of many sequences over their pages, by the fused kernel; no gradient.
+    """Compute attention of rotated queries over paged keys with the fused kernel, without gradients.
 
     Args:
-        q: `[T, H, 2D]`, the tokens of all sequences.
-        keys, values: `[pages · PAGE_KEYS, H, 2D]` in the dtype of q.
+        q: Queries `[T, H, 2D]` of all sequences.
+        keys, values: Pools `[pages · PAGE_KEYS, H, 2D]` in the dtype of q.
 
     Returns:
-        out `[T, H, 2D]`, log_norm and precision `[T, H]`, float32; precision `[0]` without `with_precision`.
+        out `[T, H, 2D]`, log_norm and precision `[T, H]`, float32. precision is `[0]` without `with_precision`.
     """
-    # Not an operator of torch: calling one takes the host longer than the launches.
+    # Calling a torch operator takes longer on the host than the launches.
     from rfa.model.attention.call import AttentionCall
     from rfa.model.attention.triton_distant import Distances
     from rfa.model.attention.triton_forward import forward
@@ -113,5 +113,5 @@ def paged_attention(q: Tensor, keys: Tensor, values: Tensor, heads: PagedHeads, 
 
 
 def places_of(pages: Tensor, index: Tensor) -> Tensor:
-    """Rows of the pool for tokens `index` of a sequence with these pages."""
+    """Return the pool rows of the tokens `index` of a sequence with these pages."""
     return pages[index // PAGE_KEYS].long() * PAGE_KEYS + index % PAGE_KEYS

@@ -1,4 +1,4 @@
-"""Robust Filter Attention, eager: the reference of every faster implementation.
+"""Eager implementation of Robust Filter Attention, the reference for the kernels.
 
 Source: Racioppo, Robust Filter Attention, section 3 and Algorithm 1. For a query at t_i and a key at t_j <= t_i, both
 in the rotating frame (q̃ = e^{-i omega t} q), with lag = t_i - t_j, E and P = 1/V of `rfa.model.dynamics`:
@@ -8,9 +8,8 @@ in the rotating frame (q̃ = e^{-i omega t} q), with lag = t_i - t_j, E and P = 
     L  = tau (log P - P R² / nu)                         Gaussian
     out = Σ_j softmax(L)_j E_j ṽ_j,   log_norm = log Σ_j exp L_j,   precision = Σ_j w_j P_j
 
-with w = 1 / (1 + P R² / nu), or exp(-P R² / nu) for the Gaussian kernel. Layout `[B, N, H, 2D]`, real half first.
-Memory is O(N²). Everything is computed in float32 or more, under autocast too: for a key that fits, R² is a difference
-of nearly equal numbers, which half precision loses.
+with w = 1 / (1 + P R² / nu), or exp(-P R² / nu) for the Gaussian kernel. Layout `[B, N, H, 2D]`, real parts first.
+Memory is O(N²). The computation is in float32 or float64 even under autocast, because R² cancels for matching keys.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from torch import Tensor
 from rfa.model.dynamics import Dynamics, decay, variance
 from rfa.runtime.text.config import Prior
 
-# Queries of a block without gradients; of 16 … 256 the fastest at 2,048 tokens.
+# Queries per block without gradients. 64 is the fastest of 16 to 256 at 2,048 tokens.
 QUERY_BLOCK = 64
 
 
 class AttentionResult(NamedTuple):
-    """out `[B, N, H, 2D]`, log_norm `[B, N, H]`, precision `[B, N, H]` (the evidence: total precision of a row)."""
+    """out `[B, N, H, 2D]`; log_norm and precision (total precision of a row) `[B, N, H]`."""
 
     out: Tensor
     log_norm: Tensor
@@ -37,7 +36,7 @@ class AttentionResult(NamedTuple):
 
 
 class _LagTables(NamedTuple):
-    """Per pair of tokens, broadcastable to `[B, H, n, M]`: E, log P, P / nu; and which pairs are causal."""
+    """E, log P, P / nu and the causal mask of each pair of tokens, broadcastable to `[B, H, n, M]`."""
 
     transport: Tensor
     log_precision: Tensor
@@ -45,25 +44,11 @@ class _LagTables(NamedTuple):
     is_causal: Tensor
 
 
-def _collapsed(dynamics: Dynamics, transport: Tensor, spread: Tensor, far_field: float) -> tuple[Tensor, Tensor]:
-    """E and V `[H, N]`, replaced by their limits for long lags where both are within `far_field` of them."""
-    mu, sigma2, eta2, gamma2 = (x[:, None] for x in (dynamics.mu, dynamics.sigma2, dynamics.eta2, dynamics.gamma2))
-    steady = sigma2 / (2 * torch.where(mu > 0, mu, 1))
-    limit = gamma2 + steady
-    is_near_limit = (eta2 - steady).abs() * transport.square() <= far_field * limit
-    is_far = (mu > 0) & (limit > 0) & (transport <= far_field) & is_near_limit
-    return torch.where(is_far, 0, transport), torch.where(is_far, limit, spread)
-
-
-def _tables(
-    dynamics: Dynamics, lag: Tensor, far_field: float | None = None, prior: Prior = "lyapunov"
-) -> tuple[Tensor, Tensor, Tensor]:
-    """E, log P and P / nu at every lag, `[H, *lag.shape]`."""
+def _tables(dynamics: Dynamics, lag: Tensor, prior: Prior = "lyapunov") -> tuple[Tensor, Tensor, Tensor]:
+    """Return E, log P and P / nu at every lag, `[H, *lag.shape]`."""
     transport, spread = decay(dynamics.mu, lag), variance(dynamics, lag)
-    if far_field is not None:
-        transport, spread = _collapsed(dynamics, transport, spread, far_field)
     nu = dynamics.nu.reshape(-1, *(1,) * lag.dim())
-    # The ablations keep P at its value for lag 0: everywhere, or in the weight of the residual alone.
+    # The ablations use P at lag 0, either everywhere or only for the weight of the residual.
     flat = (dynamics.eta2 + dynamics.gamma2).reshape(nu.shape).expand_as(spread)
     bias = flat if prior == "constant" else spread
     scale = spread if prior == "lyapunov" else flat
@@ -71,7 +56,7 @@ def _tables(
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Disable autocast for matrix products; without autocast no context, for exported graphs."""
+    """Return a context that disables autocast. It is a null context without autocast, so exported graphs have none."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
@@ -80,7 +65,7 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, tables: _LagTables, kernel: str, *, with_precision: bool
 ) -> AttentionResult:
-    """The core on rotated `[B, n|M, H, 2D]` inputs."""
+    """Compute attention on rotated inputs `[B, n|M, H, 2D]`."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [B, H, ., 2D]
     transport = tables.transport
     tau, kappa = (x[:, None, None] for x in (dynamics.tau, dynamics.kappa))
@@ -110,21 +95,19 @@ def relative_attention(
     *,
     kernel: str = "student_t",
     with_precision: bool = True,
-    far_field: float | None = None,
     prior: Prior = "lyapunov",
 ) -> AttentionResult:
-    """RFA of rotated q, k, v `[B, N, H, 2D]` at times 0, 1, …: the lag tables have N entries, not N².
+    """Compute RFA of rotated q, k, v `[B, N, H, 2D]` at times 0, 1, … with lag tables of N entries.
 
-    Without gradients on a CPU, queries are computed in blocks, with O(N) memory.
+    On a CPU without gradients, queries are processed in blocks and memory is O(N).
 
     Args:
-        with_precision: False returns zeros as precision.
-        far_field: as in `robust_filter_attention`.
-        prior: as in `LanguageModelConfig`.
+        with_precision: If False, the precision is zeros.
+        prior: See `LanguageModelConfig`.
     """
     length = q.shape[1]
     index = torch.arange(length, device=q.device)
-    by_lag = _tables(dynamics, index.to(q.dtype), far_field, prior)
+    by_lag = _tables(dynamics, index.to(q.dtype), prior)
     is_whole = torch.is_grad_enabled() or torch.compiler.is_compiling() or q.is_cuda
     block = length if is_whole else min(QUERY_BLOCK, length)
     lag = index[length - block :, None] - index
@@ -135,7 +118,7 @@ def relative_attention(
     parts = []
     for end in range(length, 0, -block):
         rows = min(block, end)
-        # The lags of an earlier block are a part of those of the last one.
+        # The lags of earlier blocks are a subset of those of the last block.
         tables = _LagTables(*(table[..., -rows:, -end:] for table in last))
         parts.append(
             _attend(
@@ -148,13 +131,14 @@ def relative_attention(
 def banded_attention(
     q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *, window: int, is_token: Tensor
 ) -> AttentionResult:
-    """RFA of rotated queries at times 0, 1, … over the `window` most recent keys, including their own.
+    """Compute RFA of rotated queries at times 0, 1, … over the `window` most recent keys, including their own.
 
-    Work and memory are O(N W): blocks of queries, each over the keys that one of them sees.
+    Work and memory are O(N W): queries are processed in blocks, each with the keys in its windows.
 
     Args:
-        q: `[B, N, H, 2D]`; k, v: `[B, W - 1 + N, H, 2D]`, from W - 1 tokens before the first query on.
-        is_token: `[B, W - 1 + N]`, False for keys to leave out (finite numbers); the own key of a query is True.
+        q: Queries `[B, N, H, 2D]`.
+        k, v: Keys and values `[B, W - 1 + N, H, 2D]`, starting W - 1 tokens before the first query.
+        is_token: Mask `[B, W - 1 + N]`, False for keys to ignore. It is True for the key of each query.
     """
     batch, length = q.shape[:2]
     block = min(length, max(window, 16))
@@ -171,7 +155,7 @@ def banded_attention(
     by_lag = _tables(dynamics, torch.arange(window, device=q.device).to(q.dtype))
     transport, log_precision, scaled = (table[:, lag.clamp(0, window - 1)] for table in by_lag)
     is_near = (lag >= 0) & (lag < window)
-    # Padding rows see themselves: a softmax over no key is NaN.
+    # Padding rows attend to themselves, because a softmax over no keys is NaN.
     is_visible = is_near & is_token[:, None, None] | (lag == 0)
     tables = _LagTables(transport, log_precision, scaled, is_visible)
     result = _attend(blocks, k, v, dynamics, tables, "student_t", with_precision=True)
@@ -181,7 +165,7 @@ def banded_attention(
 def windowed_attention(
     q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *, window: int, is_token: Tensor
 ) -> AttentionResult:
-    """`banded_attention` of all pairs at once, O(N (N + W)), for graphs: their N is unknown at export."""
+    """`banded_attention` over all pairs at once, O(N (N + W)), for exported graphs with unknown N."""
     index = torch.arange(k.shape[1], device=q.device)
     lag = window - 1 + index[: q.shape[1], None] - index
     transport, log_precision, scaled = _tables(dynamics, lag.clamp(0, window - 1).to(q.dtype))
@@ -202,21 +186,21 @@ def attend(
     kernel: str = "student_t",
     prior: Prior = "lyapunov",
 ) -> AttentionResult:
-    """RFA of rotated queries over any rotated keys: a prefix cache, or irregular times.
+    """Compute RFA of rotated queries over any rotated keys, for a prefix cache or irregular times.
 
     Args:
-        q: `[B, n, H, 2D]` at `query_times` `[B, n]`; k, v: `[B, M, H, 2D]` at `key_times` `[B, M]`. Times of one row,
-            `[1, n]` and `[1, M]`, are shared by the batch.
-        key_valid: `[B, M]`, False for empty rows of a cache: finite numbers and times, since 0 · NaN is NaN. The last n
-            keys belong to the queries and are valid. A query sees the valid keys up to its own, by index.
-        prior: as in `LanguageModelConfig`.
+        q: Queries `[B, n, H, 2D]` at `query_times` `[B, n]`.
+        k, v: Keys and values `[B, M, H, 2D]` at `key_times` `[B, M]`. The batch may share times `[1, n]` and `[1, M]`.
+        key_valid: Mask `[B, M]`, False for empty cache rows, which must hold finite numbers. The last n keys belong to
+            the queries and are valid. A query attends to the valid keys up to its own.
+        prior: See `LanguageModelConfig`.
     """
     n, total = q.shape[1], k.shape[1]
     index = torch.arange(total, device=q.device)
     own = total - n + torch.arange(n, device=q.device)
     is_causal = index <= own[:, None]  # [n, M]
     visible = is_causal if key_valid is None else is_causal & key_valid[:, None]
-    # float64 until the difference is formed: a float32 time stamp resolves minutes.
+    # Subtract in float64: float32 timestamps resolve only minutes.
     lag = (query_times[:, :, None] - key_times[:, None, :]).clamp_min(0).to(q.dtype)  # [B, n, M]
     transport, log_precision, scaled = (
         table.transpose(0, 1) for table in _tables(dynamics, lag, prior=prior)

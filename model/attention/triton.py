@@ -1,10 +1,8 @@
-"""Robust Filter Attention by the fused kernels, as operators of torch: `fused_attention` and `fused_rotation`.
+"""Fused Robust Filter Attention as torch operators: `fused_attention` and `fused_rotation`.
 
-Equations: `reference.py`; kernels: `triton_forward.py`, `triton_backward.py` and `triton_rotation.py`. Compilers and
-`torch.export` see only the shapes of `rfa::attention`, `rfa::attention_backward` and `rfa::rotate`. Memory is O(N),
-gradients are deterministic, and there is no second derivative. The scalars of the heads are one tensor `heads` `[H,
-6]`: mu, sigma2, eta2, gamma2, nu, tau. A time is the sum of two float32, counted from the first key: one float32 would
-resolve minutes.
+Equations: `reference.py`; kernels: `triton_forward.py`, `triton_backward.py` and `triton_rotation.py`. Memory is O(N).
+Gradients are deterministic; second derivatives are not supported. The scalars of the heads are one tensor `heads`
+`[H, 6]`: mu, sigma2, eta2, gamma2, nu, tau. Times are sums of two float32 numbers relative to the first key.
 """
 
 from __future__ import annotations
@@ -17,26 +15,24 @@ from torch import Tensor
 from rfa.model.attention.call import AttentionCall
 from rfa.model.attention.reference import AttentionResult
 from rfa.model.attention.triton_backward import OutputGradients, backward
-from rfa.model.attention.triton_far import far_horizons
 from rfa.model.attention.triton_forward import forward
 from rfa.model.attention.triton_rotation import rotation
-from rfa.model.attention.validation import check_far_field
 from rfa.model.dynamics import Dynamics, rotate
 from rfa.runtime.text.config import KERNELS, Kernel, check_choice
 
-# The fields of `AttentionCall`: a schema of torch is flat.
+# The fields of `AttentionCall`, because torch schemas are flat.
 _CALL = (
     "Tensor q, Tensor k, Tensor v, Tensor heads, Tensor? query_stamps, Tensor? key_stamps, Tensor? query_starts, "
     "Tensor? key_starts, SymInt longest, SymInt longest_keys, bool is_gaussian, bool with_precision, "
-    "Tensor? horizons=None, bool needs_decay=True"
+    "bool needs_decay=True"
 )
-# Of them, how many are tensors before the numbers.
+# Number of leading tensors among them.
 _TENSORS = 8
 
 
 @torch.library.custom_op("rfa::attention", mutates_args=(), schema=f"({_CALL}) -> (Tensor, Tensor, Tensor)")
 def attention_op(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """out `[B, n, H, W]`, log_norm `[B, n, H]` float32, and precision alike, or `[0]` without `with_precision`."""
+    """Return out `[B, n, H, W]`, and log_norm and precision `[B, n, H]` float32."""
     call = AttentionCall(*arguments)
     with torch.cuda.device_of(call.q):
         return forward(call)
@@ -46,7 +42,7 @@ def attention_op(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     call = AttentionCall(*arguments)
     rows = call.q.shape[:3]
-    # Not `empty_like`: it would promise the strides of a transposed q to compiled code.
+    # `empty_like` would promise the strides of a transposed q to compiled code.
     log_norm = call.heads.new_empty(rows)
     return call.q.new_empty(call.q.shape), log_norm, call.heads.new_empty(rows if call.with_precision else (0,))
 
@@ -60,7 +56,7 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     ),
 )
 def attention_backward_op(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v in their dtypes and of heads `[H, 6]`, zeros if they are not needed."""
+    """Return gradients of q, k, v in their dtypes and of heads `[H, 6]`, zeros if not needed."""
     *gradients, out, log_norm, needs_heads = arguments[:6]
     call = AttentionCall(*arguments[6:])
     with torch.cuda.device_of(call.q):
@@ -75,22 +71,22 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     call = AttentionCall(*inputs)
-    ctx.save_for_backward(*call[:_TENSORS], call.horizons, *output[:2])
-    ctx.numbers, ctx.needs_decay = call[_TENSORS:-2], call.needs_decay
+    ctx.save_for_backward(*call[:_TENSORS], *output[:2])
+    ctx.numbers = call[_TENSORS:]
     ctx.set_materialize_grads(False)
 
 
 def _gradient(
     ctx: Any, grad_out: Tensor | None, grad_log_norm: Tensor | None, grad_precision: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """Gradients of q, k, v and heads; the other arguments have none."""
-    *tensors, horizons, out, log_norm = ctx.saved_tensors
-    call = AttentionCall._make((*tensors, *ctx.numbers, horizons, ctx.needs_decay))
+    """Return gradients of q, k, v and heads, and None for the other arguments."""
+    *tensors, out, log_norm = ctx.saved_tensors
+    call = AttentionCall._make((*tensors, *ctx.numbers))
     gradients = attention_backward_op(
         torch.zeros_like(out) if grad_out is None else grad_out,
         torch.zeros_like(log_norm) if grad_log_norm is None else grad_log_norm,
         grad_precision if call.with_precision else None,
-        # The gradient of heads costs a third of the instructions of the pass over rows, that of mu half as much more.
+        # The gradient of heads costs a third of the row kernel, the gradient of mu half as much again.
         out, log_norm, ctx.needs_input_grad[3], *call,
     )  # fmt: skip
     return (*gradients, *(None,) * (len(call) - 4))
@@ -103,7 +99,7 @@ attention_op.register_autograd(_gradient, setup_context=_save)
     "rfa::rotate", mutates_args=(), schema="(Tensor x, Tensor cos, Tensor sin, bool is_inverse) -> Tensor"
 )
 def rotate_op(x: Tensor, cos: Tensor, sin: Tensor, is_inverse: bool) -> Tensor:
-    """x `[B, N, H, 2D]` rotated by a phase, of cosine and sine `[1 or B, N, H, D]`."""
+    """Rotate x `[B, N, H, 2D]` by a phase given as cosine and sine `[1 or B, N, H, D]`."""
     with torch.cuda.device_of(x):
         return rotation(x, cos, sin, is_inverse)
 
@@ -126,11 +122,12 @@ rotate_op.register_autograd(_rotate_back, setup_context=_save_phase)
 
 
 def fused_rotation(*tensors: Tensor, phase: Tensor, is_inverse: bool = False) -> tuple[Tensor, ...]:
-    """Tensors `[B, N, H, 2D]` times e^{i phase}, or e^{-i phase}, each rounded to its dtype.
+    """Multiply tensors `[B, N, H, 2D]` by e^{i phase} or e^{-i phase} and round to their dtype.
 
-    phase: `[N, H, D]` or `[B, N, H, D]`, float32, wrapped.
+    Args:
+        phase: Wrapped phase `[N, H, D]` or `[B, N, H, D]`, float32.
     """
-    if phase.requires_grad:  # learned frequencies: the kernel has no gradient of the phase
+    if phase.requires_grad:  # learned frequencies: the kernel has no gradient for the phase
         turn = -phase if is_inverse else phase
         return tuple(rotate(x.float(), turn).to(x.dtype) for x in tensors)
     shape = (-1, *phase.shape[-3:])
@@ -139,27 +136,27 @@ def fused_rotation(*tensors: Tensor, phase: Tensor, is_inverse: bool = False) ->
 
 
 def stack_heads(dynamics: Dynamics) -> Tensor:
-    """mu, sigma2, eta2, gamma2, nu, tau of every head, `[H, 6]` float32; differentiable."""
+    """Stack mu, sigma2, eta2, gamma2, nu, tau of every head as `[H, 6]` float32. Differentiable."""
     d = dynamics
     return torch.stack([x.to(torch.float32) for x in (d.mu, d.sigma2, d.eta2, d.gamma2, d.nu, d.tau)], dim=-1)
 
 
 def _stamps(times: Tensor, origin: Tensor) -> Tensor:
-    """Times since `origin`, both float64, as hi + lo `[1 or B, n, 2]` float32: 48 bits of the difference."""
+    """Return times since `origin` as pairs hi + lo `[1 or B, n, 2]` float32, with 48 bits of precision."""
     since = times - origin
     high = since.to(torch.float32)
     return torch.stack([high, (since - high).to(torch.float32)], dim=-1)
 
 
 def _origin(key_times: Tensor, starts: Tensor, key_starts: Tensor, length: int) -> Tensor:
-    """Time of the first key of the packed sequence that each of `length` tokens belongs to, `[1, length]`."""
+    """Return the time of the first key of the packed sequence of each token, `[1, length]`."""
     return key_times[:, key_starts[:-1]].repeat_interleave(starts.diff(), dim=1, output_size=length)
 
 
 def _stamps_of_both(
     query_times: Tensor, key_times: Tensor, query_starts: Tensor | None, key_starts: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Stamps of queries and keys, since the first key of each batch row or packed sequence."""
+    """Return stamps of queries and keys relative to the first key of each row or packed sequence."""
     queries, keys = (times.to(torch.float64).reshape(-1, times.shape[-1]) for times in (query_times, key_times))
     query_origin = key_origin = keys[:, :1]
     if query_starts is not None and key_starts is not None:
@@ -180,29 +177,27 @@ def fused_attention(
     key_starts: Tensor | None = None,
     kernel: Kernel = "student_t",
     with_precision: bool = True,
-    far_field: float | None = None,
 ) -> AttentionResult:
-    """Causal RFA of rotated queries over rotated keys.
+    """Compute causal RFA of rotated queries over rotated keys.
 
-    The caller has checked the values, and with `fused_refusal` that the kernels run them.
+    The caller has validated the inputs, including with `fused_refusal`.
 
     Args:
-        q: `[B, n, H, 2D]`; k, v: `[B, M, H, 2D]`, M >= n, of one dtype: float32, float16 or bfloat16. The last n keys
-            belong to the queries; those before them are a prefix cache.
-        query_times, key_times: `[n]` and `[M]`, or `[B, n]` and `[B, M]`; None: the token numbers.
-        query_starts, key_starts: `[S + 1]` int32, both or neither: S sequences packed into a batch of one, each with at
-            least one query.
-        with_precision: False returns zeros as precision.
-        far_field: as in `robust_filter_attention`.
+        q: Queries `[B, n, H, 2D]` in float32, float16 or bfloat16.
+        k, v: Keys and values `[B, M, H, 2D]`, M >= n, in the dtype of q. The last n keys belong to the queries; those
+            before them are a prefix cache.
+        query_times, key_times: Times `[n]` and `[M]`, or `[B, n]` and `[B, M]`. Default: the token positions.
+        query_starts, key_starts: Cumulative lengths `[S + 1]` int32 of S sequences packed into a batch of one, each
+            with at least one query. Give both or neither.
+        with_precision: If False, the precision is zeros.
 
     Returns:
-        out in the dtype of q, log_norm and precision in float32.
+        out in the dtype of q; log_norm and precision in float32.
     """
     check_choice("kernel", kernel, KERNELS)
-    check_far_field(far_field, query_times)
     for name, first, second in (("times", query_times, key_times), ("starts", query_starts, key_starts)):
         if (first is None) != (second is None):
-            raise ValueError(f"query_{name} and key_{name} go together, got one of them")
+            raise ValueError(f"query_{name} and key_{name} must be given together")
     longest, longest_keys = q.shape[1], k.shape[1]
     if query_starts is not None and key_starts is not None:
         longest, longest_keys = int(query_starts.diff().max()), int(key_starts.diff().max())
@@ -210,9 +205,8 @@ def fused_attention(
     if query_times is not None and key_times is not None:
         query_stamps, key_stamps = _stamps_of_both(query_times, key_times, query_starts, key_starts)
     heads = stack_heads(dynamics)
-    horizons = None if far_field is None else far_horizons(heads, far_field)
     out, log_norm, precision = attention_op(
         q, k, v, heads, query_stamps, key_stamps, query_starts, key_starts,
-        longest, longest_keys, kernel == "gaussian", with_precision, horizons, dynamics.mu.requires_grad,
+        longest, longest_keys, kernel == "gaussian", with_precision, dynamics.mu.requires_grad,
     )  # fmt: skip
     return AttentionResult(out, log_norm, precision if with_precision else torch.zeros_like(log_norm))

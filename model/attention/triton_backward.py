@@ -19,8 +19,7 @@ instant between them) and of the key (s before it):
 
     E = E(u) E(s)    phi = phi(u) + E(u)² phi(s)    V = sigma2 phi(u) + gamma2 + E(u)² (sigma2 phi(s) + eta2 E(s)²)
 
-With horizons, keys that are far from all queries of a block are left out: a row adds the terms of one far key times
-their number (`triton_far.py`). Variances are in units of the smallest V of the head, so that s fits 16 bits if dL does.
+Variances are in units of the smallest V of the head, so that s fits 16 bits if dL does.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from rfa.model.placement import capability_of
 
 
 class OutputGradients(NamedTuple):
-    """Gradients of out `[B, n, H, W]`, log_norm and precision `[B, n, H]`; None: precision has none."""
+    """Gradients of out `[B, n, H, W]`, log_norm and precision `[B, n, H]`. precision may be None."""
 
     out: Tensor
     log_norm: Tensor
@@ -59,16 +58,16 @@ def backward(
     row_blocks: Launch | None = None,
     column_blocks: Launch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of the rotated q, k, v and of the scalars of the heads; the caller has checked the inputs.
+    """Compute gradients of the rotated q, k, v and of the scalars of the heads. The caller has validated the inputs.
 
     Args:
-        out, log_norm: results of the forward pass.
-        needs_heads: False leaves the gradients of the heads 0.
-        row_blocks, column_blocks: instead of the launch table's entries.
+        out, log_norm: Results of the forward pass.
+        needs_heads: If False, the gradients of the heads are 0.
+        row_blocks, column_blocks: Override the entries of the launch table.
 
     Returns:
-        gradients of q, k, v, contiguous and in their dtypes, and of heads `[H, 6]` float32. For 16 bits dO·out is taken
-        from the rounded `out`, as in flash attention.
+        Contiguous gradients of q, k, v in their dtypes, and of heads `[H, 6]` in float32. In 16 bits dO·out uses the
+        rounded `out`, as in FlashAttention.
     """
     call, n_heads, sequences = call.normalised(), call.q.shape[2], call.sequences
     q, k, v, heads = call[:4]
@@ -78,11 +77,11 @@ def backward(
     columns = column_blocks or launch("backward_columns", *where)
     constants, arithmetic = _constants(call), _arithmetic(call, gradients.precision is not None)
     keys, queries = _describe(gradients, call, out.contiguous(), log_norm.contiguous(), rows, columns)
-    layout = (*call[4:8], call.horizons)
+    layout = call[4:8]
     sizes = _sizes(call, queries)
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
     row_grid = (triton.cdiv(call.longest, rows.block_m), n_heads, sequences)
-    # Blocks after the end of a packed sequence write nothing.
+    # Zeros, because blocks after the end of a packed sequence write nothing.
     sums = heads.new_zeros((n_heads, 6, row_grid[0] * sequences))
     _rows_kernel[row_grid](
         q, k, v, gradients.out, heads, queries, keys, *layout, dq, sums, *sizes, keys.shape[1],
@@ -101,7 +100,7 @@ def backward(
 def _describe(
     gradients: OutputGradients, call: AttentionCall, out: Tensor, log_norm: Tensor, rows: Launch, columns: Launch
 ) -> tuple[Tensor, Tensor]:
-    """Numbers of keys `[H, blocks, KEY_NUMBERS, BN]` and of queries `[H, blocks, QUERY_NUMBERS, BM]`."""
+    """Compute the kernel inputs of keys `[H, blocks, KEY_NUMBERS, BN]` and queries `[H, blocks, QUERY_NUMBERS, BM]`."""
     q, k, _, heads = call[:4]
     n_queries, n_heads, is_packed = q.shape[1], q.shape[2], call.query_starts is not None
     key_blocks = all_blocks(k.shape[1], call.sequences, rows.block_n, is_packed)
@@ -121,15 +120,15 @@ def _describe(
     )  # fmt: skip
     if q.dtype == torch.float32:
         _normalise_rows[(triton.cdiv(call.longest, columns.block_m), n_heads, call.sequences)](
-            *call[:3], *gradients[:2], heads, queries, keys, *call[4:8], call.horizons, *_sizes(call, queries),
-            key_blocks, **constants, HAS_FAR_FIELD=call.horizons is not None, BM=columns.block_m, BN=rows.block_n,
+            *call[:3], *gradients[:2], heads, queries, keys, *call[4:8], *_sizes(call, queries),
+            key_blocks, **constants, BM=columns.block_m, BN=rows.block_n,
             FAST=False, UPCAST=False, num_warps=4, num_stages=1,
         )  # fmt: skip
     return keys, queries
 
 
 def _sizes(call: AttentionCall, queries: Tensor) -> tuple[int, ...]:
-    """Strides and lengths, as the kernels take them."""
+    """Return strides and lengths in the order of the kernel arguments."""
     q, k, v = call[:3]
     return (
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], batch_stride(call.query_stamps),
@@ -138,7 +137,7 @@ def _sizes(call: AttentionCall, queries: Tensor) -> tuple[int, ...]:
 
 
 def _constants(call: AttentionCall) -> dict[str, Any]:
-    """Constants of all gradient kernels."""
+    """Return the constants of all gradient kernels."""
     width = call.q.shape[-1]
     return {
         "WIDTH": width,
@@ -150,10 +149,9 @@ def _constants(call: AttentionCall) -> dict[str, Any]:
 
 
 def _arithmetic(call: AttentionCall, has_precision: bool) -> dict[str, Any]:
-    """Constants of the kernels over rows and columns."""
+    """Return the constants of the kernels over rows and columns."""
     interpreted = is_interpreted()
     return {
-        "HAS_FAR_FIELD": call.horizons is not None,
         "HAS_PRECISION": has_precision,
         "FAST": call.q.dtype.itemsize == 2 and not interpreted,
         "UPCAST": interpreted and call.q.dtype == torch.bfloat16,

@@ -1,6 +1,6 @@
-"""Gradient kernel over blocks of keys: dk and dv."""
+"""Gradient kernel over blocks of keys, for dk and dv."""
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from rfa.model.attention.triton_score import LANES, by_lane, transport
 @triton.jit(do_not_specialize=LENGTHS)
 def _columns_kernel(
     p_q, p_k, p_v, p_grad_out, p_heads, p_queries,
-    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_horizons, p_dk, p_dv,
+    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_dk, p_dv,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_query_blocks,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr,
-    IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, HAS_FAR_FIELD: tl.constexpr, HAS_PRECISION: tl.constexpr,
+    IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr,
     FAST: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of a block of keys.
@@ -74,9 +74,6 @@ def _columns_kernel(
     # Position of the first query.
     base = length - n_own
     n_blocks = tl.cdiv(n_own, BM)
-    if HAS_FAR_FIELD:
-        # Of the queries before the horizon.
-        n_blocks = tl.minimum(n_blocks, tl.cdiv(tl.maximum(tl.load(p_horizons + i_head) + last - base, 0), BM))
     n_near = tl.minimum(tl.cdiv(tl.maximum(last - base, 0), BM), n_blocks)
     for i_queries in range(tl.maximum(first - base, 0) // BM, n_near):
         start = i_queries * BM

@@ -1,9 +1,9 @@
-"""Device functions of the gradient kernels: phi and its slope, weights and their gradients per pair of tokens.
+"""Device functions of the gradient kernels: phi, its slope, and the weights and gradients of each pair of tokens.
 
 Equations and notation: `triton_backward.py`.
 """
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import triton.language as tl
 
 from rfa.model.attention.triton_score import LN2, LOG2E, log2, log2_of_one_plus, reciprocal, transport
 
-# log_norm of a missing row: its weights vanish, and finite numbers stay finite.
+# log_norm of a missing row: its weights vanish and finite numbers stay finite.
 NO_ROW = tl.constexpr(1e30)
-# Below this exponent mu lag the series of phi are exact to rounding in float32, above it the quotients are.
+# Below this mu lag, the series of phi are exact in float32; above it the quotients are.
 SMALL = tl.constexpr(0.25)
-# Numbers of a key and of a query, in blocks `[H, blocks, numbers, block]`.
+# Number of values per key and per query, in blocks `[H, blocks, values, block]`.
 KEY_NUMBERS = tl.constexpr(7)
 QUERY_NUMBERS = tl.constexpr(9)
 
@@ -202,46 +202,6 @@ def nu_gradient(b_sum_match, b_sum_fit, head, IS_GAUSSIAN: tl.constexpr):
     scale, power, tau, nu = head[5], head[6], head[7], head[8]
     b_through_u = -(power * scale / nu) * b_sum_match
     return b_through_u if IS_GAUSSIAN else b_through_u + ((power - tau) / nu * LN2) * b_sum_fit
-
-
-@triton.jit
-def weigh_far_key(n_far, b_query, b_norm, b_norm_low, m_query, head, IS_GAUSSIAN: tl.constexpr, FAST: tl.constexpr):
-    """`weigh` for one far key, [BM, 1], and V; with n_far = 0 the weight is 0 and V any finite number."""
-    limit = tl.where(n_far > 0, head[4] + 0.5 * head[2] * head[1], 1.0)
-    b_none = tl.zeros_like(b_query)[:, None]  # [BM, 1]
-    b_variance = b_none + limit  # [BM, 1]
-    weighed = weigh(
-        b_none, b_none, b_variance, b_query[:, None], b_none, b_norm[:, None], b_norm_low[:, None],
-        m_query[:, None] & (n_far > 0), head, IS_GAUSSIAN, True, FAST,
-    )  # fmt: skip
-    return weighed, b_variance
-
-
-@triton.jit
-def far_sums(
-    n_far, b_query, b_offset, b_norm, b_norm_low, b_h, m_query, head, IS_GAUSSIAN: tl.constexpr,
-    HAS_PRECISION: tl.constexpr, NEEDS_DYNAMICS: tl.constexpr, FAST: tl.constexpr,
-):  # fmt: skip
-    """Sums over the `n_far` far keys of each row, where E = 0, phi = 1 / (2 mu) and -dphi/dmu = 1 / (2 mu²).
-
-    Returns Σ s; Σ m; Σ m phi; c Σ m sigma2 / (2 mu²); Σ dL log2 p; the gradient of nu.
-    """
-    weighed, b_variance = weigh_far_key(n_far, b_query, b_norm, b_norm_low, m_query, head, IS_GAUSSIAN, FAST)
-    count = tl.cast(n_far, tl.float32)
-    b_none = tl.zeros_like(b_variance)  # [BM, 1]
-    m_pair = m_query[:, None] & (n_far > 0)  # [BM, 1]
-    b_dl, b_s, b_evidence = differentiate(
-        weighed, b_none, b_offset[:, None], b_h[:, None], m_pair, IS_GAUSSIAN, HAS_PRECISION, True
-    )
-    b_dl, b_s, b_evidence = count * b_dl, count * b_s, count * b_evidence  # [BM, 1]
-    b_sum_m, b_sum_tau, b_sum_nu = tl.zeros_like(b_query), tl.zeros_like(b_query), tl.zeros_like(b_query)  # [BM]
-    if NEEDS_DYNAMICS:
-        b_m = variance_slope(weighed, b_dl, b_s, b_evidence, b_variance, head, IS_GAUSSIAN, FAST)
-        b_sum_m, b_sum_tau = tl.sum(b_m, 1), tl.sum(b_dl * weighed[1], 1)  # [BM]
-        b_sum_nu = nu_gradient(tl.sum(b_s * weighed[4], 1), tl.sum(b_dl * weighed[2], 1), head, IS_GAUSSIAN)  # [BM]
-    b_sum_phi = tl.where(n_far > 0, 0.5 * head[1], 0.0) * b_sum_m  # [BM]
-    b_sum_mu = (head[6] * head[2]) * tl.where(n_far > 0, head[1], 0.0) * b_sum_phi  # [BM]
-    return tl.sum(b_s, 1), b_sum_m, b_sum_phi, b_sum_mu, b_sum_tau, b_sum_nu
 
 
 @triton.jit

@@ -1,6 +1,6 @@
-"""Gradient kernel over blocks of queries: dq and the gradients of the scalars of a head."""
+"""Gradient kernel over blocks of queries, for dq and the gradients of the head scalars."""
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from rfa.model.attention.triton_backward_common import (
     NO_ROW,
     QUERY_NUMBERS,
     differentiate,
-    far_sums,
     lag_numbers,
     load_rows,
     load_time,
@@ -29,19 +28,18 @@ from rfa.model.attention.triton_backward_common import (
     weigh,
 )
 from rfa.model.attention.triton_blocks import LENGTHS, elapsed, first_block, sequence
-from rfa.model.attention.triton_far import n_far_blocks
 from rfa.model.attention.triton_score import LANES, LN2, by_lane, transport
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def _rows_kernel(
     p_q, p_k, p_v, p_grad_out, p_heads, p_queries, p_keys,
-    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_horizons, p_dq, p_sums,
+    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_dq, p_sums,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_query_blocks, n_key_blocks,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
     QUERY_BLOCK: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr,
-    HAS_FAR_FIELD: tl.constexpr, HAS_PRECISION: tl.constexpr, NEEDS_DYNAMICS: tl.constexpr, NEEDS_DECAY: tl.constexpr,
+    HAS_PRECISION: tl.constexpr, NEEDS_DYNAMICS: tl.constexpr, NEEDS_DECAY: tl.constexpr,
     FAST: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """dq of a block of queries, and its part of the gradients of the head's scalars.
@@ -94,11 +92,6 @@ def _rows_kernel(
     b_sum_tau, b_sum_match, b_sum_fit = b_zero, b_zero, b_zero  # Σ dL log2 p, Σ s match, Σ dL log2 V/U
     b_sum_m, b_sum_decay2, b_sum_phi = b_zero, b_zero, b_zero  # Σ m, Σ m E², Σ m phi
     b_sum_mu = b_zero  # -c Σ m dV/dmu - Σ lag E dE
-
-    # The first blocks may be far from all rows.
-    n_far = 0
-    if HAS_FAR_FIELD:
-        n_far = n_far_blocks(p_horizons, i_head, position, BN)
 
     n_earlier = (position + 1) // BN
     o_near = tl.arange(0, BD)  # [BD]
@@ -158,7 +151,7 @@ def _rows_kernel(
     p_block_v = p_v + tl.cast((n_earlier - 1) * BN, tl.int64) * stride_vt
     p_block = p_keys + tl.cast(n_earlier - 1, tl.int64) * (KEY_NUMBERS * BN) + o_key
     step_k, step_v = tl.cast(stride_kt, tl.int64) * BN, tl.cast(stride_vt, tl.int64) * BN
-    for i_farther in range(n_earlier - n_far):
+    for i_farther in range(n_earlier):
         b_k = load_rows(p_block_k, 0, o_key, o_key < BN, stride_kt, WIDTH, BLOCK_W, False)  # [BN, W]
         b_v = load_rows(p_block_v, 0, o_key, o_key < BN, stride_vt, WIDTH, BLOCK_W, False)  # [BN, W]
         b_key = tl.load(p_block)  # [BN]
@@ -219,17 +212,6 @@ def _rows_kernel(
     # Σ_j dL = g, and L = log p + log_norm.
     b_all_tau = tl.sum(b_sum_tau, 1) + tl.load(p_query + 8 * QUERY_BLOCK, mask=m_query, other=0.0)  # [BM]
     b_all_nu = nu_gradient(tl.sum(b_sum_match, 1), tl.sum(b_sum_fit, 1), head, IS_GAUSSIAN)  # [BM]
-    if HAS_FAR_FIELD:
-        b_far_s, b_far_m, b_far_phi, b_far_mu, b_far_tau, b_far_nu = far_sums(
-            n_far * BN, b_query, b_offset, b_norm, b_norm_low, b_h, m_query, head, IS_GAUSSIAN, HAS_PRECISION,
-            NEEDS_DYNAMICS, FAST,
-        )  # fmt: skip
-        b_all_s += b_far_s
-        b_all_m += b_far_m
-        b_all_phi += b_far_phi
-        b_all_mu += b_far_mu
-        b_all_tau += b_far_tau
-        b_all_nu += b_far_nu
     if NEEDS_DYNAMICS:
         power_per_unit = power * tl.exp2(-log_unit)
         stride_sum = tl.num_programs(0) * tl.num_programs(2)

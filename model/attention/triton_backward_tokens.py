@@ -1,6 +1,6 @@
-"""Gradient kernels that prepare numbers of every token for the passes over rows and columns."""
+"""Gradient kernels that precompute values of each token for the row and column kernels."""
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from rfa.model.attention.triton_backward_common import (
     scaled_head,
     stamps_at,
     weigh,
-    weigh_far_key,
 )
 from rfa.model.attention.triton_blocks import LENGTHS, elapsed, first_block, sequence
-from rfa.model.attention.triton_far import n_far_blocks
 from rfa.model.attention.triton_score import LOG2E, transport
 
 
@@ -127,11 +125,11 @@ def _describe_queries(
 @triton.jit(do_not_specialize=LENGTHS)
 def _normalise_rows(
     p_q, p_k, p_v, p_grad_out, p_grad_log_norm, p_heads, p_queries, p_keys,
-    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_horizons,
+    p_query_stamps, p_key_stamps, p_query_starts, p_key_starts,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_query_stamps, stride_key_stamps, n_heads, n_queries, n_keys, n_query_blocks, n_key_blocks,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr,
-    IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, HAS_FAR_FIELD: tl.constexpr, FAST: tl.constexpr,
+    IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, FAST: tl.constexpr,
     UPCAST: tl.constexpr,
 ):  # fmt: skip
     """Recompute log_norm and dO·out in float32 from the weights that the other gradient kernels compute.
@@ -164,12 +162,7 @@ def _normalise_rows(
     b_hi, b_lo = load_times(p_query_time, first if HAS_STAMPS else position, o_query, m_query, HAS_STAMPS)  # [BM]
     b_sum = tl.zeros([BM], tl.float32)
     b_sum_gain = tl.zeros([BM], tl.float32)
-    n_far = 0
-    if HAS_FAR_FIELD:
-        n_far = n_far_blocks(p_horizons, i_head, position, BN)
-        far_key, _variance = weigh_far_key(n_far, b_query, b_norm, b_norm_low, m_query, head, IS_GAUSSIAN, FAST)
-        b_sum += tl.cast(n_far * BN, tl.float32) * tl.sum(far_key[0], 1)
-    for start in range(n_far * BN, tl.minimum(position + BM, length), BN):
+    for start in range(0, tl.minimum(position + BM, length), BN):
         m_key = start + o_key < length
         b_k = load_rows(p_k, start, o_key, m_key, stride_kt, WIDTH, BLOCK_W, True)  # [BN, W]
         b_v = load_rows(p_v, start, o_key, m_key, stride_vt, WIDTH, BLOCK_W, True)  # [BN, W]

@@ -1,10 +1,10 @@
-"""How attention kernels cut sequences into blocks; for both passes.
+"""Splitting of sequences into blocks, for the forward and backward kernels.
 
-A batch holds one sequence a row or, packed, several sequences in one row that begin at `starts`. Each has blocks of its
-own, so a packed sequence may have one more block than its length needs.
+A batch holds one sequence per row or, if packed, several sequences in one row that begin at `starts`. Blocks never span
+two sequences.
 """
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from rfa.model.placement import is_simulated
 
-# Kernel arguments that depend on lengths, which Triton must not specialise: a variant for 1 and one for multiples of 16
-# would compile for seconds when a prompt of such a length comes.
+# Length-dependent arguments that Triton must not specialise. Otherwise prompts of length 1 or a multiple of 16 would
+# compile new variants while requests wait.
 LENGTHS = [
     "n_queries", "n_keys", "n_blocks", "n_query_blocks", "n_key_blocks", "n_distances",
     "stride_stamps", "stride_query_stamps", "stride_key_stamps", "stride_pages",
@@ -62,25 +62,27 @@ def elapsed(hi, lo, earlier_hi, earlier_lo):
 
 
 def is_interpreted() -> bool:
-    """Whether kernels run in Triton's interpreter, which has neither inline PTX nor products of bfloat16."""
+    """Return whether kernels run in Triton's interpreter, which has no inline PTX and no bfloat16 products."""
     return not isinstance(sequence, triton.JITFunction) and not is_simulated()
 
 
 def blocks_of(n_tokens: int, block: int) -> int:
-    """Blocks for a number of tokens; `triton.cdiv` is ten times slower."""
+    """Return the number of blocks for a number of tokens. `triton.cdiv` is ten times slower."""
     return -(-n_tokens // block)
 
 
 def all_blocks(n_tokens: int, sequences: int, block: int, is_packed: bool) -> int:
-    """Blocks of all sequences; a packed one may start inside a block, so each has one more."""
+    """Return the number of blocks of all sequences. A packed sequence may need one more, because it may start in a
+    block.
+    """
     return n_tokens // block + sequences if is_packed else sequences * blocks_of(n_tokens, block)
 
 
 def last_contiguous(x: Tensor) -> Tensor:
-    """x with a contiguous last dim."""
+    """Return x with a contiguous last dimension."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def batch_stride(stamps: Tensor | None) -> int:
-    """Elements between the stamps of two batch rows; 0 if all rows share them."""
+    """Return the stride between the stamps of two batch rows, or 0 if all rows share them."""
     return 0 if stamps is None or stamps.shape[0] == 1 else stamps.stride(0)

@@ -1,6 +1,6 @@
-"""Numbers of every key for the forward pass: decay and variance before the end of its block, and |k|² / 2."""
+"""Kernel that computes the decay and variance of each key before the end of its block, and |k|² / 2."""
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rfa.model.attention.triton_blocks import LENGTHS, block_place, elapsed, fir
 from rfa.model.attention.triton_distant import is_slow_head
 from rfa.model.attention.triton_score import exponential, spread
 
-# Vectors of a block of keys: E(s); sigma2 phi(s) + eta2 E(s)²; |k|² / 2; the distant blocks' K (`triton_distant.py`).
+# Values per key: E(s); sigma2 phi(s) + eta2 E(s)²; |k|² / 2; and K for distant blocks (`triton_distant.py`).
 COLUMNS = tl.constexpr(4)
 
 

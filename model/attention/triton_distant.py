@@ -15,7 +15,7 @@ exceeds BOUND (a relative error of the weights of 1.7e-4) the distance is marked
 LARGEST_SHIFT the rounding of the shift would exceed that.
 """
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from rfa.model.attention.triton_score import LOG2E, accumulated, exponential, lo
 from rfa.model.placement import capability_of
 
 ORDERS = tl.constexpr(10)
-# Nodes of the polynomials, padded to the size of a product.
+# Chebyshev nodes, padded to the size of a matrix product.
 NODES = tl.constexpr(16)
 # 1 and T_1 with high, low; T_2 high, high, low with high, low, high; T_3 …; the shift of the row with 1.
 TERMS = tl.constexpr(16)
-# For lags BM … 1 - BM, negative ones as 0: E; V; tau (kappa - 1) log2 V; 0.
+# Per lag BM … 1 - BM, with negative lags clamped to 0: E; V; tau (kappa - 1) log2 V; 0.
 LAG_NUMBERS = tl.constexpr(4)
 SHIFT_TERM = tl.constexpr(14)
 BOUND = tl.constexpr(2.0**-12)
 LARGEST_SHIFT = tl.constexpr(1024.0)
-# E may be part of the exponent of a weight, and be divided out of the sum, while it is above 2^-this.
+# E may be part of the exponent of a weight while it is above 2^-LIGHT_EXPONENT.
 LIGHT_EXPONENT = tl.constexpr(60.0)
 
 
@@ -130,8 +130,8 @@ def numbers_of_lags(p_lag, FAST: tl.constexpr):
 
 @triton.jit(do_not_specialize=LENGTHS)
 def table_kernel(
-    p_heads, p_rows, p_table, p_marks, p_lags, p_horizons, n_distances,
-    WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_FAR_FIELD: tl.constexpr, FAST: tl.constexpr,
+    p_heads, p_rows, p_table, p_marks, p_lags, n_distances,
+    WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """One distance of one head: second factor [H, T, TERMS, BN] and marks [H, T] int32; the first factor without
     shifts.
@@ -140,10 +140,6 @@ def table_kernel(
     [H, 2 BM, LAG_NUMBERS].
     """
     i_distance, i_head = tl.program_id(0), tl.program_id(1)
-    if HAS_FAR_FIELD:  # noqa: SIM102 - the outer one is decided by the compiler
-        # Distances of the far field are not used; the first one also writes the factor of the rows.
-        if (i_distance > 0) & (i_distance * BN + 1 >= tl.load(p_horizons + i_head)):
-            return
     mu = tl.load(p_heads + i_head * 6)
     sigma2 = tl.load(p_heads + i_head * 6 + 1)
     eta2 = tl.load(p_heads + i_head * 6 + 2)
@@ -213,11 +209,11 @@ def table_kernel(
 
 
 class Distances(NamedTuple):
-    """Tables over lags of H heads and T distances of blocks.
+    """Tables over lags for H heads and T block distances.
 
     Attributes:
-        rows, table: `[BM, TERMS]` and `[H, T, TERMS, BN]` float16, the factors of the product.
-        marks: `[H, T]` int32, distance + 1 where the product is not used, else 0.
+        rows, table: Factors of the product, `[BM, TERMS]` and `[H, T, TERMS, BN]` float16.
+        marks: `[H, T]` int32, distance + 1 where log V is computed exactly, else 0.
         lags: `[H, 2 BM, LAG_NUMBERS]` float32.
     """
 
@@ -228,16 +224,16 @@ class Distances(NamedTuple):
 
 
 def forward_launch(device: torch.device, width: int, dtype: torch.dtype, with_precision: bool) -> Launch:
-    """The launch table's entry of the forward pass; without a GPU, that of the oldest one."""
+    """Return the launch parameters of the forward pass. Without a GPU these are the oldest entry."""
     name: PassName = "forward_precision" if with_precision else "forward"
     return launch(name, capability_of(device), width, dtype)
 
 
 def distances(
     heads: Tensor, width: int, dtype: torch.dtype, longest: int, *, with_precision: bool,
-    horizons: Tensor | None = None, blocks: Launch | None = None,
+    blocks: Launch | None = None,
 ) -> Distances:  # fmt: skip
-    """Tables for keys up to `longest`, inputs of 16 bits, token numbers as times, and the Student-t kernel."""
+    """Compute tables for up to `longest` keys, for 16-bit inputs, token positions as times and the Student-t kernel."""
     shape = blocks or forward_launch(heads.device, width, dtype, with_precision)
     n_heads, count = heads.shape[0], blocks_of(longest, shape.block_n)
     found = Distances(
@@ -247,8 +243,8 @@ def distances(
         heads.new_empty((n_heads, 2 * shape.block_m, LAG_NUMBERS.value)),
     )
     table_kernel[(count, n_heads)](
-        heads, *found, horizons, count,
-        WIDTH=width, BM=shape.block_m, BN=shape.block_n, HAS_FAR_FIELD=horizons is not None,
+        heads, *found, count,
+        WIDTH=width, BM=shape.block_m, BN=shape.block_n,
         FAST=not is_interpreted(), num_warps=4,
     )  # fmt: skip
     return found

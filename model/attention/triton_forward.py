@@ -18,8 +18,6 @@ one head and sequence (position p is the token of key p) and takes the keys in b
 * For token numbers as times, inputs of 16 bits and the Student-t kernel, log V of distant blocks is a product with a
   table (`triton_distant.py` states the error). E is part of the exponent of a weight while it is above 2^-60, and is
   divided out of the sum of the weights.
-* With horizons, blocks beyond the horizon of all rows are left out; their keys count as one weight per row
-  (`triton_far.py`).
 
 Layout: q [B, n, H, W], k, v [B, M, H, W], W = 2D reals, even, 16 … 256; float32, float16 or bfloat16, accumulated in
 float32. float16 weights are scaled by 2^HEADROOM: they vanish below 2^-24.
@@ -40,7 +38,7 @@ from rfa.model.attention.triton_columns import COLUMNS, _columns_kernel
 from rfa.model.attention.triton_distant import Distances, distances, forward_launch
 from rfa.model.attention.triton_forward_kernel import _forward_kernel
 
-# Most programs that describe the keys of pages, if there are not more sequences: one or two waves of a GPU.
+# Upper limit of programs that precompute key values of pages: one or two waves on a GPU.
 COLUMN_PROGRAMS = 4096
 
 
@@ -52,16 +50,16 @@ def forward(
     table: Distances | None = None,
     blocks: Launch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Out, log_norm and precision of rotated inputs, which the caller has checked.
+    """Compute out, log_norm and precision of rotated, validated inputs.
 
     Args:
-        pages: where the keys of packed sequences without stamps lie in k and v; None: at `key_starts`.
-        out_dtype: of out; default that of q.
-        table: `distances` of these heads for as many keys or more; None: computed here.
-        blocks: instead of the launch table's entry; `block_n` divides `block_m`.
+        pages: Pages of the keys in k and v, for packed sequences without stamps. None: the keys start at `key_starts`.
+        out_dtype: Dtype of out. Default: that of q.
+        table: `distances` of these heads for at least as many keys. Default: computed here.
+        blocks: Overrides the launch table. `block_n` divides `block_m`.
 
     Returns:
-        out `[B, n, H, W]`, log_norm and precision `[B, n, H]` float32; precision `[0]` without `with_precision`.
+        out `[B, n, H, W]`, log_norm and precision `[B, n, H]` float32. precision is `[0]` without `with_precision`.
     """
     call = call.normalised()
     q, k, v = call[:3]
@@ -85,7 +83,7 @@ def forward(
     log_norm = q.new_empty((batch, n_queries, n_heads), dtype=torch.float32)
     precision = torch.empty_like(log_norm) if call.with_precision else log_norm.new_empty(0)
     _forward_kernel[(blocks_of(call.longest - 1, shape.block_m) + 1, n_heads, call.sequences)](
-        *call[:8], columns, *(table or (None,) * 4), call.horizons, pointers[0], out, log_norm, precision,
+        *call[:8], columns, *(table or (None,) * 4), pointers[0], out, log_norm, precision,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], batch_stride(call.query_stamps),
         batch_stride(call.key_stamps), pointers[1], n_heads, n_queries, n_keys, n_blocks,
         table.marks.shape[1] if table else 0,
@@ -103,7 +101,7 @@ def _check_blocks(shape: Launch, pages: KeyPages | None) -> None:
 
 
 def _constants(call: AttentionCall, shape: Launch, pages: KeyPages | None) -> dict[str, Any]:
-    """Constants of both kernels."""
+    """Return the constants of both kernels."""
     width = call.q.shape[-1]
     return {
         "WIDTH": width,
@@ -116,13 +114,12 @@ def _constants(call: AttentionCall, shape: Launch, pages: KeyPages | None) -> di
 
 
 def _options(call: AttentionCall, shape: Launch) -> dict[str, Any]:
-    """Constants of the forward kernel alone."""
+    """Return the constants of the forward kernel alone."""
     is_half, interpreted = call.q.dtype == torch.float16, is_interpreted()
     return {
         "BM": shape.block_m,
         "IS_GAUSSIAN": call.is_gaussian,
         "WITH_PRECISION": call.with_precision,
-        "HAS_FAR_FIELD": call.horizons is not None,
         "HEADROOM": 5.0 if is_half else 0.0,
         "LIMIT": 2.0**15 if is_half else 2.0**100,
         "FAST": call.q.dtype.itemsize == 2 and not interpreted,
@@ -131,14 +128,14 @@ def _options(call: AttentionCall, shape: Launch) -> dict[str, Any]:
 
 
 def _table(call: AttentionCall, shape: Launch, longest_keys: int, table: Distances | None) -> Distances | None:
-    """The table of distances, for token numbers as times and Student-t; float32 needs more than its accuracy."""
+    """Return the table of distances, for token positions as times and Student-t. It is too inaccurate for float32."""
     if call.query_stamps is not None or call.is_gaussian or call.q.dtype == torch.float32:
         return None
     if table is None:
         return distances(
             call.heads, call.q.shape[-1], call.q.dtype, longest_keys,
-            with_precision=call.with_precision, horizons=call.horizons, blocks=shape,
+            with_precision=call.with_precision, blocks=shape,
         )  # fmt: skip
     if (count := table.marks.shape[1] * shape.block_n) < longest_keys:
-        raise ValueError(f"the table of distances is of {count} keys, got a sequence of {longest_keys}")
+        raise ValueError(f"the table of distances covers {count} keys, got a sequence of {longest_keys}")
     return table

@@ -1,6 +1,6 @@
-"""Device functions of the forward pass: what one block of keys adds to the rows of a block of queries."""
+"""Device functions of the forward pass: accumulate one block of keys into the rows of a block of queries."""
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from rfa.model.attention.triton_score import (
     spread,
 )
 
-# Shift of a row that has seen no key: below every logit, and finite, so that differences are.
+# Initial shift of a row: below every logit, but finite, so that differences are finite.
 NOTHING = tl.constexpr(-1.0e30)
-# Reals of a block of keys above which decays of its columns are loaded in each turn: registers are too few to keep
-# them.
+# Head width above which the column decays are loaded in every iteration to save registers.
 KEPT_DECAYS = tl.constexpr(4096)
 
 
@@ -305,27 +304,3 @@ def empty_state(BM: tl.constexpr, BLOCK_W: tl.constexpr):
     """State of rows before their first key: out, sum of weights, shift of the exponents, evidence."""
     b_zero = tl.zeros([BM], tl.float32)  # [BM]
     return tl.zeros([BM, BLOCK_W], tl.float32), b_zero, b_zero + NOTHING, b_zero
-
-
-@triton.jit
-def with_far_keys(
-    state, b_q2, count, head, IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr, IS_EXACT: tl.constexpr,
-    FAST: tl.constexpr,
-):  # fmt: skip
-    """Add `count` far keys to the state under a running maximum."""
-    b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
-    mu, sigma2, _, gamma2, nu, tau, kappa = head
-    # V of a head without far keys may have no limit.
-    limit = tl.where(count > 0.0, gamma2 + sigma2 / tl.where(count > 0.0, 2.0 * mu, 1.0), 1.0)
-    b_zero = tl.zeros_like(b_q2)  # [BM]
-    b_logit, b_far_evidence = logits(
-        b_zero, b_zero + limit, b_zero, 0.5 * b_q2, b_zero, 0.0, nu, tau, kappa, IS_GAUSSIAN, WITH_PRECISION, IS_EXACT,
-        FAST,
-    )  # fmt: skip
-    b_logit = tl.where(count > 0.0, b_logit + tl.log2(tl.maximum(count, 1.0)), float("-inf"))  # [BM]
-    b_top = tl.maximum(b_shift, b_logit)  # [BM]
-    b_rescale = tl.exp2(b_shift - b_top)  # [BM]
-    b_sum = b_sum * b_rescale + tl.exp2(b_logit - b_top)  # [BM]
-    if WITH_PRECISION:
-        b_evidence += count * b_far_evidence  # [BM]
-    return b_out * b_rescale[:, None], b_sum, b_top, b_evidence

@@ -1,6 +1,6 @@
-"""The kernel of the forward pass; see `triton_forward.py` for the algorithm."""
+"""The kernel of the forward pass. Algorithm: `triton_forward.py`."""
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from rfa.model.attention.triton_distant import (
     n_light_distances,
     shifted_row_terms,
 )
-from rfa.model.attention.triton_far import n_far_blocks
 from rfa.model.attention.triton_forward_blocks import (
     NOTHING,
     distant_addresses,
@@ -29,23 +28,22 @@ from rfa.model.attention.triton_forward_blocks import (
     masked_block,
     n_exact_distances,
     near_block,
-    with_far_keys,
 )
 from rfa.model.attention.triton_score import LANES, LN2, accumulated, exponential
 
-# Share of |q|² above the rounding of R² where q and E k cancel.
+# Smallest U as a share of |q|², above the rounding of R² where q and E k cancel.
 ROUNDING = tl.constexpr(2.0**-18)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def _forward_kernel(
     p_q, p_k, p_v, p_heads, p_query_stamps, p_key_stamps, p_query_starts, p_key_starts, p_columns,
-    p_rows, p_table, p_marks, p_lags, p_horizons, p_pages, p_out, p_log_norm, p_precision,
+    p_rows, p_table, p_marks, p_lags, p_pages, p_out, p_log_norm, p_precision,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_query_stamps, stride_key_stamps, stride_pages, n_heads, n_queries, n_keys, n_blocks, n_distances,
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr,
     IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr,
-    HAS_TABLE: tl.constexpr, HAS_FAR_FIELD: tl.constexpr, PAGE: tl.constexpr, HEADROOM: tl.constexpr,
+    HAS_TABLE: tl.constexpr, PAGE: tl.constexpr, HEADROOM: tl.constexpr,
     LIMIT: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Out, log_norm and precision of one block of query positions of one head and sequence."""
@@ -87,10 +85,6 @@ def _forward_kernel(
         b_lo = tl.load(p_query_time + 1, mask=m_row, other=0.0)  # [BM]
 
     n_earlier = i_rows * (BM // BN)
-    # The first blocks may be far from all rows.
-    n_far = 0
-    if HAS_FAR_FIELD:
-        n_far = n_far_blocks(p_horizons, i_head, i_rows * BM, BN)
     n_visible = tl.cdiv(tl.minimum(i_rows * BM + BM, length), BN)
     state = empty_state(BM, BLOCK_W)
     for i_block in range(n_earlier, n_visible):
@@ -118,11 +112,11 @@ def _forward_kernel(
         b_offset = tl.arange(0, BM).to(tl.float32)  # [BM]
     b_row_decay = exponential(-mu * b_offset)  # [BM]
     b_row_process = accumulated(b_offset, exponential(-2.0 * mu * b_offset), mu)  # [BM]
-    n_distant = n_far
+    n_distant = 0
     if HAS_TABLE:
-        n_exact = n_exact_distances(p_marks + i_head.to(tl.int64) * n_distances, n_earlier - n_far)
+        n_exact = n_exact_distances(p_marks + i_head.to(tl.int64) * n_distances, n_earlier)
         has_small_shift = tl.max(tl.where(m_row, tl.abs(state[2]), 0.0), 0) < LARGEST_SHIFT
-        n_distant = tl.where(has_small_shift, tl.maximum(n_earlier - n_exact, n_far), n_far)
+        n_distant = tl.where(has_small_shift, tl.maximum(n_earlier - n_exact, 0), 0)
     for i_block in range(n_distant, n_earlier):
         if HAS_STAMPS:
             p_anchor = p_time + tl.cast(i_block * BN + BN - 1, tl.int64) * 2
@@ -158,7 +152,7 @@ def _forward_kernel(
         block_process = process_scale * accumulated(mu * 0.0 + BN, exponential(-2.0 * mu * BN), mu)
         b_key_decay = exponential(-mu * (BN - 1 - tl.arange(0, BN)).to(tl.float32))  # [BN]
         n_nearer = n_earlier - n_distant
-        n_light = tl.minimum(tl.maximum(n_light_distances(mu, BM, BN) - n_nearer, 0), n_distant - n_far)
+        n_light = tl.minimum(tl.maximum(n_light_distances(mu, BM, BN) - n_nearer, 0), n_distant)
         # Where E is divided out of sums, it is by factors that a light distance bounds.
         light_mu = tl.where(n_light > 0, mu, 0.0)
         factor = 1.0 / exponential(-light_mu * gap)
@@ -198,7 +192,7 @@ def _forward_kernel(
             p_own_k, p_own_v, p_own_columns, n_distant - n_light - 1, stride_kt, stride_vt, BN
         )
         p_terms = p_table + (i_head.to(tl.int64) * n_distances + n_nearer + n_light) * (TERMS * BN)
-        for i_farther in range(n_distant - n_far - n_light):
+        for i_farther in range(n_distant - n_light):
             if PAGE > 0:
                 place = block_place(p_pages, n_distant - n_light - 1 - i_farther, BN, PAGE)
                 p_block_k, p_block_v = p_own_k + place * stride_kt, p_own_v + place * stride_vt
@@ -221,20 +215,12 @@ def _forward_kernel(
     if tl.max(tl.where(m_row, state[1], 0.0), 0) > LIMIT:
         head = load_head(p_heads, i_head, WIDTH)
         state = empty_state(BM, BLOCK_W)
-        if HAS_FAR_FIELD:
-            n_far = n_far_blocks(p_horizons, i_head, i_rows * BM, BN)
-        for i_block in range(n_far, n_visible):
+        for i_block in range(n_visible):
             state = masked_block(
                 state, b_q, b_q2, o_row, b_hi, b_lo, p_own_k, p_own_v, p_time, p_own_columns, p_pages,
                 stride_kt, stride_vt, i_block, length, head, WIDTH, BLOCK_W, BN, HAS_STAMPS, PAGE, IS_GAUSSIAN,
                 WITH_PRECISION, HEADROOM, FAST, INTERPRETED
             )  # fmt: skip
-
-    if HAS_FAR_FIELD:
-        state = with_far_keys(
-            state, b_q2, tl.cast(n_far_blocks(p_horizons, i_head, i_rows * BM, BN) * BN, tl.float32),
-            load_head(p_heads, i_head, WIDTH), IS_GAUSSIAN, WITH_PRECISION, b_q.dtype == tl.float32, FAST,
-        )  # fmt: skip
 
     b_out, b_sum, b_shift, b_evidence = state
     row = (i_batch * n_queries + query) * n_heads + i_head

@@ -1,13 +1,12 @@
-"""Rotation into and out of the rotating frame in one pass over memory: `rfa.model.dynamics.rotate`, fused.
+"""Fused rotation into and out of the rotating frame (`rfa.model.dynamics.rotate`).
 
     y = e^{i phase} x, or e^{-i phase} x
 
-x [B, N, H, 2D], real half first, float32, float16 or bfloat16; cosine and sine of the phase [1 or B, N, H, D] float32.
-Computed in float32 and rounded to the dtype of x. Eager code reads and writes x a dozen times, which over a few hundred
-tokens takes as long as attention. The gradient of x is the inverse rotation; the phase has none.
+x [B, N, H, 2D], real parts first, float32, float16 or bfloat16; cosine and sine of the phase [1 or B, N, H, D] float32.
+Computed in float32 and rounded to the dtype of x. The gradient of x is the inverse rotation; the phase has none.
 """
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from rfa.model.attention.triton_blocks import is_interpreted
 
-# Complex numbers of a program, and its warps.
+# Complex numbers per program, and warps per program.
 BLOCK = 2048
 WARPS = 4
 
@@ -48,9 +47,9 @@ def _rotation_kernel(
 
 
 def rotation(x: Tensor, cos: Tensor, sin: Tensor, is_inverse: bool) -> Tensor:
-    """x rotated by the phase, contiguous; the caller has checked the arguments."""
+    """Rotate x by the phase into a contiguous tensor. The caller has validated the arguments."""
     if x.dtype == torch.bfloat16 and is_interpreted():
-        # Triton's interpreter truncates to bfloat16, the hardware rounds.
+        # Triton's interpreter truncates to bfloat16; the hardware rounds.
         return rotation(x.float(), cos, sin, is_inverse).to(x.dtype)
     x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
     out = x.new_empty(x.shape)

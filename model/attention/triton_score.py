@@ -1,17 +1,17 @@
-"""What attention kernels compute per pair of tokens: lag, E, V, U.
+"""Device functions for the score of a pair of tokens: lag, E, V, U.
 
-Source: Racioppo, Robust Filter Attention, section 3, as in `reference.py`, with the division by V taken out of the
+Source: Racioppo, Robust Filter Attention, section 3, as in `reference.py`, with the division by V moved out of the
 logit:
 
     E = e^{-mu lag}     V = sigma2 phi(lag) + eta2 E² + gamma2     R² = |q|² + E² |k|² - 2 E q·k
     U = V + R² / nu     L = tau ((kappa - 1) log V - kappa log U)                        Student-t
                         L = -tau (log V + R² / (nu V))                                   Gaussian
 
-FAST uses approximate hardware functions (2 ulp, subnormals are zero), for inputs of 16 bits and not in the interpreter.
-Logarithms are to base 2; results are scaled by ln 2 when they are stored.
+FAST uses approximate hardware functions (2 ulp, flushing subnormals to zero), for 16-bit inputs on a GPU.
+Logarithms are to base 2; stored results are scaled by ln 2.
 """
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
-# Below this the series of phi is exact to rounding in float32, above it the quotient is.
+# Below this mu lag, the series of phi is exact in float32; above it the quotient is.
 SMALL_EXPONENT = tl.constexpr(0.5)
-# The same for results of 16 bits and five terms.
+# The same limit for 16-bit results and five terms.
 COARSE_EXPONENT = tl.constexpr(0.125)
-# ln 2 = LN2_HIGH + LN2_LOW; products of the first with whole numbers are exact.
+# ln 2 = LN2_HIGH + LN2_LOW. Products of LN2_HIGH with integers are exact.
 LN2_HIGH = tl.constexpr(0.693145751953125)
 LN2_LOW = tl.constexpr(1.428606820309417e-06)
-# Threads that hold a row of a product, each two neighbouring columns of eight.
+# Threads that share a row of a matrix product, each with two of eight adjacent columns.
 LANES = tl.constexpr(4)
 
 

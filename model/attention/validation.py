@@ -1,7 +1,7 @@
-"""Checks of the inputs of Robust Filter Attention.
+"""Input validation of Robust Filter Attention.
 
-`fused_refusal` states the limits of the fused kernels; all other checks hold for every implementation. Checks of values
-read the data, so they are skipped in compiled graphs.
+`fused_refusal` checks the limits of the fused kernels; the other checks apply to every implementation. Checks of values
+are skipped in compiled graphs.
 """
 
 from __future__ import annotations
@@ -18,24 +18,21 @@ from rfa.model.placement import capability_of, is_simulated
 
 IMPLEMENTATIONS = ("auto", "reference", "triton")
 FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# Reals of a head that fit into one block of the fused kernels.
+# Widths of heads that fit into one block of the fused kernels.
 FUSED_WIDTHS = (16, 256)
-# Reals up to which "auto" runs float32 fused. On an H100 a score takes eager code 41 clocks of an SM (303 bytes of
-# memory traffic), the kernels 4 (64 reals) or 8 (128), but 180 at 256 reals, where rows spill to the stack. Estimated
-# from machine code and bandwidths (`benchmarks/cost/gpus.py`), not timed.
+# Largest width for which "auto" runs float32 fused. On an H100 a score costs the eager code 41 clocks of an SM, the
+# kernels 4 (width 64), 8 (128) or 180 (256, with spills). Estimated by `benchmarks/cost/gpus.py`.
 AUTO_FLOAT32_WIDTH = 128
-# Largest nu, and nu tau, in 16 bits: beyond it the difference tau (kappa - 1) log V - tau kappa log U in float32 is
-# less accurate than rounding to 16 bits.
+# Largest nu, and largest nu tau, in 16 bits. Beyond it, tau (kappa - 1) log V - tau kappa log U loses accuracy in
+# float32.
 FUSED_NU = 1e5
-# Smallest and largest error of the far field.
-FAR_FIELDS = (1e-8, 1e-2)
-# The first NVIDIA architecture that multiplies bfloat16.
+# The first NVIDIA architecture with bfloat16 products.
 FUSED_CAPABILITY = (8, 0)
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> None:
-    """q, k, v: the same `[B, N, H, 2D]`, floating dtype and device, fitting heads and dims of the dynamics."""
+    """Check that q, k and v share shape `[B, N, H, 2D]`, floating dtype and device, and match the dynamics."""
     if q.dim() != 4:
         raise ValueError(f"q must have shape [B, N, H, 2D], got {list(q.shape)}")
     for name, tensor in (("k", k), ("v", v)):
@@ -57,7 +54,7 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> None:
 
 
 def check_dynamics(dynamics: Dynamics) -> None:
-    """Scalars of the heads: `[H]`, in the range of `Dynamics`, nu finite (kappa would be infinite)."""
+    """Check that the scalars of the heads are `[H]` and in range, and that nu is finite."""
     d = dynamics
     rules = {
         "mu": (d.mu, "finite and >= 0", d.mu.isfinite() & (d.mu >= 0)),
@@ -70,7 +67,7 @@ def check_dynamics(dynamics: Dynamics) -> None:
     for name, (value, _, _) in rules.items():
         if value.shape != (d.n_heads,):
             raise ValueError(f"{name} must have shape [{d.n_heads}], one per head, got {list(value.shape)}")
-    # One synchronisation for all of them.
+    # One synchronisation for all checks.
     if torch.compiler.is_compiling() or bool(torch.stack([holds for _, _, holds in rules.values()]).all()):
         return
     for name, (value, expected, holds) in rules.items():
@@ -79,7 +76,7 @@ def check_dynamics(dynamics: Dynamics) -> None:
 
 
 def check_times(times: Tensor, batch: int, length: int, cu_seqlens: Tensor | None = None) -> None:
-    """times: `[N]` or `[B, N]`, finite and non-decreasing within each packed sequence."""
+    """Check that times are `[N]` or `[B, N]`, finite and non-decreasing within each packed sequence."""
     if tuple(times.shape) not in ((length,), (batch, length)):
         raise ValueError(f"times must have shape [{length}] or [{batch}, {length}], got {list(times.shape)}")
     if torch.compiler.is_compiling():
@@ -95,19 +92,8 @@ def check_times(times: Tensor, batch: int, length: int, cu_seqlens: Tensor | Non
         raise ValueError(f"times must be non-decreasing, got a step of {steps.min().item()}")
 
 
-def check_far_field(far_field: float | None, times: Tensor | None) -> None:
-    """far_field: None, or an error within FAR_FIELDS without times: the closed form counts tokens."""
-    if far_field is None:
-        return
-    smallest, largest = FAR_FIELDS
-    if not smallest <= far_field <= largest:
-        raise ValueError(f"far_field must be None or from {smallest:g} to {largest:g}, got {far_field}")
-    if times is not None:
-        raise ValueError("far_field needs the token numbers as times (times=None), got times")
-
-
 def check_sequences(cu_seqlens: Tensor, q: Tensor) -> None:
-    """cu_seqlens: int32 `[S + 1]` on the device of q, increasing from 0 to N, with a batch of one."""
+    """Check that cu_seqlens is `[S + 1]` int32 on the device of q, increasing from 0 to N, with a batch of one."""
     batch, length = q.shape[:2]
     if batch != 1:
         raise ValueError(f"cu_seqlens packs sequences into a batch of one, got a batch of {batch}")
@@ -129,7 +115,7 @@ def check_sequences(cu_seqlens: Tensor, q: Tensor) -> None:
 def fused_refusal(
     device: torch.device, dtype: torch.dtype, width: int, times: Tensor | None = None, dynamics: Dynamics | None = None
 ) -> str | None:
-    """Why the fused kernels cannot run heads of `width` reals, or None; nu and tau are checked in eager code only."""
+    """Return why the fused kernels do not support heads of `width`, or None. Checks of nu and tau need eager code."""
     narrowest, widest = FUSED_WIDTHS
     if not HAS_TRITON:
         return "triton is not installed"
@@ -157,5 +143,5 @@ def _device_refusal(device: torch.device) -> str | None:
     return f"it runs on NVIDIA GPUs, and on a CPU in triton's interpreter (TRITON_INTERPRET=1), got {device.type}"
 
 
-# What `torch.compiler.assume_constant_result` sets, without importing the compiler.
+# This attribute has the effect of `torch.compiler.assume_constant_result` without importing the compiler.
 _device_refusal._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -1,1 +1,1 @@
-"""The recurrent twins of attention: the plain IRKF and its gated-slot form for language."""
+"""Recurrent forms of Robust Filter Attention: the IRKF and its gated slots for language."""

@@ -1,34 +1,35 @@
-"""The capped IRKF with a dense covariance: the update of a linear SDE observed through any matrix.
+"""The capped IRKF with a dense covariance, for a linear SDE observed through any matrix.
 
     dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + b + e,  E[e eᵀ] = R
 
 Discretisation: `eigenpairs.py`, `modes.py`.
 
-Update: with S = C P Cᵀ + R of the d components present, the weight is w = min(1, (nu + d) / (nu + r'S⁻¹r)), where r is
-the innovation in the first pass and the posterior residual afterwards. The measurement noise becomes R / w
-(docs/MATH.md §2, rule "capped"). The Joseph form keeps the covariance positive in float32.
+Update. With S = C P Cᵀ + R of the d components present, the weight is w = min(1, (nu + d) / (nu + r'S⁻¹r)). r is the
+innovation in the first pass and the posterior residual afterwards. The measurement noise becomes R / w (docs/MATH.md,
+section 2, rule "capped"). The Joseph form keeps the covariance positive in float32.
 
-Re-acquisition (`Suspicion`). A robust filter takes a true jump of the state for outliers and follows it late. It can
-carry a second mean, the rival: the state after a jump to the last observation. Both predict the next observation, and
-the log ratio of their Student-t densities is the evidence for a jump, counted in observations that agree:
+Jump detection (`Suspicion`). A robust filter treats a true jump of the state as outliers and follows it late. It can
+track an alternative mean: the state after a jump to the last observation. Both predict the next observation. The log
+ratio of their Student-t densities is the evidence for a jump, counted in agreeing observations:
 
     evidence = max(0, evidence + min(1, (nu + d)/2 · [log(1 + e'S⁻¹e / nu) - log(1 + (e - u)'S⁻¹(e - u) / nu)] / A))
 
-with e the innovation and u that of the rival. At a share e^-A of outliers each is worth at most A nats: hence the
-minimum. When the evidence reaches N - 1 (N observations agree, including the first) P is enlarged, so that the update
-starts again from the observation. A missing component is in neither density.
+with innovation e and u that of the alternative. With a share e^-A of outliers, each observation is worth at most A
+nats,
+hence the minimum. When the evidence reaches N - 1 (N observations agree, including the first), P is enlarged so that
+the update restarts from the observation. Missing components are in neither density.
 
-Learned noise (rule "learned"). Student-t noise is normal noise whose variance has a random factor with a fixed law.
-Here the shares of factors s_k of a grid are learned with the state:
+Learned noise (rule "learned"). Student-t noise is normal noise whose variance has a random factor. Here the
+probabilities of the factors s_k of a grid are learned with the state:
 
     g_k ∝ counts_k N(e; 0, C P Cᵀ + s_k R)          counts = KEPT_PRIOR · prior + seen
                                                     seen ← (seen + g) min(1, MEMORY / their sum)
-    posterior = the mixture, by g, of the Kalman updates with s_k R: its mean and its covariance
+    posterior = mean and covariance of the mixture, with weights g, of the Kalman updates with s_k R
 
-(a generalised pseudo-Bayes filter of first order, shares by the quasi-Bayes rule of Smith and Makov, 1978). The widest
-factor is at least e'S⁻¹e. The kept prior keeps the filter robust: otherwise the shares of wide factors would vanish in
-quiet times. With the whole prior on s = 1 it is the Kalman filter. Whatever the model does not explain counts as noise,
-so Q must be about right, more than for the capped rule.
+This is a first-order generalised pseudo-Bayes filter with the quasi-Bayes rule of Smith and Makov (1978). The largest
+factor is at least e'S⁻¹e. The retained prior keeps the filter robust: otherwise the weights of large factors would
+vanish in quiet periods. With the whole prior on s = 1 this is the Kalman filter. Unmodelled variation counts as noise,
+so this rule needs a more accurate Q than the capped rule.
 """
 
 from __future__ import annotations
@@ -59,20 +60,20 @@ class Sensor(NamedTuple):
     noise: Tensor
 
     def scaled(self, factor: Tensor) -> Sensor:
-        """With the noise multiplied by `factor` `[B]`."""
+        """Return the model with the noise multiplied by `factor` `[B]`."""
         return self._replace(noise=self.noise * factor[..., None, None])
 
 
 class Robustness(NamedTuple):
-    """How observations are weighted.
+    """Weighting of observations.
 
     Attributes:
-        inverse_nu: 1/nu `[1]`; 0: Kalman filter.
-        inner: reweighting passes K.
-        contamination, outlier_scale: share and scale of outliers in the predictive density.
-        patience: observations N that make a jump; needs 1/nu > 0.
-        factors, prior_counts: `[K]` on R, of learned noise.
-        passes: `[...]`, passes of each observation, 1 to K; None: all K.
+        inverse_nu: 1/nu `[1]`. 0 is the Kalman filter.
+        inner: Number of reweighting passes K.
+        contamination, outlier_scale: Share and scale of outliers in the predictive density.
+        patience: Number of agreeing observations N that make a jump. Requires 1/nu > 0.
+        factors, prior_counts: Learned noise: factors on R and their prior counts, `[K]`.
+        passes: Passes of each observation `[...]`, 1 to K. None: K.
     """
 
     inverse_nu: Tensor
@@ -86,14 +87,14 @@ class Robustness(NamedTuple):
 
 
 class Suspicion(NamedTuple):
-    """A possible jump: offset `[..., n]` of the rival from the mean, evidence `[..., 1]` in observations."""
+    """A possible jump: offset `[..., n]` of the alternative from the mean, and evidence `[..., 1]` in observations."""
 
     offset: Tensor
     evidence: Tensor
 
 
 class LearnedNoise(NamedTuple):
-    """Factors `[K]` on R, observations counted for each `[..., K]`, and counts of the prior `[K]`."""
+    """Factors on R `[K]`, counts of observations per factor `[..., K]`, and prior counts `[K]`."""
 
     factors: Tensor
     counts: Tensor
@@ -101,9 +102,17 @@ class LearnedNoise(NamedTuple):
 
 
 class DenseUpdate(NamedTuple):
-    """mean `[..., n]`, covariance `[..., n, n]`, weight, nis and log_likelihood `[...]`, innovation `[..., P]` (0 if
-    missing), innovation_covariance `[..., P, P]` of all components, prior_covariance `[..., n, n]` (enlarged by a jump;
-    nis, log_likelihood and innovation_covariance are predictions without it)."""
+    """Result of an update.
+
+    Args:
+        mean, covariance: `[..., n]` and `[..., n, n]`.
+        weight, nis, log_likelihood: `[...]`.
+        innovation: `[..., P]`, 0 if missing.
+        innovation_covariance: `[..., P, P]` of all components.
+        prior_covariance: `[..., n, n]`, enlarged by a jump. nis, log_likelihood and innovation_covariance do not
+            include
+            the enlargement.
+    """
 
     mean: Tensor
     covariance: Tensor
@@ -118,7 +127,7 @@ class DenseUpdate(NamedTuple):
 
 
 def propagate(mean: Tensor, covariance: Tensor, f: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean `[..., n]` and covariance after a transition."""
+    """Return mean `[..., n]` and covariance after a transition."""
     return (f @ mean[..., None])[..., 0], f @ covariance @ f.mT + q
 
 
@@ -127,22 +136,27 @@ def _quadratic(matrix: Tensor, x: Tensor) -> Tensor:
 
 
 def predictive_log_density(nis: Tensor, log_det: Tensor, count: Tensor, robustness: Robustness) -> Tensor:
-    """log[(1 - c) N(e; 0, S) + c N(e; 0, k² S)] of `count` components with e'S⁻¹e = nis; Gaussian at c = 0."""
+    """Return log[(1 - c) N(e; 0, S) + c N(e; 0, k² S)] of `count` components with e'S⁻¹e = nis. Gaussian at c = 0."""
     base = -0.5 * (nis + log_det + count * math.log(2 * math.pi))
     k = robustness.outlier_scale
     wide = base + 0.5 * nis * (1 - 1 / k.square()) - count * torch.log(k)
     c = robustness.contamination
     # log(0) has no finite gradient, so c > 0 wherever it is learned.
     inlier, outlier = base + torch.log1p(-c), wide + torch.log(c.clamp(min=1e-30))
-    # logaddexp, which ONNX lacks; the exporter's log(exp + exp) is -inf beyond 90 sigma.
+    # ONNX lacks logaddexp, and the exporter's log(exp + exp) is -inf beyond 90 sigma.
     both = torch.maximum(inlier, outlier) + torch.log1p(torch.exp(-(inlier - outlier).abs()))
     return torch.where(c > 0, both, base)
 
 
 class Evidence(NamedTuple):
-    """One step of the `Suspicion`: offset `[..., n]` of the rival from the prior mean, evidence and is_jump `[...]`,
-    growth `[...]` of the prior covariance by a jump, and the inverse `[..., P, P]` of the innovation covariance
-    then."""
+    """One step of the jump test.
+
+    Args:
+        offset: Offset `[..., n]` of the alternative from the prior mean.
+        evidence, is_jump: `[...]`.
+        growth: Factor `[...]` on the prior covariance at a jump.
+        inverse: Inverse `[..., P, P]` of the innovation covariance at a jump.
+    """
 
     offset: Tensor
     evidence: Tensor
@@ -152,8 +166,11 @@ class Evidence(NamedTuple):
 
 
 class _Innovation(NamedTuple):
-    """For the components present (others are 0, and 1 in the diagonal of the noise): value and present `[..., P]`, C
-    `[..., P, n]`, P Cᵀ `[..., n, P]`, C P Cᵀ, R and S⁻¹ `[..., P, P]`, and e'S⁻¹e of the value e."""
+    """Quantities of the present components. Absent components are 0, with 1 in the diagonal of the noise.
+
+    value and present `[..., P]`; C `[..., P, n]`; P Cᵀ `[..., n, P]`; C P Cᵀ, R and S⁻¹ `[..., P, P]`; e'S⁻¹e of value
+    e.
+    """
 
     value: Tensor
     present: Tensor
@@ -166,7 +183,7 @@ class _Innovation(NamedTuple):
 
 
 def weigh_jump(suspicion: Suspicion, seen: _Innovation, robustness: Robustness) -> Evidence:
-    """Evidence of an observation for a jump; `suspicion.offset` is that at its time."""
+    """Return the evidence of an observation for a jump. `suspicion.offset` is at the time of the observation."""
     if robustness.patience is None:
         raise ValueError("patience must be given with a suspicion")
     expected = (seen.matrix @ suspicion.offset[..., None])[..., 0]
@@ -178,12 +195,13 @@ def weigh_jump(suspicion: Suspicion, seen: _Innovation, robustness: Robustness) 
     nats = neg_log_density(seen.nis) - neg_log_density(_quadratic(seen.inverse, seen.value - expected))
     evidence = (suspicion.evidence[..., 0] + (nats / AGREEMENT).clamp(max=1)).clamp(min=0)
 
-    # The rival follows every observation: its covariance is that of the filter, enlarged until noise hardly counts.
+    # The alternative follows every observation: its covariance is that of the filter, enlarged until noise is
+    # negligible.
     share = (seen.inverse * seen.signal).sum((-2, -1)) / count.clamp(min=1)
     share = share.clamp(min=LEAST_SHARE)
     growth = ((1 - share) / (OPEN_NOISE * share)).clamp(min=1)
     inverse, _ = spd_inverse(growth[..., None, None] * seen.signal + seen.noise)
-    # A rival that differs from the prediction of the filter and did worse starts again from the filter.
+    # An alternative that differs from the prediction and did worse restarts from the filter.
     is_refuted = (evidence <= 0) & (_quadratic(seen.inverse, expected) >= 1)
     kept = torch.where(is_refuted[..., None], torch.zeros_like(suspicion.offset), suspicion.offset)
     rest = seen.value - (seen.matrix @ kept[..., None])[..., 0]
@@ -212,12 +230,12 @@ def _condition(
 
 
 def robust_weight(count: Tensor | float, distance: Tensor, inverse_nu: Tensor) -> Tensor:
-    """min(1, (nu + d) / (nu + r'S⁻¹r)) for d components and their squared distance."""
+    """Return min(1, (nu + d) / (nu + r'S⁻¹r)) for d components and their squared distance."""
     return ((1 + count * inverse_nu) / (1 + distance * inverse_nu)).clamp(max=1)
 
 
 def in_pass(i: int, robustness: Robustness, found: Tensor, before: Tensor) -> Tensor:
-    """The result of pass i (from 0), or the one before it where an observation has at most i passes."""
+    """Return the result of pass i (from 0), or of the pass before where an observation has at most i passes."""
     if (passes := robustness.passes) is None or i == 0:
         return found
     return torch.where(passes[(..., *[None] * (found.dim() - passes.dim()))] > i, found, before)
@@ -236,7 +254,7 @@ def _capped_weight(seen: _Innovation, robustness: Robustness) -> Tensor:
 
 
 class _Mixed(NamedTuple):
-    """Step of the mean, covariance, weight, and the counts of the noise's factors after the observation."""
+    """Step of the mean, covariance, weight, and counts of the noise factors after the observation."""
 
     step: Tensor
     covariance: Tensor
@@ -245,11 +263,11 @@ class _Mixed(NamedTuple):
 
 
 def _mix(prior: Tensor, seen: _Innovation, noise: LearnedNoise, is_jump: Tensor | None) -> _Mixed:
-    """Moments of the mixture over the factors of the noise; an observation that completes a jump has factor 1."""
+    """Return moments of the mixture over noise factors. An observation that completes a jump has factor 1."""
     is_widest = noise.factors >= noise.factors.amax(-1, keepdim=True)
     wide_enough = torch.maximum(noise.factors, seen.nis[..., None].clamp(max=LARGEST_FACTOR))
     factors = torch.where(is_widest, wide_enough, noise.factors)  # [..., K]
-    # The 1 in the diagonal of an absent component is not noise, and not scaled.
+    # The 1 in the diagonal of an absent component is not noise and must not be scaled.
     absent = torch.diag_embed(1 - seen.present)
     scaled = factors[..., None, None] * (seen.noise - absent)[..., None, :, :] + absent[..., None, :, :]
     matrix, cross, signal = (x[..., None, :, :] for x in (seen.matrix, seen.cross, seen.signal))
@@ -261,7 +279,7 @@ def _mix(prior: Tensor, seen: _Innovation, noise: LearnedNoise, is_jump: Tensor 
     apart = found.step - step[..., None, :]
     spread = found.covariance + apart[..., :, None] * apart[..., None, :]
     kept = KEPT_PRIOR * noise.prior
-    # Counts of an older state may be below it.
+    # Counts in older states may be below this.
     learned = (noise.counts + share - kept).clamp(min=0)
     counts = kept + (MEMORY / learned.sum(-1, keepdim=True).clamp(min=MEMORY)) * learned
     return _Mixed(
@@ -283,11 +301,11 @@ def dense_update(
     suspicion: Suspicion | None = None,
     noise_counts: Tensor | None = None,
 ) -> DenseUpdate:
-    """Condition on an observation `[..., P]`; components with `present` = 0 are ignored.
+    """Condition on an observation `[..., P]`. Components with `present` = 0 are ignored.
 
     Args:
-        suspicion: with its offset at the time of the observation; None: no re-acquisition.
-        noise_counts: `[..., K]` of the factors of `robustness`; None: rule "capped".
+        suspicion: Its offset is at the time of the observation. None: no jump detection.
+        noise_counts: Counts `[..., K]` of the factors of `robustness`. None: rule "capped".
     """
     seen, innovation_covariance, log_likelihood = _innovation(
         mean, covariance, observation, present, sensor, robustness
@@ -324,12 +342,12 @@ def dense_update(
 def _innovation(
     mean: Tensor, covariance: Tensor, observation: Tensor, present: Tensor, sensor: Sensor, robustness: Robustness
 ) -> tuple[_Innovation, Tensor, Tensor]:
-    """The innovation, its covariance with all components, and its predictive log density."""
+    """Return the innovation, its covariance with all components, and its predictive log density."""
     full_cross = covariance @ sensor.matrix.mT
     full = sensor.matrix @ full_cross
     innovation_covariance = full + sensor.noise
     predicted = (sensor.matrix @ mean[..., None])[..., 0] + sensor.offset
-    # Selected, not multiplied: an absent component may be NaN.
+    # Selected, not multiplied, because an absent component may be NaN.
     value = torch.where(present > 0, observation - predicted, torch.zeros_like(predicted))
     both = present[..., :, None] * present[..., None, :]
     absent = torch.diag_embed(1 - present)
@@ -343,7 +361,7 @@ def _innovation(
 
 
 def _enlarged(covariance: Tensor, seen: _Innovation, found: Evidence) -> tuple[Tensor, _Innovation]:
-    """Prior covariance and innovation, enlarged where the observation completes a jump."""
+    """Return prior covariance and innovation, enlarged where the observation completes a jump."""
     is_jump = found.is_jump[..., None, None]
     growth = torch.where(is_jump, found.growth[..., None, None], torch.ones_like(seen.signal[..., :1, :1]))
     covariance = growth * covariance
@@ -353,7 +371,7 @@ def _enlarged(covariance: Tensor, seen: _Innovation, found: Evidence) -> tuple[T
 
 
 def _carry(found: Evidence, step: Tensor) -> Suspicion:
-    """The suspicion after the filter's own step; none once it has jumped."""
+    """Return the jump test after the filter's step, reset after a jump."""
     offset = torch.where(found.is_jump[..., None], torch.zeros_like(step), found.offset - step)
     evidence = torch.where(found.is_jump, torch.zeros_like(found.evidence), found.evidence)
     return Suspicion(offset, evidence[..., None])

@@ -3,7 +3,7 @@
     A = V diag(l) V⁻¹                 F(lag) = V e^{l lag} V⁻¹
     Q(lag) = V [ Q̃_jk (e^{(l_j + l_k*) lag} - 1) / (l_j + l_k*) ] Vᴴ,    Q̃ = V⁻¹ Q V⁻ᴴ
 
-Complex numbers are two real tensors, so that the same code exports to ONNX. Units: rates in 1/time, lags in time.
+Complex numbers are two real tensors, because ONNX has no complex numbers. Units: rates in 1/time, lags in time.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ class Eigenpairs(NamedTuple):
 
 
 def transition(drift: Eigenpairs, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """F(lag) and Q(lag), `[..., n, n]` for a lag `[...]` >= 0."""
+    """Return F(lag) and Q(lag), `[..., n, n]`, for a lag `[...]` >= 0."""
     f = propagator(drift, drift.rate_re, drift.rate_im, lag)
     return f, from_basis(drift.basis_re, drift.basis_im, *modal_noise(drift, lag))
 
 
 def propagator(drift: Eigenpairs, rate_re: Tensor, rate_im: Tensor, lag: Tensor) -> Tensor:
-    """V e^{rate lag} V⁻¹, for the rates of the drift or those against the time."""
+    """Return V e^{rate lag} V⁻¹, for the rates of the drift or their negatives."""
     e_re, e_im = exponentials(rate_re, rate_im, lag)
     f = (drift.basis_re * e_re - drift.basis_im * e_im) @ drift.dual_re
     return f - (drift.basis_re * e_im + drift.basis_im * e_re) @ drift.dual_im
 
 
 def exponentials(rate_re: Tensor, rate_im: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """e^{rate lag}, real and imaginary part `[..., 1, n]`: a factor for every column."""
+    """Return e^{rate lag}, real and imaginary part `[..., 1, n]`, a factor for every column."""
     growth = torch.exp(rate_re * lag[..., None])
     turn = rate_im * lag[..., None]
     return (growth * torch.cos(turn))[..., None, :], (growth * torch.sin(turn))[..., None, :]
 
 
 def from_basis(basis_re: Tensor, basis_im: Tensor, g_re: Tensor, g_im: Tensor) -> Tensor:
-    """V G Vᴴ of a Hermitian G, `[..., n, n]`, symmetric to the last bit."""
+    """Return V G Vᴴ of a Hermitian G, `[..., n, n]`, exactly symmetric."""
     x_re = basis_re @ g_re - basis_im @ g_im
     x_im = basis_re @ g_im + basis_im @ g_re
     q = x_re @ basis_re.mT + x_im @ basis_im.mT
@@ -62,7 +62,7 @@ def from_basis(basis_re: Tensor, basis_im: Tensor, g_re: Tensor, g_im: Tensor) -
 
 
 def modal_noise(drift: Eigenpairs, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """V⁻¹ Q(lag) V⁻ᴴ, real and imaginary part `[..., n, n]`."""
+    """Return V⁻¹ Q(lag) V⁻ᴴ, real and imaginary part `[..., n, n]`."""
     sum_re = drift.rate_re[:, None] + drift.rate_re[None, :]
     sum_im = drift.rate_im[:, None] - drift.rate_im[None, :]
     size2 = sum_re.square() + sum_im.square()

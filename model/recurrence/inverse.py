@@ -1,4 +1,4 @@
-"""Inverses of small symmetric positive definite matrices by sweeps: ONNX has neither inverse nor Cholesky.
+"""Inverses of small symmetric positive definite matrices by sweeps, because ONNX has neither inverse nor Cholesky.
 
 Four forms of one calculation: unrolled, for gradients and small graphs; in place, without gradients; a loop for
 exported graphs (`scanned_inverse.py`); and the closed form for 2 × 2.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Most sweeps that an exported graph unrolls; more are a loop.
+# Largest number of sweeps that an exported graph unrolls. Larger matrices use a loop.
 MOST_UNROLLED = 4
 
 
 def _inverse_2x2(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The closed form, a fifth of the operations."""
+    """The closed form, with a fifth of the operations."""
     a, b, d = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
-    # The Schur complement keeps the digits that a d - b² loses when the components are nearly collinear.
+    # The Schur complement avoids the cancellation of a d - b² for nearly collinear components.
     schur = d - b * b / a
     corner = 1 / schur
     off = -b / a * corner
@@ -26,14 +26,14 @@ def _inverse_2x2(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Inverse and log determinant of a symmetric positive definite `[..., p, p]`."""
+    """Return the inverse and log determinant of a symmetric positive definite matrix `[..., p, p]`."""
     size = matrix.shape[-1]
-    if size == 1:  # the sweeps would square it, which may overflow
+    if size == 1:  # sweeps would square it, which may overflow
         return 1 / matrix, torch.log(matrix[..., 0, 0])
     if size == 2:
         return _inverse_2x2(matrix)
     if size > MOST_UNROLLED and torch.compiler.is_exporting():
-        # Imported late: only the exporter needs this part of torch.
+        # Imported late, because only the exporter needs this part of torch.
         from rfa.model.recurrence.scanned_inverse import scanned_inverse
 
         return scanned_inverse(matrix)
@@ -45,7 +45,7 @@ def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
         pivot = matrix[..., k : k + 1, k : k + 1]
         row, column = matrix[..., k : k + 1, :], matrix[..., :, k : k + 1]
         unit_row, unit_column = eye[k : k + 1], eye[:, k : k + 1]
-        # Every entry outside row and column k; then the row, the column and the pivot itself.
+        # Every entry outside row and column k; then the row, the column and the pivot.
         inside = (matrix - column * row / pivot) * ((1 - unit_row) * (1 - unit_column))
         edges = (1 - unit_row) * unit_column * row / pivot - (1 - unit_column) * unit_row * column / pivot
         matrix = inside + edges + unit_row * unit_column / pivot
@@ -54,7 +54,7 @@ def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _swept_in_place(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """`spd_inverse` without gradients, bit for bit, with less memory traffic."""
+    """`spd_inverse` without gradients, with identical results and less memory traffic."""
     swept, outer = matrix.clone(), torch.empty_like(matrix)
     log_det = torch.zeros_like(matrix[..., 0, 0])
     for k in range(matrix.shape[-1]):

@@ -1,6 +1,6 @@
-"""The plain IRKF (one slot per head): `irkf_scan` for sequences and `irkf_step` for one token, with the same results.
+"""The IRKF (one slot per head): `irkf_scan` for sequences and `irkf_step` for single tokens, with equal results.
 
-Equations: `irkf_reference.py`. A sequence may be filtered at once, in segments or token by token. Rows of a batch are
+Equations: `irkf_reference.py`. Sequences may be filtered whole, in segments or token by token. Rows of a batch are
 independent.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["IRKFState", "Rule", "initial_state", "irkf_scan", "irkf_step"]
 
 
 def initial_state(batch: int, dynamics: Dynamics, dtype: torch.dtype = torch.float32) -> IRKFState:
-    """The state before the first token: precision 0."""
+    """Return the state before the first token: precision 0."""
     width = 2 * dynamics.complex_dims
     device = dynamics.omega.device
     return IRKFState(
@@ -32,7 +32,7 @@ def _check(v: Tensor, dynamics: Dynamics, inner: int, rule: str) -> None:
             f"v must be [B, N, H, 2D] with H={dynamics.n_heads}, 2D={2 * dynamics.complex_dims}, got {list(v.shape)}"
         )
     if v.shape[1] == 0:
-        raise ValueError("v has no tokens")
+        raise ValueError("v must have at least one token")
     if inner < 1:
         raise ValueError(f"inner must be >= 1, got {inner}")
     if rule not in UPDATES:
@@ -40,7 +40,7 @@ def _check(v: Tensor, dynamics: Dynamics, inner: int, rule: str) -> None:
 
 
 def _elapsed(times: Tensor | None, state: IRKFState, v: Tensor, is_continued: bool) -> Tensor:
-    """Time of every token since the carried state, `[B, N]` float64; without one, since the first token."""
+    """Return the time of every token since the initial state, `[B, N]` float64, or else since the first token."""
     batch, n_tokens = v.shape[:2]
     if times is None:
         steps = torch.arange(n_tokens, dtype=torch.float64, device=v.device)
@@ -69,21 +69,21 @@ def irkf_scan(
     """Filter measurements with one isotropic robust filter per head.
 
     Args:
-        v: measurements `[B, N, H, 2D]`, real half first, float32 or float64.
-        dynamics: `nu = inf` is the Kalman filter; tau is not used.
-        times: `[N]` or `[B, N]`, non-decreasing; default: one per token after the carried state.
-        inner: reweighting passes K.
-        rule: weight rule, "capped" or "paper".
-        mask: `[N]` or `[B, N]` bool, False: missing (predict only); values there may be NaN.
-        state: from an earlier call.
-        delta: damping of the mean, `[H]` or a number in (0, 1].
+        v: Measurements `[B, N, H, 2D]`, real parts first, float32 or float64.
+        dynamics: Dynamics of the heads. `nu = inf` is the Kalman filter; tau is ignored.
+        times: Times `[N]` or `[B, N]`, non-decreasing. Default: steps of 1 after the initial state.
+        inner: Number of reweighting passes K.
+        rule: Weight rule, "capped" or "paper".
+        mask: `[N]` or `[B, N]` bool. False marks missing measurements, which may be NaN.
+        state: State returned by an earlier call.
+        delta: Damping of the mean, a number in (0, 1] or `[H]`.
 
     Returns:
-        means `[B, N, H, 2D]`, precisions `[B, N, H]` (inverse variance per complex dim), the state after the last
-        token.
+        means `[B, N, H, 2D]`, precisions `[B, N, H]` (inverse variance per complex dimension), and the state after the
+        last token.
 
     Raises:
-        ValueError: shapes, times or rule do not fit.
+        ValueError: Invalid shapes, times or rule.
     """
     _check(v, dynamics, inner, rule)
     is_continued = state is not None
@@ -96,7 +96,7 @@ def irkf_scan(
         seen,
         carried.mean,
         carried.precision,
-        # omega stays in its own dtype: the phase is formed in float64.
+        # omega keeps its dtype, because the phase is computed in float64.
         Dynamics(**{**vars(dynamics.to(v.dtype)), "omega": dynamics.omega}),
         inner=inner,
         rule=rule,
@@ -117,7 +117,7 @@ def irkf_step(
     mask: Tensor | None = None,
     delta: float | Tensor = 1.0,
 ) -> tuple[Tensor, Tensor, IRKFState]:
-    """One token `[B, H, 2D]`, `dt` (a number or `[B]`, >= 0, in time units) after the state; `mask` `[B]` bool.
+    """Filter one token `[B, H, 2D]`, `dt` (a number or `[B]`, >= 0) after the state. `mask` is `[B]` bool.
 
     Returns:
         mean `[B, H, 2D]`, precision `[B, H]` and the next state.

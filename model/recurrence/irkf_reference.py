@@ -1,17 +1,18 @@
-"""The plain IRKF, eager: an isotropic robust Kalman filter per head, as a loop over the tokens.
+"""Reference implementation of the IRKF: an isotropic robust Kalman filter per head, as a loop over tokens.
 
 Source: Racioppo, Adaptive Filter Attention, B.4 and Alg. 4. A head has a mean m ∈ C^D and a scalar precision p (inverse
-variance per complex dim). For a measurement v after a lag:
+variance per complex dimension). For a measurement v after a lag:
 
     predict   m⁻ = e^{(-mu + i omega) lag} m          1/p⁻ = e^{-2 mu lag} / p + sigma2 phi(lag)
     weight    d² = |v - m_k|² / (1/p⁻ + r),  r = eta2 + gamma2    w = min(1, (nu + D) / (nu + d²))    rule "capped"
     update    p = p⁻ + w / r                                      m_{k+1} = m⁻ + delta (w / r) / p (v - m⁻)
 
-Rule "paper" whitens by the posterior precision p_k + 1/r, does not cap, and uses each pass as the prior of the next, so
-K passes count a measurement K times. nu = inf gives w = 1: with delta = 1 the Kalman filter of the isotropic model.
+Rule "paper" whitens with the posterior precision p_k + 1/r, does not cap, and uses each pass as the prior of the next,
+so K passes count a measurement K times. nu = inf gives w = 1; with delta = 1 this is the Kalman filter of the isotropic
+model.
 
-The precision form p⁻ = p / (E² + p sigma2 phi) also holds at p = 0 (no token yet): there m = v and p = w / r for any
-delta. The mean is carried in the frame rotating with omega, so that transport is the real factor E.
+The precision form p⁻ = p / (E² + p sigma2 phi) also holds at p = 0 (before the first token), where m = v and p = w / r
+for any delta. The mean is stored in the frame rotating with omega, so that transport is the real factor E.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ Rule = Literal["capped", "paper"]
 
 
 class IRKFState(NamedTuple):
-    """mean `[B, H, 2D]` and precision `[B, H]` (0: no token yet) after the last token, and its time `[B]` float64."""
+    """mean `[B, H, 2D]` and precision `[B, H]` (0 before the first token) after the last token, and its time `[B]`
+    float64.
+    """
 
     mean: Tensor
     precision: Tensor
@@ -42,14 +45,14 @@ def _reweighted(residual2: Tensor, inverse_variance: Tensor, nu: Tensor, complex
 def _update_capped(
     v: Tensor, mean: Tensor, prior: Tensor, noise: Tensor, nu: Tensor, delta: Tensor, *, inner: int
 ) -> tuple[Tensor, Tensor]:
-    """One measurement under rule "capped": v, mean `[B, H, 2D]`, prior precision `[B, H]`."""
+    """Update with one measurement under rule "capped": v, mean `[B, H, 2D]`, prior precision `[B, H]`."""
     innovation = v - mean
     innovation2 = innovation.square().sum(-1)
     inverse_variance = prior / (1 + prior * noise)
     damping = torch.where(prior > 0, delta, torch.ones_like(prior))
     gain = precision = torch.zeros_like(prior)
     for _ in range(inner):
-        # The mean moves along the innovation, so its residual is (1 - gain) of it.
+        # The mean moves along the innovation, so its residual is (1 - gain) times the innovation.
         residual2 = (1 - gain).square() * innovation2
         weight = _reweighted(residual2, inverse_variance, nu, v.shape[-1] // 2).clamp(max=1)
         precision = prior + weight / noise
@@ -60,9 +63,9 @@ def _update_capped(
 def _update_paper(
     v: Tensor, mean: Tensor, prior: Tensor, noise: Tensor, nu: Tensor, delta: Tensor, *, inner: int
 ) -> tuple[Tensor, Tensor]:
-    """One measurement under rule "paper": each pass is the prior of the next."""
+    """Update with one measurement under rule "paper", where each pass is the prior of the next."""
     damping = torch.where(prior > 0, delta, torch.ones_like(prior))
-    # Before the first token the paper starts from m = v.
+    # The paper starts from m = v before the first token.
     mean = torch.where((prior > 0)[..., None], mean, v)
     precision = prior
     for _ in range(inner):
@@ -88,14 +91,14 @@ def irkf_loop(
     rule: Rule,
     delta: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Filter a sequence from a carried state.
+    """Filter a sequence from an initial state.
 
     Args:
-        v: measurements `[B, N, H, 2D]`.
-        elapsed: `[B, N]` float64, time since the carried state, non-decreasing.
-        mask: `[B, N]` bool, False: missing (predict only).
-        mean, precision: carried, `[B, H, 2D]` and `[B, H]`.
-        delta: damping of the mean, broadcastable to `[H]`.
+        v: Measurements `[B, N, H, 2D]`.
+        elapsed: Time since the initial state, `[B, N]` float64, non-decreasing.
+        mask: `[B, N]` bool. False marks missing measurements.
+        mean, precision: Initial state, `[B, H, 2D]` and `[B, H]`.
+        delta: Damping of the mean, broadcastable to `[H]`.
 
     Returns:
         means `[B, N, H, 2D]` and precisions `[B, N, H]`.
@@ -112,7 +115,7 @@ def irkf_loop(
     for i in range(v.shape[1]):
         predicted = keep[:, :, i].T[..., None] * mean
         spread = keep[:, :, i].T.square() + precision * process[:, :, i].T
-        # Without process noise the precision grows without bound in a long gap; its products stay finite.
+        # Without process noise the precision grows without bound over a long gap. These products stay finite.
         prior = (precision / spread.clamp(min=limit.tiny)).clamp(max=limit.max**0.5)
         updated, posterior = update(turned[:, i], predicted, prior, noise, dynamics.nu, delta, inner=inner)
         seen = mask[:, i, None]

@@ -1,19 +1,21 @@
-"""F and Q of a lag for any stable or undamped drift A, defective ones (constant velocity, say) included.
+"""F and Q of a lag for any drift A without growing modes, including defective ones such as constant velocity.
 
-A diagonalisable A needs its eigenpairs only (`eigenpairs.py`). For another one, eigenvalues too close to separate form
-clusters, and A is block-diagonalised over them (Bavely and Stewart, SIAM J. Numer. Anal. 16, 1979): V⁻¹ A V =
-diag(l) + N with one l for a cluster and N^K = 0, so that
+A diagonalisable A only needs its eigenpairs (`eigenpairs.py`). Otherwise eigenvalues too close to separate form
+clusters,
+and A is block-diagonalised over them (Bavely and Stewart, SIAM J. Numer. Anal. 16, 1979): V⁻¹ A V = diag(l) + N with
+one
+l per cluster and N^K = 0, so that
 
     F(t) = V [ e^{l t} sum_{k<K} N^k t^k / k! ] V⁻¹
     Q(t) = V [ sum_{m<=2K-2} C_m,ij I_m(l_i + l_j*, t) ] Vᴴ,    C_m = sum_{a+b=m} N^a Q̃ (N^b)ᴴ / (a! b!)
     I_m(z, t) = integral of s^m e^{zs} over 0 <= s <= t         Q̃ = V⁻¹ Q V⁻ᴴ
 
-I_m is a Gauss-Legendre sum where |z t| is small (no term cancels), and else I_m = (t^m e^{zt} - m I_{m-1}) / z, which
-loses no more than a bit where |z t| >= m. Complex numbers are two real tensors and sizes are fixed, so that the same
-lines run in an ONNX graph. Units: rates in 1/time, lags in time.
+For small |z t|, I_m is a Gauss-Legendre sum without cancellation. Otherwise I_m = (t^m e^{zt} - m I_{m-1}) / z, which
+loses at most a bit where |z t| >= m. Complex numbers are two real tensors and sizes are fixed, so that the same code
+exports to ONNX. Units: rates in 1/time, lags in time.
 
-Growing modes are refused, and eigenvalues too close to separate and too far apart for one cluster: a remainder N^K
-    above the tolerances of `rfa.runtime.filters.spectrum`.
+Growing modes are rejected, and so are eigenvalues that are too close to separate but too far apart for one cluster: a
+remainder N^K above the tolerances of `rfa.runtime.filters.spectrum`.
 """
 
 from __future__ import annotations
@@ -52,12 +54,12 @@ class Chains(NamedTuple):
 
 
 Drift = Eigenpairs | Chains
-# Numbers in all matrices above which equal lags are searched.
+# Total size of the matrices from which equal lags are computed only once.
 WORTH_SORTING = 1 << 12
 
 
 def transition(drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """F(lag) and Q(lag), `[..., n, n]` for a lag `[...]` >= 0."""
+    """Return F(lag) and Q(lag), `[..., n, n]`, for a lag `[...]` >= 0."""
 
     def at(lag: Tensor) -> tuple[Tensor, Tensor]:
         if isinstance(drift, Eigenpairs):
@@ -68,7 +70,7 @@ def transition(drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _for_distinct(at: Callable[[Tensor], tuple[Tensor, Tensor]], drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """`at(lag)`, computed once for equal lags: a regular grid of times has few different ones."""
+    """Return `at(lag)`, computed once for equal lags, because a regular time grid has few distinct ones."""
     is_plain = lag.device.type == "cpu" and not lag.requires_grad and not torch.compiler.is_compiling()
     if not is_plain or lag.numel() * drift.basis_re.numel() < WORTH_SORTING:
         return at(lag)
@@ -78,17 +80,18 @@ def _for_distinct(at: Callable[[Tensor], tuple[Tensor, Tensor]], drift: Drift, l
 
 
 def backward(drift: Drift, lag: Tensor) -> Tensor:
-    """F(lag)⁻¹ = F(-lag), `[..., n, n]`."""
+    """Return F(lag)⁻¹ = F(-lag), `[..., n, n]`."""
     if isinstance(drift, Chains):
         return _chain_propagator(drift, -lag)
     return eigenpairs.propagator(drift, -drift.rate_re, -drift.rate_im, lag)
 
 
 def seen_from_now(drift: Drift, matrix: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """Observation matrix of the present state for an observation `lag` `[...]` ago, and its process noise.
+    """Return the observation matrix of the present state for an observation `lag` `[...]` ago, and its process noise.
 
     M = C F(lag)⁻¹ `[..., P, n]` and M Q(lag) Mᵀ `[..., P, P]` for C `[P, n]`. In the eigenbasis a lag takes n²
-    operations, not n³; attention has a lag for every pair.
+    operations
+    instead of n³. Attention has a lag for every pair.
     """
 
     def at(lag: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,7 +109,7 @@ def seen_from_now(drift: Drift, matrix: Tensor, lag: Tensor) -> tuple[Tensor, Te
 
 
 def _decayed_power(rate: Tensor, lag: Tensor, k: int) -> Tensor:
-    """t^k e^{rate t}, as a power of t e^{rate t / k}, which neither overflows nor underflows before it does."""
+    """Return t^k e^{rate t} as a power of t e^{rate t / k}, to avoid intermediate overflow and underflow."""
     return torch.exp(rate * lag) if k == 0 else (lag * torch.exp(rate * lag / k)) ** k
 
 
@@ -133,7 +136,7 @@ def _chain_noise(drift: Chains, lag: Tensor) -> Tensor:
 
 
 def _integrals(drift: Chains, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """I_m(z, lag), `[..., 2K - 1, c, c]`, for z = l_i + l_j* of every pair of clusters."""
+    """Return I_m(z, lag), `[..., 2K - 1, c, c]`, for z = l_i + l_j* of every pair of clusters."""
     z_re = drift.rate_re[:, None] + drift.rate_re[None, :]
     z_im = drift.rate_im[:, None] - drift.rate_im[None, :]
     count = drift.node_weights.shape[-1]

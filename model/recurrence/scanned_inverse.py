@@ -1,7 +1,7 @@
 """`inverse.spd_inverse` as a loop in an exported graph.
 
-Unrolled, a sweep is 25 nodes: four [n, n] inverses at n = 25 are 2,500 nodes, which take minutes to export. Here each
-is one Scan over the rows of the identity, with the same results as unrolled.
+An unrolled sweep has 25 nodes, so four [n, n] inverses at n = 25 have 2,500 nodes and take minutes to export. Here each
+inverse is one Scan over the rows of the identity, with the same results.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch._higher_order_ops.scan import scan_op
 
 
 def scanned_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Inverse and log determinant of a symmetric positive definite `[..., p, p]`."""
+    """Return the inverse and log determinant of a symmetric positive definite matrix `[..., p, p]`."""
     size = matrix.shape[-1]
 
     def sweep(state: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
@@ -25,6 +25,6 @@ def scanned_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
         return inside + edges + unit_row * unit_column / pivot, torch.log(pivot[..., 0, 0])
 
     units = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
-    # Not `scan`, which compiles the sweep first, 0.5 s each.
+    # `scan` would compile the sweep first, which takes 0.5 s.
     swept, logs = scan_op(sweep, [matrix.contiguous()], [units], ())
     return (swept + swept.mT) / 2, logs.sum(0)

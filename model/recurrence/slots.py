@@ -1,4 +1,4 @@
-"""Gated filter slots: validation and choice of implementation. Equations in `slots_reference.py`."""
+"""Gated filter slots: validation and choice of implementation. Equations: `slots_reference.py`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LENGTH_DTYPES = (torch.int32, torch.int64)
 
 
 def _numba_refusal(tokens: SlotInputs) -> str | None:
-    """Why the compiled scan cannot run these inputs, or None."""
+    """Return why the compiled scan does not support these inputs, or None."""
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed"
     if tokens.k.device.type != "cpu":
@@ -38,13 +38,13 @@ def _numba_refusal(tokens: SlotInputs) -> str | None:
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
-    """Whether "auto" prefers a kernel."""
+    """Return whether "auto" prefers a kernel."""
     return is_gpu(tensor.device)
 
 
 def warn_eager(reason: str) -> None:
-    """Warn that a GPU runs the slots token by token from Python; reason: of the kernel's refusal."""
-    warnings.warn(f"the slots run eagerly on the GPU, token by token: {reason}", RuntimeWarning, stacklevel=3)
+    """Warn that a GPU runs the slots token by token from Python. `reason` is why the kernels do not support them."""
+    warnings.warn(f"the slots run eagerly on the GPU, one token at a time: {reason}", RuntimeWarning, stacklevel=3)
 
 
 def triton_refusal(
@@ -55,15 +55,15 @@ def triton_refusal(
     *,
     with_gradients: bool = True,
 ) -> str | None:
-    """Return the reason why the Triton kernels cannot run these inputs, or None if they can.
+    """Return the reason why the Triton kernels do not support these inputs, or None if they do.
 
     Args:
-        with_gradients: whether gradients may be requested.
+        with_gradients: Whether gradients may be requested.
     """
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if options.lag is not None:
-        return "it reads the slots at lag 0, not behind a window"
+        return "it requires lag 0, without a window"
     from rfa.model.recurrence.triton import refusal
 
     return refusal(tokens, means, precisions, options, with_gradients=with_gradients)
@@ -118,19 +118,21 @@ def slot_scan(
     """Run the slots over a sequence.
 
     Args:
-        tokens: leading dims `[B, N]`.
-        means, precisions: state before the first token, `[B, H, S, 4D]`, `[B, H, S]` > 0, float32.
-        inner, innovation: reweighting passes K, and whose innovation drives the weight, "key" or "value".
-        lag: of the slots behind the query.
-        lengths: `[B]` int32 or int64, tokens of each row, 0 to N; default N. Other values give NaN precisions on a GPU.
+        tokens: Inputs with leading dimensions `[B, N]`.
+        means, precisions: State before the first token, `[B, H, S, 4D]` and `[B, H, S]` > 0, float32.
+        inner: Number of reweighting passes K.
+        innovation: Whether the innovation of the "key" or the "value" determines the weight.
+        lag: Lag of the slots behind the query.
+        lengths: Tokens of each row, `[B]` int32 or int64, 0 to N. Default: N. On a GPU other values give NaN
+            precisions.
         impl: "reference" (eager), "numba" (float32 on a CPU), "triton" (GPU, K <= 3, no lag; gradients with K = 1,
-            innovation "key" and no lengths) or "auto", which warns if a GPU runs eagerly. Others have no fallback.
+            innovation "key" and no lengths) or "auto". Only "auto" falls back; it warns if a GPU runs eagerly.
 
     Returns:
-        read-out of every token, 0 after the length of a row, and the state after its last token.
+        Readout of every token, 0 after the length of a row, and the state after its last token.
 
     Raises:
-        ValueError: an argument does not fit, or an explicit impl cannot run the inputs.
+        ValueError: An argument is invalid, or an explicit impl does not support the inputs.
     """
     check_choice("impl", impl, IMPLS)
     options = SlotOptions(inner, innovation, lag, lengths)

@@ -1,16 +1,17 @@
-"""Gated filter slots, eager: one step, and the scan as a loop over it.
+"""Eager reference of the gated filter slots: one step, and the scan as a loop over it.
 
 A head has S slots. A slot is an isotropic Kalman filter over the joint key and value, with a mean m ∈ C^{2D} and one
-scalar precision p, in the rotating frame, where transport over a token is the real factor E. Per token and slot (RFA's
-filter, AFA Alg. 4, with noises that depend on the input):
+scalar precision p. In the rotating frame, transport over a token is the real factor E. Per token and slot (RFA's
+filter,
+AFA Alg. 4, with input-dependent noises):
 
     predict    m⁻ = E m                       1/p⁻ = E² / p + q
     weight     w = (1 + r² / (nu (1/p⁻ + R)))^(-kappa'),   r² = |k - m⁻_k|²,   R = gamma² + eta²      (K passes)
     update     p = p⁻ + w pi                  g = delta w pi / p              m = m⁻ + g (z - m⁻),     z = (k, v)
-    read-out   RFA over the S slots at lag 0: variance 1/p + gamma², residual |q - m_k|², values m_v
+    readout    RFA over the S slots at lag 0: variance 1/p + gamma², residual |q - m_k|², values m_v
 
-kappa' = 0 gives w = 1: Kalman filters with input-dependent noises. A token costs O(S (D + K)). The innovation of the
-weight may be that of the value, r² = |v - m⁻_v|². Slots behind a window of exact tokens are read at a lag: mean E_l m,
+kappa' = 0 gives w = 1: Kalman filters with input-dependent noises. A token costs O(S (D + K)). The weight may use the
+innovation of the value instead, r² = |v - m⁻_v|². Slots behind a window of exact tokens are read at a lag: mean E_l m,
 variance E_l² / p + q_l + gamma².
 """
 
@@ -38,9 +39,9 @@ class SlotInputs(NamedTuple):
 
 
 class SlotParameters(NamedTuple):
-    """Constrained parameters of the slots of one layer: decay `[H, S]`, all others `[H]`.
+    """Parameters of the slots of one layer: decay `[H, S]`, all others `[H]`.
 
-    With irregular lags decay is `[B, N, H, S]`, over the lag before each token.
+    With irregular lags, decay is `[B, N, H, S]`, over the lag before each token.
     """
 
     decay: Tensor
@@ -61,7 +62,7 @@ class SlotLag(NamedTuple):
 
 
 class SlotReadout(NamedTuple):
-    """out `[..., H, 2D]` in the rotating frame, log_norm and precision `[..., H]`, as of RFA over the slots."""
+    """out `[..., H, 2D]` in the rotating frame; log_norm and precision `[..., H]` of RFA over the slots."""
 
     out: Tensor
     log_norm: Tensor
@@ -69,13 +70,13 @@ class SlotReadout(NamedTuple):
 
 
 class SlotOptions(NamedTuple):
-    """How the slots run.
+    """Options of the slots.
 
     Attributes:
-        inner: reweighting passes K >= 1.
-        innovation: of the key or the value, for the weight.
-        lag: of the slots behind the query; None is 0.
-        lengths: `[B]`, tokens of each row of a scan; later ones leave its state unchanged, and their read-outs are 0.
+        inner: Number of reweighting passes K >= 1.
+        innovation: Innovation that determines the weight, of the key or the value.
+        lag: Lag of the slots behind the query. None is 0.
+        lengths: Tokens of each row of a scan, `[B]`. Later tokens leave the state unchanged and have readout 0.
     """
 
     inner: int = 1
@@ -88,14 +89,14 @@ USUAL = SlotOptions()
 
 
 def wants_gradients(*tensors: Tensor) -> bool:
-    """Whether gradients may be requested of a function of these tensors."""
+    """Return whether gradients of these tensors may be requested."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _gain(
     innovation: Tensor, variance: Tensor, token: SlotInputs, parameters: SlotParameters, inner: int
 ) -> tuple[Tensor, Tensor]:
-    """Gain and posterior precision after `inner` reweighting passes, both `[B, H, S]`."""
+    """Return gain and posterior precision after `inner` reweighting passes, both `[B, H, S]`."""
     residual2 = innovation.square().sum(-1)
     scale = parameters.nu[:, None] * (variance + parameters.residual_noise[:, None])
     prior = 1 / variance
@@ -113,7 +114,7 @@ def _gain(
 def slot_step(
     token: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions = USUAL
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """One token `[B]`: predict, weigh, update, read; means `[B, H, S, 4D]`, precisions `[B, H, S]`."""
+    """Process one token `[B]` with means `[B, H, S, 4D]` and precisions `[B, H, S]`: predict, weigh, update, read."""
     decay = parameters.decay
     predicted = decay[..., None] * means
     variance = decay.square() / precisions + token.process
@@ -127,7 +128,7 @@ def slot_step(
 def slot_read(
     q: Tensor, means: Tensor, precisions: Tensor, parameters: SlotParameters, lag: SlotLag | None = None
 ) -> SlotReadout:
-    """RFA over the slots as S tokens, at lag 0 by default; q: `[..., H, 2D]`."""
+    """Run RFA over the slots as S tokens, at lag 0 by default. q is `[..., H, 2D]`."""
     width = q.shape[-1]
     variance = 1 / precisions + parameters.gamma2[:, None]
     if lag is not None:
@@ -145,7 +146,7 @@ def slot_read(
 def slot_scan_reference(
     tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions = USUAL
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """A loop of `slot_step` over dim 1 of tokens `[B, N]`; returns read-outs `[B, N, …]` and the final state."""
+    """Loop `slot_step` over dimension 1 of tokens `[B, N]`. Return readouts `[B, N, …]` and the final state."""
     readouts, lengths = [], options.lengths
     for i in range(tokens.k.shape[1]):
         token = SlotInputs(*(tensor[:, i] for tensor in tokens))

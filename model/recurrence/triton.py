@@ -1,8 +1,8 @@
-"""Gated filter slots on a GPU, as the operator `rfa::slot_scan` of torch. A single step is in `decoder_triton.py`.
+"""Gated filter slots on a GPU, as the torch operator `rfa::slot_scan`. A single step is in `decoder_triton.py`.
 
-Equations: `slots_reference.py`. `torch.compile` and `torch.export` do not look inside the operator; it takes any
-    strides and returns contiguous tensors. With one reweighting pass and the innovation of the key, all inputs, the
-    initial state and all parameters have gradients, from every output and the final state.
+Equations: `slots_reference.py`. The operator is opaque to `torch.compile` and `torch.export`, accepts any strides and
+returns contiguous tensors. With one reweighting pass and the innovation of the key, all inputs, the initial state and
+all parameters have gradients, from every output and the final state.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from rfa.model.recurrence.slots_reference import (
     wants_gradients,
 )
 
-# Kernels are defined for the interpreter or for a GPU when they are imported.
+# On import, kernels are defined either for the interpreter or for a GPU.
 IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
 TOKEN_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_SLOTS = 32
 MAX_WIDTH = 128
-MAX_INNER = 3  # passes of reweighting, each of them code
+MAX_INNER = 3  # reweighting passes, which are unrolled
 
 
 def refusal(
@@ -42,41 +42,41 @@ def refusal(
     *,
     with_gradients: bool = False,
 ) -> str | None:
-    """Why the kernels cannot run these inputs, or None; with_gradients: gradients may be requested."""
+    """Return why the kernels do not support these inputs, or None. `with_gradients`: gradients may be requested."""
     slots, width = precisions.shape[-1], tokens.k.shape[-1]
     if not is_gpu(tokens.k.device) and not IS_INTERPRETED:
         return f"it runs on cuda, got {tokens.k.device.type}"
     if any(tensor.dtype not in TOKEN_DTYPES for tensor in tokens):
         return f"it supports float32, bfloat16 and float16, got {sorted({str(tensor.dtype) for tensor in tokens})}"
     if means.dtype != torch.float32 or precisions.dtype != torch.float32:
-        return f"it keeps its state in float32, got {means.dtype} and {precisions.dtype}"
+        return f"it supports float32 states, got {means.dtype} and {precisions.dtype}"
     if (reason := size_refusal(slots, width, options.inner)) is not None:
         return reason
     return _gradient_refusal(options) if with_gradients else None
 
 
 def size_refusal(slots: int, width: int, inner: int) -> str | None:
-    """Why the kernels cannot run S slots, keys of `width` reals and `inner` passes, or None."""
+    """Return why the kernels do not support S slots, keys of `width` reals and `inner` passes, or None."""
     if slots > MAX_SLOTS:
         return f"it supports up to {MAX_SLOTS} slots, got {slots}"
     if width > MAX_WIDTH:
         return f"it supports keys of up to {MAX_WIDTH} reals, got {width}"
     if width % 2:
-        return f"keys are complex, an even number of reals, got {width}"
+        return f"it supports an even number of reals per key, got {width}"
     if not 1 <= inner <= MAX_INNER:
-        return f"it runs inner=1 to {MAX_INNER}, got inner={inner}"
+        return f"it supports inner=1 to {MAX_INNER}, got inner={inner}"
     return None
 
 
 def _gradient_refusal(options: SlotOptions) -> str | None:
     if options.inner > 1:
-        return f"it has gradients of inner=1 alone, got inner={options.inner}"
+        return f"it supports gradients for inner=1 only, got inner={options.inner}"
     if options.innovation != "key":
-        return f"it has gradients where the key's innovation weighs tokens, got {options.innovation!r}"
-    return None if options.lengths is None else "rows of different lengths have no gradients"
+        return f"it supports gradients for innovation 'key' only, got {options.innovation!r}"
+    return None if options.lengths is None else "it does not support gradients with lengths"
 
 
-# Fields of `SlotInputs` and of `SlotParameters`: a schema of torch is flat.
+# Fields of `SlotInputs` and `SlotParameters`, because torch schemas are flat.
 _TOKENS = "Tensor q, Tensor k, Tensor v, Tensor measurement, Tensor process"
 _PARAMETERS = (
     "Tensor decay, Tensor nu, Tensor kappa, Tensor weight_exponent, Tensor residual_noise, Tensor gamma2, Tensor tau, "
@@ -86,7 +86,7 @@ N_TOKENS, N_PARAMETERS = len(SlotInputs._fields), len(SlotParameters._fields)
 
 
 def _inputs(tokens: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[SlotInputs, SlotParameters]:
-    """Contiguous tokens, and contiguous parameters in float32."""
+    """Return contiguous tokens, and contiguous parameters in float32."""
     return SlotInputs(*(x.contiguous() for x in tokens)), SlotParameters(*(x.float().contiguous() for x in parameters))
 
 
@@ -170,10 +170,11 @@ _scan.register_autograd(_backward, setup_context=_save)
 def slot_scan_triton(
     tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions = USUAL
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """`slot_scan_reference` by the kernels; `refusal` states the limits. The read-out is float32.
+    """`slot_scan_reference` with kernels, within the limits of `refusal`. The readout is float32.
 
-    A row depends neither on other rows nor on tokens after its length. A length below 0 or above N gives NaN
-    precisions: a check would wait for the GPU.
+    Rows are independent, also of tokens after their length. Lengths below 0 or above N give NaN precisions, because a
+    check
+    would wait for the GPU.
     """
     tensors = (*tokens, means, precisions, *parameters)
     is_training = wants_gradients(*tensors)
@@ -190,7 +191,7 @@ def slot_scan_triton(
 def slot_states_triton(
     tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters
 ) -> tuple[Tensor, Tensor]:
-    """States before each of N >= 1 tokens and after the last, without gradients.
+    """Return states before each of N >= 1 tokens and after the last, without gradients.
 
     Returns `[B, N + 1, H, S, 4D]` and `[B, N + 1, H, S]`.
     """

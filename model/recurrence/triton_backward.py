@@ -1,14 +1,14 @@
-"""Gradient of the scan of gated filter slots on a GPU; without autograd.
+"""Gradient of the scan of gated filter slots on a GPU.
 
 The gradient needs the state before every token. The forward pass stores it every `interval` tokens. The backward pass
-takes these segments from last to first, recomputes the states of a segment into a scratch, and goes back through them:
-N / interval + interval states of memory instead of N.
+processes these segments from last to first, recomputes the states of a segment, and goes back through them. This stores
+N / interval + interval states instead of N.
 
-Programs and layout as in `triton_forward`; gradients of tokens have the dtypes of the tokens, all others are float32.
-Gradients of parameters are summed per slot and segment, then in float64: no atomics, deterministic.
+Programs and layout are those of `triton_forward`. Gradients of tokens have the dtypes of the tokens, all others are
+float32. Gradients of parameters are summed per slot and segment, then in float64, without atomics: deterministic.
 """
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def scan_gradient_kernel(
 
 
 def checkpoint_interval(n_tokens: int) -> int:
-    """Tokens per segment: √N rounded up, where N / interval + interval is smallest."""
+    """Return tokens per segment: √N rounded up, which minimises N / interval + interval."""
     return math.isqrt(n_tokens - 1) + 1
 
 
@@ -222,10 +222,10 @@ def scan_gradient(
     kept_precisions: Tensor,
     interval: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients from those of out, log_norm, precision and the final state; all contiguous.
+    """Return gradients, given contiguous gradients of out, log_norm, precision and the final state.
 
     Returns:
-        gradients of the five inputs, the initial state, decay `[H, S]` (or `[B, N, H, S]`) and the other seven
+        Gradients of the five inputs, the initial state, decay `[H, S]` (or `[B, N, H, S]`) and the other seven
         parameters `[7, H]`.
     """
     batch, n_tokens, heads, width = tokens.k.shape

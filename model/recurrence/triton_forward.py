@@ -1,17 +1,18 @@
-"""Scan of gated filter slots on a GPU, without autograd: three kernels.
+"""Scan of gated filter slots on a GPU, in three kernels.
 
-The gain of a token for a slot depends only on that slot's key mean (or value mean) and precision: a warp runs some
-slots of a head over all tokens, and no two warps wait for each other. The second kernel weighs the slots for all
-tokens. The third moves the value means by the gains, each real a recurrence of its own, and reads them by the weights.
+The gain of a token for a slot depends only on the mean and precision of that slot, so each warp of the first kernel
+runs
+a few slots of a head over all tokens without synchronisation. The second kernel computes the weights of the slots for
+all tokens. The third updates the value means with the gains and reads them with the weights.
 
 Rows of a batch are independent and results deterministic. The step of a decoder (`rfa.model.decoder_triton`) calls the
-same functions, so that a sequence at once and token by token agree bit for bit.
+same device functions, so scans and steps agree bit for bit.
 
 Layout: contiguous tokens `[B, N, H, …]` in float32, bfloat16 or float16; state `[B, H, S, 4D]`, `[B, H, S]` and all
 results in float32.
 """
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -235,18 +236,18 @@ def values_kernel(
 
 
 def blocks(slots: int, width: int) -> tuple[int, int]:
-    """Powers of two that hold the slots and the complex dims of a head."""
+    """Return powers of two that hold the slots and the complex dimensions of a head."""
     return triton.next_power_of_2(slots), triton.next_power_of_2(width // 2)
 
 
 def warps(slots: int, width: int) -> int:
-    """Warps of a program that holds a head: 16 floats of the state a thread, 32 in the largest."""
+    """Return the warps of a program that holds a head: 16 floats of the state per thread, 32 in the largest."""
     block_s, block_d = blocks(slots, width)
     return max(1, min(8, 4 * block_s * block_d // 512))
 
 
 def slots_of_a_warp(slots: int, width: int) -> int:
-    """Slots whose key means a warp of the scan holds: 16 reals a thread, so that no sum crosses warps."""
+    """Return the slots per warp of the scan: 16 reals per thread, so that no sum crosses warps."""
     block_s, block_d = blocks(slots, width)
     return min(block_s, OF_A_WARP // max(2 * block_d, 16))
 
@@ -254,7 +255,7 @@ def slots_of_a_warp(slots: int, width: int) -> int:
 def scan_outputs(
     k: Tensor, means: Tensor, precisions: Tensor, interval: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Uninitialised tensors for the results of `scan`."""
+    """Allocate uninitialised tensors for the results of `scan`."""
     batch, n_tokens, heads, width = k.shape
     slots = precisions.shape[2]
     kept = (n_tokens + interval - 1) // interval if interval else 0
@@ -273,10 +274,10 @@ class ScanOptions(NamedTuple):
     """Options of `scan`.
 
     Attributes:
-        inner: reweighting passes.
-        by_value: the innovation of the value drives the weight, else that of the key.
-        interval: tokens between checkpoints; 0: none.
-        lengths: `[B]` int64, tokens of each row, without checkpoints only.
+        inner: Number of reweighting passes.
+        by_value: Use the innovation of the value instead of the key for the weight.
+        interval: Tokens between checkpoints. 0: no checkpoints.
+        lengths: Tokens of each row, `[B]` int64. Requires no checkpoints.
     """
 
     inner: int

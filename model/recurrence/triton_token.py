@@ -1,16 +1,16 @@
-"""What one token does to the slots of one head, and its gradient: device functions for the scan and the step.
+"""Device functions for one token in the slots of one head, and its gradient, used by the scan and the step.
 
 Equations: `slots_reference.py`. The gradient is for K = 1 and the innovation of the key only.
 
 A head is a tile of key means and one of value means, real and imaginary parts [2, S, D], and precisions [S], all
-float32. Padding slots and dims have mean 0, precision 1, measurement precision 0, process variance 1 and decay 1, which
-add 0 to every sum; only the softmax over the slots needs a mask.
+float32. Padding has mean 0, precision 1, measurement precision 0, process variance 1 and decay 1, which add 0 to every
+sum. Only the softmax over the slots needs a mask.
 
-Kernels with different layouts give the same bits: sums add two numbers at a time in an explicit order, and `tl.fma`
-states where a product is not rounded before a sum.
+Kernels with different layouts give identical bits: sums add two numbers at a time in an explicit order, and `tl.fma`
+marks products that are not rounded before a sum.
 """
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations

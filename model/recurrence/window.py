@@ -1,13 +1,13 @@
-"""A window of exact tokens and the slots behind it, both read by one RFA softmax.
+"""A window of exact tokens and the slots behind it, read by one RFA softmax.
 
-The ring has the W most recent tokens, including the query's own. A token enters the slots when it leaves the ring, so
-at token t the slots have the tokens up to t - W (`slots_reference.py`), and are read at that lag:
+The ring holds the W most recent tokens, including the query's own. A token enters the slots when it leaves the ring, so
+at token t the slots hold the tokens up to t - W (`slots_reference.py`) and are read at that lag:
 
     slot s            mean E_l m, variance E_l² / p + q_l + gamma²,    E_l = e^{-mu_s W}, q_l = noise(mu_s, W)
     token at lag τ    mean E(τ) k, variance V(τ)                       as in attention, τ = 0 … W - 1
 
-with one softmax over the S + W logits: each part is normalised alone, and log_norm gives its weight. Before the first
-token the ring has W empty places of measurement 0; the window ignores them, and in the slots time passes.
+with one softmax over the S + W logits. Each part is normalised separately; log_norm gives its weight. Before the first
+token the ring has W empty entries with measurement precision 0. The window ignores them, and the slots only predict.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rfa.runtime.text.config import Innovation
 
 
 def ring_width(width: int, slots: int) -> int:
-    """Reals of a token and head in the ring: key, value, measurement, process; `width` is 2D."""
+    """Return the reals per token and head in the ring: key, value, measurement, process. `width` is 2D."""
     return 2 * width + 2 * slots
 
 
 def empty_ring(window: int, process: Tensor, width: int) -> Tensor:
-    """The ring before the first token, `[W, H, 4D + 2S]`; process `[H, S]` is that of an empty place."""
+    """Return the ring before the first token, `[W, H, 4D + 2S]`. `process` `[H, S]` is that of empty entries."""
     heads, slots = process.shape
     nothing = process.new_zeros(heads, 2 * width + slots)
     return torch.cat([nothing, process], dim=-1).expand(window, heads, ring_width(width, slots))
@@ -50,14 +50,14 @@ def window_scan(
     """Run ring and slots over a sequence.
 
     Args:
-        tokens: leading dims `[B, N]`; measurement > 0.
-        means, precisions: of the slots.
-        ring: `[B, W, H, 4D + 2S]`, oldest token first; read-only.
-        lag: of the slots behind the query, W tokens.
-        inner, innovation, impl: as in `slot_scan`.
+        tokens: Inputs with leading dimensions `[B, N]` and measurement precision > 0.
+        means, precisions: State of the slots.
+        ring: `[B, W, H, 4D + 2S]`, oldest token first. Not modified.
+        lag: Lag of the slots behind the query, W tokens.
+        inner, innovation, impl: See `slot_scan`.
 
     Returns:
-        read-out of every token, the slots and the ring after the last.
+        Readout of every token, and slots and ring after the last.
     """
     length, width, slots = tokens.k.shape[1], tokens.k.shape[-1], precisions.shape[-1]
     window = ring.shape[1]
@@ -79,7 +79,7 @@ def window_scan(
 
 
 def joined(distant: SlotReadout, recent: AttentionResult) -> SlotReadout:
-    """The softmax over slots and recent tokens together, from the softmax over each."""
+    """Combine the softmax over slots with the softmax over recent tokens."""
     share = torch.sigmoid(distant.log_norm - recent.log_norm)[..., None]
     return SlotReadout(
         recent.out + share * (distant.out - recent.out),

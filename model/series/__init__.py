@@ -1,1 +1,1 @@
-"""The network for any series, in torch: how it is trained, and how it forecasts many rows at once."""
+"""The PyTorch series network, for training and for forecasting many rows at once."""

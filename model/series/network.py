@@ -1,11 +1,11 @@
-"""The series network: blocks of RFA over tokens of a series, and quantiles at any lead.
+"""The series network: blocks of RFA over tokens of a series, and quantiles at any horizon.
 
-The head reads the state h of a token and the features F of a lead (its distance, the seasonal paths there, the
-calendar). It gives the quantiles of asinh((y - c) / s), c and s of the token:
+The head reads the state h of a token and the features F of a horizon (distance, seasonal paths, calendar). It returns
+quantiles of asinh((y - c) / s), with c and s of the token:
 
     u = gelu(W gelu(A h + B F) + b)           median = paths · w(h) + a · u           median ± cumulated softplus(…)
 
-Quantiles never cross, and every lead costs the same.
+Quantiles never cross. The cost does not depend on the horizon.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from rfa.runtime.series.config import LEVELS, MEDIAN, PATCH, SeriesConfig
 from rfa.runtime.series.leads import CALENDAR, FARTHEST, LEAD_NUMBERS, lead_table
 from rfa.runtime.text.config import Mode
 
-# Between quantiles at the start, in scales.
+# Initial distance between quantiles, in scales.
 FIRST_GAP = 0.25
 
 
 class LeadQueries(NamedTuple):
-    """Leads of tokens.
+    """Horizons of tokens.
 
     Args:
-        leads: `[B, N, K]` cells ahead, >= 1.
+        leads: Cells ahead, `[B, N, K]` >= 1.
         paths: `[B, N, K, P]` of `extended_numba.describe`.
-        calendar: `[B, N, K, CALENDAR]` of `calendar_numbers`, zeros if there is none; `[B, N, K, 0]` of the second
+        calendar: `[B, N, K, CALENDAR]` of `calendar_numbers`, zeros without a calendar; `[B, N, K, 0]` in the second
             version.
     """
 
@@ -43,7 +43,7 @@ class LeadQueries(NamedTuple):
 
 
 class SeriesHead(nn.Module):
-    """Quantiles at leads, `[B, N, K, Q]`, of states `[B, N, d]`."""
+    """Quantiles at horizons, `[B, N, K, Q]`, given states `[B, N, d]`."""
 
     lead_table: Tensor
 
@@ -71,14 +71,16 @@ class SeriesHead(nn.Module):
         return self.ahead(hidden[..., None, :], weights[..., None, :], features)
 
     def of_states(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """The part of a state in the hidden units of every lead `[..., W]`, and the weights of the paths `[..., P]`."""
-        # In float32 under autocast too.
+        """Return the contribution of a state to the hidden units of every horizon `[..., W]`, and path weights `[...,
+        P]`.
+        """
+        # In float32 even under autocast.
         with torch.autocast(h.device.type, enabled=False):
             weights = self.follow(h.float())
         return self.state(h), weights
 
     def ahead(self, hidden: Tensor, weights: Tensor, features: Tensor) -> Tensor:
-        """Quantiles `[..., Q]` of features `[..., QUERY_FEATURES]` and what `of_states` returns of their states."""
+        """Return quantiles `[..., Q]`, given features `[..., QUERY_FEATURES]` and the result of `of_states`."""
         hidden = self.inner(F.gelu(hidden + self.asked(features)))
         with torch.autocast(features.device.type, enabled=False):
             raw = self.out(F.gelu(hidden.float()))
@@ -90,7 +92,7 @@ class SeriesHead(nn.Module):
 
 
 class SeriesNetwork(nn.Module):
-    """Tokens of series to quantiles at leads, in one of two modes."""
+    """Map tokens of series to quantiles at horizons, in one of two modes."""
 
     def __init__(self, config: SeriesConfig) -> None:
         super().__init__()
@@ -106,17 +108,17 @@ class SeriesNetwork(nn.Module):
         self.head = SeriesHead(config)
 
     def forward(self, tokens: Tensor, ends: Tensor, asked: LeadQueries) -> Tensor:
-        """Quantiles of asinh((y - c) / s) at the leads of every token, `[B, N, K, Q]`.
+        """Return quantiles of asinh((y - c) / s) at the horizons of every token, `[B, N, K, Q]`.
 
         Args:
             tokens: `[B, N, config.features]`.
-            ends: `[B, N]` cells up to each, not decreasing.
+            ends: Number of cells up to each token, `[B, N]`, non-decreasing.
         """
         states: Tensor = self.head(self.states(tokens, ends), asked)
         return states
 
     def states(self, tokens: Tensor, ends: Tensor) -> Tensor:
-        """The normalised residual stream after the blocks, `[B, N, d]`."""
+        """Return the normalised residual stream after the blocks, `[B, N, d]`."""
         x = self._embedded(tokens)
         positions = ends.to(torch.float64) / PATCH
         lags = torch.diff(positions, dim=1, prepend=torch.zeros_like(positions[:, :1])).to(torch.float32)
@@ -134,7 +136,9 @@ class SeriesNetwork(nn.Module):
         return out
 
     def _embedded(self, tokens: Tensor) -> Tensor:
-        """Residual stream `[B, N, d]` of tokens; float32, because bf16 would lose the moves of a smooth series."""
+        """Return the residual stream `[B, N, d]` of tokens. float32, because bfloat16 loses small changes of smooth
+        series.
+        """
         if self.config.version == 1:
             embedded: Tensor = self.embedding(tokens)
             return embedded

@@ -1,15 +1,15 @@
-"""The series network over many tokens of some columns at once, for long pieces of a series on a GPU.
+"""The series network over many tokens of some columns at once, for long segments on a GPU.
 
-A token is read from the slots that its column had after its last whole patch, and only a token that completes a patch
-changes them (`stream_numba.py`). With m_j the slots of a column after j whole patches, a layer is
+A token reads the slots that its column had after its last whole patch. Only a token that completes a patch changes them
+(`stream_numba.py`). With m_j the slots of a column after j whole patches, a layer is
 
     m_{j+1} = scan(m_j, whole token j)            out_t = read(step(m_{j(t)}, token t, lag t)), j(t): patches before t
 
-one scan over the whole tokens, and one step of each token separately, so all tokens of a layer share its matrix
-products. The step's lag, 1 … PATCH cells, is folded into the state that it begins with: because 1/p⁻ = E²/p + q, a step
-of decay one from E m and p / E² is the same.
+This is one scan over the whole tokens and a separate step of each token, so all tokens of a layer share its matrix
+products. The lag of the step, 1 … PATCH cells, is folded into its initial state: because 1/p⁻ = E²/p + q, a step with
+decay one from E m and p / E² is equivalent.
 
-Reference: `network.SeriesNetwork.states`, and `decoder_numba.py` token by token.
+References: `network.SeriesNetwork.states`, and `decoder_numba.py` token by token.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ Array = np.ndarray
 
 
 class PatchTokens(NamedTuple):
-    """T tokens of C columns, those of a column in order; int64 but for the numbers.
+    """T tokens of C columns, in order within each column. Integers are int64.
 
     Args:
-        numbers: `[T, FEATURES]` float32.
-        ends: `[T]` cells up to each.
-        lags: `[T]` cells since the last whole patch, 1 … PATCH.
-        column: `[T]`.
-        before: `[T]` whole tokens of its column among those before it.
-        whole: `[C, M]` where in T the whole tokens of each column are, anything behind its `counts`.
-        counts: `[C]` of them.
+        numbers: Features, `[T, FEATURES]` float32.
+        ends: Number of cells up to each token, `[T]`.
+        lags: Cells since the last whole patch, `[T]`, 1 … PATCH.
+        column: Column of each token, `[T]`.
+        before: Number of earlier whole tokens of its column, `[T]`.
+        whole: Indices of the whole tokens of each column, `[C, M]`. Entries after `counts` are arbitrary.
+        counts: Number of whole tokens per column, `[C]`.
     """
 
     numbers: Tensor
@@ -57,7 +57,7 @@ class PatchTokens(NamedTuple):
 
 
 def whole_patches(column: Array, is_whole: Array, columns: int) -> tuple[Array, Array, Array]:
-    """`before`, `whole` and `counts` of `PatchTokens`, of tokens `[T]` in order."""
+    """Return `before`, `whole` and `counts` of `PatchTokens` for ordered tokens `[T]`."""
     at = np.flatnonzero(is_whole)
     counts = np.bincount(column[at], minlength=columns)
     whole = np.zeros((columns, int(counts.max(initial=0))), np.int64)
@@ -71,9 +71,14 @@ def whole_patches(column: Array, is_whole: Array, columns: int) -> tuple[Array, 
 
 
 class _Layer(NamedTuple):
-    """One block. mix_in: query, key, value and gates, `[3 · H · 2D + 2 · H · S, d]`, bias of the gates' part; decay,
-    decay2 (its square) and own_process `[PATCH, H, S]` over a lag of 1 … PATCH cells; parameters: of tokens a patch
-    apart; alone: the same of decay one."""
+    """One block.
+
+    Args:
+        mix_in: Query, key, value and gates, `[3 · H · 2D + 2 · H · S, d]`, and the bias of the gates.
+        decay, decay2, own_process: Decay, its square and process noise over a lag of 1 … PATCH cells, `[PATCH, H, S]`.
+        parameters: Slot parameters for tokens one patch apart.
+        alone: The same with decay one.
+    """
 
     mixer_norm: Tensor
     mix_in: Tensor
@@ -94,10 +99,10 @@ class PatchNetwork:
     """The network without gradients.
 
     Args:
-        network: in eval mode, float32, on a device that the kernels of the slots run on.
+        network: Float32 network in eval mode, on a device that the slot kernels support.
 
     Attributes:
-        initial: the slots of a column before its first token, `[1, L, H, S, 4D]` and `[1, L, H, S]`.
+        initial: Slots of a column before its first token, `[1, L, H, S, 4D]` and `[1, L, H, S]`.
     """
 
     def __init__(self, network: SeriesNetwork) -> None:
@@ -117,10 +122,10 @@ class PatchNetwork:
 
     @torch.no_grad()
     def states(self, tokens: PatchTokens, means: Tensor, precisions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """States `[T, d]` of the tokens, and the slots after them.
+        """Return states `[T, d]` of the tokens, and the slots after them.
 
         Args:
-            means, precisions: slots of the columns before them, `[C, L, H, S, 4D]` and `[C, L, H, S]`.
+            means, precisions: Slots of the columns before them, `[C, L, H, S, 4D]` and `[C, L, H, S]`.
         """
         x = self._embedding(tokens.numbers)
         turn = _turn(tokens.ends, self._omega)
@@ -138,17 +143,19 @@ class PatchNetwork:
 
     @torch.no_grad()
     def quantiles(self, states: Tensor, of: Tensor, asked: Tensor) -> Tensor:
-        """Quantiles `[K, Q]` of (y - c) / s.
+        """Return quantiles `[K, Q]` of (y - c) / s.
 
         Args:
-            states: `[T, d]`. of: `[K]` whose state each is about. asked: `[K, QUERY_FEATURES]`, see `LeadQueries`.
+            states: `[T, d]`.
+            of: Index of the state of each query, `[K]`.
+            asked: Features of the queries, `[K, QUERY_FEATURES]`. See `LeadQueries`.
         """
         hidden, weights = self._head.of_states(states)
         found = self._head.ahead(hidden[of], weights[of], asked)
         return torch.sinh(found.clamp(-FARTHEST_QUANTILE, FARTHEST_QUANTILE))
 
     def _inputs(self, layer: _Layer, normed: Tensor, turn: tuple[Tensor, Tensor], lag: Tensor) -> SlotInputs:
-        """Inputs of the slots, in the rotating frame; lag: of each token, less one cell."""
+        """Return inputs of the slots in the rotating frame. `lag` is that of each token, minus one cell."""
         heads, slots = layer.decay.shape[1:]
         joint = torch.addmm(layer.bias, normed, layer.mix_in.T)
         vectors, gates = joint.split([joint.shape[1] - 2 * heads * slots, 2 * heads * slots], 1)
@@ -164,7 +171,7 @@ class PatchNetwork:
 def _mixed(
     layer: _Layer, inputs: SlotInputs, tokens: PatchTokens, means: Tensor, precisions: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Readouts of the tokens `[T, …]` of a layer, and the slots of the columns after them."""
+    """Return readouts of the tokens `[T, …]` of a layer, and the slots of the columns after them."""
     at_means, at_precisions = means[:, None], precisions[:, None]  # [C, M + 1, …], after 0 … M whole patches
     if tokens.whole.shape[1]:
         whole = SlotInputs(*(part[tokens.whole] for part in inputs))
@@ -209,13 +216,15 @@ def _on(device: torch.device, array: Array) -> Tensor:
 
 
 def _turn(ends: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine `[T, H, D]` of the frames that tokens lie in; the phase is wrapped in float64, for which
-    the cells are made it first: torch divides integers in float32, which holds no odd cell beyond 2^24."""
+    """Return cosine and sine `[T, H, D]` of the token frames, with the phase wrapped in float64.
+
+    Integer cells are converted to float64 first: torch divides integers in float32, which is inexact beyond 2^24.
+    """
     phase = wrapped_phase(omega, ends.double() / PATCH, torch.float32)
     return phase.cos(), phase.sin()
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`dynamics.rotate` by the cosine and the sine of a phase."""
+    """`dynamics.rotate` with a given cosine and sine."""
     real, imaginary = x.chunk(2, -1)
     return torch.cat([real * cos - imaginary * sin, real * sin + imaginary * cos], -1)

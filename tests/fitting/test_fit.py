@@ -146,7 +146,7 @@ def test_what_is_asked_wrongly_is_said():
         fit_series({(): replace(series, is_dated=False)}, config=FAST, country="US")
     with pytest.raises(ValueError, match="has 7 values"):
         fit_series({(): part_of(series, slice(0, 10))}, config=FAST)
-    with pytest.raises(ValueError, match="no series to fit"):
+    with pytest.raises(ValueError, match="there are no series to fit"):
         fit_series({}, config=FAST)
 
 

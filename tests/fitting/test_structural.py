@@ -403,7 +403,7 @@ def test_a_fit_that_was_stopped_goes_on_with_the_columns_that_are_left(tmp_path)
         train, validation, config, report=lambda line, share: lines.append((line, share)), saved=kept()
     )
     assert again.config == whole.config
-    assert [line for line, _ in lines if line.startswith("a")] == ["a: was fitted before"]
+    assert [line for line, _ in lines if line.startswith("a")] == ["a: restored from an earlier fit"]
     assert sum(share for _, share in lines) == pytest.approx(2)
     assert len(kept()) == 2 and len(kept("other")) == 0
 

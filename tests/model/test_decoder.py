@@ -182,7 +182,7 @@ def test_bfloat16_costs_no_more_than_its_rounding() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"window": 4}, "window must be 0 for a decoder, got 4"),
+        ({"window": 4}, "a decoder requires window 0, got 4"),
         ({"mixer": "softmax", "n_slots": 0}, "runs RFA, got mixer 'softmax'"),
     ],
 )

@@ -9,7 +9,7 @@ from rfa.model.dynamics import DynamicsParameters, banded_decay, banded_frequenc
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 128, 200])
-@pytest.mark.parametrize("options", [{}, {"kernel": "gaussian"}, {"prior": "constant"}, {"far_field": 1e-3}])
+@pytest.mark.parametrize("options", [{}, {"kernel": "gaussian"}, {"prior": "constant"}])
 def test_blocks_equal_the_whole(length, options):
     dynamics = DynamicsParameters(banded_frequencies(4, 4), banded_decay(4, 4, 0.5))().to(torch.float64)
     q, k, v = torch.randn(3, 2, length, 4, 8, dtype=torch.float64)

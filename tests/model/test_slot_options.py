@@ -178,7 +178,7 @@ def test_a_gpu_without_its_kernel_says_so(monkeypatch: pytest.MonkeyPatch, inner
     expected, after = model.prefill(tokens, state, impl="reference")
     monkeypatch.setattr(slots, "is_on_gpu", lambda tensor: True)
     monkeypatch.setattr(slots, "_numba_refusal", lambda tokens: "it runs on cpu")
-    with pytest.warns(RuntimeWarning, match="the slots run eagerly on the GPU, token by token"):
+    with pytest.warns(RuntimeWarning, match="the slots run eagerly on the GPU, one token at a time"):
         found, reached = model.prefill(tokens, state)
     assert torch.equal(found.logits, expected.logits) and torch.equal(reached.means, after.means)
     with pytest.raises(ValueError, match="impl='triton' cannot run this"):
@@ -201,7 +201,7 @@ def test_a_step_without_its_kernels_says_so(monkeypatch: pytest.MonkeyPatch, giv
         pools.append(decoder.SlotPool(*(part.transpose(0, 1).clone() for part in state[:2])))
     expected = decoding.step(token, state.position, noise, pools[0], state.position)
     monkeypatch.setattr(decoder, "is_on_gpu", lambda tensor: True)
-    with pytest.warns(RuntimeWarning, match="the slots run eagerly on the GPU, token by token: it "):
+    with pytest.warns(RuntimeWarning, match="the slots run eagerly on the GPU, one token at a time: it "):
         found = decoding.step(token, state.position, noise, pools[1], state.position)
     for part, target in zip((*found, *pools[1]), (*expected, *pools[0]), strict=True):
         assert torch.equal(part, target)
@@ -210,5 +210,5 @@ def test_a_step_without_its_kernels_says_so(monkeypatch: pytest.MonkeyPatch, giv
 @pytest.mark.parametrize("given", [{"prior": "constant"}, {"rotate_values": False}, {"unit_norm": True}], ids=str)
 def test_an_ablation_is_refused_by_the_fused_attention_that_was_named(given: dict[str, Any]) -> None:
     mixer = LanguageModel(LanguageModelConfig(11, 16, 2, 2, 16, n_slots=0, **given)).blocks[0].mixer
-    with pytest.raises(ValueError, match="the kernels do not run the ablations of RFA"):
+    with pytest.raises(ValueError, match="the kernels do not support ablations of RFA"):
         mixer.attention(torch.randn(1, 4, 16), with_precision=True, impl="triton")

@@ -359,7 +359,7 @@ def test_refusals_name_the_reason(monkeypatch):
             slot_scan(*arguments, impl="triton", **options)
 
     refuses(
-        "impl='triton' cannot run this: it runs inner=1 to 3, got inner=4",
+        "impl='triton' cannot run this: it supports inner=1 to 3, got inner=4",
         tokens,
         means,
         precisions,
@@ -367,18 +367,23 @@ def test_refusals_name_the_reason(monkeypatch):
         inner=4,
     )
     lag = SlotLag(parameters.decay, 1 - parameters.decay)
-    refuses("at lag 0, not behind a window", tokens, means, precisions, parameters, lag=lag)
-    refuses("it keeps its state in float32, got torch.float64", tokens, means.double(), precisions, parameters)
+    refuses("it requires lag 0, without a window", tokens, means, precisions, parameters, lag=lag)
+    refuses("it supports float32 states, got torch.float64", tokens, means.double(), precisions, parameters)
     refuses(
         "it supports float32, bfloat16 and float16, got .*float64",
         tokens._replace(process=tokens.process.double()), means, precisions, parameters,
     )  # fmt: skip
     learned = parameters._replace(nu=parameters.nu.clone().requires_grad_())
     lengths = torch.tensor([1], device=DEVICE)
-    refuses("rows of different lengths have no gradients", tokens, means, precisions, learned, lengths=lengths)
-    refuses("it has gradients of inner=1 alone, got inner=2", tokens, means, precisions, learned, inner=2)
+    refuses("it does not support gradients with lengths", tokens, means, precisions, learned, lengths=lengths)
+    refuses("it supports gradients for inner=1 only, got inner=2", tokens, means, precisions, learned, inner=2)
     refuses(
-        "where the key's innovation weighs tokens, got 'value'", tokens, means, precisions, learned, innovation="value"
+        "supports gradients for innovation 'key' only, got 'value'",
+        tokens,
+        means,
+        precisions,
+        learned,
+        innovation="value",
     )
     for options in ({"lengths": lengths}, {"inner": 2}, {"innovation": "value"}):
         with pytest.raises(ValueError, match=r"slot_scan_triton cannot run this: .* gradients"):

@@ -193,8 +193,8 @@ def test_the_table_of_distant_blocks_keeps_its_bound():
     table = torch.zeros(6, 5, TERMS.value, 32, dtype=torch.float16)
     marks = torch.zeros(6, 5, dtype=torch.int32)
     lags = torch.zeros(6, 128, LAG_NUMBERS.value)
-    shape = {"WIDTH": 16, "BM": 64, "BN": 32, "HAS_FAR_FIELD": False, "FAST": False}
-    table_kernel[(5, 6)](stack_heads(dynamics), rows, table, marks, lags, None, 5, **shape)
+    shape = {"WIDTH": 16, "BM": 64, "BN": 32, "FAST": False}
+    table_kernel[(5, 6)](stack_heads(dynamics), rows, table, marks, lags, 5, **shape)
     exact = dynamics.to(torch.float64)
     per_head = (slice(None), None, None, None)
     distance = torch.arange(5)[:, None, None]

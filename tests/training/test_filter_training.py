@@ -135,7 +135,7 @@ def test_a_finished_run_is_left_and_goes_on_with_more_steps(series, tmp_path):
         train(series, out, learning_rate=0.01)
     with pytest.raises(ValueError, match=r"it differs in data"):
         train("simulate:oscillator", out, steps=12)
-    with pytest.raises(ValueError, match="has a trained run"):
+    with pytest.raises(ValueError, match="contains a trained run"):
         train_filter(FilterRun.from_file(find_config("linear")), "simulate:oscillator", out)
 
 

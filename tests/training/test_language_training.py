@@ -126,7 +126,7 @@ def test_a_run_is_refused_other_text(data, tmp_path):
     before = (out / "tokenizer.json").read_bytes()
     with pytest.raises(ValueError, match="trained on other text"):
         train_language(config, other, out, device="cpu")
-    with pytest.raises(ValueError, match="began with other text"):
+    with pytest.raises(ValueError, match="started with other text"):
         train_language(config, other, out, steps=24, device="cpu")
     assert (out / "tokenizer.json").read_bytes() == before
 

@@ -29,5 +29,5 @@ def test_what_was_decided_in_reading_is_said(tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize("source", ["-", "https://example.org/room.csv"])
 def test_what_is_no_file_is_refused_before_it_is_read(source: str) -> None:
-    with pytest.raises(ValueError, match="must be a file, whose hash is recorded: save"):
+    with pytest.raises(ValueError, match="must be a file, because its hash is recorded; save"):
         load_data(source, FilterTrainingConfig(length=5))

@@ -1,1 +1,1 @@
-"""What `rfa eval` measures."""
+"""Measurements of `rfa eval`."""

@@ -1,8 +1,8 @@
-"""Calibration of token confidence: separate windows of a test text in both modes, compared with the actual tokens.
+"""Calibration of token confidence on a test text in both modes.
 
 The expected calibration error (15 bins of equal mass) is measured for the served confidence of the most likely and of a
-sampled token, and for the plain softmax. Intervals resample windows, for tokens of a text are not independent. The
-"floor" is the expected error of a perfectly calibrated model on a text of this size.
+sampled token, and for the plain softmax. Confidence intervals resample windows, because tokens within a text are
+dependent. The "floor" is the expected error of a perfectly calibrated model on a text of this size.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Claims = NDArray[np.bool_]
 TOKENS = 131_072
 RULES = ("top", "sampled")
 STAGES = ("softmax", "served")
-# Ranges of places in the window.
+# Ranges of positions in the window.
 PLACES = ((0, 16), (16, 64), (64, 256), (256, WINDOW))
 BAR = 0.01
 REPLICATES, FLOOR_DRAWS = 1000, 20
@@ -44,13 +44,13 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Observed:
-    """Predictions of one mode at the n places of some windows.
+    """Predictions of one mode at n positions of some windows.
 
     Attributes:
-        stated: probability of the chosen token by stage and rule, `[n]`.
-        is_right: whether it was the actual token, by rule, `[n]`.
-        nats: of the actual token, `[n]`.
-        place, window: place in the window and its number, `[n]`.
+        stated: Probability of the chosen token by stage and rule, `[n]`.
+        is_right: Whether it was the actual token, by rule, `[n]`.
+        nats: Loss of the actual token, `[n]`.
+        place, window: Position in the window and window number, `[n]`.
     """
 
     stated: dict[str, dict[str, Reals]]
@@ -61,10 +61,10 @@ class Observed:
 
 
 def spread_windows(tokens: NDArray[Any], limit: int) -> Integers:
-    """Windows of at most `limit` tokens, spread over a text without overlap: `[windows, WINDOW + 1]`.
+    """Return windows of at most `limit` tokens, spread over a text without overlap: `[windows, WINDOW + 1]`.
 
     Raises:
-        ValueError: the text or the limit is shorter than two windows.
+        ValueError: The text or the limit is shorter than two windows.
     """
     if limit < 2 * WINDOW:
         raise ValueError(f"--limit {limit} is less than two windows; it must be at least {2 * WINDOW}")
@@ -78,7 +78,7 @@ def spread_windows(tokens: NDArray[Any], limit: int) -> Integers:
 
 @torch.no_grad()
 def observe(model: LanguageModel, windows: Integers, mode: Mode, confidence: TokenConfidence) -> Observed:
-    """Predictions of a mode on windows of tokens `[windows, length + 1]`, with its calibrated confidence."""
+    """Return predictions of a mode on windows of tokens `[windows, length + 1]`, with calibrated confidence."""
     model.mode = mode
     generator = np.random.default_rng(SEED)
     parts = []
@@ -121,9 +121,9 @@ def _observe_window(
 
 
 def calibration_error(stated: Reals, is_right: Claims, window: Integers) -> dict[str, Any]:
-    """Bins and ECE of `reliability`, its 95 % interval by resampling windows, and its floor.
+    """Return bins and ECE of `reliability`, its 95 % interval by resampling windows, and its floor.
 
-    The percentile interval uses the bins of the whole text: resampled texts have more noise, so it is rather too high.
+    The percentile interval uses the bins of the whole text. Resampled texts have more noise, so it is biased upwards.
     """
     table = reliability(stated, is_right)
     place = np.empty(len(stated), np.int64)
@@ -140,7 +140,7 @@ def calibration_error(stated: Reals, is_right: Claims, window: Integers) -> dict
 
 
 def calibration_part(seen: Observed) -> dict[str, Any]:
-    """Errors by rule and stage, and of the served confidence of the most likely token by place."""
+    """Return errors by rule and stage, and by position for the served confidence of the most likely token."""
     rules = {
         rule: {
             stage: calibration_error(stated[rule], seen.is_right[rule], seen.window)
@@ -161,10 +161,10 @@ def calibration_part(seen: Observed) -> dict[str, Any]:
 
 
 def unseen_files(bundle: Bundle, data: Path) -> list[Path]:
-    """Test files of a corpus.
+    """Return the test files of a corpus.
 
     Raises:
-        ValueError: the bundle was trained or calibrated on one of them.
+        ValueError: The bundle was trained or calibrated on one of them.
     """
     files = split_files(data, "test")
     trained_on = set(bundle.manifest.provenance["training"]["data"].values())
@@ -175,10 +175,10 @@ def unseen_files(bundle: Bundle, data: Path) -> list[Path]:
 
 
 def report(path: Path, data: Path, *, limit: int = TOKENS) -> dict[str, Any]:
-    """Calibration of a language bundle on a corpus with `test`.
+    """Return the calibration of a language bundle on the `test` split of a corpus.
 
     Args:
-        limit: tokens of the test text to score.
+        limit: Number of tokens of the test text to score.
     """
     bundle, model = open_bundle(path), load_model(path)
     files = unseen_files(bundle, data)
@@ -201,7 +201,7 @@ def report(path: Path, data: Path, *, limit: int = TOKENS) -> dict[str, Any]:
 
 
 def bars(modes: dict[str, Any]) -> list[dict[str, Any]]:
-    """ECE of at most 1 % as served, for the most likely and the sampled token, in every mode."""
+    """Return the targets: ECE of at most 1 % as served, for the most likely and the sampled token, in every mode."""
     rows = []
     for mode, part in modes.items():
         for rule in ("top", "sampled"):
@@ -213,7 +213,7 @@ def bars(modes: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(document: dict[str, Any]) -> list[str]:
-    """Lines for the terminal."""
+    """Return lines for the terminal."""
     lines = [
         f"{'mode':<10} {'token':<8} {' '.join(f'{stage:>11}' for stage in STAGES)} {'served, 95 %':>15} {'floor':>7}"
     ]

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 COLOURS = {"softmax": "0.6", "served": "C0"}
-TITLES = {"top": "most likely token", "sampled": "token drawn from the model"}
+TITLES = {"top": "most likely token", "sampled": "token sampled from the model"}
 
 
 def draw_reliability(document: Mapping[str, Any], path: str | Path) -> None:
-    """A row of panels per mode, a column per kind of token; the suffix of `path` sets the format."""
+    """Draw a row of panels per mode and a column per kind of token. The suffix of `path` sets the format."""
     import matplotlib as mpl
 
     mpl.use("Agg")

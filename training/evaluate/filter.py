@@ -27,10 +27,10 @@ SIMULATED_OUTLIERS = 0.05
 
 
 def load_test_data(source: str) -> Batch:
-    """The last part of a CSV as one stream, or new simulated streams with 5 % outliers.
+    """Return the last part of a CSV as one stream, or new simulated streams with 5 % outliers.
 
     Raises:
-        ValueError: unknown simulation.
+        ValueError: The simulation is unknown.
     """
     if source == SIMULATED:
         disturbance = Disturbance(outliers=SIMULATED_OUTLIERS)
@@ -85,7 +85,7 @@ def score_filter(path: Path, source: str) -> dict[str, Any]:
     """Score the forecasts of a filter bundle on the last part of a CSV or on simulated streams.
 
     Raises:
-        ValueError: the data do not have the columns of the filter, or no value.
+        ValueError: The data have other columns than the filter, or no values.
     """
     runtime = FilterRuntime(open_bundle(path))
     batch = load_test_data(source)
@@ -99,7 +99,7 @@ def score_filter(path: Path, source: str) -> dict[str, Any]:
         truth = None if batch.truth is None else batch.truth[i]
         _score_stream(runtime, batch.times[i], batch.observations[i], truth, sums)
     if not sums.components:
-        raise ValueError("the data to score have no value at all")
+        raise ValueError("the data to score have no values")
     return {
         "bundle": runtime.name,
         "data": Path(source).name,

@@ -22,13 +22,13 @@ from rfa.runtime.text.config import Mode
 from rfa.training.corpus import END_OF_TEXT, encode_files
 
 LENGTHS = (256, 1024, 4096)
-# Tokens of a batch, to bound the memory of logits.
+# Tokens per batch, to bound the memory of logits.
 BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True)
 class Score:
-    """nats per token, its perplexity, bits per byte of the text, and the number of tokens scored."""
+    """Nats per token, perplexity, bits per byte of the text, and number of tokens scored."""
 
     mode: str
     length: int
@@ -39,7 +39,9 @@ class Score:
 
 
 def token_bytes(tokenizer: Tokenizer) -> np.ndarray:
-    """Bytes of each token, `[V]`: byte-level BPE has a character per byte; end-of-text has none."""
+    """Return the number of bytes of each token, `[V]`: one per character of the byte-level BPE, none for
+    end-of-text.
+    """
     sizes = np.zeros(tokenizer.get_vocab_size(), np.int64)
     for token, index in tokenizer.get_vocab().items():
         sizes[index] = 0 if token == END_OF_TEXT else len(token)
@@ -56,12 +58,13 @@ def window_losses(
     scored: int | None = None,
     first: int = 0,
 ) -> np.ndarray:
-    """Nats of every scored token, `[windows, scored]`.
+    """Return the loss in nats of every scored token, `[windows, scored]`.
 
     Args:
-        length: tokens of a window, which starts without context.
-        scored: predictions scored at the end of each window, and step between windows; default: all, without overlap.
-        first: index of the last token before the first scored one; the first window starts in the text.
+        length: Tokens per window. Windows start without context.
+        scored: Number of predictions scored at the end of each window, and step between windows. Default: all, without
+            overlap.
+        first: Index of the token before the first scored one. The first window starts within the text.
     """
     model.mode = mode
     scored = scored or length
@@ -86,7 +89,7 @@ def window_losses(
 
 
 def score(losses: np.ndarray, targets: np.ndarray, sizes: np.ndarray, mode: str, length: int) -> Score:
-    """Aggregate the losses of the scored `targets` (ids, same count)."""
+    """Aggregate the losses of the scored `targets` (token ids)."""
     total = float(losses.sum())
     nats = total / losses.size
     bits = total / math.log(2) / float(sizes[targets].sum())
@@ -99,12 +102,12 @@ def evaluate_model(
     """Score a run or bundle on text files in all its modes.
 
     Args:
-        path: run or bundle directory with tokenizer.json.
-        lengths: context lengths; scored tokens are cut to a multiple of the longest.
-        limit: most tokens to score.
+        path: Run or bundle directory with tokenizer.json.
+        lengths: Context lengths. The scored tokens are truncated to a multiple of the longest.
+        limit: Maximum number of tokens to score.
 
     Raises:
-        ValueError: the text or the limit is shorter than the longest context.
+        ValueError: The text or the limit is shorter than the longest context.
     """
     if limit is not None and limit < max(lengths):
         raise ValueError(f"--limit {limit} is less than the longest context; it must be at least {max(lengths)}")

@@ -1,11 +1,11 @@
-"""Synthetic series for training; none is recorded or modelled on a recorded one.
+"""Synthetic series for training. None is recorded or modelled on a recorded one.
 
-mixture         `draw`: a batch of series by a seed and its number
+mixture         `draw`: a batch of series for a seed and an index
 clock           steps, starts and irregular times
 seasons, signals, trends, gaussian, autoregression, regimes, linear_sde, nonlinear_sde, chaos, events
-families: functions of a random generator and a clock
+                families: functions of a random generator and a clock
 noise, links, counts, faults
-how a signal is observed
+                observation of a signal
 """
 
 from rfa.training.synthetic.mixture import FAMILIES, OBSERVED, Drawn, draw

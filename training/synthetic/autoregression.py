@@ -10,15 +10,15 @@ from rfa.training.synthetic.priors import chance, innovations, log_uniform
 from rfa.training.synthetic.recursions import autoregress
 
 ORDER, MOVING = 5, 2
-# Steps that are dropped, so that the start is forgotten.
+# Initial steps that are dropped.
 BURN_IN = 256
 
 
 def autoregression(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """`[B, N]` φ(B) Φ(B^s) y = θ(B) e: ARMA(p ≤ 5, q ≤ 2), with a season s in a third of the series.
+    """Return `[B, N]` samples of φ(B) Φ(B^s) y = θ(B) e: ARMA(p ≤ 5, q ≤ 2), seasonal in a third of the series.
 
-    Partial autocorrelations are drawn, not coefficients (Barndorff-Nielsen and Schou, 1973), so every series is
-    stationary: the first is -.9 to .999, mostly near 1, the others fall. Φ is .3 to .98. Innovations are normal or
+    Partial autocorrelations are sampled instead of coefficients (Barndorff-Nielsen and Schou, 1973), so every series is
+    stationary. The first is -.9 to .999, mostly near 1; the others decrease. Φ is .3 to .98. Innovations are normal or
     Student's t.
     """
     count = clock.count
@@ -35,7 +35,7 @@ def autoregression(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def _partial(rng: np.random.Generator, count: int) -> np.ndarray:
-    """`[B, P]` partial autocorrelations."""
+    """Return `[B, P]` partial autocorrelations."""
     partial = rng.uniform(-0.6, 0.6, (count, ORDER)) / np.arange(1, ORDER + 1)
     first = 1 - log_uniform(rng, 0.001, 1, count)
     partial[:, 0] = np.where(rng.random(count) < 0.85, first, rng.uniform(-0.9, 0.5, count))
@@ -44,7 +44,7 @@ def _partial(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def stationary(partial: np.ndarray) -> np.ndarray:
-    """`[B, P]` coefficients of the autoregression with these partial autocorrelations (Durbin and Levinson)."""
+    """Return `[B, P]` autoregressive coefficients with these partial autocorrelations (Durbin and Levinson)."""
     out = np.zeros_like(partial)
     for p in range(partial.shape[1]):
         last = partial[:, p, None]
@@ -54,10 +54,11 @@ def stationary(partial: np.ndarray) -> np.ndarray:
 
 
 def long_memory(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """`[B, N]` fractional Gaussian noise of Hurst exponent H, and in three of ten series its sum.
+    """Return `[B, N]` fractional Gaussian noise with Hurst exponent H, cumulated in three of ten series.
 
-    Its spectrum is f^(1-2H) at low frequencies. H is .55 to .98, in a tenth .1 to .45. Exact, by circulant embedding of
-    the autocovariance (Davies and Harte, 1987).
+    The spectrum is f^(1-2H) at low frequencies. H is .55 to .98, in a tenth .1 to .45. Exact, by circulant embedding of
+    the
+    autocovariance (Davies and Harte, 1987).
     """
     count = clock.count
     hurst = np.where(rng.random(count) < 0.9, rng.uniform(0.55, 0.98, count), rng.uniform(0.1, 0.45, count))
@@ -67,7 +68,7 @@ def long_memory(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def fractional_noise(rng: np.random.Generator, hurst: np.ndarray, length: int) -> np.ndarray:
-    """`[B, N]` Gaussian of unit variance, autocovariance (|k+1|^2H - 2 |k|^2H + |k-1|^2H) / 2; `hurst` `[B]`."""
+    """Return `[B, N]` Gaussian noise of unit variance and autocovariance (|k+1|^2H - 2 |k|^2H + |k-1|^2H) / 2."""
     half = next_fast_len(length)
     power = np.abs(np.arange(-1, half + 2)) ** (2 * hurst[:, None])
     covariance = (power[:, 2:] - 2 * power[:, 1:-1] + power[:, :-2]) / 2  # lags 0 to half

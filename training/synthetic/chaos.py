@@ -1,6 +1,6 @@
-"""Chaotic systems: flows, maps and a delay."""
+"""Chaotic systems: flows, maps and a delay equation."""
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ FLOWS = (
 )  # fmt: skip
 KINDS = {"flow": 65, "map": 20, "delay": 15}
 LOGISTIC, HENON, IKEDA = 0, 1, 2
-# Steps before the first value of a map and a delay; integration steps of a delay.
+# Steps before the first value of a map and a delay; integration steps per delay.
 BURN_IN, DELAY_STEPS = 100, 40
 
 
 def chaos(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """`[B, N]` a variable of a chaotic system on its attractor; no noise.
+    """Return `[B, N]` a variable of a chaotic system on its attractor, without noise.
 
-    Flows: Lorenz, Rössler, Duffing (driven), Hindmarsh and Rose (bursts), Thomas, with 8 to N/2 values in a cycle.
-    Maps in whole steps: logistic x' = r x (1 - x), r in 3.6..4; Hénon x' = 1 - a x² + y, y' = .3 x, a in 1.2..1.4;
-    Ikeda. A delay: Mackey and Glass, x' = .2 x(t - τ) / (1 + x(t - τ)^10) - .1 x, τ in 17..40.
+    Flows: Lorenz, Rössler, Duffing (driven), Hindmarsh-Rose (bursts), Thomas, with 8 to N/2 values per cycle. Maps in
+    whole
+    steps: logistic x' = r x (1 - x), r in 3.6..4; Hénon x' = 1 - a x² + y, y' = .3 x, a in 1.2..1.4; Ikeda. Delay:
+    Mackey-Glass, x' = .2 x(t - τ) / (1 + x(t - τ)^10) - .1 x, τ in 17..40.
     """
     count = clock.count
     kind = choose(rng, KINDS, count)
@@ -64,7 +65,7 @@ def _maps(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 @array_jit
 def iterate(system, parameter, start, length):
-    """`[B, N]` first variable of a map `[B]` from `[B]`."""
+    """Return the first variable `[B, N]` of maps `[B]` from initial states `[B]`."""
     out = np.empty((len(system), length))
     for b in range(len(system)):
         x, y, p = start[b], 0.1, parameter[b]
@@ -89,7 +90,9 @@ def _delays(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 @array_jit
 def mackey_glass(durations, delay, start, pieces, delays_before):
-    """`[B, N]` x after each duration `[B, N]`; Heun's method, `pieces` steps to a delay `[B]`, linear between them."""
+    """Return x after each duration `[B, N]`, by Heun's method with `pieces` steps per delay `[B]`, linearly
+    interpolated.
+    """
     out = np.empty_like(durations)
     for b in range(durations.shape[0]):
         dt = delay[b] / pieces

@@ -1,4 +1,4 @@
-"""Counts and intermittent demand, observed of a rate."""
+"""Counts and intermittent demand, given a latent signal."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import numpy as np
 
 from rfa.training.synthetic.priors import chance, log_uniform
 
-# Rates that no count exceeds by much.
+# Upper bound of the rates.
 LARGEST_RATE = 1e6
 RARE, BURSTS = 0.3, 8
 
 
 def counted(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Counts and their rate, `[B, N]` each, of a latent of mean 0 and variance 1.
+    """Return counts and their rate, `[B, N]` each, of a latent signal of mean 0 and variance 1.
 
-    log λ = m + s latent with e^m log-uniform on .1 to 300, s on .2 to 1.2; half of the series are Poisson, the others
-    negative binomial: λ times Gamma(k) of mean 1, k log-uniform on .5 to 50. In three of ten e^m is .003 to .5, and
-    there are up to eight bursts of 1 to 50 more for a while, like rare errors of a service.
+    log λ = m + s latent with e^m log-uniform on .1 to 300 and s on .2 to 1.2. Half of the series are Poisson, the
+    others
+    negative binomial: λ times Gamma(k) of mean 1, k log-uniform on .5 to 50. In three of ten, e^m is .003 to .5, with
+    up to
+    eight temporary bursts of 1 to 50, like rare errors of a service.
     """
     count = len(latent)
     rate = log_uniform(rng, 0.1, 300, (count, 1)) * np.exp(log_uniform(rng, 0.2, 1.2, (count, 1)) * latent)
@@ -35,11 +37,13 @@ def counted(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, n
 
 
 def intermittent(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Zeros, and occasional demand; values and their mean, `[B, N]` each, of a latent of mean 0 and variance 1.
+    """Return intermittent demand and its mean, `[B, N]` each, of a latent signal of mean 0 and variance 1.
 
-    The chance of a demand is 1/(1 + e^-(l + s latent)), l the logit of a share log-uniform on .01 to .5, s = 0 in two
-    of five series, else up to 1.5; its size is 1 plus a geometric number, or lognormal (Croston, 1972; Syntetos and
-    Boylan, 2005: lumpy and slow demand).
+    The probability of a demand is 1/(1 + e^-(l + s latent)), with l the logit of a share log-uniform on .01 to .5. s is
+    0 in
+    two of five series, otherwise up to 1.5. The size is 1 plus a geometric number, or lognormal (Croston, 1972;
+    Syntetos and
+    Boylan, 2005).
     """
     count = len(latent)
     share = log_uniform(rng, 0.01, 0.5, (count, 1))

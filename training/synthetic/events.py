@@ -1,4 +1,4 @@
-"""Trains of events with a response, and quantities that fill and are emptied."""
+"""Event trains with a response, and quantities that fill up and reset."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from rfa.training.synthetic.recursions import BOX, DECAY, PULSE, TRIANGLE, inter
 ARRIVALS = {"random": 40, "periodic": 35, "clustered": 25}
 RESPONSES = {DECAY: 40, PULSE: 25, BOX: 25, TRIANGLE: 10}
 MARKS = {"same": 40, "exponential": 25, "lognormal": 35}
-# The most events of a series; more would be noise.
+# Maximum number of events per series. More would be noise.
 EVENTS = 256
 
 
 def events(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """`[B, N]` x(t) = Σ_k m_k r((t - t_k)/d): shot noise, as of jobs, orders, rain, spikes.
+    """Return `[B, N]` x(t) = Σ_k m_k r((t - t_k)/d): shot noise, such as jobs, orders, rain or spikes.
 
-    Events come at random (a Poisson process), periodically with a jitter of 0 to .2 (periods of the calendar, too), or
-    in clusters: each event of a Poisson process has a geometric number of others after it, at exponential lags (Neyman
-    and Scott's process). Marks are equal, exponential or lognormal, in a fifth of the series of either sign; r is a
-    decay, a pulse, a box or a triangle of up to a third of the mean interval.
+    Events arrive at random (a Poisson process), periodically with a jitter of 0 to .2 (including calendar periods), or
+    in
+    clusters: each event of a Poisson process is followed by a geometric number of others at exponential lags
+    (Neyman-Scott).
+    Marks are equal, exponential or lognormal, in a fifth of the series of either sign. r is a decay, a pulse, a box or
+    a
+    triangle of up to a third of the mean interval.
     """
     count = clock.count
     every, arrivals = arriving(rng, clock, choose(rng, ARRIVALS, count))
@@ -38,9 +41,9 @@ def events(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def arriving(rng: np.random.Generator, clock: Clock, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean interval `[B]` and the increasing times `[B, K]` of events, in steps; infinite after the last.
+    """Return the mean interval `[B]` and increasing times `[B, K]` of events, in steps, infinite after the last.
 
-    The first may lie before the series, whose response is still seen.
+    The first may precede the series, whose start includes its response.
     """
     count = clock.count
     span = clock.steps[:, -1]
@@ -51,7 +54,7 @@ def arriving(rng: np.random.Generator, clock: Clock, kind: np.ndarray) -> tuple[
         np.arange(EVENTS) + rng.random((count, 1)) + jitter * rng.standard_normal((count, EVENTS))
     )
     lags = every[:, None] * rng.standard_exponential((count, EVENTS))
-    # Within a cluster events follow each other fast; the mean interval stays what it is.
+    # Events within a cluster are close together. The mean interval is unchanged.
     others = log_uniform(rng, 1, 10, (count, 1))
     is_within = rng.random((count, EVENTS)) < others / (1 + others)
     fast = rng.uniform(0.01, 0.2, (count, 1))
@@ -62,11 +65,12 @@ def arriving(rng: np.random.Generator, clock: Clock, kind: np.ndarray) -> tuple[
 
 
 def resets(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """`[B, N]` a quantity that fills to a threshold and is emptied, over and over: tanks, memory, batteries, heating.
+    """Return `[B, N]` a quantity that repeatedly fills up to a threshold and is emptied, such as tanks or batteries.
 
-    Each cycle rises for u p and falls for (1 - u) p, between thresholds that vary from cycle to cycle; the fall takes
-    no time in half of the series (a sawtooth). The duration of a cycle varies by up to a half. The way from one
-    threshold to the other is straight, or bent as y = (1 - e^(-c s)) / (1 - e^-c), as of heat and charge.
+    Each cycle rises for u p and falls for (1 - u) p, between thresholds that vary by cycle. In half of the series the
+    fall
+    is immediate (a sawtooth). Durations vary by up to a half. The curve between thresholds is linear, or
+    y = (1 - e^(-c s)) / (1 - e^-c), as for heat and charge.
     """
     count = clock.count
     period = np.where(rng.random(count) < 0.5, clock.periods(rng), log_uniform(rng, 5, clock.length / 2, count))
@@ -81,7 +85,7 @@ def resets(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     blur = chance(rng, 0.6, count) * log_uniform(rng, 0.01, 0.4, (count, 1))
     full, empty = 1 + blur * rng.standard_normal(shape), blur * rng.standard_normal(shape)
     levels = np.concatenate([np.zeros((count, 1)), np.stack([full, empty], axis=2).reshape(count, -1)], axis=1)
-    # Where on the way between two thresholds, 0 to 1, bent, and then between the two.
+    # Position between two thresholds, 0 to 1, curved, and then in their units.
     place = interpolate(clock.steps, nodes, np.tile(np.arange(nodes.shape[1], dtype=np.float64), (count, 1)))
     index = np.minimum(place.astype(np.int64), nodes.shape[1] - 2)
     way = np.clip(place - index, 0, 1)

@@ -1,4 +1,4 @@
-"""What goes wrong on the way: outliers, sensors that stick, values that are missing, histories that are short."""
+"""Observation faults: outliers, stuck sensors, missing values, and short histories."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from rfa.training.synthetic.priors import choose, log_uniform
 
 OUTLIERS, STUCK, FLAT, MISSING, SHORT = 0.15, 0.03, 0.01, 0.2, 0.35
 HOW_MISSING = {"single": 40, "blocks": 40, "periodic": 20}
-# Values that a short history has at least.
+# Minimum number of values in a short history.
 SHORTEST = 24
 
 
 def disturb(rng: np.random.Generator, values: np.ndarray) -> None:
-    """Outliers and stuck sensors, in place, in values `[B, N]`.
+    """Add outliers and stuck sensors in place to values `[B, N]`.
 
-    Outliers are single or patches of up to 12, one to a fiftieth of the series, 3 to 100 deviations away; in a third of
-    the series they replace a value by 0 or by one far number. A stuck sensor repeats a value for up to a quarter of the
-    series; a flat one shows anything else only for a while, if at all.
+    Outliers are single or patches of up to 12, from one to a fiftieth of the series, 3 to 100 deviations away. In a
+    third of
+    the series they replace values by 0 or by one distant number. A stuck sensor repeats a value for up to a quarter of
+    the
+    series. A flat one deviates only temporarily, if at all.
     """
     count, length = values.shape
     spread = values.std(axis=1)
@@ -46,10 +48,11 @@ def disturb(rng: np.random.Generator, values: np.ndarray) -> None:
 
 
 def lose(rng: np.random.Generator, values: np.ndarray, clock: Clock) -> None:
-    """Missing values become NaN, in place, in values `[B, N]`.
+    """Set missing values to NaN in place in values `[B, N]`.
 
-    In a fifth of the series: single ones (.2 to 30 % of all), one to five blocks of up to an eighth, or a part of every
-    cycle, as of nights and weekends. A third of the series are short: they begin late, with 24 values or more.
+    In a fifth of the series: single ones (.2 to 30 %), one to five blocks of up to an eighth, or a part of every cycle,
+    such
+    as nights and weekends. A third of the series have short histories of 24 values or more.
     """
     count, length = values.shape
     rows = np.flatnonzero(rng.random(count) < MISSING)

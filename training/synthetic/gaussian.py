@@ -1,4 +1,4 @@
-"""Gaussian processes by random features: kernels, their products and sums, drawn as frequencies."""
+"""Gaussian processes from random features of kernels, their products and sums."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rfa.training.synthetic.priors import choose, cosine, log_uniform
 
 FEATURES = 48
 KERNELS = {"rbf": 25, "matern_3": 15, "matern_5": 15, "rational_quadratic": 15, "periodic": 30}
-# Harmonics that a periodic kernel is drawn from.
+# Number of harmonics of a periodic kernel.
 HARMONICS = 24
-# Parts of a kernel, and the chance that two of them are multiplied and not added.
+# Base kernels per kernel, and the probability that two of them are multiplied instead of added.
 PARTS = {1: 40, 2: 40, 3: 20}
 MULTIPLIED = 0.5
 
@@ -23,10 +23,14 @@ def gaussian(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Sample `[B, N]` from zero-mean Gaussian processes.
 
     Each kernel combines one to three base kernels by addition or multiplication. The base kernels are those of
-    KernelSynth (Ansari et al., Chronos, 2024): RBF, Matérn 3/2 and 5/2, rational quadratic, periodic. By Bochner's
-    theorem a stationary kernel corresponds to a spectral distribution (Rahimi and Recht, 2007): for a product,
-    frequencies sampled from each are added; for a sum, each is drawn from one of them. Length scales range from 3 steps
-    to the length of the series; periods are seasonal.
+    KernelSynth
+    (Ansari et al., Chronos, 2024): RBF, Matérn 3/2 and 5/2, rational quadratic, periodic. By Bochner's theorem a
+    stationary
+    kernel corresponds to a spectral distribution (Rahimi and Recht, 2007): for a product, frequencies sampled from each
+    are
+    added; for a sum, each is sampled from one of them. Length scales range from 3 steps to the length of the series;
+    periods
+    are seasonal.
     """
     count = clock.count
     frequency = _part(rng, clock)
@@ -42,11 +46,13 @@ def gaussian(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def features(rng: np.random.Generator, steps: np.ndarray, frequency: np.ndarray) -> np.ndarray:
-    """`[B, N]` x(t) = Σ_d a_d cos 2π (f_d t + φ_d), a_d² exponential of mean 2/D: E[x(t) x(s)] = E[cos 2π f (t - s)].
+    """Return `[B, N]` x(t) = Σ_d a_d cos 2π (f_d t + φ_d) with a_d² exponential of mean 2/D.
+
+    Its autocovariance is E[x(t) x(s)] = E[cos 2π f (t - s)].
 
     Args:
-        steps: `[B, N]` t.
-        frequency: `[B, D]` f in cycles a step.
+        steps: t, `[B, N]`.
+        frequency: f in cycles per step, `[B, D]`.
     """
     size = np.sqrt(2 / frequency.shape[1] * rng.standard_exponential(frequency.shape))
     phase = rng.random(frequency.shape)
@@ -57,7 +63,7 @@ def features(rng: np.random.Generator, steps: np.ndarray, frequency: np.ndarray)
 
 
 def _part(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """`[B, D]` frequencies of one kernel for each series."""
+    """Return `[B, D]` frequencies of one base kernel per series."""
     count = clock.count
     kind, scale = choose(rng, KERNELS, count), log_uniform(rng, 3, clock.length, count)
     period, narrow = clock.periods(rng), log_uniform(rng, 0.4, 3, count)
@@ -72,12 +78,12 @@ def _part(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def rbf_frequencies(rng: np.random.Generator, scale: np.ndarray, count: int) -> np.ndarray:
-    """`[B, D]` of k(τ) = e^(-τ²/2ℓ²), scales ℓ `[B]` in steps."""
+    """Return `[B, D]` frequencies of k(τ) = e^(-τ²/2ℓ²), with scales ℓ `[B]` in steps."""
     return rng.standard_normal((len(scale), count)) / (2 * np.pi * scale[:, None])
 
 
 def matern_frequencies(freedom: int) -> Callable[[np.random.Generator, np.ndarray, int], np.ndarray]:
-    """Frequencies of the Matérn kernel with ν = freedom/2: Student's t with 2ν degrees of freedom."""
+    """Return frequencies of the Matérn kernel with ν = freedom/2: Student's t with 2ν degrees of freedom."""
 
     def drawn(rng: np.random.Generator, scale: np.ndarray, count: int) -> np.ndarray:
         return rng.standard_t(freedom, (len(scale), count)) / (2 * np.pi * scale[:, None])
@@ -86,12 +92,14 @@ def matern_frequencies(freedom: int) -> Callable[[np.random.Generator, np.ndarra
 
 
 def rational_quadratic_frequencies(rng: np.random.Generator, scale: np.ndarray, count: int) -> np.ndarray:
-    """Frequencies of k(τ) = 1/(1 + τ²/2ℓ²): RBF kernels whose inverse squared scales are exponential."""
+    """Return frequencies of k(τ) = 1/(1 + τ²/2ℓ²): RBF kernels with exponential inverse squared scales."""
     return rbf_frequencies(rng, scale, count) * np.sqrt(rng.standard_exponential((len(scale), count)))
 
 
 def periodic_frequencies(rng: np.random.Generator, period: np.ndarray, narrow: np.ndarray, count: int) -> np.ndarray:
-    """`[B, D]` of k(τ) = e^(-2 sin²(π τ/p)/ℓ²), whose harmonic h weighs 2 e^(-1/ℓ²) I_h(1/ℓ²), the mean half."""
+    """Return frequencies of k(τ) = e^(-2 sin²(π τ/p)/ℓ²). Harmonic h has weight 2 e^(-1/ℓ²) I_h(1/ℓ²), the mean
+    half.
+    """
     harmonics = np.arange(HARMONICS)
     weights = ive(harmonics, 1 / narrow[:, None] ** 2) * np.where(harmonics > 0, 2, 1)
     chances = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Physical systems by linear stochastic differential equations, exact at any times."""
+"""Physical systems as linear stochastic differential equations, exact at any times."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ SYSTEMS = {"relaxing": 35, "oscillator": 45, "body": 20}
 
 
 def linear_sde(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """`[B, N]` one to three of: relaxation, oscillators, bodies that move.
+    """Return `[B, N]` sums of one to three of: relaxation, oscillators, moving bodies.
 
         dz = (-μ + iω) z dt + sqrt(2μ) dW,  x = Re z        E[x(t) x(s)] = e^(-μ|t-s|) cos ω(t - s)
         dv = -v/τ dt + sqrt(2/τ) dW,  dx = v dt
 
-    1/μ of a relaxation (ω = 0) and τ are from 2 steps to three times the series; an oscillator has a period of seasons
-    and turns .3 to 100 times before it forgets, so it is also a season that changes.
+    1/μ of a relaxation (ω = 0) and τ are from 2 steps to three times the series. An oscillator has a seasonal period
+    and a
+    coherence of .3 to 100 cycles, so it can be a changing season.
     """
     count = clock.count
     out = np.zeros_like(clock.steps)
@@ -41,7 +42,9 @@ def linear_sde(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def oscillators(rng: np.random.Generator, lags: np.ndarray, forgets: np.ndarray, period: np.ndarray) -> np.ndarray:
-    """`[B, N]` stationary, of variance 1, for lags `[B, N]`, 1/μ `[B]` and 2π/ω `[B]` in steps, infinite for ω = 0."""
+    """Return `[B, N]` stationary oscillators of variance 1 for lags `[B, N]`, 1/μ `[B]` and 2π/ω `[B]` (infinite: ω =
+    0).
+    """
     decay = np.exp(-lags / forgets[:, None])
     spread = np.sqrt(1 - decay**2)
     spread[:, 0] = 1.0
@@ -51,13 +54,13 @@ def oscillators(rng: np.random.Generator, lags: np.ndarray, forgets: np.ndarray,
 
 
 def bodies(rng: np.random.Generator, lags: np.ndarray, lasting: np.ndarray) -> np.ndarray:
-    """`[B, N]` positions from 0 on, of velocities of unit variance that last `[B]`; exact for lags `[B, N]`."""
+    """Return `[B, N]` positions from 0, with velocities of unit variance and correlation time `[B]`. Exact."""
     tau = lasting[:, None]
     h = lags / tau
     decay = np.exp(-h)
     one, two = rng.standard_normal(lags.shape), rng.standard_normal(lags.shape)
     spread = np.sqrt(1 - decay**2)
-    # Of the noise of velocity and position over a lag: the correlation's part, and what is left of the variance.
+    # Noise of velocity and position over a lag: the correlated part, and the remaining variance.
     shared = tau * (1 - decay) ** 2 / np.where(spread > 0, spread, 1)
     left = np.maximum(tau**2 * (2 * h - 3 + 4 * decay - decay**2) - shared**2, 0)
     drive = spread * one

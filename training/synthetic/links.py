@@ -1,4 +1,4 @@
-"""From a real-valued signal to readings of an instrument: links, scales, offsets and grids."""
+"""From a real-valued signal to instrument readings: links, scales, offsets and grids."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ LINKS = {
     "none": 64, "exp": 13, "softplus": 4, "floor": 6, "ceiling": 2, "share": 6, "square": 2, "absolute": 2, "binary": 1,
     "bounded": 4, "counter": 1,
 }  # fmt: skip
-# Links for which zero is a special value, which an offset would move.
+# Links for which zero is a special value that an offset would move.
 WITH_ZERO = ("exp", "softplus", "floor", "share", "square", "absolute", "binary", "bounded")
 SMALLEST_SCALE, LARGEST_SCALE = 1e-3, 1e6
 
 
 def link(rng: np.random.Generator, values: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values and truth, `[B, N]`, through one link for each series; and `[B]` whether zero is a special value.
+    """Return values and truth, `[B, N]`, through one link per series, and `[B]` whether zero is a special value.
 
     e^(s x), log(1 + e^(s x)), max(x, c) - c, min(x, c), 1/(1 + e^-(a + s x)), x², |x|, 1 where x > c else 0,
-    x between two bounds, the sum of log(1 + e^(s x)) so far; or x.
+    x between two bounds, the running sum of log(1 + e^(s x)); or x.
     """
     kind = choose(rng, LINKS, len(values))
     both = np.stack([values, truth])
@@ -58,11 +58,11 @@ def _linked(rng: np.random.Generator, name: str, x: np.ndarray) -> np.ndarray:
 def in_units(
     rng: np.random.Generator, values: np.ndarray, truth: np.ndarray, has_zero: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Both in units of an instrument: scales over nine decades, offsets, and in a third of the series a grid.
+    """Convert both to units of an instrument: scales over nine decades, offsets, and a grid in a third of the series.
 
     An offset makes all values positive (most physical quantities), or is up to a hundred deviations either way, or is
-    none. The grid is 1, 2 or 5 times a power of ten, with one to a thousand
-    points in a deviation; the truth keeps its digits.
+    zero.
+    The grid is 1, 2 or 5 times a power of ten, with one to a thousand points per deviation. The truth is not rounded.
     """
     count = len(values)
     spread = values.std(axis=1, keepdims=True)

@@ -73,13 +73,13 @@ STRUCTURAL, GROWTH = {"structural": 1}, {"growth": 75, "trend": 25}
 
 
 class Recipe(NamedTuple):
-    """How one kind of series is made.
+    """Recipe for one kind of series.
 
     Args:
-        weight: of the kind.
-        slots: the families that each component is drawn from, and the chance that the series has it.
-        clean: the share of series without noise.
-        noise: deviations of noise over that of the signal, log-uniform between two.
+        weight: Weight of the kind.
+        slots: Families of each component, and the probability that the series has it.
+        clean: Share of series without noise.
+        noise: Range of the ratio of noise to signal, log-uniform.
     """
 
     weight: float
@@ -102,10 +102,10 @@ RECIPES = {
     "counted": Recipe(6, ((SEASONS, 0.7), (LEVELS, 0.6), (PROCESSES, 0.3), (EVENTS, 0.15)), 1, (1, 1)),
     "intermittent": Recipe(3, ((SEASONS, 0.6), (LEVELS, 0.5)), 1, (1, 1)),
 }  # fmt: skip
-# Share of series whose seasons scale with the level, and of others whose seasons scale by themselves.
+# Share of series whose seasons scale with the level, and share of the others whose seasons scale independently.
 MULTIPLIED, SWELLS = 0.35, 0.25
-# Share of series whose season and level change at some time, and of mixtures of up to three series (TSMixup; Ansari et
-# al., Chronos, 2024).
+# Share of series with a change of season and level, and of mixtures of up to three series (TSMixup; Ansari et al.,
+# Chronos, 2024).
 CHANGED, MIXED = 0.06, 0.08
 SHORTEST_LENGTH = 64
 
@@ -115,13 +115,14 @@ class Drawn:
     """A batch of series.
 
     Args:
-        times: `[B, N]` float64, seconds since the epoch, increasing.
-        values: `[B, N]` float64; NaN where missing, and before a short history begins.
-        truth: `[B, N]` float64: the signal in the units of the values, without noise, grid, outliers and gaps; of
-            counts and demand their mean.
-        step: `[B]` seconds of a nominal step.
-        has_calendar: `[B]` whether times are dates.
-        families: components of each series.
+        times: Seconds since the epoch, `[B, N]` float64, increasing.
+        values: `[B, N]` float64, NaN where missing and before a short history begins.
+        truth: Signal in the units of the values, without noise, rounding, outliers and gaps, `[B, N]` float64. For
+            counts
+            and demand, their mean.
+        step: Nominal step in seconds, `[B]`.
+        has_calendar: Whether times are dates, `[B]`.
+        families: Components of each series.
     """
 
     times: np.ndarray
@@ -135,18 +136,18 @@ class Drawn:
 def draw(
     seed: int, count: int, length: int = 1088, *, index: int = 0, split: Split = "training", is_short: bool = False
 ) -> Drawn:
-    """Draw a batch of series, which is a function of the arguments alone, bit for bit.
+    """Sample a batch of series, a deterministic function of the arguments.
 
     Args:
-        seed: of a run.
-        count: series B.
-        length: values N of each.
-        index: of the batch.
-        split: the two share no random numbers, for any seeds.
-        is_short: clocks of short series, mostly months, quarters, weeks and days.
+        seed: Seed of a run.
+        count: Number of series B.
+        length: Number of values N of each.
+        index: Index of the batch.
+        split: Splits never share random numbers, for any seeds.
+        is_short: Use clocks of short series, mostly months, quarters, weeks and days.
 
     Raises:
-        ValueError: a number is negative, there is no series, or they are too short.
+        ValueError: A number is negative, there is no series, or they are too short.
     """
     if seed < 0 or index < 0 or count < 1:
         raise ValueError("seed and index must not be negative, and count must be positive")
@@ -169,7 +170,7 @@ def draw(
 def compose(
     rng: np.random.Generator, clock: Clock, recipe: np.ndarray
 ) -> tuple[np.ndarray, tuple[tuple[str, ...], ...]]:
-    """`[B, N]` signals of mean 0 and variance 1 by the recipes `[B]`, and the families in them."""
+    """Return `[B, N]` signals of mean 0 and variance 1 for recipes `[B]`, and their families."""
     seasonal, other = np.zeros((2, clock.count, clock.length))
     families: list[list[str]] = [[] for _ in range(clock.count)]
     for name, is_season, rows in _components(rng, recipe):
@@ -199,7 +200,7 @@ def _change(rng: np.random.Generator, seasonal: np.ndarray, other: np.ndarray) -
 
 
 def _components(rng: np.random.Generator, recipe: np.ndarray) -> Iterator[tuple[str, bool, np.ndarray]]:
-    """Families, whether they are a season, and the rows that have them: one call for each family and use."""
+    """Return families, whether they are seasonal, and their rows: one call per family and use."""
     found: dict[tuple[str, bool], list[np.ndarray]] = {}
     for name, one in RECIPES.items():
         rows = np.flatnonzero(recipe == name)
@@ -209,14 +210,14 @@ def _components(rng: np.random.Generator, recipe: np.ndarray) -> Iterator[tuple[
             for each in slot:
                 found.setdefault((each, slot is SEASONS), []).append(chosen[family == each])
     for (name, is_season), parts in found.items():
-        # A series with the same family twice has two rows of it.
+        # A series with the same family twice has two rows.
         for layer in _layers(parts):
             if len(layer):
                 yield name, is_season, layer
 
 
 def _layers(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """Rows without repetition: the first of each, then what is left."""
+    """Yield rows without repetition: the first of each, then the remaining ones."""
     rows = np.concatenate(parts)
     _, first = np.unique(rows, return_index=True)
     once = np.sort(first)
@@ -227,7 +228,7 @@ def _layers(parts: list[np.ndarray]) -> list[np.ndarray]:
 def _mixed(
     rng: np.random.Generator, values: np.ndarray, truth: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`[count, N]` sums of three of the series `[B, N]`, each of variance 1, by weights that sum to one."""
+    """Return `[count, N]` weighted means of three of the series `[B, N]`, each of variance 1."""
     weights = rng.dirichlet((1.5, 1.5, 1.5), count)
     both = np.zeros((2, count, values.shape[1]))
     for part in weights.T:
@@ -240,7 +241,7 @@ def _mixed(
 
 
 def standard(values: np.ndarray) -> np.ndarray:
-    """`[B, N]` of mean 0 and variance 1; zeros if nothing varies."""
+    """Standardise `[B, N]` to mean 0 and variance 1. Constant series become zeros."""
     centred = values - values.mean(axis=1, keepdims=True)
     spread = centred.std(axis=1, keepdims=True)
     return np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-9)
@@ -249,7 +250,7 @@ def standard(values: np.ndarray) -> np.ndarray:
 def _seen(
     rng: np.random.Generator, clock: Clock, recipe: np.ndarray, signal: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Values and truth `[B, N]` of signals: through noise, links and units, or as counts and demand."""
+    """Return values and truth `[B, N]` of signals: through noise, links and units, or as counts and demand."""
     values, truth = np.empty_like(signal), np.empty_like(signal)
     rows = np.flatnonzero(~np.isin(recipe, list(OBSERVED)))
     lowest, highest = np.array([RECIPES[name].noise for name in recipe[rows]]).reshape(-1, 2).T

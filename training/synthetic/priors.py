@@ -1,4 +1,4 @@
-"""Distributions of parameters, one value for each series, and waves of many series at once."""
+"""Distributions of parameters, one value per series, and waves of many series."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ def log_uniform(rng: np.random.Generator, low: float, high: float, count: int | 
 
 
 def chance(rng: np.random.Generator, probability: float, count: int) -> np.ndarray:
-    """`[B, 1]` 1 with a probability, else 0."""
+    """Return `[B, 1]`, 1 with a given probability, else 0."""
     return (rng.random((count, 1)) < probability).astype(np.float64)
 
 
 def choose(rng: np.random.Generator, weights: Mapping[Any, float], count: int) -> np.ndarray:
-    """`[B]` keys, drawn by their weights."""
+    """Return `[B]` keys sampled by their weights."""
     chances = np.cumsum(list(weights.values()))
     return np.array(list(weights))[np.searchsorted(chances, rng.random(count) * chances[-1], side="right")]
 
 
 def heavy(rng: np.random.Generator, freedom: np.ndarray, shape: tuple[int, int], largest: float = 30.0) -> np.ndarray:
-    """Student's t `[B, N]` of unit variance with `[B]` degrees of freedom above 2, no value beyond `largest`."""
+    """Student's t `[B, N]` of unit variance with `[B]` degrees of freedom above 2, bounded by `largest`."""
     values = rng.standard_t(freedom[:, None], shape) * np.sqrt(1 - 2 / freedom)[:, None]
     return np.clip(values, -largest, largest)
 
 
 def innovations(rng: np.random.Generator, shape: tuple[int, int], heavy_share: float = 0.25) -> np.ndarray:
-    """`[B, N]` of unit variance: normal, or of Student's t with 2.5 to 8 degrees of freedom."""
+    """Innovations `[B, N]` of unit variance: normal, or Student's t with 2.5 to 8 degrees of freedom."""
     values = rng.standard_normal(shape)
     rows = np.flatnonzero(rng.random(shape[0]) < heavy_share)
     if len(rows):
@@ -40,14 +40,14 @@ def innovations(rng: np.random.Generator, shape: tuple[int, int], heavy_share: f
 
 
 def cosine(cycles: np.ndarray) -> np.ndarray:
-    """cos 2π x for x in cycles, to 3e-7: reduced in float64, evaluated in float32, which is twenty times as fast."""
+    """cos 2π x for x in cycles, with error 3e-7: reduced in float64 and evaluated in float32, twenty times as fast."""
     reduced = (cycles - np.floor(cycles)).astype(np.float32)
     reduced *= np.float32(2 * np.pi)
     return np.cos(reduced, out=reduced).astype(np.float64)
 
 
 def read(table: np.ndarray, cycles: np.ndarray, is_held: np.ndarray | None = None) -> np.ndarray:
-    """A cycle `[B, M]` at phases `[B, N]` in cycles: linear, or the point before where held `[B]`."""
+    """Read a cycle `[B, M]` at phases `[B, N]` in cycles: linear, or the previous point where `held` `[B]`."""
     points = table.shape[1]
     position = (cycles - np.floor(cycles)) * points
     index = np.minimum(position.astype(np.int64), points - 1)

@@ -1,6 +1,6 @@
-"""Recursions over the values of a series, compiled, in float64."""
+"""Compiled recursions over the values of a series, in float64."""
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numba import njit
 
 
 def array_jit(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
-    """Compile a function of arrays; arguments are made contiguous, because each layout would be compiled again."""
+    """Compile a function of arrays. Arguments are made contiguous, because each layout would be compiled separately."""
     kernel = njit(cache=True, nogil=True, error_model="numpy")(function)
 
     @wraps(function)
@@ -24,9 +24,9 @@ def array_jit(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
     return called
 
 
-# Responses of `superpose`: what an event leaves behind it.
+# Responses of `superpose`.
 DECAY, PULSE, BOX, TRIANGLE = 0, 1, 2, 3
-# A response ends after this many of its times: e^-9 of it is left.
+# A response ends after this multiple of its duration, where e^-9 of it remains.
 RESPONSE_ENDS = 9.0
 
 
@@ -35,9 +35,9 @@ def autoregress(innovation, coefficients, lag):
     """y[n] = Σ_p c[p] y[n - p lag] + e[n].
 
     Args:
-        innovation: `[B, N]` e.
-        coefficients: `[B, P]` c.
-        lag: `[B]` 1, or the season of a seasonal autoregression.
+        innovation: e, `[B, N]`.
+        coefficients: c, `[B, P]`.
+        lag: 1, or the season of a seasonal autoregression, `[B]`.
     """
     out = np.empty_like(innovation)
     for b in range(innovation.shape[0]):
@@ -54,7 +54,7 @@ def autoregress(innovation, coefficients, lag):
 
 @array_jit
 def rotate(decay, cosine, sine, real, imaginary):
-    """z[n] = d[n] (c[n] + i s[n]) z[n-1] + w[n], of which the real part; all `[B, N]`."""
+    """Real part of z[n] = d[n] (c[n] + i s[n]) z[n-1] + w[n], all `[B, N]`."""
     out = np.empty_like(real)
     for b in range(real.shape[0]):
         x, y = 0.0, 0.0
@@ -67,7 +67,7 @@ def rotate(decay, cosine, sine, real, imaginary):
 
 @array_jit
 def relax(decay, drive):
-    """y[n] = d[n] y[n-1] + u[n], from y[0] = u[0]; all `[B, N]`."""
+    """y[n] = d[n] y[n-1] + u[n], with y[0] = u[0], all `[B, N]`."""
     out = np.empty_like(drive)
     for b in range(drive.shape[0]):
         y = 0.0
@@ -79,7 +79,7 @@ def relax(decay, drive):
 
 @array_jit
 def segment_of(steps, boundaries):
-    """`[B, N]` how many of the increasing boundaries `[B, K]` lie at or before each increasing time `[B, N]`."""
+    """Return `[B, N]` the number of increasing boundaries `[B, K]` at or before each increasing time `[B, N]`."""
     out = np.empty(steps.shape, np.int64)
     for b in range(steps.shape[0]):
         k = 0
@@ -92,16 +92,16 @@ def segment_of(steps, boundaries):
 
 @array_jit
 def superpose(steps, arrivals, marks, duration, response):
-    """`[B, N]` Σ marks · r((t - arrival) / duration) over the events before t: shot noise.
+    """Shot noise `[B, N]`: Σ marks · r((t - arrival) / duration) over the events before t.
 
-    r(u) is e^-u, u e^(1-u), 1 until u = 1, or the triangle 1 - |2 u - 1|, all from u = 0 on.
+    r(u) is e^-u, u e^(1-u), 1 until u = 1, or the triangle 1 - |2 u - 1|, for u >= 0.
 
     Args:
-        steps: `[B, N]`, increasing.
-        arrivals: `[B, K]`, increasing; infinite if there is none.
-        marks: `[B, K]` heights.
+        steps: t, `[B, N]`, increasing.
+        arrivals: `[B, K]`, increasing, infinite where there is none.
+        marks: Heights, `[B, K]`.
         duration: `[B]` steps.
-        response: `[B]` one of `DECAY`, `PULSE`, `BOX`, `TRIANGLE`.
+        response: One of `DECAY`, `PULSE`, `BOX`, `TRIANGLE`, `[B]`.
     """
     out = np.zeros_like(steps)
     length = steps.shape[1]
@@ -130,7 +130,9 @@ def superpose(steps, arrivals, marks, duration, response):
 
 @array_jit
 def interpolate(at, nodes, values):
-    """`[B, N]` linear between nodes `[B, K]`, which increase as the times `at` `[B, N]` do; held beyond them."""
+    """Interpolate linearly `[B, N]` between nodes `[B, K]` at increasing times `at` `[B, N]`, constant beyond the
+    nodes.
+    """
     out = np.empty_like(at)
     last = nodes.shape[1] - 1
     for b in range(at.shape[0]):

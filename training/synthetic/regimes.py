@@ -1,4 +1,4 @@
-"""Series that switch between states: machines, traffic, climates."""
+"""Series that switch between states, such as machines, traffic or climates."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from rfa.training.synthetic.priors import chance, log_uniform
 from rfa.training.synthetic.recursions import relax, segment_of
 
 STATES = 5
-# Number of visits to states; a longer series stays in the last.
+# Number of visits to states. A longer series stays in the last.
 VISITS = 400
 
 
 def regimes(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """`[B, N]` x' = (m_s - x)/τ + noise of state s: two to five states with a mean and a deviation of their own.
+    """Return `[B, N]` x' = (m_s - x)/τ + noise of state s, with two to five states.
 
-    The states follow each other at random, never twice the same; in a third of the series there are two, on and
-    off. A visit lasts Gamma(k) of a mean of 4 steps to a third of the series, k from 1 (Markov) to 100 (a duty cycle).
-    A change takes no time or, in a third of the series, τ of 1 to 30 steps. In three of four series the states differ
-    in their means, in the others in their deviations.
+    Each state has its own mean and deviation. The states alternate at random; in a third of the series there are two,
+    on and
+    off. A visit lasts Gamma(k) with a mean of 4 steps to a third of the series, k from 1 (Markov) to 100 (a duty
+    cycle).
+    Changes are immediate or, in a third of the series, take τ of 1 to 30 steps. In three of four series the states
+    differ in
+    mean, in the others in deviation.
     """
     count = clock.count
     mean, spread = rng.standard_normal((count, STATES)), log_uniform(rng, 0.01, 0.5, (count, STATES))
@@ -38,7 +41,9 @@ def switching(
     spread: np.ndarray,
     approach: np.ndarray,
 ) -> np.ndarray:
-    """`[B, N]` values in states `[B, N]`, of means and deviations `[B, K]`, reached in `[B]` steps or at once."""
+    """Return `[B, N]` values in states `[B, N]` with means and deviations `[B, K]`, reached in `[B]` steps or
+    immediately.
+    """
     count = clock.count
     level = np.take_along_axis(mean, state, axis=1)
     slow = np.flatnonzero(approach)
@@ -52,7 +57,7 @@ def switching(
 
 
 def _plan(rng: np.random.Generator, clock: Clock) -> tuple[np.ndarray, np.ndarray]:
-    """How long each visit lasts, `[B, K]` steps, and in which state it is, `[B, K]`."""
+    """Return the duration of each visit in steps and its state, `[B, K]` each."""
     count = clock.count
     visit = log_uniform(rng, 4, clock.length / 3, (count, 1)) * log_uniform(rng, 0.4, 2.5, (count, STATES))
     shape = np.where(chance(rng, 0.5, count) > 0, 1.0, log_uniform(rng, 1, 100, (count, 1)))
@@ -64,6 +69,6 @@ def _plan(rng: np.random.Generator, clock: Clock) -> tuple[np.ndarray, np.ndarra
 
 
 def visited(rng: np.random.Generator, steps: np.ndarray, lasts: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """`[B, N]` the state at each time, of visits `[B, K]` of which the first is seen from some moment of it on."""
+    """Return `[B, N]` the state at each time, given visits `[B, K]`. The series starts during the first."""
     ends = np.cumsum(lasts, axis=1) - rng.random((len(lasts), 1)) * lasts[:, :1]
     return np.take_along_axis(state, np.minimum(segment_of(steps, ends), state.shape[1] - 1), axis=1)

@@ -1,6 +1,6 @@
 """Nonlinear systems of up to three variables: equations and integration."""
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DOUBLE_WELL, VAN_DER_POL, FITZHUGH_NAGUMO, PREDATOR_PREY, LOGISTIC, PENDULUM = 5
 
 @njit(cache=True, error_model="numpy", inline="always")
 def field(system, x, y, z, p, q, r):
-    """Time derivatives of a system at a state; in driven systems z is the phase of the drive."""
+    """Return time derivatives of a system at a state. In driven systems z is the phase of the drive."""
     if system == LORENZ:
         return p * (y - x), x * (q - z) - y, x * y - r * z
     if system == ROSSLER:
@@ -49,18 +49,18 @@ def field(system, x, y, z, p, q, r):
 
 @array_jit
 def integrate(rng, system, state, parameters, noise, longest, durations):
-    """`[B, N, 3]` the state after each duration.
+    """Return the state after each duration, `[B, N, 3]`.
 
-    Runge and Kutta's fourth order in steps of at most `longest`, and after each of them a normal step of variance
-    noise² dt: the noise is additive, for which that converges in the first order of dt.
+    Fourth-order Runge-Kutta in steps of at most `longest`, each followed by a normal step of variance noise² dt. For
+    additive noise this converges in first order of dt.
 
     Args:
-        system: `[B]` which equations.
-        state: `[B, 3]` at first.
+        system: Index of the equations, `[B]`.
+        state: Initial state, `[B, 3]`.
         parameters: `[B, 3]`.
-        noise: `[B, 3]` diffusion; none is drawn for a system that has none.
-        longest: `[B]`.
-        durations: `[B, N]`, 0 or more.
+        noise: Diffusion, `[B, 3]`.
+        longest: Largest step, `[B]`.
+        durations: `[B, N]`, >= 0.
     """
     count, length = durations.shape
     out = np.empty((count, length, 3))
@@ -90,8 +90,9 @@ def integrate(rng, system, state, parameters, noise, longest, durations):
 
 
 class System(NamedTuple):
-    """A system to draw: ranges of its parameters, initial state, time of a cycle, diffusion of its first two variables
-    relative to their size, observed variables, and integration steps of a cycle."""
+    """A system: ranges of its parameters, initial state, time per cycle, relative diffusion of its first two variables,
+    observed variables, and integration steps per cycle.
+    """
 
     kind: int
     weight: float
@@ -104,10 +105,11 @@ class System(NamedTuple):
 
 
 def simulate(rng: np.random.Generator, systems: tuple[System, ...], steps: np.ndarray, length: int) -> np.ndarray:
-    """`[B, N]` a variable of a system, at steps `[B, N]` of which a cycle has 8 to `length / 2`.
+    """Return `[B, N]` a variable of a system at `steps` `[B, N]`, with 8 to `length / 2` steps per cycle.
 
-    The first 10 cycles are dropped, so that states lie on the attractor. Noise is that of the system, or down to a
-    thirtieth of it.
+    The first 10 cycles are dropped, so that states are on the attractor. Noise is that of the system, or down to a
+    thirtieth
+    of it.
     """
     count = len(steps)
     index = choose(rng, {i: one.weight for i, one in enumerate(systems)}, count)

@@ -12,12 +12,13 @@ KINKS, BREAKS = 4, 6
 
 
 def trend(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """`[B, N]` a function of x = t / T: a line with up to four kinks, growth, and saturation.
+    """Return `[B, N]` a function of x = t / T: a line with up to four kinks, growth, and saturation.
 
         y = s x + Σ_k s_k max(0, x - c_k) + a (e^(g x) - 1) / (e^|g| - 1) + b / (1 + e^-((x - c)/w))
 
-    s, s_k, a, b ~ N(0, 1), g = ±U(1, 6), w from .01 to .3; kinks are in half of the series, the last two terms in a
-    quarter each, and the line is left out of a third that has one of them.
+    s, s_k, a, b ~ N(0, 1), g = ±U(1, 6), w from .01 to .3. Half of the series have kinks, a quarter each of the last
+    two
+    terms, and a third of those with such a term no line.
     """
     count = clock.count
     x = clock.steps / clock.steps[:, -1:]
@@ -36,12 +37,13 @@ def trend(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def breaks(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """`[B, N]` one to six breaks at any time: steps, ramps, visits that end, and changes of slope.
+    """Return `[B, N]` one to six breaks at any time: steps, ramps, temporary shifts, and changes of slope.
 
         y = Σ_k h_k r((t - c_k) / d_k)
 
     with r(u) a step in half of the breaks, min(1, max(0, u)) over d up to a tenth of the series, a step that returns
-    after d, or a slope 2 max(0, t - c)/T. h is Student's t with 4 degrees of freedom.
+    after
+    d, or a slope 2 max(0, t - c)/T. h is Student's t with 4 degrees of freedom.
     """
     count = clock.count
     steps, span = clock.steps, clock.steps[:, -1:]
@@ -63,12 +65,12 @@ def breaks(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def walk(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """`[B, N]` dy = (b - κ y) dt + σ(t) dW + jumps: random walks, as of prices, stocks and levels.
+    """Return `[B, N]` dy = (b - κ y) dt + σ(t) dW + jumps: random walks, such as prices, stocks and levels.
 
-    Increments over a lag have the variance σ² lag, are normal or Student's t, and drift by b (half of the series, up to
-    2 σ / √T). κ is 0 or 1/κ is a third to three times the series (a fifth). log σ is itself a slow process in two of
-    five series (stochastic volatility), rare jumps are in a tenth, and in an eighth the walk is integrated once more: a
-    local linear trend.
+    Increments over a lag have variance σ² lag, are normal or Student's t, and drift by b (half of the series, up to
+    2 σ / √T). κ is 0, or 1/κ is a third to three times the series (a fifth). log σ is a slow process in two of five
+    series
+    (stochastic volatility). A tenth have rare jumps, and an eighth is integrated again: a local linear trend.
     """
     count, length = clock.count, clock.length
     lags = clock.lags
@@ -87,7 +89,7 @@ def walk(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def volatility(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """`[B, N]` e^v of median 1, v an Ornstein-Uhlenbeck process of deviation .3 to 1 that lasts 10 steps to N."""
+    """Return `[B, N]` e^v of median 1, v an Ornstein-Uhlenbeck process of deviation .3 to 1 and 10 to N steps."""
     count = clock.count
     decay = np.exp(-clock.lags / log_uniform(rng, 10, clock.length, (count, 1)))
     drive = np.sqrt(1 - decay**2) * rng.standard_normal(decay.shape)
